@@ -1,0 +1,111 @@
+"""Every error this package raises, in one tree.
+
+ZError
+├── DecodeError       bytes that are not what the protocol says (message, field, offset, reason)
+├── EncodeError       a message that cannot be put on the wire (a field out of its range)
+├── ClockDrift        a timestamp too far ahead of the local clock (hlc.py)
+├── InvalidKeyExpr    text that is not a key expression; also a ValueError
+└── InvalidLocator    text that is not a locator or endpoint; also a ValueError
+"""
+
+from enum import IntEnum
+
+
+class ZError(Exception):
+    """Base of all errors raised here."""
+
+
+class Reason(IntEnum):
+    """Why bytes do not decode. The kernel and the object codec share these numbers."""
+
+    NONE = 0
+    CUT_SHORT = 1
+    TOO_LARGE = 2
+    BAD_UTF8 = 3
+    UNKNOWN_ID = 4
+    MANDATORY_EXTENSION = 5
+    EXTENSION_ENCODING = 6
+    TOO_MANY_EXTENSIONS = 7
+    BAD_ZENOH_ID = 8
+    BAD_VALUE = 9
+    TRAILING_BYTES = 10
+    SHARED_MEMORY = 11
+    BAD_LOCATOR = 12
+    BATCH_CUT_SHORT = 13
+    BAD_COMPRESSION = 14
+
+
+REASON_TEXT = {
+    Reason.NONE: "no error",
+    Reason.CUT_SHORT: "the bytes end before the field does",
+    Reason.TOO_LARGE: "the integer is above the field's bound",
+    Reason.BAD_UTF8: "the text is not UTF-8",
+    Reason.UNKNOWN_ID: "no message has this id here",
+    Reason.MANDATORY_EXTENSION: "the extension is mandatory and not known here",
+    Reason.EXTENSION_ENCODING: "the encoding bits 11 mean nothing",
+    Reason.TOO_MANY_EXTENSIONS: "the chain of extensions is longer than 32",
+    Reason.BAD_ZENOH_ID: "a Zenoh id is 1 to 16 bytes and not zero",
+    Reason.BAD_VALUE: "the value has no meaning for this field",
+    Reason.TRAILING_BYTES: "bytes are left over after the field's content",
+    Reason.SHARED_MEMORY: "the payload is in shared memory, which was not negotiated",
+    Reason.BAD_LOCATOR: "the text is not a locator",
+    Reason.BATCH_CUT_SHORT: "the stream ends inside a batch",
+    Reason.BAD_COMPRESSION: "the batch is not the LZ4 block that its header announces",
+}
+
+
+class DecodeError(ZError):
+    """Bytes that do not decode.
+
+    `message` is the path of message names ("PUSH.PUT"), `field` the field that failed, `offset`
+    the first byte of that field in the buffer that was read, `reason` why.
+    """
+
+    def __init__(self, reason: Reason, field: str, offset: int, message: str = "") -> None:
+        super().__init__(reason, field, offset, message)
+        self.reason = reason
+        self.field = field
+        self.offset = offset
+        self.message = message
+
+    def within(self, message: str) -> "DecodeError":
+        """The same error, seen from the message that holds the one that failed."""
+        self.message = f"{message}.{self.message}" if self.message else message
+        self.args = (self.reason, self.field, self.offset, self.message)
+        return self
+
+    def __str__(self) -> str:
+        where = f"{self.message}: {self.field}" if self.message else self.field
+        return f"{where} at byte {self.offset}: {REASON_TEXT[self.reason]}"
+
+
+class EncodeError(ZError):
+    """A message that cannot be written: `field` of `message` is out of its range."""
+
+    def __init__(self, problem: str, field: str, message: str = "") -> None:
+        super().__init__(problem, field, message)
+        self.problem = problem
+        self.field = field
+        self.message = message
+
+    def within(self, message: str) -> "EncodeError":
+        """The same error, seen from the message that holds the one that failed."""
+        self.message = f"{message}.{self.message}" if self.message else message
+        self.args = (self.problem, self.field, self.message)
+        return self
+
+    def __str__(self) -> str:
+        where = f"{self.message}: {self.field}" if self.message else self.field
+        return f"{where} {self.problem}"
+
+
+class ClockDrift(ZError):
+    """A timestamp is further ahead of the local clock than the limit allows."""
+
+
+class InvalidKeyExpr(ZError, ValueError):
+    """Text that is not a key expression; the message says what to write instead."""
+
+
+class InvalidLocator(ZError, ValueError):
+    """Text that is not a locator or endpoint; the message says what is wrong."""

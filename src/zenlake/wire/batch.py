@@ -1,0 +1,119 @@
+"""One batch: transport messages one after another, and the network messages inside a FRAME.
+
+Knows where each message starts and ends. Does not know lanes, order or leases; how a batch is cut
+out of a stream stands in framing.py.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from zenlake.errors import DecodeError
+from zenlake.wire import close, fragment, frame, hello, init, join, keepalive, oam, scout
+from zenlake.wire import open as open_
+from zenlake.wire.close import Close
+from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.dispatch import MessageTable, Row
+from zenlake.wire.fragment import Fragment
+from zenlake.wire.frame import Frame
+from zenlake.wire.hello import Hello
+from zenlake.wire.init import Init
+from zenlake.wire.join import Join
+from zenlake.wire.keepalive import KeepAlive
+from zenlake.wire.network import NETWORK, NetworkMessage, is_network
+from zenlake.wire.oam import TransportOam
+from zenlake.wire.open import Open
+from zenlake.wire.scout import Scout
+
+TransportMessage = TransportOam | Init | Open | Close | KeepAlive | Frame | Fragment | Join
+ScoutingMessage = Scout | Hello
+Message = TransportMessage | NetworkMessage | ScoutingMessage
+
+TRANSPORT = MessageTable(
+    "transport message",
+    Row(oam.TRANSPORT_ID, "OAM", TransportOam, oam.read_transport_oam, oam.write_transport_oam),
+    Row(init.ID, "INIT", Init, init.read_init, init.write_init),
+    Row(open_.ID, "OPEN", Open, open_.read_open, open_.write_open),
+    Row(close.ID, "CLOSE", Close, close.read_close, close.write_close),
+    Row(keepalive.ID, "KEEP_ALIVE", KeepAlive, keepalive.read_keepalive, keepalive.write_keepalive),
+    Row(frame.ID, "FRAME", Frame, frame.read_frame, frame.write_frame),
+    Row(fragment.ID, "FRAGMENT", Fragment, fragment.read_fragment, fragment.write_fragment),
+    Row(join.ID, "JOIN", Join, join.read_join, join.write_join),
+)
+
+# The same ids as INIT and OPEN: the socket that a datagram came from tells them apart.
+SCOUTING = MessageTable(
+    "scouting message",
+    Row(scout.ID, "SCOUT", Scout, scout.read_scout, scout.write_scout),
+    Row(hello.ID, "HELLO", Hello, hello.read_hello, hello.write_hello),
+)
+
+
+class Located(NamedTuple):
+    """A message and the bytes it came from."""
+
+    start: int
+    end: int
+    message: Message
+    frame: Frame | None = None
+    "The FRAME that a network message stands in; its own `messages` stay empty."
+
+
+def walk(r: Reader, *, low_latency: bool = False) -> Iterator[Located]:
+    """Every message of the batch that `r` spans, in order; a FRAME before what it holds.
+
+    Raises DecodeError where the bytes stop making sense: what came before has been yielded then.
+    """
+    while r.pos < r.end:
+        start = r.pos
+        if low_latency and is_network(r.data[start]):
+            message = NETWORK.read(r)
+            yield Located(start, r.pos, message)
+            continue
+        message = TRANSPORT.read(r)
+        yield Located(start, r.pos, message)
+        if type(message) is Frame:
+            yield from _walk_frame(r, message)
+
+
+def _walk_frame(r: Reader, holder: Frame) -> Iterator[Located]:
+    data, end = r.data, r.end
+    try:
+        while r.pos < end and is_network(data[r.pos]):
+            start = r.pos
+            message = NETWORK.read(r)
+            yield Located(start, r.pos, message, holder)
+    except DecodeError as error:
+        error.within("FRAME")
+        raise
+
+
+def read_batch(data: bytes, *, shm: bool = False) -> list[TransportMessage]:
+    """The transport messages of a whole batch, FRAMEs filled."""
+    messages: list[TransportMessage] = []
+    for located in walk(Reader(data, shm=shm)):
+        if located.frame is None:
+            messages.append(located.message)  # type: ignore[arg-type]
+        else:
+            located.frame.messages.append(located.message)  # type: ignore[arg-type]
+    return messages
+
+
+def write_batch(messages: list[TransportMessage]) -> bytes:
+    w = Writer()
+    for message in messages:
+        TRANSPORT.write(w, message)
+    return bytes(w.out)
+
+
+def read_scouting(data: bytes) -> ScoutingMessage:
+    """The one message of a scouting datagram."""
+    r = Reader(data)
+    message: ScoutingMessage = SCOUTING.read(r)
+    r.finish("datagram")
+    return message
+
+
+def write_scouting(message: ScoutingMessage) -> bytes:
+    w = Writer()
+    SCOUTING.write(w, message)
+    return bytes(w.out)

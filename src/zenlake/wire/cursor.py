@@ -1,0 +1,166 @@
+"""Read and write cursors: the only object code that indexes wire bytes.
+
+Knows integers, lengths and bounds. Does not know messages, time or sockets. A failed read raises
+DecodeError naming the field and its first byte; a failed write raises EncodeError; nothing else.
+"""
+
+from zenlake.errors import DecodeError, EncodeError, Reason
+
+ZINT_MAX_BYTES = 9  # 64 bits: eight groups of 7, then one whole byte (zenoh-codec core/zint.rs)
+U8 = 0xFF
+U16 = 0xFFFF
+U32 = 0xFFFF_FFFF
+U64 = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class Reader:
+    """A position over immutable bytes, from `pos` up to `end`.
+
+    Offsets in errors are positions in `data`, so that a reader over a part of a buffer (`part`)
+    reports where in the whole buffer a field stands. `shm` says that shared memory was negotiated;
+    without it a payload that lives there is refused.
+    """
+
+    __slots__ = ("data", "end", "pos", "shm")
+
+    def __init__(
+        self, data: bytes, pos: int = 0, end: int | None = None, *, shm: bool = False
+    ) -> None:
+        self.data = data
+        self.pos = pos
+        self.end = len(data) if end is None else end
+        self.shm = shm
+
+    def remaining(self) -> int:
+        return self.end - self.pos
+
+    def u8(self, field: str) -> int:
+        pos = self.pos
+        if pos >= self.end:
+            raise DecodeError(Reason.CUT_SHORT, field, pos)
+        self.pos = pos + 1
+        return self.data[pos]
+
+    def zint(self, field: str, bound: int = U64) -> int:
+        """Little-endian base-128 integer; the ninth byte carries all 8 bits."""
+        pos = self.pos
+        if pos < self.end:
+            byte = self.data[pos]
+            if byte < 0x80:
+                self.pos = pos + 1
+                return byte
+        return self._long_zint(field, bound)
+
+    def _long_zint(self, field: str, bound: int) -> int:
+        data, start, end, value = self.data, self.pos, self.end, 0
+        for i in range(ZINT_MAX_BYTES):
+            if start + i >= end:
+                raise DecodeError(Reason.CUT_SHORT, field, start)
+            byte = data[start + i]
+            if i == ZINT_MAX_BYTES - 1:
+                value |= byte << 56
+                break
+            value |= (byte & 0x7F) << (7 * i)
+            if byte < 0x80:
+                break
+        if value > bound:
+            raise DecodeError(Reason.TOO_LARGE, field, start)
+        self.pos = start + i + 1
+        return value
+
+    def take(self, field: str, length: int) -> bytes:
+        """`length` bytes that no length precedes."""
+        start = self.pos
+        stop = start + length
+        if stop > self.end:
+            raise DecodeError(Reason.CUT_SHORT, field, start)
+        self.pos = stop
+        return self.data[start:stop]
+
+    def rest(self) -> bytes:
+        """Everything up to the end."""
+        start, self.pos = self.pos, self.end
+        return self.data[start : self.end]
+
+    def block(self, field: str, bound: int = U32) -> bytes:
+        """A length, then that many bytes."""
+        start = self.pos
+        length = self.zint(field, bound)
+        pos = self.pos
+        stop = pos + length
+        if stop > self.end:
+            raise DecodeError(Reason.CUT_SHORT, field, start)
+        self.pos = stop
+        return self.data[pos:stop]
+
+    def text(self, field: str, bound: int = U32) -> str:
+        """A block of UTF-8."""
+        start = self.pos
+        raw = self.block(field, bound)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            raise DecodeError(Reason.BAD_UTF8, field, start) from None
+
+    def part(self, field: str) -> "Reader":
+        """A block, as a reader of its own over the same bytes; `self` moves past it."""
+        start = self.pos
+        length = self.zint(field, U32)
+        pos = self.pos
+        if pos + length > self.end:
+            raise DecodeError(Reason.CUT_SHORT, field, start)
+        self.pos = pos + length
+        return Reader(self.data, pos, pos + length, shm=self.shm)
+
+    def finish(self, field: str) -> None:
+        """Whoever read this part must have read all of it."""
+        if self.pos != self.end:
+            raise DecodeError(Reason.TRAILING_BYTES, field, self.pos)
+
+
+class Writer:
+    """An append-only buffer; `out` may be a batch that is being filled."""
+
+    __slots__ = ("out",)
+
+    def __init__(self, out: bytearray | None = None) -> None:
+        self.out = bytearray() if out is None else out
+
+    def u8(self, field: str, value: int) -> None:
+        if not 0 <= value <= U8:
+            raise EncodeError(f"is {value}, not one byte", field)
+        self.out.append(value)
+
+    def zint(self, field: str, value: int, bound: int = U64) -> None:
+        if 0 <= value < 0x80:
+            self.out.append(value)
+        else:
+            self._long_zint(field, value, bound)
+
+    def _long_zint(self, field: str, value: int, bound: int) -> None:
+        if not 0 <= value <= bound:
+            raise EncodeError(f"is {value}, outside 0 to {bound}", field)
+        out = self.out
+        for _ in range(ZINT_MAX_BYTES - 1):
+            if value < 0x80:
+                break
+            out.append((value & 0x7F) | 0x80)
+            value >>= 7
+        out.append(value)
+
+    def block(self, field: str, data: bytes, bound: int = U32) -> None:
+        length = len(data)
+        if length < 0x80:
+            self.out.append(length)
+        elif length > bound:
+            raise EncodeError(f"has {length} bytes, more than {bound}", field)
+        else:
+            self._long_zint(field, length, bound)
+        self.out += data
+
+    def text(self, field: str, text: str, bound: int = U32) -> None:
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError:
+            raise EncodeError("has a lone surrogate, which UTF-8 cannot carry", field) from None
+        self.block(field, raw, bound)

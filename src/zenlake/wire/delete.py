@@ -1,0 +1,60 @@
+"""DEL: a key has no value any more. Knows its bytes; does not know the key."""
+
+from dataclasses import dataclass
+
+from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.entity import SourceInfo
+from zenlake.wire.extensions import (
+    FLAG_EXTENSIONS,
+    SOURCE_INFO,
+    Extension,
+    ExtensionTable,
+    Kind,
+    Unknown,
+    present,
+    read_extensions,
+    write_extensions,
+)
+from zenlake.wire.timestamp import Timestamp, read_timestamp, write_timestamp
+
+ID = 0x02
+FLAG_TIMESTAMP = 0x20
+
+EXTENSIONS = ExtensionTable("DEL", SOURCE_INFO, Extension(0x42, "attachment", Kind.BYTES))
+
+
+@dataclass(slots=True)
+class Del:
+    """
+     7 6 5 4 3 2 1 0
+    +-+-+-+-+-+-+-+-+
+    |Z|X|T|   0x02  |   T: timestamp   Z: extensions
+    +-+-+-+---------+
+    ~   timestamp   ~   if T
+    ~ [extensions]  ~   if Z: SourceInfo, Attachment (0x2 here, 0x3 in PUT)
+    +---------------+
+    """
+
+    timestamp: Timestamp | None = None
+    source_info: SourceInfo | None = None
+    attachment: bytes | None = None
+    extensions: tuple[Unknown, ...] = ()
+
+
+def read_del(r: Reader, header: int) -> Del:
+    delete = Del()
+    if header & FLAG_TIMESTAMP:
+        delete.timestamp = read_timestamp(r, "timestamp")
+    if header & FLAG_EXTENSIONS:
+        read_extensions(r, EXTENSIONS, delete)
+    return delete
+
+
+def write_del(w: Writer, delete: Del) -> None:
+    known = present(EXTENSIONS, delete)
+    more = FLAG_EXTENSIONS if known or delete.extensions else 0
+    w.out.append(ID | more | (FLAG_TIMESTAMP if delete.timestamp is not None else 0))
+    if delete.timestamp is not None:
+        write_timestamp(w, "timestamp", delete.timestamp)
+    if more:
+        write_extensions(w, known, delete.extensions)

@@ -1,0 +1,325 @@
+"""Extensions: the optional tail of every message, read and written from one table a message.
+
+Knows the chain (header, encodings, limits) and the kinds of value. Does not know which message
+has which extension: each message's file holds its own `ExtensionTable`.
+
+      7 6 5 4 3 2 1 0
+     +-+-+-+-+-+-+-+-+
+     |Z|ENC|M|  ID   |   Z: another follows   M: refuse the message if this is not known
+     +-+---+-+-------+   ENC: 00 nothing, 01 z64, 10 <u32> bytes, 11 invalid
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from zenlake.errors import DecodeError, EncodeError, Reason
+from zenlake.wire import qos
+from zenlake.wire.cursor import U16, U32, Reader, Writer
+from zenlake.wire.entity import read_entity, read_source_info, write_entity, write_source_info
+from zenlake.wire.enums import PRIORITIES, Priority, QueryTarget
+from zenlake.wire.qos import QoS
+from zenlake.wire.querybody import read_query_body, write_query_body
+from zenlake.wire.timestamp import read_timestamp, write_timestamp
+from zenlake.wire.tsstack import read_ts_stack, write_ts_stack
+from zenlake.wire.wireexpr import read_wireexpr_ext, write_wireexpr_ext
+
+FLAG_MORE = 0x80
+FLAG_EXTENSIONS = 0x80  # the Z bit of a message's own header
+MANDATORY = 0x10
+ENC_MASK, ENC_UNIT, ENC_Z64, ENC_ZBUF = 0x60, 0x00, 0x20, 0x40
+IDENTITY_MASK = 0x7F  # id, M and ENC together say which extension this is
+MAX_EXTENSIONS = 32  # of one message; nobody sends ten
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """An extension that no table names; kept as it came, so that it can be passed on."""
+
+    header: int
+    value: int | bytes | None
+
+    def __str__(self) -> str:
+        value = self.value.hex() if isinstance(self.value, bytes) else self.value
+        return f"ext 0x{self.header & IDENTITY_MASK:02x}" + ("" if value is None else f"={value}")
+
+
+class Kind(IntEnum):
+    """How an extension's value reads. The kernel checks values by the same numbers."""
+
+    UNKNOWN = 0
+    UNIT = 1
+    SHM_MARK = 2
+    Z64 = 3
+    QOS = 4
+    LANE = 5
+    NODE_ID = 6
+    TARGET = 7
+    BUDGET = 8
+    QUERYABLE_INFO = 9
+    BYTES = 10
+    TIMESTAMP = 11
+    ENTITY = 12
+    SOURCE_INFO = 13
+    TS_STACK = 14
+    WIRE_EXPR = 15
+    QUERY_BODY = 16
+    LANE_SNS = 17
+    REGION_NAME = 18
+
+
+class Codec(NamedTuple):
+    """How one kind of value is read and written. Bodies of ZBufs get a reader of their own."""
+
+    read: Callable[[Reader, str], Any]
+    write: Callable[[Writer, str, Any], None]
+
+
+class Extension(NamedTuple):
+    """One row of a message's table."""
+
+    header: int
+    "ENC, M and ID; Z clear."
+    field: str
+    "The message's attribute that holds the value."
+    kind: Kind
+    default: Any = None
+    "What the attribute is when the extension is absent."
+
+
+class ExtensionTable:
+    """All extensions of one message, in the order in which they are written."""
+
+    __slots__ = ("by_header", "message", "rows")
+
+    def __init__(self, message: str, *rows: Extension) -> None:
+        self.message = message
+        self.rows = rows
+        self.by_header = {row.header: row for row in rows}
+
+    def __repr__(self) -> str:
+        return f"ExtensionTable({self.message}: {', '.join(row.field for row in self.rows)})"
+
+
+def read_extensions(r: Reader, table: ExtensionTable, message: Any) -> None:
+    """Read a chain into the attributes of `message`; what no row names goes to `.extensions`."""
+    unknown: list[Unknown] = []
+    for _ in range(MAX_EXTENSIONS):
+        start = r.pos
+        header = r.u8("extension")
+        row = table.by_header.get(header & IDENTITY_MASK)
+        if row is None:
+            unknown.append(_read_unknown(r, header, start))
+        else:
+            setattr(message, row.field, _read_value(r, row))
+        if not header & FLAG_MORE:
+            break
+    else:
+        raise DecodeError(Reason.TOO_MANY_EXTENSIONS, "extension", r.pos)
+    if unknown:
+        message.extensions = tuple(unknown)
+
+
+def _read_unknown(r: Reader, header: int, start: int) -> Unknown:
+    encoding = header & ENC_MASK
+    if encoding == ENC_MASK:
+        raise DecodeError(Reason.EXTENSION_ENCODING, "extension", start)
+    if header & MANDATORY:
+        raise DecodeError(Reason.MANDATORY_EXTENSION, "extension", start)
+    value: int | bytes | None = None
+    if encoding == ENC_Z64:
+        value = r.zint("extension")
+    elif encoding == ENC_ZBUF:
+        value = r.block("extension")
+    return Unknown(header & IDENTITY_MASK, value)
+
+
+def _read_value(r: Reader, row: Extension) -> Any:
+    codec = CODECS[row.kind]
+    if row.header & ENC_MASK != ENC_ZBUF:
+        return codec.read(r, row.field)
+    body = r.part(row.field)
+    value = codec.read(body, row.field)
+    body.finish(row.field)
+    return value
+
+
+def present(table: ExtensionTable, message: Any) -> list[tuple[Extension, Any]]:
+    """The extensions that `message` carries: those whose value is not the default."""
+    found = []
+    for row in table.rows:
+        value = getattr(message, row.field)
+        if value is not row.default and value != row.default:
+            found.append((row, value))
+    return found
+
+
+def write_extensions(
+    w: Writer, known: list[tuple[Extension, Any]], unknown: tuple[Unknown, ...]
+) -> None:
+    """The known ones in table order, then the unknown ones; both together are not empty."""
+    left = len(known) + len(unknown)
+    if left > MAX_EXTENSIONS:
+        raise EncodeError(f"are {left}, more than {MAX_EXTENSIONS}", "extensions")
+    for row, value in known:
+        left -= 1
+        w.out.append(row.header | (FLAG_MORE if left else 0))
+        _write_value(w, row, value)
+    for extension in unknown:
+        left -= 1
+        w.out.append(extension.header & IDENTITY_MASK | (FLAG_MORE if left else 0))
+        if isinstance(extension.value, int):
+            w.zint("extension", extension.value)
+        elif extension.value is not None:
+            w.block("extension", extension.value)
+
+
+def _write_value(w: Writer, row: Extension, value: Any) -> None:
+    codec = CODECS[row.kind]
+    if row.header & ENC_MASK != ENC_ZBUF:
+        codec.write(w, row.field, value)
+        return
+    body = Writer()
+    codec.write(body, row.field, value)
+    w.block(row.field, bytes(body.out))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueryableInfo:
+    """bit 0 = complete, bits 8 to 23 = distance."""
+
+    complete: bool = False
+    distance: int = 0
+
+
+REGION_NAME_BYTES = range(1, 33)
+LANE_COUNT = len(PRIORITIES)
+
+
+def _read_unit(r: Reader, field: str) -> bool:
+    return True
+
+
+def _write_unit(w: Writer, field: str, value: bool) -> None:
+    pass
+
+
+def _read_shm_mark(r: Reader, field: str) -> bool:
+    if not r.shm:
+        raise DecodeError(Reason.SHARED_MEMORY, field, r.pos - 1)
+    return True
+
+
+def _read_qos(r: Reader, field: str) -> QoS:
+    return QoS.from_byte(r.zint(field))
+
+
+def _read_lane(r: Reader, field: str) -> Priority:
+    return PRIORITIES[r.zint(field) & 0x07]
+
+
+def _read_node_id(r: Reader, field: str) -> int:
+    return r.zint(field, U16)
+
+
+def _write_node_id(w: Writer, field: str, value: int) -> None:
+    w.zint(field, value, U16)
+
+
+def _read_target(r: Reader, field: str) -> QueryTarget:
+    start = r.pos
+    value = r.zint(field)
+    if value > QueryTarget.ALL_COMPLETE:
+        raise DecodeError(Reason.BAD_VALUE, field, start)
+    return QueryTarget(value)
+
+
+def _read_budget(r: Reader, field: str) -> int | None:
+    return r.zint(field, U32) or None
+
+
+def _write_budget(w: Writer, field: str, value: int) -> None:
+    if value == 0:
+        raise EncodeError("is 0, which no reader can tell from none", field)
+    w.zint(field, value, U32)
+
+
+def _read_queryable_info(r: Reader, field: str) -> QueryableInfo:
+    value = r.zint(field)
+    return QueryableInfo(bool(value & 1), value >> 8 & U16)
+
+
+def _write_queryable_info(w: Writer, field: str, info: QueryableInfo) -> None:
+    if not 0 <= info.distance <= U16:
+        raise EncodeError(f"has distance {info.distance}, outside 0 to {U16}", field)
+    w.zint(field, info.complete | info.distance << 8)
+
+
+def _read_bytes(r: Reader, field: str) -> bytes:
+    return r.rest()
+
+
+def _write_bytes(w: Writer, field: str, value: bytes) -> None:
+    w.out += value
+
+
+def _read_lane_sns(r: Reader, field: str) -> tuple[tuple[int, int], ...]:
+    return tuple((r.zint(field, U32), r.zint(field, U32)) for _ in range(LANE_COUNT))
+
+
+def _write_lane_sns(w: Writer, field: str, sns: tuple[tuple[int, int], ...]) -> None:
+    if len(sns) != LANE_COUNT:
+        raise EncodeError(f"has {len(sns)} pairs, not one for each of {LANE_COUNT}", field)
+    for reliable, best_effort in sns:
+        w.zint(field, reliable, U32)
+        w.zint(field, best_effort, U32)
+
+
+def _read_region_name(r: Reader, field: str) -> str:
+    start = r.pos
+    raw = r.rest()
+    if len(raw) not in REGION_NAME_BYTES:
+        raise DecodeError(Reason.BAD_VALUE, field, start)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise DecodeError(Reason.BAD_UTF8, field, start) from None
+
+
+def _write_region_name(w: Writer, field: str, name: str) -> None:
+    raw = name.encode(errors="replace")
+    if len(raw) not in REGION_NAME_BYTES:
+        raise EncodeError(f"has {len(raw)} bytes, not 1 to 32", field)
+    w.out += raw
+
+
+CODECS: dict[Kind, Codec] = {
+    Kind.UNIT: Codec(_read_unit, _write_unit),
+    Kind.SHM_MARK: Codec(_read_shm_mark, _write_unit),
+    Kind.Z64: Codec(Reader.zint, Writer.zint),
+    Kind.QOS: Codec(_read_qos, Writer.zint),
+    Kind.LANE: Codec(_read_lane, Writer.zint),
+    Kind.NODE_ID: Codec(_read_node_id, _write_node_id),
+    Kind.TARGET: Codec(_read_target, Writer.zint),
+    Kind.BUDGET: Codec(_read_budget, _write_budget),
+    Kind.QUERYABLE_INFO: Codec(_read_queryable_info, _write_queryable_info),
+    Kind.BYTES: Codec(_read_bytes, _write_bytes),
+    Kind.TIMESTAMP: Codec(read_timestamp, write_timestamp),
+    Kind.ENTITY: Codec(read_entity, write_entity),
+    Kind.SOURCE_INFO: Codec(read_source_info, write_source_info),
+    Kind.TS_STACK: Codec(read_ts_stack, write_ts_stack),
+    Kind.WIRE_EXPR: Codec(read_wireexpr_ext, write_wireexpr_ext),
+    Kind.QUERY_BODY: Codec(read_query_body, write_query_body),
+    Kind.LANE_SNS: Codec(_read_lane_sns, _write_lane_sns),
+    Kind.REGION_NAME: Codec(_read_region_name, _write_region_name),
+}
+
+# Rows that several network messages share, with the same ids.
+QOS = Extension(0x21, "qos", Kind.QOS, qos.DEFAULT)
+TIMESTAMP = Extension(0x42, "timestamp", Kind.TIMESTAMP)
+NODE_ID = Extension(0x33, "node_id", Kind.NODE_ID, 0)
+TS_STACK = Extension(0x47, "ts_stack", Kind.TS_STACK)
+LANE = Extension(0x31, "priority", Kind.LANE, Priority.DATA)
+SOURCE_INFO = Extension(0x41, "source_info", Kind.SOURCE_INFO)
+PATCH = Extension(0x27, "patch", Kind.Z64, 0)

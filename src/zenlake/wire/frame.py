@@ -1,0 +1,63 @@
+"""FRAME: whole network messages that share one lane and one sequence number.
+
+Knows the header and how the messages inside end. Does not know whether the number is in order.
+"""
+
+from dataclasses import dataclass, field
+
+from zenlake.wire.cursor import U32, Reader, Writer
+from zenlake.wire.enums import Priority
+from zenlake.wire.extensions import (
+    FLAG_EXTENSIONS,
+    LANE,
+    ExtensionTable,
+    Unknown,
+    present,
+    read_extensions,
+    write_extensions,
+)
+from zenlake.wire.network import NETWORK, NetworkMessage
+
+ID = 0x05
+FLAG_RELIABLE = 0x20
+
+EXTENSIONS = ExtensionTable("FRAME", LANE)
+
+
+@dataclass(slots=True)
+class Frame:
+    """
+     7 6 5 4 3 2 1 0
+    +-+-+-+-+-+-+-+-+
+    |Z|X|R|   0x05  |   R: reliable lane   Z: extensions
+    +-+-+-+---------+
+    %   sn : z32    %
+    ~ [extensions]  ~   if Z: the lane's priority
+    ~   messages    ~   up to the first id that is not a network message's
+    +---------------+
+    """
+
+    sn: int
+    reliable: bool = True
+    priority: Priority = Priority.DATA
+    messages: list[NetworkMessage] = field(default_factory=list)
+    extensions: tuple[Unknown, ...] = ()
+
+
+def read_frame(r: Reader, header: int) -> Frame:
+    """Read the header only: the cursor is left at the first message (batch.py walks them)."""
+    frame = Frame(r.zint("sn", U32), bool(header & FLAG_RELIABLE))
+    if header & FLAG_EXTENSIONS:
+        read_extensions(r, EXTENSIONS, frame)
+    return frame
+
+
+def write_frame(w: Writer, frame: Frame) -> None:
+    known = present(EXTENSIONS, frame)
+    more = FLAG_EXTENSIONS if known or frame.extensions else 0
+    w.out.append(ID | more | (FLAG_RELIABLE if frame.reliable else 0))
+    w.zint("sn", frame.sn, U32)
+    if more:
+        write_extensions(w, known, frame.extensions)
+    for message in frame.messages:
+        NETWORK.write(w, message)

@@ -1,0 +1,65 @@
+"""HELLO: here I am, and this is where I listen. Knows the bytes."""
+
+from dataclasses import dataclass
+
+from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.enums import WhatAmI
+from zenlake.wire.extensions import (
+    FLAG_EXTENSIONS,
+    ExtensionTable,
+    Unknown,
+    read_extensions,
+    write_extensions,
+)
+from zenlake.wire.init import VERSION, read_identity, write_identity
+from zenlake.wire.locator import Locator, read_locators, write_locators
+from zenlake.wire.zenohid import ZenohId
+
+ID = 0x02
+FLAG_LOCATORS = 0x20
+
+EXTENSIONS = ExtensionTable("HELLO")  # none is defined
+
+
+@dataclass(slots=True)
+class Hello:
+    """
+     7 6 5 4 3 2 1 0
+    +-+-+-+-+-+-+-+-+
+    |Z|X|L|   0x02  |   L: locators follow   Z: extensions
+    +-+-+-+---------+
+    |    version    |
+    |zid_len|X|X|WAI|
+    ~      zid      ~
+    ~   locators    ~   if L: a count, then <u8> texts
+    ~ [extensions]  ~   if Z
+    +---------------+
+    """
+
+    zid: ZenohId
+    whatami: WhatAmI
+    locators: tuple[Locator, ...] = ()
+    version: int = VERSION
+    extensions: tuple[Unknown, ...] = ()
+
+
+def read_hello(r: Reader, header: int) -> Hello:
+    version = r.u8("version")
+    zid, whatami = read_identity(r)
+    hello = Hello(zid, whatami, version=version)
+    if header & FLAG_LOCATORS:
+        hello.locators = read_locators(r, "locators")
+    if header & FLAG_EXTENSIONS:
+        read_extensions(r, EXTENSIONS, hello)
+    return hello
+
+
+def write_hello(w: Writer, hello: Hello) -> None:
+    more = FLAG_EXTENSIONS if hello.extensions else 0
+    w.out.append(ID | more | (FLAG_LOCATORS if hello.locators else 0))
+    w.u8("version", hello.version)
+    write_identity(w, hello.zid, hello.whatami)
+    if hello.locators:
+        write_locators(w, "locators", hello.locators)
+    if more:
+        write_extensions(w, [], hello.extensions)

@@ -1,0 +1,150 @@
+"""INIT: two nodes say what they can do (syn) and settle it (ack). Knows the bytes, not the rules.
+
+The resolution byte and the batch size are shared with JOIN (join.py).
+"""
+
+from dataclasses import dataclass
+
+from zenlake.errors import DecodeError, EncodeError, Reason
+from zenlake.wire.cursor import U8, U16, Reader, Writer
+from zenlake.wire.enums import WHATAMI_CODES, WhatAmI
+from zenlake.wire.extensions import (
+    FLAG_EXTENSIONS,
+    PATCH,
+    Extension,
+    ExtensionTable,
+    Kind,
+    Unknown,
+    present,
+    read_extensions,
+    write_extensions,
+)
+from zenlake.wire.zenohid import ZenohId, read_packed, write_packed
+
+ID = 0x01
+FLAG_ACK = 0x20
+FLAG_SIZE = 0x40
+
+VERSION = 0x09
+DEFAULT_RESOLUTION = 0x0A
+"Sequence numbers in bits 1:0, request ids in bits 3:2; 0, 1, 2, 3 = 8, 16, 32, 64 bits."
+RESOLUTION_BITS = 0x0F
+DEFAULT_BATCH_SIZE = 0xFFFF
+
+EXTENSIONS = ExtensionTable(
+    "INIT",
+    Extension(0x01, "qos", Kind.UNIT, False),
+    Extension(0x21, "qos_link", Kind.Z64),
+    Extension(0x42, "shm", Kind.BYTES),
+    Extension(0x43, "auth", Kind.BYTES),
+    Extension(0x44, "multilink", Kind.BYTES),
+    Extension(0x05, "low_latency", Kind.UNIT, False),
+    Extension(0x06, "compression", Kind.UNIT, False),
+    PATCH,
+    Extension(0x48, "region_name", Kind.REGION_NAME),
+)
+
+
+@dataclass(slots=True)
+class Init:
+    """
+      7 6 5 4 3 2 1 0
+     +-+-+-+-+-+-+-+-+
+     |Z|S|A|   0x01  |   A: ack   S: resolution and batch size follow   Z: extensions
+     +-+-+-+---------+
+     |    version    |   0x09
+     |zid_len|X|X|WAI|   WAI: 0 router, 1 peer, 2 client
+     ~      zid      ~   1 + zid_len bytes
+     |X|X|X|X|RID|FSN|   if S; else 0x0a
+     |  batch size   |   if S, u16 little-endian; else 65535. It counts the length prefix too
+     ~ cookie <u16>  ~   if A
+     ~ [extensions]  ~   if Z: QoS, QoSLink, Shm, Auth, MultiLink, LowLatency, Compression,
+     +---------------+         Patch, RegionName
+
+    QoSLink: bit 0 QoS, bit 1 priorities given (first in bits 3:10, last in 11:18), bit 2
+    reliability given (bit 19). Auth holds a chain of extensions of its own.
+    """
+
+    zid: ZenohId
+    whatami: WhatAmI
+    version: int = VERSION
+    resolution: int = DEFAULT_RESOLUTION
+    batch_size: int = DEFAULT_BATCH_SIZE
+    cookie: bytes | None = None
+    "None in a syn."
+    qos: bool = False
+    qos_link: int | None = None
+    shm: bytes | None = None
+    auth: bytes | None = None
+    multilink: bytes | None = None
+    low_latency: bool = False
+    compression: bool = False
+    patch: int = 0
+    region_name: str | None = None
+    extensions: tuple[Unknown, ...] = ()
+
+    @property
+    def ack(self) -> bool:
+        return self.cookie is not None
+
+
+def read_init(r: Reader, header: int) -> Init:
+    version = r.u8("version")
+    zid, whatami = read_identity(r)
+    init = Init(zid, whatami, version)
+    if header & FLAG_SIZE:
+        init.resolution, init.batch_size = read_size(r)
+    if header & FLAG_ACK:
+        init.cookie = r.block("cookie", U16)
+    if header & FLAG_EXTENSIONS:
+        read_extensions(r, EXTENSIONS, init)
+    return init
+
+
+def write_init(w: Writer, init: Init) -> None:
+    known = present(EXTENSIONS, init)
+    header = ID
+    if init.cookie is not None:
+        header |= FLAG_ACK
+    if init.resolution != DEFAULT_RESOLUTION or init.batch_size != DEFAULT_BATCH_SIZE:
+        header |= FLAG_SIZE
+    if known or init.extensions:
+        header |= FLAG_EXTENSIONS
+    w.out.append(header)
+    w.u8("version", init.version)
+    write_identity(w, init.zid, init.whatami)
+    if header & FLAG_SIZE:
+        write_size(w, init.resolution, init.batch_size)
+    if init.cookie is not None:
+        w.block("cookie", init.cookie, U16)
+    if header & FLAG_EXTENSIONS:
+        write_extensions(w, known, init.extensions)
+
+
+def read_identity(r: Reader) -> tuple[ZenohId, WhatAmI]:
+    """The packed byte and the id, as INIT, JOIN and HELLO have them."""
+    start = r.pos
+    zid, low_bits = read_packed(r, "zid")
+    code = low_bits & 0x03
+    if code >= len(WHATAMI_CODES):
+        raise DecodeError(Reason.BAD_VALUE, "whatami", start)
+    return zid, WHATAMI_CODES[code]
+
+
+def write_identity(w: Writer, zid: ZenohId, whatami: WhatAmI) -> None:
+    if whatami not in WHATAMI_CODES:
+        raise EncodeError(f"is {whatami!r}, not one role", "whatami")
+    write_packed(w, zid, WHATAMI_CODES.index(whatami))
+
+
+def read_size(r: Reader) -> tuple[int, int]:
+    resolution = r.u8("resolution") & RESOLUTION_BITS
+    return resolution, int.from_bytes(r.take("batch size", 2), "little")
+
+
+def write_size(w: Writer, resolution: int, batch_size: int) -> None:
+    if not 0 <= resolution <= RESOLUTION_BITS:
+        raise EncodeError(f"is {resolution}, more than four bits", "resolution")
+    if not 0 <= batch_size <= U16:
+        raise EncodeError(f"is {batch_size}, outside 0 to {U16}", "batch size")
+    w.out += bytes((resolution, batch_size & U8, batch_size >> 8))

@@ -1,0 +1,116 @@
+"""JOIN: a member of a multicast group says who it is and where its lanes are. Knows the bytes."""
+
+from dataclasses import dataclass
+
+from zenlake.wire.cursor import U32, Reader, Writer
+from zenlake.wire.enums import WhatAmI
+from zenlake.wire.extensions import (
+    FLAG_EXTENSIONS,
+    PATCH,
+    Extension,
+    ExtensionTable,
+    Kind,
+    Unknown,
+    present,
+    read_extensions,
+    write_extensions,
+)
+from zenlake.wire.init import (
+    DEFAULT_RESOLUTION,
+    VERSION,
+    read_identity,
+    read_size,
+    write_identity,
+    write_size,
+)
+from zenlake.wire.open import in_seconds, read_lease, write_lease
+from zenlake.wire.zenohid import ZenohId
+
+ID = 0x07
+FLAG_SECONDS = 0x20
+FLAG_SIZE = 0x40
+
+DEFAULT_BATCH_SIZE = 8192  # of a datagram to a group (zenoh-protocol transport/mod.rs)
+
+EXTENSIONS = ExtensionTable(
+    "JOIN",
+    Extension(0x51, "lane_sns", Kind.LANE_SNS),
+    Extension(0x52, "shm", Kind.BYTES),
+    PATCH,
+)
+
+
+@dataclass(slots=True)
+class Join:
+    """
+     7 6 5 4 3 2 1 0
+    +-+-+-+-+-+-+-+-+
+    |Z|S|T|   0x07  |   T: the lease is in seconds   S: resolution and batch size   Z: extensions
+    +-+-+-+---------+
+    |    version    |
+    |zid_len|X|X|WAI|
+    ~      zid      ~
+    |X|X|X|X|RID|FSN|   if S; else 0x0a
+    |  batch size   |   if S; else 8192
+    %  lease : z64  %
+    %  reliable sn  %   the next, z32; 0 when the extension says them all
+    % best effort sn%   the next, z32
+    ~ [extensions]  ~   if Z: lanes' sequence numbers, Shm, Patch
+    +---------------+
+    """
+
+    zid: ZenohId
+    whatami: WhatAmI
+    lease_ms: int
+    reliable_sn: int = 0
+    best_effort_sn: int = 0
+    version: int = VERSION
+    resolution: int = DEFAULT_RESOLUTION
+    batch_size: int = DEFAULT_BATCH_SIZE
+    lane_sns: tuple[tuple[int, int], ...] | None = None
+    "(reliable, best effort) for each of the eight priorities."
+    shm: bytes | None = None
+    patch: int = 0
+    extensions: tuple[Unknown, ...] = ()
+
+
+def read_join(r: Reader, header: int) -> Join:
+    version = r.u8("version")
+    zid, whatami = read_identity(r)
+    resolution, batch_size = DEFAULT_RESOLUTION, DEFAULT_BATCH_SIZE
+    if header & FLAG_SIZE:
+        resolution, batch_size = read_size(r)
+    join = Join(
+        zid,
+        whatami,
+        read_lease(r, bool(header & FLAG_SECONDS)),
+        r.zint("reliable sn", U32),
+        r.zint("best effort sn", U32),
+        version,
+        resolution,
+        batch_size,
+    )
+    if header & FLAG_EXTENSIONS:
+        read_extensions(r, EXTENSIONS, join)
+    return join
+
+
+def write_join(w: Writer, join: Join) -> None:
+    known = present(EXTENSIONS, join)
+    header = ID
+    if in_seconds(join.lease_ms):
+        header |= FLAG_SECONDS
+    if join.resolution != DEFAULT_RESOLUTION or join.batch_size != DEFAULT_BATCH_SIZE:
+        header |= FLAG_SIZE
+    if known or join.extensions:
+        header |= FLAG_EXTENSIONS
+    w.out.append(header)
+    w.u8("version", join.version)
+    write_identity(w, join.zid, join.whatami)
+    if header & FLAG_SIZE:
+        write_size(w, join.resolution, join.batch_size)
+    write_lease(w, join.lease_ms)
+    w.zint("reliable sn", join.reliable_sn, U32)
+    w.zint("best effort sn", join.best_effort_sn, U32)
+    if header & FLAG_EXTENSIONS:
+        write_extensions(w, known, join.extensions)

@@ -1,0 +1,111 @@
+"""OPEN: the session starts; each side says its lease and first sequence number. Knows the bytes."""
+
+from dataclasses import dataclass
+
+from zenlake.errors import EncodeError
+from zenlake.wire.cursor import U32, Reader, Writer
+from zenlake.wire.extensions import (
+    FLAG_EXTENSIONS,
+    Extension,
+    ExtensionTable,
+    Kind,
+    Unknown,
+    present,
+    read_extensions,
+    write_extensions,
+)
+
+ID = 0x02
+FLAG_ACK = 0x20
+FLAG_SECONDS = 0x40
+
+EXTENSIONS = ExtensionTable(
+    "OPEN",
+    Extension(0x01, "qos", Kind.UNIT, False),
+    Extension(0x22, "shm", Kind.Z64),
+    Extension(0x42, "shm_counters", Kind.BYTES),
+    Extension(0x43, "auth", Kind.BYTES),
+    Extension(0x44, "multilink", Kind.BYTES),
+    Extension(0x04, "multilink_ack", Kind.UNIT, False),
+    Extension(0x05, "low_latency", Kind.UNIT, False),
+    Extension(0x06, "compression", Kind.UNIT, False),
+    Extension(0x27, "remote_bound", Kind.Z64),
+)
+
+
+@dataclass(slots=True)
+class Open:
+    """
+     7 6 5 4 3 2 1 0
+    +-+-+-+-+-+-+-+-+
+    |Z|T|A|   0x02  |   A: ack   T: the lease is in seconds, else milliseconds   Z: extensions
+    +-+-+-+---------+
+    %  lease : z64  %
+    % first sn: z32 %
+    ~ cookie <u32>  ~   if not A: the one of the INIT ack
+    ~ [extensions]  ~   if Z: Shm (a number up to Zenoh 1.9, bytes from 1.10), Auth, MultiLink,
+    +---------------+         RemoteBound; QoS, LowLatency and Compression are never sent
+    """
+
+    lease_ms: int
+    initial_sn: int
+    cookie: bytes | None = None
+    "None in an ack."
+    qos: bool = False
+    shm: int | None = None
+    shm_counters: bytes | None = None
+    auth: bytes | None = None
+    multilink: bytes | None = None
+    multilink_ack: bool = False
+    low_latency: bool = False
+    compression: bool = False
+    remote_bound: int | None = None
+    extensions: tuple[Unknown, ...] = ()
+
+    @property
+    def ack(self) -> bool:
+        return self.cookie is None
+
+
+def read_open(r: Reader, header: int) -> Open:
+    opening = Open(read_lease(r, bool(header & FLAG_SECONDS)), r.zint("initial sn", U32))
+    if not header & FLAG_ACK:
+        opening.cookie = r.block("cookie")
+    if header & FLAG_EXTENSIONS:
+        read_extensions(r, EXTENSIONS, opening)
+    return opening
+
+
+def write_open(w: Writer, opening: Open) -> None:
+    known = present(EXTENSIONS, opening)
+    header = ID
+    if opening.cookie is None:
+        header |= FLAG_ACK
+    if in_seconds(opening.lease_ms):
+        header |= FLAG_SECONDS
+    if known or opening.extensions:
+        header |= FLAG_EXTENSIONS
+    w.out.append(header)
+    write_lease(w, opening.lease_ms)
+    w.zint("initial sn", opening.initial_sn, U32)
+    if opening.cookie is not None:
+        w.block("cookie", opening.cookie)
+    if header & FLAG_EXTENSIONS:
+        write_extensions(w, known, opening.extensions)
+
+
+def read_lease(r: Reader, seconds: bool) -> int:
+    """A lease in milliseconds, whichever unit the flag T announced."""
+    value = r.zint("lease")
+    return value * 1000 if seconds else value
+
+
+def in_seconds(lease_ms: int) -> bool:
+    """Whether T is to be set: whole seconds are written as such."""
+    return lease_ms % 1000 == 0
+
+
+def write_lease(w: Writer, lease_ms: int) -> None:
+    if lease_ms < 0:
+        raise EncodeError(f"is {lease_ms} ms", "lease")
+    w.zint("lease", lease_ms // 1000 if in_seconds(lease_ms) else lease_ms)

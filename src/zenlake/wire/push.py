@@ -1,0 +1,77 @@
+"""PUSH: data for whoever subscribed to its key. Knows key, QoS and body; does not route."""
+
+from dataclasses import dataclass, field
+
+from zenlake.wire import delete, put, qos
+from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.delete import Del
+from zenlake.wire.dispatch import MessageTable, Row
+from zenlake.wire.extensions import (
+    FLAG_EXTENSIONS,
+    NODE_ID,
+    QOS,
+    TIMESTAMP,
+    TS_STACK,
+    ExtensionTable,
+    Unknown,
+    present,
+    read_extensions,
+    write_extensions,
+)
+from zenlake.wire.put import Put
+from zenlake.wire.qos import QoS
+from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.tsstack import TimestampStack
+from zenlake.wire.wireexpr import WireExpr, flags_of, read_wireexpr, write_wireexpr
+
+ID = 0x1D
+
+EXTENSIONS = ExtensionTable("PUSH", QOS, TIMESTAMP, NODE_ID, TS_STACK)
+PUSH_BODIES = MessageTable(
+    "body",
+    Row(put.ID, "PUT", Put, put.read_put, put.write_put),
+    Row(delete.ID, "DEL", Del, delete.read_del, delete.write_del),
+)
+
+
+@dataclass(slots=True)
+class Push:
+    """
+     7 6 5 4 3 2 1 0
+    +-+-+-+-+-+-+-+-+
+    |Z|M|N|   0x1d  |   N, M: see WireExpr   Z: extensions
+    +-+-+-+---------+
+    ~      key      ~   WireExpr
+    ~ [extensions]  ~   if Z: QoS, Timestamp, NodeId, TsStack
+    ~     body      ~   PUT or DEL
+    +---------------+
+    """
+
+    key: WireExpr
+    body: Put | Del = field(default_factory=Put)
+    qos: QoS = qos.DEFAULT
+    timestamp: Timestamp | None = None
+    node_id: int = 0
+    ts_stack: TimestampStack | None = None
+    extensions: tuple[Unknown, ...] = ()
+
+
+def read_push(r: Reader, header: int) -> Push:
+    push = Push(read_wireexpr(r, header), _UNREAD)
+    if header & FLAG_EXTENSIONS:
+        read_extensions(r, EXTENSIONS, push)
+    push.body = PUSH_BODIES.read(r)
+    return push
+
+
+_UNREAD = Del()  # stands in until the body, which comes last, is read
+
+
+def write_push(w: Writer, push: Push) -> None:
+    known = present(EXTENSIONS, push)
+    more = FLAG_EXTENSIONS if known or push.extensions else 0
+    w.out.append(ID | flags_of(push.key) | more)
+    write_wireexpr(w, push.key)
+    if more:
+        write_extensions(w, known, push.extensions)
+    PUSH_BODIES.write(w, push.body)

@@ -1,0 +1,122 @@
+"""PUT: a new value for a key. Knows its bytes; does not know the key (PUSH and RESPONSE do)."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from zenlake.errors import DecodeError, EncodeError, Reason
+from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.encoding import DEFAULT, Encoding, read_encoding, write_encoding
+from zenlake.wire.entity import SourceInfo
+from zenlake.wire.extensions import (
+    FLAG_EXTENSIONS,
+    SOURCE_INFO,
+    Extension,
+    ExtensionTable,
+    Kind,
+    Unknown,
+    present,
+    read_extensions,
+    write_extensions,
+)
+from zenlake.wire.timestamp import Timestamp, read_timestamp, write_timestamp
+
+ID = 0x01
+FLAG_TIMESTAMP = 0x20
+FLAG_ENCODING = 0x40
+
+SHM = Extension(0x12, "shm", Kind.SHM_MARK, False)
+EXTENSIONS = ExtensionTable("PUT", SOURCE_INFO, SHM, Extension(0x43, "attachment", Kind.BYTES))
+
+RAW_SLICE, SHM_SLICE = 0, 1
+
+
+class Slice(NamedTuple):
+    """One piece of a payload that lives partly in shared memory."""
+
+    kind: int
+    "RAW_SLICE: the bytes themselves. SHM_SLICE: where they are."
+    data: bytes
+
+
+@dataclass(slots=True)
+class Put:
+    """
+     7 6 5 4 3 2 1 0
+    +-+-+-+-+-+-+-+-+
+    |Z|E|T|   0x01  |   T: timestamp   E: encoding   Z: extensions
+    +-+-+-+---------+
+    ~   timestamp   ~   if T
+    ~   encoding    ~   if E
+    ~ [extensions]  ~   if Z: SourceInfo, Shm, Attachment
+    ~ payload <u32> ~   with Shm: a count, then slices of kind u8 and <u32> bytes
+    +---------------+
+    """
+
+    payload: bytes | tuple[Slice, ...] = b""
+    "Slices exactly when `shm` is set."
+    timestamp: Timestamp | None = None
+    encoding: Encoding = DEFAULT
+    source_info: SourceInfo | None = None
+    attachment: bytes | None = None
+    shm: bool = False
+    extensions: tuple[Unknown, ...] = ()
+
+
+def read_put(r: Reader, header: int) -> Put:
+    put = Put()
+    if header & FLAG_TIMESTAMP:
+        put.timestamp = read_timestamp(r, "timestamp")
+    if header & FLAG_ENCODING:
+        put.encoding = read_encoding(r)
+    if header & FLAG_EXTENSIONS:
+        read_extensions(r, EXTENSIONS, put)
+    put.payload = read_slices(r) if put.shm else r.block("payload")
+    return put
+
+
+def write_put(w: Writer, put: Put) -> None:
+    known = present(EXTENSIONS, put)
+    header = ID
+    if put.timestamp is not None:
+        header |= FLAG_TIMESTAMP
+    if put.encoding is not DEFAULT and put.encoding != DEFAULT:
+        header |= FLAG_ENCODING
+    if known or put.extensions:
+        header |= FLAG_EXTENSIONS
+    w.out.append(header)
+    if put.timestamp is not None:
+        write_timestamp(w, "timestamp", put.timestamp)
+    if header & FLAG_ENCODING:
+        write_encoding(w, put.encoding)
+    if header & FLAG_EXTENSIONS:
+        write_extensions(w, known, put.extensions)
+    write_payload(w, put.payload, put.shm)
+
+
+def read_slices(r: Reader) -> tuple[Slice, ...]:
+    start = r.pos
+    count = r.zint("payload")
+    if count > r.remaining():  # each takes two bytes at least
+        raise DecodeError(Reason.CUT_SHORT, "payload", start)
+    return tuple(_read_slice(r) for _ in range(count))
+
+
+def _read_slice(r: Reader) -> Slice:
+    start = r.pos
+    kind = r.u8("slice kind")
+    if kind > SHM_SLICE:
+        raise DecodeError(Reason.BAD_VALUE, "slice kind", start)
+    return Slice(kind, r.block("slice"))
+
+
+def write_payload(w: Writer, payload: bytes | tuple[Slice, ...], shm: bool) -> None:
+    """A payload of PUT or ERR, in slices when marked as shared memory."""
+    if isinstance(payload, tuple) != shm:
+        raise EncodeError("is a list of slices exactly when marked shm", "payload")
+    if not isinstance(payload, tuple):
+        w.block("payload", payload)
+        return
+    w.zint("payload", len(payload))
+    for kind, data in payload:
+        w.u8("slice kind", kind)
+        w.block("slice", data)

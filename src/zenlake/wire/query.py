@@ -1,0 +1,89 @@
+"""QUERY: what a request asks for. Knows its bytes; does not know the key or who answers."""
+
+from dataclasses import dataclass
+
+from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.entity import SourceInfo
+from zenlake.wire.enums import Consolidation
+from zenlake.wire.extensions import (
+    FLAG_EXTENSIONS,
+    SOURCE_INFO,
+    Extension,
+    ExtensionTable,
+    Kind,
+    Unknown,
+    present,
+    read_extensions,
+    write_extensions,
+)
+from zenlake.wire.querybody import QueryBody
+
+ID = 0x03
+FLAG_CONSOLIDATION = 0x20
+FLAG_PARAMETERS = 0x40
+
+EXTENSIONS = ExtensionTable(
+    "QUERY",
+    SOURCE_INFO,
+    # Not mandatory on the wire, yet the body cannot be read without shared memory.
+    Extension(0x04, "shm", Kind.SHM_MARK, False),
+    Extension(0x43, "body", Kind.QUERY_BODY),
+    Extension(0x45, "attachment", Kind.BYTES),
+)
+CONSOLIDATIONS = tuple(Consolidation)
+
+
+@dataclass(slots=True)
+class Query:
+    """
+     7 6 5 4 3 2 1 0
+    +-+-+-+-+-+-+-+-+
+    |Z|P|C|   0x03  |   C: consolidation   P: parameters   Z: extensions
+    +-+-+-+---------+
+    % consolidation %   if C; z64, an unknown one counts as AUTO
+    ~ params <u32>  ~   if P: text
+    ~ [extensions]  ~   if Z: SourceInfo, body-is-Shm, QueryBody, Attachment
+    +---------------+
+    """
+
+    consolidation: Consolidation = Consolidation.AUTO
+    parameters: str = ""
+    source_info: SourceInfo | None = None
+    body: QueryBody | None = None
+    attachment: bytes | None = None
+    shm: bool = False
+    extensions: tuple[Unknown, ...] = ()
+
+
+def read_consolidation(r: Reader) -> Consolidation:
+    value = r.zint("consolidation")
+    return CONSOLIDATIONS[value] if value < len(CONSOLIDATIONS) else Consolidation.AUTO
+
+
+def read_query(r: Reader, header: int) -> Query:
+    query = Query()
+    if header & FLAG_CONSOLIDATION:
+        query.consolidation = read_consolidation(r)
+    if header & FLAG_PARAMETERS:
+        query.parameters = r.text("parameters")
+    if header & FLAG_EXTENSIONS:
+        read_extensions(r, EXTENSIONS, query)
+    return query
+
+
+def write_query(w: Writer, query: Query) -> None:
+    known = present(EXTENSIONS, query)
+    header = ID
+    if query.consolidation:
+        header |= FLAG_CONSOLIDATION
+    if query.parameters:
+        header |= FLAG_PARAMETERS
+    if known or query.extensions:
+        header |= FLAG_EXTENSIONS
+    w.out.append(header)
+    if query.consolidation:
+        w.zint("consolidation", query.consolidation)
+    if query.parameters:
+        w.text("parameters", query.parameters)
+    if header & FLAG_EXTENSIONS:
+        write_extensions(w, known, query.extensions)

@@ -1,0 +1,30 @@
+"""QueryBody: the value that a query may carry.
+
+Knows the extension body: an encoding, then payload to the end. Does not look into the payload.
+"""
+
+from dataclasses import dataclass
+
+from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.encoding import DEFAULT, Encoding, read_encoding, write_encoding
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBody:
+    """
+    ~   encoding    ~   always written, also the default
+    ~    payload    ~   the rest of the extension; a list of slices when the query is marked shm
+    """
+
+    payload: bytes = b""
+    encoding: Encoding = DEFAULT
+
+
+def read_query_body(r: Reader, field: str) -> QueryBody:
+    encoding = read_encoding(r, field)
+    return QueryBody(r.rest(), encoding)
+
+
+def write_query_body(w: Writer, field: str, body: QueryBody) -> None:
+    write_encoding(w, body.encoding, field)
+    w.out += body.payload

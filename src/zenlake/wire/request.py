@@ -1,0 +1,89 @@
+"""REQUEST: a query on its way to whoever can answer. Knows its bytes; does not route."""
+
+from dataclasses import dataclass, field
+
+from zenlake.wire import qos, query
+from zenlake.wire.cursor import U32, Reader, Writer
+from zenlake.wire.dispatch import MessageTable, Row
+from zenlake.wire.enums import QueryTarget
+from zenlake.wire.extensions import (
+    FLAG_EXTENSIONS,
+    NODE_ID,
+    QOS,
+    TIMESTAMP,
+    TS_STACK,
+    Extension,
+    ExtensionTable,
+    Kind,
+    Unknown,
+    present,
+    read_extensions,
+    write_extensions,
+)
+from zenlake.wire.qos import QoS
+from zenlake.wire.query import Query
+from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.tsstack import TimestampStack
+from zenlake.wire.wireexpr import WireExpr, flags_of, read_wireexpr, write_wireexpr
+
+ID = 0x1C
+
+EXTENSIONS = ExtensionTable(
+    "REQUEST",
+    QOS,
+    TIMESTAMP,
+    Extension(0x34, "target", Kind.TARGET, QueryTarget.BEST_MATCHING),
+    Extension(0x25, "budget", Kind.BUDGET),
+    Extension(0x26, "timeout_ms", Kind.Z64),
+    NODE_ID,  # after the others here, as the Rust implementation writes it
+    TS_STACK,
+)
+REQUEST_BODIES = MessageTable(
+    "body", Row(query.ID, "QUERY", Query, query.read_query, query.write_query)
+)
+
+
+@dataclass(slots=True)
+class Request:
+    """
+     7 6 5 4 3 2 1 0
+    +-+-+-+-+-+-+-+-+
+    |Z|M|N|   0x1c  |   N, M: see WireExpr   Z: extensions
+    +-+-+-+---------+
+    %   id : z32    %   chosen by the sender, for this link
+    ~      key      ~   WireExpr
+    ~ [extensions]  ~   if Z: QoS, Timestamp, Target, Budget, Timeout, NodeId, TsStack
+    ~     body      ~   QUERY
+    +---------------+
+    """
+
+    id: int
+    key: WireExpr
+    body: Query = field(default_factory=Query)
+    qos: QoS = qos.DEFAULT
+    timestamp: Timestamp | None = None
+    target: QueryTarget = QueryTarget.BEST_MATCHING
+    budget: int | None = None
+    timeout_ms: int | None = None
+    node_id: int = 0
+    ts_stack: TimestampStack | None = None
+    extensions: tuple[Unknown, ...] = ()
+
+
+def read_request(r: Reader, header: int) -> Request:
+    request = Request(r.zint("request id", U32), read_wireexpr(r, header))
+    if header & FLAG_EXTENSIONS:
+        read_extensions(r, EXTENSIONS, request)
+    request.body = REQUEST_BODIES.read(r)
+    return request
+
+
+def write_request(w: Writer, request: Request) -> None:
+    known = present(EXTENSIONS, request)
+    more = FLAG_EXTENSIONS if known or request.extensions else 0
+    w.out.append(ID | flags_of(request.key) | more)
+    w.zint("request id", request.id, U32)
+    write_wireexpr(w, request.key)
+    if more:
+        write_extensions(w, known, request.extensions)
+    REQUEST_BODIES.write(w, request.body)

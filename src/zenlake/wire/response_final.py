@@ -1,0 +1,56 @@
+"""RESPONSE_FINAL: no more answers to a REQUEST on this link."""
+
+from dataclasses import dataclass
+
+from zenlake.wire import qos
+from zenlake.wire.cursor import U32, Reader, Writer
+from zenlake.wire.extensions import (
+    FLAG_EXTENSIONS,
+    QOS,
+    TIMESTAMP,
+    ExtensionTable,
+    Unknown,
+    present,
+    read_extensions,
+    write_extensions,
+)
+from zenlake.wire.qos import QoS
+from zenlake.wire.timestamp import Timestamp
+
+ID = 0x1A
+
+EXTENSIONS = ExtensionTable("RESPONSE_FINAL", QOS, TIMESTAMP)
+
+
+@dataclass(slots=True)
+class ResponseFinal:
+    """
+     7 6 5 4 3 2 1 0
+    +-+-+-+-+-+-+-+-+
+    |Z|X|X|   0x1a  |   Z: extensions
+    +-+-+-+---------+
+    % request : z32 %
+    ~ [extensions]  ~   if Z: QoS, Timestamp
+    +---------------+
+    """
+
+    request_id: int
+    qos: QoS = qos.DEFAULT
+    timestamp: Timestamp | None = None
+    extensions: tuple[Unknown, ...] = ()
+
+
+def read_response_final(r: Reader, header: int) -> ResponseFinal:
+    final = ResponseFinal(r.zint("request id", U32))
+    if header & FLAG_EXTENSIONS:
+        read_extensions(r, EXTENSIONS, final)
+    return final
+
+
+def write_response_final(w: Writer, final: ResponseFinal) -> None:
+    known = present(EXTENSIONS, final)
+    more = FLAG_EXTENSIONS if known or final.extensions else 0
+    w.out.append(ID | more)
+    w.zint("request id", final.request_id, U32)
+    if more:
+        write_extensions(w, known, final.extensions)

@@ -1,0 +1,67 @@
+"""SCOUT: is there anybody? Knows the bytes."""
+
+from dataclasses import dataclass
+
+from zenlake.errors import EncodeError
+from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.enums import WhatAmI
+from zenlake.wire.extensions import (
+    FLAG_EXTENSIONS,
+    ExtensionTable,
+    Unknown,
+    read_extensions,
+    write_extensions,
+)
+from zenlake.wire.init import VERSION
+from zenlake.wire.zenohid import ZenohId, read_zid_of, write_packed
+
+ID = 0x01
+FLAG_ID = 0x08  # of the second byte
+WHAT_BITS = 0x07
+
+EXTENSIONS = ExtensionTable("SCOUT")  # none is defined
+
+
+@dataclass(slots=True)
+class Scout:
+    """
+     7 6 5 4 3 2 1 0
+    +-+-+-+-+-+-+-+-+
+    |Z|X|X|   0x01  |   Z: extensions
+    +-+-+-+---------+
+    |    version    |
+    |zid_len|I| what|   I: an id follows   what: 1 router, 2 peer, 4 client
+    ~      zid      ~   if I
+    ~ [extensions]  ~   if Z
+    +---------------+
+    """
+
+    what: WhatAmI
+    zid: ZenohId | None = None
+    version: int = VERSION
+    extensions: tuple[Unknown, ...] = ()
+
+
+def read_scout(r: Reader, header: int) -> Scout:
+    version = r.u8("version")
+    start = r.pos
+    packed = r.u8("what")
+    scout = Scout(WhatAmI(packed & WHAT_BITS), version=version)
+    if packed & FLAG_ID:
+        scout.zid = read_zid_of(r, "zid", packed, start)
+    if header & FLAG_EXTENSIONS:
+        read_extensions(r, EXTENSIONS, scout)
+    return scout
+
+
+def write_scout(w: Writer, scout: Scout) -> None:
+    if not 0 <= scout.what <= WHAT_BITS:
+        raise EncodeError(f"is {scout.what!r}, not routers, peers and clients", "what")
+    w.out.append(ID | (FLAG_EXTENSIONS if scout.extensions else 0))
+    w.u8("version", scout.version)
+    if scout.zid is None:
+        w.out.append(scout.what)
+    else:
+        write_packed(w, scout.zid, FLAG_ID | scout.what)
+    if scout.extensions:
+        write_extensions(w, [], scout.extensions)
