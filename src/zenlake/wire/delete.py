@@ -20,7 +20,7 @@ from zenlake.wire.timestamp import Timestamp, read_timestamp, write_timestamp
 ID = 0x02
 FLAG_TIMESTAMP = 0x20
 
-EXTENSIONS = ExtensionTable("DEL", SOURCE_INFO, Extension(0x42, "attachment", Kind.BYTES))
+EXTENSIONS = ExtensionTable("DEL", SOURCE_INFO, Extension(0x42, "attachment", Kind.ATTACHMENT))
 
 
 @dataclass(slots=True)

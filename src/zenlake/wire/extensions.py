@@ -46,7 +46,10 @@ class Unknown:
 
 
 class Kind(IntEnum):
-    """How an extension's value reads. The kernel checks values by the same numbers."""
+    """How an extension's value reads, and which column the kernel writes it to.
+
+    The kernel knows extensions by these numbers alone.
+    """
 
     UNKNOWN = 0
     UNIT = 1
@@ -67,6 +70,10 @@ class Kind(IntEnum):
     QUERY_BODY = 16
     LANE_SNS = 17
     REGION_NAME = 18
+    ATTACHMENT = 19
+    TIMEOUT = 20
+    FIRST = 21
+    DROP = 22
 
 
 class Codec(NamedTuple):
@@ -313,6 +320,10 @@ CODECS: dict[Kind, Codec] = {
     Kind.QUERY_BODY: Codec(read_query_body, write_query_body),
     Kind.LANE_SNS: Codec(_read_lane_sns, _write_lane_sns),
     Kind.REGION_NAME: Codec(_read_region_name, _write_region_name),
+    Kind.ATTACHMENT: Codec(_read_bytes, _write_bytes),
+    Kind.TIMEOUT: Codec(Reader.zint, Writer.zint),
+    Kind.FIRST: Codec(_read_unit, _write_unit),
+    Kind.DROP: Codec(_read_unit, _write_unit),
 }
 
 # Rows that several network messages share, with the same ids.

@@ -23,8 +23,8 @@ FLAG_MORE = 0x40
 EXTENSIONS = ExtensionTable(
     "FRAGMENT",
     LANE,
-    Extension(0x02, "first", Kind.UNIT, False),
-    Extension(0x03, "drop", Kind.UNIT, False),
+    Extension(0x02, "first", Kind.FIRST, False),
+    Extension(0x03, "drop", Kind.DROP, False),
 )
 
 

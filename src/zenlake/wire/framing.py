@@ -49,7 +49,7 @@ def split(
         pos = start + length
 
 
-def join(batches: list[bytes], framing: Framing) -> bytes:
+def to_stream(batches: list[bytes], framing: Framing) -> bytes:
     """The stream in which `batches` follow each other."""
     out = bytearray()
     for batch in batches:
@@ -89,4 +89,4 @@ def uncompress_stream(data: bytes, *, limit: int = MAX_BATCH_BYTES) -> tuple[byt
     for start, end in split(data, Framing.STREAM):
         plain.append(uncompress(data[start:end], start, limit=limit))
         consumed = end
-    return join(plain, Framing.STREAM), consumed
+    return to_stream(plain, Framing.STREAM), consumed

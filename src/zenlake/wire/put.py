@@ -25,7 +25,7 @@ FLAG_TIMESTAMP = 0x20
 FLAG_ENCODING = 0x40
 
 SHM = Extension(0x12, "shm", Kind.SHM_MARK, False)
-EXTENSIONS = ExtensionTable("PUT", SOURCE_INFO, SHM, Extension(0x43, "attachment", Kind.BYTES))
+EXTENSIONS = ExtensionTable("PUT", SOURCE_INFO, SHM, Extension(0x43, "attachment", Kind.ATTACHMENT))
 
 RAW_SLICE, SHM_SLICE = 0, 1
 

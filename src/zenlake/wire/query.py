@@ -28,7 +28,7 @@ EXTENSIONS = ExtensionTable(
     # Not mandatory on the wire, yet the body cannot be read without shared memory.
     Extension(0x04, "shm", Kind.SHM_MARK, False),
     Extension(0x43, "body", Kind.QUERY_BODY),
-    Extension(0x45, "attachment", Kind.BYTES),
+    Extension(0x45, "attachment", Kind.ATTACHMENT),
 )
 CONSOLIDATIONS = tuple(Consolidation)
 

@@ -34,7 +34,7 @@ EXTENSIONS = ExtensionTable(
     TIMESTAMP,
     Extension(0x34, "target", Kind.TARGET, QueryTarget.BEST_MATCHING),
     Extension(0x25, "budget", Kind.BUDGET),
-    Extension(0x26, "timeout_ms", Kind.Z64),
+    Extension(0x26, "timeout_ms", Kind.TIMEOUT),
     NODE_ID,  # after the others here, as the Rust implementation writes it
     TS_STACK,
 )

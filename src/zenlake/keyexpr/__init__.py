@@ -1,0 +1,89 @@
+"""Key expressions: the names of Zenoh, with wildcards, and how sets of them relate.
+
+Standard library only; knows no message, session or clock. canon.py has the grammar, match.py the
+relations between two expressions, tree.py many expressions at once, and here is the value type.
+"""
+
+from zenlake.keyexpr.canon import MAX_KEY_BYTES, canonize, is_canonical, validate
+from zenlake.keyexpr.match import SetIntersectionLevel, includes, intersects, relation
+from zenlake.keyexpr.tree import KeyExprTree
+
+__all__ = [
+    "MAX_KEY_BYTES",
+    "KeyExpr",
+    "KeyExprTree",
+    "SetIntersectionLevel",
+    "canonize",
+    "includes",
+    "intersects",
+    "is_canonical",
+    "relation",
+    "validate",
+]
+
+
+class KeyExpr(str):
+    """A valid key expression in canonical form.
+
+    It is a `str`, so that it equals, hashes, sorts, pickles and formats as its text, and goes
+    wherever a text goes. Its own `join` takes the place of `str.join`.
+
+    >>> key = KeyExpr("robot") / "*" / "battery"
+    >>> key
+    ke`robot/*/battery`
+    >>> key.includes("robot/7/battery"), key == "robot/*/battery"
+    (True, True)
+    >>> KeyExpr.autocanonize("robot/**/*")
+    ke`robot/*/**`
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, key_expr: str) -> "KeyExpr":
+        if type(key_expr) is cls:
+            return key_expr
+        validate(key_expr)
+        return super().__new__(cls, key_expr)
+
+    @classmethod
+    def autocanonize(cls, key_expr: str) -> "KeyExpr":
+        """The key expression that `key_expr` means, in canonical form."""
+        return super().__new__(cls, canonize(key_expr))
+
+    @property
+    def is_wild(self) -> bool:
+        """Is there a `*`, `**` or `$*` in it? As in Zenoh, one in a verbatim chunk counts."""
+        return "*" in self
+
+    def __repr__(self) -> str:
+        return f"ke`{self}`"
+
+    def __truediv__(self, other: str) -> "KeyExpr":
+        """`self`, a `/`, and `other`, in canonical form."""
+        if not isinstance(other, str):
+            return NotImplemented
+        return self.autocanonize(f"{self}/{other}")
+
+    def join(self, other: str) -> "KeyExpr":  # type: ignore[override]  # the API of Zenoh
+        """The same as `self / other`."""
+        return self / other
+
+    def concat(self, other: str) -> "KeyExpr":
+        """`self` with `other` directly behind it; the result must be canonical as it is.
+
+        >>> KeyExpr("a/b").concat("$*/c")
+        ke`a/b$*/c`
+        """
+        return KeyExpr(self + other)
+
+    def intersects(self, other: str) -> bool:
+        """Is there a key that matches both?"""
+        return intersects(self, KeyExpr(other))
+
+    def includes(self, other: str) -> bool:
+        """Does every key that matches `other` match this?"""
+        return includes(self, KeyExpr(other))
+
+    def relation_to(self, other: str) -> SetIntersectionLevel:
+        """The highest level that holds between this and `other`, from the side of this."""
+        return relation(self, KeyExpr(other))
