@@ -78,6 +78,10 @@ class Scanner:
             if error or count < len(self._rows):
                 return
 
+    def last_refusal(self) -> tuple[Reason, int]:
+        """Why and at which offset the kernel itself ended the last scan."""
+        return Reason(self._state[kernel.REASON]), int(self._state[kernel.OFFSET])
+
     def _explain(self, data: bytes, low_latency: bool) -> DecodeError:
         """The object codec's words for the bytes that the kernel refused."""
         state = self._state
@@ -90,7 +94,8 @@ class Scanner:
                     break
             except DecodeError as error:
                 return error.within("FRAME") if in_frame else error
-        return DecodeError(Reason(state[kernel.REASON]), "batch length", int(state[kernel.OFFSET]))
+        reason, offset = self.last_refusal()
+        return DecodeError(reason, "batch length", offset)
 
 
 def scan(

@@ -195,14 +195,14 @@ POS, BATCH_END, BATCH, IN_FRAME, LANE, SN, REASON, OFFSET = range(8)
 STATE_SIZE = 8
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _fail(state, reason, offset):
     state[REASON] = reason
     state[OFFSET] = offset
     return -1
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _zint(buf, pos, end):
     """(next position, the 64 bits as int64); the position is -1 if the bytes end first."""
     if pos >= end:
@@ -225,7 +225,7 @@ def _zint(buf, pos, end):
     return pos + 1, value | (np.int64(buf[pos]) << 56)
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _bounded(buf, pos, end, bound, state):
     """A zint of at most `bound`: (next position or -1, value)."""
     after, value = _zint(buf, pos, end)
@@ -236,7 +236,7 @@ def _bounded(buf, pos, end, bound, state):
     return after, value
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _block(buf, pos, end, bound, state):
     """A length and that many bytes: (first byte or -1, length); the block ends at their sum."""
     start, length = _bounded(buf, pos, end, bound, state)
@@ -245,12 +245,17 @@ def _block(buf, pos, end, bound, state):
     return start, length
 
 
+@njit(cache=True, inline="always")
+def _is_ascii(buf, start, stop):
+    for i in range(np.uint64(start), np.uint64(stop)):
+        if buf[i] >= 0x80:
+            return False
+    return True
+
+
 @njit(cache=True)
 def _is_utf8(buf, start, stop):
-    high = np.uint8(0)
-    for i in range(start, stop):
-        high |= buf[i]
-    if high < 0x80:
+    if _is_ascii(buf, start, stop):
         return True
     i = start
     while i < stop:
@@ -287,7 +292,7 @@ def _is_utf8(buf, start, stop):
     return True
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _text(buf, pos, end, bound, state):
     start, length = _block(buf, pos, end, bound, state)
     if start >= 0 and not _is_utf8(buf, start, start + length):
@@ -356,7 +361,7 @@ def _encoding(buf, pos, end, row, state):
     return after
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _key(buf, pos, end, flags, row, state):
     """WireExpr; `flags` has N in bit 5 and M in bit 6."""
     pos, scope = _bounded(buf, pos, end, _U16, state)
@@ -529,7 +534,7 @@ def _extensions(buf, pos, end, kinds, row, state):
     return _fail(state, _TOO_MANY_EXTENSIONS, pos)
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _put(buf, pos, end, header, row, kinds, state):
     if header & 0x20:
         start, length, time = _timestamp(buf, pos, end, state)
@@ -570,7 +575,7 @@ def _del(buf, pos, end, header, row, kinds, state):
     return pos
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _push_body(buf, pos, end, row, kinds, state):
     """PUT or DEL, header byte included."""
     if pos >= end:
@@ -585,7 +590,7 @@ def _push_body(buf, pos, end, row, kinds, state):
     return _fail(state, _UNKNOWN_ID, pos)
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _push(buf, pos, end, header, row, kinds, state):
     pos = _key(buf, pos, end, header, row, state)
     if pos < 0:
@@ -783,7 +788,7 @@ def _oam(buf, pos, end, header, row, kinds, table, state):
     return pos
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _network(buf, pos, end, header, row, kinds, state):
     """What follows a network message's header byte: the position after it or -1."""
     number = header & 0x1F
@@ -850,6 +855,8 @@ def _transport(buf, pos, end, header, row, kinds, state):
     """What follows a transport message's header byte, FRAME aside."""
     number = header & 0x1F
     table = _X_KEEP_ALIVE
+    reliable = number != 0x06 or header & 0x20
+    state[LANE] = DEFAULT_LANE if reliable else DEFAULT_LANE ^ LANE_RELIABLE
     if number == 0x00:
         return _oam(buf, pos, end, header, row, kinds, _X_TRANSPORT_OAM, state)
     if number == 0x01:
@@ -935,6 +942,53 @@ def _next_batch(buf, pos, end, framing, limit, state):
     return True
 
 
+@njit(cache=True, inline="always")
+def _short_zint(buf, pos, end):
+    """A zint of one or two bytes: (next position, value); -1 if it is longer or cut."""
+    if pos >= end:
+        return -1, np.int64(0)
+    byte = np.int64(buf[pos])
+    if byte < 0x80:
+        return pos + 1, byte
+    if pos + 1 >= end:
+        return -1, np.int64(0)
+    second = np.int64(buf[pos + 1])
+    if second < 0x80:
+        return pos + 2, (byte & 0x7F) | (second << 7)
+    return -1, np.int64(0)
+
+
+@njit(cache=True, inline="always")
+def _plain_push(buf, pos, end, header, row):
+    """The short way for what nearly all traffic is: a PUSH without extensions that holds a PUT
+    without flags. It never refuses; it declines with -1, and the long way decides."""
+    pos, scope = _short_zint(buf, pos, end)
+    if pos < 0:
+        return -1
+    suffix = np.int64(0)
+    suffix_len = np.int64(0)
+    if header & 0x20:
+        suffix, suffix_len = _short_zint(buf, pos, end)
+        if suffix < 0:
+            return -1
+        pos = suffix + suffix_len
+        if pos > end or not _is_ascii(buf, suffix, pos):
+            return -1
+    if pos >= end or buf[pos] != 0x01:
+        return -1
+    payload, payload_len = _short_zint(buf, pos + 1, end)
+    if payload < 0 or payload + payload_len > end:
+        return -1
+    row["scope"] = scope
+    row["mapping"] = (header >> 6) & 1
+    row["suffix"] = suffix
+    row["suffix_len"] = suffix_len
+    row["body"] = 0x01
+    row["payload"] = payload
+    row["payload_len"] = payload_len
+    return payload + payload_len
+
+
 @njit(cache=True, nogil=True)
 def scan_kernel(buf, framing, low_latency, limit, kinds, rows, words, state):
     """Fill `rows` from where `state` says; the number of rows filled.
@@ -948,48 +1002,58 @@ def scan_kernel(buf, framing, low_latency, limit, kinds, rows, words, state):
     count = 0
     pos = state[POS]
     batch_end = state[BATCH_END]
+    batch = state[BATCH]
+    in_frame = state[IN_FRAME] != 0
+    lane = state[LANE]
+    sn = state[SN]
     while True:
         if pos >= batch_end:
             if not _next_batch(buf, pos, end, framing, limit, state):
                 break
             pos = state[POS]
             batch_end = state[BATCH_END]
+            batch = state[BATCH]
+            in_frame = False
             continue
         if count >= capacity:
             break
-        for i in range(ROW_WORDS):
-            words[count, i] = 0
-        row = rows[count]
         header = np.int64(buf[pos])
         number = header & 0x1F
+        row = rows[count]
+        for i in range(ROW_WORDS):
+            words[count, i] = 0
         row["qos"] = 5
-        if number >= _FIRST_NETWORK_ID and (state[IN_FRAME] or low_latency):
-            after = _network(buf, pos + 1, batch_end, header, row, kinds, state)
-            row["lane"] = state[LANE]
-            row["sn"] = state[SN]
+        after = -1
+        if number >= _FIRST_NETWORK_ID and (in_frame or low_latency):
+            if header & 0x9F == 0x1D:
+                after = _plain_push(buf, pos + 1, batch_end, header, row)
+            if after < 0:
+                after = _network(buf, pos + 1, batch_end, header, row, kinds, state)
+            row["lane"] = lane
+            row["sn"] = sn
         elif number == 0x05:
             after = _frame_header(buf, pos + 1, batch_end, header, row, kinds, state)
             if after < 0:
                 break
-            state[IN_FRAME] = 1
+            in_frame = True
+            lane = state[LANE]
+            sn = state[SN]
             pos = after
-            state[POS] = pos
             continue
         elif number <= 0x07:
-            state[IN_FRAME] = 0
-            reliable = number != 0x06 or header & 0x20
-            state[LANE] = DEFAULT_LANE if reliable else DEFAULT_LANE ^ LANE_RELIABLE
+            in_frame = False
             after = _transport(buf, pos + 1, batch_end, header, row, kinds, state)
             row["lane"] = state[LANE]
         else:
-            after = _fail(state, _UNKNOWN_ID, pos)
+            _fail(state, _UNKNOWN_ID, pos)
         if after < 0:
             break
         row["kind"] = number
         row["start"] = pos
         row["end"] = after
-        row["batch"] = state[BATCH]
+        row["batch"] = batch
         count += 1
         pos = after
-        state[POS] = pos
+    state[POS] = pos
+    state[IN_FRAME] = in_frame
     return count
