@@ -247,7 +247,7 @@ def _block(buf, pos, end, bound, state):
 
 @njit(cache=True, inline="always")
 def _is_ascii(buf, start, stop):
-    for i in range(np.uint64(start), np.uint64(stop)):
+    for i in range(np.uint64(start), np.uint64(stop)):  # noqa: SIM110 (compiled: a loop it is)
         if buf[i] >= 0x80:
             return False
     return True

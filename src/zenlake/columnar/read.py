@@ -1,0 +1,420 @@
+"""From the scan's rows to record batches.
+
+Knows how rows become columns and how scopes become keys. Does not know where bytes come from:
+live subscribers, recordings and captures all append here.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zenlake.columnar import gather_kernel as kernel
+from zenlake.columnar.gather_kernel import Columns, Interner
+from zenlake.columnar.schema import CONGESTION_CONTROLS, KINDS, SAMPLE, SOURCE, TIMESTAMP
+from zenlake.wire.encoding import CUSTOM_ID, PREDEFINED, SCHEMA_SEPARATOR, Encoding
+from zenlake.wire.enums import Mapping
+from zenlake.wire.framing import Framing
+from zenlake.wire.scan import Rows, Scanner
+
+MAX_ROWS = 65_536
+MAX_BYTES = 16 << 20
+FIRST_BYTES = 64 << 10  # what a column of bytes starts with; it doubles as needed
+FIRST_VALUES = 64
+
+_EXTRA_SHIFT = 17  # above a mapping bit and a 16-bit scope
+_versions = itertools.count(1)
+
+
+class KeyTable:
+    """Which key expression each declared id of one link stands for, in both directions.
+
+    Ids are known by the `mapping` of the messages that use them: SENDER for those that the
+    messages' sender declared.
+    """
+
+    __slots__ = ("_prefixes", "version")
+
+    def __init__(self) -> None:
+        self._prefixes: dict[int, bytes] = {0: b"", 1 << 16: b""}
+        self.version = next(_versions)
+        "Another number whenever an id may mean something else than before."
+
+    def declare(self, mapping: Mapping, scope: int, key: str) -> None:
+        number = mapping << 16 | scope
+        if self._prefixes.get(number, b"") != b"":
+            self.version = next(_versions)
+        self._prefixes[number] = key.encode()
+
+    def undeclare(self, mapping: Mapping, scope: int) -> None:
+        if scope and self._prefixes.pop(mapping << 16 | scope, None) is not None:
+            self.version = next(_versions)
+
+    def prefix(self, number: int) -> bytes | None:
+        """The text for (mapping << 16 | scope), None if nobody declared it."""
+        return self._prefixes.get(number)
+
+
+def _interner(values: int = FIRST_VALUES, size: int = FIRST_BYTES) -> Interner:
+    return Interner(
+        np.full(4 * values, -1, np.int32),
+        np.zeros(2 * values + 1, np.int32),
+        np.empty(size, np.uint8),
+        np.empty(2 * values, np.int64),
+        np.zeros(2, np.int64),
+    )
+
+
+def _enlarged(table: Interner) -> Interner:
+    """Twice the room, and at least one more value of any length that a sample can have."""
+    values, size = len(table.extras), 2 * len(table.data) + FIRST_BYTES
+    bigger = _interner(values, size)
+    count, used = int(table.used[0]), int(table.used[1])
+    bigger.offsets[: count + 1] = table.offsets[: count + 1]
+    bigger.extras[:count] = table.extras[:count]
+    bigger.data[:used] = table.data[:used]
+    bigger.used[:] = table.used
+    kernel.rehash(bigger)
+    return bigger
+
+
+def _columns(rows: int, payload: int) -> Columns:
+    return Columns(
+        key=np.zeros(rows, np.int32),
+        encoding=np.zeros(rows, np.int32),
+        clock=np.zeros(rows, np.int32),
+        source=np.zeros(rows, np.int32),
+        kind=np.zeros(rows, np.int8),
+        priority=np.zeros(rows, np.int8),
+        congestion=np.zeros(rows, np.int8),
+        express=np.zeros(rows, np.uint8),
+        reliable=np.zeros(rows, np.uint8),
+        time=np.zeros(rows, np.uint64),
+        entity=np.zeros(rows, np.uint32),
+        source_sn=np.zeros(rows, np.uint32),
+        received_at=np.zeros(rows, np.int64),
+        payload_offsets=np.zeros(rows + 1, np.int32),
+        payload=np.empty(payload, np.uint8),
+        attached=np.zeros(rows, np.uint8),
+        attachment_offsets=np.zeros(rows + 1, np.int32),
+        attachment=np.empty(FIRST_BYTES, np.uint8),
+        used=np.zeros(3, np.int64),
+    )
+
+
+_DICTIONARIES = ("keys", "encodings", "clocks", "sources")
+
+
+class SampleBatcher:
+    """Collects samples from rows and gives them out as record batches.
+
+    `append` takes what fits into `max_rows` and `max_bytes` (of payloads; a single larger payload
+    is taken all the same); `finish` hands the batch over and starts the next. Bytes are copied:
+    the buffer that the rows point into may be used again after `append`.
+    """
+
+    def __init__(
+        self, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES, *, replies: bool = False
+    ) -> None:
+        self.max_rows = max_rows
+        self.max_bytes = max_bytes
+        self.replies = replies
+        "Whether replies to queries are samples too."
+        self.unresolved = 0
+        "Samples left out because nobody declared the id in their key."
+        self._expected_bytes = FIRST_BYTES
+        "Room for payloads to start a batch with: what the one before needed."
+        self._start()
+
+    def _start(self) -> None:
+        self._columns = _columns(self.max_rows, self._expected_bytes)
+        self._tables = {name: _interner() for name in _DICTIONARIES}
+        self._prefixes: list[bytes] = []
+        self._prefix_of: list[npt.NDArray[np.int32]] = []
+        self._named = 0
+
+    def __len__(self) -> int:
+        return int(self._columns.used[0])
+
+    def append(
+        self,
+        rows: Rows,
+        data: bytes,
+        keys: KeyTable,
+        received_at: int | npt.NDArray[np.int64] | None = None,
+        first: int = 0,
+    ) -> int:
+        """Append the samples among rows[first:] and return the next row to append.
+
+        If that is less than len(rows), the batch is full: `finish` it and go on from there.
+        `received_at` is in nanoseconds since the epoch, one for all or one for each batch.
+        """
+        buf = np.frombuffer(data, np.uint8)
+        buf.flags.writeable = False
+        times = _NO_TIMES if received_at is None else np.atleast_1d(received_at) // 1000
+        extra = keys.version << _EXTRA_SHIFT
+        while True:
+            first, full = kernel.append_kernel(
+                rows,
+                first,
+                self.replies,
+                buf,
+                times,
+                extra,
+                self._columns,
+                *(self._tables[name] for name in _DICTIONARIES),
+            )
+            if full == kernel.NOTHING_FULL or not self._make_room(full, rows, first):
+                break
+        self._name_new_keys(keys)
+        return first
+
+    def _make_room(self, full: int, rows: Rows, number: int) -> bool:
+        """Enlarge what was full; False if the batch may not grow any more."""
+        if full == kernel.ROWS_FULL:
+            return False
+        if full >= kernel.KEYS_FULL:
+            name = _DICTIONARIES[full - kernel.KEYS_FULL]
+            self._tables[name] = _enlarged(self._tables[name])
+            return True
+        name = "payload" if full == kernel.PAYLOAD_FULL else "attachment"
+        used = int(self._columns.used[full - kernel.PAYLOAD_FULL + 1])
+        needed = used + int(rows[number][f"{name}_len"])
+        if needed > self.max_bytes and len(self):
+            return False
+        columns = self._columns
+        old = columns.payload if full == kernel.PAYLOAD_FULL else columns.attachment
+        bigger = np.empty(max(needed, min(2 * len(old), self.max_bytes)), np.uint8)
+        bigger[:used] = old[:used]
+        if full == kernel.PAYLOAD_FULL:
+            self._columns = columns._replace(payload=bigger)
+        else:
+            self._columns = columns._replace(attachment=bigger)
+        return True
+
+    def _name_new_keys(self, keys: KeyTable) -> None:
+        """Remember the prefixes of keys that came in since the last time, while they hold."""
+        table = self._tables["keys"]
+        count = int(table.used[0])
+        if count == self._named:
+            return
+        numbers = table.extras[self._named : count] & ((1 << _EXTRA_SHIFT) - 1)
+        distinct, inverse = np.unique(numbers, return_inverse=True)
+        places = np.empty(len(distinct), np.int32)
+        for i, number in enumerate(distinct.tolist()):
+            prefix = keys.prefix(number)
+            places[i] = -1 if prefix is None else len(self._prefixes)
+            if prefix is not None:
+                self._prefixes.append(prefix)
+        self._prefix_of.append(places[inverse])
+        self._named = count
+
+    def finish(self) -> pa.RecordBatch:
+        """The batch so far, possibly empty; the next starts."""
+        batch = self._build()
+        self._expected_bytes = max(FIRST_BYTES, int(self._columns.used[1]))
+        self._start()
+        return batch
+
+    def _build(self) -> pa.RecordBatch:
+        c, n = self._columns, len(self)
+        key_codes, keys, known = self._keys(c.key[:n])
+        (encoding_codes, encodings), (schema_codes, schemas) = self._encodings(c.encoding[:n])
+        arrays = [
+            _dictionary(key_codes, keys),
+            _dictionary(c.kind[:n], pa.array(KINDS)),
+            _binary(c.payload_offsets, c.payload, n, c.kind[:n] == 0),
+            _dictionary(encoding_codes, encodings),
+            _dictionary(schema_codes, schemas, schema_codes >= 0),
+            self._struct(TIMESTAMP, "clocks", c.clock[:n], time=c.time[:n]),
+            self._struct(SOURCE, "sources", c.source[:n], entity=c.entity[:n], sn=c.source_sn[:n]),
+            _binary(c.attachment_offsets, c.attachment, n, c.attached[:n]),
+            pa.array(c.priority[:n]),
+            _dictionary(c.congestion[:n], pa.array(CONGESTION_CONTROLS)),
+            _booleans(c.express[:n]),
+            _booleans(c.reliable[:n]),
+            _times(c.received_at[:n]),
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=SAMPLE)
+        if known is None:
+            return batch
+        self.unresolved += int(n - known.sum())
+        return batch.filter(pa.array(known))
+
+    def _keys(
+        self, codes: npt.NDArray[np.int32]
+    ) -> tuple[npt.NDArray[np.int32], pa.Array, npt.NDArray[np.bool_] | None]:
+        """Codes and distinct texts of the keys; which rows have one, or None if all do."""
+        table = self._tables["keys"]
+        count = int(table.used[0])
+        prefix_of = np.concatenate([*self._prefix_of, np.empty(0, np.int32)])
+        prefixes = [*self._prefixes, b""]  # the last stands in for what nobody declared
+        known = None
+        if (prefix_of < 0).any():
+            known = (prefix_of >= 0)[codes]
+            prefix_of = np.where(prefix_of < 0, len(self._prefixes), prefix_of)
+        prefix_offsets = np.zeros(len(prefixes) + 1, np.int64)
+        np.cumsum([len(prefix) for prefix in prefixes], out=prefix_offsets[1:])
+        size = int(np.diff(prefix_offsets)[prefix_of].sum()) + int(table.used[1])
+        offsets, text = np.zeros(count + 1, np.int32), np.empty(size, np.uint8)
+        kernel.join_kernel(
+            prefix_of,
+            prefix_offsets,
+            np.frombuffer(bytearray().join(prefixes), np.uint8),
+            table.offsets,
+            table.data,
+            offsets,
+            text,
+        )
+        # Two ids may stand for one key: a dictionary must not say the same thing twice.
+        distinct = _strings(offsets, text, count).dictionary_encode()
+        if len(distinct.dictionary) < count:
+            codes = distinct.indices.to_numpy(zero_copy_only=False)[codes]
+        return codes, distinct.dictionary, known
+
+    def _encodings(
+        self, codes: npt.NDArray[np.int32]
+    ) -> tuple[tuple[npt.NDArray[np.int32], pa.Array], tuple[npt.NDArray[np.int32], pa.Array]]:
+        """Codes and texts of type and schema, apart; a custom encoding has both in its schema."""
+        types, schemas = _Numbering(), _Numbering()
+        table = self._tables["encodings"]
+        type_of, schema_of = [], []
+        for raw, extra in zip(_values(table), table.extras.tolist(), strict=False):
+            kind, schema = _type_and_schema(extra >> 1, raw if extra & 1 else None)
+            type_of.append(types[kind])
+            schema_of.append(NONE if schema is None else schemas[schema])
+        return (
+            (_renumbered(codes, type_of), types.array()),
+            (_renumbered(codes, schema_of), schemas.array()),
+        )
+
+    def _struct(
+        self, kind: pa.DataType, name: str, numbers: npt.NDArray[np.int32], **columns: Any
+    ) -> pa.Array:
+        """A Zenoh id and what stands beside it; null where there is no id."""
+        texts = _Numbering()
+        places = [
+            texts[f"{int.from_bytes(raw, 'little'):x}"] for raw in _values(self._tables[name])
+        ]
+        if not places:
+            return pa.nulls(len(numbers), kind)
+        # Under a null stands the first id: the field inside is not nullable.
+        ids = _dictionary(_renumbered(np.maximum(numbers, 1) - 1, places), texts.array())
+        children = {"id": ids} | {field: pa.array(values) for field, values in columns.items()}
+        return pa.Array.from_buffers(
+            kind,
+            len(numbers),
+            [_bitmap(numbers)],
+            children=[children[field.name] for field in kind],
+        )
+
+
+class _Numbering(dict[str, int]):
+    """Numbers texts from 0 in the order in which they are asked for."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = number = len(self)
+        return number
+
+    def array(self) -> pa.Array:
+        return pa.array(list(self), pa.string())
+
+
+def _values(table: Interner) -> Iterator[bytes]:
+    data = table.data.tobytes()
+    offsets = table.offsets[: int(table.used[0]) + 1].tolist()
+    for start, end in itertools.pairwise(offsets):
+        yield data[start:end]
+
+
+def _type_and_schema(number: int, schema: bytes | None) -> tuple[str, str | None]:
+    text = None if schema is None else schema.decode(errors="replace")
+    if number == CUSTOM_ID and text is not None:
+        kind, separator, rest = text.partition(SCHEMA_SEPARATOR)
+        return kind, rest if separator else None
+    return (PREDEFINED[number] if number < len(PREDEFINED) else Encoding(number).type), text
+
+
+NONE = -1
+NO_TIME = np.iinfo(np.int64).min
+_NO_TIMES = np.array([NO_TIME])
+
+
+def _renumbered(codes: npt.NDArray[np.int32], places: list[int]) -> npt.NDArray[np.int32]:
+    """places[code] for each code, at no cost where nothing changes."""
+    if places == list(range(len(places))):
+        return codes
+    if len(set(places)) == 1:
+        return np.full(len(codes), places[0], np.int32)
+    return np.array(places, np.int32)[codes]
+
+
+def _bitmap(valid: npt.NDArray[Any]) -> pa.Buffer | None:
+    """Arrow's validity: one bit for each value that is true; None if all are."""
+    return None if valid.all() else pa.py_buffer(np.packbits(valid != 0, bitorder="little"))
+
+
+def _booleans(values: npt.NDArray[np.uint8]) -> pa.Array:
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
+
+
+def _binary(
+    offsets: npt.NDArray[np.int32],
+    data: npt.NDArray[np.uint8],
+    n: int,
+    valid: npt.NDArray[Any],
+) -> pa.Array:
+    if not valid.any():
+        return pa.nulls(n, pa.binary())
+    return pa.Array.from_buffers(
+        pa.binary(), n, [_bitmap(valid), pa.py_buffer(offsets[: n + 1]), pa.py_buffer(data)]
+    )
+
+
+def _strings(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], n: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _dictionary(
+    codes: npt.NDArray[Any], values: pa.Array, valid: npt.NDArray[np.bool_] | None = None
+) -> pa.DictionaryArray:
+    kind = pa.int8() if codes.dtype == np.int8 else pa.int32()
+    bits = None if valid is None else _bitmap(valid)
+    indices = pa.Array.from_buffers(kind, len(codes), [bits, pa.py_buffer(codes)])
+    return pa.DictionaryArray.from_arrays(indices, values, safe=False)
+
+
+def _times(micros: npt.NDArray[np.int64]) -> pa.Array:
+    valid = _bitmap(micros != NO_TIME)
+    return pa.Array.from_buffers(
+        pa.timestamp("us", "UTC"), len(micros), [valid, pa.py_buffer(micros)]
+    )
+
+
+def record_batches(
+    data: bytes,
+    keys: KeyTable,
+    framing: Framing = Framing.STREAM,
+    *,
+    received_at: int | None = None,
+    batcher: SampleBatcher | None = None,
+    scanner: Scanner | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The samples of a buffer of framed batches, as record batches in the schema SAMPLE.
+
+    Raises DecodeError after the last good batch if the bytes go bad.
+    """
+    batcher = batcher or SampleBatcher()
+    error = None
+    for part in (scanner or Scanner()).chunks(data, framing):
+        first, error = 0, part.error
+        while (first := batcher.append(part.rows, data, keys, received_at, first)) < len(part.rows):
+            yield batcher.finish()
+    if len(batcher):
+        yield batcher.finish()
+    if error is not None:
+        raise error

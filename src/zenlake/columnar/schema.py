@@ -1,0 +1,45 @@
+"""The one Arrow schema of a sample, wherever samples are columns: live, recorded, captured.
+
+Knows names, types and what null means. Does not build anything.
+"""
+
+import pyarrow as pa
+
+KINDS = ("put", "delete")
+CONGESTION_CONTROLS = ("drop", "block", "block_first")
+
+
+REPEATING = pa.dictionary(pa.int32(), pa.string())
+ONE_OF_A_FEW = pa.dictionary(pa.int8(), pa.string())
+
+TIMESTAMP = pa.struct(
+    [
+        pa.field("time", pa.uint64(), nullable=False),  # NTP64, exact: order and HLC counter kept
+        pa.field("id", REPEATING, nullable=False),  # the clock's Zenoh id, as text
+    ]
+)
+SOURCE = pa.struct(
+    [
+        pa.field("id", REPEATING, nullable=False),
+        pa.field("entity", pa.uint32(), nullable=False),
+        pa.field("sn", pa.uint32(), nullable=False),
+    ]
+)
+
+SAMPLE = pa.schema(
+    [
+        pa.field("key", REPEATING, nullable=False),
+        pa.field("kind", ONE_OF_A_FEW, nullable=False),  # one of KINDS
+        pa.field("payload", pa.binary()),  # null in a delete
+        pa.field("encoding", REPEATING, nullable=False),  # the type: "application/json"
+        pa.field("schema", REPEATING),  # what follows ";"; bytes that are no UTF-8 become U+FFFD
+        pa.field("timestamp", TIMESTAMP),
+        pa.field("source", SOURCE),
+        pa.field("attachment", pa.binary()),
+        pa.field("priority", pa.int8(), nullable=False),  # 0 (control) to 7 (background)
+        pa.field("congestion_control", ONE_OF_A_FEW, nullable=False),
+        pa.field("express", pa.bool_(), nullable=False),
+        pa.field("reliable", pa.bool_(), nullable=False),  # the lane it came on
+        pa.field("received_at", pa.timestamp("us", "UTC")),  # null if nobody looked at a clock
+    ]
+)

@@ -1,0 +1,166 @@
+"""The way out: columns of samples to framed batches of PUSH messages.
+
+The scan in reverse, and as fast. Knows one lane and its sequence numbers; does not know sockets,
+queues or which key ids were declared (the tables in PushColumns say what to write). The compiled
+part is emit_kernel.py; importing this module loads NumPy and Numba.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zenlake.errors import EncodeError
+from zenlake.wire import emit_kernel as kernel
+from zenlake.wire.cursor import Writer
+from zenlake.wire.emit_kernel import PushColumns, Table
+from zenlake.wire.encoding import Encoding, write_encoding
+from zenlake.wire.enums import Priority
+from zenlake.wire.fragment import Fragment, write_fragment
+from zenlake.wire.frame import FLAG_RELIABLE
+from zenlake.wire.frame import ID as FRAME_ID
+from zenlake.wire.framing import Framing, to_stream
+from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
+from zenlake.wire.zenohid import ZenohId, write_packed, write_zid
+
+CHUNK_BYTES = 1 << 20
+DEFAULT_SN_MASK = 0x0FFF_FFFF
+_LANE_EXT = 0x31
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Where the messages go, as the link was negotiated."""
+
+    reliable: bool = True
+    priority: Priority | None = None
+    "None on a link without QoS lanes, which must never name one."
+    batch_size: int = 0xFFFF
+    "As negotiated: it counts the length prefix of a stream."
+    sn_mask: int = DEFAULT_SN_MASK
+    framing: Framing = Framing.STREAM
+
+    @property
+    def max_batch(self) -> int:
+        return self.batch_size - (2 if self.framing is Framing.STREAM else 0)
+
+
+class Emitted(NamedTuple):
+    data: memoryview
+    "Whole batches, framed; valid until the next is asked for."
+    rows: int
+    "How many rows they hold, the last of them possibly as fragments."
+    next_sn: int
+
+
+def table(entries: list[bytes]) -> Table:
+    offsets = np.zeros(len(entries) + 1, np.int64)
+    np.cumsum([len(entry) for entry in entries], out=offsets[1:])
+    return Table(offsets, np.frombuffer(bytearray().join(entries), np.uint8))
+
+
+def key_table(keys: list[WireExpr]) -> tuple[Table, npt.NDArray[np.uint8]]:
+    """Encoded keys, and the header flags of each."""
+    entries = []
+    for key in keys:
+        w = Writer()
+        write_wireexpr(w, key)
+        entries.append(bytes(w.out))
+    return table(entries), np.array([flags_of(key) for key in keys], np.uint8)
+
+
+def encoding_table(encodings: list[Encoding]) -> Table:
+    entries = []
+    for encoding in encodings:
+        w = Writer()
+        if encoding != Encoding():
+            write_encoding(w, encoding)
+        entries.append(bytes(w.out))
+    return table(entries)
+
+
+def clock_table(ids: list[ZenohId]) -> Table:
+    entries = []
+    for zid in ids:
+        w = Writer()
+        write_zid(w, "timestamp", zid)
+        entries.append(bytes(w.out))
+    return table(entries)
+
+
+def source_table(ids: list[ZenohId]) -> Table:
+    entries = []
+    for zid in ids:
+        w = Writer()
+        write_packed(w, zid, 0)
+        entries.append(bytes(w.out))
+    return table(entries)
+
+
+def emit(
+    columns: PushColumns, lane: Lane, first_sn: int = 0, *, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[Emitted]:
+    """All rows of `columns` in order, about `chunk_bytes` at a time.
+
+    A message that fits no batch goes as fragments, after which one sequence number is skipped, as
+    the Rust implementation does.
+    """
+    if lane.framing is Framing.LOW_LATENCY:
+        raise EncodeError("has neither FRAMEs nor lanes: there is no lane to emit to", "framing")
+    frame = _frame_header(lane)
+    out = np.empty(max(chunk_bytes, lane.framing + lane.max_batch), np.uint8)
+    state = np.zeros(kernel.STATE_SIZE, np.int64)
+    state[kernel.SN] = first_sn
+    rows = len(columns.kind)
+    while state[kernel.ROW] < rows:
+        before = int(state[kernel.ROW])
+        state[kernel.OUT] = 0
+        kernel.emit_kernel(
+            columns, int(lane.framing), frame, lane.max_batch, lane.sn_mask, out, state
+        )
+        size, after = int(state[kernel.OUT]), int(state[kernel.ROW])
+        if size:
+            yield Emitted(memoryview(out)[:size], after - before, int(state[kernel.SN]))
+        if state[kernel.STATUS] == kernel.TOO_LONG:
+            data, sn = _fragments(columns, after, lane, int(state[kernel.SN]))
+            state[kernel.ROW] = after + 1
+            state[kernel.SN] = sn
+            yield Emitted(memoryview(data), 1, sn)
+
+
+def _frame_header(lane: Lane) -> npt.NDArray[np.uint8]:
+    """The header's first byte, then what follows the sequence number."""
+    header = FRAME_ID | (FLAG_RELIABLE if lane.reliable else 0)
+    if lane.priority is None or lane.priority is Priority.DATA:
+        return np.array([header], np.uint8)
+    return np.array([header | 0x80, _LANE_EXT, lane.priority], np.uint8)
+
+
+def _fragments(columns: PushColumns, row: int, lane: Lane, sn: int) -> tuple[bytes, int]:
+    """Row `row` cut into FRAGMENTs, and the sequence number that comes next."""
+    message = np.empty(int(kernel.message_len(columns, row)), np.uint8)
+    kernel.put_message(columns, row, message, 0)
+    rest = message.tobytes()
+    batches: list[bytes] = []
+    while rest:
+        fragment = Fragment(
+            sn,
+            reliable=lane.reliable,
+            more=True,
+            priority=Priority.DATA if lane.priority is None else lane.priority,
+            first=not batches,
+        )
+        w = Writer()
+        write_fragment(w, fragment)
+        room = lane.max_batch - len(w.out)
+        if room < 1:
+            raise EncodeError(f"of {lane.batch_size} cannot hold a fragment", "batch size")
+        fragment.payload, rest = rest[:room], rest[room:]
+        fragment.more = bool(rest)
+        w = Writer()
+        write_fragment(w, fragment)
+        batches.append(bytes(w.out))
+        sn = (sn + 1) & lane.sn_mask
+    return to_stream(batches, lane.framing), (sn + 1) & lane.sn_mask
