@@ -1,5 +1,48 @@
-"""The `zenlake` command."""
+"""The `zenlake` command: one subcommand a file.
+
+Knows options, files and the terminal. Does not know the protocol: subcommands call the layers.
+"""
+
+import io
+import sys
+from typing import Annotated
+
+import typer
+
+from zenlake import __version__
+from zenlake.cli.decode import decode
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # help and errors as plain text: no boxes, more room for the words
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(decode)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"zenlake {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def zenlake(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Zenoh in Python, from the wire to the lakehouse."""
 
 
 def main() -> None:
-    raise SystemExit(0)
+    """The entry point of the `zenlake` script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character
+            stream.reconfigure(errors="backslashreplace")
+    app(prog_name="zenlake")

@@ -19,13 +19,20 @@ _MIX, _FOLD = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
 
 
 class Interner(NamedTuple):
-    """Distinct values; `used` holds how many there are and how many bytes they take."""
+    """Distinct (extra, bytes) pairs; `used` holds how many there are and how many bytes they take.
+
+    One table serves all kinds of text: the extra's top bits say what the text is (see *_TEXT).
+    """
 
     slots: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int32]
-    data: npt.NDArray[np.uint8]
+    values: npt.NDArray[np.uint8]
     extras: npt.NDArray[np.int64]
     used: npt.NDArray[np.int64]
+
+
+KEY_TEXT, ENCODING_TEXT, CLOCK_TEXT, SOURCE_TEXT = range(4)
+WHAT_SHIFT = 60
 
 
 class Columns(NamedTuple):
@@ -57,11 +64,10 @@ class Columns(NamedTuple):
 
 
 # What was full when the kernel stopped.
-NOTHING_FULL, ROWS_FULL, PAYLOAD_FULL, ATTACHMENT_FULL = 0, 1, 2, 3
-KEYS_FULL, ENCODINGS_FULL, CLOCKS_FULL, SOURCES_FULL = 4, 5, 6, 7
+NOTHING_FULL, ROWS_FULL, PAYLOAD_FULL, ATTACHMENT_FULL, TEXTS_FULL = range(5)
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _hash(data, start, length, extra):
     """Eight bytes at a time; the last step overlaps the one before."""
     value = (np.uint64(extra) ^ np.uint64(length)) * _MIX
@@ -79,79 +85,53 @@ def _hash(data, start, length, extra):
     return value ^ (value >> _FOLD)
 
 
-@njit(cache=True, inline="always")
-def _is(table, code, data, start, length, extra):
-    """Whether value number `code` is this one."""
-    at = np.int64(table.offsets[code])
-    if table.extras[code] != extra or table.offsets[code + 1] - at != length:
-        return False
-    if length >= 8:
-        last = length - 8
-        i = 0
-        while i < last:
-            if load64(table.data, at + i) != load64(data, start + i):
-                return False
-            i += 8
-        return load64(table.data, at + last) == load64(data, start + last)
-    for i in range(length):  # noqa: SIM110 (compiled: a loop is what it should be)
-        if table.data[at + i] != data[start + i]:
-            return False
-    return True
-
-
-@njit(cache=True, inline="always")
-def _intern(table, data, start, length, extra):
-    """The number of a value, new or not; -1 if the table is full."""
-    mask = np.uint64(len(table.slots) - 1)
-    slot = _hash(data, start, length, extra) & mask
-    code = table.slots[slot]
-    while code >= 0:
-        if _is(table, code, data, start, length, extra):
-            return code
-        slot = (slot + np.uint64(1)) & mask
-        code = table.slots[slot]
-    count = table.used[0]
-    at = table.used[1]
-    if 2 * (count + 1) > len(table.slots) or at + length > len(table.data):
-        return np.int32(-1)
-    copy_bytes(table.data, at, data, start, length)
-    table.extras[count] = extra
-    table.offsets[count + 1] = at + length
-    table.slots[slot] = count
-    table.used[0] = count + 1
-    table.used[1] = at + length
-    return np.int32(count)
-
-
 @njit(cache=True)
 def rehash(table):
     """Put every value into the (new, empty) slots again."""
-    mask = np.uint64(len(table.slots) - 1)
-    for code in range(table.used[0]):
-        at = table.offsets[code]
-        length = table.offsets[code + 1] - at
-        slot = _hash(table.data, at, length, table.extras[code]) & mask
-        while table.slots[slot] >= 0:
+    slots, offsets, values, extras, used = table
+    mask = np.uint64(len(slots) - 1)
+    for code in range(used[0]):
+        at = np.int64(offsets[code])
+        slot = _hash(values, at, offsets[code + 1] - at, extras[code]) & mask
+        while slots[slot] >= 0:
             slot = (slot + np.uint64(1)) & mask
-        table.slots[slot] = code
+        slots[slot] = code
 
 
 @njit(cache=True, nogil=True)
-def append_kernel(
-    rows, first, replies, buf, received_at, key_extra, out, keys, encodings, clocks, sources
-):
+def append_kernel(rows, first, replies, buf, received_at, key_extra, out, texts):
     """Append the samples among rows[first:]; (next row, what was full).
 
     `key_extra` tells the keys of one table of declared ids from those of another.
     """
+    # Every use of a tuple's field, and every array handed to a function, counts a reference up and
+    # down; a local variable does not. Hence the locals, and one long loop.
+    out_key = out.key
+    out_encoding = out.encoding
+    out_clock = out.clock
+    out_source = out.source
+    out_kind = out.kind
+    out_priority = out.priority
+    out_congestion = out.congestion
+    out_express = out.express
+    out_reliable = out.reliable
+    out_time = out.time
+    out_entity = out.entity
+    out_source_sn = out.source_sn
+    out_received_at = out.received_at
+    out_payload_offsets = out.payload_offsets
+    out_payload = out.payload
+    out_attached = out.attached
+    out_attachment_offsets = out.attachment_offsets
+    out_attachment = out.attachment
+    slots, offsets, values, extras, used = texts
+    mask = np.uint64(len(slots) - 1)
+    codes = np.full(4, -1, np.int64)  # of the row before, and then of this one
+
     count = out.used[0]
     payload_at = out.used[1]
     attachment_at = out.used[2]
-    capacity = len(out.key)
-    key = np.int32(-1)
-    encoding = np.int32(-1)
-    clock = np.int32(-1)
-    source = np.int32(-1)
+    capacity = len(out_key)
     full = NOTHING_FULL
     number = first
     while number < len(rows):
@@ -161,82 +141,108 @@ def append_kernel(
         if not (kind == _PUSH or (replies and kind == _RESPONSE and body <= _DEL)):
             number += 1
             continue
+        payload_len = np.int64(row["payload_len"])
+        attachment_len = np.int64(row["attachment_len"])
         if count >= capacity:
             full = ROWS_FULL
-            break
-        payload_len = np.int64(row["payload_len"])
-        if payload_at + payload_len > len(out.payload):
+        elif payload_at + payload_len > len(out_payload):
             full = PAYLOAD_FULL
-            break
-        attachment_len = np.int64(row["attachment_len"])
-        if attachment_at + attachment_len > len(out.attachment):
+        elif attachment_at + attachment_len > len(out_attachment):
             full = ATTACHMENT_FULL
+        if full:
             break
 
-        # Most samples have the key, encoding and source of the one before: compare, then hash.
-        extra = key_extra | (np.int64(row["mapping"]) << 16) | np.int64(row["scope"])
-        start = np.int64(row["suffix"])
-        length = np.int64(row["suffix_len"])
-        if key < 0 or not _is(keys, key, buf, start, length, extra):
-            key = _intern(keys, buf, start, length, extra)
-            if key < 0:
-                full = KEYS_FULL
-                break
-        start = np.int64(row["schema"])
-        length = np.int64(row["schema_len"])
-        extra = (np.int64(row["encoding"]) << 1) | (1 if start else 0)
-        if encoding < 0 or not _is(encodings, encoding, buf, start, length, extra):
-            encoding = _intern(encodings, buf, start, length, extra)
-            if encoding < 0:
-                full = ENCODINGS_FULL
-                break
-        start = np.int64(row["clock"])
-        if start:
-            length = np.int64(row["clock_len"])
-            if clock < 0 or not _is(clocks, clock, buf, start, length, 0):
-                clock = _intern(clocks, buf, start, length, 0)
-                if clock < 0:
-                    full = CLOCKS_FULL
+        for what in range(4):
+            if what == KEY_TEXT:
+                start = np.int64(row["suffix"])
+                length = np.int64(row["suffix_len"])
+                extra = key_extra | (np.int64(row["mapping"]) << 16) | np.int64(row["scope"])
+            elif what == ENCODING_TEXT:
+                start = np.int64(row["schema"])
+                length = np.int64(row["schema_len"])
+                extra = (np.int64(row["encoding"]) << 1) | (1 if start else 0)
+            elif what == CLOCK_TEXT:
+                start = np.int64(row["clock"])
+                length = np.int64(row["clock_len"])
+                extra = np.int64(0)
+                if not start:
+                    continue
+            else:
+                start = np.int64(row["source"])
+                length = np.int64(row["source_len"])
+                extra = np.int64(0)
+                if not start:
+                    continue
+            extra |= np.int64(what) << WHAT_SHIFT
+            # The first candidate is the row before, which mostly has the same text; then hash.
+            code = codes[what]
+            slot = np.uint64(0)
+            hashed = False
+            while True:
+                if code >= 0:
+                    at = np.int64(offsets[code])
+                    if extras[code] == extra and offsets[code + 1] - at == length:
+                        i = np.int64(0)
+                        while i + 8 <= length and load64(values, at + i) == load64(buf, start + i):
+                            i += 8
+                        while i < length and values[at + i] == buf[start + i]:
+                            i += 1
+                        if i == length:
+                            break
+                elif hashed:
+                    code = used[0]
+                    at = used[1]
+                    if 2 * (code + 1) > len(slots) or at + length > len(values):
+                        full = TEXTS_FULL
+                        break
+                    copy_bytes(values, at, buf, start, length)
+                    extras[code] = extra
+                    offsets[code + 1] = at + length
+                    slots[slot] = code
+                    used[0] = code + 1
+                    used[1] = at + length
                     break
-            out.clock[count] = clock + 1
-            out.time[count] = row["time"]
-        start = np.int64(row["source"])
-        if start:
-            length = np.int64(row["source_len"])
-            if source < 0 or not _is(sources, source, buf, start, length, 0):
-                source = _intern(sources, buf, start, length, 0)
-                if source < 0:
-                    full = SOURCES_FULL
-                    break
-            out.source[count] = source + 1
-            out.entity[count] = row["source_eid"]
-            out.source_sn[count] = row["source_sn"]
+                if hashed:
+                    slot = (slot + np.uint64(1)) & mask
+                else:
+                    slot = _hash(buf, start, length, extra) & mask
+                    hashed = True
+                code = np.int64(slots[slot])
+            codes[what] = code
+        if full:
+            break
 
-        out.key[count] = key
-        if encoding:
-            out.encoding[count] = encoding
+        out_key[count] = codes[KEY_TEXT]
+        out_encoding[count] = codes[ENCODING_TEXT]
+        if row["clock"]:
+            out_clock[count] = codes[CLOCK_TEXT] + 1
+            out_time[count] = row["time"]
+        if row["source"]:
+            out_source[count] = codes[SOURCE_TEXT] + 1
+            out_entity[count] = row["source_eid"]
+            out_source_sn[count] = row["source_sn"]
         if body != _PUT:
-            out.kind[count] = 1
+            out_kind[count] = 1
         qos = np.int64(row["qos"])
-        out.priority[count] = qos & 0x07
+        out_priority[count] = qos & 0x07
         if qos & (_BLOCK | _BLOCK_FIRST | _EXPRESS):
-            out.congestion[count] = 1 if qos & _BLOCK else 2 if qos & _BLOCK_FIRST else 0
-            out.express[count] = 1 if qos & _EXPRESS else 0
+            out_congestion[count] = 1 if qos & _BLOCK else 2 if qos & _BLOCK_FIRST else 0
+            out_express[count] = 1 if qos & _EXPRESS else 0
         if row["lane"] & _RELIABLE:
-            out.reliable[count] = 1
+            out_reliable[count] = 1
         batch = np.int64(row["batch"])
-        out.received_at[count] = received_at[batch if batch < len(received_at) else 0]
-        copy_bytes(out.payload, payload_at, buf, np.int64(row["payload"]), payload_len)
+        out_received_at[count] = received_at[batch if batch < len(received_at) else 0]
+        copy_bytes(out_payload, payload_at, buf, np.int64(row["payload"]), payload_len)
         payload_at += payload_len
-        out.payload_offsets[count + 1] = payload_at
+        out_payload_offsets[count + 1] = payload_at
         if row["attachment"]:
-            out.attached[count] = 1
+            out_attached[count] = 1
             copy_bytes(
-                out.attachment, attachment_at, buf, np.int64(row["attachment"]), attachment_len
+                out_attachment, attachment_at, buf, np.int64(row["attachment"]), attachment_len
             )
             attachment_at += attachment_len
         if attachment_at:
-            out.attachment_offsets[count + 1] = attachment_at
+            out_attachment_offsets[count + 1] = attachment_at
         count += 1
         number += 1
     out.used[0] = count

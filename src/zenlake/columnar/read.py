@@ -14,7 +14,14 @@ import pyarrow as pa
 
 from zenlake.columnar import gather_kernel as kernel
 from zenlake.columnar.gather_kernel import Columns, Interner
-from zenlake.columnar.schema import CONGESTION_CONTROLS, KINDS, SAMPLE, SOURCE, TIMESTAMP
+from zenlake.columnar.schema import (
+    CONGESTION_CONTROLS,
+    KINDS,
+    REPEATING,
+    SAMPLE,
+    SOURCE,
+    TIMESTAMP,
+)
 from zenlake.wire.encoding import CUSTOM_ID, PREDEFINED, SCHEMA_SEPARATOR, Encoding
 from zenlake.wire.enums import Mapping
 from zenlake.wire.framing import Framing
@@ -70,12 +77,12 @@ def _interner(values: int = FIRST_VALUES, size: int = FIRST_BYTES) -> Interner:
 
 def _enlarged(table: Interner) -> Interner:
     """Twice the room, and at least one more value of any length that a sample can have."""
-    values, size = len(table.extras), 2 * len(table.data) + FIRST_BYTES
+    values, size = len(table.extras), 2 * len(table.values) + FIRST_BYTES
     bigger = _interner(values, size)
     count, used = int(table.used[0]), int(table.used[1])
     bigger.offsets[: count + 1] = table.offsets[: count + 1]
     bigger.extras[:count] = table.extras[:count]
-    bigger.data[:used] = table.data[:used]
+    bigger.values[:used] = table.values[:used]
     bigger.used[:] = table.used
     kernel.rehash(bigger)
     return bigger
@@ -105,9 +112,6 @@ def _columns(rows: int, payload: int) -> Columns:
     )
 
 
-_DICTIONARIES = ("keys", "encodings", "clocks", "sources")
-
-
 class SampleBatcher:
     """Collects samples from rows and gives them out as record batches.
 
@@ -131,7 +135,7 @@ class SampleBatcher:
 
     def _start(self) -> None:
         self._columns = _columns(self.max_rows, self._expected_bytes)
-        self._tables = {name: _interner() for name in _DICTIONARIES}
+        self._texts = _interner()
         self._prefixes: list[bytes] = []
         self._prefix_of: list[npt.NDArray[np.int32]] = []
         self._named = 0
@@ -165,7 +169,7 @@ class SampleBatcher:
                 times,
                 extra,
                 self._columns,
-                *(self._tables[name] for name in _DICTIONARIES),
+                self._texts,
             )
             if full == kernel.NOTHING_FULL or not self._make_room(full, rows, first):
                 break
@@ -176,9 +180,8 @@ class SampleBatcher:
         """Enlarge what was full; False if the batch may not grow any more."""
         if full == kernel.ROWS_FULL:
             return False
-        if full >= kernel.KEYS_FULL:
-            name = _DICTIONARIES[full - kernel.KEYS_FULL]
-            self._tables[name] = _enlarged(self._tables[name])
+        if full == kernel.TEXTS_FULL:
+            self._texts = _enlarged(self._texts)
             return True
         name = "payload" if full == kernel.PAYLOAD_FULL else "attachment"
         used = int(self._columns.used[full - kernel.PAYLOAD_FULL + 1])
@@ -197,16 +200,17 @@ class SampleBatcher:
 
     def _name_new_keys(self, keys: KeyTable) -> None:
         """Remember the prefixes of keys that came in since the last time, while they hold."""
-        table = self._tables["keys"]
-        count = int(table.used[0])
+        count = int(self._texts.used[0])
         if count == self._named:
             return
-        numbers = table.extras[self._named : count] & ((1 << _EXTRA_SHIFT) - 1)
+        extras = self._texts.extras[self._named : count]
+        numbers = extras & ((1 << _EXTRA_SHIFT) - 1)
+        numbers[extras >> kernel.WHAT_SHIFT != kernel.KEY_TEXT] = 0  # no prefix, as of a full key
         distinct, inverse = np.unique(numbers, return_inverse=True)
         places = np.empty(len(distinct), np.int32)
         for i, number in enumerate(distinct.tolist()):
             prefix = keys.prefix(number)
-            places[i] = -1 if prefix is None else len(self._prefixes)
+            places[i] = NONE if prefix is None else len(self._prefixes)
             if prefix is not None:
                 self._prefixes.append(prefix)
         self._prefix_of.append(places[inverse])
@@ -221,16 +225,24 @@ class SampleBatcher:
 
     def _build(self) -> pa.RecordBatch:
         c, n = self._columns, len(self)
-        key_codes, keys, known = self._keys(c.key[:n])
-        (encoding_codes, encodings), (schema_codes, schemas) = self._encodings(c.encoding[:n])
+        what = self._texts.extras[: int(self._texts.used[0])] >> kernel.WHAT_SHIFT
+        texts = {number: np.flatnonzero(what == number) for number in range(4)}
+        keys, known = self._keys(c.key[:n], texts[kernel.KEY_TEXT])
+        encodings, schemas = self._encodings(c.encoding[:n], texts[kernel.ENCODING_TEXT])
         arrays = [
-            _dictionary(key_codes, keys),
+            keys,
             _dictionary(c.kind[:n], pa.array(KINDS)),
             _binary(c.payload_offsets, c.payload, n, c.kind[:n] == 0),
-            _dictionary(encoding_codes, encodings),
-            _dictionary(schema_codes, schemas, schema_codes >= 0),
-            self._struct(TIMESTAMP, "clocks", c.clock[:n], time=c.time[:n]),
-            self._struct(SOURCE, "sources", c.source[:n], entity=c.entity[:n], sn=c.source_sn[:n]),
+            encodings,
+            schemas,
+            self._struct(TIMESTAMP, texts[kernel.CLOCK_TEXT], c.clock[:n], time=c.time[:n]),
+            self._struct(
+                SOURCE,
+                texts[kernel.SOURCE_TEXT],
+                c.source[:n],
+                entity=c.entity[:n],
+                sn=c.source_sn[:n],
+            ),
             _binary(c.attachment_offsets, c.attachment, n, c.attached[:n]),
             pa.array(c.priority[:n]),
             _dictionary(c.congestion[:n], pa.array(CONGESTION_CONTROLS)),
@@ -245,11 +257,11 @@ class SampleBatcher:
         return batch.filter(pa.array(known))
 
     def _keys(
-        self, codes: npt.NDArray[np.int32]
-    ) -> tuple[npt.NDArray[np.int32], pa.Array, npt.NDArray[np.bool_] | None]:
-        """Codes and distinct texts of the keys; which rows have one, or None if all do."""
-        table = self._tables["keys"]
-        count = int(table.used[0])
+        self, codes: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]
+    ) -> tuple[pa.DictionaryArray, npt.NDArray[np.bool_] | None]:
+        """The column, and which rows have a key; None if all do."""
+        texts = self._texts
+        count = int(texts.used[0])
         prefix_of = np.concatenate([*self._prefix_of, np.empty(0, np.int32)])
         prefixes = [*self._prefixes, b""]  # the last stands in for what nobody declared
         known = None
@@ -258,58 +270,69 @@ class SampleBatcher:
             prefix_of = np.where(prefix_of < 0, len(self._prefixes), prefix_of)
         prefix_offsets = np.zeros(len(prefixes) + 1, np.int64)
         np.cumsum([len(prefix) for prefix in prefixes], out=prefix_offsets[1:])
-        size = int(np.diff(prefix_offsets)[prefix_of].sum()) + int(table.used[1])
-        offsets, text = np.zeros(count + 1, np.int32), np.empty(size, np.uint8)
+        size = int(np.diff(prefix_offsets)[prefix_of].sum()) + int(texts.used[1])
+        offsets, joined = np.zeros(count + 1, np.int32), np.empty(size, np.uint8)
         kernel.join_kernel(
             prefix_of,
             prefix_offsets,
             np.frombuffer(bytearray().join(prefixes), np.uint8),
-            table.offsets,
-            table.data,
+            texts.offsets,
+            texts.values,
             offsets,
-            text,
+            joined,
         )
-        # Two ids may stand for one key: a dictionary must not say the same thing twice.
-        distinct = _strings(offsets, text, count).dictionary_encode()
-        if len(distinct.dictionary) < count:
-            codes = distinct.indices.to_numpy(zero_copy_only=False)[codes]
-        return codes, distinct.dictionary, known
+        # Two ids may stand for one key: a dictionary must not say the same thing twice. (What is
+        # no key is joined too, as bytes, and not taken.)
+        spelled = _binary(offsets, joined, count, np.ones(count, np.bool_))
+        distinct = spelled.take(pa.array(numbers)).cast(pa.string()).dictionary_encode()
+        places = np.zeros(count, np.int32)
+        places[numbers] = distinct.indices.to_numpy(zero_copy_only=False)
+        return _dictionary(places[codes], distinct.dictionary), known
 
     def _encodings(
-        self, codes: npt.NDArray[np.int32]
-    ) -> tuple[tuple[npt.NDArray[np.int32], pa.Array], tuple[npt.NDArray[np.int32], pa.Array]]:
-        """Codes and texts of type and schema, apart; a custom encoding has both in its schema."""
+        self, codes: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]
+    ) -> tuple[pa.DictionaryArray, pa.DictionaryArray]:
+        """Type and schema, apart; a custom encoding has both in its schema."""
         types, schemas = _Numbering(), _Numbering()
-        table = self._tables["encodings"]
-        type_of, schema_of = [], []
-        for raw, extra in zip(_values(table), table.extras.tolist(), strict=False):
-            kind, schema = _type_and_schema(extra >> 1, raw if extra & 1 else None)
-            type_of.append(types[kind])
-            schema_of.append(NONE if schema is None else schemas[schema])
+        type_of = np.zeros(int(self._texts.used[0]), np.int32)
+        schema_of = np.zeros(int(self._texts.used[0]), np.int32)
+        for number in numbers.tolist():
+            extra = int(self._texts.extras[number]) & ((1 << kernel.WHAT_SHIFT) - 1)
+            raw = self._text(number) if extra & 1 else None
+            kind, schema = _type_and_schema(extra >> 1, raw)
+            type_of[number] = types[kind]
+            schema_of[number] = NONE if schema is None else schemas[schema]
+        if not schemas:
+            return _dictionary(type_of[codes], types.array()), pa.nulls(len(codes), REPEATING)
+        schema_codes = schema_of[codes]
         return (
-            (_renumbered(codes, type_of), types.array()),
-            (_renumbered(codes, schema_of), schemas.array()),
+            _dictionary(type_of[codes], types.array()),
+            _dictionary(schema_codes, schemas.array(), schema_codes >= 0),
         )
 
     def _struct(
-        self, kind: pa.DataType, name: str, numbers: npt.NDArray[np.int32], **columns: Any
+        self,
+        kind: pa.DataType,
+        numbers: npt.NDArray[np.int64],
+        codes: npt.NDArray[np.int32],
+        **columns: Any,
     ) -> pa.Array:
-        """A Zenoh id and what stands beside it; null where there is no id."""
+        """A Zenoh id (code - 1) and what stands beside it; null where there is none (code 0)."""
+        if not len(numbers):
+            return pa.nulls(len(codes), kind)
         texts = _Numbering()
-        places = [
-            texts[f"{int.from_bytes(raw, 'little'):x}"] for raw in _values(self._tables[name])
-        ]
-        if not places:
-            return pa.nulls(len(numbers), kind)
-        # Under a null stands the first id: the field inside is not nullable.
-        ids = _dictionary(_renumbered(np.maximum(numbers, 1) - 1, places), texts.array())
-        children = {"id": ids} | {field: pa.array(values) for field, values in columns.items()}
+        id_of = np.zeros(int(self._texts.used[0]) + 1, np.int32)  # a null's field is not nullable
+        for number in numbers.tolist():
+            id_of[number + 1] = texts[f"{int.from_bytes(self._text(number), 'little'):x}"]
+        children = {"id": _dictionary(id_of[codes], texts.array())}
+        children |= {field: pa.array(values) for field, values in columns.items()}
         return pa.Array.from_buffers(
-            kind,
-            len(numbers),
-            [_bitmap(numbers)],
-            children=[children[field.name] for field in kind],
+            kind, len(codes), [_bitmap(codes)], children=[children[field.name] for field in kind]
         )
+
+    def _text(self, number: int) -> bytes:
+        start, end = self._texts.offsets[number : number + 2].tolist()
+        return self._texts.values[start:end].tobytes()
 
 
 class _Numbering(dict[str, int]):
@@ -323,13 +346,6 @@ class _Numbering(dict[str, int]):
         return pa.array(list(self), pa.string())
 
 
-def _values(table: Interner) -> Iterator[bytes]:
-    data = table.data.tobytes()
-    offsets = table.offsets[: int(table.used[0]) + 1].tolist()
-    for start, end in itertools.pairwise(offsets):
-        yield data[start:end]
-
-
 def _type_and_schema(number: int, schema: bytes | None) -> tuple[str, str | None]:
     text = None if schema is None else schema.decode(errors="replace")
     if number == CUSTOM_ID and text is not None:
@@ -341,15 +357,6 @@ def _type_and_schema(number: int, schema: bytes | None) -> tuple[str, str | None
 NONE = -1
 NO_TIME = np.iinfo(np.int64).min
 _NO_TIMES = np.array([NO_TIME])
-
-
-def _renumbered(codes: npt.NDArray[np.int32], places: list[int]) -> npt.NDArray[np.int32]:
-    """places[code] for each code, at no cost where nothing changes."""
-    if places == list(range(len(places))):
-        return codes
-    if len(set(places)) == 1:
-        return np.full(len(codes), places[0], np.int32)
-    return np.array(places, np.int32)[codes]
 
 
 def _bitmap(valid: npt.NDArray[Any]) -> pa.Buffer | None:
@@ -368,15 +375,11 @@ def _binary(
     n: int,
     valid: npt.NDArray[Any],
 ) -> pa.Array:
-    if not valid.any():
+    if n and not valid.any():
         return pa.nulls(n, pa.binary())
     return pa.Array.from_buffers(
         pa.binary(), n, [_bitmap(valid), pa.py_buffer(offsets[: n + 1]), pa.py_buffer(data)]
     )
-
-
-def _strings(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], n: int) -> pa.Array:
-    return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _dictionary(

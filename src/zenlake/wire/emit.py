@@ -27,6 +27,7 @@ from zenlake.wire.zenohid import ZenohId, write_packed, write_zid
 
 CHUNK_BYTES = 1 << 20
 DEFAULT_SN_MASK = 0x0FFF_FFFF
+MAX_OVERHEAD = 1 << 17  # a key of 64 KiB, a schema, two ids and some integers take less
 _LANE_EXT = 0x31
 
 
@@ -40,16 +41,15 @@ class Lane:
     batch_size: int = 0xFFFF
     "As negotiated: it counts the length prefix of a stream."
     sn_mask: int = DEFAULT_SN_MASK
-    framing: Framing = Framing.STREAM
 
     @property
     def max_batch(self) -> int:
-        return self.batch_size - (2 if self.framing is Framing.STREAM else 0)
+        return self.batch_size - Framing.STREAM
 
 
 class Emitted(NamedTuple):
     data: memoryview
-    "Whole batches, framed; valid until the next is asked for."
+    "Whole batches, framed as on a stream; valid until the next is asked for."
     rows: int
     "How many rows they hold, the last of them possibly as fragments."
     next_sn: int
@@ -107,22 +107,18 @@ def emit(
     A message that fits no batch goes as fragments, after which one sequence number is skipped, as
     the Rust implementation does.
     """
-    if lane.framing is Framing.LOW_LATENCY:
-        raise EncodeError("has neither FRAMEs nor lanes: there is no lane to emit to", "framing")
     frame = _frame_header(lane)
-    out = np.empty(max(chunk_bytes, lane.framing + lane.max_batch), np.uint8)
+    out = np.empty(max(chunk_bytes, lane.batch_size), np.uint8)
     state = np.zeros(kernel.STATE_SIZE, np.int64)
     state[kernel.SN] = first_sn
     rows = len(columns.kind)
     while state[kernel.ROW] < rows:
         before = int(state[kernel.ROW])
         state[kernel.OUT] = 0
-        kernel.emit_kernel(
-            columns, int(lane.framing), frame, lane.max_batch, lane.sn_mask, out, state
-        )
+        kernel.emit_kernel(columns, rows, frame, lane.max_batch, lane.sn_mask, out, state)
         size, after = int(state[kernel.OUT]), int(state[kernel.ROW])
         if size:
-            yield Emitted(memoryview(out)[:size], after - before, int(state[kernel.SN]))
+            yield Emitted(out.data[:size], after - before, int(state[kernel.SN]))
         if state[kernel.STATUS] == kernel.TOO_LONG:
             data, sn = _fragments(columns, after, lane, int(state[kernel.SN]))
             state[kernel.ROW] = after + 1
@@ -140,9 +136,7 @@ def _frame_header(lane: Lane) -> npt.NDArray[np.uint8]:
 
 def _fragments(columns: PushColumns, row: int, lane: Lane, sn: int) -> tuple[bytes, int]:
     """Row `row` cut into FRAGMENTs, and the sequence number that comes next."""
-    message = np.empty(int(kernel.message_len(columns, row)), np.uint8)
-    kernel.put_message(columns, row, message, 0)
-    rest = message.tobytes()
+    rest = _message(columns, row)
     batches: list[bytes] = []
     while rest:
         fragment = Fragment(
@@ -163,4 +157,16 @@ def _fragments(columns: PushColumns, row: int, lane: Lane, sn: int) -> tuple[byt
         write_fragment(w, fragment)
         batches.append(bytes(w.out))
         sn = (sn + 1) & lane.sn_mask
-    return to_stream(batches, lane.framing), (sn + 1) & lane.sn_mask
+    return to_stream(batches, Framing.STREAM), (sn + 1) & lane.sn_mask
+
+
+def _message(columns: PushColumns, row: int) -> bytes:
+    """Row `row` alone, however long."""
+    size = sum(
+        int(offsets[row + 1] - offsets[row])
+        for offsets in (columns.payload_offsets, columns.attachment_offsets)
+    )
+    out = np.empty(size + MAX_OVERHEAD, np.uint8)
+    state = np.array([row, 0, 0, 0], np.int64)
+    kernel.emit_kernel(columns, row + 1, np.empty(0, np.uint8), 0, 0, out, state)
+    return out[: state[kernel.OUT]].tobytes()

@@ -16,6 +16,7 @@ _PUSH, _PUT, _DEL = 0x1D, 0x01, 0x02
 _TIMESTAMP, _ENCODING, _MORE = 0x20, 0x40, 0x80
 _QOS_EXT, _SOURCE_EXT, _PUT_ATTACHMENT, _DEL_ATTACHMENT = 0x21, 0x41, 0x43, 0x42
 _DEFAULT_QOS = 5
+_PREFIX = 2  # bytes of a stream's batch length
 
 
 class Table(NamedTuple):
@@ -85,152 +86,162 @@ def _put_zint(out, at, value):
 
 
 @njit(cache=True, inline="always")
-def _put_entry(out, at, table, number):
-    start = table.offsets[number]
-    length = table.offsets[number + 1] - start
-    copy_bytes(out, at, table.data, start, length)
+def _put_entry(out, at, offsets, data, number):
+    start = offsets[number]
+    length = offsets[number + 1] - start
+    copy_bytes(out, at, data, start, length)
     return at + length
 
 
 @njit(cache=True, inline="always")
-def _entry_len(table, number):
-    return table.offsets[number + 1] - table.offsets[number]
-
-
-@njit(cache=True, inline="always")
-def _source_len(c, i):
-    return (
-        _entry_len(c.sources, c.source[i])
-        + _zint_len(np.uint64(c.source_eid[i]))
-        + _zint_len(np.uint64(c.source_sn[i]))
-    )
-
-
-@njit(cache=True)
-def message_len(c, i):
-    """How many bytes row `i` takes as a PUSH."""
-    length = 2 + _entry_len(c.keys, c.key[i])
-    if c.qos[i] != _DEFAULT_QOS:
-        length += 2
-    if c.clock[i] >= 0:
-        length += _zint_len(c.time[i]) + _entry_len(c.clocks, c.clock[i])
-    if c.source[i] >= 0:
-        size = _source_len(c, i)
-        length += 1 + _zint_len(np.uint64(size)) + size
-    if c.attached[i]:
-        size = c.attachment_offsets[i + 1] - c.attachment_offsets[i]
-        length += 1 + _zint_len(np.uint64(size)) + size
-    if c.kind[i] == _PUT:
-        size = c.payload_offsets[i + 1] - c.payload_offsets[i]
-        length += _entry_len(c.encodings, c.encoding[i]) + _zint_len(np.uint64(size)) + size
-    return length
-
-
-@njit(cache=True)
-def put_message(c, i, out, at):
-    """Write row `i` as a PUSH; the position after it. There is room: message_len says how much."""
-    key = c.key[i]
-    qos = c.qos[i]
-    out[at] = _PUSH | c.key_flags[key] | (_MORE if qos != _DEFAULT_QOS else 0)
-    at = _put_entry(out, at + 1, c.keys, key)
-    if qos != _DEFAULT_QOS:
-        out[at] = _QOS_EXT
-        out[at + 1] = qos
-        at += 2
-    put = c.kind[i] == _PUT
-    stamped = c.clock[i] >= 0
-    sourced = c.source[i] >= 0
-    attached = c.attached[i] != 0
-    encoded = put and _entry_len(c.encodings, c.encoding[i]) > 0
-    out[at] = (
-        (_PUT if put else _DEL)
-        | (_TIMESTAMP if stamped else 0)
-        | (_ENCODING if encoded else 0)
-        | (_MORE if sourced or attached else 0)
-    )
-    at += 1
-    if stamped:
-        at = _put_zint(out, at, c.time[i])
-        at = _put_entry(out, at, c.clocks, c.clock[i])
-    if encoded:
-        at = _put_entry(out, at, c.encodings, c.encoding[i])
-    if sourced:
-        out[at] = _SOURCE_EXT | (_MORE if attached else 0)
-        at = _put_zint(out, at + 1, np.uint64(_source_len(c, i)))
-        at = _put_entry(out, at, c.sources, c.source[i])
-        at = _put_zint(out, at, np.uint64(c.source_eid[i]))
-        at = _put_zint(out, at, np.uint64(c.source_sn[i]))
-    if attached:
-        start = c.attachment_offsets[i]
-        length = c.attachment_offsets[i + 1] - start
-        out[at] = _PUT_ATTACHMENT if put else _DEL_ATTACHMENT
-        at = _put_zint(out, at + 1, np.uint64(length))
-        copy_bytes(out, at, c.attachment, start, length)
-        at += length
-    if put:
-        start = c.payload_offsets[i]
-        length = c.payload_offsets[i + 1] - start
-        at = _put_zint(out, at, np.uint64(length))
-        copy_bytes(out, at, c.payload, start, length)
-        at += length
-    return at
-
-
-@njit(cache=True)
-def _open_batch(out, at, framing, frame, sn):
+def _open_batch(out, at, frame, sn):
     """Leave room for the prefix and write the FRAME's header: `frame` holds its first byte, then
     its extensions (the lane), which follow the sequence number."""
-    at += framing
+    at += _PREFIX
     out[at] = frame[0]
     at = _put_zint(out, at + 1, np.uint64(sn))
     copy_bytes(out, at, frame, 1, len(frame) - 1)
     return at + len(frame) - 1
 
 
-@njit(cache=True)
-def _close_batch(out, start, at, framing):
-    length = at - start - framing
-    for i in range(framing):
-        out[start + i] = (length >> (8 * i)) & 0xFF
+@njit(cache=True, inline="always")
+def _close_batch(out, start, at):
+    length = at - start - _PREFIX
+    out[start] = length & 0xFF
+    out[start + 1] = length >> 8
 
 
 @njit(cache=True, nogil=True)
-def emit_kernel(c, framing, frame, max_batch, sn_mask, out, state):
-    """Write rows from state[ROW] on, in batches of at most `max_batch` bytes.
+def emit_kernel(c, stop, frame, max_batch, sn_mask, out, state):
+    """Write rows from state[ROW] up to `stop`, in batches of at most `max_batch` bytes.
 
-    Ends when all rows are written, when `out` has no room for another whole batch, or before a row
-    that fits no batch; only whole batches are written.
+    Ends when all are written, when `out` has no room for another whole batch, or before a row that
+    fits no batch; only whole batches are written. Without a `frame` the messages are written bare,
+    one after another.
     """
-    rows = len(c.kind)
+    # Every use of a tuple's field counts a reference up and down; a local variable does not.
+    kinds = c.kind
+    keys = c.key
+    key_offsets = c.keys.offsets
+    key_data = c.keys.data
+    key_flags = c.key_flags
+    payload_offsets = c.payload_offsets
+    payload = c.payload
+    encodings = c.encoding
+    encoding_offsets = c.encodings.offsets
+    encoding_data = c.encodings.data
+    times = c.time
+    clocks = c.clock
+    clock_offsets = c.clocks.offsets
+    clock_data = c.clocks.data
+    sources = c.source
+    source_offsets = c.sources.offsets
+    source_data = c.sources.data
+    source_eids = c.source_eid
+    source_sns = c.source_sn
+    attacheds = c.attached
+    attachment_offsets = c.attachment_offsets
+    attachment = c.attachment
+    qos_bytes = c.qos
+
     row = state[ROW]
     at = state[OUT]
     sn = state[SN]
     status = DONE
+    framed = len(frame) > 0
     start = at
-    inside = False
-    batch_end = at
+    inside = not framed
+    batch_end = len(out) if inside else at
     header = 1 + _zint_len(np.uint64(sn_mask)) + len(frame) - 1
-    while row < rows:
-        length = message_len(c, row)
-        if inside and at + length > batch_end:
-            _close_batch(out, start, at, framing)
+    while row < stop:
+        put = kinds[row] == _PUT
+        key = keys[row]
+        qos = qos_bytes[row]
+        clock = clocks[row]
+        source = sources[row]
+        attached = attacheds[row] != 0
+        encoding = encodings[row]
+        encoded = put and encoding_offsets[encoding + 1] > encoding_offsets[encoding]
+        extended = source >= 0 or attached
+
+        # How long it will be: room is made before anything is written.
+        length = 2 + key_offsets[key + 1] - key_offsets[key]
+        if qos != _DEFAULT_QOS:
+            length += 2
+        if clock >= 0:
+            length += _zint_len(times[row]) + clock_offsets[clock + 1] - clock_offsets[clock]
+        source_len = np.int64(0)
+        if source >= 0:
+            source_len = (
+                source_offsets[source + 1]
+                - source_offsets[source]
+                + _zint_len(np.uint64(source_eids[row]))
+                + _zint_len(np.uint64(source_sns[row]))
+            )
+            length += 1 + _zint_len(np.uint64(source_len)) + source_len
+        attachment_len = attachment_offsets[row + 1] - attachment_offsets[row]
+        if attached:
+            length += 1 + _zint_len(np.uint64(attachment_len)) + attachment_len
+        payload_len = payload_offsets[row + 1] - payload_offsets[row]
+        if put:
+            length += encoding_offsets[encoding + 1] - encoding_offsets[encoding]
+            length += _zint_len(np.uint64(payload_len)) + payload_len
+
+        if framed and inside and at + length > batch_end:
+            _close_batch(out, start, at)
             inside = False
         if not inside:
             if header + length > max_batch:
                 status = TOO_LONG
                 break
             start = at
-            batch_end = start + framing + max_batch
+            batch_end = start + _PREFIX + max_batch
             if batch_end > len(out):
                 status = OUT_FULL
                 break
-            at = _open_batch(out, at, framing, frame, sn)
+            at = _open_batch(out, at, frame, sn)
             sn = (sn + 1) & sn_mask
             inside = True
-        at = put_message(c, row, out, at)
+        elif at + length > batch_end:
+            status = OUT_FULL
+            break
+
+        out[at] = _PUSH | key_flags[key] | (_MORE if qos != _DEFAULT_QOS else 0)
+        at = _put_entry(out, at + 1, key_offsets, key_data, key)
+        if qos != _DEFAULT_QOS:
+            out[at] = _QOS_EXT
+            out[at + 1] = qos
+            at += 2
+        out[at] = (
+            (_PUT if put else _DEL)
+            | (_TIMESTAMP if clock >= 0 else 0)
+            | (_ENCODING if encoded else 0)
+            | (_MORE if extended else 0)
+        )
+        at += 1
+        if clock >= 0:
+            at = _put_zint(out, at, times[row])
+            at = _put_entry(out, at, clock_offsets, clock_data, clock)
+        if encoded:
+            at = _put_entry(out, at, encoding_offsets, encoding_data, encoding)
+        if source >= 0:
+            out[at] = _SOURCE_EXT | (_MORE if attached else 0)
+            at = _put_zint(out, at + 1, np.uint64(source_len))
+            at = _put_entry(out, at, source_offsets, source_data, source)
+            at = _put_zint(out, at, np.uint64(source_eids[row]))
+            at = _put_zint(out, at, np.uint64(source_sns[row]))
+        if attached:
+            out[at] = _PUT_ATTACHMENT if put else _DEL_ATTACHMENT
+            at = _put_zint(out, at + 1, np.uint64(attachment_len))
+            copy_bytes(out, at, attachment, attachment_offsets[row], attachment_len)
+            at += attachment_len
+        if put:
+            at = _put_zint(out, at, np.uint64(payload_len))
+            copy_bytes(out, at, payload, payload_offsets[row], payload_len)
+            at += payload_len
         row += 1
-    if inside:
-        _close_batch(out, start, at, framing)
+    if framed and inside:
+        _close_batch(out, start, at)
     state[ROW] = row
     state[OUT] = at
     state[SN] = sn

@@ -63,11 +63,5 @@ if PLAIN:
         return value
 
 else:
-
-    @njit(cache=True, inline="always")
-    def copy_bytes(target, at, source, start, length):
-        _memcpy(target, at, source, start, length)
-
-    @njit(cache=True, inline="always")
-    def load64(array, at):
-        return _load64(array, at)
+    # The intrinsics themselves: a function around them would count references to its arrays.
+    copy_bytes, load64 = _memcpy, _load64
