@@ -1,4 +1,4 @@
-"""The scan held to the object codec: same messages, same fields, same refusal at the same offset."""
+"""The scan held to the object codec: same messages and fields, same refusal at the same offset."""
 
 from typing import Any
 
@@ -27,8 +27,10 @@ from zenlake.wire.scan_kernel import (
     FLAG_MORE,
     FLAG_TIMEOUT,
     LANE_RELIABLE,
+    ROW,
 )
 
+NAMES = ROW.names or ()
 IDS = ("clock", "source", "responder")
 Found = tuple[list[tuple[int, Located]], DecodeError | None]
 
@@ -59,9 +61,7 @@ def assert_scan_equals_objects(
     error = None
     scanner = scanner or Scanner(capacity=7)  # small, so that it stops and goes on within batches
     for part in scanner.chunks(data, framing, low_latency=low_latency):
-        rows.extend(
-            dict(zip(part.rows.dtype.names, row, strict=True)) for row in part.rows.tolist()
-        )
+        rows.extend(dict(zip(NAMES, row, strict=True)) for row in part.rows.tolist())
         error = part.error
         if error is not None:
             # What the kernel itself saw, before the object codec was asked for words.

@@ -5,7 +5,6 @@ import pytest
 from plain import PlainBatch, plain_batches
 from zenlake.errors import DecodeError, Reason
 from zenlake.wire.batch import (
-    NETWORK,
     TRANSPORT,
     Located,
     read_batch,
@@ -17,6 +16,7 @@ from zenlake.wire.batch import (
 from zenlake.wire.cursor import Reader, Writer
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
+from zenlake.wire.network import NETWORK
 
 BATCHES = list(plain_batches())
 

@@ -1,6 +1,7 @@
 """Bad bytes, by the million: a message or a DecodeError, nothing else, and nothing allocated."""
 
 import tracemalloc
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -124,10 +125,8 @@ def test_length_bombs_allocate_nothing() -> None:
                     w = Writer(bytearray(batch[:at]))
                     w.zint("bomb", value)
                     data = bytes(w.out) + b"\x00\x01\x02"[: at % 4]
-                    try:
+                    with suppress(DecodeError):
                         read_batch(data)
-                    except DecodeError:
-                        pass
             _, peak = tracemalloc.get_traced_memory()
             assert peak < 1 << 20, batch.hex()
     finally:

@@ -19,8 +19,9 @@ from zenlake.wire.batch import (
 )
 from zenlake.wire.close import Close
 from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.encoding import Encoding
 from zenlake.wire.entity import EntityGlobalId
-from zenlake.wire.enums import Mapping, WhatAmI
+from zenlake.wire.enums import Consolidation, InterestMode, InterestOptions, Mapping, WhatAmI
 from zenlake.wire.extensions import QueryableInfo, Unknown
 from zenlake.wire.frame import Frame
 from zenlake.wire.init import Init
@@ -32,6 +33,7 @@ from zenlake.wire.oam import NetworkOam
 from zenlake.wire.open import Open
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put, Slice
+from zenlake.wire.qos import QoS
 from zenlake.wire.query import Query
 from zenlake.wire.querybody import QueryBody
 from zenlake.wire.request import Request
@@ -135,23 +137,23 @@ KNOWN = [
         "9e 21 08 c4 03 03 21 01",
         d.Declare(
             d.DeclareQueryable(3, WireExpr(3, "", Mapping.SENDER), QueryableInfo(True)),
-            qos=s.QoS.from_byte(8),
+            qos=QoS.from_byte(8),
         ),
     ),
     (
         "9e 21 08 85 03 5f 02 00 00",
-        d.Declare(d.UndeclareQueryable(3, WireExpr()), qos=s.QoS.from_byte(8)),
+        d.Declare(d.UndeclareQueryable(3, WireExpr()), qos=QoS.from_byte(8)),
     ),
     ("3e 00 1a", d.Declare(d.DeclareFinal(), 0)),
-    ("99 02 21 08", Interest(2, qos=s.QoS.from_byte(8))),
+    ("99 02 21 08", Interest(2, qos=QoS.from_byte(8))),
     (
         "f9 02 53 02 21 08",
         Interest(
             2,
-            s.InterestMode.CURRENT_FUTURE,
-            s.InterestOptions.KEYEXPRS | s.InterestOptions.SUBSCRIBERS,
+            InterestMode.CURRENT_FUTURE,
+            InterestOptions.KEYEXPRS | InterestOptions.SUBSCRIBERS,
             WireExpr(2, "", Mapping.SENDER),
-            qos=s.QoS.from_byte(8),
+            qos=QoS.from_byte(8),
         ),
     ),
     (
@@ -159,13 +161,13 @@ KNOWN = [
         Request(
             1,
             WireExpr(0, "demo/none", Mapping.SENDER),
-            Query(s.Consolidation.LATEST),
-            qos=s.QoS.from_byte(0x0D),
+            Query(Consolidation.LATEST),
+            qos=QoS.from_byte(0x0D),
             timeout_ms=10000,
         ),
     ),
-    ("9a 01 21 0d", ResponseFinal(1, qos=s.QoS.from_byte(0x0D))),
-    ("df 01 21 08 01 00", NetworkOam(1, b"\0", qos=s.QoS.from_byte(8))),
+    ("9a 01 21 0d", ResponseFinal(1, qos=QoS.from_byte(0x0D))),
+    ("df 01 21 08 01 00", NetworkOam(1, b"\0", qos=QoS.from_byte(8))),
 ]
 
 
@@ -178,11 +180,11 @@ def test_known_bytes(text: str, message: object) -> None:
 
 def test_the_body_of_a_query_has_no_length_of_its_own() -> None:
     data = bytes.fromhex("1c 01 01 83 43 03 08 70 6c")
-    assert decode(data).body.body == QueryBody(b"pl", s.Encoding.parse("text/plain"))
+    assert decode(data).body.body == QueryBody(b"pl", Encoding.parse("text/plain"))
 
 
 def test_an_unknown_consolidation_counts_as_auto() -> None:
-    assert decode(bytes.fromhex("1c 01 01 23 09")).body.consolidation is s.Consolidation.AUTO
+    assert decode(bytes.fromhex("1c 01 01 23 09")).body.consolidation is Consolidation.AUTO
 
 
 def test_a_budget_of_zero_counts_as_none() -> None:

@@ -28,6 +28,7 @@ class Interner(NamedTuple):
     offsets: npt.NDArray[np.int32]
     values: npt.NDArray[np.uint8]
     extras: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.uint64]
     used: npt.NDArray[np.int64]
 
 
@@ -68,31 +69,12 @@ NOTHING_FULL, ROWS_FULL, PAYLOAD_FULL, ATTACHMENT_FULL, TEXTS_FULL = range(5)
 
 
 @njit(cache=True)
-def _hash(data, start, length, extra):
-    """Eight bytes at a time; the last step overlaps the one before."""
-    value = (np.uint64(extra) ^ np.uint64(length)) * _MIX
-    if length >= 8:
-        last = length - 8
-        i = 0
-        while i < last:
-            value = (value ^ load64(data, start + i)) * _MIX
-            value ^= value >> _FOLD
-            i += 8
-        value = (value ^ load64(data, start + last)) * _MIX
-    else:
-        for i in range(length):
-            value = (value ^ np.uint64(data[start + i])) * _MIX
-    return value ^ (value >> _FOLD)
-
-
-@njit(cache=True)
 def rehash(table):
     """Put every value into the (new, empty) slots again."""
-    slots, offsets, values, extras, used = table
+    slots, _offsets, _values, _extras, hashes, used = table
     mask = np.uint64(len(slots) - 1)
     for code in range(used[0]):
-        at = np.int64(offsets[code])
-        slot = _hash(values, at, offsets[code + 1] - at, extras[code]) & mask
+        slot = hashes[code] & mask
         while slots[slot] >= 0:
             slot = (slot + np.uint64(1)) & mask
         slots[slot] = code
@@ -124,7 +106,7 @@ def append_kernel(rows, first, replies, buf, received_at, key_extra, out, texts)
     out_attached = out.attached
     out_attachment_offsets = out.attachment_offsets
     out_attachment = out.attachment
-    slots, offsets, values, extras, used = texts
+    slots, offsets, values, extras, hashes, used = texts
     mask = np.uint64(len(slots) - 1)
     codes = np.full(4, -1, np.int64)  # of the row before, and then of this one
 
@@ -177,19 +159,25 @@ def append_kernel(rows, first, replies, buf, received_at, key_extra, out, texts)
             # The first candidate is the row before, which mostly has the same text; then hash.
             code = codes[what]
             slot = np.uint64(0)
-            hashed = False
+            hashed = np.uint64(0)
             while True:
                 if code >= 0:
                     at = np.int64(offsets[code])
                     if extras[code] == extra and offsets[code + 1] - at == length:
-                        i = np.int64(0)
-                        while i + 8 <= length and load64(values, at + i) == load64(buf, start + i):
-                            i += 8
-                        while i < length and values[at + i] == buf[start + i]:
-                            i += 1
-                        if i == length:
+                        same = True
+                        if length >= 8:
+                            last = length - 8
+                            for i in range(0, last, 8):
+                                if load64(values, at + i) != load64(buf, start + i):
+                                    same = False
+                                    break
+                            same &= load64(values, at + last) == load64(buf, start + last)
+                        else:
+                            for i in range(length):
+                                same &= values[at + i] == buf[start + i]
+                        if same:
                             break
-                elif hashed:
+                elif hashed:  # an empty slot: the text is new
                     code = used[0]
                     at = used[1]
                     if 2 * (code + 1) > len(slots) or at + length > len(values):
@@ -197,6 +185,7 @@ def append_kernel(rows, first, replies, buf, received_at, key_extra, out, texts)
                         break
                     copy_bytes(values, at, buf, start, length)
                     extras[code] = extra
+                    hashes[code] = hashed
                     offsets[code + 1] = at + length
                     slots[slot] = code
                     used[0] = code + 1
@@ -205,8 +194,19 @@ def append_kernel(rows, first, replies, buf, received_at, key_extra, out, texts)
                 if hashed:
                     slot = (slot + np.uint64(1)) & mask
                 else:
-                    slot = _hash(buf, start, length, extra) & mask
-                    hashed = True
+                    # Eight bytes at a time; the last eight may overlap those before.
+                    hashed = (np.uint64(extra) ^ np.uint64(length)) * _MIX
+                    if length >= 8:
+                        for i in range(0, length - 8, 8):
+                            hashed = (hashed ^ load64(buf, start + i)) * _MIX
+                            hashed ^= hashed >> _FOLD
+                        hashed = (hashed ^ load64(buf, start + length - 8)) * _MIX
+                    else:
+                        for i in range(length):
+                            hashed = (hashed ^ np.uint64(buf[start + i])) * _MIX
+                    hashed ^= hashed >> _FOLD
+                    hashed |= np.uint64(1) << np.uint64(63)  # never zero: zero is "not yet"
+                    slot = hashed & mask
                 code = np.int64(slots[slot])
             codes[what] = code
         if full:

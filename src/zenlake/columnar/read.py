@@ -48,16 +48,15 @@ class KeyTable:
     def __init__(self) -> None:
         self._prefixes: dict[int, bytes] = {0: b"", 1 << 16: b""}
         self.version = next(_versions)
-        "Another number whenever an id may mean something else than before."
+        "Another number whenever an id may mean something else; no two tables have the same."
 
     def declare(self, mapping: Mapping, scope: int, key: str) -> None:
-        number = mapping << 16 | scope
-        if self._prefixes.get(number, b"") != b"":
-            self.version = next(_versions)
-        self._prefixes[number] = key.encode()
+        self._prefixes[mapping << 16 | scope] = key.encode()
+        self.version = next(_versions)
 
     def undeclare(self, mapping: Mapping, scope: int) -> None:
-        if scope and self._prefixes.pop(mapping << 16 | scope, None) is not None:
+        if scope:
+            self._prefixes.pop(mapping << 16 | scope, None)
             self.version = next(_versions)
 
     def prefix(self, number: int) -> bytes | None:
@@ -71,6 +70,7 @@ def _interner(values: int = FIRST_VALUES, size: int = FIRST_BYTES) -> Interner:
         np.zeros(2 * values + 1, np.int32),
         np.empty(size, np.uint8),
         np.empty(2 * values, np.int64),
+        np.empty(2 * values, np.uint64),
         np.zeros(2, np.int64),
     )
 
@@ -82,13 +82,14 @@ def _enlarged(table: Interner) -> Interner:
     count, used = int(table.used[0]), int(table.used[1])
     bigger.offsets[: count + 1] = table.offsets[: count + 1]
     bigger.extras[:count] = table.extras[:count]
+    bigger.hashes[:count] = table.hashes[:count]
     bigger.values[:used] = table.values[:used]
     bigger.used[:] = table.used
     kernel.rehash(bigger)
     return bigger
 
 
-def _columns(rows: int, payload: int) -> Columns:
+def _columns(rows: int, payload: int, attachment: int) -> Columns:
     return Columns(
         key=np.zeros(rows, np.int32),
         encoding=np.zeros(rows, np.int32),
@@ -107,7 +108,7 @@ def _columns(rows: int, payload: int) -> Columns:
         payload=np.empty(payload, np.uint8),
         attached=np.zeros(rows, np.uint8),
         attachment_offsets=np.zeros(rows + 1, np.int32),
-        attachment=np.empty(FIRST_BYTES, np.uint8),
+        attachment=np.empty(attachment, np.uint8),
         used=np.zeros(3, np.int64),
     )
 
@@ -134,7 +135,8 @@ class SampleBatcher:
         self._start()
 
     def _start(self) -> None:
-        self._columns = _columns(self.max_rows, self._expected_bytes)
+        payload = min(self._expected_bytes, self.max_bytes)
+        self._columns = _columns(self.max_rows, payload, min(FIRST_BYTES, self.max_bytes))
         self._texts = _interner()
         self._prefixes: list[bytes] = []
         self._prefix_of: list[npt.NDArray[np.int32]] = []
@@ -411,7 +413,8 @@ def record_batches(
 
     Raises DecodeError after the last good batch if the bytes go bad.
     """
-    batcher = batcher or SampleBatcher()
+    if batcher is None:
+        batcher = SampleBatcher()
     error = None
     for part in (scanner or Scanner()).chunks(data, framing):
         first, error = 0, part.error

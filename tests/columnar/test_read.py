@@ -1,0 +1,254 @@
+"""Rows to record batches: the same samples as the object codec gives."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import strategies as s
+from plain import plain_batches
+from zenlake.columnar.read import KeyTable, SampleBatcher, record_batches
+from zenlake.columnar.schema import SAMPLE
+from zenlake.errors import DecodeError
+from zenlake.wire.batch import read_batch, write_batch
+from zenlake.wire.declare import Declare, DeclareKeyExpr
+from zenlake.wire.delete import Del
+from zenlake.wire.encoding import CUSTOM_ID, Encoding
+from zenlake.wire.entity import EntityGlobalId, SourceInfo
+from zenlake.wire.enums import CongestionControl, Mapping, Priority
+from zenlake.wire.frame import Frame
+from zenlake.wire.framing import Framing, to_stream
+from zenlake.wire.push import Push
+from zenlake.wire.put import Put
+from zenlake.wire.qos import QoS
+from zenlake.wire.reply import Reply
+from zenlake.wire.response import Response
+from zenlake.wire.scan import scan
+from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.wireexpr import WireExpr
+from zenlake.wire.zenohid import ZenohId
+
+pytestmark = pytest.mark.kernel
+
+KEYS = KeyTable()
+KEYS.declare(Mapping.SENDER, 1, "sender/one")
+KEYS.declare(Mapping.RECEIVER, 1, "receiver/one")
+KEYS.declare(Mapping.SENDER, 2, "sender")
+
+ZID = ZenohId.parse("a1a2")
+
+
+def table(data: bytes, keys: KeyTable = KEYS, **options: Any) -> pa.Table:
+    return pa.Table.from_batches(record_batches(data, keys, **options), SAMPLE)
+
+
+def stream(*frames: Frame) -> bytes:
+    return to_stream([write_batch([frame]) for frame in frames], Framing.STREAM)
+
+
+def key_text(key: WireExpr, keys: KeyTable) -> str | None:
+    prefix = keys.prefix(key.mapping << 16 | key.scope)
+    return None if prefix is None else prefix.decode() + key.suffix
+
+
+def sample(push: Push, frame: Frame, keys: KeyTable) -> dict[str, Any]:
+    """What a row must say, from the objects."""
+    body = push.body
+    encoding = body.encoding if isinstance(body, Put) else Encoding()
+    kind, schema = encoding.type, encoding.schema
+    text = None if schema is None else schema.decode(errors="replace")
+    if encoding.id == CUSTOM_ID and text is not None:
+        kind, separator, rest = text.partition(";")
+        text = rest if separator else None
+    stamp, source = body.timestamp, body.source_info
+    return {
+        "key": key_text(push.key, keys),
+        "kind": "put" if isinstance(body, Put) else "delete",
+        "payload": body.payload if isinstance(body, Put) else None,
+        "encoding": kind,
+        "schema": text,
+        "timestamp": None if stamp is None else {"time": stamp.time, "id": str(stamp.id)},
+        "source": None
+        if source is None
+        else {"id": str(source.id.zid), "entity": source.id.eid, "sn": source.sn},
+        "attachment": body.attachment,
+        "priority": int(push.qos.priority),
+        "congestion_control": push.qos.congestion_control.name.lower(),
+        "express": push.qos.express,
+        "reliable": frame.reliable,
+        "received_at": None,
+    }
+
+
+def samples(frames: list[Frame], keys: KeyTable) -> list[dict[str, Any]]:
+    return [
+        sample(message, frame, keys)
+        for frame in frames
+        for message in frame.messages
+        if isinstance(message, Push)
+    ]
+
+
+@given(st.lists(s.frames, max_size=3))
+def test_columns_equal_objects(frames: list[Frame]) -> None:
+    found = table(stream(*frames))
+    found.validate(full=True)
+    assert found.schema == SAMPLE
+    known = [row for row in samples(frames, KEYS) if row["key"] is not None]
+    assert found.to_pylist() == known
+
+
+def test_columns_equal_objects_on_everything_recorded() -> None:
+    rows = 0
+    for batch in plain_batches():
+        if batch.scouting or batch.low_latency or batch.name.startswith("close_"):
+            continue
+        keys = KeyTable()
+        frames = [m for m in read_batch(batch.data) if isinstance(m, Frame)]
+        for frame in frames:  # ids that other batches declared: any text will do
+            for message in frame.messages:
+                if isinstance(message, Declare) and isinstance(message.body, DeclareKeyExpr):
+                    continue
+                if isinstance(message, Push) and message.key.scope:
+                    keys.declare(message.key.mapping, message.key.scope, "declared")
+        found = table(batch.data, keys, framing=Framing.DATAGRAM)
+        want = samples(frames, keys)
+        assert found.to_pylist() == want, batch.name
+        rows += len(want)
+    assert rows > 500
+
+
+def test_a_small_batcher_gives_the_same_rows() -> None:
+    pushes: list[Any] = [
+        Push(
+            WireExpr(0, f"k/{n % 7}"),
+            Put(bytes([n % 256]) * (n % 50), attachment=b"a" * (n % 5) if n % 3 else None),
+        )
+        for n in range(2000)
+    ]
+    data = stream(Frame(1, messages=pushes[:1000]), Frame(2, messages=pushes[1000:]))
+    want = table(data).to_pylist()
+    for rows, size in ((1, 10), (7, 100), (1000, 1 << 20), (65536, 64)):
+        batcher = SampleBatcher(rows, size)
+        batches = list(record_batches(data, KEYS, batcher=batcher))
+        assert all(0 < batch.num_rows <= rows for batch in batches)
+        assert all(
+            batch.num_rows == 1 or sum(map(len, batch.column("payload").to_pylist())) <= size
+            for batch in batches
+        )
+        assert pa.Table.from_batches(batches).to_pylist() == want
+
+
+def test_a_payload_larger_than_a_batch_may_be_is_taken_all_the_same() -> None:
+    data = stream(Frame(1, messages=[Push(WireExpr(0, "k"), Put(bytes(50_000)))]))
+    (batch,) = record_batches(data, KEYS, batcher=SampleBatcher(10, 100))
+    assert batch.column("payload")[0].as_py() == bytes(50_000)
+
+
+def test_what_repeats_is_said_once() -> None:
+    push = Push(
+        WireExpr(2, "/one", Mapping.SENDER),
+        Put(b"x", Timestamp(1 << 32, ZID), Encoding.parse("text/json;s")),
+    )
+    same_key = Push(WireExpr(1, "", Mapping.SENDER), Put(b"y"))
+    data = stream(Frame(1, messages=[push, same_key] * 100))
+    (batch,) = record_batches(data, KEYS)
+    assert batch.column("key").dictionary.to_pylist() == ["sender/one"]
+    assert batch.column("encoding").dictionary.to_pylist() == ["text/json", "zenoh/bytes"]
+    assert batch.column("schema").dictionary.to_pylist() == ["s"]
+    assert batch.column("timestamp").field("id").dictionary.to_pylist() == ["a1a2"]
+
+
+def test_many_distinct_keys() -> None:
+    pushes: list[Any] = [Push(WireExpr(0, f"key/{n}")) for n in range(3000)]
+    found = table(stream(Frame(1, messages=pushes)))
+    assert found["key"].to_pylist() == [f"key/{n}" for n in range(3000)]
+
+
+def test_unknown_ids_are_left_out_and_counted() -> None:
+    pushes: list[Any] = [Push(WireExpr(0, "a")), Push(WireExpr(9, "/b")), Push(WireExpr(1, "/c"))]
+    batcher = SampleBatcher()
+    (batch,) = record_batches(stream(Frame(1, messages=pushes)), KEYS, batcher=batcher)
+    assert batch.column("key").to_pylist() == ["a", "receiver/one/c"]
+    assert batcher.unresolved == 1
+
+
+def test_an_id_that_changes_its_meaning_within_a_batch() -> None:
+    keys = KeyTable()
+    data = stream(Frame(1, messages=[Push(WireExpr(5, "/x", Mapping.SENDER))]))
+    rows = scan(data).rows
+    batcher = SampleBatcher()
+    keys.declare(Mapping.SENDER, 5, "old")
+    batcher.append(rows, data, keys)
+    keys.undeclare(Mapping.SENDER, 5)
+    batcher.append(rows, data, keys)
+    keys.declare(Mapping.SENDER, 5, "new")
+    batcher.append(rows, data, keys)
+    keys.declare(Mapping.SENDER, 5, "newer")
+    batcher.append(rows, data, keys)
+    assert batcher.finish().column("key").to_pylist() == ["old/x", "new/x", "newer/x"]
+    assert batcher.unresolved == 1
+
+
+def test_tables_of_several_links_in_one_batch() -> None:
+    data = stream(Frame(1, messages=[Push(WireExpr(1, "", Mapping.SENDER))]))
+    rows = scan(data).rows
+    batcher = SampleBatcher()
+    for name in ("a", "b"):
+        keys = KeyTable()
+        keys.declare(Mapping.SENDER, 1, name)
+        batcher.append(rows, data, keys)
+    assert batcher.finish().column("key").to_pylist() == ["a", "b"]
+
+
+def test_replies_are_samples_when_asked_for() -> None:
+    response = Response(1, WireExpr(0, "k"), Reply(Put(b"v")))
+    deleted = Response(1, WireExpr(0, "k"), Reply(Del()))
+    data = stream(Frame(1, messages=[response, deleted]))
+    assert table(data).num_rows == 0
+    found = table(data, batcher=SampleBatcher(replies=True))
+    assert found["kind"].to_pylist() == ["put", "delete"]
+
+
+def test_received_at() -> None:
+    frames = [Frame(n, messages=[Push(WireExpr(0, "k"))] * 2) for n in range(3)]
+    data = stream(*frames)
+    when = datetime(2024, 7, 1, 12, 0, 0, 123456, UTC)
+    nanos = int(when.timestamp()) * 10**9 + 123_456_789
+    assert table(data, received_at=nanos)["received_at"].to_pylist() == [when] * 6
+    batcher = SampleBatcher()
+    each = np.array([nanos, nanos + 10**9, nanos + 2 * 10**9])
+    batcher.append(scan(data).rows, data, KEYS, each)
+    seconds = [t.second for t in batcher.finish().column("received_at").to_pylist()]
+    assert seconds == [0, 0, 1, 1, 2, 2]
+
+
+def test_qos_and_source() -> None:
+    push = Push(
+        WireExpr(0, "k"),
+        Put(b"", source_info=SourceInfo(EntityGlobalId(ZID, 7), 9)),
+        QoS(Priority.REAL_TIME, CongestionControl.BLOCK, express=True),
+    )
+    (row,) = table(stream(Frame(1, reliable=False, messages=[push]))).to_pylist()
+    assert (row["priority"], row["congestion_control"], row["express"]) == (1, "block", True)
+    assert row["source"] == {"id": "a1a2", "entity": 7, "sn": 9}
+    assert row["reliable"] is False
+
+
+def test_bad_bytes_raise_after_what_came_before() -> None:
+    data = stream(Frame(1, messages=[Push(WireExpr(0, "k"))])) + b"\x01\x00\x08"
+    batches = record_batches(data, KEYS)
+    assert next(batches).num_rows == 1
+    with pytest.raises(DecodeError) as caught:
+        next(batches)
+    assert caught.value.offset == len(data) - 1
+
+
+def test_nothing_gives_an_empty_batch() -> None:
+    batch = SampleBatcher().finish()
+    assert (batch.num_rows, batch.schema) == (0, SAMPLE)
+    batch.validate(full=True)
