@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from zenlake.wire.memory_kernel import copy_bytes, load64
+from zenlake.wire.memory_kernel import copy64, copy_bytes, load64
 
 _PUSH, _RESPONSE = 0x1D, 0x1B
 _PUT, _DEL = 0x01, 0x02
@@ -109,6 +109,7 @@ def append_kernel(rows, first, replies, buf, received_at, key_extra, out, texts)
     slots, offsets, values, extras, hashes, used = texts
     mask = np.uint64(len(slots) - 1)
     codes = np.full(4, -1, np.int64)  # of the row before, and then of this one
+    plain_encoding = np.int64(-1)
 
     count = out.used[0]
     payload_at = out.used[1]
@@ -143,6 +144,9 @@ def append_kernel(rows, first, replies, buf, received_at, key_extra, out, texts)
                 start = np.int64(row["schema"])
                 length = np.int64(row["schema_len"])
                 extra = (np.int64(row["encoding"]) << 1) | (1 if start else 0)
+                if extra == plain_encoding and not start:
+                    continue  # no schema, and the type of the row before: nothing to compare
+                plain_encoding = np.int64(-1) if start else extra
             elif what == CLOCK_TEXT:
                 start = np.int64(row["clock"])
                 length = np.int64(row["clock_len"])
@@ -232,7 +236,11 @@ def append_kernel(rows, first, replies, buf, received_at, key_extra, out, texts)
             out_reliable[count] = 1
         batch = np.int64(row["batch"])
         out_received_at[count] = received_at[batch if batch < len(received_at) else 0]
-        copy_bytes(out_payload, payload_at, buf, np.int64(row["payload"]), payload_len)
+        start = np.int64(row["payload"])
+        if payload_len <= 64 and start + 64 <= len(buf) and payload_at + 64 <= len(out_payload):
+            copy64(out_payload, payload_at, buf, start)  # the next row overwrites what is too much
+        else:
+            copy_bytes(out_payload, payload_at, buf, start, payload_len)
         payload_at += payload_len
         out_payload_offsets[count + 1] = payload_at
         if row["attachment"]:

@@ -130,6 +130,8 @@ class SampleBatcher:
         "Whether replies to queries are samples too."
         self.unresolved = 0
         "Samples left out because nobody declared the id in their key."
+        self._nothing: dict[pa.DataType, pa.Array] = {}
+        "For each type, as many nulls as a batch may have: most samples lack most things."
         self._expected_bytes = FIRST_BYTES
         "Room for payloads to start a batch with: what the one before needed."
         self._start()
@@ -234,7 +236,7 @@ class SampleBatcher:
         arrays = [
             keys,
             _dictionary(c.kind[:n], pa.array(KINDS)),
-            _binary(c.payload_offsets, c.payload, n, c.kind[:n] == 0),
+            self._binary(c.payload_offsets, c.payload, c.kind[:n] == 0),
             encodings,
             schemas,
             self._struct(TIMESTAMP, texts[kernel.CLOCK_TEXT], c.clock[:n], time=c.time[:n]),
@@ -245,7 +247,7 @@ class SampleBatcher:
                 entity=c.entity[:n],
                 sn=c.source_sn[:n],
             ),
-            _binary(c.attachment_offsets, c.attachment, n, c.attached[:n]),
+            self._binary(c.attachment_offsets, c.attachment, c.attached[:n]),
             pa.array(c.priority[:n]),
             _dictionary(c.congestion[:n], pa.array(CONGESTION_CONTROLS)),
             _booleans(c.express[:n]),
@@ -285,7 +287,8 @@ class SampleBatcher:
         )
         # Two ids may stand for one key: a dictionary must not say the same thing twice. (What is
         # no key is joined too, as bytes, and not taken.)
-        spelled = _binary(offsets, joined, count, np.ones(count, np.bool_))
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(joined)]
+        spelled = pa.Array.from_buffers(pa.binary(), count, buffers)
         distinct = spelled.take(pa.array(numbers)).cast(pa.string()).dictionary_encode()
         places = np.zeros(count, np.int32)
         places[numbers] = distinct.indices.to_numpy(zero_copy_only=False)
@@ -305,7 +308,7 @@ class SampleBatcher:
             type_of[number] = types[kind]
             schema_of[number] = NONE if schema is None else schemas[schema]
         if not schemas:
-            return _dictionary(type_of[codes], types.array()), pa.nulls(len(codes), REPEATING)
+            return _dictionary(type_of[codes], types.array()), self._nulls(len(codes), REPEATING)
         schema_codes = schema_of[codes]
         return (
             _dictionary(type_of[codes], types.array()),
@@ -321,7 +324,7 @@ class SampleBatcher:
     ) -> pa.Array:
         """A Zenoh id (code - 1) and what stands beside it; null where there is none (code 0)."""
         if not len(numbers):
-            return pa.nulls(len(codes), kind)
+            return self._nulls(len(codes), kind)
         texts = _Numbering()
         id_of = np.zeros(int(self._texts.used[0]) + 1, np.int32)  # a null's field is not nullable
         for number in numbers.tolist():
@@ -331,6 +334,24 @@ class SampleBatcher:
         return pa.Array.from_buffers(
             kind, len(codes), [_bitmap(codes)], children=[children[field.name] for field in kind]
         )
+
+    def _binary(
+        self,
+        offsets: npt.NDArray[np.int32],
+        data: npt.NDArray[np.uint8],
+        valid: npt.NDArray[Any],
+    ) -> pa.Array:
+        n = len(valid)
+        if not valid.any():
+            return self._nulls(n, pa.binary())
+        return pa.Array.from_buffers(
+            pa.binary(), n, [_bitmap(valid), pa.py_buffer(offsets[: n + 1]), pa.py_buffer(data)]
+        )
+
+    def _nulls(self, n: int, kind: pa.DataType) -> pa.Array:
+        if kind not in self._nothing:
+            self._nothing[kind] = pa.nulls(self.max_rows, kind)
+        return self._nothing[kind].slice(0, n)
 
     def _text(self, number: int) -> bytes:
         start, end = self._texts.offsets[number : number + 2].tolist()
@@ -369,19 +390,6 @@ def _bitmap(valid: npt.NDArray[Any]) -> pa.Buffer | None:
 def _booleans(values: npt.NDArray[np.uint8]) -> pa.Array:
     bits = pa.py_buffer(np.packbits(values, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
-
-
-def _binary(
-    offsets: npt.NDArray[np.int32],
-    data: npt.NDArray[np.uint8],
-    n: int,
-    valid: npt.NDArray[Any],
-) -> pa.Array:
-    if n and not valid.any():
-        return pa.nulls(n, pa.binary())
-    return pa.Array.from_buffers(
-        pa.binary(), n, [_bitmap(valid), pa.py_buffer(offsets[: n + 1]), pa.py_buffer(data)]
-    )
 
 
 def _dictionary(

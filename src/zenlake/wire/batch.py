@@ -76,26 +76,37 @@ def walk(r: Reader, *, low_latency: bool = False) -> Iterator[Located]:
 
 
 def _walk_frame(r: Reader, holder: Frame) -> Iterator[Located]:
-    data, end = r.data, r.end
-    try:
-        while r.pos < end and is_network(data[r.pos]):
-            start = r.pos
+    while r.pos < r.end and is_network(r.data[r.pos]):
+        start = r.pos
+        try:
             message = NETWORK.read(r)
-            yield Located(start, r.pos, message, holder)
-    except DecodeError as error:
-        error.within("FRAME")
-        raise
+        except DecodeError as error:
+            error.within("FRAME")
+            raise
+        yield Located(start, r.pos, message, holder)
 
 
 def read_batch(data: bytes, *, shm: bool = False) -> list[TransportMessage]:
     """The transport messages of a whole batch, FRAMEs filled."""
+    r = Reader(data, shm=shm)
     messages: list[TransportMessage] = []
-    for located in walk(Reader(data, shm=shm)):
-        if located.frame is None:
-            messages.append(located.message)  # type: ignore[arg-type]
-        else:
-            located.frame.messages.append(located.message)  # type: ignore[arg-type]
+    while r.pos < r.end:
+        message = TRANSPORT.read(r)
+        messages.append(message)
+        if type(message) is Frame:
+            _fill_frame(r, message)
     return messages
+
+
+def _fill_frame(r: Reader, holder: Frame) -> None:
+    """What _walk_frame does, without saying where each message stands."""
+    data, end, read, append = r.data, r.end, NETWORK.read, holder.messages.append
+    try:
+        while r.pos < end and is_network(data[r.pos]):
+            append(read(r))
+    except DecodeError as error:
+        error.within("FRAME")
+        raise
 
 
 def write_batch(messages: list[TransportMessage]) -> bytes:

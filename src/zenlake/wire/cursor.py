@@ -85,8 +85,10 @@ class Reader:
     def block(self, field: str, bound: int = U32) -> bytes:
         """A length, then that many bytes."""
         start = self.pos
-        length = self.zint(field, bound)
-        pos = self.pos
+        if start < self.end and self.data[start] < 0x80:  # as zint does, without the call
+            length, pos = self.data[start], start + 1
+        else:
+            length, pos = self.zint(field, bound), self.pos
         stop = pos + length
         if stop > self.end:
             raise DecodeError(Reason.CUT_SHORT, field, start)

@@ -34,11 +34,10 @@ class MessageTable:
         self.by_type = {row.type: row for row in rows}
 
     def read(self, r: Reader) -> Any:
-        start = r.pos
         header = r.u8("header")
         row = self.by_id.get(header & ID_MASK)
         if row is None:
-            raise DecodeError(Reason.UNKNOWN_ID, "header", start)
+            raise DecodeError(Reason.UNKNOWN_ID, "header", r.pos - 1)
         try:
             return row.read(r, header)
         except DecodeError as error:

@@ -1,6 +1,6 @@
-"""Two things that compiled array code cannot do fast by itself: copy bytes, load eight at once.
+"""What compiled array code cannot do fast by itself: copy bytes, load eight at once.
 
-Neither checks a bound: whoever calls has. Under NUMBA_BOUNDSCHECK and as plain Python both are
+None of it checks a bound: whoever calls has. Under NUMBA_BOUNDSCHECK and as plain Python these are
 ordinary loops over the arrays, which do check; the kernels' tests run that way too.
 """
 
@@ -37,6 +37,24 @@ def _memcpy(typing_context, target, at, source, start, length):
 
 
 @intrinsic
+def _copy64(typing_context, target, at, source, start):
+    """target[at : at + 64] = source[start : start + 64]: no length, so nothing to mispredict."""
+
+    def generate(context, builder, signature, args):
+        target, at, source, start = args
+        cgutils.raw_memcpy(
+            builder,
+            _pointer(context, builder, signature.args[0], target, at),
+            _pointer(context, builder, signature.args[2], source, start),
+            ir.Constant(ir.IntType(64), 64),
+            1,
+        )
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64), generate
+
+
+@intrinsic
 def _load64(typing_context, array, at):
     """The eight bytes from array[at], as one little-endian number."""
 
@@ -56,6 +74,10 @@ if PLAIN:
             target[at + i] = source[start + i]
 
     @njit(cache=True)
+    def copy64(target, at, source, start):
+        copy_bytes(target, at, source, start, 64)
+
+    @njit(cache=True)
     def load64(array, at):
         value = np.uint64(0)
         for i in range(8):
@@ -64,4 +86,4 @@ if PLAIN:
 
 else:
     # The intrinsics themselves: a function around them would count references to its arrays.
-    copy_bytes, load64 = _memcpy, _load64
+    copy_bytes, copy64, load64 = _memcpy, _copy64, _load64

@@ -57,14 +57,13 @@ class Push:
 
 
 def read_push(r: Reader, header: int) -> Push:
-    push = Push(read_wireexpr(r, header), _UNREAD)
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, push)
+    key = read_wireexpr(r, header)
+    if not header & FLAG_EXTENSIONS:
+        return Push(key, PUSH_BODIES.read(r))
+    push = Push(key)
+    read_extensions(r, EXTENSIONS, push)
     push.body = PUSH_BODIES.read(r)
     return push
-
-
-_UNREAD = Del()  # stands in until the body, which comes last, is read
 
 
 def write_push(w: Writer, push: Push) -> None:

@@ -63,6 +63,8 @@ class Put:
 
 
 def read_put(r: Reader, header: int) -> Put:
+    if header == ID:  # most of all traffic
+        return Put(r.block("payload"))
     put = Put()
     if header & FLAG_TIMESTAMP:
         put.timestamp = read_timestamp(r, "timestamp")

@@ -37,6 +37,7 @@ from zenlake.wire import (
 from zenlake.wire import open as open_
 from zenlake.wire.extensions import MAX_EXTENSIONS as _MAX_EXTENSIONS
 from zenlake.wire.extensions import ExtensionTable, Kind
+from zenlake.wire.memory_kernel import load64
 from zenlake.wire.network import FIRST_ID as _FIRST_NETWORK_ID
 
 ROW = np.dtype(
@@ -153,6 +154,7 @@ def _kinds() -> npt.NDArray[np.uint8]:
 KINDS = _kinds()
 
 _U8, _U16, _U32 = 0xFF, 0xFFFF, 0xFFFF_FFFF
+_HIGH_BITS = np.uint64(0x8080_8080_8080_8080)
 _MAX_TS_ENTRIES = 255
 _MAX_ZID = 16
 _MAX_REGION_NAME = 32
@@ -247,10 +249,16 @@ def _block(buf, pos, end, bound, state):
 
 @njit(cache=True, inline="always")
 def _is_ascii(buf, start, stop):
-    for i in range(np.uint64(start), np.uint64(stop)):  # noqa: SIM110 (compiled: a loop it is)
-        if buf[i] >= 0x80:
-            return False
-    return True
+    if stop - start < 8:
+        for i in range(start, stop):  # noqa: SIM110 (compiled: a loop it is)
+            if buf[i] >= 0x80:
+                return False
+        return True
+    last = stop - 8
+    high = load64(buf, last)  # may overlap what the loop reads
+    for i in range(start, last, 8):
+        high |= load64(buf, i)
+    return high & _HIGH_BITS == 0
 
 
 @njit(cache=True)

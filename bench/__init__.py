@@ -1,0 +1,1 @@
+"""The speed figures: `make bench`. One line a figure, medians; aims are printed beside them."""

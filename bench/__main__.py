@@ -1,0 +1,44 @@
+"""`python -m bench [part ...]`: the figures of all parts, or of those named."""
+
+import argparse
+import importlib
+import os
+import platform
+import sys
+
+from bench.figures import Figure
+
+PARTS = {
+    "start": "imports and first use",
+    "wire": "codec, scan, Arrow, and the way out",
+    "keyexpr": "key expressions and the matching tree",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
+    wanted = parser.parse_args().parts or list(PARTS)
+    for part in wanted:
+        if part not in PARTS:
+            parser.error(f"no part {part!r}; there are {', '.join(PARTS)}")
+    say(f"# Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
+    missed = 0
+    for part in wanted:
+        say(f"# {PARTS[part]}")
+        for figure in importlib.import_module(f"bench.{part}").figures():
+            found = Figure(*figure)
+            say(found.line())
+            missed += not found.met
+    if missed:
+        say(f"# {missed} below the aim")
+    return 0
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

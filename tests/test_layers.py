@@ -1,0 +1,122 @@
+"""Imports point one way only, and the lower layers cannot know sockets, clocks, threads, chance.
+
+The order of the folders is the way data flows; a folder that does not exist yet has its place.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import zenlake
+
+ROOT = Path(zenlake.__file__).parent
+
+# Each may import those before it, and itself.
+ORDER = (
+    "errors",
+    "wire",
+    "hlc",
+    "keyexpr",
+    "transport",
+    "routing",
+    "link",
+    "runtime",
+    "columnar",
+    "api",
+    "log",
+    "capture",
+    "storage",
+    "router",
+    "spark",
+    "lake",
+    "cli",
+)
+PURE = {"errors", "wire", "hlc", "keyexpr", "transport", "routing"}
+IMPURE = {
+    "asyncio",
+    "concurrent",
+    "multiprocessing",
+    "os",
+    "queue",
+    "random",
+    "secrets",
+    "select",
+    "selectors",
+    "signal",
+    "socket",
+    "socketserver",
+    "ssl",
+    "subprocess",
+    "threading",
+    "time",
+    "uuid",
+}
+ONLY_IN = {
+    "pyspark": {"spark", "lake"},
+    "pyarrow": {"columnar", "api", "log", "capture", "storage", "spark", "lake", "cli"},
+    "numba": {"wire", "columnar"},
+    "typer": {"cli"},
+    "rich": {"cli"},
+}
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def layer_of(path: Path) -> str:
+    first = path.relative_to(ROOT).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports_of(path: Path) -> list[str]:
+    """Every module that a file imports, at the top or inside a function."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the layer"
+            module = node.module or ""
+            found.append(module)
+            if module == "zenlake":
+                found += [f"zenlake.{alias.name}" for alias in node.names]
+    return found
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(FILES) > 40
+    assert {layer_of(path) for path in FILES} >= {"wire", "keyexpr", "columnar", "cli"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_up_the_flow(path: Path) -> None:
+    layer = layer_of(path)
+    if layer == "__init__":
+        return  # the package's face: it may name anything, and loads it only when used
+    assert layer in ORDER, f"{layer} has no place in the order of layers"
+    for name in imports_of(path):
+        package, _, rest = name.partition(".")
+        if package == "zenlake":
+            target = rest.partition(".")[0]
+            if not target or target == "__version__":
+                continue
+            assert target in ORDER, f"{path} imports {name}"
+            assert ORDER.index(target) <= ORDER.index(layer), f"{path} imports {name}"
+        if layer in PURE:
+            assert package not in IMPURE, f"{path} imports {name}"
+        if package in ONLY_IN:
+            assert layer in ONLY_IN[package], f"{path} imports {name}"
+
+
+def test_datetime_is_used_without_its_clock() -> None:
+    """datetime is text and arithmetic in the pure layers: now() and today() are a clock."""
+    for path in FILES:
+        if layer_of(path) in PURE:
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Attribute):
+                    assert node.attr not in {"now", "today", "utcnow"}, path
+
+
+def test_this_check_can_fail(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text("def f():\n    import socket\n    from zenlake.cli import main\n")
+    assert set(imports_of(bad)) == {"socket", "zenlake.cli"}

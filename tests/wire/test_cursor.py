@@ -1,0 +1,93 @@
+"""Integers and lengths on the wire."""
+
+import pytest
+from hypothesis import given
+
+import strategies as s
+from zenlake.errors import DecodeError, EncodeError, Reason
+from zenlake.wire.cursor import U8, U16, U32, U64, Reader, Writer
+
+ZINTS = [
+    (0, "00"),
+    (127, "7f"),
+    (128, "8001"),
+    (10000, "904e"),
+    (16383, "ff7f"),
+    (16384, "808001"),
+    (2**32 - 1, "ffffffff0f"),
+    (2**56 - 1, "ffffffffffffff7f"),
+    (2**56, "808080808080808001"),
+    (2**63, "808080808080808080"),
+    (2**64 - 1, "ff" * 9),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), ZINTS)
+def test_zints(value: int, text: str) -> None:
+    w = Writer()
+    w.zint("n", value)
+    assert w.out.hex() == text
+    r = Reader(bytes.fromhex(text) + b"tail")
+    assert r.zint("n") == value
+    assert r.remaining() == 4
+    for cut in range(len(text) // 2):
+        with pytest.raises(DecodeError) as caught:
+            Reader(bytes.fromhex(text), 0, cut).zint("n")
+        assert caught.value.reason is Reason.CUT_SHORT
+
+
+@given(s.u64)
+def test_zints_there_and_back(value: int) -> None:
+    w = Writer()
+    w.zint("n", value)
+    assert len(w.out) <= 9
+    assert Reader(bytes(w.out)).zint("n") == value
+
+
+def test_padded_zints_are_read() -> None:
+    assert Reader(b"\x85\x80\x00").zint("n") == 5
+    assert Reader(b"\x85\x80\x80\x80\x80\x80\x80\x80\x00").zint("n", U8) == 5
+
+
+@pytest.mark.parametrize("bound", [U8, U16, U32])
+def test_bounds(bound: int) -> None:
+    w = Writer()
+    w.zint("n", bound, bound)
+    assert Reader(bytes(w.out)).zint("n", bound) == bound
+    with pytest.raises(EncodeError):
+        w.zint("n", bound + 1, bound)
+    w = Writer()
+    w.zint("n", bound + 1)
+    with pytest.raises(DecodeError) as caught:
+        Reader(bytes(w.out)).zint("n", bound)
+    assert caught.value.reason is Reason.TOO_LARGE
+
+
+def test_numbers_that_no_zint_holds() -> None:
+    for value in (-1, U64 + 1):
+        with pytest.raises(EncodeError):
+            Writer().zint("n", value)
+
+
+def test_a_failed_read_leaves_the_cursor() -> None:
+    r = Reader(b"\x05abc")
+    with pytest.raises(DecodeError):
+        r.take("n", 5)
+    assert r.pos == 0
+
+
+def test_a_part_ends_where_its_length_says() -> None:
+    r = Reader(b"\x02ab!")
+    part = r.part("x")
+    assert part.rest() == b"ab"
+    assert r.pos == 3
+    part = Reader(b"\x02ab!").part("x")
+    part.u8("y")
+    with pytest.raises(DecodeError) as caught:
+        part.finish("x")
+    assert (caught.value.reason, caught.value.offset) == (Reason.TRAILING_BYTES, 2)
+
+
+def test_blocks_longer_than_their_bound_are_refused() -> None:
+    with pytest.raises(EncodeError):
+        Writer().block("b", bytes(256), U8)
