@@ -1,4 +1,4 @@
-"""The tables of section 8 of the protocol companion, and random key expressions.
+"""Key expressions with known answers, and random ones.
 
 Every row was run on eclipse-zenoh 1.10.2 when the tables were written.
 """

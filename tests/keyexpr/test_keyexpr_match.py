@@ -1,4 +1,4 @@
-"""Intersection and inclusion: the table of the companion, brute force, and laws of sets."""
+"""Intersection and inclusion: the table of known cases, brute force, and laws of sets."""
 
 from collections.abc import Iterator
 from itertools import combinations_with_replacement, product

@@ -14,8 +14,9 @@ from zenlake.wire.memory_kernel import copy64, copy_bytes, load64
 
 _PUSH, _RESPONSE = 0x1D, 0x1B
 _PUT, _DEL = 0x01, 0x02
+_HALF, _FOLD, _LOW_HALF = np.uint64(32), np.uint64(29), np.uint64(0xFFFF_FFFF)
+_FACTOR_1, _FACTOR_2 = np.uint64(0x9E37_79B1), np.uint64(0x85EB_CA77)
 _BLOCK, _EXPRESS, _BLOCK_FIRST, _RELIABLE = 0x08, 0x10, 0x20, 0x08
-_MIX, _FOLD = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
 
 
 class Interner(NamedTuple):
@@ -68,6 +69,16 @@ class Columns(NamedTuple):
 NOTHING_FULL, ROWS_FULL, PAYLOAD_FULL, ATTACHMENT_FULL, TEXTS_FULL = range(5)
 
 
+@njit(cache=True, inline="always")
+def _mixed(value):
+    """Two products of 32 bits each, folded: spreads what differs, and never overflows, which as
+    plain Python would be a warning."""
+    low = (value & _LOW_HALF) * _FACTOR_1
+    high = (value >> _HALF) * _FACTOR_2
+    value = low ^ ((high << _HALF) | (high >> _HALF))
+    return value ^ (value >> _FOLD)
+
+
 @njit(cache=True)
 def rehash(table):
     """Put every value into the (new, empty) slots again."""
@@ -81,10 +92,11 @@ def rehash(table):
 
 
 @njit(cache=True, nogil=True)
-def append_kernel(rows, first, replies, buf, received_at, key_extra, out, texts):
+def append_kernel(rows, first, replies, buf, received_at, key_extra, seed, out, texts):
     """Append the samples among rows[first:]; (next row, what was full).
 
-    `key_extra` tells the keys of one table of declared ids from those of another.
+    `key_extra` tells the keys of one table of declared ids from those of another; `seed` makes
+    hashes that nobody outside can foresee, so that no traffic can make them collide.
     """
     # Every use of a tuple's field, and every array handed to a function, counts a reference up and
     # down; a local variable does not. Hence the locals, and one long loop.
@@ -199,16 +211,14 @@ def append_kernel(rows, first, replies, buf, received_at, key_extra, out, texts)
                     slot = (slot + np.uint64(1)) & mask
                 else:
                     # Eight bytes at a time; the last eight may overlap those before.
-                    hashed = (np.uint64(extra) ^ np.uint64(length)) * _MIX
+                    hashed = _mixed(_mixed(seed ^ np.uint64(extra)) ^ np.uint64(length))
                     if length >= 8:
                         for i in range(0, length - 8, 8):
-                            hashed = (hashed ^ load64(buf, start + i)) * _MIX
-                            hashed ^= hashed >> _FOLD
-                        hashed = (hashed ^ load64(buf, start + length - 8)) * _MIX
+                            hashed = _mixed(hashed ^ load64(buf, start + i))
+                        hashed = _mixed(hashed ^ load64(buf, start + length - 8))
                     else:
                         for i in range(length):
-                            hashed = (hashed ^ np.uint64(buf[start + i])) * _MIX
-                    hashed ^= hashed >> _FOLD
+                            hashed = _mixed(hashed ^ np.uint64(buf[start + i]))
                     hashed |= np.uint64(1) << np.uint64(63)  # never zero: zero is "not yet"
                     slot = hashed & mask
                 code = np.int64(slots[slot])

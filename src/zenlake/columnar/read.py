@@ -5,6 +5,7 @@ live subscribers, recordings and captures all append here.
 """
 
 import itertools
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -130,6 +131,7 @@ class SampleBatcher:
         "Whether replies to queries are samples too."
         self.unresolved = 0
         "Samples left out because nobody declared the id in their key."
+        self._seed = np.uint64(secrets.randbits(64))
         self._nothing: dict[pa.DataType, pa.Array] = {}
         "For each type, as many nulls as a batch may have: most samples lack most things."
         self._expected_bytes = FIRST_BYTES
@@ -172,6 +174,7 @@ class SampleBatcher:
                 buf,
                 times,
                 extra,
+                self._seed,
                 self._columns,
                 self._texts,
             )
