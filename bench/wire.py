@@ -9,17 +9,23 @@ from zenlake.columnar.read import KeyTable, SampleBatcher, record_batches
 from zenlake.columnar.write import push_columns
 from zenlake.wire.batch import TransportMessage, read_batch, write_batch
 from zenlake.wire.emit import Lane, emit
-from zenlake.wire.enums import Mapping
+from zenlake.wire.encoding import Encoding
+from zenlake.wire.entity import EntityGlobalId, SourceInfo
+from zenlake.wire.enums import Mapping, Priority
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, split, to_stream
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
+from zenlake.wire.qos import QoS
 from zenlake.wire.scan import Scanner
+from zenlake.wire.timestamp import Timestamp
 from zenlake.wire.wireexpr import WireExpr
+from zenlake.wire.zenohid import ZenohId
 
 BATCH_BYTES = 60_000
 MESSAGES = 500_000
 KEYS = 10
+ZID = ZenohId(bytes(range(1, 17)))
 OBJECT_BATCHES = 20
 
 
@@ -69,6 +75,7 @@ def decode_all(data: bytes) -> int:
 def figures() -> Figures:
     yield from small_messages("declared keys", declared)
     yield from small_messages("keys in full", spelled)
+    yield from loaded()
     yield from one_size()
 
 
@@ -109,6 +116,39 @@ def small_messages(name: str, key: Callable[[int], WireExpr]) -> Figures:
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> int:
     return sum(batch.num_rows for batch in batches)
+
+
+def stamped(number: int) -> Push:
+    """As a router passes a JSON value on."""
+    stamp = Timestamp((1_700_000_000 << 32) + number * 1000, ZID)
+    return Push(declared(number), Put(bytes(36), stamp, Encoding.parse("application/json")))
+
+
+def everything(number: int) -> Push:
+    push = stamped(number)
+    push.qos = QoS(Priority.REAL_TIME)
+    push.body.source_info = SourceInfo(EntityGlobalId(ZID, 3), number)
+    push.body.attachment = bytes(8)
+    return push
+
+
+def loaded() -> Figures:
+    """PUSHes that carry more than a payload."""
+    yield _scan_of("timestamp, encoding", stamped)
+    yield _scan_of("all that a sample can have", everything)
+
+
+def _scan_of(name: str, message: Callable[[int], Push]) -> Figure:
+    per_batch, batches = 400, 250
+    frames = (
+        Frame(b, messages=[message(b * per_batch + n) for n in range(per_batch)])
+        for b in range(batches)
+    )
+    data = to_stream([write_batch([frame]) for frame in frames], Framing.STREAM)
+    scanner = Scanner()
+    took = seconds({"scan": lambda: scan_all(data, scanner)})
+    rate = per_batch * batches / took["scan"] / 1e6
+    return Figure(f"scan, PUSH with {name}", rate, "M messages/s")
 
 
 def one_size() -> Figures:

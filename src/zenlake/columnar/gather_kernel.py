@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from zenlake.wire.memory_kernel import copy64, copy_bytes, load64
+from zenlake.wire.memory_kernel import copy64, copy_bytes, load8, load64, place_of
 
 _PUSH, _RESPONSE = 0x1D, 0x1B
 _PUT, _DEL = 0x01, 0x02
@@ -92,14 +92,13 @@ def rehash(table):
 
 
 @njit(cache=True, nogil=True)
-def append_kernel(rows, first, replies, buf, received_at, key_extra, seed, out, texts):
+def append_kernel(rows, first, replies, data, received_at, key_extra, seed, out, texts):
     """Append the samples among rows[first:]; (next row, what was full).
 
     `key_extra` tells the keys of one table of declared ids from those of another; `seed` makes
     hashes that nobody outside can foresee, so that no traffic can make them collide.
     """
-    # Every use of a tuple's field, and every array handed to a function, counts a reference up and
-    # down; a local variable does not. Hence the locals, and one long loop.
+    # Every use of a tuple's field counts a reference up and down; a local variable does not.
     out_key = out.key
     out_encoding = out.encoding
     out_clock = out.clock
@@ -114,11 +113,15 @@ def append_kernel(rows, first, replies, buf, received_at, key_extra, seed, out, 
     out_source_sn = out.source_sn
     out_received_at = out.received_at
     out_payload_offsets = out.payload_offsets
-    out_payload = out.payload
+    out_payload = place_of(out.payload)
+    payload_room = len(out.payload)
     out_attached = out.attached
     out_attachment_offsets = out.attachment_offsets
-    out_attachment = out.attachment
-    slots, offsets, values, extras, hashes, used = texts
+    out_attachment = place_of(out.attachment)
+    attachment_room = len(out.attachment)
+    slots, offsets, text_values, extras, hashes, used = texts
+    values = place_of(text_values)
+    buf = place_of(data)
     mask = np.uint64(len(slots) - 1)
     codes = np.full(4, -1, np.int64)  # of the row before, and then of this one
     plain_encoding = np.int64(-1)
@@ -140,9 +143,9 @@ def append_kernel(rows, first, replies, buf, received_at, key_extra, seed, out, 
         attachment_len = np.int64(row["attachment_len"])
         if count >= capacity:
             full = ROWS_FULL
-        elif payload_at + payload_len > len(out_payload):
+        elif payload_at + payload_len > payload_room:
             full = PAYLOAD_FULL
-        elif attachment_at + attachment_len > len(out_attachment):
+        elif attachment_at + attachment_len > attachment_room:
             full = ATTACHMENT_FULL
         if full:
             break
@@ -190,13 +193,13 @@ def append_kernel(rows, first, replies, buf, received_at, key_extra, seed, out, 
                             same &= load64(values, at + last) == load64(buf, start + last)
                         else:
                             for i in range(length):
-                                same &= values[at + i] == buf[start + i]
+                                same &= load8(values, at + i) == load8(buf, start + i)
                         if same:
                             break
                 elif hashed:  # an empty slot: the text is new
                     code = used[0]
                     at = used[1]
-                    if 2 * (code + 1) > len(slots) or at + length > len(values):
+                    if 2 * (code + 1) > len(slots) or at + length > len(text_values):
                         full = TEXTS_FULL
                         break
                     copy_bytes(values, at, buf, start, length)
@@ -211,14 +214,14 @@ def append_kernel(rows, first, replies, buf, received_at, key_extra, seed, out, 
                     slot = (slot + np.uint64(1)) & mask
                 else:
                     # Eight bytes at a time; the last eight may overlap those before.
-                    hashed = _mixed(_mixed(seed ^ np.uint64(extra)) ^ np.uint64(length))
+                    hashed = _mixed(seed ^ np.uint64(extra) ^ (np.uint64(length) << _HALF))
                     if length >= 8:
                         for i in range(0, length - 8, 8):
                             hashed = _mixed(hashed ^ load64(buf, start + i))
                         hashed = _mixed(hashed ^ load64(buf, start + length - 8))
                     else:
                         for i in range(length):
-                            hashed = _mixed(hashed ^ np.uint64(buf[start + i]))
+                            hashed = _mixed(hashed ^ np.uint64(load8(buf, start + i)))
                     hashed |= np.uint64(1) << np.uint64(63)  # never zero: zero is "not yet"
                     slot = hashed & mask
                 code = np.int64(slots[slot])
@@ -247,7 +250,7 @@ def append_kernel(rows, first, replies, buf, received_at, key_extra, seed, out, 
         batch = np.int64(row["batch"])
         out_received_at[count] = received_at[batch if batch < len(received_at) else 0]
         start = np.int64(row["payload"])
-        if payload_len <= 64 and start + 64 <= len(buf) and payload_at + 64 <= len(out_payload):
+        if payload_len <= 64 and start + 64 <= len(data) and payload_at + 64 <= payload_room:
             copy64(out_payload, payload_at, buf, start)  # the next row overwrites what is too much
         else:
             copy_bytes(out_payload, payload_at, buf, start, payload_len)
@@ -270,17 +273,20 @@ def append_kernel(rows, first, replies, buf, received_at, key_extra, seed, out, 
 
 
 @njit(cache=True)
-def join_kernel(prefix_of, prefix_offsets, prefixes, suffix_offsets, suffixes, offsets, out):
+def join_kernel(prefix_of, prefix_offsets, prefixes, suffix_offsets, suffixes, offsets, joined):
     """Concatenate a prefix and a suffix for each value, into Arrow's string layout."""
+    prefix_place = place_of(prefixes)
+    suffix_place = place_of(suffixes)
+    out = place_of(joined)
     at = np.int64(0)
     for i in range(len(prefix_of)):
         prefix = prefix_of[i]
         start = np.int64(prefix_offsets[prefix])
         length = prefix_offsets[prefix + 1] - start
-        copy_bytes(out, at, prefixes, start, length)
+        copy_bytes(out, at, prefix_place, start, length)
         at += length
         start = np.int64(suffix_offsets[i])
         length = suffix_offsets[i + 1] - start
-        copy_bytes(out, at, suffixes, start, length)
+        copy_bytes(out, at, suffix_place, start, length)
         at += length
         offsets[i + 1] = at

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from zenlake.wire.memory_kernel import copy_bytes
+from zenlake.wire.memory_kernel import copy_bytes, place_of, store8
 
 _PUSH, _PUT, _DEL = 0x1D, 0x01, 0x02
 _TIMESTAMP, _ENCODING, _MORE = 0x20, 0x40, 0x80
@@ -78,41 +78,21 @@ def _put_zint(out, at, value):
     for _ in range(8):
         if value < np.uint64(0x80):
             break
-        out[at] = np.uint8((value & np.uint64(0x7F)) | np.uint64(0x80))
+        store8(out, at, np.int64(value & np.uint64(0x7F)) | 0x80)
         value >>= np.uint64(7)
         at += 1
-    out[at] = np.uint8(value)
+    store8(out, at, np.int64(value))
     return at + 1
 
 
 @njit(cache=True, inline="always")
-def _put_entry(out, at, offsets, data, number):
-    start = offsets[number]
-    length = offsets[number + 1] - start
-    copy_bytes(out, at, data, start, length)
-    return at + length
-
-
-@njit(cache=True, inline="always")
-def _open_batch(out, at, frame, sn):
-    """Leave room for the prefix and write the FRAME's header: `frame` holds its first byte, then
-    its extensions (the lane), which follow the sequence number."""
-    at += _PREFIX
-    out[at] = frame[0]
-    at = _put_zint(out, at + 1, np.uint64(sn))
-    copy_bytes(out, at, frame, 1, len(frame) - 1)
-    return at + len(frame) - 1
-
-
-@njit(cache=True, inline="always")
-def _close_batch(out, start, at):
-    length = at - start - _PREFIX
-    out[start] = length & 0xFF
-    out[start + 1] = length >> 8
+def _put_entry(out, at, data, start, stop):
+    copy_bytes(out, at, data, start, stop - start)
+    return at + stop - start
 
 
 @njit(cache=True, nogil=True)
-def emit_kernel(c, stop, frame, max_batch, sn_mask, out, state):
+def emit_kernel(c, stop, frame, max_batch, sn_mask, buffer, state):
     """Write rows from state[ROW] up to `stop`, in batches of at most `max_batch` bytes.
 
     Ends when all are written, when `out` has no room for another whole batch, or before a row that
@@ -123,26 +103,29 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, out, state):
     kinds = c.kind
     keys = c.key
     key_offsets = c.keys.offsets
-    key_data = c.keys.data
+    key_data = place_of(c.keys.data)
     key_flags = c.key_flags
     payload_offsets = c.payload_offsets
-    payload = c.payload
+    payload = place_of(c.payload)
     encodings = c.encoding
     encoding_offsets = c.encodings.offsets
-    encoding_data = c.encodings.data
+    encoding_data = place_of(c.encodings.data)
     times = c.time
     clocks = c.clock
     clock_offsets = c.clocks.offsets
-    clock_data = c.clocks.data
+    clock_data = place_of(c.clocks.data)
     sources = c.source
     source_offsets = c.sources.offsets
-    source_data = c.sources.data
+    source_data = place_of(c.sources.data)
     source_eids = c.source_eid
     source_sns = c.source_sn
     attacheds = c.attached
     attachment_offsets = c.attachment_offsets
-    attachment = c.attachment
+    attachment = place_of(c.attachment)
     qos_bytes = c.qos
+    frame_place = place_of(frame)
+    out = place_of(buffer)
+    room = len(buffer)
 
     row = state[ROW]
     at = state[OUT]
@@ -151,7 +134,7 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, out, state):
     framed = len(frame) > 0
     start = at
     inside = not framed
-    batch_end = len(out) if inside else at
+    batch_end = room if inside else at
     header = 1 + _zint_len(np.uint64(sn_mask)) + len(frame) - 1
     while row < stop:
         put = kinds[row] == _PUT
@@ -188,7 +171,8 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, out, state):
             length += _zint_len(np.uint64(payload_len)) + payload_len
 
         if framed and inside and at + length > batch_end:
-            _close_batch(out, start, at)
+            store8(out, start, at - start - _PREFIX)
+            store8(out, start + 1, (at - start - _PREFIX) >> 8)
             inside = False
         if not inside:
             if header + length > max_batch:
@@ -196,42 +180,50 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, out, state):
                 break
             start = at
             batch_end = start + _PREFIX + max_batch
-            if batch_end > len(out):
+            if batch_end > room:
                 status = OUT_FULL
                 break
-            at = _open_batch(out, at, frame, sn)
+            # Room for the prefix, then the FRAME's header: its first byte, the sequence number, and
+            # what else `frame` holds (the lane).
+            at += _PREFIX
+            store8(out, at, np.int64(frame[0]))
+            at = _put_zint(out, at + 1, np.uint64(sn))
+            copy_bytes(out, at, frame_place, 1, len(frame) - 1)
+            at += len(frame) - 1
             sn = (sn + 1) & sn_mask
             inside = True
         elif at + length > batch_end:
             status = OUT_FULL
             break
 
-        out[at] = _PUSH | key_flags[key] | (_MORE if qos != _DEFAULT_QOS else 0)
-        at = _put_entry(out, at + 1, key_offsets, key_data, key)
+        flags = np.int64(key_flags[key]) | (_MORE if qos != _DEFAULT_QOS else 0)
+        store8(out, at, _PUSH | flags)
+        at = _put_entry(out, at + 1, key_data, key_offsets[key], key_offsets[key + 1])
         if qos != _DEFAULT_QOS:
-            out[at] = _QOS_EXT
-            out[at + 1] = qos
+            store8(out, at, _QOS_EXT)
+            store8(out, at + 1, np.int64(qos))
             at += 2
-        out[at] = (
-            (_PUT if put else _DEL)
-            | (_TIMESTAMP if clock >= 0 else 0)
-            | (_ENCODING if encoded else 0)
-            | (_MORE if extended else 0)
-        )
+        flags = (_TIMESTAMP if clock >= 0 else 0) | (_ENCODING if encoded else 0)
+        flags |= _MORE if extended else 0
+        store8(out, at, (_PUT if put else _DEL) | flags)
         at += 1
         if clock >= 0:
             at = _put_zint(out, at, times[row])
-            at = _put_entry(out, at, clock_offsets, clock_data, clock)
+            at = _put_entry(out, at, clock_data, clock_offsets[clock], clock_offsets[clock + 1])
         if encoded:
-            at = _put_entry(out, at, encoding_offsets, encoding_data, encoding)
+            at = _put_entry(
+                out, at, encoding_data, encoding_offsets[encoding], encoding_offsets[encoding + 1]
+            )
         if source >= 0:
-            out[at] = _SOURCE_EXT | (_MORE if attached else 0)
+            store8(out, at, _SOURCE_EXT | (_MORE if attached else 0))
             at = _put_zint(out, at + 1, np.uint64(source_len))
-            at = _put_entry(out, at, source_offsets, source_data, source)
+            at = _put_entry(
+                out, at, source_data, source_offsets[source], source_offsets[source + 1]
+            )
             at = _put_zint(out, at, np.uint64(source_eids[row]))
             at = _put_zint(out, at, np.uint64(source_sns[row]))
         if attached:
-            out[at] = _PUT_ATTACHMENT if put else _DEL_ATTACHMENT
+            store8(out, at, _PUT_ATTACHMENT if put else _DEL_ATTACHMENT)
             at = _put_zint(out, at + 1, np.uint64(attachment_len))
             copy_bytes(out, at, attachment, attachment_offsets[row], attachment_len)
             at += attachment_len
@@ -241,7 +233,8 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, out, state):
             at += payload_len
         row += 1
     if framed and inside:
-        _close_batch(out, start, at)
+        store8(out, start, at - start - _PREFIX)
+        store8(out, start + 1, (at - start - _PREFIX) >> 8)
     state[ROW] = row
     state[OUT] = at
     state[SN] = sn

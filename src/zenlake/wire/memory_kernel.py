@@ -1,7 +1,10 @@
-"""What compiled array code cannot do fast by itself: copy bytes, load eight at once.
+"""Memory as the kernels see it: a place to read bytes from or write them to.
 
-None of it checks a bound: whoever calls has. Under NUMBA_BOUNDSCHECK and as plain Python these are
-ordinary loops over the arrays, which do check; the kernels' tests run that way too.
+Compiled code that hands arrays to functions counts references up and down at every call, which
+costs more than the work. So a kernel turns an array into a *place* once (`place_of`) and hands that
+on: compiled, it is the array's address, and nothing here checks a bound, since whoever calls has.
+Under NUMBA_BOUNDSCHECK and as plain Python a place is the array itself, and every access is
+checked; the kernels' tests run that way too.
 """
 
 import numpy as np
@@ -12,61 +15,96 @@ from numba.extending import intrinsic
 
 PLAIN = bool(config.DISABLE_JIT or config.BOUNDSCHECK)
 
+_BYTE, _WORD = ir.IntType(8), ir.IntType(64)
 
-def _pointer(context, builder, array_type, array, at):
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.gep(data, [at])
+
+def _pointer(builder, place, at, kind=_BYTE):
+    return builder.inttoptr(builder.add(place, at), kind.as_pointer())
+
+
+@intrinsic
+def _address(typing_context, array):
+    def generate(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.ptrtoint(data, _WORD)
+
+    return types.int64(array), generate
+
+
+@intrinsic
+def _load8(typing_context, place, at):
+    def generate(context, builder, signature, args):
+        return builder.zext(builder.load(_pointer(builder, *args)), _WORD)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def _load64(typing_context, place, at):
+    def generate(context, builder, signature, args):
+        return builder.load(_pointer(builder, *args, _WORD), align=1)
+
+    return types.uint64(types.int64, types.int64), generate
+
+
+@intrinsic
+def _store8(typing_context, place, at, value):
+    def generate(context, builder, signature, args):
+        place, at, value = args
+        builder.store(builder.trunc(value, _BYTE), _pointer(builder, place, at))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
 
 
 @intrinsic
 def _memcpy(typing_context, target, at, source, start, length):
-    """target[at : at + length] = source[start : start + length], as one memcpy."""
-
     def generate(context, builder, signature, args):
         target, at, source, start, length = args
         cgutils.raw_memcpy(
-            builder,
-            _pointer(context, builder, signature.args[0], target, at),
-            _pointer(context, builder, signature.args[2], source, start),
-            length,
-            1,
+            builder, _pointer(builder, target, at), _pointer(builder, source, start), length, 1
         )
         return context.get_dummy_value()
 
-    return types.void(target, types.int64, source, types.int64, types.int64), generate
+    return types.void(*[types.int64] * 5), generate
 
 
 @intrinsic
-def _copy64(typing_context, target, at, source, start):
-    """target[at : at + 64] = source[start : start + 64]: no length, so nothing to mispredict."""
-
+def _memcpy64(typing_context, target, at, source, start):
     def generate(context, builder, signature, args):
         target, at, source, start = args
         cgutils.raw_memcpy(
             builder,
-            _pointer(context, builder, signature.args[0], target, at),
-            _pointer(context, builder, signature.args[2], source, start),
-            ir.Constant(ir.IntType(64), 64),
+            _pointer(builder, target, at),
+            _pointer(builder, source, start),
+            ir.Constant(_WORD, 64),
             1,
         )
         return context.get_dummy_value()
 
-    return types.void(target, types.int64, source, types.int64), generate
-
-
-@intrinsic
-def _load64(typing_context, array, at):
-    """The eight bytes from array[at], as one little-endian number."""
-
-    def generate(context, builder, signature, args):
-        word = ir.IntType(64)
-        pointer = _pointer(context, builder, signature.args[0], args[0], args[1])
-        return builder.load(builder.bitcast(pointer, word.as_pointer()), align=1)
-
-    return types.uint64(array, types.int64), generate
+    return types.void(*[types.int64] * 4), generate
 
 
 if PLAIN:
+
+    @njit(cache=True)
+    def place_of(array):
+        return array
+
+    @njit(cache=True)
+    def load8(place, at):
+        return np.int64(place[at])
+
+    @njit(cache=True)
+    def load64(place, at):
+        value = np.uint64(0)
+        for i in range(8):
+            value |= np.uint64(place[at + i]) << np.uint64(8 * i)
+        return value
+
+    @njit(cache=True)
+    def store8(place, at, value):
+        place[at] = value & 0xFF
 
     @njit(cache=True)
     def copy_bytes(target, at, source, start, length):
@@ -77,13 +115,14 @@ if PLAIN:
     def copy64(target, at, source, start):
         copy_bytes(target, at, source, start, 64)
 
-    @njit(cache=True)
-    def load64(array, at):
-        value = np.uint64(0)
-        for i in range(8):
-            value |= np.uint64(array[at + i]) << np.uint64(8 * i)
-        return value
-
 else:
-    # The intrinsics themselves: a function around them would count references to its arrays.
-    copy_bytes, copy64, load64 = _memcpy, _copy64, _load64
+    place_of = _address
+    load8 = _load8
+    "The byte at place[at], as int64."
+    load64 = _load64
+    "The eight bytes from place[at] on, as one little-endian uint64."
+    store8 = _store8
+    copy_bytes = _memcpy
+    "target[at : at + length] = source[start : start + length]"
+    copy64 = _memcpy64
+    "The same for 64 bytes always: no length, so nothing to mispredict."

@@ -44,7 +44,7 @@ class Scanner:
     def __init__(self, capacity: int = CHUNK_ROWS) -> None:
         self._rows: Rows = np.zeros(capacity, ROW)
         self._words = self._rows.view(np.uint64).reshape(capacity, kernel.ROW_WORDS)
-        self._state = np.zeros(kernel.STATE_SIZE, np.int64)
+        self._state = np.zeros(1, kernel.STATE)
 
     def chunks(
         self,
@@ -65,30 +65,37 @@ class Scanner:
             raise ValueError(f"a scan takes at most {MAX_SCAN_BYTES} bytes, not {len(buf)}")
         if low_latency is None:
             low_latency = framing is Framing.LOW_LATENCY
-        state = self._state
-        state[:] = 0
-        state[kernel.BATCH] = -1
-        state[kernel.LANE] = kernel.DEFAULT_LANE
+        state = self._state[0]
+        self._state[:] = 0
+        state["batch"] = -1
+        state["lane"] = kernel.DEFAULT_LANE
         while True:
             count = kernel.scan_kernel(
-                buf, int(framing), low_latency, limit, kernel.KINDS, self._rows, self._words, state
+                buf,
+                int(framing),
+                low_latency,
+                limit,
+                kernel.KINDS,
+                self._rows,
+                self._words,
+                self._state,
             )
-            error = self._explain(data, low_latency) if state[kernel.REASON] else None
-            yield Scan(self._rows[:count], int(state[kernel.POS]), error)
+            error = self._explain(data, low_latency) if state["reason"] else None
+            yield Scan(self._rows[:count], int(state["pos"]), error)
             if error or count < len(self._rows):
                 return
 
     def last_refusal(self) -> tuple[Reason, int]:
         """Why and at which offset the kernel itself ended the last scan."""
-        return Reason(self._state[kernel.REASON]), int(self._state[kernel.OFFSET])
+        return Reason(int(self._state[0]["reason"])), int(self._state[0]["offset"])
 
     def _explain(self, data: bytes, low_latency: bool) -> DecodeError:
         """The object codec's words for the bytes that the kernel refused."""
-        state = self._state
-        pos, end = int(state[kernel.POS]), int(state[kernel.BATCH_END])
+        state = self._state[0]
+        pos, end = int(state["pos"]), int(state["batch_end"])
         if pos < end:
             r = Reader(bytes(data), pos, end)
-            in_frame = bool(state[kernel.IN_FRAME]) and is_network(r.data[pos])
+            in_frame = bool(state["in_frame"]) and is_network(r.data[pos])
             try:
                 for _ in walk(r, low_latency=low_latency or in_frame):
                     break

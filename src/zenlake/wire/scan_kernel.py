@@ -37,7 +37,7 @@ from zenlake.wire import (
 from zenlake.wire import open as open_
 from zenlake.wire.extensions import MAX_EXTENSIONS as _MAX_EXTENSIONS
 from zenlake.wire.extensions import ExtensionTable, Kind
-from zenlake.wire.memory_kernel import load64
+from zenlake.wire.memory_kernel import load8, load64, place_of
 from zenlake.wire.network import FIRST_ID as _FIRST_NETWORK_ID
 
 ROW = np.dtype(
@@ -151,7 +151,7 @@ def _kinds() -> npt.NDArray[np.uint8]:
     return kinds
 
 
-KINDS = _kinds()
+KINDS = _kinds().reshape(-1)
 
 _U8, _U16, _U32 = 0xFF, 0xFFFF, 0xFFFF_FFFF
 _HIGH_BITS = np.uint64(0x8080_8080_8080_8080)
@@ -192,15 +192,25 @@ _K_TIMEOUT = int(Kind.TIMEOUT)
 _K_FIRST = int(Kind.FIRST)
 _K_DROP = int(Kind.DROP)
 
-# What the kernel remembers between two calls on one buffer, in an int64 array.
-POS, BATCH_END, BATCH, IN_FRAME, LANE, SN, REASON, OFFSET = range(8)
-STATE_SIZE = 8
+# What the kernel remembers between two calls on one buffer.
+STATE = np.dtype(
+    [
+        ("pos", "i8"),  # everything before it is done with
+        ("batch_end", "i8"),
+        ("batch", "i8"),
+        ("in_frame", "i8"),
+        ("lane", "i8"),
+        ("sn", "i8"),
+        ("reason", "i8"),  # why it ended, 0 = it did not
+        ("offset", "i8"),  # of the field that was refused
+    ]
+)
 
 
 @njit(cache=True)
 def _fail(state, reason, offset):
-    state[REASON] = reason
-    state[OFFSET] = offset
+    state["reason"] = reason
+    state["offset"] = offset
     return -1
 
 
@@ -209,7 +219,7 @@ def _zint(buf, pos, end):
     """(next position, the 64 bits as int64); the position is -1 if the bytes end first."""
     if pos >= end:
         return -1, np.int64(0)
-    byte = np.int64(buf[pos])
+    byte = load8(buf, pos)
     pos += 1
     if byte < 0x80:
         return pos, byte
@@ -217,14 +227,14 @@ def _zint(buf, pos, end):
     for group in range(1, 8):
         if pos >= end:
             return -1, np.int64(0)
-        byte = np.int64(buf[pos])
+        byte = load8(buf, pos)
         pos += 1
         value |= (byte & 0x7F) << (7 * group)
         if byte < 0x80:
             return pos, value
     if pos >= end:
         return -1, np.int64(0)
-    return pos + 1, value | (np.int64(buf[pos]) << 56)
+    return pos + 1, value | (load8(buf, pos) << 56)
 
 
 @njit(cache=True)
@@ -251,7 +261,7 @@ def _block(buf, pos, end, bound, state):
 def _is_ascii(buf, start, stop):
     if stop - start < 8:
         for i in range(start, stop):  # noqa: SIM110 (compiled: a loop it is)
-            if buf[i] >= 0x80:
+            if load8(buf, i) >= 0x80:
                 return False
         return True
     last = stop - 8
@@ -267,7 +277,7 @@ def _is_utf8(buf, start, stop):
         return True
     i = start
     while i < stop:
-        lead = np.int64(buf[i])
+        lead = load8(buf, i)
         if lead < 0x80:
             i += 1
             continue
@@ -290,11 +300,11 @@ def _is_utf8(buf, start, stop):
             return False
         if i + more >= stop:
             return False
-        second = np.int64(buf[i + 1])
+        second = load8(buf, i + 1)
         if second < low or second > top:
             return False
         for k in range(2, more + 1):
-            if np.int64(buf[i + k]) & 0xC0 != 0x80:
+            if load8(buf, i + k) & 0xC0 != 0x80:
                 return False
         i += more + 1
     return True
@@ -310,10 +320,13 @@ def _text(buf, pos, end, bound, state):
 
 @njit(cache=True)
 def _is_zero(buf, start, stop):
-    some = np.uint8(0)
-    for i in range(start, stop):
-        some |= buf[i]
-    return some == 0
+    """Whether an id, of at most 16 bytes, is all zeros."""
+    if stop - start >= 8:
+        return load64(buf, start) | load64(buf, stop - 8) == 0
+    for i in range(start, stop):  # noqa: SIM110 (compiled: a loop it is)
+        if load8(buf, i):
+            return False
+    return True
 
 
 @njit(cache=True)
@@ -321,7 +334,7 @@ def _packed_id(buf, pos, end, state):
     """The byte with a length in bits 7:4 and the id behind it: (first byte or -1, length)."""
     if pos >= end:
         return _fail(state, _CUT_SHORT, pos), np.int64(0)
-    length = (np.int64(buf[pos]) >> 4) + 1
+    length = (load8(buf, pos) >> 4) + 1
     start = pos + 1
     if start + length > end:
         return _fail(state, _CUT_SHORT, start), length
@@ -391,7 +404,7 @@ def _key(buf, pos, end, flags, row, state):
 def _ts_stack(buf, pos, end, state):
     if pos >= end:
         return _fail(state, _CUT_SHORT, pos)
-    if buf[pos] == 0:
+    if load8(buf, pos) == 0:
         return _fail(state, _BAD_VALUE, pos)
     pos, count = _bounded(buf, pos + 1, end, _MAX_TS_ENTRIES, state)
     if pos < 0:
@@ -410,7 +423,7 @@ def _ts_stack(buf, pos, end, state):
 def _wire_expr_ext(buf, pos, end, state):
     if pos >= end:
         return _fail(state, _CUT_SHORT, pos)
-    flags = buf[pos]
+    flags = load8(buf, pos)
     pos, _scope = _bounded(buf, pos + 1, end, _U16, state)
     if pos < 0 or not flags & 0x01:
         return pos
@@ -485,15 +498,15 @@ def _extension_body(buf, pos, end, kind, row, state):
 
 
 @njit(cache=True)
-def _extensions(buf, pos, end, kinds, row, state):
-    """A chain of extensions; `kinds` is the message's row of KINDS."""
+def _extensions(buf, pos, end, kinds, table, row, state):
+    """A chain of extensions of the message whose table has this number."""
     for _ in range(_MAX_EXTENSIONS):
         header_at = pos
         if pos >= end:
             return _fail(state, _CUT_SHORT, pos)
-        header = np.int64(buf[pos])
+        header = load8(buf, pos)
         pos += 1
-        kind = kinds[header & 0x7F]
+        kind = load8(kinds, table * 128 + (header & 0x7F))
         encoding = header & 0x60
         if kind == _K_UNKNOWN:
             if encoding == 0x60:
@@ -515,7 +528,7 @@ def _extensions(buf, pos, end, kinds, row, state):
             if kind == _K_QOS:
                 row["qos"] = value & 0x3F
             elif kind == _K_LANE:
-                state[LANE] = (state[LANE] & LANE_RELIABLE) | (value & 0x07)
+                state["lane"] = (state["lane"] & LANE_RELIABLE) | (value & 0x07)
             elif kind == _K_NODE_ID:
                 if value < 0 or value > _U16:
                     return _fail(state, _TOO_LARGE, at)
@@ -557,7 +570,7 @@ def _put(buf, pos, end, header, row, kinds, state):
         if pos < 0:
             return pos
     if header & 0x80:
-        pos = _extensions(buf, pos, end, kinds[_X_PUT], row, state)
+        pos = _extensions(buf, pos, end, kinds, _X_PUT, row, state)
         if pos < 0:
             return pos
     start, length = _block(buf, pos, end, _U32, state)
@@ -579,7 +592,7 @@ def _del(buf, pos, end, header, row, kinds, state):
         row["clock_len"] = length
         pos = start + length
     if header & 0x80:
-        pos = _extensions(buf, pos, end, kinds[_X_DEL], row, state)
+        pos = _extensions(buf, pos, end, kinds, _X_DEL, row, state)
     return pos
 
 
@@ -588,7 +601,7 @@ def _push_body(buf, pos, end, row, kinds, state):
     """PUT or DEL, header byte included."""
     if pos >= end:
         return _fail(state, _CUT_SHORT, pos)
-    header = np.int64(buf[pos])
+    header = load8(buf, pos)
     number = header & 0x1F
     row["body"] = number
     if number == 0x01:
@@ -604,7 +617,7 @@ def _push(buf, pos, end, header, row, kinds, state):
     if pos < 0:
         return pos
     if header & 0x80:
-        pos = _extensions(buf, pos, end, kinds[_X_PUSH], row, state)
+        pos = _extensions(buf, pos, end, kinds, _X_PUSH, row, state)
         if pos < 0:
             return pos
     return _push_body(buf, pos, end, row, kinds, state)
@@ -636,12 +649,12 @@ def _request(buf, pos, end, header, row, kinds, state):
     if pos < 0:
         return pos
     if header & 0x80:
-        pos = _extensions(buf, pos, end, kinds[_X_REQUEST], row, state)
+        pos = _extensions(buf, pos, end, kinds, _X_REQUEST, row, state)
         if pos < 0:
             return pos
     if pos >= end:
         return _fail(state, _CUT_SHORT, pos)
-    header = np.int64(buf[pos])
+    header = load8(buf, pos)
     if header & 0x1F != 0x03:
         return _fail(state, _UNKNOWN_ID, pos)
     pos += 1
@@ -658,7 +671,7 @@ def _request(buf, pos, end, header, row, kinds, state):
         row["parameters_len"] = length
         pos = start + length
     if header & 0x80:
-        pos = _extensions(buf, pos, end, kinds[_X_QUERY], row, state)
+        pos = _extensions(buf, pos, end, kinds, _X_QUERY, row, state)
     return pos
 
 
@@ -669,7 +682,7 @@ def _err(buf, pos, end, header, row, kinds, state):
         if pos < 0:
             return pos
     if header & 0x80:
-        pos = _extensions(buf, pos, end, kinds[_X_ERR], row, state)
+        pos = _extensions(buf, pos, end, kinds, _X_ERR, row, state)
         if pos < 0:
             return pos
     start, length = _block(buf, pos, end, _U32, state)
@@ -689,12 +702,12 @@ def _response(buf, pos, end, header, row, kinds, state):
     if pos < 0:
         return pos
     if header & 0x80:
-        pos = _extensions(buf, pos, end, kinds[_X_RESPONSE], row, state)
+        pos = _extensions(buf, pos, end, kinds, _X_RESPONSE, row, state)
         if pos < 0:
             return pos
     if pos >= end:
         return _fail(state, _CUT_SHORT, pos)
-    header = np.int64(buf[pos])
+    header = load8(buf, pos)
     number = header & 0x1F
     if number == 0x05:
         row["body"] = 0x05
@@ -707,7 +720,7 @@ def _response(buf, pos, end, header, row, kinds, state):
         if pos < 0:
             return pos
     if header & 0x80:
-        pos = _extensions(buf, pos, end, kinds[_X_REPLY], row, state)
+        pos = _extensions(buf, pos, end, kinds, _X_REPLY, row, state)
         if pos < 0:
             return pos
     return _push_body(buf, pos, end, row, kinds, state)
@@ -720,12 +733,12 @@ def _declare(buf, pos, end, header, row, kinds, state):
         if pos < 0:
             return pos
     if header & 0x80:
-        pos = _extensions(buf, pos, end, kinds[_X_DECLARE], row, state)
+        pos = _extensions(buf, pos, end, kinds, _X_DECLARE, row, state)
         if pos < 0:
             return pos
     if pos >= end:
         return _fail(state, _CUT_SHORT, pos)
-    header = np.int64(buf[pos])
+    header = load8(buf, pos)
     number = header & 0x1F
     if number > 0x07 and number != 0x1A:
         return _fail(state, _UNKNOWN_ID, pos)
@@ -746,7 +759,7 @@ def _declare(buf, pos, end, header, row, kinds, state):
             if number == 0x04:
                 table = _X_QUERYABLE
     if header & 0x80:
-        pos = _extensions(buf, pos, end, kinds[table], row, state)
+        pos = _extensions(buf, pos, end, kinds, table, row, state)
     return pos
 
 
@@ -758,14 +771,14 @@ def _interest(buf, pos, end, header, row, kinds, state):
     if header & 0x60:
         if pos >= end:
             return _fail(state, _CUT_SHORT, pos)
-        options = np.int64(buf[pos])
+        options = load8(buf, pos)
         pos += 1
         if options & 0x10:
             pos = _key(buf, pos, end, options, row, state)
             if pos < 0:
                 return pos
     if header & 0x80:
-        pos = _extensions(buf, pos, end, kinds[_X_INTEREST], row, state)
+        pos = _extensions(buf, pos, end, kinds, _X_INTEREST, row, state)
     return pos
 
 
@@ -775,7 +788,7 @@ def _oam(buf, pos, end, header, row, kinds, table, state):
     if pos < 0:
         return pos
     if header & 0x80:
-        pos = _extensions(buf, pos, end, kinds[table], row, state)
+        pos = _extensions(buf, pos, end, kinds, table, row, state)
         if pos < 0:
             return pos
     encoding = header & 0x60
@@ -809,7 +822,7 @@ def _network(buf, pos, end, header, row, kinds, state):
     if number == 0x1A:
         pos = _request_id(buf, pos, end, row, state)
         if pos >= 0 and header & 0x80:
-            pos = _extensions(buf, pos, end, kinds[_X_RESPONSE_FINAL], row, state)
+            pos = _extensions(buf, pos, end, kinds, _X_RESPONSE_FINAL, row, state)
         return pos
     if number == 0x1E:
         return _declare(buf, pos, end, header, row, kinds, state)
@@ -824,7 +837,7 @@ def _identity(buf, pos, end, state):
     start, length = _packed_id(buf, pos, end, state)
     if start < 0:
         return start
-    if buf[pos] & 0x03 == 0x03:
+    if load8(buf, pos) & 0x03 == 0x03:
         return _fail(state, _BAD_VALUE, pos)
     return start + length
 
@@ -864,7 +877,7 @@ def _transport(buf, pos, end, header, row, kinds, state):
     number = header & 0x1F
     table = _X_KEEP_ALIVE
     reliable = number != 0x06 or header & 0x20
-    state[LANE] = DEFAULT_LANE if reliable else DEFAULT_LANE ^ LANE_RELIABLE
+    state["lane"] = DEFAULT_LANE if reliable else DEFAULT_LANE ^ LANE_RELIABLE
     if number == 0x00:
         return _oam(buf, pos, end, header, row, kinds, _X_TRANSPORT_OAM, state)
     if number == 0x01:
@@ -901,7 +914,7 @@ def _transport(buf, pos, end, header, row, kinds, state):
         if pos >= 0:
             pos, _sn = _bounded(buf, pos, end, _U32, state)
     if pos >= 0 and header & 0x80:
-        pos = _extensions(buf, pos, end, kinds[table], row, state)
+        pos = _extensions(buf, pos, end, kinds, table, row, state)
     if pos >= 0 and number == 0x06:
         row["payload"] = pos
         row["payload_len"] = end - pos
@@ -917,10 +930,10 @@ def _frame_header(buf, pos, end, header, row, kinds, state):
     pos, sn = _bounded(buf, pos, end, _U32, state)
     if pos < 0:
         return pos
-    state[SN] = sn
-    state[LANE] = DEFAULT_LANE if header & 0x20 else DEFAULT_LANE ^ LANE_RELIABLE
+    state["sn"] = sn
+    state["lane"] = DEFAULT_LANE if header & 0x20 else DEFAULT_LANE ^ LANE_RELIABLE
     if header & 0x80:
-        pos = _extensions(buf, pos, end, kinds[_X_FRAME], row, state)
+        pos = _extensions(buf, pos, end, kinds, _X_FRAME, row, state)
     return pos
 
 
@@ -928,25 +941,25 @@ def _frame_header(buf, pos, end, header, row, kinds, state):
 def _next_batch(buf, pos, end, framing, limit, state):
     """Steps into the next whole batch; False if there is none yet, or its length is a lie."""
     if framing == 0:
-        if pos >= end or state[BATCH] >= 0:
+        if pos >= end or state["batch"] >= 0:
             return False
-        state[BATCH_END] = end
+        state["batch_end"] = end
     else:
         if pos + framing > end:
             return False
         length = np.int64(0)
         for i in range(framing):
-            length |= np.int64(buf[pos + i]) << (8 * i)
+            length |= load8(buf, pos + i) << (8 * i)
         if length > limit:
             _fail(state, _TOO_LARGE, pos)
             return False
         if pos + framing + length > end:
             return False
         pos += framing
-        state[BATCH_END] = pos + length
-    state[POS] = pos
-    state[BATCH] += 1
-    state[IN_FRAME] = 0
+        state["batch_end"] = pos + length
+    state["pos"] = pos
+    state["batch"] += 1
+    state["in_frame"] = 0
     return True
 
 
@@ -955,12 +968,12 @@ def _short_zint(buf, pos, end):
     """A zint of one or two bytes: (next position, value); -1 if it is longer or cut."""
     if pos >= end:
         return -1, np.int64(0)
-    byte = np.int64(buf[pos])
+    byte = load8(buf, pos)
     if byte < 0x80:
         return pos + 1, byte
     if pos + 1 >= end:
         return -1, np.int64(0)
-    second = np.int64(buf[pos + 1])
+    second = load8(buf, pos + 1)
     if second < 0x80:
         return pos + 2, (byte & 0x7F) | (second << 7)
     return -1, np.int64(0)
@@ -982,7 +995,7 @@ def _plain_push(buf, pos, end, header, row):
         pos = suffix + suffix_len
         if pos > end or not _is_ascii(buf, suffix, pos):
             return -1
-    if pos >= end or buf[pos] != 0x01:
+    if pos >= end or load8(buf, pos) != 0x01:
         return -1
     payload, payload_len = _short_zint(buf, pos + 1, end)
     if payload < 0 or payload + payload_len > end:
@@ -998,34 +1011,37 @@ def _plain_push(buf, pos, end, header, row):
 
 
 @njit(cache=True, nogil=True)
-def scan_kernel(buf, framing, low_latency, limit, kinds, rows, words, state):
+def scan_kernel(data, framing, low_latency, limit, kind_table, rows, words, states):
     """Fill `rows` from where `state` says; the number of rows filled.
 
-    Ends when the whole batches end, when `rows` is full, or at bad bytes (state[REASON] is set;
-    state[POS] is then the first byte of the message that failed). `words` is `rows` seen as
+    Ends when the whole batches end, when `rows` is full, or at bad bytes (state["reason"] is set;
+    state["pos"] is then the first byte of the message that failed). `words` is `rows` seen as
     64-bit words, to clear a row at once.
     """
-    end = len(buf)
+    end = len(data)
+    buf = place_of(data)
+    kinds = place_of(kind_table)
+    state = states[0]
     capacity = len(rows)
     count = 0
-    pos = state[POS]
-    batch_end = state[BATCH_END]
-    batch = state[BATCH]
-    in_frame = state[IN_FRAME] != 0
-    lane = state[LANE]
-    sn = state[SN]
+    pos = state["pos"]
+    batch_end = state["batch_end"]
+    batch = state["batch"]
+    in_frame = state["in_frame"] != 0
+    lane = state["lane"]
+    sn = state["sn"]
     while True:
         if pos >= batch_end:
             if not _next_batch(buf, pos, end, framing, limit, state):
                 break
-            pos = state[POS]
-            batch_end = state[BATCH_END]
-            batch = state[BATCH]
+            pos = state["pos"]
+            batch_end = state["batch_end"]
+            batch = state["batch"]
             in_frame = False
             continue
         if count >= capacity:
             break
-        header = np.int64(buf[pos])
+        header = load8(buf, pos)
         number = header & 0x1F
         row = rows[count]
         for i in range(ROW_WORDS):
@@ -1044,14 +1060,14 @@ def scan_kernel(buf, framing, low_latency, limit, kinds, rows, words, state):
             if after < 0:
                 break
             in_frame = True
-            lane = state[LANE]
-            sn = state[SN]
+            lane = state["lane"]
+            sn = state["sn"]
             pos = after
             continue
         elif number <= 0x07:
             in_frame = False
             after = _transport(buf, pos + 1, batch_end, header, row, kinds, state)
-            row["lane"] = state[LANE]
+            row["lane"] = state["lane"]
         else:
             _fail(state, _UNKNOWN_ID, pos)
         if after < 0:
@@ -1062,6 +1078,6 @@ def scan_kernel(buf, framing, low_latency, limit, kinds, rows, words, state):
         row["batch"] = batch
         count += 1
         pos = after
-    state[POS] = pos
-    state[IN_FRAME] = in_frame
+    state["pos"] = pos
+    state["in_frame"] = in_frame
     return count
