@@ -1,5 +1,7 @@
 """The kernel reads what the object codec reads, and refuses what it refuses."""
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -10,6 +12,7 @@ from golden.vectors import load_all
 from plain import plain_batches
 from scancheck import assert_scan_equals_objects
 from zenlake.errors import Reason
+from zenlake.wire import scan_kernel
 from zenlake.wire.batch import TransportMessage, write_batch
 from zenlake.wire.cursor import Writer
 from zenlake.wire.enums import Mapping
@@ -141,9 +144,21 @@ def test_any_buffer_will_do() -> None:
         assert np.array_equal(scan(other).rows, want)  # type: ignore[arg-type]
 
 
+def test_the_compiled_kernel_is_what_runs() -> None:
+    if os.environ.get("NUMBA_DISABLE_JIT"):
+        assert not hasattr(scan_kernel.scan_kernel, "signatures")
+        return
+    for data in (b"", bytearray(b"\1\0\4"), memoryview(b"\1\0\4")):
+        scan(data)  # type: ignore[arg-type]
+    assert len(scan_kernel.scan_kernel.signatures) == 1, "one compiled form for all buffers"
+    assert scan_kernel.scan_kernel.targetoptions["nogil"]
+
+
 def test_many_more_rows_than_a_chunk_holds() -> None:
     push = Push(WireExpr(3, "/x", Mapping.SENDER), Put(b"y"))
-    data = to_stream([write_batch([Frame(n, messages=[push] * 500)]) for n in range(40)], 2)  # type: ignore[arg-type]
+    data = to_stream(
+        [write_batch([Frame(n, messages=[push] * 500)]) for n in range(40)], Framing.STREAM
+    )
     found = scan(data)
     assert len(found.rows) == 20_000
     assert found.rows["sn"].tolist() == [n for n in range(40) for _ in range(500)]
