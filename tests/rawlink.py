@@ -49,10 +49,17 @@ class RawLink:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         try:
             self.send_batch([Close(session=True)])
         finally:
             self._socket.close()
+
+    def abandon(self) -> None:
+        """Close the socket without a word: the other side has ended the session."""
+        self._socket.close()
 
     def send_batch(self, messages: list[TransportMessage]) -> None:
         self.send_stream(to_stream([write_batch(messages)], Framing.STREAM))
@@ -71,7 +78,8 @@ class RawLink:
                 batch, self._buffer = self._buffer[start:end], self._buffer[end:]
                 return read_batch(batch)
             data = self._socket.recv(65536)
-            assert data, "the other side closed the link"
+            if not data:
+                raise EOFError("the other side closed the link")
             self._buffer += data
 
     def network_messages(self) -> Iterator[NetworkMessage]:

@@ -556,23 +556,19 @@ def _extensions(buf, pos, end, kinds, table, row, state):
 
 
 @njit(cache=True)
-def _put(buf, pos, end, header, row, kinds, state):
-    if header & 0x20:
-        start, length, time = _timestamp(buf, pos, end, state)
-        if start < 0:
-            return start
-        row["time"] = np.uint64(time)
-        row["clock"] = start
-        row["clock_len"] = length
-        pos = start + length
-    if header & 0x40:
-        pos = _encoding(buf, pos, end, row, state)
-        if pos < 0:
-            return pos
-    if header & 0x80:
-        pos = _extensions(buf, pos, end, kinds, _X_PUT, row, state)
-        if pos < 0:
-            return pos
+def _stamp(buf, pos, end, row, state):
+    """The timestamp of a PUT or DEL."""
+    start, length, time = _timestamp(buf, pos, end, state)
+    if start < 0:
+        return start
+    row["time"] = np.uint64(time)
+    row["clock"] = start
+    row["clock_len"] = length
+    return start + length
+
+
+@njit(cache=True)
+def _payload(buf, pos, end, row, state):
     start, length = _block(buf, pos, end, _U32, state)
     if start < 0:
         return start
@@ -582,15 +578,28 @@ def _put(buf, pos, end, header, row, kinds, state):
 
 
 @njit(cache=True)
+def _put(buf, pos, end, header, row, kinds, state):
+    if header & 0x20:
+        pos = _stamp(buf, pos, end, row, state)
+        if pos < 0:
+            return pos
+    if header & 0x40:
+        pos = _encoding(buf, pos, end, row, state)
+        if pos < 0:
+            return pos
+    if header & 0x80:
+        pos = _extensions(buf, pos, end, kinds, _X_PUT, row, state)
+        if pos < 0:
+            return pos
+    return _payload(buf, pos, end, row, state)
+
+
+@njit(cache=True)
 def _del(buf, pos, end, header, row, kinds, state):
     if header & 0x20:
-        start, length, time = _timestamp(buf, pos, end, state)
-        if start < 0:
-            return start
-        row["time"] = np.uint64(time)
-        row["clock"] = start
-        row["clock_len"] = length
-        pos = start + length
+        pos = _stamp(buf, pos, end, row, state)
+        if pos < 0:
+            return pos
     if header & 0x80:
         pos = _extensions(buf, pos, end, kinds, _X_DEL, row, state)
     return pos
@@ -685,12 +694,7 @@ def _err(buf, pos, end, header, row, kinds, state):
         pos = _extensions(buf, pos, end, kinds, _X_ERR, row, state)
         if pos < 0:
             return pos
-    start, length = _block(buf, pos, end, _U32, state)
-    if start < 0:
-        return start
-    row["payload"] = start
-    row["payload_len"] = length
-    return start + length
+    return _payload(buf, pos, end, row, state)
 
 
 @njit(cache=True)
@@ -800,12 +804,7 @@ def _oam(buf, pos, end, header, row, kinds, table, state):
             return _fail(state, _CUT_SHORT, pos)
         return after
     if encoding == 0x40:
-        start, length = _block(buf, pos, end, _U32, state)
-        if start < 0:
-            return start
-        row["payload"] = start
-        row["payload_len"] = length
-        return start + length
+        return _payload(buf, pos, end, row, state)
     return pos
 
 
