@@ -34,10 +34,14 @@ class MessageTable:
         self.by_type = {row.type: row for row in rows}
 
     def read(self, r: Reader) -> Any:
-        header = r.u8("header")
+        start = r.pos
+        if start >= r.end:
+            raise DecodeError(Reason.CUT_SHORT, "header", start)
+        header = r.data[start]
         row = self.by_id.get(header & ID_MASK)
         if row is None:
-            raise DecodeError(Reason.UNKNOWN_ID, "header", r.pos - 1)
+            raise DecodeError(Reason.UNKNOWN_ID, "header", start)
+        r.pos = start + 1
         try:
             return row.read(r, header)
         except DecodeError as error:

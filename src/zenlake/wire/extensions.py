@@ -12,6 +12,7 @@ has which extension: each message's file holds its own `ExtensionTable`.
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from zenlake.errors import DecodeError, EncodeError, Reason
@@ -95,15 +96,24 @@ class Extension(NamedTuple):
     "What the attribute is when the extension is absent."
 
 
+def _getter(fields: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(fields) > 1:
+        return attrgetter(*fields)  # one call in C for all of them
+    return lambda message: tuple(getattr(message, field) for field in fields)
+
+
 class ExtensionTable:
     """All extensions of one message, in the order in which they are written."""
 
-    __slots__ = ("by_header", "message", "rows")
+    __slots__ = ("by_header", "defaults", "message", "rows", "values_of")
 
     def __init__(self, message: str, *rows: Extension) -> None:
         self.message = message
         self.rows = rows
         self.by_header = {row.header: row for row in rows}
+        self.defaults = tuple(row.default for row in rows)
+        self.values_of = _getter([row.field for row in rows])
+        "The attributes of a message that the rows name, as a tuple."
 
     def __repr__(self) -> str:
         return f"ExtensionTable({self.message}: {', '.join(row.field for row in self.rows)})"
@@ -154,12 +164,14 @@ def _read_value(r: Reader, row: Extension) -> Any:
 
 def present(table: ExtensionTable, message: Any) -> list[tuple[Extension, Any]]:
     """The extensions that `message` carries: those whose value is not the default."""
-    found = []
-    for row in table.rows:
-        value = getattr(message, row.field)
-        if value is not row.default and value != row.default:
-            found.append((row, value))
-    return found
+    values = table.values_of(message)
+    if values == table.defaults:  # nearly always
+        return []
+    return [
+        (row, value)
+        for row, value in zip(table.rows, values, strict=True)
+        if value is not row.default and value != row.default
+    ]
 
 
 def write_extensions(
