@@ -12,21 +12,30 @@ from typing import Any
 
 import zenoh
 
+STARTS = 3
+
 
 class ReferenceNode:
     """A router of eclipse-zenoh listening on 127.0.0.1:`port`."""
 
     def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, str(self.port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.answer() == "ready"
+        for attempt in range(STARTS):  # another process may take the port that was free just now
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.port: int = probe.getsockname()[1]
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(self.port)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            try:
+                assert self.answer() == "ready"
+                return
+            except AssertionError:
+                self.__exit__(None, None, None)
+                if attempt == STARTS - 1:
+                    raise
 
     def __enter__(self) -> "ReferenceNode":
         return self

@@ -1,4 +1,4 @@
-"""Read and write golden vectors: `vectors/<name>.hex`, described in README.md.
+"""Read and write golden vectors: `recorded/<name>.hex`, described in README.md.
 
 Knows lines, hex and length prefixes; knows nothing of messages.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-VECTORS = Path(__file__).parent / "vectors"
+VECTORS = Path(__file__).parent / "recorded"
 FRAMINGS = ("stream16", "stream32", "datagram")
 HANDSHAKE_BATCHES = 2
 """Batches of each sender, INIT and OPEN, that keep the 2-byte prefix under `stream32`."""
