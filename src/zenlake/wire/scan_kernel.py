@@ -35,10 +35,23 @@ from zenlake.wire import (
     response_final,
 )
 from zenlake.wire import open as open_
+from zenlake.wire.dispatch import ID_MASK
+from zenlake.wire.extensions import (
+    ENC_MASK,
+    ENC_UNIT,
+    ENC_Z64,
+    ENC_ZBUF,
+    FLAG_EXTENSIONS,
+    IDENTITY_MASK,
+    MANDATORY,
+    ExtensionTable,
+    Kind,
+)
+from zenlake.wire.extensions import FLAG_MORE as FLAG_MORE_EXTENSIONS
 from zenlake.wire.extensions import MAX_EXTENSIONS as _MAX_EXTENSIONS
-from zenlake.wire.extensions import ExtensionTable, Kind
 from zenlake.wire.memory_kernel import load8, load64, place_of
 from zenlake.wire.network import FIRST_ID as _FIRST_NETWORK_ID
+from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED
 
 ROW = np.dtype(
     [
@@ -154,6 +167,8 @@ def _kinds() -> npt.NDArray[np.uint8]:
 KINDS = _kinds().reshape(-1)
 
 _U8, _U16, _U32 = 0xFF, 0xFFFF, 0xFFFF_FFFF
+_Z, _M, _N, _ID_MASK = FLAG_EXTENSIONS, FLAG_MAPPING, FLAG_NAMED, ID_MASK
+_INTEREST_MODE = 0x03 << interest.MODE_SHIFT
 _HIGH_BITS = np.uint64(0x8080_8080_8080_8080)
 _MAX_TS_ENTRIES = 255
 _MAX_ZID = 16
@@ -389,8 +404,8 @@ def _key(buf, pos, end, flags, row, state):
     if pos < 0:
         return pos
     row["scope"] = scope
-    row["mapping"] = (flags >> 6) & 1
-    if flags & 0x20:
+    row["mapping"] = 1 if flags & _M else 0
+    if flags & _N:
         start, length = _text(buf, pos, end, _U16, state)
         if start < 0:
             return start
@@ -506,21 +521,21 @@ def _extensions(buf, pos, end, kinds, table, row, state):
             return _fail(state, _CUT_SHORT, pos)
         header = load8(buf, pos)
         pos += 1
-        kind = load8(kinds, table * 128 + (header & 0x7F))
-        encoding = header & 0x60
+        kind = load8(kinds, table * 128 + (header & IDENTITY_MASK))
+        encoding = header & ENC_MASK
         if kind == _K_UNKNOWN:
-            if encoding == 0x60:
+            if encoding == ENC_MASK:
                 return _fail(state, _EXTENSION_ENCODING, header_at)
-            if header & 0x10:
+            if header & MANDATORY:
                 return _fail(state, _MANDATORY_EXTENSION, header_at)
-        if encoding == 0x00:
+        if encoding == ENC_UNIT:
             if kind == _K_SHM_MARK:
                 return _fail(state, _SHARED_MEMORY, header_at)
             if kind == _K_FIRST:
                 row["flags"] |= FLAG_FIRST
             elif kind == _K_DROP:
                 row["flags"] |= FLAG_DROP
-        elif encoding == 0x20:
+        elif encoding == ENC_Z64:
             at = pos
             pos, value = _zint(buf, at, end)
             if pos < 0:
@@ -550,7 +565,7 @@ def _extensions(buf, pos, end, kinds, table, row, state):
             pos = start + length
             if kind != _K_UNKNOWN and _extension_body(buf, start, pos, kind, row, state) < 0:
                 return -1
-        if not header & 0x80:
+        if not header & FLAG_MORE_EXTENSIONS:
             return pos
     return _fail(state, _TOO_MANY_EXTENSIONS, pos)
 
@@ -579,15 +594,15 @@ def _payload(buf, pos, end, row, state):
 
 @njit(cache=True)
 def _put(buf, pos, end, header, row, kinds, state):
-    if header & 0x20:
+    if header & put.FLAG_TIMESTAMP:
         pos = _stamp(buf, pos, end, row, state)
         if pos < 0:
             return pos
-    if header & 0x40:
+    if header & put.FLAG_ENCODING:
         pos = _encoding(buf, pos, end, row, state)
         if pos < 0:
             return pos
-    if header & 0x80:
+    if header & _Z:
         pos = _extensions(buf, pos, end, kinds, _X_PUT, row, state)
         if pos < 0:
             return pos
@@ -596,11 +611,11 @@ def _put(buf, pos, end, header, row, kinds, state):
 
 @njit(cache=True)
 def _del(buf, pos, end, header, row, kinds, state):
-    if header & 0x20:
+    if header & delete.FLAG_TIMESTAMP:
         pos = _stamp(buf, pos, end, row, state)
         if pos < 0:
             return pos
-    if header & 0x80:
+    if header & _Z:
         pos = _extensions(buf, pos, end, kinds, _X_DEL, row, state)
     return pos
 
@@ -611,11 +626,11 @@ def _push_body(buf, pos, end, row, kinds, state):
     if pos >= end:
         return _fail(state, _CUT_SHORT, pos)
     header = load8(buf, pos)
-    number = header & 0x1F
+    number = header & _ID_MASK
     row["body"] = number
-    if number == 0x01:
+    if number == put.ID:
         return _put(buf, pos + 1, end, header, row, kinds, state)
-    if number == 0x02:
+    if number == delete.ID:
         return _del(buf, pos + 1, end, header, row, kinds, state)
     return _fail(state, _UNKNOWN_ID, pos)
 
@@ -625,7 +640,7 @@ def _push(buf, pos, end, header, row, kinds, state):
     pos = _key(buf, pos, end, header, row, state)
     if pos < 0:
         return pos
-    if header & 0x80:
+    if header & _Z:
         pos = _extensions(buf, pos, end, kinds, _X_PUSH, row, state)
         if pos < 0:
             return pos
@@ -657,40 +672,40 @@ def _request(buf, pos, end, header, row, kinds, state):
     pos = _key(buf, pos, end, header, row, state)
     if pos < 0:
         return pos
-    if header & 0x80:
+    if header & _Z:
         pos = _extensions(buf, pos, end, kinds, _X_REQUEST, row, state)
         if pos < 0:
             return pos
     if pos >= end:
         return _fail(state, _CUT_SHORT, pos)
     header = load8(buf, pos)
-    if header & 0x1F != 0x03:
+    if header & _ID_MASK != query.ID:
         return _fail(state, _UNKNOWN_ID, pos)
     pos += 1
-    row["body"] = 0x03
-    if header & 0x20:
+    row["body"] = query.ID
+    if header & query.FLAG_CONSOLIDATION:
         pos = _consolidation(buf, pos, end, row, state)
         if pos < 0:
             return pos
-    if header & 0x40:
+    if header & query.FLAG_PARAMETERS:
         start, length = _text(buf, pos, end, _U32, state)
         if start < 0:
             return start
         row["parameters"] = start
         row["parameters_len"] = length
         pos = start + length
-    if header & 0x80:
+    if header & _Z:
         pos = _extensions(buf, pos, end, kinds, _X_QUERY, row, state)
     return pos
 
 
 @njit(cache=True)
 def _err(buf, pos, end, header, row, kinds, state):
-    if header & 0x40:
+    if header & err.FLAG_ENCODING:
         pos = _encoding(buf, pos, end, row, state)
         if pos < 0:
             return pos
-    if header & 0x80:
+    if header & _Z:
         pos = _extensions(buf, pos, end, kinds, _X_ERR, row, state)
         if pos < 0:
             return pos
@@ -705,25 +720,25 @@ def _response(buf, pos, end, header, row, kinds, state):
     pos = _key(buf, pos, end, header, row, state)
     if pos < 0:
         return pos
-    if header & 0x80:
+    if header & _Z:
         pos = _extensions(buf, pos, end, kinds, _X_RESPONSE, row, state)
         if pos < 0:
             return pos
     if pos >= end:
         return _fail(state, _CUT_SHORT, pos)
     header = load8(buf, pos)
-    number = header & 0x1F
-    if number == 0x05:
-        row["body"] = 0x05
+    number = header & _ID_MASK
+    if number == err.ID:
+        row["body"] = err.ID
         return _err(buf, pos + 1, end, header, row, kinds, state)
-    if number != 0x04:
+    if number != reply.ID:
         return _fail(state, _UNKNOWN_ID, pos)
     pos += 1
-    if header & 0x20:
+    if header & reply.FLAG_CONSOLIDATION:
         pos = _consolidation(buf, pos, end, row, state)
         if pos < 0:
             return pos
-    if header & 0x80:
+    if header & _Z:
         pos = _extensions(buf, pos, end, kinds, _X_REPLY, row, state)
         if pos < 0:
             return pos
@@ -732,37 +747,39 @@ def _response(buf, pos, end, header, row, kinds, state):
 
 @njit(cache=True)
 def _declare(buf, pos, end, header, row, kinds, state):
-    if header & 0x20:
+    if header & declare.FLAG_INTEREST:
         pos, _interest_id = _bounded(buf, pos, end, _U32, state)
         if pos < 0:
             return pos
-    if header & 0x80:
+    if header & _Z:
         pos = _extensions(buf, pos, end, kinds, _X_DECLARE, row, state)
         if pos < 0:
             return pos
     if pos >= end:
         return _fail(state, _CUT_SHORT, pos)
     header = load8(buf, pos)
-    number = header & 0x1F
-    if number > 0x07 and number != 0x1A:
+    number = header & _ID_MASK
+    if number > declare.U_TOKEN and number != declare.D_FINAL:
         return _fail(state, _UNKNOWN_ID, pos)
     row["body"] = number
     pos += 1
     table = _X_NONE
-    if number != 0x1A:
-        pos, _id = _bounded(buf, pos, end, _U16 if number < 0x02 else _U32, state)
+    if number != declare.D_FINAL:
+        pos, _id = _bounded(buf, pos, end, _U16 if number <= declare.U_KEYEXPR else _U32, state)
         if pos < 0:
             return pos
-        if number & 1:
-            if number != 0x01:
+        if number & 1:  # undeclarations are odd
+            if number != declare.U_KEYEXPR:
                 table = _X_UNDECLARE
         else:
-            pos = _key(buf, pos, end, header & 0x20 if number == 0 else header, row, state)
+            pos = _key(
+                buf, pos, end, header & _N if number == declare.D_KEYEXPR else header, row, state
+            )
             if pos < 0:
                 return pos
-            if number == 0x04:
+            if number == declare.D_QUERYABLE:
                 table = _X_QUERYABLE
-    if header & 0x80:
+    if header & _Z:
         pos = _extensions(buf, pos, end, kinds, table, row, state)
     return pos
 
@@ -772,16 +789,16 @@ def _interest(buf, pos, end, header, row, kinds, state):
     pos, _id = _bounded(buf, pos, end, _U32, state)
     if pos < 0:
         return pos
-    if header & 0x60:
+    if header & _INTEREST_MODE:
         if pos >= end:
             return _fail(state, _CUT_SHORT, pos)
         options = load8(buf, pos)
         pos += 1
-        if options & 0x10:
+        if options & interest.OPTION_RESTRICTED:
             pos = _key(buf, pos, end, options, row, state)
             if pos < 0:
                 return pos
-    if header & 0x80:
+    if header & _Z:
         pos = _extensions(buf, pos, end, kinds, _X_INTEREST, row, state)
     return pos
 
@@ -791,19 +808,19 @@ def _oam(buf, pos, end, header, row, kinds, table, state):
     pos, _id = _bounded(buf, pos, end, _U16, state)
     if pos < 0:
         return pos
-    if header & 0x80:
+    if header & _Z:
         pos = _extensions(buf, pos, end, kinds, table, row, state)
         if pos < 0:
             return pos
-    encoding = header & 0x60
-    if encoding == 0x60:
+    encoding = header & ENC_MASK
+    if encoding == ENC_MASK:
         return _fail(state, _EXTENSION_ENCODING, pos)
-    if encoding == 0x20:
+    if encoding == ENC_Z64:
         after, _value = _zint(buf, pos, end)
         if after < 0:
             return _fail(state, _CUT_SHORT, pos)
         return after
-    if encoding == 0x40:
+    if encoding == ENC_ZBUF:
         return _payload(buf, pos, end, row, state)
     return pos
 
@@ -811,21 +828,21 @@ def _oam(buf, pos, end, header, row, kinds, table, state):
 @njit(cache=True)
 def _network(buf, pos, end, header, row, kinds, state):
     """What follows a network message's header byte: the position after it or -1."""
-    number = header & 0x1F
-    if number == 0x1D:
+    number = header & _ID_MASK
+    if number == push.ID:
         return _push(buf, pos, end, header, row, kinds, state)
-    if number == 0x1C:
+    if number == request.ID:
         return _request(buf, pos, end, header, row, kinds, state)
-    if number == 0x1B:
+    if number == response.ID:
         return _response(buf, pos, end, header, row, kinds, state)
-    if number == 0x1A:
+    if number == response_final.ID:
         pos = _request_id(buf, pos, end, row, state)
-        if pos >= 0 and header & 0x80:
+        if pos >= 0 and header & _Z:
             pos = _extensions(buf, pos, end, kinds, _X_RESPONSE_FINAL, row, state)
         return pos
-    if number == 0x1E:
+    if number == declare.ID:
         return _declare(buf, pos, end, header, row, kinds, state)
-    if number == 0x19:
+    if number == interest.ID:
         return _interest(buf, pos, end, header, row, kinds, state)
     return _oam(buf, pos, end, header, row, kinds, _X_NETWORK_OAM, state)
 
@@ -857,7 +874,7 @@ def _init_or_join(buf, pos, end, header, state):
     if pos >= end:
         return _fail(state, _CUT_SHORT, pos)
     pos = _identity(buf, pos + 1, end, state)
-    if pos >= 0 and header & 0x40:
+    if pos >= 0 and header & init.FLAG_SIZE:
         pos = _size(buf, pos, end, state)
     return pos
 
@@ -873,37 +890,37 @@ def _lease(buf, pos, end, state):
 @njit(cache=True)
 def _transport(buf, pos, end, header, row, kinds, state):
     """What follows a transport message's header byte, FRAME aside."""
-    number = header & 0x1F
+    number = header & _ID_MASK
     table = _X_KEEP_ALIVE
-    reliable = number != 0x06 or header & 0x20
+    reliable = number != fragment.ID or header & fragment.FLAG_RELIABLE
     state["lane"] = DEFAULT_LANE if reliable else DEFAULT_LANE ^ LANE_RELIABLE
-    if number == 0x00:
+    if number == oam.TRANSPORT_ID:
         return _oam(buf, pos, end, header, row, kinds, _X_TRANSPORT_OAM, state)
-    if number == 0x01:
+    if number == init.ID:
         table = _X_INIT
         pos = _init_or_join(buf, pos, end, header, state)
-        if pos >= 0 and header & 0x20:
+        if pos >= 0 and header & init.FLAG_ACK:
             start, length = _block(buf, pos, end, _U16, state)
             pos = start + length if start >= 0 else -1
-    elif number == 0x02:
+    elif number == open_.ID:
         table = _X_OPEN
         pos = _lease(buf, pos, end, state)
         if pos >= 0:
             pos, _sn = _bounded(buf, pos, end, _U32, state)
-        if pos >= 0 and not header & 0x20:
+        if pos >= 0 and not header & open_.FLAG_ACK:
             start, length = _block(buf, pos, end, _U32, state)
             pos = start + length if start >= 0 else -1
-    elif number == 0x03:
+    elif number == close.ID:
         table = _X_CLOSE
         if pos >= end:
             return _fail(state, _CUT_SHORT, pos)
         pos += 1
-    elif number == 0x06:
+    elif number == fragment.ID:
         table = _X_FRAGMENT
         pos, sn = _bounded(buf, pos, end, _U32, state)
         if pos >= 0:
             row["sn"] = sn
-    elif number == 0x07:
+    elif number == join.ID:
         table = _X_JOIN
         pos = _init_or_join(buf, pos, end, header, state)
         if pos >= 0:
@@ -912,12 +929,12 @@ def _transport(buf, pos, end, header, row, kinds, state):
             pos, _sn = _bounded(buf, pos, end, _U32, state)
         if pos >= 0:
             pos, _sn = _bounded(buf, pos, end, _U32, state)
-    if pos >= 0 and header & 0x80:
+    if pos >= 0 and header & _Z:
         pos = _extensions(buf, pos, end, kinds, table, row, state)
-    if pos >= 0 and number == 0x06:
+    if pos >= 0 and number == fragment.ID:
         row["payload"] = pos
         row["payload_len"] = end - pos
-        if header & 0x40:
+        if header & fragment.FLAG_MORE:
             row["flags"] |= FLAG_MORE
         pos = end
     return pos
@@ -930,8 +947,8 @@ def _frame_header(buf, pos, end, header, row, kinds, state):
     if pos < 0:
         return pos
     state["sn"] = sn
-    state["lane"] = DEFAULT_LANE if header & 0x20 else DEFAULT_LANE ^ LANE_RELIABLE
-    if header & 0x80:
+    state["lane"] = DEFAULT_LANE if header & frame.FLAG_RELIABLE else DEFAULT_LANE ^ LANE_RELIABLE
+    if header & _Z:
         pos = _extensions(buf, pos, end, kinds, _X_FRAME, row, state)
     return pos
 
@@ -987,23 +1004,23 @@ def _plain_push(buf, pos, end, header, row):
         return -1
     suffix = np.int64(0)
     suffix_len = np.int64(0)
-    if header & 0x20:
+    if header & _N:
         suffix, suffix_len = _short_zint(buf, pos, end)
         if suffix < 0:
             return -1
         pos = suffix + suffix_len
         if pos > end or not _is_ascii(buf, suffix, pos):
             return -1
-    if pos >= end or load8(buf, pos) != 0x01:
+    if pos >= end or load8(buf, pos) != put.ID:
         return -1
     payload, payload_len = _short_zint(buf, pos + 1, end)
     if payload < 0 or payload + payload_len > end:
         return -1
     row["scope"] = scope
-    row["mapping"] = (header >> 6) & 1
+    row["mapping"] = 1 if header & _M else 0
     row["suffix"] = suffix
     row["suffix_len"] = suffix_len
-    row["body"] = 0x01
+    row["body"] = put.ID
     row["payload"] = payload
     row["payload_len"] = payload_len
     return payload + payload_len
@@ -1041,20 +1058,20 @@ def scan_kernel(data, framing, low_latency, limit, kind_table, rows, words, stat
         if count >= capacity:
             break
         header = load8(buf, pos)
-        number = header & 0x1F
+        number = header & _ID_MASK
         row = rows[count]
         for i in range(ROW_WORDS):
             words[count, i] = 0
         row["qos"] = 5
         after = -1
         if number >= _FIRST_NETWORK_ID and (in_frame or low_latency):
-            if header & 0x9F == 0x1D:
+            if header & (_Z | _ID_MASK) == push.ID:
                 after = _plain_push(buf, pos + 1, batch_end, header, row)
             if after < 0:
                 after = _network(buf, pos + 1, batch_end, header, row, kinds, state)
             row["lane"] = lane
             row["sn"] = sn
-        elif number == 0x05:
+        elif number == frame.ID:
             after = _frame_header(buf, pos + 1, batch_end, header, row, kinds, state)
             if after < 0:
                 break
@@ -1063,7 +1080,7 @@ def scan_kernel(data, framing, low_latency, limit, kind_table, rows, words, stat
             sn = state["sn"]
             pos = after
             continue
-        elif number <= 0x07:
+        elif number <= join.ID:
             in_frame = False
             after = _transport(buf, pos + 1, batch_end, header, row, kinds, state)
             row["lane"] = state["lane"]
