@@ -16,6 +16,7 @@ from zenlake.wire.network import is_network
 
 FRAME_HEADER = b"\x25\x01"
 MAX_BYTES = 120  # a longer one has a long payload, which says nothing new
+MAX_BATCH_BYTES = 1000  # the same, of a batch
 
 
 def shape_of(value: Any) -> Any:
@@ -48,6 +49,17 @@ def recorded_shapes() -> list[bytes]:
             if len(data) < len(shortest.get(shape, bytes(MAX_BYTES))):
                 shortest[shape] = data
     return [FRAME_HEADER + data if is_network(data[0]) else data for data in shortest.values()]
+
+
+def recorded_batches() -> list[bytes]:
+    """Every distinct batch that was recorded, those with long payloads aside."""
+    return list(
+        dict.fromkeys(
+            batch.data
+            for batch in plain_batches()
+            if len(batch.data) <= MAX_BATCH_BYTES and not batch.scouting and not batch.low_latency
+        )
+    )
 
 
 def single_byte_changes(data: bytes) -> Iterator[bytes]:
