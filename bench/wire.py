@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 import pyarrow as pa
 
 from bench.figures import Figure, Figures, seconds
-from zenlake.columnar.read import KeyTable, SampleBatcher, record_batches
+from zenlake.columnar.read import SampleBatcher, record_batches
 from zenlake.columnar.write import push_columns
+from zenlake.keytable import KeyTable
 from zenlake.wire.batch import TransportMessage, read_batch, write_batch
 from zenlake.wire.emit import Lane, emit
 from zenlake.wire.encoding import Encoding

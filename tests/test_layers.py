@@ -18,6 +18,7 @@ ORDER = (
     "wire",
     "hlc",
     "keyexpr",
+    "keytable",
     "transport",
     "routing",
     "link",
@@ -32,7 +33,7 @@ ORDER = (
     "lake",
     "cli",
 )
-PURE = {"errors", "wire", "hlc", "keyexpr", "transport", "routing"}
+PURE = {"errors", "wire", "hlc", "keyexpr", "keytable", "transport", "routing"}
 IMPURE = {
     "asyncio",
     "concurrent",

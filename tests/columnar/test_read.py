@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import strategies as s
 from plain import plain_batches
-from zenlake.columnar.read import KeyTable, SampleBatcher, record_batches
+from zenlake.columnar.read import SampleBatcher, record_batches
 from zenlake.columnar.schema import SAMPLE
 from zenlake.errors import DecodeError
+from zenlake.keytable import KeyTable
 from zenlake.wire.batch import read_batch, write_batch
 from zenlake.wire.declare import Declare, DeclareKeyExpr
 from zenlake.wire.delete import Del

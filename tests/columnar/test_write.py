@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import strategies as s
-from zenlake.columnar.read import KeyTable, SampleBatcher, record_batches
+from zenlake.columnar.read import SampleBatcher, record_batches
 from zenlake.columnar.schema import SAMPLE
 from zenlake.columnar.write import push_columns, split_lanes
 from zenlake.errors import EncodeError, InvalidKeyExpr
+from zenlake.keytable import KeyTable
 from zenlake.wire.batch import TransportMessage, read_batch
 from zenlake.wire.cursor import Reader, Writer
 from zenlake.wire.emit import Lane, emit

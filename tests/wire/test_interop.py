@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 import strategies as s
 from rawlink import RawLink
 from reference_node import ReferenceNode
-from zenlake.columnar.read import KeyTable, record_batches
+from zenlake.columnar.read import record_batches
 from zenlake.columnar.write import push_columns
+from zenlake.keytable import KeyTable
 from zenlake.wire import declare as d
 from zenlake.wire.batch import write_batch
 from zenlake.wire.delete import Del

@@ -12,6 +12,7 @@ from zenlake.cli.buffers import BadBytes, Buffer
 from zenlake.cli.messages import key_of
 from zenlake.cli.streams import Batch
 from zenlake.errors import DecodeError
+from zenlake.keytable import KeyTable
 from zenlake.wire.batch import SCOUTING, Located, Message, walk
 from zenlake.wire.declare import Declare, DeclareKeyExpr, UndeclareKeyExpr
 from zenlake.wire.enums import Mapping, Priority
@@ -58,10 +59,23 @@ class Direction:
 
     def _entry(self, batch: Batch, buffer: Buffer, located: Located, fragments: int = 0) -> Entry:
         start, end, message, frame = located
-        self._keys.learn(message)
+        self._learn(message)
         key = key_of(message)
-        text = None if key is None else self._keys.text(key)
+        text = None if key is None else self._keys.text(key) or str(key)
         return Entry(batch, buffer, start, end, message, frame, text, fragments)
+
+    def _learn(self, message: Message) -> None:
+        """Remember which key an id stands for."""
+        if not isinstance(message, Declare):
+            return
+        body = message.body
+        if isinstance(body, DeclareKeyExpr):
+            # Always scope 0 and the full text. A scope, if there is one, stays a number: texts
+            # that build on each other could grow without bound.
+            text = str(WireExpr(body.key.scope, body.key.suffix, Mapping.SENDER))
+            self._keys.declare(Mapping.SENDER, body.id, text)
+        elif isinstance(body, UndeclareKeyExpr):
+            self._keys.undeclare(Mapping.SENDER, body.id)
 
     def _joined(self, batch: Batch, last: Located, pieces: "Pieces") -> Entry:
         data = bytes(pieces.data)
@@ -93,30 +107,6 @@ def read_scouting(datagram: Batch) -> Iterator[Entry]:
         r.finish("datagram")
     except DecodeError as error:
         raise BadBytes(error, buffer) from None
-
-
-class KeyTable:
-    """The key expressions that the sender declared, by id; ids have 16 bits."""
-
-    def __init__(self) -> None:
-        self._texts: dict[int, str] = {}
-
-    def learn(self, message: Message) -> None:
-        if not isinstance(message, Declare):
-            return
-        body = message.body
-        if isinstance(body, DeclareKeyExpr):
-            # Always scope 0 and the full text. A scope, if there is one, stays a number: texts
-            # that build on each other could grow without bound.
-            self._texts[body.id] = str(WireExpr(body.key.scope, body.key.suffix, Mapping.SENDER))
-        elif isinstance(body, UndeclareKeyExpr):
-            self._texts.pop(body.id, None)
-
-    def text(self, key: WireExpr) -> str:
-        """`key` in full, or as `sender#3/suffix` if it builds on what was not declared here."""
-        if key.mapping is Mapping.SENDER and key.scope in self._texts:
-            return self._texts[key.scope] + key.suffix
-        return str(key)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ Knows how rows become columns and how scopes become keys. Does not know where by
 live subscribers, recordings and captures all append here.
 """
 
-import itertools
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -23,8 +22,8 @@ from zenlake.columnar.schema import (
     SOURCE,
     TIMESTAMP,
 )
+from zenlake.keytable import KeyTable
 from zenlake.wire.encoding import CUSTOM_ID, PREDEFINED, SCHEMA_SEPARATOR, Encoding
-from zenlake.wire.enums import Mapping
 from zenlake.wire.framing import Framing
 from zenlake.wire.scan import Rows, Scanner
 
@@ -33,36 +32,7 @@ MAX_BYTES = 16 << 20
 FIRST_BYTES = 64 << 10  # what a column of bytes starts with; it doubles as needed
 FIRST_VALUES = 64
 
-_EXTRA_SHIFT = 17  # above a mapping bit and a 16-bit scope
-_versions = itertools.count(1)
-
-
-class KeyTable:
-    """Which key expression each declared id of one link stands for, in both directions.
-
-    Ids are known by the `mapping` of the messages that use them: SENDER for those that the
-    messages' sender declared.
-    """
-
-    __slots__ = ("_prefixes", "version")
-
-    def __init__(self) -> None:
-        self._prefixes: dict[int, bytes] = {0: b"", 1 << 16: b""}
-        self.version = next(_versions)
-        "Another number whenever an id may mean something else; no two tables have the same."
-
-    def declare(self, mapping: Mapping, scope: int, key: str) -> None:
-        self._prefixes[mapping << 16 | scope] = key.encode()
-        self.version = next(_versions)
-
-    def undeclare(self, mapping: Mapping, scope: int) -> None:
-        if scope:
-            self._prefixes.pop(mapping << 16 | scope, None)
-            self.version = next(_versions)
-
-    def prefix(self, number: int) -> bytes | None:
-        """The text for (mapping << 16 | scope), None if nobody declared it."""
-        return self._prefixes.get(number)
+_EXTRA_SHIFT = 17  # above the mapping bit and the 16-bit scope that KeyTable numbers
 
 
 def _interner(values: int = FIRST_VALUES, size: int = FIRST_BYTES) -> Interner:

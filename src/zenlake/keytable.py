@@ -1,0 +1,55 @@
+"""KeyTable: which key expression each declared id of one link stands for, in both directions.
+
+Knows what was declared and when it changed. Does not know messages or whether a key is valid.
+"""
+
+import itertools
+
+from zenlake.wire.enums import Mapping
+from zenlake.wire.wireexpr import WireExpr
+
+_MAPPING_SHIFT = 16  # a scope has 16 bits
+_versions = itertools.count(1)
+
+
+class KeyTable:
+    """Ids are known by the `mapping` of the messages that use them: SENDER for those that the
+    messages' sender declared. A scope has 16 bits, so a table is bounded.
+
+    >>> table = KeyTable()
+    >>> table.declare(Mapping.SENDER, 3, "robot/7")
+    >>> table.text(WireExpr(3, "/pose", Mapping.SENDER))
+    'robot/7/pose'
+    >>> table.text(WireExpr(4, "/pose", Mapping.SENDER)) is None
+    True
+    """
+
+    __slots__ = ("_prefixes", "version")
+
+    def __init__(self) -> None:
+        self._prefixes: dict[int, bytes] = {number_of(mapping, 0): b"" for mapping in Mapping}
+        self.version = next(_versions)
+        "Another number whenever an id may mean something else; no two tables have the same."
+
+    def declare(self, mapping: Mapping, scope: int, key: str) -> None:
+        self._prefixes[number_of(mapping, scope)] = key.encode()
+        self.version = next(_versions)
+
+    def undeclare(self, mapping: Mapping, scope: int) -> None:
+        if scope:
+            self._prefixes.pop(number_of(mapping, scope), None)
+            self.version = next(_versions)
+
+    def prefix(self, number: int) -> bytes | None:
+        """The UTF-8 text that `number_of(mapping, scope)` stands for; None if undeclared."""
+        return self._prefixes.get(number)
+
+    def text(self, key: WireExpr) -> str | None:
+        """`key` in full, None if its scope is not declared."""
+        prefix = self._prefixes.get(number_of(key.mapping, key.scope))
+        return None if prefix is None else prefix.decode() + key.suffix
+
+
+def number_of(mapping: Mapping, scope: int) -> int:
+    """Mapping and scope as one number, as the scan's rows combine to it."""
+    return mapping << _MAPPING_SHIFT | scope
