@@ -253,3 +253,24 @@ def test_nothing_gives_an_empty_batch() -> None:
     batch = SampleBatcher().finish()
     assert (batch.num_rows, batch.schema) == (0, SAMPLE)
     batch.validate(full=True)
+
+
+def test_rows_of_another_buffer_are_refused() -> None:
+    data = stream(Frame(1, messages=[Push(WireExpr(0, "k"), Put(bytes(100)))]))
+    with pytest.raises(ValueError, match="another, longer buffer"):
+        SampleBatcher().append(scan(data).rows, data[:-1], KEYS)
+
+
+def test_many_long_keys_end_a_batch() -> None:
+    """Texts count too: a batch does not grow without bound by keys alone."""
+    keys = [f"{n}/" + "x" * 10_000 for n in range(30)]
+    data = stream(*(Frame(n, messages=[Push(WireExpr(0, key))]) for n, key in enumerate(keys)))
+    batches = list(record_batches(data, KEYS, batcher=SampleBatcher(1000, 50_000)))
+    assert len(batches) > 1
+    assert [key for batch in batches for key in batch["key"].to_pylist()] == keys
+
+
+@pytest.mark.parametrize(("rows", "size"), [(0, 1), (1, 0), (2**31, 1), (1, 2**31)])
+def test_limits_that_arrow_cannot_hold_are_refused(rows: int, size: int) -> None:
+    with pytest.raises(ValueError, match="a batch holds"):
+        SampleBatcher(rows, size)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -224,3 +225,39 @@ def test_bad_keys_are_refused() -> None:
 def test_a_batch_size_that_holds_no_fragment_is_refused() -> None:
     with pytest.raises(EncodeError, match="batch size"):
         sent(push_columns(numbered(1, 100)), Lane(batch_size=5))
+
+
+BROKEN: list[tuple[str, Any]] = [
+    ("key", np.array([1], np.int32)),
+    ("key", np.array([-1], np.int32)),
+    ("key", np.array([], np.int32)),
+    ("encoding", np.array([7], np.int32)),
+    ("clock", np.array([0], np.int32)),
+    ("source", np.array([0], np.int32)),
+    ("time", np.array([], np.uint64)),
+    ("qos", np.array([], np.uint8)),
+    ("key_flags", np.array([], np.uint8)),
+    ("payload_offsets", np.array([0, 99], np.int64)),
+    ("payload_offsets", np.array([2, 0], np.int64)),
+    ("payload_offsets", np.array([-1, 0], np.int64)),
+    ("payload_offsets", np.array([0], np.int64)),
+    ("attachment_offsets", np.array([0, 1], np.int64)),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BROKEN)
+def test_columns_that_point_outside_are_refused(field: str, value: Any) -> None:
+    columns = push_columns(numbered(1, 3))._replace(**{field: value})
+    with pytest.raises(EncodeError):
+        sent(columns, Lane())
+
+
+@pytest.mark.parametrize("batch_size", [-1, 0, 2, 65_536])
+def test_batch_sizes_that_no_prefix_can_say_are_refused(batch_size: int) -> None:
+    with pytest.raises(EncodeError, match="batch size"):
+        Lane(batch_size=batch_size)
+
+
+def test_a_first_sequence_number_beyond_the_mask_is_refused() -> None:
+    with pytest.raises(EncodeError, match="sequence number"):
+        sent(push_columns(numbered(1, 1)), Lane(sn_mask=0x7F), first_sn=0x80)

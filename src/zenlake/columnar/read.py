@@ -31,6 +31,7 @@ MAX_ROWS = 65_536
 MAX_BYTES = 16 << 20
 FIRST_BYTES = 64 << 10  # what a column of bytes starts with; it doubles as needed
 FIRST_VALUES = 64
+MAX_OFFSET = 0x7FFF_FFFF  # Arrow's binary and string columns have int32 offsets
 
 _EXTRA_SHIFT = 17  # above the mapping bit and the 16-bit scope that KeyTable numbers
 
@@ -87,14 +88,17 @@ def _columns(rows: int, payload: int, attachment: int) -> Columns:
 class SampleBatcher:
     """Collects samples from rows and gives them out as record batches.
 
-    `append` takes what fits into `max_rows` and `max_bytes` (of payloads; a single larger payload
-    is taken all the same); `finish` hands the batch over and starts the next. Bytes are copied:
-    the buffer that the rows point into may be used again after `append`.
+    `append` takes what fits into `max_rows` and `max_bytes` (of payloads, of attachments, of
+    distinct texts, each; a single larger payload is taken all the same); `finish` hands the batch
+    over and starts the next. Bytes are copied: the buffer that the rows point into may be used
+    again after `append`.
     """
 
     def __init__(
         self, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES, *, replies: bool = False
     ) -> None:
+        if not 1 <= max_rows <= MAX_OFFSET or not 1 <= max_bytes <= MAX_OFFSET:
+            raise ValueError(f"a batch holds 1 to {MAX_OFFSET} rows and bytes")
         self.max_rows = max_rows
         self.max_bytes = max_bytes
         self.replies = replies
@@ -134,6 +138,8 @@ class SampleBatcher:
         """
         buf = np.frombuffer(data, np.uint8)
         buf.flags.writeable = False
+        if len(rows) and rows["end"].max() > len(buf):
+            raise ValueError("these rows were scanned from another, longer buffer")
         times = _NO_TIMES if received_at is None else np.atleast_1d(received_at) // 1000
         extra = keys.version << _EXTRA_SHIFT
         while True:
@@ -158,6 +164,8 @@ class SampleBatcher:
         if full == kernel.ROWS_FULL:
             return False
         if full == kernel.TEXTS_FULL:
+            if self._texts.used[1] > self.max_bytes:
+                return False
             self._texts = _enlarged(self._texts)
             return True
         name = "payload" if full == kernel.PAYLOAD_FULL else "attachment"

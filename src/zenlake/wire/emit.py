@@ -21,7 +21,7 @@ from zenlake.wire.enums import Priority
 from zenlake.wire.fragment import Fragment, write_fragment
 from zenlake.wire.frame import FLAG_RELIABLE
 from zenlake.wire.frame import ID as FRAME_ID
-from zenlake.wire.framing import Framing, to_stream
+from zenlake.wire.framing import MAX_BATCH_BYTES, Framing, to_stream
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
 from zenlake.wire.zenohid import ZenohId, write_packed, write_zid
 
@@ -41,6 +41,10 @@ class Lane:
     batch_size: int = 0xFFFF
     "As negotiated: it counts the length prefix of a stream."
     sn_mask: int = DEFAULT_SN_MASK
+
+    def __post_init__(self) -> None:
+        if not Framing.STREAM < self.batch_size <= MAX_BATCH_BYTES:
+            raise EncodeError(f"is {self.batch_size}, outside 3 to {MAX_BATCH_BYTES}", "batch size")
 
     @property
     def max_batch(self) -> int:
@@ -107,6 +111,9 @@ def emit(
     A message that fits no batch goes as fragments, after which one sequence number is skipped, as
     the Rust implementation does.
     """
+    _check(columns)
+    if not 0 <= first_sn <= lane.sn_mask:
+        raise EncodeError(f"is {first_sn}, outside 0 to {lane.sn_mask}", "sequence number")
     frame = _frame_header(lane)
     out = np.empty(max(chunk_bytes, lane.batch_size), np.uint8)
     state = np.zeros(kernel.STATE_SIZE, np.int64)
@@ -124,6 +131,44 @@ def emit(
             state[kernel.ROW] = after + 1
             state[kernel.SN] = sn
             yield Emitted(memoryview(data), 1, sn)
+
+
+def _check(columns: PushColumns) -> None:
+    """The kernel trusts numbers and offsets: here they are held to the tables and the data."""
+    rows = len(columns.kind)
+    for name, codes, entries, least in (
+        ("key", columns.key, columns.keys, 0),
+        ("encoding", columns.encoding, columns.encodings, 0),
+        ("clock", columns.clock, columns.clocks, -1),
+        ("source", columns.source, columns.sources, -1),
+    ):
+        known = len(entries.offsets) - 1
+        if len(codes) != rows or (rows and not least <= codes.min() <= codes.max() < known):
+            raise EncodeError(f"does not name {rows} entries of a table of {known}", name)
+        _check_offsets(f"table of {name}", entries.offsets, entries.data)
+    for name, column in (
+        ("time", columns.time),
+        ("source_eid", columns.source_eid),
+        ("source_sn", columns.source_sn),
+        ("attached", columns.attached),
+        ("qos", columns.qos),
+    ):
+        if len(column) != rows:
+            raise EncodeError(f"has {len(column)} rows, not {rows}", name)
+    if len(columns.key_flags) != len(columns.keys.offsets) - 1:
+        raise EncodeError("has not one entry for each key", "key_flags")
+    for name, offsets, data in (
+        ("payload", columns.payload_offsets, columns.payload),
+        ("attachment", columns.attachment_offsets, columns.attachment),
+    ):
+        if len(offsets) != rows + 1:
+            raise EncodeError(f"has {len(offsets)} offsets, not {rows + 1}", name)
+        _check_offsets(name, offsets, data)
+
+
+def _check_offsets(name: str, offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> None:
+    if offsets[0] < 0 or offsets[-1] > len(data) or (offsets[1:] < offsets[:-1]).any():
+        raise EncodeError("has offsets outside its data", name)
 
 
 def _frame_header(lane: Lane) -> npt.NDArray[np.uint8]:
