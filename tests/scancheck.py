@@ -13,6 +13,7 @@ from zenlake.wire.err import Err
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, split
+from zenlake.wire.network import is_network
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.query import Query
@@ -22,6 +23,7 @@ from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
 from zenlake.wire.scan import Scanner
 from zenlake.wire.scan_kernel import (
+    DEFAULT_LANE,
     FLAG_DROP,
     FLAG_FIRST,
     FLAG_MORE,
@@ -31,6 +33,13 @@ from zenlake.wire.scan_kernel import (
 )
 
 NAMES = ROW.names or ()
+FOUND = [name.removesuffix("_len") for name in NAMES if name.endswith("_len")]
+# A row that says nothing, apart from where its message stands.
+ABSENT: dict[str, Any] = {f"@{name}": None for name in FOUND} | {
+    name: 0
+    for name in NAMES
+    if name not in {*FOUND, *(f"{name}_len" for name in FOUND), "kind", "start", "end", "batch"}
+}
 IDS = ("clock", "source", "responder")
 Found = tuple[list[tuple[int, Located]], DecodeError | None]
 
@@ -88,6 +97,9 @@ def assert_row(data: bytes, row: dict[str, int], number: int, located: Located) 
         if name.startswith("@"):  # bytes, found through an offset and a length
             at, length = row[name[1:]], row[f"{name[1:]}_len"]
             got[name] = data[at : at + length] if at else None
+            assert at or not length
+            if name == "@parameters":
+                got[name] = got[name] or None  # said to be there, and empty
             if name[1:] in IDS and at:
                 got[name] = got[name].rstrip(b"\0")  # superfluous zeros are tolerated
     assert got == want
@@ -95,12 +107,16 @@ def assert_row(data: bytes, row: dict[str, int], number: int, located: Located) 
 
 
 def expected(located: Located, data: bytes) -> dict[str, Any]:
-    """What the row of a message says, from the message."""
+    """What the row of a message says, from the message: for data, every column."""
     message, holder = located.message, located.frame
     row: dict[str, Any] = {"kind": data[located.start] & ID_MASK}
+    if isinstance(message, Push | Request | Response | ResponseFinal):
+        row |= ABSENT
     if holder is not None:
         row["lane"] = holder.priority | (LANE_RELIABLE if holder.reliable else 0)
         row["sn"] = holder.sn
+    elif is_network(data[located.start]):
+        row |= {"lane": DEFAULT_LANE, "sn": 0}
     if isinstance(message, Fragment):
         row["lane"] = message.priority | (LANE_RELIABLE if message.reliable else 0)
         row["sn"] = message.sn
@@ -172,8 +188,7 @@ def of_query(query: Query) -> dict[str, Any]:
         row["@payload"] = query.body.payload
         row["encoding"] = query.body.encoding.id
         row["@schema"] = query.body.encoding.schema
-    if query.parameters:
-        row["@parameters"] = query.parameters.encode()
+    row["@parameters"] = query.parameters.encode() or None
     return row
 
 
@@ -186,13 +201,13 @@ def of_err(err: Err) -> dict[str, Any]:
 
 def of_source(source: SourceInfo | None) -> dict[str, Any]:
     if source is None:
-        return {"source": 0, "source_len": 0}
+        return {"@source": None}
     return of_entity("source", source.id) | {"source_sn": source.sn}
 
 
 def of_entity(name: str, entity: EntityGlobalId | None) -> dict[str, Any]:
     if entity is None:
-        return {name: 0, f"{name}_len": 0}
+        return {f"@{name}": None}
     return {f"{name}_eid": entity.eid} | of_id(name, entity.zid.raw)
 
 

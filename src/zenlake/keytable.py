@@ -18,22 +18,32 @@ class KeyTable:
 
     >>> table = KeyTable()
     >>> table.declare(Mapping.SENDER, 3, "robot/7")
+    True
     >>> table.text(WireExpr(3, "/pose", Mapping.SENDER))
     'robot/7/pose'
     >>> table.text(WireExpr(4, "/pose", Mapping.SENDER)) is None
     True
     """
 
-    __slots__ = ("_prefixes", "version")
+    __slots__ = ("_prefixes", "longest", "version")
 
     def __init__(self) -> None:
         self._prefixes: dict[int, bytes] = {number_of(mapping, 0): b"" for mapping in Mapping}
         self.version = next(_versions)
         "Another number whenever an id may mean something else; no two tables have the same."
+        self.longest = 0
+        "No prefix was ever longer, in bytes."
 
-    def declare(self, mapping: Mapping, scope: int, key: str) -> None:
-        self._prefixes[number_of(mapping, scope)] = key.encode()
+    def declare(self, mapping: Mapping, scope: int, key: str) -> bool:
+        """False, and nothing changes, for scope 0 (which means no prefix) and for an id that
+        stands for another key already: both are a peer's mistakes."""
+        number, prefix = number_of(mapping, scope), key.encode()
+        if self._prefixes.get(number, prefix) != prefix or not scope:
+            return False
+        self._prefixes[number] = prefix
+        self.longest = max(self.longest, len(prefix))
         self.version = next(_versions)
+        return True
 
     def undeclare(self, mapping: Mapping, scope: int) -> None:
         if scope:

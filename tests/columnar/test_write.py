@@ -206,6 +206,8 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"key": ["k"], "encoding": ["unknown(70000)"]}, "column 'encoding'", "70000"),
     ({"key": ["k"], "timestamp": [{"time": 1, "id": "XY"}]}, "column 'timestamp'", "XY"),
     ({"key": ["k"], "timestamp": [{"time": 1, "id": None}]}, "column 'timestamp'", "null id"),
+    ({"key": ["k"], "timestamp": [5]}, "column 'timestamp'", "not a struct"),
+    ({"key": ["k"], "source": [{"id": "a"}]}, "column 'source'", "'entity'"),
 ]
 
 
@@ -261,3 +263,30 @@ def test_batch_sizes_that_no_prefix_can_say_are_refused(batch_size: int) -> None
 def test_a_first_sequence_number_beyond_the_mask_is_refused() -> None:
     with pytest.raises(EncodeError, match="sequence number"):
         sent(push_columns(numbered(1, 1)), Lane(sn_mask=0x7F), first_sn=0x80)
+
+
+def test_bytes_under_a_null_are_not_sent() -> None:
+    bits, offsets = pa.py_buffer(b"\2"), pa.py_buffer(np.array([0, 3, 6], np.int32))
+    payload = pa.Array.from_buffers(pa.binary(), 2, [bits, offsets, pa.py_buffer(b"secret")])
+    rows = pa.RecordBatch.from_arrays([pa.array(["k", "k"]), payload], ["key", "payload"])
+    got = [push.body.payload for push in pushes(sent(push_columns(rows), Lane()))]  # type: ignore[union-attr]
+    assert got == [b"", b"ret"]
+
+
+def test_what_a_dictionary_holds_but_no_row_names_does_not_matter() -> None:
+    keys = pa.DictionaryArray.from_arrays(pa.array([0, 0]), pa.array(["k", "//", None]))
+    rows = pa.RecordBatch.from_arrays([keys], ["key"])
+    assert [push.key.suffix for push in pushes(sent(push_columns(rows), Lane()))] == ["k", "k"]
+
+
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    rows = pa.RecordBatch.from_arrays([pa.array(["k"])] * 2, ["key", "key"])
+    with pytest.raises(EncodeError, match="more than once"):
+        push_columns(rows)
+
+
+@pytest.mark.parametrize("text", ["unknown(abc)", "unknown(5)", "unknown(999999)"])
+def test_encodings_that_only_look_like_numbers_stay_texts(text: str) -> None:
+    rows = pa.RecordBatch.from_pydict({"key": ["k"], "encoding": [text]})
+    (push,) = pushes(sent(push_columns(rows), Lane()))
+    assert str(push.body.encoding) == text  # type: ignore[union-attr]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from golden.vectors import load_all
+from golden.vectors import HANDSHAKE_BATCHES, load_all
 from zenlake.errors import DecodeError, EncodeError, Reason
 from zenlake.wire.batch import read_batch, walk
 from zenlake.wire.cursor import Reader
@@ -53,13 +53,25 @@ def test_any_split_of_a_stream_gives_the_same_batches(
 
 
 def test_recorded_streams_byte_by_byte() -> None:
+    """All of them, low latency after its handshake too; those with long payloads in tens."""
+    streams = 0
     for vector in load_all():
-        if vector.framing != "stream16":
+        if vector.framing == "datagram":
             continue
         for sender in vector.senders():
-            stream = vector.stream(sender)
-            if len(stream) < 5000:
-                assert fed_in_pieces(stream, Framing.STREAM, [1] * len(stream)) == vector.of(sender)
+            batches, stream = vector.of(sender), vector.stream(sender)
+            parts = [(stream, Framing.STREAM, batches)]
+            if vector.framing == "stream32":
+                handshake = to_stream(batches[:HANDSHAKE_BATCHES], Framing.STREAM)
+                parts = [
+                    (handshake, Framing.STREAM, batches[:HANDSHAKE_BATCHES]),
+                    (stream[len(handshake) :], Framing.LOW_LATENCY, batches[HANDSHAKE_BATCHES:]),
+                ]
+            for data, framing, want in parts:
+                step = 1 if len(data) < 20_000 else 10
+                assert fed_in_pieces(data, framing, [step] * (len(data) // step + 1)) == want
+            streams += 1
+    assert streams > 100
 
 
 def test_a_datagram_is_one_batch() -> None:

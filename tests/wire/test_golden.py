@@ -88,10 +88,10 @@ def test_truncated_at_every_offset(vector: str) -> None:
             continue
         whole = walked(batch, data)
         ends = {0, *(located.end for located in whole)}
-        fragmented = bool(whole) and isinstance(whole[-1].message, Fragment)
         # The messages that end before the cut are not read again for each cut: they are the same
         # bytes. Reading starts at the message that the cut is in (or at its FRAME).
         for located in whole:
+            fragmented = isinstance(located.message, Fragment)
             for cut in range(located.start, located.end):
                 r = Reader(data, located.start, cut)
                 low_latency = batch.low_latency or located.frame is not None

@@ -23,10 +23,12 @@ from zenlake.wire.encoding import Encoding
 from zenlake.wire.entity import EntityGlobalId
 from zenlake.wire.enums import Consolidation, InterestMode, InterestOptions, Mapping, WhatAmI
 from zenlake.wire.extensions import QueryableInfo, Unknown
+from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.init import Init
 from zenlake.wire.interest import Interest
 from zenlake.wire.join import Join
+from zenlake.wire.keepalive import KeepAlive
 from zenlake.wire.linkstate import LinkState, read_link_states, write_link_states
 from zenlake.wire.network import NETWORK
 from zenlake.wire.oam import NetworkOam
@@ -265,6 +267,12 @@ UNWRITABLE: list[tuple[object, str]] = [
     (Push(KEY, ts_stack=TimestampStack(0)), "ts_stack"),
     (Push(KEY, extensions=(Unknown(0x09, None),) * 33), "extensions"),
     (Push(KEY, Query()), "body"),  # type: ignore[arg-type]
+    (Push(KEY, extensions=(Unknown(0x2E, None),)), "extension"),
+    (Push(KEY, extensions=(Unknown(0x4E, 5),)), "extension"),
+    (Push(KEY, extensions=(Unknown(0x0E, b"abc"),)), "extension"),
+    (Push(KEY, extensions=(Unknown(0x1E, None),)), "extension"),
+    (Push(KEY, extensions=(Unknown(0x6E, 1),)), "extension"),
+    (Request(1, KEY, target=7), "target"),  # type: ignore[arg-type]
     (Request(2**32, KEY), "request id"),
     (Request(1, KEY, budget=0), "budget"),
     (Response(1, KEY, responder=EntityGlobalId(ZID, -1)), "responder"),
@@ -292,6 +300,8 @@ UNWRITABLE_TRANSPORT: list[tuple[Any, str]] = [
     (Init(ZID, WhatAmI.PEER, batch_size=70000), "batch size"),
     (Init(ZID, WhatAmI.PEER, resolution=16), "resolution"),
     (Init(ZID, WhatAmI.PEER, region_name="x" * 33), "region_name"),
+    (Init(ZID, WhatAmI.PEER, region_name="a\ud800b"), "region_name"),
+    (Frame(1, priority=9), "priority"),  # type: ignore[arg-type]
     (Join(ZID, WhatAmI.PEER, 1000, lane_sns=((1, 1),)), "lane_sns"),
 ]
 
@@ -301,6 +311,12 @@ def test_transport_messages_out_of_range_are_refused(message: Any, field: str) -
     with pytest.raises(EncodeError) as caught:
         write_batch([message])
     assert caught.value.field == field
+
+
+def test_nothing_can_follow_a_fragment_in_its_batch() -> None:
+    assert write_batch([KeepAlive(), Fragment(1, b"abc")])
+    with pytest.raises(EncodeError, match="nothing can follow"):
+        write_batch([Fragment(1, b"abc"), KeepAlive()])
 
 
 def test_scouting_out_of_range_is_refused() -> None:

@@ -163,3 +163,17 @@ def test_many_more_rows_than_a_chunk_holds() -> None:
     assert len(found.rows) == 20_000
     assert found.rows["sn"].tolist() == [n for n in range(40) for _ in range(500)]
     assert found.rows["batch"].tolist() == found.rows["sn"].tolist()
+
+
+def test_bare_messages_have_no_lane_of_others() -> None:
+    """Whatever stood before them, and wherever the scan stopped in between."""
+    oam, frame, push = bytes.fromhex("80013101"), b"\x05\x07", bytes.fromhex("7d00036162630100")
+    data = to_stream([oam, push, frame, push, b"\4", push], Framing.LOW_LATENCY)
+    for capacity in (1, 2, 3, 100):
+        scanner = Scanner(capacity)
+        assert_scan_equals_objects(data, Framing.LOW_LATENCY, scanner=scanner)
+
+
+def test_a_scanner_without_room_is_refused() -> None:
+    with pytest.raises(ValueError, match="one row at least"):
+        Scanner(0)

@@ -22,6 +22,8 @@ from zenlake.wire.init import Init
 from zenlake.wire.network import NETWORK
 from zenlake.wire.wireexpr import WireExpr
 
+HIGHEST_SNS = (0x7F, 0x3FFF, 0x0FFF_FFFF, 0xFFFF_FFFF)  # by resolution; 0 comes after them
+
 
 class Entry(NamedTuple):
     """One message, and where it was found."""
@@ -135,7 +137,7 @@ class Fragments:
         if fragment.first or pieces is None:
             begins = fragment.first or self.from_start
             pieces = self._lanes[lane] = Pieces(fragment.sn, incomplete=not begins)
-        elif fragment.sn not in (pieces.sn + 1, 0):  # 0 comes after the highest
+        elif fragment.sn != pieces.sn + 1 and (fragment.sn or pieces.sn not in HIGHEST_SNS):
             pieces.incomplete = True
         pieces.sn = fragment.sn
         pieces.count += 1

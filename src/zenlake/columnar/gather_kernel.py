@@ -10,13 +10,16 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from zenlake.wire import delete, push, put, qos, response
 from zenlake.wire.memory_kernel import copy64, copy_bytes, load8, load64, place_of
+from zenlake.wire.scan_kernel import LANE_RELIABLE
 
-_PUSH, _RESPONSE = 0x1D, 0x1B
-_PUT, _DEL = 0x01, 0x02
+_PUSH, _RESPONSE = push.ID, response.ID
+_PUT, _DEL = put.ID, delete.ID
 _HALF, _FOLD, _LOW_HALF = np.uint64(32), np.uint64(29), np.uint64(0xFFFF_FFFF)
 _FACTOR_1, _FACTOR_2 = np.uint64(0x9E37_79B1), np.uint64(0x85EB_CA77)
-_BLOCK, _EXPRESS, _BLOCK_FIRST, _RELIABLE = 0x08, 0x10, 0x20, 0x08
+_BLOCK, _EXPRESS, _BLOCK_FIRST = qos.BLOCK, qos.EXPRESS, qos.BLOCK_FIRST
+_RELIABLE = LANE_RELIABLE
 
 
 class Interner(NamedTuple):
@@ -92,11 +95,14 @@ def rehash(table):
 
 
 @njit(cache=True, nogil=True)
-def append_kernel(rows, first, replies, data, received_at, key_extra, seed, out, texts):
+def append_kernel(
+    rows, first, replies, data, received_at, key_extra, seed, text_limit, text_bytes, out, texts
+):
     """Append the samples among rows[first:]; (next row, what was full).
 
     `key_extra` tells the keys of one table of declared ids from those of another; `seed` makes
-    hashes that nobody outside can foresee, so that no traffic can make them collide.
+    hashes that nobody outside can foresee, so that no traffic can make them collide. There are to
+    be at most `text_limit` texts, of `text_bytes` bytes.
     """
     # Every use of a tuple's field counts a reference up and down; a local variable does not.
     out_key = out.key
@@ -121,6 +127,7 @@ def append_kernel(rows, first, replies, data, received_at, key_extra, seed, out,
     attachment_room = len(out.attachment)
     slots, offsets, text_values, extras, hashes, used = texts
     values = place_of(text_values)
+    text_room = min(len(text_values), text_bytes)
     buf = place_of(data)
     mask = np.uint64(len(slots) - 1)
     codes = np.full(4, -1, np.int64)  # of the row before, and then of this one
@@ -199,7 +206,7 @@ def append_kernel(rows, first, replies, data, received_at, key_extra, seed, out,
                 elif hashed:  # an empty slot: the text is new
                     code = used[0]
                     at = used[1]
-                    if 2 * (code + 1) > len(slots) or at + length > len(text_values):
+                    if code >= text_limit or 2 * (code + 1) > len(slots) or at + length > text_room:
                         full = TEXTS_FULL
                         break
                     copy_bytes(values, at, buf, start, length)
@@ -240,11 +247,11 @@ def append_kernel(rows, first, replies, data, received_at, key_extra, seed, out,
             out_source_sn[count] = row["source_sn"]
         if body != _PUT:
             out_kind[count] = 1
-        qos = np.int64(row["qos"])
-        out_priority[count] = qos & 0x07
-        if qos & (_BLOCK | _BLOCK_FIRST | _EXPRESS):
-            out_congestion[count] = 1 if qos & _BLOCK else 2 if qos & _BLOCK_FIRST else 0
-            out_express[count] = 1 if qos & _EXPRESS else 0
+        bits = np.int64(row["qos"])
+        out_priority[count] = bits & 0x07
+        if bits & (_BLOCK | _BLOCK_FIRST | _EXPRESS):
+            out_congestion[count] = 1 if bits & _BLOCK else 2 if bits & _BLOCK_FIRST else 0
+            out_express[count] = 1 if bits & _EXPRESS else 0
         if row["lane"] & _RELIABLE:
             out_reliable[count] = 1
         batch = np.int64(row["batch"])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zenlake.columnar import gather_kernel as kernel
 from zenlake.columnar.gather_kernel import Columns, Interner
@@ -22,6 +23,7 @@ from zenlake.columnar.schema import (
     SOURCE,
     TIMESTAMP,
 )
+from zenlake.keyexpr import is_canonical
 from zenlake.keytable import KeyTable
 from zenlake.wire.encoding import CUSTOM_ID, PREDEFINED, SCHEMA_SEPARATOR, Encoding
 from zenlake.wire.framing import Framing
@@ -31,7 +33,9 @@ MAX_ROWS = 65_536
 MAX_BYTES = 16 << 20
 FIRST_BYTES = 64 << 10  # what a column of bytes starts with; it doubles as needed
 FIRST_VALUES = 64
-MAX_OFFSET = 0x7FFF_FFFF  # Arrow's binary and string columns have int32 offsets
+LIMIT = 1 << 30  # Arrow's offsets have 31 bits; half is left for what may come on top
+MAX_TEXT_BYTES = 0xFFFF  # of one suffix, the longest text of a sample
+FEWEST_NEW_TEXTS = 64  # taken at once, however long their prefixes
 
 _EXTRA_SHIFT = 17  # above the mapping bit and the 16-bit scope that KeyTable numbers
 
@@ -97,15 +101,18 @@ class SampleBatcher:
     def __init__(
         self, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES, *, replies: bool = False
     ) -> None:
-        if not 1 <= max_rows <= MAX_OFFSET or not 1 <= max_bytes <= MAX_OFFSET:
-            raise ValueError(f"a batch holds 1 to {MAX_OFFSET} rows and bytes")
+        if not 1 <= max_rows <= LIMIT or not 1 <= max_bytes <= LIMIT:
+            raise ValueError(f"a batch holds 1 to {LIMIT} rows and bytes")
         self.max_rows = max_rows
         self.max_bytes = max_bytes
         self.replies = replies
         "Whether replies to queries are samples too."
         self.unresolved = 0
         "Samples left out because nobody declared the id in their key."
+        self.invalid = 0
+        "Samples left out because their key is no key expression."
         self._seed = np.uint64(secrets.randbits(64))
+        self._text_bytes = max(max_bytes, 3 * MAX_TEXT_BYTES)  # one sample's always fit
         self._nothing: dict[pa.DataType, pa.Array] = {}
         "For each type, as many nulls as a batch may have: most samples lack most things."
         self._expected_bytes = FIRST_BYTES
@@ -118,6 +125,8 @@ class SampleBatcher:
         self._texts = _interner()
         self._prefixes: list[bytes] = []
         self._prefix_of: list[npt.NDArray[np.int32]] = []
+        self._key_bytes = 0
+        "Of the prefixes of all distinct keys: what they take once spelled in full."
         self._named = 0
 
     def __len__(self) -> int:
@@ -141,6 +150,8 @@ class SampleBatcher:
         if len(rows) and rows["end"].max() > len(buf):
             raise ValueError("these rows were scanned from another, longer buffer")
         times = _NO_TIMES if received_at is None else np.atleast_1d(received_at) // 1000
+        if len(times) != 1 and len(rows) and rows["batch"].max() >= len(times):
+            raise ValueError(f"{len(times)} times are not one for each batch")
         extra = keys.version << _EXTRA_SHIFT
         while True:
             first, full = kernel.append_kernel(
@@ -151,22 +162,32 @@ class SampleBatcher:
                 times,
                 extra,
                 self._seed,
+                self._text_limit(keys),
+                self._text_bytes,
                 self._columns,
                 self._texts,
             )
+            self._name_new_keys(keys)
             if full == kernel.NOTHING_FULL or not self._make_room(full, rows, first):
                 break
-        self._name_new_keys(keys)
         return first
+
+    def _text_limit(self, keys: KeyTable) -> int:
+        """How many texts there may be before it is looked again how long the keys in full are: a
+        short suffix may follow a prefix of 64 KiB, and that a thousand times."""
+        room = (self.max_bytes - self._key_bytes) // (keys.longest + 1)
+        return int(self._texts.used[0]) + max(room, FEWEST_NEW_TEXTS)
 
     def _make_room(self, full: int, rows: Rows, number: int) -> bool:
         """Enlarge what was full; False if the batch may not grow any more."""
         if full == kernel.ROWS_FULL:
             return False
         if full == kernel.TEXTS_FULL:
-            if self._texts.used[1] > self.max_bytes:
+            used = int(self._texts.used[1]) + MAX_TEXT_BYTES
+            if len(self) and (self._key_bytes > self.max_bytes or used > self._text_bytes):
                 return False
-            self._texts = _enlarged(self._texts)
+            if used > len(self._texts.values) or _is_crowded(self._texts):
+                self._texts = _enlarged(self._texts)
             return True
         name = "payload" if full == kernel.PAYLOAD_FULL else "attachment"
         used = int(self._columns.used[full - kernel.PAYLOAD_FULL + 1])
@@ -199,20 +220,23 @@ class SampleBatcher:
             if prefix is not None:
                 self._prefixes.append(prefix)
         self._prefix_of.append(places[inverse])
+        lengths = np.array([len(keys.prefix(number) or b"") for number in distinct.tolist()])
+        self._key_bytes += int(lengths[inverse].sum())
         self._named = count
 
     def finish(self) -> pa.RecordBatch:
         """The batch so far, possibly empty; the next starts."""
-        batch = self._build()
-        self._expected_bytes = max(FIRST_BYTES, int(self._columns.used[1]))
-        self._start()
-        return batch
+        try:
+            return self._build()
+        finally:
+            self._expected_bytes = max(FIRST_BYTES, int(self._columns.used[1]))
+            self._start()
 
     def _build(self) -> pa.RecordBatch:
         c, n = self._columns, len(self)
         what = self._texts.extras[: int(self._texts.used[0])] >> kernel.WHAT_SHIFT
         texts = {number: np.flatnonzero(what == number) for number in range(4)}
-        keys, known = self._keys(c.key[:n], texts[kernel.KEY_TEXT])
+        keys, good = self._keys(c.key[:n], texts[kernel.KEY_TEXT])
         encodings, schemas = self._encodings(c.encoding[:n], texts[kernel.ENCODING_TEXT])
         arrays = [
             keys,
@@ -236,23 +260,18 @@ class SampleBatcher:
             _times(c.received_at[:n]),
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=SAMPLE)
-        if known is None:
-            return batch
-        self.unresolved += int(n - known.sum())
-        return batch.filter(pa.array(known))
+        return batch if good is None else batch.filter(pa.array(good))
 
     def _keys(
         self, codes: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]
     ) -> tuple[pa.DictionaryArray, npt.NDArray[np.bool_] | None]:
-        """The column, and which rows have a key; None if all do."""
+        """The column, and which rows have a good key; None if all do. The others are counted."""
         texts = self._texts
         count = int(texts.used[0])
         prefix_of = np.concatenate([*self._prefix_of, np.empty(0, np.int32)])
         prefixes = [*self._prefixes, b""]  # the last stands in for what nobody declared
-        known = None
-        if (prefix_of < 0).any():
-            known = (prefix_of >= 0)[codes]
-            prefix_of = np.where(prefix_of < 0, len(self._prefixes), prefix_of)
+        unknown = prefix_of < 0
+        prefix_of = np.where(unknown, len(self._prefixes), prefix_of)
         prefix_offsets = np.zeros(len(prefixes) + 1, np.int64)
         np.cumsum([len(prefix) for prefix in prefixes], out=prefix_offsets[1:])
         size = int(np.diff(prefix_offsets)[prefix_of].sum()) + int(texts.used[1])
@@ -273,7 +292,12 @@ class SampleBatcher:
         distinct = spelled.take(pa.array(numbers)).cast(pa.string()).dictionary_encode()
         places = np.zeros(count, np.int32)
         places[numbers] = distinct.indices.to_numpy(zero_copy_only=False)
-        return _dictionary(places[codes], distinct.dictionary), known
+        bad = _bad_keys(distinct.dictionary)[places] & ~unknown if count else unknown
+        self.unresolved += int(unknown[codes].sum()) if unknown.any() else 0
+        self.invalid += int(bad[codes].sum()) if bad.any() else 0
+        good = ~(unknown | bad)
+        column = _dictionary(places[codes], distinct.dictionary)
+        return column, None if good.all() else good[codes]
 
     def _encodings(
         self, codes: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]
@@ -337,6 +361,23 @@ class SampleBatcher:
     def _text(self, number: int) -> bytes:
         start, end = self._texts.offsets[number : number + 2].tolist()
         return self._texts.values[start:end].tobytes()
+
+
+def _is_crowded(table: Interner) -> bool:
+    return 2 * (int(table.used[0]) + 1) > len(table.slots)
+
+
+# What may make a key other than a plain one; nearly no key has any of it.
+_SUSPECT = r"^$|^/|/$|//|[*$#?]"
+
+
+def _bad_keys(keys: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which of some texts are no key expressions in canonical form."""
+    suspect = pc.match_substring_regex(keys, _SUSPECT).to_numpy(zero_copy_only=False).copy()
+    for number in np.flatnonzero(suspect).tolist():
+        suspect[number] = not is_canonical(keys[number].as_py())
+    bad: npt.NDArray[np.bool_] = suspect
+    return bad
 
 
 class _Numbering(dict[str, int]):

@@ -1,9 +1,11 @@
 """From record batches to what wire/emit.py sends.
 
-Knows the schema SAMPLE and how much of it may be missing: `key` is enough for deletes, `key` and
-`payload` for puts. Python runs for each distinct key, encoding and id, never for each sample.
+Knows the schema SAMPLE and how much of it may be missing: all but `key`. Without `kind` a row is a
+put, without `payload` an empty one. Python runs for each distinct key, encoding and id, never for
+each sample.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +26,7 @@ from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import ZenohId
 
 _CONGESTION_BITS = dict(zip(CONGESTION_CONTROLS, (0, qos.BLOCK, qos.BLOCK_FIRST), strict=True))
+_UNNAMED = re.compile(r"unknown\((\d{1,5})\)")  # how Encoding prints an id without a name
 _KIND_IDS = dict(zip(KINDS, (1, 2), strict=True))
 
 
@@ -59,9 +62,13 @@ def push_columns(
     key_codes, key_texts = _repeating(batch, "key")
     if (key_codes < 0).any():
         raise EncodeError("has a null: a sample needs a key", "column 'key'")
-    for text in key_texts:
-        validate(text)
-    keys, key_flags = key_table([key_of(text) for text in key_texts])
+    used = np.zeros(len(key_texts), np.bool_)
+    used[key_codes] = True  # a dictionary may hold more than the rows name
+    for number in np.flatnonzero(used).tolist():
+        validate(key_texts[number])
+    keys, key_flags = key_table(
+        [key_of(text) if use else WireExpr() for text, use in zip(key_texts, used, strict=True)]
+    )
     encoding_codes, encodings = _encodings(batch)
     time, clock_codes, clock_ids = _timestamps(batch)
     source_codes, source_ids, eid, sn = _sources(batch)
@@ -92,9 +99,12 @@ def push_columns(
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
     """The column, or None if it is missing or null throughout."""
-    if name not in batch.schema.names:
+    places = batch.schema.get_all_field_indices(name)
+    if not places:
         return None
-    column = batch.column(name)
+    if len(places) > 1:
+        raise EncodeError("is there more than once", f"column {name!r}")
+    column = batch.column(places[0])
     return None if column.null_count == len(column) and len(column) else column
 
 
@@ -125,7 +135,7 @@ def _repeating(batch: pa.RecordBatch, name: str) -> tuple[npt.NDArray[np.int32],
 
 
 def _coded(column: pa.Array, name: str) -> tuple[npt.NDArray[np.int32], list[str]]:
-    if not pa.types.is_dictionary(column.type):
+    if not pa.types.is_dictionary(column.type) or column.dictionary.null_count:
         column = _cast(column, pa.string(), name).dictionary_encode()
     indices = column.indices.cast(pa.int32())
     codes = (indices.fill_null(-1) if indices.null_count else indices).to_numpy(
@@ -183,9 +193,10 @@ def _encoding(kind: str | None, schema: str | None) -> Encoding:
     try:
         if kind is None or kind in IDS:
             return Encoding(IDS[kind] if kind else 0, None if schema is None else schema.encode())
+        unnamed = _UNNAMED.fullmatch(kind)
+        if unnamed and int(unnamed[1]) not in (CUSTOM_ID, *range(len(IDS))):
+            return Encoding(int(unnamed[1]), None if schema is None else schema.encode())
         text = kind if schema is None else f"{kind}{SCHEMA_SEPARATOR}{schema}"
-        if kind.startswith("unknown(") and kind.endswith(")"):
-            return Encoding(int(kind[8:-1]), None if schema is None else schema.encode())
         return Encoding(CUSTOM_ID, text.encode() or None)
     except ValueError as error:
         raise EncodeError(
@@ -212,6 +223,12 @@ def _ids(
     return np.where(valid, places[codes], np.int32(-1)), ids
 
 
+def _part(column: pa.Array, field: str, name: str) -> pa.Array:
+    if not pa.types.is_struct(column.type) or column.type.get_field_index(field) < 0:
+        raise EncodeError(f"is {column.type}, not a struct with {field!r}", f"column {name!r}")
+    return pc.struct_field(column, field)
+
+
 def _timestamps(
     batch: pa.RecordBatch,
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32], list[ZenohId]]:
@@ -220,8 +237,8 @@ def _timestamps(
     if column is None:
         return np.zeros(n, np.uint64), np.full(n, -1, np.int32), []
     valid = column.is_valid().to_numpy(zero_copy_only=False)
-    codes, ids = _ids(pc.struct_field(column, "id"), valid, "timestamp")
-    time = _cast(pc.struct_field(column, "time"), pa.uint64(), "timestamp")
+    codes, ids = _ids(_part(column, "id", "timestamp"), valid, "timestamp")
+    time = _cast(_part(column, "time", "timestamp"), pa.uint64(), "timestamp")
     return time.fill_null(0).to_numpy(zero_copy_only=False), codes, ids
 
 
@@ -233,9 +250,9 @@ def _sources(
     if column is None:
         return np.full(n, -1, np.int32), [], np.zeros(n, np.uint32), np.zeros(n, np.uint32)
     valid = column.is_valid().to_numpy(zero_copy_only=False)
-    codes, ids = _ids(pc.struct_field(column, "id"), valid, "source")
+    codes, ids = _ids(_part(column, "id", "source"), valid, "source")
     eid, sn = (
-        _cast(pc.struct_field(column, field), pa.uint32(), "source")
+        _cast(_part(column, field, "source"), pa.uint32(), "source")
         .fill_null(0)
         .to_numpy(zero_copy_only=False)
         for field in ("entity", "sn")
@@ -251,9 +268,11 @@ def _bytes(
     n = batch.num_rows
     if column is None:
         return np.zeros(n + 1, np.int64), np.zeros(0, np.uint8), np.zeros(n, np.uint8)
-    column = _cast(column, pa.large_binary(), name)
-    _, offsets, data = column.buffers()
     valid = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
+    column = _cast(column, pa.large_binary(), name)
+    if column.null_count:
+        column = column.fill_null(b"")  # there may be bytes under a null, which are not to be sent
+    _, offsets, data = column.buffers()
     return (
         np.frombuffer(offsets, np.int64)[column.offset : column.offset + n + 1].copy(),
         np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8),

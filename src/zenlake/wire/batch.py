@@ -7,7 +7,7 @@ out of a stream stands in framing.py.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from zenlake.errors import DecodeError
+from zenlake.errors import DecodeError, EncodeError
 from zenlake.wire import close, fragment, frame, hello, init, join, keepalive, oam, scout
 from zenlake.wire import open as open_
 from zenlake.wire.close import Close
@@ -111,6 +111,9 @@ def _fill_frame(r: Reader, holder: Frame) -> None:
 
 def write_batch(messages: list[TransportMessage]) -> bytes:
     w = Writer()
+    for message in messages[:-1]:
+        if isinstance(message, Fragment):
+            raise EncodeError("takes the rest of its batch: nothing can follow it", "FRAGMENT")
     for message in messages:
         TRANSPORT.write(w, message)
     return bytes(w.out)

@@ -161,8 +161,11 @@ class Writer:
         self.out += data
 
     def text(self, field: str, text: str, bound: int = U32) -> None:
-        try:
-            raw = text.encode()
-        except UnicodeEncodeError:
-            raise EncodeError("has a lone surrogate, which UTF-8 cannot carry", field) from None
-        self.block(field, raw, bound)
+        self.block(field, utf8(text, field), bound)
+
+
+def utf8(text: str, field: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise EncodeError("has a lone surrogate, which UTF-8 cannot carry", field) from None

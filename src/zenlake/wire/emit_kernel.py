@@ -10,12 +10,16 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from zenlake.wire import delete, push, put, qos
+from zenlake.wire.extensions import FLAG_EXTENSIONS, QOS, SOURCE_INFO
 from zenlake.wire.memory_kernel import copy_bytes, place_of, store8
 
-_PUSH, _PUT, _DEL = 0x1D, 0x01, 0x02
-_TIMESTAMP, _ENCODING, _MORE = 0x20, 0x40, 0x80
-_QOS_EXT, _SOURCE_EXT, _PUT_ATTACHMENT, _DEL_ATTACHMENT = 0x21, 0x41, 0x43, 0x42
-_DEFAULT_QOS = 5
+_PUSH, _PUT, _DEL = push.ID, put.ID, delete.ID
+_TIMESTAMP, _ENCODING, _MORE = put.FLAG_TIMESTAMP, put.FLAG_ENCODING, FLAG_EXTENSIONS
+_QOS_EXT, _SOURCE_EXT = QOS.header, SOURCE_INFO.header
+_PUT_ATTACHMENT = put.EXTENSIONS.rows[-1].header
+_DEL_ATTACHMENT = delete.EXTENSIONS.rows[-1].header
+_DEFAULT_QOS = int(qos.DEFAULT)
 _PREFIX = 2  # bytes of a stream's batch length
 
 
@@ -27,7 +31,7 @@ class Table(NamedTuple):
 
 
 class PushColumns(NamedTuple):
-    """Samples to be sent; every array but `kind` may be shorter by no more than its tables say."""
+    """Samples to be sent: one entry a row in each array, one more in the arrays of offsets."""
 
     kind: npt.NDArray[np.uint8]
     "PUT 1 or DEL 2."
@@ -139,7 +143,7 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, buffer, state):
     while row < stop:
         put = kinds[row] == _PUT
         key = keys[row]
-        qos = qos_bytes[row]
+        qos_byte = qos_bytes[row]
         clock = clocks[row]
         source = sources[row]
         attached = attacheds[row] != 0
@@ -149,7 +153,7 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, buffer, state):
 
         # How long it will be: room is made before anything is written.
         length = 2 + key_offsets[key + 1] - key_offsets[key]
-        if qos != _DEFAULT_QOS:
+        if qos_byte != _DEFAULT_QOS:
             length += 2
         if clock >= 0:
             length += _zint_len(times[row]) + clock_offsets[clock + 1] - clock_offsets[clock]
@@ -196,12 +200,12 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, buffer, state):
             status = OUT_FULL
             break
 
-        flags = np.int64(key_flags[key]) | (_MORE if qos != _DEFAULT_QOS else 0)
+        flags = np.int64(key_flags[key]) | (_MORE if qos_byte != _DEFAULT_QOS else 0)
         store8(out, at, _PUSH | flags)
         at = _put_entry(out, at + 1, key_data, key_offsets[key], key_offsets[key + 1])
-        if qos != _DEFAULT_QOS:
+        if qos_byte != _DEFAULT_QOS:
             store8(out, at, _QOS_EXT)
-            store8(out, at + 1, np.int64(qos))
+            store8(out, at + 1, np.int64(qos_byte))
             at += 2
         flags = (_TIMESTAMP if clock >= 0 else 0) | (_ENCODING if encoded else 0)
         flags |= _MORE if extended else 0

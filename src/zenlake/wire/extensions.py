@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from zenlake.errors import DecodeError, EncodeError, Reason
 from zenlake.wire import qos
-from zenlake.wire.cursor import U16, U32, Reader, Writer
+from zenlake.wire.cursor import U16, U32, Reader, Writer, utf8
 from zenlake.wire.entity import read_entity, read_source_info, write_entity, write_source_info
 from zenlake.wire.enums import PRIORITIES, Priority, QueryTarget
 from zenlake.wire.qos import QoS
@@ -187,11 +187,21 @@ def write_extensions(
         _write_value(w, row, value)
     for extension in unknown:
         left -= 1
-        w.out.append(extension.header & IDENTITY_MASK | (FLAG_MORE if left else 0))
-        if isinstance(extension.value, int):
-            w.zint("extension", extension.value)
-        elif extension.value is not None:
-            w.block("extension", extension.value)
+        _write_unknown(w, extension, FLAG_MORE if left else 0)
+
+
+_ENCODING_OF = {int: ENC_Z64, bytes: ENC_ZBUF, type(None): ENC_UNIT}
+
+
+def _write_unknown(w: Writer, extension: Unknown, more: int) -> None:
+    header, value = extension.header & IDENTITY_MASK, extension.value
+    if header & MANDATORY or header & ENC_MASK != _ENCODING_OF.get(type(value)):
+        raise EncodeError(f"0x{header:02x} cannot carry {value!r}, or is mandatory", "extension")
+    w.out.append(header | more)
+    if isinstance(value, int):
+        w.zint("extension", value)
+    elif value is not None:
+        w.block("extension", value)
 
 
 def _write_value(w: Writer, row: Extension, value: Any) -> None:
@@ -236,6 +246,20 @@ def _read_qos(r: Reader, field: str) -> QoS:
 
 def _read_lane(r: Reader, field: str) -> Priority:
     return PRIORITIES[r.zint(field) & 0x07]
+
+
+def _write_lane(w: Writer, field: str, value: int) -> None:
+    w.zint(field, _within(value, Priority.BACKGROUND, field))
+
+
+def _write_target(w: Writer, field: str, value: int) -> None:
+    w.zint(field, _within(value, QueryTarget.ALL_COMPLETE, field))
+
+
+def _within(value: int, greatest: int, field: str) -> int:
+    if not 0 <= value <= greatest:
+        raise EncodeError(f"is {value}, outside 0 to {greatest}", field)
+    return value
 
 
 def _read_node_id(r: Reader, field: str) -> int:
@@ -307,7 +331,7 @@ def _read_region_name(r: Reader, field: str) -> str:
 
 
 def _write_region_name(w: Writer, field: str, name: str) -> None:
-    raw = name.encode(errors="replace")
+    raw = utf8(name, field)
     if len(raw) not in REGION_NAME_BYTES:
         raise EncodeError(f"has {len(raw)} bytes, not 1 to 32", field)
     w.out += raw
@@ -318,9 +342,9 @@ CODECS: dict[Kind, Codec] = {
     Kind.SHM_MARK: Codec(_read_shm_mark, _write_unit),
     Kind.Z64: Codec(Reader.zint, Writer.zint),
     Kind.QOS: Codec(_read_qos, Writer.zint),
-    Kind.LANE: Codec(_read_lane, Writer.zint),
+    Kind.LANE: Codec(_read_lane, _write_lane),
     Kind.NODE_ID: Codec(_read_node_id, _write_node_id),
-    Kind.TARGET: Codec(_read_target, Writer.zint),
+    Kind.TARGET: Codec(_read_target, _write_target),
     Kind.BUDGET: Codec(_read_budget, _write_budget),
     Kind.QUERYABLE_INFO: Codec(_read_queryable_info, _write_queryable_info),
     Kind.BYTES: Codec(_read_bytes, _write_bytes),

@@ -83,10 +83,10 @@ def uncompress(batch: bytes, offset: int = 0, *, limit: int = MAX_BATCH_BYTES) -
     return plain
 
 
-def uncompress_stream(data: bytes, *, limit: int = MAX_BATCH_BYTES) -> tuple[bytes, int]:
+def uncompress_stream(data: bytes) -> tuple[bytes, int]:
     """A stream of compressed batches as one of plain batches, and how many bytes it took."""
     plain, consumed = [], 0
     for start, end in split(data, Framing.STREAM):
-        plain.append(uncompress(data[start:end], start, limit=limit))
+        plain.append(uncompress(data[start:end], start))
         consumed = end
     return to_stream(plain, Framing.STREAM), consumed

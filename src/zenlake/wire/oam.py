@@ -82,15 +82,12 @@ def read_network_oam(r: Reader, header: int) -> NetworkOam:
 
 
 def _read_body(r: Reader, header: int) -> int | bytes | None:
-    match header & ENC_MASK:
-        case 0x00:
-            return None
-        case 0x20:
-            return r.zint("body")
-        case 0x40:
-            return r.block("body")
-        case _:
-            raise DecodeError(Reason.EXTENSION_ENCODING, "body", r.pos)
+    encoding = header & ENC_MASK
+    if encoding == ENC_MASK:
+        raise DecodeError(Reason.EXTENSION_ENCODING, "body", r.pos)
+    if encoding == ENC_UNIT:
+        return None
+    return r.zint("body") if encoding == ENC_Z64 else r.block("body")
 
 
 def write_transport_oam(w: Writer, oam: TransportOam) -> None:

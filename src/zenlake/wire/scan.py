@@ -42,6 +42,8 @@ class Scanner:
     __slots__ = ("_rows", "_state", "_words")
 
     def __init__(self, capacity: int = CHUNK_ROWS) -> None:
+        if capacity < 1:
+            raise ValueError(f"a scan needs room for one row at least, not {capacity}")
         self._rows: Rows = np.zeros(capacity, ROW)
         self._words = self._rows.view(np.uint64).reshape(capacity, kernel.ROW_WORDS)
         self._state = np.zeros(1, kernel.STATE)

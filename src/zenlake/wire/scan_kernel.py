@@ -1069,8 +1069,8 @@ def scan_kernel(data, framing, low_latency, limit, kind_table, rows, words, stat
                 after = _plain_push(buf, pos + 1, batch_end, header, row)
             if after < 0:
                 after = _network(buf, pos + 1, batch_end, header, row, kinds, state)
-            row["lane"] = lane
-            row["sn"] = sn
+            row["lane"] = lane if in_frame else DEFAULT_LANE
+            row["sn"] = sn if in_frame else 0
         elif number == frame.ID:
             after = _frame_header(buf, pos + 1, batch_end, header, row, kinds, state)
             if after < 0:
@@ -1096,4 +1096,6 @@ def scan_kernel(data, framing, low_latency, limit, kind_table, rows, words, stat
         pos = after
     state["pos"] = pos
     state["in_frame"] = in_frame
+    state["lane"] = lane
+    state["sn"] = sn
     return count

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from zenlake.errors import DecodeError, Reason
 from zenlake.wire.cursor import U64, Reader, Writer
-from zenlake.wire.zenohid import MAX_BYTES, ZenohId, zenoh_id
+from zenlake.wire.zenohid import MAX_BYTES, ZenohId, write_zid, zenoh_id
 
 NANOS = 1_000_000_000
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
@@ -108,4 +108,4 @@ def read_timestamp(r: Reader, field: str) -> Timestamp:
 
 def write_timestamp(w: Writer, field: str, timestamp: Timestamp) -> None:
     w.zint(field, timestamp.time)
-    w.block(field, timestamp.id.raw)
+    write_zid(w, field, timestamp.id)

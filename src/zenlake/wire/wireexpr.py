@@ -5,8 +5,8 @@ Knows the field and its extension form. Does not know the tables that turn an id
 
 from dataclasses import dataclass
 
-from zenlake.errors import DecodeError, EncodeError, Reason
-from zenlake.wire.cursor import U16, Reader, Writer
+from zenlake.errors import DecodeError, Reason
+from zenlake.wire.cursor import U16, Reader, Writer, utf8
 from zenlake.wire.enums import Mapping
 
 FLAG_NAMED = 0x20
@@ -81,7 +81,4 @@ def read_wireexpr_ext(r: Reader, field: str) -> WireExpr:
 def write_wireexpr_ext(w: Writer, field: str, key: WireExpr) -> None:
     w.out.append((_EXT_NAMED if key.suffix else 0) | (_EXT_MAPPING if key.mapping else 0))
     w.zint(field, key.scope, U16)
-    try:
-        w.out += key.suffix.encode()
-    except UnicodeEncodeError:
-        raise EncodeError("has a lone surrogate, which UTF-8 cannot carry", field) from None
+    w.out += utf8(key.suffix, field)
