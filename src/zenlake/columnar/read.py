@@ -33,7 +33,7 @@ MAX_ROWS = 65_536
 MAX_BYTES = 16 << 20
 FIRST_BYTES = 64 << 10  # what a column of bytes starts with; it doubles as needed
 FIRST_VALUES = 64
-LIMIT = 1 << 30  # Arrow's offsets have 31 bits; half is left for what may come on top
+LIMIT = 1 << 29  # Arrow's offsets have 31 bits: prefixes and suffixes together stay within them
 MAX_TEXT_BYTES = 0xFFFF  # of one suffix, the longest text of a sample
 FEWEST_NEW_TEXTS = 64  # taken at once, however long their prefixes
 
