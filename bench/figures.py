@@ -35,12 +35,15 @@ class Figure(NamedTuple):
 Figures = Iterator[Figure]
 
 
-def seconds(work: dict[str, Callable[[], object]], rounds: int = 15) -> dict[str, float]:
+ROUNDS = 15
+
+
+def seconds(work: dict[str, Callable[[], object]]) -> dict[str, float]:
     """The median time of each piece of work, run in turns so that a noisy minute hits all."""
     for job in work.values():
         job()  # compiles, fills caches
     times: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         for name, job in work.items():
             before = time.perf_counter()
             job()

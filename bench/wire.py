@@ -140,7 +140,7 @@ def loaded() -> Figures:
 
 
 def _scan_of(name: str, message: Callable[[int], Push]) -> Figure:
-    per_batch, batches = 400, 250
+    per_batch, batches = 400, max(1, MESSAGES // 2_000)
     frames = (
         Frame(b, messages=[message(b * per_batch + n) for n in range(per_batch)])
         for b in range(batches)
@@ -155,7 +155,7 @@ def _scan_of(name: str, message: Callable[[int], Push]) -> Figure:
 def one_size() -> Figures:
     """64 bytes on the way out, 1 KiB on the way in."""
     data, _, count = traffic(declared, range(64, 65), MESSAGES)
-    (rows,) = record_batches(data, key_table(), batcher=SampleBatcher(count, 1 << 30))
+    (rows,) = record_batches(data, key_table(), batcher=SampleBatcher(count, 1 << 28))
     columns, scanner = push_columns(rows), Scanner()
     large, _, _ = traffic(declared, range(1024, 1025), MESSAGES // 10)
     took = seconds(

@@ -1,0 +1,33 @@
+"""Every figure of `make bench` can be measured; how large it is, is not asked here."""
+
+import importlib
+import math
+
+import pytest
+from bench import figures, keyexpr, start, wire
+from bench.__main__ import PARTS
+from bench.figures import Figure
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MESSAGES", 2_000)
+    monkeypatch.setattr(start, "ROUNDS", 1)
+    monkeypatch.setattr(keyexpr, "RUNS", 1)
+    monkeypatch.setattr(figures, "ROUNDS", 1)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_figures_can_be_measured(part: str) -> None:
+    found = [Figure(*figure) for figure in importlib.import_module(f"bench.{part}").figures()]
+    assert len(found) > 1
+    for figure in found:
+        assert math.isfinite(figure.value)
+        assert figure.value > 0
+        assert figure.line().startswith(figure.name)
+
+
+def test_an_aim_that_is_missed_is_said() -> None:
+    assert "MISSED" in Figure("slow", 1, "x", at_least=2).line()
+    assert "MISSED" in Figure("late", 3, "s", at_most=2).line()
+    assert "MISSED" not in Figure("fine", 2, "x", at_least=2).line()
