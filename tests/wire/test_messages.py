@@ -214,20 +214,21 @@ BAD = [
 ]
 
 
+def assert_says(error: DecodeError, reason: Reason, message: str, field: str, offset: int) -> None:
+    """The parts of an error, and the sentence that people read."""
+    said = (error.reason, error.message, error.field, error.offset)
+    assert said == (reason, message, field, offset)
+    where = f"{message}: {field}" if message else field
+    assert str(error).startswith(f"{where} at byte {offset}: ")
+
+
 @pytest.mark.parametrize(("text", "reason", "message", "field", "offset"), BAD)
 def test_errors_name_message_field_and_offset(
     text: str, reason: Reason, message: str, field: str, offset: int
 ) -> None:
     with pytest.raises(DecodeError) as caught:
         decode(bytes.fromhex(text))
-    error = caught.value
-    assert (error.reason, error.message, error.field, error.offset) == (
-        reason,
-        message,
-        field,
-        offset,
-    )
-    assert f"{message}: {field} at byte {offset}: " in str(error)
+    assert_says(caught.value, reason, message, field, offset)
 
 
 BAD_TRANSPORT = [
@@ -247,13 +248,7 @@ def test_transport_errors_name_message_field_and_offset(
 ) -> None:
     with pytest.raises(DecodeError) as caught:
         read_batch(bytes.fromhex(text))
-    error = caught.value
-    assert (error.reason, error.message, error.field, error.offset) == (
-        reason,
-        message,
-        field,
-        offset,
-    )
+    assert_says(caught.value, reason, message, field, offset)
 
 
 UNWRITABLE: list[tuple[object, str]] = [
