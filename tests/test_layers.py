@@ -23,6 +23,7 @@ ORDER = (
     "routing",
     "link",
     "runtime",
+    "sim",
     "columnar",
     "api",
     "log",

@@ -5,7 +5,12 @@ ZError
 ├── EncodeError       a message that cannot be put on the wire (a field out of its range)
 ├── ClockDrift        a timestamp too far ahead of the local clock (hlc.py)
 ├── InvalidKeyExpr    text that is not a key expression; also a ValueError
-└── InvalidLocator    text that is not a locator or endpoint; also a ValueError
+├── InvalidLocator    text that is not a locator or endpoint; also a ValueError
+├── LinkError         a link that could not be opened, or broke; names the endpoint
+├── AuthError         credentials that are missing or wrong, or a file of them that cannot be used
+└── SessionEnded      by whom, why, and the CLOSE reason
+    ├── SessionRefused    a handshake that ended without a session
+    └── SessionClosed     a session that was open
 """
 
 from enum import IntEnum
@@ -109,3 +114,32 @@ class InvalidKeyExpr(ZError, ValueError):
 
 class InvalidLocator(ZError, ValueError):
     """Text that is not a locator or endpoint; the message says what is wrong."""
+
+
+class LinkError(ZError, OSError):
+    """A link that could not be opened, or broke; the message names the endpoint and the cause."""
+
+
+class AuthError(ZError):
+    """Credentials that are missing or wrong, or a file of them that cannot be used."""
+
+
+class SessionEnded(ZError):
+    """`reason` is CLOSE's code, `by_peer` whether the other side said it, `why` the cause."""
+
+    def __init__(self, why: str, reason: int, by_peer: bool = False) -> None:
+        super().__init__(why, reason, by_peer)
+        self.why = why
+        self.reason = reason
+        self.by_peer = by_peer
+
+    def __str__(self) -> str:
+        return self.why
+
+
+class SessionRefused(SessionEnded):
+    """A handshake that ended without a session."""
+
+
+class SessionClosed(SessionEnded):
+    """A session that was open and has ended."""

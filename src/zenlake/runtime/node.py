@@ -1,0 +1,457 @@
+"""A node: who listens, who is dialled, which sessions are open. All on its one I/O thread.
+
+Knows limits, retries and duplicates. Does not know messages: a `Handler` gets them.
+"""
+
+import logging
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from zenlake import link as links
+from zenlake.errors import AuthError, LinkError, SessionEnded, SessionRefused, ZError
+from zenlake.link.base import Link, Listener
+from zenlake.link.options import LinkOptions
+from zenlake.runtime.reactor import Reactor
+from zenlake.runtime.session import Session
+from zenlake.transport.admission import Admission, AdmissionLimits, Ticket
+from zenlake.transport.auth import Authenticator, Entropy
+from zenlake.transport.establishment import Acceptor, Opener, State
+from zenlake.transport.fragments import MAX_MESSAGE_BYTES, PROCESS, Memory
+from zenlake.transport.offer import Offer
+from zenlake.transport.retry import Retry, RetryPolicy
+from zenlake.transport.throttle import Throttle
+from zenlake.wire.enums import CloseReason, Priority, WhatAmI
+from zenlake.wire.locator import EndPoint, Locator
+from zenlake.wire.zenohid import ZenohId
+
+log = logging.getLogger("zenlake.runtime")
+
+ACCEPTS_PER_TURN = 32  # then the other links have their turn
+ACCEPT_PAUSE = 0.1  # seconds, when a listener cannot accept (no file descriptors left)
+CLOSE_SECONDS = 5.0  # for all sessions together, when a node closes
+LOG_SECONDS = 1.0  # between two lines about the same kind of refusal
+SHARED_ADDRESSES = ("unixsock-stream", "memory")  # one name for everybody: no limit by address
+
+
+class Handler(Protocol):
+    """Who gets what a node's sessions do. Called on the I/O thread: never wait here."""
+
+    def opened(self, session: Session) -> None: ...
+
+    def frame(
+        self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+    ) -> int:
+        """Network messages from `pos` on; gives the position after the last of them.
+
+        They end at `end`, or before a byte that starts no network message. DecodeError: the
+        session ends.
+        """
+
+    def closed(self, session: Session, why: SessionEnded) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeConfig:
+    """What a node is and what it allows."""
+
+    offer: Offer
+    authenticators: Sequence[Authenticator] = ()
+    options: LinkOptions = field(default_factory=LinkOptions)
+    limits: AdmissionLimits = field(default_factory=AdmissionLimits)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    max_message: int = MAX_MESSAGE_BYTES
+    memory: Memory = PROCESS
+    entropy: Entropy = secrets.token_bytes
+
+
+class Links(Protocol):
+    """Where links come from: `zenlake.link`, or a simulated network."""
+
+    def resolve(self, endpoint: EndPoint) -> list[Any]: ...
+    def dial(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> Link: ...
+    def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener: ...
+
+
+Done = Callable[[Session | ZError], None]
+
+
+class Node:
+    """Listens, dials and keeps sessions. Use as a context manager, or start() and close()."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        handler: Handler,
+        *,
+        reactor: Reactor | None = None,
+        network: Links = links,
+    ) -> None:
+        self.config = config
+        self.handler = handler
+        self.reactor = reactor or Reactor(f"zenlake {config.offer.zid}")
+        self.refused: Counter[str] = Counter()
+        "Handshakes that came to nothing, by CLOSE reason."
+        self._network = network
+        self._admission = Admission(config.offer.zid, config.limits)
+        self._throttle = Throttle()
+        self._listeners: dict[EndPoint, Listener] = {}
+        self._by_zid: dict[ZenohId, Session] = {}
+        self._handshakes: dict[Session, Ticket | None] = {}
+        self._connectors: dict[EndPoint, Connector] = {}
+        self._to_flush: list[Session] = []
+        self._closing = False
+        self._logged: dict[str, float] = {}
+
+    # ---- for everybody
+
+    def start(self) -> None:
+        self.reactor.start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def zid(self) -> ZenohId:
+        return self.config.offer.zid
+
+    @property
+    def sessions(self) -> dict[ZenohId, Session]:
+        """The open ones, by the peer's id."""
+        return {zid: session for zid, session in self._by_zid.items() if session.is_open}
+
+    @property
+    def pending(self) -> int:
+        """Handshakes under way."""
+        return len(self._handshakes)
+
+    @property
+    def locators(self) -> tuple[Locator, ...]:
+        """Where this node is reached."""
+        return tuple(
+            locator for listener in self._listeners.values() for locator in listener.locators
+        )
+
+    def listen(self, endpoint: str) -> tuple[Locator, ...]:
+        """Accept sessions at `endpoint`; gives where it is reached. LinkError: it cannot."""
+        at = EndPoint(endpoint)
+        listener = self._network.listen(at, self.config.options)
+        self._listeners[at] = listener
+        self.reactor.call_soon(
+            lambda: self.reactor.watch(
+                listener, lambda readable, writable: self._accept(listener), read=True, write=False
+            )
+        )
+        return listener.locators
+
+    def keep_listening(self, endpoint: str) -> None:
+        """Listen at `endpoint` as soon as that is possible, trying again and again."""
+        at = EndPoint(endpoint)
+        policy = RetryPolicy.from_config(at.config, self.config.retry)
+        retry = Retry(policy, self.reactor.now())
+
+        def attempt() -> None:
+            if self._closing:
+                return
+            try:
+                self.listen(endpoint)
+            except LinkError as error:
+                again = retry.failed(self.reactor.now())
+                self._say("listen", "cannot listen yet: %s", error)
+                if again is not None:
+                    self.reactor.call_at(again, attempt)
+
+        self.reactor.call_soon(attempt)
+
+    def connect(self, endpoint: str, *, expect: ZenohId | None = None) -> Session:
+        """Open one session with whoever is at `endpoint`; wait for it.
+
+        SessionRefused, LinkError: there is none, and why.
+        """
+        if self.reactor.inside:
+            raise RuntimeError("connect() waits: not on the I/O thread; use dial()")
+        done = threading.Event()
+        result: list[Session | ZError] = []
+
+        def on_done(found: Session | ZError) -> None:
+            result.append(found)
+            done.set()
+
+        self.dial(endpoint, on_done, expect=expect)
+        wait = self.config.limits.seconds * 3
+        if not done.wait(wait):
+            raise SessionRefused(f"{endpoint}: no session within {wait:g} s", CloseReason.GENERIC)
+        found = result[0]
+        if isinstance(found, Session):
+            return found
+        raise found
+
+    def dial(self, endpoint: str, done: Done, *, expect: ZenohId | None = None) -> None:
+        """The same without waiting: `done` is called on the I/O thread."""
+        at = EndPoint(endpoint)
+
+        def resolve() -> Callable[[], None]:
+            try:
+                addresses = self._network.resolve(at)
+            except ZError as error:
+                return lambda failure=error: done(failure)  # type: ignore[misc]
+            return lambda: self._dial(at, addresses, done, expect)
+
+        self.reactor.off_thread(resolve)
+
+    def keep_connected(
+        self, endpoint: str, *, expect: ZenohId | None = None, policy: RetryPolicy | None = None
+    ) -> "Connector":
+        """Have a session with whoever is at `endpoint`, again and again, until stopped."""
+        at = EndPoint(endpoint)
+        connector = self._connectors.get(at)
+        if connector is None:
+            connector = Connector(self, at, policy or self.config.retry, expect)
+            self._connectors[at] = connector
+            self.reactor.call_soon(connector.attempt)
+        return connector
+
+    def close(self) -> None:
+        """Close every session with its last words, every link, and the I/O thread."""
+        over = threading.Event()
+        self.reactor.call_soon(lambda: self._close(over.set))
+        over.wait(CLOSE_SECONDS)
+        self.reactor.stop()
+
+    # ---- the I/O thread
+
+    def flush_later(self, session: Session) -> None:
+        """Write what `session` has to send at the end of this turn, in one go."""
+        if not self._to_flush:
+            self.reactor.call_soon(self._flush)
+        self._to_flush.append(session)
+
+    def _flush(self) -> None:
+        sessions, self._to_flush = self._to_flush, []
+        for session in dict.fromkeys(sessions):
+            session.flush()
+
+    def _accept(self, listener: Listener) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                link = listener.accept()
+            except LinkError as error:
+                log.error("a listener broke: %s", error)
+                self.reactor.forget(listener)
+                listener.close()
+                return
+            if link is None:
+                return
+            self._admit_link(link)
+
+    def _admit_link(self, link: Link) -> None:
+        now = self.reactor.now()
+        limited = link.address not in SHARED_ADDRESSES
+        ticket = self._admission.enter(link.address, now, limited)
+        if isinstance(ticket, str):
+            self._say("limit", "refused %s: %s", link.remote, ticket)
+            self.refused["limit"] += 1
+            link.close()
+            return
+        config = self.config
+        acceptor = Acceptor(
+            config.offer,
+            config.entropy,
+            mtu=link.mtu,
+            authenticators=config.authenticators,
+            admit=lambda zid, whatami: self._admit_peer(zid),
+        )
+        session = Session(self, link, acceptor, config.limits.seconds, self._accepted_ended)
+        self._handshakes[session] = ticket
+
+    def _admit_peer(self, zid: ZenohId) -> None:
+        """Whether there may be a session with `zid`, which has dialled us.
+
+        When two nodes dial each other at once, the link that the greater id dialled stays.
+        """
+        if self.zid > zid and any(
+            session.handshake.state is State.OPEN_ACK and session.peer == zid
+            for session in self._handshakes
+        ):
+            raise SessionRefused(f"{zid} is being dialled from here", CloseReason.MAX_LINKS)
+        self._claim(zid)
+
+    def _claim(self, zid: ZenohId) -> None:
+        refusal = self._admission.open_session(zid)
+        if refusal is not None:
+            raise SessionRefused(refusal.why, refusal.reason)
+
+    def _dial(
+        self, at: EndPoint, addresses: Sequence[Any], done: Done, expect: ZenohId | None
+    ) -> None:
+        """Try the addresses one after another, until one answers at all."""
+        if self._closing:
+            done(LinkError(f"{at}: this node is closing"))
+            return
+        address, others = addresses[0], addresses[1:]
+        try:
+            link = self._network.dial(at, address, self.config.options)
+        except LinkError as error:
+            if others:
+                self._dial(at, others, done, expect)
+            else:
+                done(error)
+            return
+        config = self.config
+        opener = Opener(
+            config.offer,
+            config.entropy,
+            mtu=link.mtu,
+            authenticators=config.authenticators,
+            expect=expect,
+            admit=lambda zid, whatami: self._check_peer(zid, whatami),
+        )
+
+        def ended(session: Session, end: SessionEnded) -> None:
+            if self._forget(session):
+                self._report_closed(session, end)
+            elif session.linked or not others:
+                done(end)
+            else:
+                self._dial(at, others, done, expect)
+
+        session = Session(self, link, opener, config.limits.seconds, ended, done)
+        self._handshakes[session] = None
+
+    def _check_peer(self, zid: ZenohId, whatami: WhatAmI) -> None:
+        """Before OPEN syn: not if there is a session with that peer already."""
+        if zid in self._by_zid:
+            raise SessionRefused(
+                f"{zid} has a session here already, and a session has one link",
+                CloseReason.MAX_LINKS,
+            )
+
+    def session_opened(self, session: Session) -> None:
+        """The handshake is over (called by the session)."""
+        ticket = self._handshakes.pop(session)
+        if ticket is not None:
+            self._admission.leave(ticket)
+        else:
+            self._claim(session.zid)
+        self._by_zid[session.zid] = session
+        session.is_open = True
+        self.handler.opened(session)
+        if session.on_open is not None:
+            session.on_open(session)
+
+    def penalty(self, session: Session, end: SessionEnded) -> float:
+        """How long a refusal has to wait: those who guess passwords are slowed down."""
+        if isinstance(end.__cause__, AuthError) and isinstance(session.handshake, Acceptor):
+            return self._throttle.failed(session.link.address, self.reactor.now())
+        return 0.0
+
+    def _accepted_ended(self, session: Session, end: SessionEnded) -> None:
+        if self._forget(session):
+            self._report_closed(session, end)
+            return
+        self.refused[CloseReason(end.reason).name if end.reason < 8 else str(end.reason)] += 1
+        self._say("handshake", "no session with %s: %s", session.link.remote, end)
+
+    def _forget(self, session: Session) -> bool:
+        """Whether it was open."""
+        ticket = self._handshakes.pop(session, None)
+        if ticket is not None:
+            self._admission.leave(ticket)
+        agreed = session.handshake.agreement
+        if session.is_open:
+            del self._by_zid[session.zid]
+            self._admission.close_session(session.zid)
+            return True
+        if agreed is not None and isinstance(session.handshake, Acceptor):
+            self._admission.close_session(agreed.zid)  # claimed, and cut before it was open
+        return False
+
+    def _report_closed(self, session: Session, end: SessionEnded) -> None:
+        log.info("session with %s (%s) ended: %s", session.zid, session.link.remote, end)
+        self.handler.closed(session, end)
+
+    def _say(self, kind: str, text: str, *values: object) -> None:
+        """One line a second of each kind: a flood of peers is not a flood of lines."""
+        now = self.reactor.now()
+        if now - self._logged.get(kind, -LOG_SECONDS) >= LOG_SECONDS:
+            self._logged[kind] = now
+            log.warning(text, *values)
+
+    def _close(self, over: Callable[[], None]) -> None:
+        self._closing = True
+        for connector in self._connectors.values():
+            connector.stop()
+        for listener in self._listeners.values():
+            self.reactor.forget(listener)
+            listener.close()
+        self._listeners.clear()
+        for session in [*self._handshakes, *self._by_zid.values()]:
+            session.close()
+        self._wait_for_sessions(over, self.reactor.now() + CLOSE_SECONDS)
+
+    def _wait_for_sessions(self, over: Callable[[], None], until: float) -> None:
+        now = self.reactor.now()
+        if not (self._handshakes or self._by_zid) or now >= until:
+            over()
+        else:
+            self.reactor.call_at(now + 0.005, lambda: self._wait_for_sessions(over, until))
+
+
+class Connector:
+    """One endpoint that a node wants a session with, for as long as it lives."""
+
+    def __init__(
+        self, node: Node, endpoint: EndPoint, policy: RetryPolicy, expect: ZenohId | None
+    ) -> None:
+        self.endpoint = endpoint
+        self.session: Session | None = None
+        self.last_error: ZError | None = None
+        self.attempts = 0
+        self._node = node
+        self._expect = expect
+        self._stopped = False
+        policy = RetryPolicy.from_config(endpoint.config, policy)
+        self._retry = Retry(policy, node.reactor.now())
+
+    def stop(self) -> None:
+        """Dial no more; an open session stays."""
+        self._stopped = True
+
+    def attempt(self) -> None:
+        if not self._stopped:
+            self.attempts += 1
+            self._node.dial(self.endpoint, self._done, expect=self._expect)
+
+    def _done(self, found: Session | ZError) -> None:
+        now = self._node.reactor.now()
+        if isinstance(found, Session):
+            self.session = found
+            self.last_error = None
+            self._retry.succeeded(now)
+            found.on_end = self._lost
+        else:
+            self.last_error = found
+            log.info("%s: no session: %s", self.endpoint, found)
+            self._again(self._retry.failed(now))
+
+    def _lost(self, end: SessionEnded) -> None:
+        self.session = None
+        self.last_error = end
+        self._again(self._retry.lost(self._node.reactor.now()))
+
+    def _again(self, when: float | None) -> None:
+        if when is not None and not self._stopped:
+            self._node.reactor.call_at(when, self.attempt)

@@ -1,0 +1,191 @@
+"""The I/O thread: waits for links and timers, and calls back. The only wait of a node.
+
+Knows epoll and the clock. Does not know what a link or a timer is for. The simulator has another
+one with the same methods and a clock of its own (sim/).
+"""
+
+import heapq
+import itertools
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+log = logging.getLogger("zenlake.runtime")
+
+MAX_WAIT = 3600.0  # seconds; epoll takes no infinite float
+EVENTS_AT_ONCE = 256
+STOP_SECONDS = 10.0
+
+Ready = Callable[[bool, bool], None]
+"(readable, writable)"
+
+
+class Source(Protocol):
+    """Anything that epoll can watch."""
+
+    def fileno(self) -> int: ...
+
+
+class Timer:
+    """A call that is due at `when`; `cancel` forgets it."""
+
+    __slots__ = ("call", "when")
+
+    def __init__(self, when: float, call: Callable[[], None]) -> None:
+        self.when = when
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Reactor:
+    """Callbacks run on its thread, one after another. `call_at`, `call_soon` and `watch` may be
+    called from any thread."""
+
+    def __init__(self, name: str = "zenlake") -> None:
+        self._name = name
+        self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._ready: dict[int, Ready] = {}
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._lock = threading.Lock()
+        self._soon: deque[Callable[[], None]] = deque()
+        self._order = itertools.count()
+        self._asleep = False
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self.ident: int | None = None
+        "Of the thread, once it runs."
+
+    now = staticmethod(time.monotonic)
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=f"{self._name} I/O", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, after what it is doing. Not to be called on it."""
+        self._stopping = True
+        self._rouse()
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+            if self._thread.is_alive():  # a callback hangs: the thread is a daemon, say so
+                log.error("the I/O thread did not end within %g s", STOP_SECONDS)
+                return
+        self._epoll.close()
+        os.close(self._wake)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller is on the I/O thread."""
+        return threading.get_ident() == self.ident
+
+    # ---- timers
+
+    def call_at(self, when: float, call: Callable[[], None]) -> Timer:
+        timer = Timer(when, call)
+        with self._lock:
+            first = not self._timers or when < self._timers[0][0]
+            heapq.heappush(self._timers, (when, next(self._order), timer))
+        if first and not self.inside:
+            self._rouse()
+        return timer
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self._soon.append(call)
+        if not self.inside:
+            self._rouse()
+
+    def off_thread(self, work: Callable[[], Callable[[], None]]) -> None:
+        """Run `work`, which may block (a name to resolve), elsewhere; what it gives runs here."""
+
+        def job() -> None:
+            done = work()
+            if not self._stopping:
+                self.call_soon(done)
+
+        threading.Thread(target=job, name=f"{self._name} resolver", daemon=True).start()
+
+    # ---- sources
+
+    def watch(self, source: Source, ready: Ready, *, read: bool, write: bool) -> None:
+        fd = source.fileno()
+        self._ready[fd] = ready
+        self._epoll.register(fd, _mask(read, write))
+
+    def change(self, source: Source, *, read: bool, write: bool) -> None:
+        self._epoll.modify(source.fileno(), _mask(read, write))
+
+    def forget(self, source: Source) -> None:
+        """Before the source is closed."""
+        fd = source.fileno()
+        if self._ready.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    # ---- the thread
+
+    def _rouse(self) -> None:
+        if self._asleep:
+            self._asleep = False
+            os.eventfd_write(self._wake, 1)
+
+    def _run(self) -> None:
+        self.ident = threading.get_ident()
+        while not self._stopping:
+            self._asleep = True
+            events = self._epoll.poll(self._patience(), EVENTS_AT_ONCE)
+            self._asleep = False
+            for fd, mask in events:
+                if fd == self._wake:
+                    os.eventfd_read(fd)
+                    continue
+                ready = self._ready.get(fd)
+                if ready is not None:  # an earlier callback may have closed it
+                    broken = mask & (select.EPOLLHUP | select.EPOLLERR)
+                    self._guard(
+                        ready,
+                        bool(mask & select.EPOLLIN or broken),
+                        bool(mask & select.EPOLLOUT or broken),
+                    )
+            self._run_soon()
+            self._run_timers()
+
+    def _patience(self) -> float:
+        if self._soon or self._stopping:
+            return 0.0
+        with self._lock:
+            if not self._timers:
+                return MAX_WAIT
+            return min(max(self._timers[0][0] - self.now(), 0.0), MAX_WAIT)
+
+    def _run_soon(self) -> None:
+        for _ in range(len(self._soon)):  # what they add waits for the next turn
+            self._guard(self._soon.popleft())
+
+    def _run_timers(self) -> None:
+        now = self.now()
+        while True:
+            with self._lock:
+                if not self._timers or self._timers[0][0] > now:
+                    return
+                timer = heapq.heappop(self._timers)[2]
+            if timer.call is not None:
+                self._guard(timer.call)
+
+    def _guard(self, call: Callable[..., None], *arguments: object) -> None:
+        """A callback that raises is a defect of its own; the node lives on."""
+        try:
+            call(*arguments)
+        except Exception:
+            log.exception("a callback of the I/O thread failed")
+
+
+def _mask(read: bool, write: bool) -> int:
+    return (select.EPOLLIN if read else 0) | (select.EPOLLOUT if write else 0)

@@ -1,0 +1,279 @@
+"""Establishment: how a session opens, as two tables of what may come when.
+
+Knows INIT and OPEN, what is negotiated, and the CLOSE reason of every refusal. Does not know
+bytes, links or time: messages go in and come out.
+
+    opener                      acceptor
+      | -- INIT syn -------------> |   what I can do
+      | <------------- INIT ack -- |   the lesser of both, a cookie
+      | -- OPEN syn -------------> |   the cookie, my lease and first number
+      | <------------- OPEN ack -- |   mine
+"""
+
+import hmac
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import ClassVar
+
+from zenlake.errors import AuthError, SessionRefused
+from zenlake.transport.auth import AcceptorAuth, Authenticator, Entropy, OpenerAuth
+from zenlake.transport.offer import MIN_BATCH_SIZE, SN_MASKS, Agreement, Offer, clamp_lease
+from zenlake.wire.batch import TransportMessage
+from zenlake.wire.close import Close
+from zenlake.wire.enums import CloseReason, WhatAmI
+from zenlake.wire.init import VERSION, Init
+from zenlake.wire.open import Open
+from zenlake.wire.zenohid import ZenohId
+
+COOKIE_BYTES = 32
+
+Admit = Callable[[ZenohId, WhatAmI], None]
+"Raises SessionRefused if this node takes no session with that peer now."
+
+
+class State(IntEnum):
+    """What a side waits for."""
+
+    INIT_SYN = 0
+    INIT_ACK = 1
+    OPEN_SYN = 2
+    OPEN_ACK = 3
+    NOTHING = 4
+    "The session is open, or will never be."
+
+
+EXPECTED = {
+    State.INIT_SYN: "INIT syn",
+    State.INIT_ACK: "INIT ack",
+    State.OPEN_SYN: "OPEN syn",
+    State.OPEN_ACK: "OPEN ack",
+    State.NOTHING: "nothing",
+}
+
+
+def kind_of(message: TransportMessage) -> str:
+    """What a handshake takes a message for."""
+    if isinstance(message, Init | Open):
+        return f"{type(message).__name__.upper()} {'ack' if message.ack else 'syn'}"
+    return type(message).__name__.upper()
+
+
+def refuse(why: str, reason: CloseReason = CloseReason.INVALID) -> SessionRefused:
+    return SessionRefused(why, reason)
+
+
+class Handshake:
+    """What opener and acceptor share. `receive` gives the answer; `agreement` is set at the end."""
+
+    TABLE: ClassVar[dict[State, Callable[..., TransportMessage | None]]]
+    "By state: what is done with the message that it waits for. Everything else is refused."
+
+    state: State
+
+    def __init__(
+        self, offer: Offer, entropy: Entropy, *, mtu: int, admit: Admit | None = None
+    ) -> None:
+        self.offer = offer
+        self.agreement: Agreement | None = None
+        self.peer: Init | None = None
+        "What the peer said in INIT, once it has."
+        self._entropy = entropy
+        self._batch_size = min(offer.batch_size, mtu)
+        self._resolution = offer.resolution
+        self._admit = admit or (lambda zid, whatami: None)
+
+    def receive(self, message: TransportMessage) -> TransportMessage | None:
+        """The answer to the peer's next message. SessionRefused: there will be no session."""
+        state, self.state = self.state, State.NOTHING
+        if isinstance(message, Close):
+            why = f"the peer closed with reason {reason_text(message.reason)}"
+            raise SessionRefused(
+                f"{why} while {EXPECTED[state]} was expected", message.reason, by_peer=True
+            )
+        handler = self.TABLE.get(state)
+        if handler is None or kind_of(message) != EXPECTED[state]:
+            raise refuse(f"{kind_of(message)} came where {EXPECTED[state]} was expected")
+        try:
+            return handler(self, message)
+        except AuthError as error:
+            raise refuse(f"authentication failed: {error}", CloseReason.GENERIC) from error
+
+    def _first_sn(self) -> int:
+        return int.from_bytes(self._entropy(4), "little") & SN_MASKS[self._resolution & 0x03]
+
+    def _check_init(self, init: Init) -> None:
+        if init.batch_size < MIN_BATCH_SIZE:
+            raise refuse(f"INIT asks for batches of {init.batch_size} bytes")
+        if init.qos and init.qos_link is not None:
+            raise refuse("INIT has QoS and QoSLink", CloseReason.GENERIC)
+
+    def _agree(self, init: Init, opening: Open, own_sn: int, identities: dict[str, str]) -> None:
+        offer = self.offer
+        if opening.initial_sn > SN_MASKS[self._resolution & 0x03]:
+            raise refuse(f"OPEN starts at {opening.initial_sn}, beyond the agreed resolution")
+        if opening.remote_bound not in (None, 0, 1):
+            raise refuse(f"OPEN has remote bound {opening.remote_bound}", CloseReason.GENERIC)
+        low_latency = offer.low_latency and init.low_latency
+        self.agreement = Agreement(
+            zid=init.zid,
+            whatami=init.whatami,
+            resolution=self._resolution,
+            batch_size=self._batch_size,
+            qos=offer.qos and wants_lanes(init),
+            low_latency=low_latency,
+            compression=offer.compression and init.compression and not low_latency,
+            patch=min(offer.patch, init.patch),
+            lease=offer.lease_ms / 1000,
+            peer_lease=clamp_lease(opening.lease_ms),
+            initial_sn=own_sn,
+            peer_initial_sn=opening.initial_sn,
+            region_name=init.region_name,
+            remote_bound=opening.remote_bound,
+            identities=identities,
+        )
+
+
+class Opener(Handshake):
+    """The side that dialled. `expect`: the id that the peer must turn out to have."""
+
+    def __init__(
+        self,
+        offer: Offer,
+        entropy: Entropy,
+        *,
+        mtu: int,
+        authenticators: Sequence[Authenticator] = (),
+        expect: ZenohId | None = None,
+        admit: Admit | None = None,
+    ) -> None:
+        super().__init__(offer, entropy, mtu=mtu, admit=admit)
+        self.state = State.INIT_ACK
+        self._auth = OpenerAuth(authenticators, entropy)
+        self._expect = expect
+        self._own_sn = 0
+
+    def first(self) -> Init:
+        """The INIT syn that starts it all."""
+        offer = self.offer
+        return Init(
+            offer.zid,
+            offer.whatami,
+            resolution=offer.resolution,
+            batch_size=self._batch_size,
+            qos=offer.qos,
+            auth=self._auth.init_syn(),
+            low_latency=offer.low_latency,
+            compression=offer.compression,
+            patch=offer.patch,
+            region_name=offer.region_name,
+        )
+
+    def _on_init_ack(self, init: Init) -> TransportMessage:
+        assert init.cookie is not None
+        self.peer = init
+        self._check_init(init)
+        if init.zid == self.offer.zid:
+            raise refuse("the peer is this node itself", CloseReason.CONNECTION_TO_SELF)
+        if self._expect is not None and init.zid != self._expect:
+            raise refuse(f"the peer is {init.zid}, not {self._expect} as was said")
+        if self.offer.lower(init.resolution) != init.resolution:
+            raise refuse(f"INIT ack raises the resolution to {init.resolution:#x}")
+        if init.patch > self.offer.patch:
+            raise refuse(f"INIT ack raises the patch to {init.patch}", CloseReason.GENERIC)
+        self._resolution = init.resolution
+        self._batch_size = min(self._batch_size, init.batch_size)
+        answer = self._auth.open_syn(init.auth)
+        self._admit(init.zid, init.whatami)
+        self._own_sn = self._first_sn()
+        self.state = State.OPEN_ACK
+        return Open(
+            self.offer.lease_ms,
+            self._own_sn,
+            init.cookie,
+            auth=answer,
+            remote_bound=self.offer.remote_bound,
+        )
+
+    def _on_open_ack(self, opening: Open) -> None:
+        self._auth.open_ack(opening.auth)
+        assert self.peer is not None
+        self._agree(self.peer, opening, self._own_sn, {})
+
+    TABLE: ClassVar = {State.INIT_ACK: _on_init_ack, State.OPEN_ACK: _on_open_ack}
+
+
+class Acceptor(Handshake):
+    """The side that was dialled. It keeps its state here: nothing is read back from the cookie."""
+
+    def __init__(
+        self,
+        offer: Offer,
+        entropy: Entropy,
+        *,
+        mtu: int,
+        authenticators: Sequence[Authenticator] = (),
+        admit: Admit | None = None,
+    ) -> None:
+        super().__init__(offer, entropy, mtu=mtu, admit=admit)
+        self.state = State.INIT_SYN
+        self._auth = AcceptorAuth(authenticators, entropy)
+        self._cookie = b""
+
+    def _on_init_syn(self, init: Init) -> TransportMessage:
+        offer = self.offer
+        self.peer = init
+        if init.version != VERSION:
+            raise refuse(f"INIT has version {init.version:#x}; this is {VERSION:#x}")
+        self._check_init(init)
+        self._resolution = offer.lower(init.resolution)
+        self._batch_size = min(self._batch_size, init.batch_size)
+        auth = self._auth.init_ack(init.auth)
+        self._cookie = self._entropy(COOKIE_BYTES)
+        self.state = State.OPEN_SYN
+        return Init(
+            offer.zid,
+            offer.whatami,
+            resolution=self._resolution,
+            batch_size=self._batch_size,
+            cookie=self._cookie,
+            qos=offer.qos and wants_lanes(init),
+            auth=auth,
+            low_latency=offer.low_latency and init.low_latency,
+            compression=offer.compression and init.compression,
+            patch=min(offer.patch, init.patch),
+            region_name=offer.region_name,
+        )
+
+    def _on_open_syn(self, opening: Open) -> TransportMessage:
+        if not hmac.compare_digest(opening.cookie or b"", self._cookie):
+            raise refuse("OPEN syn does not carry this handshake's cookie")
+        auth = self._auth.open_ack(opening.auth)
+        init = self.peer
+        assert init is not None
+        if init.zid == self.offer.zid:
+            raise refuse("the peer has this node's own id", CloseReason.CONNECTION_TO_SELF)
+        if init.whatami is WhatAmI.CLIENT and self.offer.whatami is WhatAmI.CLIENT:
+            raise refuse("a client cannot serve a client", CloseReason.GENERIC)
+        own_sn = self._first_sn()
+        self._agree(init, opening, own_sn, self._auth.identities)
+        try:
+            self._admit(init.zid, init.whatami)
+        except SessionRefused:
+            self.agreement = None
+            raise
+        return Open(self.offer.lease_ms, own_sn, auth=auth, remote_bound=self.offer.remote_bound)
+
+    TABLE: ClassVar = {State.INIT_SYN: _on_init_syn, State.OPEN_SYN: _on_open_syn}
+
+
+def wants_lanes(init: Init) -> bool:
+    """Whether an INIT offers QoS lanes, in either of the two ways."""
+    return init.qos or bool(init.qos_link is not None and init.qos_link & 1)
+
+
+def reason_text(reason: int) -> str:
+    """`2 (INVALID)`; numbers without a name stay numbers."""
+    try:
+        return f"{reason} ({CloseReason(reason).name})"
+    except ValueError:
+        return str(reason)

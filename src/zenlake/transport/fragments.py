@@ -1,0 +1,103 @@
+"""Fragments: a message that fits no batch is cut by its sender and joined here.
+
+Knows the markers First and Drop and the limits of memory. Does not know what a message is.
+"""
+
+from zenlake.wire.fragment import Fragment
+
+MAX_MESSAGE_BYTES = 64 << 20
+MAX_SESSION_BYTES = 128 << 20
+MAX_PROCESS_BYTES = 512 << 20
+MAX_FRAGMENTS = 65_535  # of one message
+
+
+class Memory:
+    """A budget of bytes, itself within another one."""
+
+    __slots__ = ("held", "limit", "within")
+
+    def __init__(self, limit: int, within: "Memory | None" = None) -> None:
+        self.limit = limit
+        self.held = 0
+        self.within = within
+
+    def take(self, size: int) -> bool:
+        if self.held + size > self.limit:
+            return False
+        if self.within is not None and not self.within.take(size):
+            return False
+        self.held += size
+        return True
+
+    def give(self, size: int) -> None:
+        self.held -= size
+        if self.within is not None:
+            self.within.give(size)
+
+
+PROCESS = Memory(MAX_PROCESS_BYTES)
+"What all sessions of this process may hold in unfinished messages."
+
+
+class Assembly:
+    """The unfinished message of one lane. What is lost is counted in `dropped`, by reason."""
+
+    __slots__ = ("_active", "_next_sn", "_pieces", "_size", "dropped", "limit", "mask", "memory")
+
+    def __init__(
+        self, mask: int, memory: Memory, dropped: dict[str, int], limit: int = MAX_MESSAGE_BYTES
+    ) -> None:
+        self.mask = mask
+        self.memory = memory
+        self.dropped = dropped
+        self.limit = limit
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._next_sn = 0
+        self._active = False
+
+    def add(self, fragment: Fragment, patch: int) -> bytes | None:
+        """The whole message if this piece ends it."""
+        if fragment.drop:
+            self.abandon("dropped by its sender")
+            return None
+        if fragment.first or (patch == 0 and not self._active):
+            self.abandon("restarted")
+            self._active = True
+        elif not self._active:
+            self._count("without its first piece")
+            return None
+        elif fragment.sn != self._next_sn:
+            self.abandon("with a piece missing")
+            return None
+        size = len(fragment.payload)
+        if self._size + size > self.limit or len(self._pieces) >= MAX_FRAGMENTS:
+            self.abandon("too large")
+            return None
+        if not self.memory.take(size):
+            self.abandon("no memory left")
+            return None
+        self._pieces.append(fragment.payload)
+        self._size += size
+        self._next_sn = fragment.sn + 1 & self.mask
+        if fragment.more:
+            return None
+        whole = b"".join(self._pieces)
+        self._clear()
+        return whole
+
+    def abandon(self, why: str) -> None:
+        """Let go of an unfinished message, if there is one."""
+        if self._active:
+            self._count(why)
+            self._clear()
+
+    def _count(self, why: str) -> None:
+        reason = f"fragmented message {why}"
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+    def _clear(self) -> None:
+        self.memory.give(self._size)
+        self._pieces = []
+        self._size = 0
+        self._active = False

@@ -1,0 +1,96 @@
+"""What a node offers in a handshake, and what two nodes agreed on.
+
+Knows names, defaults and ranges. Does not know the messages that carry them (establishment.py).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zenlake.wire.enums import WhatAmI
+from zenlake.wire.framing import MAX_BATCH_BYTES
+from zenlake.wire.init import DEFAULT_RESOLUTION
+from zenlake.wire.zenohid import ZenohId
+
+MIN_BATCH_SIZE = 32  # a fragment's header, a few bytes of payload; nobody asks for less than 100
+MIN_LEASE, MAX_LEASE = 0.1, 600.0  # seconds; what a peer announces beyond is taken as these
+KEEP_ALIVES = 4  # in the time of one lease (zenoh-config transport.link.tx.keep_alive)
+PATCH = 1  # fragments are marked First and Drop
+
+SN_MASKS = (0x7F, 0x3FFF, 0x0FFF_FFFF, 0xFFFF_FFFF)
+"Of sequence numbers, by resolution: 8, 16, 32 and 64 bits use 7, 14, 28 and 32."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a node says in INIT and OPEN, and the most it takes from a peer."""
+
+    zid: ZenohId
+    whatami: WhatAmI
+    resolution: int = DEFAULT_RESOLUTION
+    "Sequence numbers in bits 1:0, request ids in bits 3:2; 0 to 3 = 8 to 64 bits."
+    batch_size: int = MAX_BATCH_BYTES
+    lease_ms: int = 10_000
+    qos: bool = True
+    low_latency: bool = False
+    compression: bool = False
+    patch: int = PATCH
+    region_name: str | None = None
+    remote_bound: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.qos and self.low_latency:
+            raise ValueError("low latency has no lanes: offer qos or low_latency, not both")
+        if not 0 <= self.resolution <= 0x0F:
+            raise ValueError(f"resolution {self.resolution:#x} is not two fields of two bits")
+        if not MIN_BATCH_SIZE <= self.batch_size <= MAX_BATCH_BYTES:
+            raise ValueError(
+                f"batch_size is {self.batch_size}, outside {MIN_BATCH_SIZE} to {MAX_BATCH_BYTES}"
+            )
+        if not MIN_LEASE <= self.lease_ms / 1000 <= MAX_LEASE:
+            raise ValueError(f"lease_ms is {self.lease_ms}, outside 100 to 600000")
+        if not 0 <= self.patch <= PATCH:
+            raise ValueError(f"patch is {self.patch}, outside 0 to {PATCH}")
+        if self.remote_bound not in (None, 0, 1):
+            raise ValueError(f"remote_bound is {self.remote_bound}, not 0 (north) or 1 (south)")
+
+    def lower(self, resolution: int) -> int:
+        """The lesser of two resolutions, field by field."""
+        mine = self.resolution
+        return min(mine & 0x03, resolution & 0x03) | min(mine & 0x0C, resolution & 0x0C)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """What holds for one session, seen from one side."""
+
+    zid: ZenohId
+    "The peer's."
+    whatami: WhatAmI
+    "The peer's."
+    resolution: int
+    batch_size: int
+    qos: bool
+    low_latency: bool
+    compression: bool
+    patch: int
+    lease: float
+    "Seconds, ours: a quarter of it without a batch, and we say KEEP_ALIVE."
+    peer_lease: float
+    "Seconds, the peer's: that long without a byte, and it is gone."
+    initial_sn: int
+    peer_initial_sn: int
+    region_name: str | None = None
+    "The peer's."
+    remote_bound: int | None = None
+    "Where the peer places us: 0 north, 1 south."
+    identities: Mapping[str, str] = field(default_factory=dict)
+    "Who the peer proved to be, by the authenticator's name."
+
+    @property
+    def sn_mask(self) -> int:
+        return SN_MASKS[self.resolution & 0x03]
+
+
+def clamp_lease(lease_ms: int) -> float:
+    """A peer's lease in seconds, brought into the range that is served."""
+    return min(max(lease_ms / 1000, MIN_LEASE), MAX_LEASE)

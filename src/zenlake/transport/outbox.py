@@ -1,0 +1,428 @@
+"""The way out of a session: messages into batches, lane by lane, one encode for each.
+
+Knows lanes, sequence numbers, batch sizes, fragments and how much may wait. Does not know the
+link, nor who waits when a lane is full: `push` says FULL and the caller decides.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from enum import IntEnum
+
+from zenlake.errors import EncodeError
+from zenlake.transport.counters import Counters
+from zenlake.transport.fragments import MAX_FRAGMENTS, MAX_MESSAGE_BYTES
+from zenlake.transport.sequence import SequenceOut
+from zenlake.wire import frame
+from zenlake.wire.batch import TransportMessage, write_batch
+from zenlake.wire.cursor import U32, Writer
+from zenlake.wire.enums import PRIORITIES, Priority
+from zenlake.wire.extensions import FLAG_EXTENSIONS, LANE
+from zenlake.wire.fragment import Fragment, write_fragment
+from zenlake.wire.framing import Framing, compress
+from zenlake.wire.network import NETWORK, NetworkMessage
+from zenlake.wire.qos import BLOCK
+
+LANE_BATCHES = 4  # sealed batches that may wait in one lane
+BACKLOG_BYTES = 32 << 20  # that may wait beyond full lanes, for callers that cannot wait themselves
+CONTROL_MESSAGES = 16  # KEEP_ALIVE, CLOSE and JOIN that may wait
+FRAGMENT_OVERHEAD = 16  # header, number, lane, First, and some room
+
+FLUSH_SECONDS = 0.001
+"How long a message may wait for company in a batch."
+BURST_SECONDS = 20e-6
+"A caller that is back this soon after its last write has more to say: its batch may fill."
+DROP_SECONDS = 0.001
+"How long a message that may be dropped waits for room."
+FRAGMENT_DROP_SECONDS = 0.05
+"The same for a message in fragments, and for those behind it."
+BLOCK_SECONDS = 5.0
+"How long a message that must not be dropped waits; then the link is closed."
+
+
+class Pushed(IntEnum):
+    DONE = 0
+    FULL = 1
+    "The lane has no room now; nothing was changed."
+
+
+@dataclass(slots=True)
+class Large:
+    """A message on its way in fragments. While it is there its lane takes no other."""
+
+    data: memoryview
+    reliable: bool
+    droppable: bool
+    pos: int = 0
+    moved_at: float = 0.0
+    "When a piece of it was last taken."
+
+
+class Lane:
+    """The messages of one priority that wait: sealed batches, then a large one, or an open batch.
+
+    Both reliabilities share the batches; each has its own sequence numbers.
+    """
+
+    __slots__ = (
+        "backlog",
+        "body",
+        "large",
+        "priority",
+        "reliable",
+        "sealed",
+        "sequences",
+        "start",
+        "writer",
+    )
+
+    def __init__(self, priority: Priority | None, first_sns: tuple[int, int], mask: int) -> None:
+        self.priority = priority
+        "None where the link has no lanes: it must never be named there."
+        self.sequences = tuple(SequenceOut(first, mask) for first in first_sns)
+        "Of best effort and reliable."
+        self.writer: Writer | None = None
+        "Writes into the open batch."
+        self.start = 0
+        self.body = 0
+        "Where the open FRAME starts in it, and where its messages do."
+        self.reliable: bool | None = None
+        "The open FRAME's reliability."
+        self.sealed: deque[bytes | bytearray] = deque()
+        self.large: Large | None = None
+        self.backlog: deque[tuple[bytes, bool, bool]] = deque()
+
+    def waiting(self) -> bool:
+        return bool(self.sealed) or self.large is not None or self.writer is not None
+
+
+class Outbox:
+    """What one session has to send.
+
+    `batch_size` counts the length prefix. Without `qos` there is one lane. With `low_latency`
+    messages go bare, each behind its own length. `prefix` is what stands before a batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        framing: Framing,
+        sn_mask: int,
+        first_sns: list[tuple[int, int]],
+        qos: bool,
+        low_latency: bool = False,
+        compression: bool = False,
+        max_message: int = MAX_MESSAGE_BYTES,
+        counters: Counters | None = None,
+    ) -> None:
+        self.counters = counters or Counters()
+        self.flush_at: float | None = None
+        "When the open batches have to go; None: there are none, or they go at once."
+        self.stalled_at: float | None = None
+        "Since when the backlog has not moved."
+        self.last_write = 0.0
+        self.answering = True
+        "Whether something came in since the last write: then an answer must not wait."
+        self._framing = Framing.LOW_LATENCY if framing and low_latency else framing
+        self._low_latency = low_latency
+        self._compression = compression
+        self._max_message = max_message
+        # On a datagram the two bytes are not sent, yet the peer's size may count them.
+        self._limit = batch_size - Framing.STREAM - compression
+        self._prefix = bytes(self._framing)
+        self._control: deque[bytes] = deque()
+        self._backlog_bytes = 0
+        names = PRIORITIES if qos else (None,)
+        self._lanes = [Lane(name, sns, sn_mask) for name, sns in zip(names, first_sns, strict=True)]
+
+    # ---- in
+
+    def push(self, message: NetworkMessage, reliable: bool = True, *, now: float = 0.0) -> Pushed:
+        """Encode `message` into its lane's open batch. EncodeError: it can never be sent."""
+        qos: int = message.qos
+        lane = self._lane(qos)
+        if lane.large is not None or lane.backlog:
+            return Pushed.FULL
+        if self._low_latency:
+            w = Writer()
+            NETWORK.write(w, message)
+            return self._push_bare(lane, w.out)
+        w = lane.writer or self._open(lane)
+        if lane.reliable is not reliable:
+            self._start_frame(lane, w, reliable)
+        out, mark = w.out, len(w.out)
+        try:
+            NETWORK.write(w, message)
+        except BaseException:
+            self._roll_back(lane, w, mark)
+            raise
+        if len(out) - len(self._prefix) <= self._limit:
+            self.counters.sent_messages += 1
+            return Pushed.DONE
+        encoded = bytes(out[mark:])
+        self._roll_back(lane, w, mark)
+        return self._push_to_next(lane, encoded, reliable, not qos & BLOCK, now)
+
+    def push_encoded(
+        self, data: bytes | memoryview, qos: int, reliable: bool = True, *, now: float = 0.0
+    ) -> Pushed:
+        """The same for messages that are encoded already, all of the QoS `qos`."""
+        lane = self._lane(qos)
+        if lane.large is not None or lane.backlog:
+            return Pushed.FULL
+        return self._push_encoded(lane, data, reliable, not qos & BLOCK, now)
+
+    def _push_encoded(
+        self, lane: Lane, data: bytes | memoryview, reliable: bool, droppable: bool, now: float
+    ) -> Pushed:
+        if self._low_latency:
+            return self._push_bare(lane, data)
+        w = lane.writer or self._open(lane)
+        if lane.reliable is not reliable:
+            self._start_frame(lane, w, reliable)
+        if len(w.out) + len(data) - len(self._prefix) <= self._limit:
+            w.out += data
+            self.counters.sent_messages += 1
+            return Pushed.DONE
+        self._roll_back(lane, w, len(w.out))
+        return self._push_to_next(lane, data, reliable, droppable, now)
+
+    def push_beyond(
+        self, message: NetworkMessage | bytes, qos: int, reliable: bool, now: float
+    ) -> bool:
+        """Keep `message` although its lane is full, for a caller that cannot wait.
+
+        False: the backlog is full too. It is sent in order, as soon as there is room.
+        """
+        if not isinstance(message, bytes):
+            w = Writer()
+            NETWORK.write(w, message)
+            message = bytes(w.out)
+        if self._backlog_bytes + len(message) > BACKLOG_BYTES:
+            return False
+        self._backlog_bytes += len(message)
+        self._lane(qos).backlog.append((message, reliable, not qos & BLOCK))
+        if self.stalled_at is None:
+            self.stalled_at = now
+        return True
+
+    def in_fragments(self, qos: int) -> bool:
+        """Whether a message in fragments holds up the lane of `qos`."""
+        return self._lane(qos).large is not None
+
+    def _lane(self, qos: int) -> Lane:
+        return self._lanes[qos & 0x07] if len(self._lanes) > 1 else self._lanes[0]
+
+    def push_control(self, message: TransportMessage) -> None:
+        """A transport message of its own batch, before everything else."""
+        if len(self._control) >= CONTROL_MESSAGES:
+            self._control.popleft()
+            self.counters.drop_sent("control message: too many wait")
+        self._control.append(write_batch([message]))
+
+    # ---- out
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._control) or any(lane.waiting() for lane in self._lanes)
+
+    def urgent(self, now: float) -> bool:
+        """Whether what waits should be written now: nobody will soon have more to say."""
+        return self.answering or now - self.last_write > BURST_SECONDS or self.full
+
+    @property
+    def full(self) -> bool:
+        """Whether a whole batch waits."""
+        return any(lane.sealed or lane.large is not None for lane in self._lanes)
+
+    def pull(self, now: float) -> bytes | bytearray | None:
+        """The next batch, framed: control first, then by priority. None: nothing waits."""
+        if self._control:
+            return self.pull_control()
+        for lane in self._lanes:
+            batch = self._pull_lane(lane, now)
+            if batch is not None:
+                if lane.backlog:
+                    self._refill(lane, now)
+                self.counters.sent_batches += 1
+                return batch
+        return None
+
+    def pull_control(self) -> bytes | bytearray | None:
+        """The next control message alone: all that is left to say once a session is over."""
+        if not self._control:
+            return None
+        self.counters.sent_batches += 1
+        return self._finish(self._prefix + self._control.popleft())
+
+    def written(self, now: float) -> None:
+        """Everything that was pulled has been written."""
+        self.last_write = now
+        self.answering = False
+        self.flush_at = None
+
+    def give_up_stale(self, now: float) -> bool:
+        """Abandon large messages that may be dropped and no longer move; whether there was one."""
+        found = False
+        for lane in self._lanes:
+            large = lane.large
+            if large is None or not large.droppable:
+                continue
+            if now - large.moved_at >= FRAGMENT_DROP_SECONDS:
+                found = True
+                self._abandon(lane, large)
+        return found
+
+    def next_sns(self) -> list[tuple[int, int]]:
+        """(reliable, best effort) of each lane, as JOIN announces them."""
+        return [(lane.sequences[1].next, lane.sequences[0].next) for lane in self._lanes]
+
+    # ---- batches
+
+    def _open(self, lane: Lane) -> Writer:
+        w = Writer(bytearray(self._prefix))
+        lane.writer = w
+        lane.reliable = None
+        return w
+
+    def _start_frame(self, lane: Lane, w: Writer, reliable: bool) -> None:
+        lane.start = len(w.out)
+        lane.reliable = reliable
+        named = lane.priority is not None and lane.priority is not Priority.DATA
+        w.out.append(
+            frame.ID | (frame.FLAG_RELIABLE if reliable else 0) | (FLAG_EXTENSIONS if named else 0)
+        )
+        w.zint("sn", lane.sequences[reliable].take(), U32)
+        if named:
+            assert lane.priority is not None
+            w.out += bytes((LANE.header, lane.priority))
+        lane.body = len(w.out)
+
+    def _roll_back(self, lane: Lane, w: Writer, mark: int) -> None:
+        """Take back what was written after `mark`, and the FRAME and batch that were left empty."""
+        del w.out[mark:]
+        assert lane.reliable is not None
+        if len(w.out) == lane.body:
+            del w.out[lane.start :]
+            lane.sequences[lane.reliable].give_back()
+            lane.reliable = None
+        if len(w.out) == len(self._prefix):
+            lane.writer = None
+
+    def _push_to_next(
+        self, lane: Lane, encoded: bytes | memoryview, reliable: bool, droppable: bool, now: float
+    ) -> Pushed:
+        """What does not fit the open batch: into a new one, or in fragments."""
+        if len(lane.sealed) >= LANE_BATCHES:
+            return Pushed.FULL
+        pieces = len(encoded) // max(1, self._limit - FRAGMENT_OVERHEAD) + 1
+        if len(encoded) > self._max_message or pieces > MAX_FRAGMENTS:
+            raise EncodeError(
+                f"has {len(encoded)} bytes; at most {self._max_message} in {MAX_FRAGMENTS} "
+                f"fragments of {self._limit} can be sent",
+                "message",
+            )
+        if lane.writer is not None:
+            self._seal(lane)
+        w = self._open(lane)
+        self._start_frame(lane, w, reliable)
+        if len(w.out) - len(self._prefix) + len(encoded) <= self._limit:
+            w.out += encoded
+        else:
+            self._roll_back(lane, w, len(w.out))
+            lane.large = Large(memoryview(encoded), reliable, droppable, moved_at=now)
+        self.counters.sent_messages += 1
+        return Pushed.DONE
+
+    def _push_bare(self, lane: Lane, encoded: bytes | bytearray | memoryview) -> Pushed:
+        """Low latency: no FRAME, no number, no fragments; each message behind its own length."""
+        if len(encoded) > self._limit:
+            raise EncodeError(
+                f"has {len(encoded)} bytes; a low-latency session sends at most {self._limit}",
+                "message",
+            )
+        if len(lane.sealed) >= LANE_BATCHES:
+            return Pushed.FULL
+        out = lane.writer.out if lane.writer else self._open(lane).out
+        if len(out) == len(self._prefix):
+            out.clear()
+        out += len(encoded).to_bytes(self._framing, "little")
+        out += encoded
+        if not self._framing or len(out) >= self._limit:  # one message is one datagram
+            lane.sealed.append(out)
+            lane.writer = None
+        self.counters.sent_messages += 1
+        return Pushed.DONE
+
+    def _seal(self, lane: Lane) -> None:
+        assert lane.writer is not None
+        out = lane.writer.out
+        lane.sealed.append(out if self._low_latency else self._finish(out))
+        lane.writer = None
+
+    def _pull_lane(self, lane: Lane, now: float) -> bytes | bytearray | None:
+        if not lane.sealed and lane.large is not None:
+            return self._next_piece(lane, lane.large, now)
+        if not lane.sealed and lane.writer is not None:
+            self._seal(lane)
+        return lane.sealed.popleft() if lane.sealed else None
+
+    def _next_piece(self, lane: Lane, large: Large, now: float) -> bytes | bytearray:
+        size = self._limit - FRAGMENT_OVERHEAD
+        start, end = large.pos, min(large.pos + size, len(large.data))
+        large.pos, large.moved_at = end, now
+        more = end < len(large.data)
+        sequence = lane.sequences[large.reliable]
+        piece = self._fragment(lane, large, more=more, first=start == 0)
+        piece += large.data[start:end]
+        if not more:
+            sequence.skip()  # as every implementation does; receivers do not count it as a loss
+            lane.large = None
+        return self._finish(piece)
+
+    def _fragment(
+        self, lane: Lane, large: Large, *, more: bool, first: bool = False, drop: bool = False
+    ) -> bytearray:
+        w = Writer(bytearray(self._prefix))
+        write_fragment(
+            w,
+            Fragment(
+                lane.sequences[large.reliable].take(),
+                reliable=large.reliable,
+                more=more,
+                priority=Priority.DATA if lane.priority is None else lane.priority,
+                first=first,
+                drop=drop,
+            ),
+        )
+        return w.out
+
+    def _abandon(self, lane: Lane, large: Large) -> None:
+        self.counters.drop_sent("congestion: fragments did not move for 50 ms")
+        lane.large = None
+        if large.pos:  # the receiver holds pieces of it
+            marker = self._fragment(lane, large, more=True, drop=True)
+            lane.sealed.append(self._finish(marker))
+            lane.sequences[large.reliable].skip()
+
+    def _finish(self, out: bytes | bytearray) -> bytes | bytearray:
+        """A batch behind its prefix, as it goes out: compressed if agreed, its length in place."""
+        start = len(self._prefix)
+        if self._compression:
+            out = self._prefix + compress(bytes(out[start:]))
+        if start:
+            out = out if isinstance(out, bytearray) else bytearray(out)
+            out[:start] = (len(out) - start).to_bytes(start, "little")
+        return out
+
+    def _refill(self, lane: Lane, now: float) -> None:
+        """Move from the backlog into the lane what has room there."""
+        while lane.backlog and lane.large is None:
+            data, reliable, droppable = lane.backlog[0]
+            if self._push_encoded(lane, data, reliable, droppable, now) is Pushed.FULL:
+                break
+            lane.backlog.popleft()
+            self._backlog_bytes -= len(data)
+            self.stalled_at = now
+        if not self._backlog_bytes:
+            self.stalled_at = None

@@ -1,0 +1,463 @@
+"""A unicast session: one link's life from the first INIT to the CLOSE.
+
+Knows handshake, lanes, fragments, lease and keep-alive. Does not know the link (bytes go through
+`receive` and `pull`), the clock (`now` is an argument) or what a network message means.
+"""
+
+from typing import NoReturn, Protocol
+
+from zenlake.errors import DecodeError, SessionClosed, SessionRefused
+from zenlake.transport.counters import Counters
+from zenlake.transport.establishment import Acceptor, Opener, reason_text
+from zenlake.transport.fragments import (
+    MAX_MESSAGE_BYTES,
+    MAX_SESSION_BYTES,
+    PROCESS,
+    Assembly,
+    Memory,
+)
+from zenlake.transport.offer import KEEP_ALIVES, Agreement
+from zenlake.transport.outbox import BLOCK_SECONDS, Outbox
+from zenlake.transport.sequence import SequenceIn
+from zenlake.wire import fragment, frame
+from zenlake.wire.batch import TRANSPORT, TransportMessage, write_batch
+from zenlake.wire.close import Close
+from zenlake.wire.cursor import Reader
+from zenlake.wire.dispatch import ID_MASK
+from zenlake.wire.enums import PRIORITIES, CloseReason, Priority
+from zenlake.wire.extensions import FLAG_EXTENSIONS
+from zenlake.wire.framing import MAX_BATCH_BYTES, Framing, to_stream, uncompress
+from zenlake.wire.keepalive import KeepAlive
+from zenlake.wire.network import FIRST_ID
+
+HANDSHAKE_SECONDS = 10.0  # for all four messages
+
+
+class Handler(Protocol):
+    """Who gets what a session receives."""
+
+    def opened(self) -> None:
+        """The handshake is over."""
+
+    def frame(self, priority: Priority, reliable: bool, data: bytes, pos: int, end: int) -> int:
+        """Network messages from `pos` on; gives the position after the last of them.
+
+        They end at `end`, or before a byte that starts no network message. DecodeError: the
+        session ends.
+        """
+
+
+class LaneIn:
+    """What one lane has received: its sequence, and a message in pieces."""
+
+    __slots__ = ("assembly", "sequence")
+
+    def __init__(self, sequence: SequenceIn, assembly: Assembly) -> None:
+        self.sequence = sequence
+        self.assembly = assembly
+
+
+class LanesIn:
+    """The lanes of one sender, made when first used. Frames and fragments go through them."""
+
+    __slots__ = ("_counters", "_first_sns", "_lanes", "_mask", "_max_message", "_memory", "_patch")
+
+    def __init__(
+        self,
+        *,
+        first_sns: list[tuple[int, int]],
+        mask: int,
+        patch: int,
+        counters: Counters,
+        memory: Memory,
+        max_message: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._first_sns = first_sns
+        "(best effort, reliable) by priority; one pair: there are no lanes."
+        self._mask = mask
+        self._patch = patch
+        self._counters = counters
+        self._memory = memory
+        self._max_message = max_message
+        self._lanes: dict[int, LaneIn] = {}
+
+    def frame(self, handler: Handler, data: bytes, pos: int, end: int, header: int) -> int:
+        """A FRAME that starts at `pos`; gives where it ends."""
+        r = Reader(data, pos + 1, end)
+        if header & FLAG_EXTENSIONS:
+            found = frame.read_frame(r, header)
+            sn, priority = found.sn, found.priority
+        else:
+            sn, priority = r.zint("sn", self._mask), Priority.DATA
+        reliable = bool(header & frame.FLAG_RELIABLE)
+        fresh = self._lane(priority, reliable, sn, pos).sequence.admit(sn)
+        self._counters.received_frames += 1
+        if fresh:
+            return handler.frame(priority, reliable, data, r.pos, end)
+        return skip_messages(data, r.pos, end)
+
+    def fragment(self, handler: Handler, piece: fragment.Fragment, pos: int) -> None:
+        lane = self._lane(piece.priority, piece.reliable, piece.sn, pos)
+        if not lane.sequence.admit(piece.sn):
+            return
+        whole = lane.assembly.add(piece, self._patch)
+        if not piece.more or piece.drop:
+            lane.sequence.fragmented()
+        if whole is None:
+            return
+        try:
+            done = handler.frame(piece.priority, piece.reliable, whole, 0, len(whole))
+        except DecodeError:
+            done = -1
+        if done != len(whole):
+            self._counters.drop_received("fragmented message does not decode")
+
+    def _lane(self, priority: Priority, reliable: bool, sn: int, pos: int) -> LaneIn:
+        if sn > self._mask:
+            raise SessionClosed(
+                f"sequence number {sn} at byte {pos} is beyond the agreed {self._mask}",
+                CloseReason.INVALID,
+            )
+        index = priority << 1 | reliable
+        lane = self._lanes.get(index)
+        return lane or self._new_lane(priority, reliable, index)
+
+    def _new_lane(self, priority: Priority, reliable: bool, index: int) -> LaneIn:
+        if len(self._first_sns) > 1:
+            first = self._first_sns[priority][reliable]
+        elif priority is Priority.DATA:
+            first = self._first_sns[0][reliable]
+        else:
+            raise SessionClosed(
+                f"lane {priority.name} was named, and no lanes were agreed", CloseReason.INVALID
+            )
+        lane = LaneIn(
+            SequenceIn(first, self._mask),
+            Assembly(self._mask, self._memory, self._counters.receive_dropped, self._max_message),
+        )
+        self._lanes[index] = lane
+        return lane
+
+    def gaps(self) -> dict[tuple[Priority, bool], SequenceIn]:
+        """The sequence of every lane that was used, by (priority, reliable)."""
+        return {
+            (PRIORITIES[index >> 1], bool(index & 1)): lane.sequence
+            for index, lane in self._lanes.items()
+        }
+
+    def release(self) -> None:
+        """Let go of unfinished messages."""
+        for lane in self._lanes.values():
+            lane.assembly.abandon("cut off by the session's end")
+
+
+def skip_messages(data: bytes, pos: int, end: int) -> int:
+    """Where the network messages end that nobody wants."""
+    from zenlake.wire.network import NETWORK
+
+    r = Reader(data, pos, end)
+    while r.pos < end and data[r.pos] & ID_MASK >= FIRST_ID:
+        NETWORK.read(r)
+    return r.pos
+
+
+class Unicast:
+    """One session over one link, seen from one side.
+
+    Two threads may use it at once, one for `receive` and `on_time`, the other, under a lock of
+    the caller's, for `pull` and the `outbox`.
+
+    `receive` and `on_time` raise SessionRefused or SessionClosed when it is over; what `pull`
+    still gives then (a CLOSE) is to be sent before the link is closed.
+    """
+
+    def __init__(
+        self,
+        handshake: Opener | Acceptor,
+        handler: Handler,
+        framing: Framing,
+        now: float,
+        *,
+        until: float | None = None,
+        max_message: int = MAX_MESSAGE_BYTES,
+        process: Memory = PROCESS,
+    ) -> None:
+        self.counters = Counters()
+        self.outbox: Outbox | None = None
+        "Once the session is open."
+        self.ended = False
+        self.last_received = now
+        self.last_sent = now
+        self._handshake = handshake
+        self._handler = handler
+        self._framing = framing
+        self._max_message = max_message
+        self._memory = Memory(MAX_SESSION_BYTES, process)
+        self._open_until = now + HANDSHAKE_SECONDS if until is None else until
+        self._keep_alive_at = 0.0
+        self._farewell: CloseReason | None = None
+        self._out: list[bytes] = []
+        self._rest = bytearray()
+        self._limit = MAX_BATCH_BYTES
+        self._lanes: LanesIn | None = None
+        self._low_latency = False
+        self._compression = False
+        if isinstance(handshake, Opener):
+            self._answer(handshake.first())
+
+    @property
+    def agreement(self) -> Agreement | None:
+        return self._handshake.agreement
+
+    @property
+    def handshake(self) -> Opener | Acceptor:
+        return self._handshake
+
+    # ---- in
+
+    def receive(self, data: bytes, now: float) -> None:
+        """What came off the link: of a stream any piece, else one batch."""
+        if self.ended:
+            return
+        self.last_received = now
+        self.counters.received_bytes += len(data)
+        if self.outbox is not None:
+            self.outbox.answering = True
+        try:
+            if not self._framing:
+                if len(data) > self._limit:
+                    self._refuse_length(len(data))
+                self._batch(data, 0, len(data), now)
+            else:
+                self._stream(data, now)
+        except DecodeError as error:
+            self._end(f"bytes that do not decode: {error}", CloseReason.INVALID)
+        except SessionClosed as error:
+            if not self.ended:  # a lane's rule was broken
+                self._end(error.why, CloseReason(error.reason))
+            raise
+
+    def _stream(self, data: bytes, now: float) -> None:
+        if self._rest:
+            self._rest += data
+            if not self._has_whole_batch():
+                return
+            data = bytes(self._rest)
+            self._rest.clear()
+        pos, size = 0, len(data)
+        while True:
+            prefix = self._framing
+            start = pos + prefix
+            if start > size:
+                break
+            length = int.from_bytes(data[pos:start], "little")
+            if length > self._limit:
+                self._refuse_length(length)
+            if start + length > size:
+                break
+            pos = start + length
+            self._batch(data, start, pos, now)
+        if pos < size:
+            self._rest += data[pos:]
+
+    def _has_whole_batch(self) -> bool:
+        rest, prefix = self._rest, self._framing
+        if len(rest) < prefix:
+            return False
+        length = int.from_bytes(rest[:prefix], "little")
+        if length > self._limit:
+            self._refuse_length(length)
+        return len(rest) >= prefix + length
+
+    def _refuse_length(self, length: int) -> NoReturn:
+        self._end(f"a batch of {length} bytes came, {self._limit} were agreed", CloseReason.INVALID)
+
+    def _batch(self, data: bytes, pos: int, end: int, now: float) -> None:
+        self.counters.received_batches += 1
+        lanes = self._lanes
+        if lanes is None:
+            self._handshake_batch(data, pos, end, now)
+            return
+        if self._compression:
+            data = uncompress(data[pos:end], pos, limit=self._limit)
+            pos, end = 0, len(data)
+        while pos < end:
+            header = data[pos]
+            kind = header & ID_MASK
+            if kind == frame.ID and not self._low_latency:
+                pos = lanes.frame(self._handler, data, pos, end, header)
+            elif kind >= FIRST_ID and self._low_latency:
+                self.counters.received_frames += 1
+                pos = self._handler.frame(Priority.DATA, True, data, pos, end)
+            else:
+                pos = self._transport_message(data, pos, end, lanes)
+
+    def _transport_message(self, data: bytes, pos: int, end: int, lanes: LanesIn) -> int:
+        r = Reader(data, pos, end)
+        message = TRANSPORT.read(r)
+        if type(message) is fragment.Fragment:
+            lanes.fragment(self._handler, message, pos)
+        elif type(message) is Close:
+            self._over()
+            raise SessionClosed(
+                f"the peer closed with reason {reason_text(message.reason)}",
+                message.reason,
+                by_peer=True,
+            )
+        elif type(message) is not KeepAlive:
+            self.counters.ignored += 1
+        return r.pos
+
+    def _handshake_batch(self, data: bytes, pos: int, end: int, now: float) -> None:
+        if pos == end:
+            return
+        try:
+            r = Reader(data, pos, end)
+            message = TRANSPORT.read(r)
+            r.finish("batch")
+        except DecodeError as error:
+            self._refused(SessionRefused(f"bytes that do not decode: {error}", CloseReason.INVALID))
+        try:
+            answer = self._handshake.receive(message)
+        except SessionRefused as refusal:
+            self._refused(refusal)
+        if answer is not None:
+            self._answer(answer)
+        if self._handshake.agreement is not None:
+            self._open(self._handshake.agreement, now)
+
+    def _open(self, agreed: Agreement, now: float) -> None:
+        lanes = len(PRIORITIES) if agreed.qos else 1
+        self._low_latency = agreed.low_latency
+        self._compression = agreed.compression
+        stream = self._framing is Framing.STREAM
+        self.outbox = Outbox(
+            batch_size=agreed.batch_size,
+            framing=self._framing,
+            sn_mask=agreed.sn_mask,
+            first_sns=[(agreed.initial_sn, agreed.initial_sn)] * lanes,
+            qos=agreed.qos,
+            low_latency=agreed.low_latency,
+            compression=agreed.compression,
+            max_message=self._max_message,
+            counters=self.counters,
+        )
+        self._limit = agreed.batch_size - (Framing.STREAM if stream else 0)
+        if agreed.low_latency and stream:
+            self._framing = Framing.LOW_LATENCY
+            self._limit = MAX_BATCH_BYTES
+        self._lanes = LanesIn(
+            first_sns=[(agreed.peer_initial_sn, agreed.peer_initial_sn)] * lanes,
+            mask=agreed.sn_mask,
+            patch=agreed.patch,
+            counters=self.counters,
+            memory=self._memory,
+            max_message=self._max_message,
+        )
+        self._keep_alive_at = now + agreed.lease / KEEP_ALIVES
+        self._handler.opened()
+
+    # ---- out
+
+    def pull(self, now: float) -> bytes | bytearray | None:
+        """The next bytes for the link: one batch, framed. None: nothing waits."""
+        if self._out:
+            return self._out.pop(0)
+        if self.outbox is None:
+            return None
+        if self.ended and self._farewell is None:
+            batch = self.outbox.pull_control()
+        else:
+            batch = self.outbox.pull(now)
+            if batch is None and self._farewell is not None:
+                self.outbox.push_control(Close(self._farewell))
+                self._farewell = None
+                batch = self.outbox.pull_control()
+        if batch is not None:
+            self.last_sent = now
+            self.counters.sent_bytes += len(batch)
+        return batch
+
+    def close(self, reason: CloseReason = CloseReason.GENERIC) -> None:
+        """Say CLOSE after everything that waits: the last thing that `pull` gives."""
+        if self.ended:
+            return
+        if self.outbox is not None:
+            self._farewell = reason
+        else:
+            self._say_close(reason)
+        self._over()
+
+    def _answer(self, message: TransportMessage) -> None:
+        batch = write_batch([message])
+        self._out.append(to_stream([batch], Framing.STREAM) if self._framing else batch)
+
+    def _say_close(self, reason: int) -> None:
+        close = Close(reason)
+        if self.outbox is not None:
+            self.outbox.push_control(close)
+        else:
+            self._answer(close)
+
+    # ---- time
+
+    def deadline(self) -> float:
+        """When `on_time` has something to do, at the latest."""
+        agreed = self.agreement
+        if agreed is None or self.outbox is None:
+            return self._open_until
+        next_time = min(self.last_received + agreed.peer_lease, self._keep_alive_at)
+        if self.outbox.stalled_at is not None:
+            next_time = min(next_time, self.outbox.stalled_at + BLOCK_SECONDS)
+        return next_time
+
+    def on_time(self, now: float) -> None:
+        """KEEP_ALIVE if it is due. Raises when the peer has been silent for too long."""
+        if self.ended:
+            return
+        agreed = self.agreement
+        if agreed is None or self.outbox is None:
+            if now >= self._open_until:
+                self._refused(SessionRefused("the handshake took too long", CloseReason.GENERIC))
+            return
+        if now >= self.last_received + agreed.peer_lease:
+            self._end(f"nothing came for {agreed.peer_lease:g} s", CloseReason.EXPIRED)
+        stalled = self.outbox.stalled_at
+        if stalled is not None and now >= stalled + BLOCK_SECONDS:
+            self._end(f"takes nothing for {BLOCK_SECONDS:g} s", CloseReason.UNRESPONSIVE)
+        if now >= self._keep_alive_at:
+            interval = agreed.lease / KEEP_ALIVES
+            if now - self.last_sent < interval:
+                self._keep_alive_at = self.last_sent + interval
+                return
+            self._keep_alive_at = now + interval
+            if not self.outbox.waiting:
+                self.outbox.push_control(KeepAlive())
+
+    # ---- the end
+
+    def end(self, reason: int) -> None:
+        """Say CLOSE before everything that waits; it will not be sent any more."""
+        if not self.ended:
+            self._say_close(reason)
+            self._over()
+
+    def _refused(self, refusal: SessionRefused) -> NoReturn:
+        if not refusal.by_peer:
+            self._say_close(refusal.reason)
+        self._over()
+        raise refusal
+
+    def _end(self, why: str, reason: CloseReason) -> NoReturn:
+        self.end(reason)
+        raise SessionClosed(why, reason)
+
+    def _over(self) -> None:
+        self.ended = True
+        self._rest.clear()
+        if self._lanes is not None:
+            self._lanes.release()
+
+    def sequences(self) -> dict[tuple[Priority, bool], SequenceIn]:
+        """What came on every lane that was used: gaps, missing and stale numbers."""
+        return self._lanes.gaps() if self._lanes is not None else {}
