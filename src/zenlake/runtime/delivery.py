@@ -14,6 +14,7 @@ from zenlake.runtime.session import Session
 from zenlake.wire.cursor import Reader
 from zenlake.wire.enums import Priority
 from zenlake.wire.network import NETWORK, NetworkMessage, is_network
+from zenlake.wire.oam import LINK_STATE, NetworkOam
 
 log = logging.getLogger("zenlake.runtime")
 
@@ -27,13 +28,16 @@ OnMessage = Callable[[Session, NetworkMessage, Priority, bool], None]
 
 
 def read_messages(
-    priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+    session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
 ) -> tuple[list[Received], int]:
-    """The network messages from `pos` on, and where they end."""
+    """The network messages from `pos` on, and where they end. The node hears of link states."""
     r = Reader(data, pos, end)
     found: list[Received] = []
     while r.pos < end and is_network(data[r.pos]):
-        found.append((NETWORK.read(r), priority, reliable))
+        message = NETWORK.read(r)
+        if type(message) is NetworkOam and message.id == LINK_STATE:
+            session.link_states(message.body)
+        found.append((message, priority, reliable))
     return found, r.pos
 
 
@@ -57,7 +61,7 @@ class Inline:
     def frame(
         self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
     ) -> int:
-        messages, pos = read_messages(priority, reliable, data, pos, end)
+        messages, pos = read_messages(session, priority, reliable, data, pos, end)
         for message in messages:
             self._on_message(session, *message)
         return pos
@@ -89,7 +93,7 @@ class Delivery(Inline):
     def frame(
         self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
     ) -> int:
-        messages, pos = read_messages(priority, reliable, data, pos, end)
+        messages, pos = read_messages(session, priority, reliable, data, pos, end)
         with self._changed:
             self._queue.append((session, messages))
             if len(self._queue) >= MAX_BATCHES:

@@ -16,12 +16,15 @@ from zenlake import link as links
 from zenlake.errors import AuthError, LinkError, SessionEnded, SessionRefused, ZError
 from zenlake.link.base import Link, Listener
 from zenlake.link.options import LinkOptions
+from zenlake.runtime.discovery import Discovery, DiscoveryConfig
+from zenlake.runtime.group import Group
 from zenlake.runtime.reactor import Reactor
 from zenlake.runtime.session import Session
 from zenlake.transport.admission import Admission, AdmissionLimits, Ticket
 from zenlake.transport.auth import Authenticator, Entropy
 from zenlake.transport.establishment import Acceptor, Opener, State
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES, PROCESS, Memory
+from zenlake.transport.multicast import GroupHandler, GroupOffer
 from zenlake.transport.offer import Offer
 from zenlake.transport.retry import Retry, RetryPolicy
 from zenlake.transport.throttle import Throttle
@@ -67,6 +70,8 @@ class NodeConfig:
     max_message: int = MAX_MESSAGE_BYTES
     memory: Memory = PROCESS
     entropy: Entropy = secrets.token_bytes
+    discovery: DiscoveryConfig | None = None
+    "None: this node finds nobody and is found by nobody."
 
 
 class Links(Protocol):
@@ -104,13 +109,24 @@ class Node:
         self._handshakes: dict[Session, Ticket | None] = {}
         self._connectors: dict[EndPoint, Connector] = {}
         self._to_flush: list[Session] = []
+        self._groups: list[Group] = []
+        self._discovery: Discovery | None = None
+        if config.discovery is not None:
+            self._discovery = Discovery(self, config.discovery)
         self._closing = False
         self._logged: dict[str, float] = {}
 
     # ---- for everybody
 
     def start(self) -> None:
+        """Start the I/O thread. LinkError: the scouting group cannot be joined."""
         self.reactor.start()
+        if self._discovery is not None:
+            try:
+                self._discovery.start()
+            except LinkError:
+                self.close()
+                raise
 
     def __enter__(self) -> Self:
         self.start()
@@ -223,6 +239,17 @@ class Node:
             self._connectors[at] = connector
             self.reactor.call_soon(connector.attempt)
         return connector
+
+    def join(self, endpoint: str, offer: GroupOffer, handler: GroupHandler) -> Group:
+        """Be a member of the multicast group at `endpoint`."""
+        group = Group(self, endpoint, offer, handler)
+        self._groups.append(group)
+        return group
+
+    def link_states(self, session: Session, body: bytes) -> None:
+        """A peer's OAM says whom it knows (called by the handler, on the I/O thread)."""
+        if self._discovery is not None:
+            self._discovery.link_states(session, body)
 
     def close(self) -> None:
         """Close every session with its last words, every link, and the I/O thread."""
@@ -348,6 +375,8 @@ class Node:
             self._claim(session.zid)
         self._by_zid[session.zid] = session
         session.is_open = True
+        if self._discovery is not None:
+            self._discovery.opened(session)
         self.handler.opened(session)
         if session.on_open is not None:
             session.on_open(session)
@@ -381,6 +410,8 @@ class Node:
 
     def _report_closed(self, session: Session, end: SessionEnded) -> None:
         log.info("session with %s (%s) ended: %s", session.zid, session.link.remote, end)
+        if self._discovery is not None:
+            self._discovery.closed(session)
         self.handler.closed(session, end)
 
     def _say(self, kind: str, text: str, *values: object) -> None:
@@ -394,6 +425,10 @@ class Node:
         self._closing = True
         for connector in self._connectors.values():
             connector.stop()
+        if self._discovery is not None:
+            self._discovery.stop()
+        for group in self._groups:
+            group.close()
         for listener in self._listeners.values():
             self.reactor.forget(listener)
             listener.close()

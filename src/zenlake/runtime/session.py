@@ -371,6 +371,11 @@ class Session:
         """Network messages (called by the core)."""
         return self._node.handler.frame(self, priority, reliable, data, pos, end)
 
+    def link_states(self, body: int | bytes | None) -> None:
+        """The peer says whom it knows (called by the handler)."""
+        if isinstance(body, bytes):
+            self._node.link_states(self, body)
+
     def _arm(self, core: Unicast) -> None:
         self._timer = self._reactor.call_at(core.deadline(), self._on_time)
 

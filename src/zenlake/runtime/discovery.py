@@ -1,0 +1,264 @@
+"""Discovery: finding other nodes by scouting and by gossip, and dialling those that are wanted.
+
+Knows the scouting group's sockets and a node's sessions. The rules (who answers, who is dialled,
+what is passed on) are in transport/: scouting.py, autoconnect.py, gossip.py.
+"""
+
+import logging
+import select
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from zenlake.errors import DecodeError, LinkError, ZError
+from zenlake.link import multicast
+from zenlake.link.options import LinkOptions
+from zenlake.runtime.group import Sending
+from zenlake.runtime.reactor import Timer
+from zenlake.runtime.session import Session
+from zenlake.transport.autoconnect import ANYBODY, DEFAULTS, NOBODY, Autoconnect
+from zenlake.transport.gossip import Bodies, Gossip
+from zenlake.transport.scouting import Responder, Scouter
+from zenlake.wire.enums import WhatAmI
+from zenlake.wire.hello import Hello
+from zenlake.wire.locator import EndPoint, Locator
+from zenlake.wire.oam import LINK_STATE, NetworkOam
+from zenlake.wire.qos import DECLARE
+from zenlake.wire.zenohid import ZenohId
+
+if TYPE_CHECKING:
+    from zenlake.runtime.node import Node
+
+log = logging.getLogger("zenlake.runtime")
+
+DEFAULT_GROUP = "udp/224.0.0.224:7446"
+READS_PER_TURN = 32  # datagrams; then the other links have their turn
+MAX_DIALS = 16  # nodes that are being dialled at the same time
+AGAIN_SECONDS = 1.0  # before a node that could not be reached is dialled again
+MAX_REMEMBERED = 4096  # nodes that could not be reached
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscoveryConfig:
+    """How a node finds others."""
+
+    group: str | None = DEFAULT_GROUP
+    "Where to scout and to answer; None: do neither. `#iface=` chooses the interface."
+    answer: bool = True
+    "Answer those who scout."
+    gossip: bool = True
+    multihop: bool = False
+    scouted: Autoconnect = DEFAULTS["multicast"]
+    "Whom to dial of those that answered."
+    told: Autoconnect = DEFAULTS["gossip"]
+    "Whom to dial of those that others told of."
+
+
+class Discovery:
+    """Of one node. All methods on its I/O thread."""
+
+    def __init__(self, node: "Node", config: DiscoveryConfig) -> None:
+        self.config = config
+        self._node = node
+        self._reactor = node.reactor
+        offer = node.config.offer
+        self._whatami = offer.whatami
+        self._wanted = config.scouted.dials.get(offer.whatami, NOBODY)
+        self._scouter = Scouter(self._wanted, self._reactor.now())
+        self._responder = Responder(offer.zid, offer.whatami, lambda: node.locators)
+        self._gossip = Gossip(
+            offer.zid, offer.whatami, lambda: node.locators, multihop=config.multihop
+        )
+        self._numbers: dict[int, Session] = {}
+        self._number_of: dict[Session, int] = {}
+        self._next_number = 0
+        self._dialling: set[ZenohId] = set()
+        self._failed: OrderedDict[ZenohId, float] = OrderedDict()
+        self._link: multicast.MulticastLink | None = None
+        self._sending: Sending | None = None
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Join the scouting group. LinkError: that is not possible here."""
+        if self.config.group is None:
+            return
+        self._link = multicast.join(EndPoint(self.config.group), self._node.config.options)
+        self._sending = Sending(self._link)
+        if self.config.answer:
+            self._reactor.watch(self._link, self._on_group, read=True, write=False)
+        self._reactor.watch(self._sending, self._on_answer, read=True, write=False)
+        if self._wanted:
+            self._scout()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._link is not None and self._sending is not None:
+            self._reactor.forget(self._link)
+            self._reactor.forget(self._sending)
+            self._link.close()
+            self._link = None
+
+    # ---- scouting
+
+    def _scout(self) -> None:
+        if self._link is None:
+            return
+        datagram = self._scouter.datagram(self._reactor.now())
+        if datagram is not None and not self._has_enough():
+            self._try_send(lambda link: link.send(datagram))
+        self._timer = self._reactor.call_at(self._scouter.deadline, self._scout)
+
+    def _has_enough(self) -> bool:
+        """A client has one session, and looks no further."""
+        return self._whatami is WhatAmI.CLIENT and bool(self._node.sessions)
+
+    def _on_group(self, readable: bool, writable: bool) -> None:
+        for data, (host, port) in self._read(lambda link: link.receive()):
+            answer = self._responder.answer(data, host, self._reactor.now())
+            if answer is not None:
+                self._answer(answer, host, port)
+
+    def _answer(self, answer: bytes, host: str, port: int) -> None:
+        self._try_send(lambda link: link.send_to(answer, (host, port)))
+
+    def _on_answer(self, readable: bool, writable: bool) -> None:
+        for data, _ in self._read(lambda link: link.receive_unicast()):
+            hello = self._scouter.heard(data)
+            if hello is not None:
+                self._found(hello.zid, hello.whatami, hello.locators, self.config.scouted)
+
+    def _read(
+        self, receive: Callable[[multicast.MulticastLink], multicast.Received | None]
+    ) -> Iterator[multicast.Received]:
+        for _ in range(READS_PER_TURN):
+            if self._link is None:
+                return
+            try:
+                received = receive(self._link)
+            except LinkError as error:
+                log.error("scouting ends: %s", error)
+                self.stop()
+                return
+            if received is None:
+                return
+            yield received
+
+    def _try_send(self, send: Callable[[multicast.MulticastLink], object]) -> None:
+        try:
+            if self._link is not None:
+                send(self._link)
+        except LinkError as error:  # no route now: the next one may go
+            log.debug("scouting: %s", error)
+
+    # ---- gossip
+
+    def opened(self, session: Session) -> None:
+        number = self._next_number
+        self._next_number += 1
+        self._numbers[number] = session
+        self._number_of[session] = number
+        self._failed.pop(session.zid, None)
+        if self.config.gossip:
+            agreed = session.agreement
+            self._tell(self._gossip.opened(number, agreed.zid, agreed.whatami))
+
+    def closed(self, session: Session) -> None:
+        number = self._number_of.pop(session)
+        del self._numbers[number]
+        self._tell(self._gossip.closed(number))
+
+    def link_states(self, session: Session, body: bytes) -> None:
+        """A peer says whom it knows. What does not decode is counted and left."""
+        if not self.config.gossip:
+            return
+        try:
+            bodies, found = self._gossip.received(self._number_of[session], body)
+        except DecodeError as error:
+            session.counters.drop_received("link states that do not decode")
+            log.debug("link states from %s: %s", session.zid, error)
+            return
+        self._tell(bodies)
+        for node in found:
+            self._found(node.zid, node.whatami, node.locators, self.config.told)
+
+    def _tell(self, bodies: Bodies) -> None:
+        for number, body in bodies:
+            session = self._numbers.get(number)
+            if session is not None and session.over is None:
+                session.send(NetworkOam(LINK_STATE, body, qos=DECLARE))
+
+    # ---- dialling
+
+    def _found(
+        self, zid: ZenohId, whatami: WhatAmI, locators: tuple[Locator, ...], rule: Autoconnect
+    ) -> None:
+        node = self._node
+        if not locators or zid in node.sessions or zid in self._dialling or self._has_enough():
+            return
+        if not rule.wants(node.zid, self._whatami, zid, whatami):
+            return
+        now = self._reactor.now()
+        if len(self._dialling) >= MAX_DIALS or now - self._failed.get(zid, 0.0) < AGAIN_SECONDS:
+            return
+        self._dialling.add(zid)
+        self._dial(zid, locators)
+
+    def _dial(self, zid: ZenohId, locators: tuple[Locator, ...]) -> None:
+        """One locator after another, until there is a session."""
+
+        def done(found: Session | ZError) -> None:
+            if isinstance(found, Session) or zid in self._node.sessions:
+                self._dialling.discard(zid)
+            elif len(locators) > 1:
+                self._dial(zid, locators[1:])
+            else:
+                log.info("%s was found at %s, but: %s", zid, locators[0], found)
+                self._dialling.discard(zid)
+                self._remember_failure(zid)
+
+        self._node.dial(locators[0], done, expect=zid)
+
+    def _remember_failure(self, zid: ZenohId) -> None:
+        self._failed.pop(zid, None)
+        self._failed[zid] = self._reactor.now()
+        if len(self._failed) > MAX_REMEMBERED:
+            self._failed.popitem(last=False)
+
+
+class Answer(NamedTuple):
+    """Who answered, and from where."""
+
+    hello: Hello
+    source: str
+
+
+def scout(
+    seconds: float,
+    what: WhatAmI = ANYBODY,
+    *,
+    group: str = DEFAULT_GROUP,
+    options: LinkOptions | None = None,
+) -> Iterator[Answer]:
+    """Ask who is there, and give each node once, as it answers, for `seconds`."""
+    link = multicast.join(EndPoint(group), options or LinkOptions())
+    try:
+        end = time.monotonic() + seconds
+        scouter = Scouter(what, time.monotonic())
+        seen: set[tuple[ZenohId, tuple[Locator, ...]]] = set()
+        while (now := time.monotonic()) < end:
+            datagram = scouter.datagram(now)
+            if datagram is not None:
+                link.send(datagram)
+            wait = max(0.0, min(end, scouter.deadline) - now)
+            select.select([link.unicast_fileno()], [], [], wait)
+            while (received := link.receive_unicast()) is not None:
+                data, (host, _) = received
+                hello = scouter.heard(data)
+                if hello is not None and (hello.zid, hello.locators) not in seen:
+                    seen.add((hello.zid, hello.locators))
+                    yield Answer(hello, host)
+    finally:
+        link.close()

@@ -1,0 +1,162 @@
+"""A multicast group at work: the group's link and its core, on a node's I/O thread.
+
+Knows who may touch what, as session.py does for one peer. Does not know what messages mean.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from zenlake.errors import LinkError, SessionClosed
+from zenlake.link import multicast as link
+from zenlake.runtime.reactor import Timer
+from zenlake.transport.multicast import GroupHandler, GroupOffer, Member, Multicast
+from zenlake.transport.outbox import FLUSH_SECONDS, Pushed
+from zenlake.wire.enums import CloseReason
+from zenlake.wire.locator import EndPoint, Locator
+from zenlake.wire.network import NetworkMessage
+
+if TYPE_CHECKING:
+    from zenlake.runtime.node import Node
+
+log = logging.getLogger("zenlake.runtime")
+
+READS_PER_TURN = 32  # datagrams; then the other links have their turn
+
+
+class Sending:
+    """The socket of a group that sends: what is said to us alone comes in there."""
+
+    def __init__(self, group: link.MulticastLink) -> None:
+        self._group = group
+
+    def fileno(self) -> int:
+        return self._group.unicast_fileno()
+
+
+class Group:
+    """Membership of one group. `send` and `close`: from any thread."""
+
+    def __init__(
+        self, node: "Node", endpoint: str, offer: GroupOffer, handler: GroupHandler
+    ) -> None:
+        self._reactor = node.reactor
+        self._link = link.join(EndPoint(endpoint), node.config.options)
+        self._sending = Sending(self._link)
+        self._core = Multicast(
+            offer,
+            handler,
+            node.config.entropy,
+            self._reactor.now(),
+            process=node.config.memory,
+        )
+        self._lock = threading.RLock()
+        self._flush_armed = False
+        self._closed = threading.Event()
+        self._timer: Timer | None = None
+        self._reactor.call_soon(self._start)
+
+    @property
+    def local(self) -> Locator:
+        return self._link.local
+
+    @property
+    def members(self) -> list[Member]:
+        return list(self._core.members.values())
+
+    @property
+    def core(self) -> Multicast:
+        return self._core
+
+    def send(self, message: NetworkMessage, reliable: bool = True) -> bool:
+        """To everybody in the group. False: dropped and counted; a group makes nobody wait."""
+        with self._lock:
+            if self._closed.is_set():
+                raise SessionClosed("this node left the group", CloseReason.GENERIC)
+            outbox, now = self._core.outbox, self._reactor.now()
+            if outbox.push(message, reliable, now=now) is Pushed.FULL:
+                self._flush()
+                if outbox.push(message, reliable, now=now) is Pushed.FULL:
+                    outbox.counters.drop_sent("congestion: the group's socket takes no more")
+                    return False
+            if outbox.urgent(now):
+                self._flush()
+            elif not self._flush_armed:
+                self._flush_armed = True
+                self._reactor.call_at(now + FLUSH_SECONDS, self._flush_due)
+            return True
+
+    def close(self) -> None:
+        """Tell the group, and leave it. Waits until that is done, unless on the I/O thread."""
+        if self._reactor.inside:
+            self._close()
+        else:
+            self._reactor.call_soon(self._close)
+            self._closed.wait(1.0)
+
+    # ---- the I/O thread
+
+    def _start(self) -> None:
+        self._reactor.watch(self._link, self._on_group, read=True, write=False)
+        self._reactor.watch(self._sending, self._on_answer, read=True, write=False)
+        self._on_time()
+
+    def _on_group(self, readable: bool, writable: bool) -> None:
+        self._read(self._link.receive)
+
+    def _on_answer(self, readable: bool, writable: bool) -> None:
+        """Members talk to the group; what comes to the sending socket is read as well."""
+        self._read(self._link.receive_unicast)
+
+    def _read(self, receive: Callable[[], link.Received | None]) -> None:
+        try:
+            for _ in range(READS_PER_TURN):
+                received = receive()
+                if received is None:
+                    break
+                data, sender = received
+                self._core.receive(data, sender, self._reactor.now())
+        except LinkError as error:
+            log.error("left a group: %s", error)
+            self._close()
+
+    def _on_time(self) -> None:
+        if self._closed.is_set():
+            return
+        with self._lock:
+            self._core.on_time(self._reactor.now())
+            self._flush()
+        self._timer = self._reactor.call_at(self._core.deadline(), self._on_time)
+
+    def _flush_due(self) -> None:
+        with self._lock:
+            self._flush_armed = False
+            if not self._closed.is_set():
+                self._flush()
+
+    def _flush(self) -> None:
+        """Datagrams that the socket does not take now are lost, as on every such link."""
+        now = self._reactor.now()
+        while (data := self._core.pull(now)) is not None:
+            try:
+                if not self._link.send(data):
+                    self._core.counters.drop_sent("the group's socket was full")
+            except LinkError as error:
+                self._core.counters.drop_sent("the group's link failed")
+                log.warning("cannot send to a group: %s", error)
+                break
+        self._core.outbox.written(self._reactor.now())
+
+    def _close(self) -> None:
+        if self._closed.is_set():
+            return
+        with self._lock:
+            self._core.close()
+            self._flush()
+            self._closed.set()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._reactor.forget(self._link)
+            self._reactor.forget(self._sending)
+        self._link.close()
