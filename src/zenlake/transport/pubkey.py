@@ -1,0 +1,261 @@
+"""Public key: the acceptor seals a nonce for the opener's RSA key and wants it back, for its own.
+
+Knows the keys and what is done with them; the padding's random bytes are the library's own.
+An opener that knows no keys decrypts for whoever it dials: give it the acceptors' keys.
+"""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from types import NoneType
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import (
+    RSAPrivateKey,
+    RSAPublicKey,
+    RSAPublicNumbers,
+)
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from zenlake.errors import AuthError
+from zenlake.transport.auth import (
+    AuthAcceptor,
+    Authenticator,
+    AuthOpener,
+    Entropy,
+    Value,
+    expect,
+    read_secret,
+    refusing,
+)
+from zenlake.wire.cursor import Reader, Writer
+
+NAME = "public-key"
+NONCE_BYTES = 8
+MIN_KEY_BITS = 512  # what Zenoh may still use; make none below 2048
+MAX_KEY_BITS = 4096  # as the Rust implementation
+MAX_KEY_BYTES = MAX_KEY_BITS // 8
+EXPONENTS = range(3, 1 << 33, 2)  # as the Rust implementation
+MAX_KNOWN_KEYS = 10_000
+
+Source = str | Path
+"PEM text, or the file that holds it."
+KeyNumbers = tuple[int, int]
+"Modulus and exponent."
+
+
+class PublicKey(Authenticator):
+    """This node's RSA key, and the public keys of those it talks to.
+
+    A source of `known_keys` holds one public key or several, each in a PEM block of its own.
+    Who dials in has to have one of them: without any, everybody is refused. Who is dialled has to
+    have one of them too: without any, everybody will do.
+    """
+
+    ext_id = 1
+    name = NAME
+
+    def __init__(
+        self, private_key: Source, known_keys: Iterable[Source] = (), *, strict: bool = False
+    ) -> None:
+        """`strict`: refuse a file with a private key that others than its owner may read."""
+        self._private = _load_private(private_key, strict)
+        self._known: dict[KeyNumbers, RSAPublicKey] = {}
+        for source in known_keys:
+            self._known.update(load_public_keys(source))
+        if len(self._known) > MAX_KNOWN_KEYS:
+            raise AuthError(f"{NAME}: {len(self._known)} known keys, more than {MAX_KNOWN_KEYS}")
+
+    @property
+    def fingerprint(self) -> str:
+        """Of this node's own key."""
+        return fingerprint(self._private.public_key())
+
+    def opener(self, entropy: Entropy) -> AuthOpener:
+        return _Opener(self._private, self._known)
+
+    def acceptor(self, entropy: Entropy) -> AuthAcceptor:
+        return _Acceptor(self._private, self._known, entropy)
+
+    def __repr__(self) -> str:
+        return f"PublicKey({self.fingerprint}, keys known={len(self._known)})"
+
+
+class _Opener(AuthOpener):
+    def __init__(self, private: RSAPrivateKey, known: dict[KeyNumbers, RSAPublicKey]) -> None:
+        self._private = private
+        self._known = known
+
+    def init_syn(self) -> Value:
+        w = Writer()
+        write_key(w, self._private.public_key())
+        return bytes(w.out)
+
+    def open_syn(self, init_ack: Value) -> Value:
+        with refusing(f"{NAME}: InitAck"):
+            r = Reader(expect(init_ack, bytes, f"{NAME}: InitAck"))
+            numbers, sealed = read_key(r), r.block("nonce", MAX_KEY_BYTES)
+            r.finish("nonce")
+        peer = self._known.get(numbers)
+        if peer is None and self._known:
+            raise AuthError(f"{NAME}: the dialled node has a key that is not known here")
+        nonce = decrypt(self._private, sealed)
+        if len(nonce) != NONCE_BYTES:
+            raise AuthError(f"{NAME}: InitAck has no nonce for this node's key")
+        w = Writer()
+        w.block("nonce", encrypt(peer or _key_of(numbers), nonce))
+        return bytes(w.out)
+
+    def open_ack(self, value: Value) -> None:
+        expect(value, NoneType, f"{NAME}: OpenAck")
+
+
+class _Acceptor(AuthAcceptor):
+    def __init__(
+        self, private: RSAPrivateKey, known: dict[KeyNumbers, RSAPublicKey], entropy: Entropy
+    ) -> None:
+        self._private = private
+        self._known = known
+        self._entropy = entropy
+        self._peer: RSAPublicKey | None = None
+        self._nonce: bytes | None = None
+
+    def init_ack(self, init_syn: Value) -> Value:
+        with refusing(f"{NAME}: InitSyn"):
+            r = Reader(expect(init_syn, bytes, f"{NAME}: InitSyn"))
+            numbers = read_key(r)
+            r.finish("exponent")
+        self._peer = self._known.get(numbers)
+        if self._peer is None:
+            raise AuthError(f"{NAME}: the peer's key is not one of the {len(self._known)} known")
+        self._nonce = self._entropy(NONCE_BYTES)
+        w = Writer()
+        write_key(w, self._private.public_key())
+        w.block("nonce", encrypt(self._peer, self._nonce))
+        return bytes(w.out)
+
+    def open_ack(self, open_syn: Value) -> Value:
+        nonce, self._nonce = self._nonce, None
+        if nonce is None or self._peer is None:
+            raise AuthError(f"{NAME}: the nonce was used already, or none was given; dial again")
+        with refusing(f"{NAME}: OpenSyn"):
+            r = Reader(expect(open_syn, bytes, f"{NAME}: OpenSyn"))
+            sealed = r.block("nonce", MAX_KEY_BYTES)
+            r.finish("nonce")
+        if not hmac.compare_digest(decrypt(self._private, sealed), nonce):
+            raise AuthError(f"{NAME}: the peer did not get the nonce: it has not its private key")
+        self.identity = fingerprint(self._peer)
+        return None
+
+
+def encrypt(key: RSAPublicKey, nonce: bytes) -> bytes:
+    try:
+        return key.encrypt(nonce, PKCS1v15())
+    except ValueError:  # numbers that are no RSA key
+        raise AuthError(f"{NAME}: nothing can be encrypted for the peer's key") from None
+
+
+def decrypt(key: RSAPrivateKey, sealed: bytes) -> bytes:
+    """What was sealed. Of what was not sealed for this key: nothing, or any bytes."""
+    try:
+        return key.decrypt(sealed, PKCS1v15())
+    except ValueError:
+        return b""
+
+
+def fingerprint(key: RSAPublicKey) -> str:
+    """SHA-256 of the key as `openssl pkey -pubin -outform DER` writes it."""
+    der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return "sha256:" + hashlib.sha256(der).hexdigest()
+
+
+def write_key(w: Writer, key: RSAPublicKey) -> None:
+    numbers = key.public_numbers()
+    for field, number in (("modulus", numbers.n), ("exponent", numbers.e)):
+        w.block(field, number.to_bytes((number.bit_length() + 7) // 8, "little"))
+
+
+def read_key(r: Reader) -> KeyNumbers:
+    """A peer's key, as numbers that are safe to compute with."""
+    modulus = int.from_bytes(r.block("modulus", MAX_KEY_BYTES), "little")
+    exponent = int.from_bytes(r.block("exponent", MAX_KEY_BYTES), "little")
+    return _checked((modulus, exponent), f"{NAME}: the peer's key")
+
+
+def _checked(numbers: KeyNumbers, what: str) -> KeyNumbers:
+    modulus, exponent = numbers
+    if not MIN_KEY_BITS <= modulus.bit_length() <= MAX_KEY_BITS or modulus % 2 == 0:
+        raise AuthError(f"{what} is not an RSA key of {MIN_KEY_BITS} to {MAX_KEY_BITS} bits")
+    if exponent not in EXPONENTS:
+        raise AuthError(f"{what} needs an odd exponent of 3 to {EXPONENTS.stop - 1}")
+    return numbers
+
+
+def _key_of(numbers: KeyNumbers) -> RSAPublicKey:
+    modulus, exponent = numbers
+    try:
+        return RSAPublicNumbers(exponent, modulus).public_key()
+    except ValueError:
+        raise AuthError(f"{NAME}: the peer's key is not an RSA key") from None
+
+
+_PUBLIC_BLOCK = re.compile(r"-----BEGIN ((?:RSA )?PUBLIC KEY)-----.*?-----END \1-----", re.DOTALL)
+_BEGIN = "-----BEGIN "
+
+
+def load_public_keys(source: Source) -> dict[KeyNumbers, RSAPublicKey]:
+    """Every public key of a PEM text or file; AuthError if there is none, or something else."""
+    text, where = _text_of(source, strict=False)
+    blocks = [match.group() for match in _PUBLIC_BLOCK.finditer(text)]
+    if not blocks or len(blocks) != text.count(_BEGIN):
+        raise AuthError(
+            f"{where}: {len(blocks)} PEM public keys in {text.count(_BEGIN)} PEM blocks; "
+            f"write public keys only, one at least (a file is given as a Path)"
+        )
+    keys: dict[KeyNumbers, RSAPublicKey] = {}
+    for number, block in enumerate(blocks, start=1):
+        what = f"{where}: key {number}"
+        try:
+            key = load_pem_public_key(block.encode())
+        except (ValueError, UnsupportedAlgorithm):
+            raise AuthError(f"{what} cannot be read") from None
+        if not isinstance(key, RSAPublicKey):
+            raise AuthError(f"{what} is not an RSA key")
+        keys[_numbers_of(key, what)] = key
+    return keys
+
+
+def _load_private(source: Source, strict: bool) -> RSAPrivateKey:
+    text, where = _text_of(source, strict)
+    try:
+        key = load_pem_private_key(text.encode(), password=None)
+    except TypeError:
+        raise AuthError(f"{where} is encrypted; store it decrypted, with mode 600") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise AuthError(
+            f"{where} is not a private key in PEM (a file is given as a Path)"
+        ) from None
+    if not isinstance(key, RSAPrivateKey):
+        raise AuthError(f"{where} is not an RSA key")
+    _numbers_of(key.public_key(), where)
+    return key
+
+
+def _text_of(source: Source, strict: bool) -> tuple[str, str]:
+    """The PEM text, and what to call it in errors."""
+    if isinstance(source, Path):
+        return read_secret(source, strict=strict), f"{NAME}: {source}"
+    return source, f"{NAME}: the PEM text"
+
+
+def _numbers_of(key: RSAPublicKey, what: str) -> KeyNumbers:
+    numbers = key.public_numbers()
+    return _checked((numbers.n, numbers.e), what)
