@@ -1,0 +1,249 @@
+"""udp/GROUP:PORT: datagrams to and from everybody in a multicast group.
+
+Knows the group's socket and the socket that sends, to which answers come. Not a link of base.py:
+there is no single peer. Every datagram comes with the address of its sender.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+import threading
+from typing import Any
+
+from zenlake.errors import InvalidLocator, LinkError
+from zenlake.link import sockets
+from zenlake.link.options import LinkOptions
+from zenlake.link.sockets import Address, failed, host_of, sockaddr_locator
+from zenlake.link.udp import MTU, READ_DATAGRAM, SEND_LATER, SKIPPED_AT_ONCE
+from zenlake.wire.framing import Framing
+from zenlake.wire.locator import EndPoint
+
+MAX_TTL = 255
+MAX_GROUPS = 20  # what Linux lets one socket join (igmp_max_memberships)
+
+# Without these a socket bound to the port hears every group that anyone on this machine joined.
+IP_MULTICAST_ALL, IPV6_MULTICAST_ALL = 49, 29
+MULTICAST_ALL: dict[int, tuple[int, int]] = {
+    socket.AF_INET: (socket.IPPROTO_IP, IP_MULTICAST_ALL),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, IPV6_MULTICAST_ALL),
+}
+TTL: dict[int, tuple[int, int]] = {
+    socket.AF_INET: (socket.IPPROTO_IP, socket.IP_MULTICAST_TTL),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS),
+}
+WILDCARD: dict[int, str] = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
+
+Received = tuple[bytes, tuple[str, int]]
+
+
+class MulticastLink:
+    """A group. Watch both descriptors: what the group says, and what is said to us alone."""
+
+    framing = Framing.DATAGRAM
+    reliable = False
+    mtu = MTU
+    "The largest datagram; a multicast transport takes 8192 of it."
+
+    def __init__(
+        self, endpoint: EndPoint, group: Any, hearing: socket.socket, sending: socket.socket
+    ) -> None:
+        self.protocol = endpoint.protocol
+        self.name: str = endpoint
+        self.local = sockaddr_locator(self.protocol, sending.getsockname())
+        self.remote = sockaddr_locator(self.protocol, group)
+        self._group, self._hearing, self._sending = group, hearing, sending
+        host, self._port = sending.getsockname()[:2]
+        self._hosts = {host}
+        if sockets.is_wildcard(host):
+            self._hosts = {i.host for i in sockets.interfaces()}
+        self._send_lock, self._receive_lock = threading.Lock(), threading.Lock()
+
+    def fileno(self) -> int:
+        """The socket of the group; -1 once closed."""
+        return self._hearing.fileno()
+
+    def unicast_fileno(self) -> int:
+        """The socket that sends, to which the others answer; -1 once closed."""
+        return self._sending.fileno()
+
+    def receive(self) -> Received | None:
+        """The next datagram to the group that is not our own, and who sent it; None: none now."""
+        return self._receive(self._hearing)
+
+    def receive_unicast(self) -> Received | None:
+        """The next datagram to us alone."""
+        return self._receive(self._sending)
+
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        """To the group: how many bytes were taken, all or none (0: try when writable)."""
+        return self._send(data, self._group)
+
+    def send_to(self, data: bytes | bytearray | memoryview, address: tuple[str, int]) -> int:
+        """To one of the senders that a receive has named."""
+        return self._send(data, address)
+
+    def close(self) -> None:
+        """Leave the group and let go of both sockets. May be called again, from any thread."""
+        with self._send_lock, self._receive_lock:
+            self._hearing.close()
+            self._sending.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.local} -> {self.remote}>"
+
+    def _receive(self, sock: socket.socket) -> Received | None:
+        with self._receive_lock:
+            try:
+                for _ in range(SKIPPED_AT_ONCE):
+                    data, sender = sock.recvfrom(READ_DATAGRAM)
+                    own = sender[1] == self._port and sender[0] in self._hosts
+                    if data and not own:
+                        return data, (host_of(sender), sender[1])
+            except (BlockingIOError, ConnectionRefusedError):
+                return None  # refused: one peer that we answered has gone, not the group
+            except OSError as error:
+                raise failed(self.name, "receive", error) from None
+        return None
+
+    def _send(self, data: bytes | bytearray | memoryview, to: Any) -> int:
+        if len(data) > self.mtu:
+            raise LinkError(f"{self.name}: a datagram of {len(data)} bytes is above {self.mtu}")
+        with self._send_lock:
+            try:
+                return self._sending.sendto(data, to)
+            except OSError as error:
+                if error.errno in SEND_LATER:
+                    return 0
+                raise failed(self.name, "send", error) from None
+
+
+def join(endpoint: EndPoint, options: LinkOptions) -> MulticastLink:
+    """Join the endpoint's group, and those of `join`, on the interface that `iface` names.
+
+    `iface` is a name or an address; without it, the first interface that does multicast.
+    """
+    found = sockets.look_up(endpoint, endpoint.address, socket.SOCK_DGRAM)
+    groups = [address for address in found if sockets.is_multicast(address)]
+    if not groups:
+        raise LinkError(f"{endpoint}: is not a multicast group: use such as udp/224.0.0.224:7446")
+    group = groups[0]
+    source = _source(endpoint, group.family)
+    index = _index_of(source.sockaddr)
+    hearing = _hearing_socket(endpoint, group, source, index)
+    try:
+        sending = _sending_socket(endpoint, source, index)
+    except BaseException:
+        hearing.close()
+        raise
+    port = hearing.getsockname()[1]
+    return MulticastLink(endpoint, (group.sockaddr[0], port), hearing, sending)
+
+
+def _source(endpoint: EndPoint, family: int) -> Address:
+    """The local address to send from: `bind`'s, else one of `iface`, else of any interface."""
+    config = endpoint.config
+    port = 0
+    if "bind" in config:
+        told = _numeric(endpoint, config["bind"], "bind")
+        if told.family != family:
+            raise LinkError(f"{endpoint}: bind={config['bind']} is not of the group's IP version")
+        if not sockets.is_wildcard(told.sockaddr[0]):
+            return told
+        port = told.sockaddr[1]
+    host = _interface_host(endpoint, config.get("iface"), family) or WILDCARD[family]
+    return _numeric(endpoint, f"[{host}]:{port}", "iface")
+
+
+def _numeric(endpoint: EndPoint, text: str, key: str) -> Address:
+    flags = socket.AI_NUMERICHOST
+    return sockets.look_up(endpoint, text, socket.SOCK_DGRAM, flags=flags, key=key)[0]
+
+
+def _interface_host(endpoint: EndPoint, iface: str | None, family: int) -> str | None:
+    usable = [i for i in sockets.interfaces() if sockets.family_of(i.host) == family]
+    if iface is None:
+        chosen = next((i for i in usable if i.multicast), None)
+    else:
+        chosen = next((i for i in usable if iface in (i.name, i.host)), None)
+        if chosen is None:
+            raise LinkError(f"{endpoint}: iface={iface}: no interface has this name or address")
+    if chosen is None:
+        return None
+    return f"{chosen.host}%{chosen.name}" if sockets.is_zoned(chosen.host) else chosen.host
+
+
+def _index_of(sockaddr: Any) -> int:
+    host = sockaddr[0].partition("%")[0]
+    name = next((i.name for i in sockets.interfaces() if i.host == host), None)
+    return socket.if_nametoindex(name) if name else 0
+
+
+def _hearing_socket(
+    endpoint: EndPoint, group: Address, source: Address, index: int
+) -> socket.socket:
+    sock = sockets.new_socket(endpoint, group.family, socket.SOCK_DGRAM)
+    try:
+        # Both, as every other node does: else the second node of a machine cannot have the port.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.setsockopt(*MULTICAST_ALL[group.family], 0)
+        if group.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((WILDCARD[group.family], group.sockaddr[1]))
+        for host in [group.sockaddr[0], *_more_groups(endpoint, group.family)]:
+            _join_group(sock, host, source.sockaddr[0], index)
+    except OSError as error:
+        sock.close()
+        raise failed(endpoint, "join the group", error) from None
+    except InvalidLocator:
+        sock.close()
+        raise
+    return sock
+
+
+def _more_groups(endpoint: EndPoint, family: int) -> list[str]:
+    text = endpoint.config.get("join")
+    if text is None:
+        return []
+    hosts = text.split("|")
+    if len(hosts) >= MAX_GROUPS:
+        raise InvalidLocator(f"{endpoint}: join={text} has more than {MAX_GROUPS - 1} groups")
+    for host in hosts:
+        try:
+            good = ipaddress.ip_address(host).is_multicast and sockets.family_of(host) == family
+        except ValueError:
+            good = False
+        if not good:
+            raise InvalidLocator(f"{endpoint}: join={text}: {host!r} is no group of its IP version")
+    return hosts
+
+
+def _join_group(sock: socket.socket, group: str, source: str, index: int) -> None:
+    packed = socket.inet_pton(sock.family, group.partition("%")[0])
+    if sock.family == socket.AF_INET:
+        membership = packed + socket.inet_aton(source)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+    else:
+        membership = packed + struct.pack("i", index)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, membership)
+
+
+def _sending_socket(endpoint: EndPoint, source: Address, index: int) -> socket.socket:
+    ttl = endpoint.config.get("ttl")
+    hops = None if ttl is None else sockets.size_of(endpoint, "ttl", ttl, MAX_TTL)
+    sock = sockets.new_socket(endpoint, source.family, socket.SOCK_DGRAM)
+    try:
+        if source.family == socket.AF_INET:
+            interface = socket.inet_aton(source.sockaddr[0])
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, interface)
+        else:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+        if hops is not None:
+            sock.setsockopt(*TTL[source.family], hops)
+        sock.bind(source.sockaddr)
+    except OSError as error:
+        sock.close()
+        raise failed(endpoint, f"send from {source.sockaddr[0]}", error) from None
+    return sock

@@ -1,0 +1,34 @@
+"""What a link needs to know beyond its endpoint: certificates and keys.
+
+It holds values only; reading the files and judging them is the link's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TlsOptions:
+    """Certificates and keys: each a file path, or (`_base64`) the PEM text itself in base64."""
+
+    root_ca_certificate: str | None = None
+    listen_private_key: str | None = None
+    listen_certificate: str | None = None
+    connect_private_key: str | None = None
+    connect_certificate: str | None = None
+    root_ca_certificate_base64: str | None = None
+    listen_private_key_base64: str | None = None
+    listen_certificate_base64: str | None = None
+    connect_private_key_base64: str | None = None
+    connect_certificate_base64: str | None = None
+    enable_mtls: bool = False
+    verify_name_on_connect: bool = True
+    close_link_on_expiration: bool = False
+
+
+@dataclass(frozen=True)
+class LinkOptions:
+    """The options of every link that one node opens or accepts."""
+
+    tls: TlsOptions | None = None

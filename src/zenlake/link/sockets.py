@@ -1,0 +1,485 @@
+"""What every link over a socket shares: addresses, options, errors, and the stream link itself.
+
+Knows the operating system's sockets and the keys after an endpoint's '#'. Knows no batch.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zenlake.errors import InvalidLocator, LinkError
+from zenlake.link.base import READ_BYTES, Link, Listener, Progress
+from zenlake.wire.framing import Framing
+from zenlake.wire.locator import EndPoint, Locator
+
+BACKLOG = 1024  # connections that wait in the kernel for accept()
+MAX_INTERFACE_ADDRESSES = 1024
+MAX_PORT = 0xFFFF
+MAX_BUFFER_BYTES = 2**31 - 1  # the kernel keeps it in an int
+MAX_DSCP = 0xFF  # the whole byte: TOS, or the traffic class of IPv6
+
+SIOCGIFCONF, SIOCGIFFLAGS = 0x8912, 0x8913
+IFREQ = struct.Struct("16s H 2x 4s 16x")  # a name, then a sockaddr_in: family, port, address
+IFREQ_FLAGS = struct.Struct("16s H 22x")
+IFF_UP, IFF_MULTICAST = 0x1, 0x1000
+INET6_TABLE = Path("/proc/net/if_inet6")
+
+# After these a listening socket is of no more use; any other error is about one peer, or passes.
+LISTENER_IS_BROKEN = {errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP}
+CONNECT_GOES_ON = {0, errno.EINPROGRESS}
+ADVICE = {
+    errno.EADDRINUSE: "another node has it: stop that one, or listen elsewhere",
+    errno.EADDRNOTAVAIL: "no interface of this machine has this address",
+    errno.EAGAIN: "too many connections wait there: try again later",
+    errno.EBADF: "it is closed on this side",
+    errno.ECONNREFUSED: "nobody listens there: start the other node, or correct the address",
+    errno.EMSGSIZE: "the datagram is too large for the way to the peer: use smaller batches",
+    errno.ENODEV: "no interface has this name",
+    errno.ENOENT: "nobody listens there: start the other node, or correct the path",
+}
+
+
+class Address(NamedTuple):
+    """One result of resolve(): what socket() and connect() need."""
+
+    family: int
+    sockaddr: Any
+
+
+class Interface(NamedTuple):
+    """One address of one network interface that is up."""
+
+    name: str
+    host: str
+    multicast: bool
+
+
+def failed(name: str, what: str, error: OSError) -> LinkError:
+    """`error` as a LinkError that says where, while doing what, and what to do next."""
+    cause = error.strerror or str(error)
+    advice = ADVICE.get(error.errno or 0)
+    broken = LinkError(f"{name}: {what}: {cause}" + (f" ({advice})" if advice else ""))
+    broken.errno = error.errno
+    return broken
+
+
+# --- addresses ------------------------------------------------------------------------------
+
+
+def split_host(endpoint: EndPoint, text: str, key: str = "address") -> tuple[str, int]:
+    """`host:port` or `[ipv6]:port` as a pair."""
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise InvalidLocator(f"{endpoint}: {key} {text!r}: write an IPv6 address as [address]:port")
+    if not host or not (port.isascii() and port.isdecimal()) or int(port) > MAX_PORT:
+        raise InvalidLocator(f"{endpoint}: {key} {text!r}: write host:port, port 0 to {MAX_PORT}")
+    return host, int(port)
+
+
+def look_up(
+    endpoint: EndPoint, text: str, kind: int, *, flags: int = 0, key: str = "address"
+) -> list[Address]:
+    """Every address of `text`; waits for DNS unless `flags` say it is numeric."""
+    host, port = split_host(endpoint, text, key)
+    try:
+        found = socket.getaddrinfo(host, port, type=kind, flags=flags)
+    except (OSError, UnicodeError) as error:
+        raise LinkError(f"{endpoint}: {key} {text!r} is no address of a host: {error}") from None
+    return [Address(family, sockaddr) for family, _, _, _, sockaddr in found]
+
+
+def resolve(endpoint: EndPoint, kind: int = socket.SOCK_STREAM) -> list[Address]:
+    """The addresses of the endpoint's host, multicast groups left out; may wait for DNS."""
+    found = [a for a in look_up(endpoint, endpoint.address, kind) if not is_multicast(a)]
+    if not found:
+        raise LinkError(f"{endpoint}: is a multicast group, and this needs one peer's address")
+    return found
+
+
+def is_multicast(address: Address) -> bool:
+    return _ip(address.sockaddr[0]).is_multicast
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(host.partition("%")[0])
+
+
+def plain_host(host: str) -> str:
+    """The host; an IPv4 address that came in over IPv6 as the IPv4 address it is."""
+    return host.removeprefix("::ffff:") if "." in host else host
+
+
+def host_of(sockaddr: Any) -> str:
+    """The host of a socket's address, with the zone that a link-local address needs."""
+    host = plain_host(sockaddr[0])
+    zoned = len(sockaddr) == 4 and sockaddr[3] and "%" not in host
+    return f"{host}%{sockaddr[3]}" if zoned else host
+
+
+def locator(protocol: str, host: str, port: int, metadata: str = "") -> Locator:
+    """
+    >>> locator("tcp", "::1", 7447)
+    Locator('tcp/[::1]:7447')
+    """
+    plain = plain_host(host)
+    bracketed = f"[{plain}]" if ":" in plain else plain
+    return Locator(f"{protocol}/{bracketed}:{port}{metadata}")
+
+
+def sockaddr_locator(protocol: str, sockaddr: Any) -> Locator:
+    return locator(protocol, host_of(sockaddr), sockaddr[1])
+
+
+def listener_locators(endpoint: EndPoint, sock: socket.socket) -> tuple[Locator, ...]:
+    """Where a bound socket is reached: of a wildcard, each address of the interfaces it is on.
+
+    Link-local addresses of IPv6 are left out: without a zone nobody can use them, and a zone is
+    a name on the other machine.
+    """
+    name = sock.getsockname()
+    host, port = host_of(name), name[1]
+    hosts = [host]
+    if is_wildcard(host):
+        families = _families(sock)
+        hosts = [
+            i.host
+            for i in interfaces(endpoint.config.get("iface"))
+            if family_of(i.host) in families and not is_zoned(i.host)
+        ]
+    metadata = "".join(endpoint.locator.partition("?")[1:])
+    return tuple(locator(endpoint.protocol, host, port, metadata) for host in hosts)
+
+
+def _families(sock: socket.socket) -> set[int]:
+    """The IP versions in which a bound socket is reached."""
+    if sock.family == socket.AF_INET:
+        return {socket.AF_INET}
+    only_6 = sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+    return {socket.AF_INET6} if only_6 else {socket.AF_INET6, socket.AF_INET}
+
+
+def is_wildcard(host: str) -> bool:
+    return _ip(host).is_unspecified
+
+
+def is_zoned(host: str) -> bool:
+    """Whether an address means something only together with an interface."""
+    return ":" in host and _ip(host).is_link_local
+
+
+def family_of(host: str) -> int:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def interfaces(name: str | None = None) -> list[Interface]:
+    """The addresses of every interface that is up, or of the one called `name`."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        flags = {n: _flags(sock, n) for _, n in socket.if_nameindex() if name in (None, n)}
+        return [
+            Interface(n, host, bool(flags[n] & IFF_MULTICAST))
+            for n, host in [*_v4_addresses(sock), *_v6_addresses()]
+            if flags.get(n, 0) & IFF_UP
+        ]
+
+
+def _flags(sock: socket.socket, name: str) -> int:
+    try:
+        answer = fcntl.ioctl(sock, SIOCGIFFLAGS, IFREQ_FLAGS.pack(name.encode(), 0))
+    except OSError:  # it went away meanwhile
+        return 0
+    flags: int = IFREQ_FLAGS.unpack(answer)[1]
+    return flags
+
+
+def _v4_addresses(sock: socket.socket) -> Iterator[tuple[str, str]]:
+    table = array.array("B", bytes(IFREQ.size * MAX_INTERFACE_ADDRESSES))
+    where, size = table.buffer_info()
+    answer = fcntl.ioctl(sock, SIOCGIFCONF, struct.pack("iL", size, where))
+    (used, _) = struct.unpack("iL", answer)
+    for name, _, host in IFREQ.iter_unpack(table.tobytes()[:used]):
+        yield name.partition(b"\0")[0].partition(b":")[0].decode(), socket.inet_ntoa(host)
+
+
+def _v6_addresses() -> Iterator[tuple[str, str]]:
+    if not INET6_TABLE.exists():
+        return
+    for line in INET6_TABLE.read_text().splitlines()[:MAX_INTERFACE_ADDRESSES]:
+        digits, _, _, _, _, name = line.split()
+        yield name, str(ipaddress.IPv6Address(bytes.fromhex(digits)))
+
+
+# --- options --------------------------------------------------------------------------------
+
+
+def size_of(endpoint: EndPoint, key: str, text: str, largest: int) -> int:
+    """A decimal number, 0 to `largest`."""
+    if not (text.isascii() and text.isdecimal()) or int(text) > largest:
+        raise InvalidLocator(f"{endpoint}: {key}={text} is not a number from 0 to {largest}")
+    return int(text)
+
+
+def bits_of(endpoint: EndPoint, key: str, text: str, largest: int) -> int:
+    """Numbers (decimal, 0x.., 0b..) with '|' between them, taken together."""
+    value = 0
+    try:
+        for part in text.split("|"):
+            value |= int(part, {"0x": 16, "0b": 2}.get(part[:2].lower(), 10))
+    except ValueError:
+        value = -1
+    if not 0 <= value <= largest:
+        raise InvalidLocator(f"{endpoint}: {key}={text} is not numbers up to {largest}, split by |")
+    return value
+
+
+_Parse = Callable[[EndPoint, str, str, int], int]
+_Options = dict[int, tuple[int, int]]
+_ANY: tuple[int, ...] = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
+_SEND_BUFFER: _Options = dict.fromkeys(_ANY, (socket.SOL_SOCKET, socket.SO_SNDBUF))
+_RECEIVE_BUFFER: _Options = dict.fromkeys(_ANY, (socket.SOL_SOCKET, socket.SO_RCVBUF))
+_DSCP: _Options = {
+    socket.AF_INET: (socket.IPPROTO_IP, socket.IP_TOS),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, socket.IPV6_TCLASS),
+}
+# key, how its value is read, its largest value, and per family the option that it sets
+NUMBERS: list[tuple[str, _Parse, int, _Options]] = [
+    ("so_sndbuf", size_of, MAX_BUFFER_BYTES, _SEND_BUFFER),
+    ("so_rcvbuf", size_of, MAX_BUFFER_BYTES, _RECEIVE_BUFFER),
+    ("dscp", bits_of, MAX_DSCP, _DSCP),
+]
+
+
+def new_socket(endpoint: EndPoint, family: int, kind: int) -> socket.socket:
+    """A non-blocking socket with the buffers and the DSCP that the endpoint asks for."""
+    config = endpoint.config
+    wanted = [
+        (key, options[family], parse(endpoint, key, config[key], largest))
+        for key, parse, largest, options in NUMBERS
+        if key in config and family in options
+    ]
+    try:
+        sock = socket.socket(family, kind)
+    except OSError as error:
+        raise failed(endpoint, "open a socket", error) from None
+    sock.setblocking(False)
+    for key, option, value in wanted:
+        try:
+            sock.setsockopt(*option, value)
+        except OSError as error:
+            sock.close()
+            raise failed(endpoint, f"{key}={config[key]}", error) from None
+    return sock
+
+
+def on_interface(endpoint: EndPoint, sock: socket.socket) -> None:
+    """Keep the socket to the interface that the endpoint names, if it names one."""
+    name = endpoint.config.get("iface")
+    if name is not None:
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, name.encode() + b"\0")
+        except OSError as error:
+            raise failed(endpoint, f"iface={name}", error) from None
+
+
+def bind_address(endpoint: EndPoint, family: int, kind: int) -> Address | None:
+    """The numeric address that `bind` names for the connecting side."""
+    text = endpoint.config.get("bind")
+    if text is None:
+        return None
+    if "iface" in endpoint.config:
+        raise InvalidLocator(f"{endpoint}: has both bind={text} and iface: keep one of them")
+    address = look_up(endpoint, text, kind, flags=socket.AI_NUMERICHOST, key="bind")[0]
+    if address.family != family:
+        raise LinkError(f"{endpoint}: bind={text} is not of the IP version of the peer's address")
+    return address
+
+
+# --- sockets that connect and listen --------------------------------------------------------
+
+
+def connect(endpoint: EndPoint, address: Address, kind: int = socket.SOCK_STREAM) -> socket.socket:
+    """A socket whose connect has begun, and may be done."""
+    source = bind_address(endpoint, address.family, kind)
+    sock = new_socket(endpoint, address.family, kind)
+    try:
+        if address.family != socket.AF_UNIX:
+            on_interface(endpoint, sock)
+        if source is not None:
+            sock.bind(source.sockaddr)
+        code = sock.connect_ex(address.sockaddr)
+        if code not in CONNECT_GOES_ON:
+            raise OSError(code, os.strerror(code))
+    except LinkError:
+        sock.close()
+        raise
+    except OSError as error:
+        sock.close()
+        raise failed(endpoint, "connect", error) from None
+    return sock
+
+
+def is_connected(name: str, sock: socket.socket) -> bool:
+    """Whether a connect that has begun is done; LinkError if it failed."""
+    try:
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        peer = sock.getpeername()
+    except OSError as error:
+        if error.errno == errno.ENOTCONN:
+            return False
+        raise failed(name, "connect", error) from None
+    if sock.family != socket.AF_UNIX and peer == sock.getsockname():
+        # A free port of this machine, called from that very port: TCP connects it to itself.
+        raise failed(name, "connect", OSError(errno.ECONNREFUSED, "met itself"))
+    return True
+
+
+def listening(endpoint: EndPoint, kind: int = socket.SOCK_STREAM) -> socket.socket:
+    """A socket bound to the first of the endpoint's addresses that can be had."""
+    first: LinkError | None = None
+    for address in resolve(endpoint, kind):
+        sock = new_socket(endpoint, address.family, kind)
+        try:
+            _bind(endpoint, sock, address, kind)
+            return sock
+        except LinkError as error:
+            sock.close()
+            first = first or error
+        except OSError as error:
+            sock.close()
+            first = first or failed(endpoint, "listen", error)
+    assert first is not None
+    raise first
+
+
+def _bind(endpoint: EndPoint, sock: socket.socket, address: Address, kind: int) -> None:
+    on_interface(endpoint, sock)
+    if address.family == socket.AF_INET6:
+        both = is_wildcard(address.sockaddr[0])
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not both)
+    if kind == socket.SOCK_STREAM:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(address.sockaddr)
+    if kind == socket.SOCK_STREAM:
+        sock.listen(BACKLOG)
+
+
+# --- links ----------------------------------------------------------------------------------
+
+
+class _Scratch(threading.local):
+    """Where bytes are received: one per thread, since a large one per link or call is costly."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(READ_BYTES))
+
+
+_scratch = _Scratch()
+
+
+class SocketLink(Link):
+    """A link over one socket.
+
+    Two locks, so that close() cannot give the socket's number to someone else in the middle of a
+    call. No call waits while it holds one.
+    """
+
+    def __init__(
+        self, sock: socket.socket, name: str, local: Locator, remote: Locator, address: str
+    ) -> None:
+        self.protocol = remote.protocol
+        self.local, self.remote, self.address = local, remote, address
+        self.name = name
+        "The endpoint, as errors name it."
+        self._socket = sock
+        self._sending, self._receiving = threading.Lock(), threading.Lock()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        with self._sending, self._receiving:
+            self._socket.close()
+
+
+class StreamLink(SocketLink):
+    """Bytes in order over a connected socket, or one that `connect` has begun to connect."""
+
+    framing = Framing.STREAM
+    reliable = True
+    _connected = False
+
+    def handshake(self) -> Progress:
+        if not self._connected:
+            with self._sending:
+                self._connected = is_connected(self.name, self._socket)
+        return Progress.DONE if self._connected else Progress.WANT_WRITE
+
+    def receive(self) -> bytes | None:
+        view = _scratch.view
+        with self._receiving:
+            try:
+                size = self._socket.recv_into(view)
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                raise failed(self.name, "receive", error) from None
+        return bytes(view[:size])
+
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        with self._sending:
+            try:
+                return self._socket.send(data)
+            except BlockingIOError:
+                return 0
+            except OSError as error:
+                raise failed(self.name, "send", error) from None
+
+
+Welcome = Callable[[socket.socket, Any], Link]
+
+
+class StreamListener(Listener):
+    """Accepts on a listening socket; `welcome` makes the link of a new socket and its address."""
+
+    def __init__(
+        self, sock: socket.socket, name: str, locators: tuple[Locator, ...], welcome: Welcome
+    ) -> None:
+        self.locators = locators
+        self.name = name
+        self._socket, self._welcome = sock, welcome
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def accept(self) -> Link | None:
+        with self._lock:
+            try:
+                sock, peer = self._socket.accept()
+            except OSError as error:
+                if error.errno in LISTENER_IS_BROKEN:
+                    raise failed(self.name, "accept", error) from None
+                return None
+        try:
+            sock.setblocking(False)
+            return self._welcome(sock, peer)
+        except OSError:  # this peer is gone already
+            sock.close()
+            return None
+
+    def close(self) -> None:
+        with self._lock:
+            self._socket.close()

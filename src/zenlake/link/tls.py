@@ -1,0 +1,449 @@
+"""TLS links: what a TCP link carries, encrypted, between peers that prove who they are.
+
+Knows certificates and their options, and OpenSSL by way of `ssl`, whose bytes it carries to a
+stream link and back. Does not know how that link does it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from zenlake.errors import LinkError
+from zenlake.link import tcp
+from zenlake.link.base import READ_BYTES, Link, Progress
+from zenlake.link.options import LinkOptions, TlsOptions
+from zenlake.link.sockets import (
+    Address,
+    StreamListener,
+    listener_locators,
+    listening,
+    locator,
+    split_host,
+)
+from zenlake.link.tcp import TcpLink
+from zenlake.wire.framing import Framing
+from zenlake.wire.locator import EndPoint, Locator
+
+RECORD_BYTES = 16 * 1024  # the most plain bytes in one TLS record
+TAKE_BYTES = 256 * 1024  # the most that one send() encrypts
+MAX_UNSENT_BYTES = 2 * TAKE_BYTES  # beyond: a peer that makes us answer and does not read
+MAX_PEM_BYTES = 4 * 1024 * 1024  # a bundle of every public authority has a quarter of a MiB
+MAX_NAME_CHARACTERS = 64  # of a common name (X.520)
+
+MATERIAL = (
+    "root_ca_certificate",
+    "listen_private_key",
+    "listen_certificate",
+    "connect_private_key",
+    "connect_certificate",
+)
+SWITCHES = ("enable_mtls", "verify_name_on_connect", "close_link_on_expiration")
+TRUTH = {"true": True, "false": False}
+
+WORDS = {
+    "HTTP_REQUEST": "it sent an HTTP request, not TLS",
+    "HTTPS_PROXY_REQUEST": "it sent a request for an HTTP proxy, not TLS",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS",
+    "UNKNOWN_PROTOCOL": "it does not speak TLS",
+    "BAD_RECORD_TYPE": "it does not speak TLS",
+    "PACKET_LENGTH_TOO_LONG": "it does not speak TLS",
+    "LENGTH_TOO_SHORT": "it does not speak TLS",
+    "UNSUPPORTED_PROTOCOL": "its versions of TLS are too old",
+    "VERSION_TOO_LOW": "its versions of TLS are too old",
+    "NO_SHARED_CIPHER": "no cipher is known to both sides",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has no certificate, which mutual TLS needs",
+    "DECRYPTION_FAILED_OR_BAD_RECORD_MAC": "what it sent was altered on the way",
+}
+ALERT = "_ALERT_"  # inside the reason when the peer said it
+
+
+# --- options
+
+
+@dataclass(frozen=True)
+class _Pem:
+    """A certificate or key, and how its owner named it."""
+
+    source: str
+    content: bytes = field(repr=False)
+
+
+class _Settings:
+    """What an endpoint says after '#', and the node's options where it says nothing."""
+
+    def __init__(self, endpoint: EndPoint, options: LinkOptions) -> None:
+        self._where = endpoint.locator  # without '#', where a private key may be
+        self._config = endpoint.config
+        self._tls = options.tls or TlsOptions()
+        self.mutual = self._switch("enable_mtls")
+        self.verify_name = self._switch("verify_name_on_connect")
+        self.close_on_expiration = self._switch("close_link_on_expiration")
+
+    def _fail(self, problem: str) -> NoReturn:
+        raise LinkError(f"{self._where}: {problem}") from None
+
+    def _switch(self, name: str) -> bool:
+        if name not in self._config:
+            return bool(getattr(self._tls, name))
+        text = self._config[name]
+        if text not in TRUTH:
+            self._fail(f"{name} is {text!r}: write true or false")
+        return TRUTH[text]
+
+    def pem(self, item: str) -> _Pem | None:
+        """One of MATERIAL, wherever it is configured."""
+        forms = {"raw": self._from_text, "base64": self._from_base64, "file": self._from_file}
+        for form, read in forms.items():
+            if (name := f"{item}_{form}") in self._config:
+                return read(name, self._config[name])
+        path: str | None = getattr(self._tls, item)
+        inline: str | None = getattr(self._tls, f"{item}_base64")
+        if path is not None and inline is not None:
+            self._fail(f"{item} and {item}_base64 are both given: leave out one")
+        if inline is not None:
+            return self._from_base64(f"{item}_base64", inline)
+        return None if path is None else self._from_file(item, path)
+
+    def needed(self, item: str, why: str) -> _Pem:
+        found = self.pem(item)
+        if found is None:
+            self._fail(f"{why} needs {item}: give the path of a PEM file")
+        return found
+
+    def _from_text(self, name: str, text: str) -> _Pem:
+        return _Pem(name, text.encode())
+
+    def _from_base64(self, name: str, text: str) -> _Pem:
+        try:
+            return _Pem(name, base64.b64decode(text, validate=True))
+        except (binascii.Error, ValueError):
+            self._fail(f"{name} is not base64: encode the whole PEM text")
+
+    def _from_file(self, name: str, path: str) -> _Pem:
+        source = f"{name} (file {path!r})"
+        try:
+            with Path(path).open("rb") as file:
+                content = file.read(MAX_PEM_BYTES + 1)
+        except (OSError, ValueError) as error:
+            cause = getattr(error, "strerror", None) or "not a path"
+            self._fail(f"{source} cannot be read: {cause}; give a PEM file this process may read")
+        if not content or len(content) > MAX_PEM_BYTES:
+            size = f"more than {MAX_PEM_BYTES} bytes" if content else "no content"
+            self._fail(f"{source} has {size}; give a PEM file")
+        return _Pem(source, content)
+
+    def server_context(self) -> ssl.SSLContext:
+        context = self._context(ssl.PROTOCOL_TLS_SERVER)
+        context.num_tickets = 0  # a link that comes back proves itself anew
+        self._present(context, "listen")
+        if self.mutual:
+            context.verify_mode = ssl.CERT_REQUIRED
+            self._trust(context, self.needed("root_ca_certificate", "enable_mtls on a listener"))
+        return context
+
+    def client_context(self) -> ssl.SSLContext:
+        context = self._context(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = self.verify_name
+        roots = self.pem("root_ca_certificate")
+        if roots is None:
+            context.load_default_certs()
+        else:
+            self._trust(context, roots)
+        if self.mutual:
+            self._present(context, "connect")
+        return context
+
+    def _context(self, side: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(side)
+        # Before TLS 1.3 a client's certificate travels in the clear.
+        oldest = ssl.TLSVersion.TLSv1_3 if self.mutual else ssl.TLSVersion.TLSv1_2
+        context.minimum_version = oldest
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION
+        context.hostname_checks_common_name = False  # names are in subjectAltName
+        return context
+
+    def _trust(self, context: ssl.SSLContext, roots: _Pem) -> None:
+        """Nobody but these; an authority that another one signed may stand here too."""
+        try:
+            context.load_verify_locations(cadata=roots.content.decode("ascii", "ignore"))
+        except ssl.SSLError:
+            self._fail(f"{roots.source} has no certificate: give a PEM file with CERTIFICATE")
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+
+    def _present(self, context: ssl.SSLContext, side: str) -> None:
+        certificate = self.needed(f"{side}_certificate", f"a TLS {side}")
+        key = self.needed(f"{side}_private_key", f"a TLS {side}")
+
+        def password() -> NoReturn:  # without it OpenSSL would ask at the terminal
+            self._fail(f"{key.source} is encrypted: give a private key without a password")
+
+        try:
+            with _path_of(certificate) as certificates, _path_of(key) as private_key:
+                context.load_cert_chain(certificates, private_key, password)
+        except ssl.SSLError as error:
+            pair = f"{certificate.source} and {key.source}"
+            if error.reason == "KEY_VALUES_MISMATCH":
+                self._fail(f"{pair} do not belong together: give the key of this certificate")
+            self._fail(f"{pair} are not a PEM certificate and a PEM private key")
+
+
+@contextmanager
+def _path_of(pem: _Pem) -> Iterator[str]:
+    """A path that `ssl` can open, to bytes that are on no disk."""
+    with os.fdopen(os.memfd_create("pem"), "wb") as file:
+        file.write(pem.content)
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"
+
+
+def _below(endpoint: EndPoint) -> EndPoint:
+    """The endpoint without what is TLS's own: for TCP, and safe to show."""
+    own = {f"{item}_{form}" for item in MATERIAL for form in ("raw", "base64", "file")}
+    own |= {*SWITCHES, "tls_handshake_timeout_ms"}
+    rest = ";".join(f"{k}={v}" for k, v in endpoint.config.items() if k not in own)
+    return EndPoint(f"{endpoint.locator}#{rest}" if rest else endpoint.locator)
+
+
+# --- the link
+
+
+class TlsLink(Link):
+    """A stream link with TLS on it."""
+
+    protocol = "tls"
+    framing = Framing.STREAM
+    reliable = True
+    certificate_name: str | None = None
+    "The common name of the peer's certificate, once the handshake is done and if it has one."
+    expires: float | None = None
+    "When the peer's certificate ends, in UNIX seconds, if the link is to be closed then."
+
+    def __init__(
+        self,
+        stream: Link,
+        context: ssl.SSLContext,
+        close_on_expiration: bool,
+        server_name: str | None = None,
+    ) -> None:
+        """`server_name`: whom this side dials; None on the side that accepts."""
+        self._stream = stream
+        self.local, self.remote, self.address = stream.local, stream.remote, stream.address
+        self._lock = threading.Lock()  # one thread at a time inside OpenSSL
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._unsent = bytearray()
+        self._connected = self._secured = False
+        self._readable = False  # whether OpenSSL may have plain bytes without more from below
+        self._broken: LinkError | None = None
+        self._close_on_expiration = close_on_expiration
+        self._tls = context.wrap_bio(
+            self._incoming,
+            self._outgoing,
+            server_side=server_name is None,
+            server_hostname=server_name,
+        )
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def handshake(self) -> Progress:
+        with self._lock:
+            if not self._connected:
+                progress = self._stream.handshake()
+                if progress is not Progress.DONE:
+                    return progress
+                self._connected = True
+            if not self._secured:
+                self._negotiate()
+            self._carry()
+            if self._unsent:
+                return Progress.WANT_WRITE
+            return Progress.DONE if self._secured else Progress.WANT_READ
+
+    def _negotiate(self) -> None:
+        """One step of TLS's handshake, with what has arrived."""
+        data = self._stream.receive()
+        if data:
+            self._incoming.write(data)
+        elif data == b"":
+            raise LinkError(f"{self.remote}: it closed the link during the TLS handshake")
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return
+        except ssl.SSLError as error:
+            with suppress(LinkError):
+                self._carry()  # the alert that tells the peer why
+            raise LinkError(f"{self.remote}: TLS handshake failed: {_words(error)}") from None
+        self._identify()
+        self._readable = self._incoming.pending > 0
+        self._secured = True
+
+    def _identify(self) -> None:
+        certificate = self._tls.getpeercert()
+        if not certificate:
+            return
+        self.certificate_name = _common_name(certificate)
+        name = self.certificate_name
+        if name is not None and not (name.isprintable() and len(name) <= MAX_NAME_CHARACTERS):
+            raise LinkError(
+                f"{self.remote}: the common name of its certificate is not printable text of at "
+                f"most {MAX_NAME_CHARACTERS} characters"
+            )
+        if self._close_on_expiration:
+            self.expires = float(ssl.cert_time_to_seconds(str(certificate["notAfter"])))
+
+    def receive(self) -> bytes | None:
+        with self._lock:
+            if self._broken is not None:
+                raise self._broken
+            if not self._readable:
+                data = self._stream.receive()
+                if not data:
+                    return data  # also without TLS's own goodbye: Zenoh nodes send none
+                self._incoming.write(data)
+                self._readable = True
+            plain: list[bytes] = []
+            try:
+                self._decrypt(plain)
+                self._carry()  # OpenSSL's own answers
+            except LinkError as error:
+                self._broken = error
+                if not plain:  # else what came before is read first
+                    raise
+            if plain or self._readable:
+                return b"".join(plain)
+            return None
+
+    def _decrypt(self, plain: list[bytes]) -> None:
+        """Append up to READ_BYTES. If nothing and yet `_readable`, the peer said goodbye."""
+        room = READ_BYTES
+        try:
+            while room > 0:
+                part = self._tls.read(min(room, RECORD_BYTES))
+                if not part:
+                    return
+                plain.append(part)
+                room -= len(part)
+        except ssl.SSLWantReadError:
+            self._readable = False
+        except ssl.SSLError as error:
+            raise LinkError(f"{self.remote}: {_words(error)}") from None
+
+    @property
+    def more(self) -> bool:
+        return self._readable or self._broken is not None
+
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        with self._lock:
+            self._carry()
+            if self._unsent:
+                return 0
+            try:
+                taken = self._tls.write(memoryview(data)[:TAKE_BYTES])
+            except ssl.SSLError as error:
+                raise LinkError(f"{self.remote}: {_words(error)}") from None
+            self._carry()
+            return taken
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def flush(self) -> None:
+        with self._lock:
+            self._carry()
+
+    def _carry(self) -> None:
+        """What OpenSSL wrote, to the stream as far as it takes it."""
+        self._unsent += self._outgoing.read()
+        while self._unsent:
+            taken = self._stream.send(self._unsent)
+            if not taken:
+                break
+            del self._unsent[:taken]
+        if len(self._unsent) > MAX_UNSENT_BYTES:
+            raise LinkError(f"{self.remote}: it keeps asking for answers and does not read them")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._secured and self._stream.fileno() >= 0:
+                with suppress(OSError):
+                    self._tls.unwrap()  # says goodbye, then wants to read the peer's
+                with suppress(LinkError):
+                    self._carry()
+            self._stream.close()
+
+
+def _common_name(certificate: Mapping[str, Any]) -> str | None:
+    for relative in certificate["subject"]:
+        for kind, value in relative:
+            if kind == "commonName":
+                return str(value)
+    return None
+
+
+def _words(error: ssl.SSLError) -> str:
+    """Why, without OpenSSL's codes."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message.rstrip('.')}"
+    reason = error.reason or type(error).__name__
+    said = reason.partition(ALERT)[2]
+    if said:
+        return f"it refused this side: {_spaced(said)}"
+    return WORDS.get(reason) or _spaced(reason)
+
+
+def _spaced(reason: str) -> str:
+    return reason.replace("_", " ").lower()
+
+
+# --- in and out
+
+
+def resolve(endpoint: EndPoint) -> list[Address]:
+    return tcp.resolve(_below(endpoint))
+
+
+def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> TlsLink:
+    settings, below = _Settings(endpoint, options), _below(endpoint)
+    context = settings.client_context()
+    host = split_host(below, below.address)[0].partition("%")[0]
+    stream = tcp.dial(below, address, options)
+    try:
+        return TlsLink(stream, context, settings.close_on_expiration, host)
+    except ValueError as error:
+        stream.close()
+        raise LinkError(f"{below}: {host!r} cannot be the name of a server: {error}") from None
+
+
+def listen(endpoint: EndPoint, options: LinkOptions) -> StreamListener:
+    settings, below = _Settings(endpoint, options), _below(endpoint)
+    context, close_on_expiration = settings.server_context(), settings.close_on_expiration
+
+    def welcome(sock: socket.socket, peer: Any) -> TlsLink:  # which lives long, and holds no key
+        return TlsLink(TcpLink(below.protocol, sock, peer), context, close_on_expiration)
+
+    sock = listening(below)
+    return StreamListener(sock, below, _locators(below, sock), welcome)
+
+
+def _locators(endpoint: EndPoint, sock: socket.socket) -> tuple[Locator, ...]:
+    """A host's name stays: the certificate has it, and not the address."""
+    host, _ = split_host(endpoint, endpoint.address)
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        metadata = "".join(endpoint.locator.partition("?")[1:])
+        return (locator(endpoint.protocol, host, sock.getsockname()[1], metadata),)
+    return listener_locators(endpoint, sock)

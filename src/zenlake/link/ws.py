@@ -1,0 +1,224 @@
+"""WebSocket links: one binary message is one batch.
+
+Knows the upgrade and the frames by way of `websockets`, whose bytes it carries to a stream link
+and back. Does not know how that link does it.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidStatus
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.uri import WebSocketURI
+
+from zenlake.errors import LinkError
+from zenlake.link import tcp
+from zenlake.link.base import Link, Progress
+from zenlake.link.options import LinkOptions
+from zenlake.link.sockets import Address, StreamListener, listener_locators, listening
+from zenlake.link.tcp import TcpLink
+from zenlake.wire.framing import MAX_BATCH_BYTES, Framing
+from zenlake.wire.locator import EndPoint
+
+PATH = "/"
+UNSENT_BYTES = 256 * 1024  # beyond: send() takes nothing
+MAX_UNSENT_BYTES = 2 * UNSENT_BYTES  # beyond: a peer that pings and does not read
+MAX_REASON_CHARACTERS = 200  # of what a peer's words may add to an error
+
+LOG = logging.getLogger(__name__)
+DATA = {Opcode.BINARY, Opcode.CONT}
+
+
+class WsLink(Link):
+    """A stream link with WebSocket messages on it."""
+
+    protocol = "ws"
+    framing = Framing.DATAGRAM
+    reliable = True
+    mtu = MAX_BATCH_BYTES
+
+    def __init__(self, stream: Link, side: ClientProtocol | ServerProtocol) -> None:
+        self._stream = stream
+        self.local, self.remote, self.address = stream.local, stream.remote, stream.address
+        self._lock = threading.Lock()
+        self._side = side
+        self._connected = False
+        self._unsent = bytearray()
+        self._message = bytearray()  # the fragments so far
+        self._batches: deque[bytes] = deque()  # at most what one read of the stream held
+        self._ended = False
+        self._broken: LinkError | None = None
+        if isinstance(side, ClientProtocol):
+            side.send_request(side.connect())
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def handshake(self) -> Progress:
+        with self._lock:
+            if not self._connected:
+                progress = self._stream.handshake()
+                if progress is not Progress.DONE:
+                    return progress
+                self._connected = True
+            if self._side.state is State.CONNECTING:
+                self._upgrade()
+            self._carry()
+            if self._unsent:
+                return Progress.WANT_WRITE
+            return Progress.WANT_READ if self._side.state is State.CONNECTING else Progress.DONE
+
+    def _upgrade(self) -> None:
+        """One step of the HTTP upgrade, with what has arrived."""
+        data = self._stream.receive()
+        if data:
+            self._side.receive_data(data)
+            self._take_events()
+        elif data == b"":
+            self._side.receive_eof()  # which may end an HTTP response
+        refused = self._side.handshake_exc
+        if data == b"" and not isinstance(refused, InvalidStatus):
+            raise LinkError(f"{self.remote}: it closed the link during the WebSocket upgrade")
+        if refused is not None:
+            with suppress(LinkError):
+                self._carry()  # the HTTP response that tells the peer why
+            raise LinkError(f"{self.remote}: WebSocket upgrade failed: {_clean(str(refused))}")
+
+    def receive(self) -> bytes | None:
+        with self._lock:
+            if not self._batches and not self._finished():
+                self._read()
+            if self._batches:
+                return self._batches.popleft()
+            if self._broken is not None:
+                raise self._broken
+            return b"" if self._ended else None
+
+    def _finished(self) -> bool:
+        return self._ended or self._broken is not None
+
+    def _read(self) -> None:
+        try:
+            data = self._stream.receive()
+            if data:
+                self._side.receive_data(data)
+                self._take_events()
+            elif data == b"":
+                self._ended = True
+            self._carry()  # pongs, and the answer to a close
+        except LinkError as error:
+            if not self._finished():  # after the end, an answer that cannot be sent is no matter
+                self._broken = error
+
+    def _take_events(self) -> None:
+        for event in self._side.events_received():
+            if isinstance(event, Frame):
+                self._take_frame(event)
+            elif isinstance(event, Request):
+                self._answer(event)
+        error = self._side.parser_exc
+        if error is not None and not self._finished():
+            self._broken = LinkError(f"{self.remote}: not WebSocket as it should be: {error}")
+
+    def _answer(self, request: Request) -> None:
+        """Accept or refuse an upgrade."""
+        assert isinstance(self._side, ServerProtocol)
+        if self._side.close_expected():
+            raise LinkError(f"{self.remote}: it went on before its upgrade was answered")
+        self._side.send_response(self._side.accept(request))
+
+    def _take_frame(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.CLOSE:
+            self._ended = self._broken is None
+        elif frame.opcode is Opcode.TEXT:
+            self._broken = LinkError(f"{self.remote}: it sent text, and batches are binary")
+            if self._side.state is State.OPEN:
+                self._side.fail(CloseCode.UNSUPPORTED_DATA, "batches are binary")
+        elif frame.opcode in DATA and not self._finished():
+            self._message += frame.data
+            if frame.fin:
+                if self._message:  # an empty one is no batch, and would read as the end
+                    self._batches.append(bytes(self._message))
+                self._message.clear()
+
+    @property
+    def more(self) -> bool:
+        return bool(self._batches) or self._finished()
+
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        size = len(data)
+        if size > self.mtu:
+            raise LinkError(f"{self.remote}: a batch of {size} bytes is larger than {self.mtu}")
+        with self._lock:
+            self._carry()
+            if len(self._unsent) > UNSENT_BYTES:
+                return 0
+            if self._side.state is not State.OPEN:
+                raise self._broken or LinkError(f"{self.remote}: the WebSocket is closed")
+            self._side.send_binary(data)
+            self._carry()
+            return size
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def flush(self) -> None:
+        with self._lock:
+            self._carry()
+
+    def _carry(self) -> None:
+        """What is to be sent, to the stream as far as it takes it."""
+        for (
+            piece
+        ) in self._side.data_to_send():  # an empty piece asks for a half-close: close() does
+            self._unsent += piece
+        while self._unsent:
+            taken = self._stream.send(self._unsent)
+            if not taken:
+                break
+            del self._unsent[:taken]
+        if len(self._unsent) > MAX_UNSENT_BYTES:
+            raise LinkError(f"{self.remote}: it keeps asking for answers and does not read them")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._side.state is State.OPEN and self._stream.fileno() >= 0:
+                self._side.send_close(CloseCode.NORMAL_CLOSURE)
+                with suppress(LinkError):
+                    self._carry()
+            self._stream.close()
+
+
+def _clean(text: str) -> str:
+    """A peer's words, fit for a line of a log."""
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_REASON_CHARACTERS])
+
+
+resolve = tcp.resolve
+
+
+def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> WsLink:
+    host, port = address.sockaddr[:2]  # the Host header has the address, as Zenoh's has
+    uri = WebSocketURI(False, host.partition("%")[0], port, PATH, "")
+    stream = tcp.dial(endpoint, address, options)
+    return WsLink(stream, ClientProtocol(uri, max_size=MAX_BATCH_BYTES, logger=LOG))
+
+
+def listen(endpoint: EndPoint, options: LinkOptions) -> StreamListener:
+    def welcome(sock: socket.socket, peer: Any) -> WsLink:
+        stream = TcpLink(endpoint.protocol, sock, peer)
+        return WsLink(stream, ServerProtocol(max_size=MAX_BATCH_BYTES, logger=LOG))
+
+    sock = listening(endpoint)
+    return StreamListener(sock, endpoint, listener_locators(endpoint, sock), welcome)

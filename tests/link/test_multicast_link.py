@@ -1,0 +1,228 @@
+"""A multicast group on the loopback interface: who hears whom."""
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import TypeVar
+
+import pytest
+
+from zenlake.errors import InvalidLocator, LinkError
+from zenlake.link.multicast import MulticastLink, join
+from zenlake.link.options import LinkOptions
+from zenlake.wire.framing import Framing
+from zenlake.wire.locator import EndPoint
+
+DEADLINE = 60.0
+GROUP, OTHER_GROUP = "224.0.0.224", "224.0.0.225"
+OPTIONS = LinkOptions()
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that nobody on this machine has."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("0.0.0.0", 0))
+        return int(sock.getsockname()[1])
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def joined(stack: ExitStack, port: int) -> Callable[..., MulticastLink]:
+    def make(config: str = "iface=lo", group: str = GROUP) -> MulticastLink:
+        endpoint = EndPoint(f"udp/{group}:{port}#{config}")
+        return stack.enter_context(closing(join(endpoint, OPTIONS)))
+
+    return make
+
+
+def until(look: Callable[[], T | None]) -> T:
+    end = time.monotonic() + DEADLINE
+    while (answer := look()) is None:
+        assert time.monotonic() < end, f"nothing for {DEADLINE} s"
+        time.sleep(0.001)
+    return answer
+
+
+def own_address(link: MulticastLink) -> tuple[str, int]:
+    host, _, port = link.local.address.rpartition(":")
+    return host, int(port)
+
+
+def test_it_says_what_it_is(joined: Callable[..., MulticastLink], port: int) -> None:
+    link = joined()
+    assert link.framing is Framing.DATAGRAM
+    assert not link.reliable
+    assert link.mtu == 65_487
+    assert link.local.startswith("udp/127.0.0.1:")
+    assert link.remote == f"udp/{GROUP}:{port}"
+    assert str(link.remote) in repr(link)
+    assert link.fileno() >= 0
+    assert link.unicast_fileno() >= 0
+    assert link.fileno() != link.unicast_fileno()
+
+
+def test_a_group_hears_what_one_says_and_the_one_does_not(
+    joined: Callable[..., MulticastLink],
+) -> None:
+    speaker, *hearers = (joined() for _ in range(3))
+    assert speaker.send(b"to all") == 6
+    for hearer in hearers:
+        assert until(hearer.receive) == (b"to all", own_address(speaker))
+    hearers[0].send(b"another")
+    assert until(speaker.receive) == (b"another", own_address(hearers[0]))  # its own came before
+    assert speaker.receive() is None
+
+
+def test_answers_come_to_the_one_who_asked(joined: Callable[..., MulticastLink]) -> None:
+    asker, answerer, third = (joined() for _ in range(3))
+    asker.send(b"who is there?")
+    _, sender = until(answerer.receive)
+    assert answerer.send_to(b"it is me", sender) == 8
+    assert until(asker.receive_unicast) == (b"it is me", own_address(answerer))
+    assert until(third.receive)[0] == b"who is there?"
+    assert third.receive() is None
+    assert third.receive_unicast() is None
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [[socket.SO_REUSEADDR], [socket.SO_REUSEPORT], [socket.SO_REUSEADDR, socket.SO_REUSEPORT]],
+    ids=["address", "port", "both"],
+)
+def test_a_plain_socket_takes_part(
+    joined: Callable[..., MulticastLink], stack: ExitStack, port: int, shared: list[int]
+) -> None:
+    """In whichever way it shares the port; the Rust implementation does it in both."""
+    plain = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    plain.settimeout(DEADLINE)
+    for option in shared:
+        plain.setsockopt(socket.SOL_SOCKET, option, 1)
+    plain.bind(("0.0.0.0", port))
+    lo = socket.inet_aton("127.0.0.1")
+    plain.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(GROUP) + lo)
+    link = joined()
+    link.send(b"hello, socket")
+    assert plain.recvfrom(100) == (b"hello, socket", own_address(link))
+
+    sender = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    sender.bind(("127.0.0.1", 0))
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, lo)
+    sender.sendto(b"", (GROUP, port))  # says nothing
+    sender.sendto(b"hello, link", (GROUP, port))
+    assert until(link.receive) == (b"hello, link", sender.getsockname())
+
+
+def test_more_groups_are_joined_and_no_others_heard(
+    joined: Callable[..., MulticastLink],
+) -> None:
+    both = joined(f"iface=lo;join={OTHER_GROUP}")
+    one = joined()
+    other = joined(group=OTHER_GROUP)
+    other.send(b"in the other")
+    one.send(b"in the one")
+    heard = {until(both.receive)[0], until(both.receive)[0]}
+    assert heard == {b"in the other", b"in the one"}
+    speaker = joined()
+    speaker.send(b"last")
+    assert until(one.receive)[0] == b"last"
+    assert one.receive() is None  # and nothing of the other group before it
+
+
+def test_the_largest_datagram_and_one_more(joined: Callable[..., MulticastLink]) -> None:
+    one, other = joined(), joined()
+    data = bytes(range(256)) * 255
+    assert one.send(data) == len(data)
+    assert until(other.receive)[0] == data
+    assert one.send(bytes(one.mtu)) == one.mtu
+    assert until(other.receive)[0] == bytes(one.mtu)
+    with pytest.raises(LinkError, match="65488 bytes is above 65487"):
+        one.send(bytes(one.mtu + 1))
+
+
+def test_ttl_and_source(joined: Callable[..., MulticastLink]) -> None:
+    link = joined("iface=lo;ttl=7")
+    assert link._sending.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL) == 7
+    named = joined("iface=127.0.0.1")
+    assert named.local.startswith("udp/127.0.0.1:")
+    bound = joined("bind=127.0.0.1:0")
+    assert bound.local.startswith("udp/127.0.0.1:")
+    bound.send(b"all the same")
+    assert until(link.receive)[0] == b"all the same"
+
+
+def test_a_peer_that_has_gone_does_not_break_the_group(
+    joined: Callable[..., MulticastLink],
+) -> None:
+    one, other = joined(), joined()
+    gone = joined()
+    address = own_address(gone)
+    gone.close()
+    for _ in range(3):
+        one.send_to(b"anybody?", address)
+        assert one.receive_unicast() is None
+    one.send(b"still here")
+    assert until(other.receive)[0] == b"still here"
+
+
+def test_close(joined: Callable[..., MulticastLink]) -> None:
+    link = joined()
+    link.close()
+    link.close()
+    assert link.fileno() == link.unicast_fileno() == -1
+    for act in (link.receive, link.receive_unicast, lambda: link.send(b"late")):
+        with pytest.raises(LinkError, match=f"udp/{GROUP}"):
+            act()
+
+
+@pytest.mark.parametrize(
+    ("config", "error"),
+    [
+        ("iface=no-such", LinkError),
+        ("iface=lo;ttl=256", InvalidLocator),
+        ("iface=lo;ttl=far", InvalidLocator),
+        ("iface=lo;join=127.0.0.1", InvalidLocator),
+        ("iface=lo;join=ff02::1", InvalidLocator),
+        ("iface=lo;join=224.0.0.230|nowhere", InvalidLocator),
+        ("iface=lo;join=" + "|".join(["224.0.0.230"] * 20), InvalidLocator),
+        ("bind=[::1]:0", LinkError),
+        ("bind=nowhere", InvalidLocator),
+        ("dscp=high;iface=lo", InvalidLocator),
+    ],
+)
+def test_a_bad_option_is_refused_by_key_and_value(
+    joined: Callable[..., MulticastLink], config: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error) as refused:
+        joined(config)
+    key = next(part for part in config.split(";") if part != "iface=lo").partition("=")[0]
+    assert f"{key}=" in str(refused.value)
+
+
+def test_one_host_is_no_group() -> None:
+    with pytest.raises(LinkError, match="not a multicast group"):
+        join(EndPoint("udp/127.0.0.1:7446"), OPTIONS)
+
+
+def test_ipv6(joined: Callable[..., MulticastLink]) -> None:
+    one, other = joined(group="[ff02::224]"), joined(group="[ff02::224]")
+    assert one.local.startswith("udp/[::1]:")
+    assert other.remote.startswith("udp/[ff02::224]:")
+    answer = one._sending.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, 4)
+    assert struct.unpack("i", answer)[0] == socket.if_nametoindex("lo")
+    try:
+        one.send(b"six")
+    except LinkError as error:
+        assert "Network is unreachable" in str(error)
+        pytest.skip("the loopback interface of this machine has no route for IPv6 groups")
+    assert until(other.receive)[0] == b"six"
+    assert one.receive() is None
