@@ -26,6 +26,7 @@ from zenlake.wire.open import Open
 from zenlake.wire.zenohid import ZenohId
 
 COOKIE_BYTES = 32
+MAX_COOKIE_BYTES = 4096  # of a peer's, which goes back to it; 130 is the longest known
 
 Admit = Callable[[ZenohId, WhatAmI], None]
 "Raises SessionRefused if this node takes no session with that peer now."
@@ -172,6 +173,8 @@ class Opener(Handshake):
         assert init.cookie is not None
         self.peer = init
         self._check_init(init)
+        if len(init.cookie) > MAX_COOKIE_BYTES:
+            raise refuse(f"INIT ack has a cookie of {len(init.cookie)} bytes")
         if init.zid == self.offer.zid:
             raise refuse("the peer is this node itself", CloseReason.CONNECTION_TO_SELF)
         if self._expect is not None and init.zid != self._expect:

@@ -9,6 +9,7 @@ MAX_MESSAGE_BYTES = 64 << 20
 MAX_SESSION_BYTES = 128 << 20
 MAX_PROCESS_BYTES = 512 << 20
 MAX_FRAGMENTS = 65_535  # of one message
+PIECE_BYTES = 64  # what a piece takes beside its payload
 
 
 class Memory:
@@ -74,7 +75,7 @@ class Assembly:
         if self._size + size > self.limit or len(self._pieces) >= MAX_FRAGMENTS:
             self.abandon("too large")
             return None
-        if not self.memory.take(size):
+        if not self.memory.take(size + PIECE_BYTES):
             self.abandon("no memory left")
             return None
         self._pieces.append(fragment.payload)
@@ -97,7 +98,7 @@ class Assembly:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
     def _clear(self) -> None:
-        self.memory.give(self._size)
+        self.memory.give(self._size + PIECE_BYTES * len(self._pieces))
         self._pieces = []
         self._size = 0
         self._active = False

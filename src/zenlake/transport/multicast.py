@@ -133,14 +133,26 @@ class Multicast:
         )
         self._handler = handler
         self._memory = Memory(MAX_SESSION_BYTES, process)
-        self._join_at = now
+        self._join_at = now + offer.join_seconds
+        self._join_due = False
         self._ended = False
+        self.outbox.push_control(self._join())
 
     # ---- out
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `pull` has something to give."""
+        return not self._ended and (self._join_due or self.outbox.waiting)
 
     def pull(self, now: float) -> bytes | bytearray | None:
         """The next datagram; None: nothing waits."""
         batch = self.outbox.pull_control() if self._ended else self.outbox.pull(now)
+        if batch is None and self._join_due and not self._ended:
+            # After what waits: its numbers are taken, and JOIN says the next one on the wire.
+            self._join_due = False
+            self.outbox.push_control(self._join())
+            batch = self.outbox.pull_control()
         if batch is not None:
             self.counters.sent_bytes += len(batch)
         return batch
@@ -181,7 +193,7 @@ class Multicast:
             return
         if now >= self._join_at:
             self._join_at = now + self.offer.join_seconds
-            self.outbox.push_control(self._join())
+            self._join_due = True
         for member in list(self.members.values()):
             if now >= member.last_received + member.lease:
                 why = SessionClosed(f"nothing came for {member.lease:g} s", CloseReason.EXPIRED)

@@ -6,7 +6,8 @@ Knows names, defaults and ranges. Does not know the messages that carry them (es
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.enums import WHATAMI_CODES, WhatAmI
+from zenlake.wire.extensions import REGION_NAME_BYTES
 from zenlake.wire.framing import MAX_BATCH_BYTES
 from zenlake.wire.init import DEFAULT_RESOLUTION
 from zenlake.wire.zenohid import ZenohId
@@ -38,6 +39,8 @@ class Offer:
     remote_bound: int | None = None
 
     def __post_init__(self) -> None:
+        if self.whatami not in WHATAMI_CODES:
+            raise ValueError(f"whatami is {self.whatami!r}, not one role")
         if self.qos and self.low_latency:
             raise ValueError("low latency has no lanes: offer qos or low_latency, not both")
         if not 0 <= self.resolution <= 0x0F:
@@ -52,6 +55,10 @@ class Offer:
             raise ValueError(f"patch is {self.patch}, outside 0 to {PATCH}")
         if self.remote_bound not in (None, 0, 1):
             raise ValueError(f"remote_bound is {self.remote_bound}, not 0 (north) or 1 (south)")
+
+        name = self.region_name
+        if name is not None and len(name.encode()) not in REGION_NAME_BYTES:
+            raise ValueError(f"region_name is {name!r}, not 1 to 32 bytes of UTF-8")
 
     def lower(self, resolution: int) -> int:
         """The lesser of two resolutions, field by field."""

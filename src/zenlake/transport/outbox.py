@@ -20,10 +20,11 @@ from zenlake.wire.extensions import FLAG_EXTENSIONS, LANE
 from zenlake.wire.fragment import Fragment, write_fragment
 from zenlake.wire.framing import Framing, compress
 from zenlake.wire.network import NETWORK, NetworkMessage
-from zenlake.wire.qos import BLOCK
+from zenlake.wire.qos import BLOCK, BLOCK_FIRST
 
 LANE_BATCHES = 4  # sealed batches that may wait in one lane
 BACKLOG_BYTES = 32 << 20  # that may wait beyond full lanes, for callers that cannot wait themselves
+BACKLOG_ENTRY_BYTES = 128  # what one of them takes beside its bytes
 CONTROL_MESSAGES = 16  # KEEP_ALIVE, CLOSE and JOIN that may wait
 FRAGMENT_OVERHEAD = 16  # header, number, lane, First, and some room
 
@@ -43,6 +44,11 @@ class Pushed(IntEnum):
     DONE = 0
     FULL = 1
     "The lane has no room now; nothing was changed."
+
+
+def droppable(qos: int) -> bool:
+    """Whether a message of this QoS may be given up when it does not move."""
+    return not qos & (BLOCK | BLOCK_FIRST)
 
 
 @dataclass(slots=True)
@@ -92,7 +98,7 @@ class Lane:
         self.backlog: deque[tuple[bytes, bool, bool]] = deque()
 
     def waiting(self) -> bool:
-        return bool(self.sealed) or self.large is not None or self.writer is not None
+        return bool(self.sealed or self.large or self.writer or self.backlog)
 
 
 class Outbox:
@@ -161,19 +167,22 @@ class Outbox:
             return Pushed.DONE
         encoded = bytes(out[mark:])
         self._roll_back(lane, w, mark)
-        return self._push_to_next(lane, encoded, reliable, not qos & BLOCK, now)
+        return self._push_to_next(lane, encoded, reliable, droppable(qos), now)
 
     def push_encoded(
         self, data: bytes | memoryview, qos: int, reliable: bool = True, *, now: float = 0.0
     ) -> Pushed:
-        """The same for messages that are encoded already, all of the QoS `qos`."""
+        """The same for a message that is encoded already; `data` must not change any more.
+
+        Several may stand in it only if one batch surely holds them: fragments are one message.
+        """
         lane = self._lane(qos)
         if lane.large is not None or lane.backlog:
             return Pushed.FULL
-        return self._push_encoded(lane, data, reliable, not qos & BLOCK, now)
+        return self._push_encoded(lane, data, reliable, droppable(qos), now)
 
     def _push_encoded(
-        self, lane: Lane, data: bytes | memoryview, reliable: bool, droppable: bool, now: float
+        self, lane: Lane, data: bytes | memoryview, reliable: bool, may_drop: bool, now: float
     ) -> Pushed:
         if self._low_latency:
             return self._push_bare(lane, data)
@@ -185,7 +194,7 @@ class Outbox:
             self.counters.sent_messages += 1
             return Pushed.DONE
         self._roll_back(lane, w, len(w.out))
-        return self._push_to_next(lane, data, reliable, droppable, now)
+        return self._push_to_next(lane, data, reliable, may_drop, now)
 
     def push_beyond(
         self, message: NetworkMessage | bytes, qos: int, reliable: bool, now: float
@@ -193,15 +202,18 @@ class Outbox:
         """Keep `message` although its lane is full, for a caller that cannot wait.
 
         False: the backlog is full too. It is sent in order, as soon as there is room.
+        EncodeError: it can never be sent.
         """
         if not isinstance(message, bytes):
             w = Writer()
             NETWORK.write(w, message)
             message = bytes(w.out)
-        if self._backlog_bytes + len(message) > BACKLOG_BYTES:
+        self._check_size(len(message))
+        size = len(message) + BACKLOG_ENTRY_BYTES
+        if self._backlog_bytes + size > BACKLOG_BYTES:
             return False
-        self._backlog_bytes += len(message)
-        self._lane(qos).backlog.append((message, reliable, not qos & BLOCK))
+        self._backlog_bytes += size
+        self._lane(qos).backlog.append((message, reliable, droppable(qos)))
         if self.stalled_at is None:
             self.stalled_at = now
         return True
@@ -240,10 +252,10 @@ class Outbox:
         if self._control:
             return self.pull_control()
         for lane in self._lanes:
+            if lane.backlog:
+                self._refill(lane, now)
             batch = self._pull_lane(lane, now)
             if batch is not None:
-                if lane.backlog:
-                    self._refill(lane, now)
                 self.counters.sent_batches += 1
                 return batch
         return None
@@ -268,7 +280,7 @@ class Outbox:
             large = lane.large
             if large is None or not large.droppable:
                 continue
-            if now - large.moved_at >= FRAGMENT_DROP_SECONDS:
+            if now >= large.moved_at + FRAGMENT_DROP_SECONDS:
                 found = True
                 self._abandon(lane, large)
         return found
@@ -310,18 +322,12 @@ class Outbox:
             lane.writer = None
 
     def _push_to_next(
-        self, lane: Lane, encoded: bytes | memoryview, reliable: bool, droppable: bool, now: float
+        self, lane: Lane, encoded: bytes | memoryview, reliable: bool, may_drop: bool, now: float
     ) -> Pushed:
         """What does not fit the open batch: into a new one, or in fragments."""
+        self._check_size(len(encoded))
         if len(lane.sealed) >= LANE_BATCHES:
             return Pushed.FULL
-        pieces = len(encoded) // max(1, self._limit - FRAGMENT_OVERHEAD) + 1
-        if len(encoded) > self._max_message or pieces > MAX_FRAGMENTS:
-            raise EncodeError(
-                f"has {len(encoded)} bytes; at most {self._max_message} in {MAX_FRAGMENTS} "
-                f"fragments of {self._limit} can be sent",
-                "message",
-            )
         if lane.writer is not None:
             self._seal(lane)
         w = self._open(lane)
@@ -330,29 +336,43 @@ class Outbox:
             w.out += encoded
         else:
             self._roll_back(lane, w, len(w.out))
-            lane.large = Large(memoryview(encoded), reliable, droppable, moved_at=now)
+            lane.large = Large(memoryview(encoded), reliable, may_drop, moved_at=now)
         self.counters.sent_messages += 1
         return Pushed.DONE
 
     def _push_bare(self, lane: Lane, encoded: bytes | bytearray | memoryview) -> Pushed:
         """Low latency: no FRAME, no number, no fragments; each message behind its own length."""
-        if len(encoded) > self._limit:
-            raise EncodeError(
-                f"has {len(encoded)} bytes; a low-latency session sends at most {self._limit}",
-                "message",
-            )
+        self._check_size(len(encoded))
         if len(lane.sealed) >= LANE_BATCHES:
             return Pushed.FULL
-        out = lane.writer.out if lane.writer else self._open(lane).out
-        if len(out) == len(self._prefix):
-            out.clear()
-        out += len(encoded).to_bytes(self._framing, "little")
+        out = lane.writer.out if lane.writer else bytearray()
+        if self._framing:
+            out += len(encoded).to_bytes(self._framing, "little")
         out += encoded
         if not self._framing or len(out) >= self._limit:  # one message is one datagram
             lane.sealed.append(out)
             lane.writer = None
+        elif lane.writer is None:
+            lane.writer = Writer(out)
         self.counters.sent_messages += 1
         return Pushed.DONE
+
+    def _check_size(self, size: int) -> None:
+        """EncodeError for a message that no batch and no row of fragments can carry."""
+        if self._low_latency:
+            if size > self._limit:
+                raise EncodeError(
+                    f"has {size} bytes; a low-latency session sends at most {self._limit}",
+                    "message",
+                )
+            return
+        pieces = size // (self._limit - FRAGMENT_OVERHEAD) + 1
+        if size > self._max_message or pieces > MAX_FRAGMENTS:
+            raise EncodeError(
+                f"has {size} bytes; at most {self._max_message} in {MAX_FRAGMENTS} fragments of "
+                f"{self._limit - FRAGMENT_OVERHEAD} can be sent",
+                "message",
+            )
 
     def _seal(self, lane: Lane) -> None:
         assert lane.writer is not None
@@ -400,10 +420,9 @@ class Outbox:
     def _abandon(self, lane: Lane, large: Large) -> None:
         self.counters.drop_sent("congestion: fragments did not move for 50 ms")
         lane.large = None
-        if large.pos:  # the receiver holds pieces of it
-            marker = self._fragment(lane, large, more=True, drop=True)
+        if large.pos:  # the receiver holds pieces of it; the last one ends it where Drop is unknown
+            marker = self._fragment(lane, large, more=False, drop=True)
             lane.sealed.append(self._finish(marker))
-            lane.sequences[large.reliable].skip()
 
     def _finish(self, out: bytes | bytearray) -> bytes | bytearray:
         """A batch behind its prefix, as it goes out: compressed if agreed, its length in place."""
@@ -418,11 +437,11 @@ class Outbox:
     def _refill(self, lane: Lane, now: float) -> None:
         """Move from the backlog into the lane what has room there."""
         while lane.backlog and lane.large is None:
-            data, reliable, droppable = lane.backlog[0]
-            if self._push_encoded(lane, data, reliable, droppable, now) is Pushed.FULL:
+            data, reliable, may_drop = lane.backlog[0]
+            if self._push_encoded(lane, data, reliable, may_drop, now) is Pushed.FULL:
                 break
             lane.backlog.popleft()
-            self._backlog_bytes -= len(data)
+            self._backlog_bytes -= len(data) + BACKLOG_ENTRY_BYTES
             self.stalled_at = now
         if not self._backlog_bytes:
             self.stalled_at = None

@@ -4,9 +4,10 @@ Knows handshake, lanes, fragments, lease and keep-alive. Does not know the link 
 `receive` and `pull`), the clock (`now` is an argument) or what a network message means.
 """
 
+from math import inf
 from typing import NoReturn, Protocol
 
-from zenlake.errors import DecodeError, SessionClosed, SessionRefused
+from zenlake.errors import DecodeError, Reason, SessionClosed, SessionEnded, SessionRefused
 from zenlake.transport.counters import Counters
 from zenlake.transport.establishment import Acceptor, Opener, reason_text
 from zenlake.transport.fragments import (
@@ -31,6 +32,7 @@ from zenlake.wire.keepalive import KeepAlive
 from zenlake.wire.network import FIRST_ID
 
 HANDSHAKE_SECONDS = 10.0  # for all four messages
+NUMBERED = (frame.Frame, fragment.Fragment)  # what a low-latency session has not
 
 
 class Handler(Protocol):
@@ -114,10 +116,7 @@ class LanesIn:
 
     def _lane(self, priority: Priority, reliable: bool, sn: int, pos: int) -> LaneIn:
         if sn > self._mask:
-            raise SessionClosed(
-                f"sequence number {sn} at byte {pos} is beyond the agreed {self._mask}",
-                CloseReason.INVALID,
-            )
+            raise DecodeError(Reason.TOO_LARGE, "sn", pos + 1)
         index = priority << 1 | reliable
         lane = self._lanes.get(index)
         return lane or self._new_lane(priority, reliable, index)
@@ -231,10 +230,9 @@ class Unicast:
             else:
                 self._stream(data, now)
         except DecodeError as error:
-            self._end(f"bytes that do not decode: {error}", CloseReason.INVALID)
-        except SessionClosed as error:
-            if not self.ended:  # a lane's rule was broken
-                self._end(error.why, CloseReason(error.reason))
+            self._end(f"a batch does not decode: {error}", CloseReason.INVALID)
+        except SessionEnded as error:
+            self.end(error.reason)  # a lane's rule was broken, or the handler refuses the peer
             raise
 
     def _stream(self, data: bytes, now: float) -> None:
@@ -257,6 +255,8 @@ class Unicast:
                 break
             pos = start + length
             self._batch(data, start, pos, now)
+            if self.ended:  # by the handler
+                return
         if pos < size:
             self._rest += data[pos:]
 
@@ -279,22 +279,29 @@ class Unicast:
             self._handshake_batch(data, pos, end, now)
             return
         if self._compression:
-            data = uncompress(data[pos:end], pos, limit=self._limit)
+            data = uncompress(data[pos:end], limit=self._limit)
             pos, end = 0, len(data)
-        while pos < end:
-            header = data[pos]
-            kind = header & ID_MASK
-            if kind == frame.ID and not self._low_latency:
-                pos = lanes.frame(self._handler, data, pos, end, header)
-            elif kind >= FIRST_ID and self._low_latency:
-                self.counters.received_frames += 1
-                pos = self._handler.frame(Priority.DATA, True, data, pos, end)
-            else:
-                pos = self._transport_message(data, pos, end, lanes)
+        start = pos
+        try:
+            while pos < end and not self.ended:
+                header = data[pos]
+                kind = header & ID_MASK
+                if kind == frame.ID and not self._low_latency:
+                    pos = lanes.frame(self._handler, data, pos, end, header)
+                elif kind >= FIRST_ID and self._low_latency:
+                    self.counters.received_frames += 1
+                    pos = self._handler.frame(Priority.DATA, True, data, pos, end)
+                else:
+                    pos = self._transport_message(data, pos, end, lanes)
+        except DecodeError as error:
+            error.offset -= start  # of the batch, however the stream was cut
+            raise
 
     def _transport_message(self, data: bytes, pos: int, end: int, lanes: LanesIn) -> int:
         r = Reader(data, pos, end)
         message = TRANSPORT.read(r)
+        if self._low_latency and type(message) in NUMBERED:
+            raise DecodeError(Reason.UNKNOWN_ID, "header", pos)
         if type(message) is fragment.Fragment:
             lanes.fragment(self._handler, message, pos)
         elif type(message) is Close:
@@ -316,7 +323,8 @@ class Unicast:
             message = TRANSPORT.read(r)
             r.finish("batch")
         except DecodeError as error:
-            self._refused(SessionRefused(f"bytes that do not decode: {error}", CloseReason.INVALID))
+            error.offset -= pos
+            raise
         try:
             answer = self._handshake.receive(message)
         except SessionRefused as refusal:
@@ -361,11 +369,13 @@ class Unicast:
 
     def pull(self, now: float) -> bytes | bytearray | None:
         """The next bytes for the link: one batch, framed. None: nothing waits."""
+        batch: bytes | bytearray | None
         if self._out:
-            return self._out.pop(0)
-        if self.outbox is None:
+            self.counters.sent_batches += 1
+            batch = self._out.pop(0)
+        elif self.outbox is None:
             return None
-        if self.ended and self._farewell is None:
+        elif self.ended and self._farewell is None:
             batch = self.outbox.pull_control()
         else:
             batch = self.outbox.pull(now)
@@ -403,6 +413,8 @@ class Unicast:
 
     def deadline(self) -> float:
         """When `on_time` has something to do, at the latest."""
+        if self.ended:
+            return inf
         agreed = self.agreement
         if agreed is None or self.outbox is None:
             return self._open_until
@@ -427,8 +439,8 @@ class Unicast:
             self._end(f"takes nothing for {BLOCK_SECONDS:g} s", CloseReason.UNRESPONSIVE)
         if now >= self._keep_alive_at:
             interval = agreed.lease / KEEP_ALIVES
-            if now - self.last_sent < interval:
-                self._keep_alive_at = self.last_sent + interval
+            self._keep_alive_at = self.last_sent + interval
+            if now < self._keep_alive_at:
                 return
             self._keep_alive_at = now + interval
             if not self.outbox.waiting:
@@ -439,8 +451,8 @@ class Unicast:
     def end(self, reason: int) -> None:
         """Say CLOSE before everything that waits; it will not be sent any more."""
         if not self.ended:
+            self._over()  # first: whoever pulls now gets nothing that would follow the CLOSE
             self._say_close(reason)
-            self._over()
 
     def _refused(self, refusal: SessionRefused) -> NoReturn:
         if not refusal.by_peer:
@@ -450,7 +462,7 @@ class Unicast:
 
     def _end(self, why: str, reason: CloseReason) -> NoReturn:
         self.end(reason)
-        raise SessionClosed(why, reason)
+        raise (SessionRefused if self.outbox is None else SessionClosed)(why, reason)
 
     def _over(self) -> None:
         self.ended = True
