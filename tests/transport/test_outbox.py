@@ -26,6 +26,7 @@ from zenlake.transport.outbox import (
     BACKLOG_ENTRY_BYTES,
     BURST_SECONDS,
     CONTROL_MESSAGES,
+    FLUSH_SECONDS,
     FRAGMENT_DROP_SECONDS,
     LANE_BATCHES,
     Outbox,
@@ -662,34 +663,48 @@ def test_the_backlog_says_since_when_it_has_not_moved() -> None:
 # When to write
 
 
+SOON = BURST_SECONDS / 2
+
+
 def test_an_answer_does_not_wait_and_a_burst_may() -> None:
     outbox = make(100)
-    assert outbox.urgent(START), "nothing was written yet"
-    outbox.written(START)
-    assert not outbox.urgent(START + BURST_SECONDS / 2)
-    assert outbox.urgent(START + BURST_SECONDS * 2)
+    assert outbox.due(START, False), "nothing was written yet"
+    outbox.written()
+    assert not outbox.due(START + SOON, False), "a second message, right after the first"
+    assert outbox.due(START + SOON, True), "express"
+    assert outbox.due(START + 3 * SOON, False), "a caller that was away"
+    outbox.written()
     outbox.answering = True
-    assert outbox.urgent(START + BURST_SECONDS / 2)
-    outbox.written(START)
+    assert outbox.due(START + 4 * SOON, False), "something came in"
+    outbox.written()
     fill(outbox, put(b"x" * 60))
-    assert outbox.full
-    assert outbox.urgent(START + BURST_SECONDS / 2)
+    assert outbox.due(START + 5 * SOON, False), "a whole batch"
+
+
+def test_a_burst_is_written_after_a_millisecond_at_the_latest() -> None:
+    outbox = make(100)
+    outbox.written()
+    now = START
+    assert outbox.due(now, False)
+    outbox.written()
+    for _ in range(int(FLUSH_SECONDS / SOON)):
+        now += SOON
+        assert not outbox.due(now, False)
+    assert outbox.flush_at == pytest.approx(START + SOON + FLUSH_SECONDS)
+    assert outbox.due(now + 2 * SOON - SOON / 4, False)
+    outbox.written()
+    assert outbox.flush_at is None
 
 
 def test_a_session_that_hears_something_answers_at_once() -> None:
     hand = Hand()
     outbox = hand.side.outbox
-    outbox.written(START)
-    assert not outbox.urgent(START)
+    outbox.written()
+    assert outbox.due(START, False)
+    outbox.written()
+    assert not outbox.due(START, False)
     hand.say(KeepAlive())
-    assert outbox.urgent(START)
-
-
-def test_written_forgets_the_time_to_flush() -> None:
-    outbox = make(100)
-    outbox.flush_at = START
-    outbox.written(START)
-    assert outbox.flush_at is None
+    assert outbox.due(START, False)
 
 
 def test_counters_are_the_session_s() -> None:

@@ -71,7 +71,7 @@ class Link(ABC):
 
     def flush(self) -> None:
         """Send what `unsent` speaks of, as far as the socket takes it."""
-        return None
+        return
 
     @abstractmethod
     def close(self) -> None:

@@ -18,8 +18,8 @@ from zenlake.wire.oam import LINK_STATE, NetworkOam
 
 log = logging.getLogger("zenlake.runtime")
 
-MAX_BATCHES = 256  # that wait for the callback; then their session is not read any more
-RESUME_BATCHES = MAX_BATCHES // 2
+MAX_CALLS = 256  # that wait for the thread; then their session is not read any more
+MAX_BYTES = 64 << 20  # the same, for the bytes that they came in
 STOP_SECONDS = 5.0
 
 Received = tuple[NetworkMessage, Priority, bool]
@@ -28,21 +28,32 @@ OnMessage = Callable[[Session, NetworkMessage, Priority, bool], None]
 
 
 def read_messages(
-    session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
-) -> tuple[list[Received], int]:
-    """The network messages from `pos` on, and where they end. The node hears of link states."""
+    session: Session,
+    priority: Priority,
+    reliable: bool,
+    data: bytes,
+    pos: int,
+    end: int,
+    found: list[Received],
+) -> int:
+    """Add the network messages from `pos` on to `found`; gives where they end.
+
+    DecodeError: what stands before the bad one has been added. The node hears of link states.
+    """
     r = Reader(data, pos, end)
-    found: list[Received] = []
     while r.pos < end and is_network(data[r.pos]):
         message = NETWORK.read(r)
         if type(message) is NetworkOam and message.id == LINK_STATE:
             session.link_states(message.body)
         found.append((message, priority, reliable))
-    return found, r.pos
+    return r.pos
 
 
 class Inline:
-    """Calls back on the I/O thread itself: the shortest way, for callbacks that never wait."""
+    """Calls back on the I/O thread itself: the shortest way, for callbacks that never wait.
+
+    A callback that raises is logged; what comes after is delivered all the same.
+    """
 
     def __init__(
         self,
@@ -61,14 +72,19 @@ class Inline:
     def frame(
         self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
     ) -> int:
-        messages, pos = read_messages(session, priority, reliable, data, pos, end)
-        for message in messages:
-            self._on_message(session, *message)
-        return pos
+        found: list[Received] = []
+        try:
+            return read_messages(session, priority, reliable, data, pos, end, found)
+        finally:
+            self._deliver(session, found)
 
     def closed(self, session: Session, why: SessionEnded) -> None:
         if self._on_close is not None:
             self._on_close(session, why)
+
+    def _deliver(self, session: Session, messages: list[Received]) -> None:
+        for message in messages:
+            _guard(self._on_message, session, *message)
 
 
 class Delivery(Inline):
@@ -83,46 +99,75 @@ class Delivery(Inline):
         name: str = "zenlake delivery",
     ) -> None:
         super().__init__(on_message, on_open, on_close)
-        self._queue: deque[tuple[Session, list[Received]]] = deque()
+        self._queue: deque[tuple[int, Callable[[], None]]] = deque()
+        self._waiting_bytes = 0
         self._changed = threading.Condition()
         self._paused: dict[Session, None] = {}
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    def opened(self, session: Session) -> None:
+        self._put(0, lambda: super(Delivery, self).opened(session))
+
     def frame(
         self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
     ) -> int:
-        messages, pos = read_messages(session, priority, reliable, data, pos, end)
-        with self._changed:
-            self._queue.append((session, messages))
-            if len(self._queue) >= MAX_BATCHES:
-                self._paused[session] = None
-                session.pause()
-            self._changed.notify()
-        return pos
+        found: list[Received] = []
+        try:
+            return read_messages(session, priority, reliable, data, pos, end, found)
+        finally:
+            self._put(end - pos, lambda: self._deliver(session, found))
+            self._limit(session)
+
+    def closed(self, session: Session, why: SessionEnded) -> None:
+        self._put(0, lambda: super(Delivery, self).closed(session, why))
 
     def stop(self) -> None:
-        """Deliver what waits, then end the thread."""
+        """Deliver what waits, then end the thread. From a callback: without waiting for that."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        self._thread.join(STOP_SECONDS)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(STOP_SECONDS)
+            if self._thread.is_alive():
+                log.error("%s: a callback did not end in %g s", self._thread.name, STOP_SECONDS)
+
+    def _put(self, size: int, call: Callable[[], None]) -> None:
+        with self._changed:
+            self._queue.append((size, call))
+            self._waiting_bytes += size
+            self._changed.notify()
+
+    def _limit(self, session: Session) -> None:
+        """Read no more from `session` while too much waits."""
+        with self._changed:
+            if len(self._queue) >= MAX_CALLS or self._waiting_bytes >= MAX_BYTES:
+                self._paused[session] = None
+                session.pause()
+
+    def _take(self) -> Callable[[], None] | None:
+        """What to call next; None: no more will come."""
+        with self._changed:
+            while not self._queue:
+                if self._stopping:
+                    return None
+                self._changed.wait()
+            size, call = self._queue.popleft()
+            self._waiting_bytes -= size
+            if self._waiting_bytes <= MAX_BYTES // 2 and len(self._queue) <= MAX_CALLS // 2:
+                for waiting in self._paused:
+                    waiting.resume()
+                self._paused.clear()
+            return call
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._queue and not self._stopping:
-                    self._changed.wait()
-                if not self._queue:
-                    return
-                session, messages = self._queue.popleft()
-                if self._paused and len(self._queue) <= RESUME_BATCHES:
-                    for waiting in self._paused:
-                        waiting.resume()
-                    self._paused.clear()
-            for message in messages:
-                try:
-                    self._on_message(session, *message)
-                except Exception:
-                    log.exception("a callback failed")
+        while (call := self._take()) is not None:
+            _guard(call)
+
+
+def _guard(call: Callable[..., None], *arguments: object) -> None:
+    try:
+        call(*arguments)
+    except Exception:
+        log.exception("a callback failed")

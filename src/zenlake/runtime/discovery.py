@@ -36,6 +36,9 @@ log = logging.getLogger("zenlake.runtime")
 DEFAULT_GROUP = "udp/224.0.0.224:7446"
 READS_PER_TURN = 32  # datagrams; then the other links have their turn
 MAX_DIALS = 16  # nodes that are being dialled at the same time
+MAX_ATTEMPTS = 100  # locators that are dialled within one WINDOW, whoever names how many
+WINDOW = 1.0  # seconds
+MAX_ANSWERS = 10_000  # that one scout() gives
 AGAIN_SECONDS = 1.0  # before a node that could not be reached is dialled again
 MAX_REMEMBERED = 4096  # nodes that could not be reached
 
@@ -76,6 +79,8 @@ class Discovery:
         self._next_number = 0
         self._dialling: set[ZenohId] = set()
         self._failed: OrderedDict[ZenohId, float] = OrderedDict()
+        self._window = self._reactor.now()
+        self._attempts = 0
         self._link: multicast.MulticastLink | None = None
         self._sending: Sending | None = None
         self._timer: Timer | None = None
@@ -201,10 +206,22 @@ class Discovery:
         if not rule.wants(node.zid, self._whatami, zid, whatami):
             return
         now = self._reactor.now()
-        if len(self._dialling) >= MAX_DIALS or now - self._failed.get(zid, 0.0) < AGAIN_SECONDS:
+        at_once = 1 if self._whatami is WhatAmI.CLIENT else MAX_DIALS
+        if len(self._dialling) >= at_once or now - self._failed.get(zid, 0.0) < AGAIN_SECONDS:
             return
-        self._dialling.add(zid)
-        self._dial(zid, locators)
+        if self._may_attempt():
+            self._dialling.add(zid)
+            self._dial(zid, locators)
+
+    def _may_attempt(self) -> bool:
+        """Whether one more locator may be dialled now; a flood of names is not one of links."""
+        now = self._reactor.now()
+        if now - self._window >= WINDOW:
+            self._window, self._attempts = now, 0
+        if self._attempts >= MAX_ATTEMPTS:
+            return False
+        self._attempts += 1
+        return True
 
     def _dial(self, zid: ZenohId, locators: tuple[Locator, ...]) -> None:
         """One locator after another, until there is a session."""
@@ -212,7 +229,7 @@ class Discovery:
         def done(found: Session | ZError) -> None:
             if isinstance(found, Session) or zid in self._node.sessions:
                 self._dialling.discard(zid)
-            elif len(locators) > 1:
+            elif len(locators) > 1 and self._may_attempt():
                 self._dial(zid, locators[1:])
             else:
                 log.info("%s was found at %s, but: %s", zid, locators[0], found)
@@ -254,11 +271,16 @@ def scout(
                 link.send(datagram)
             wait = max(0.0, min(end, scouter.deadline) - now)
             select.select([link.unicast_fileno()], [], [], wait)
-            while (received := link.receive_unicast()) is not None:
+            for _ in range(READS_PER_TURN):
+                received = link.receive_unicast()
+                if received is None:
+                    break
                 data, (host, _) = received
                 hello = scouter.heard(data)
                 if hello is not None and (hello.zid, hello.locators) not in seen:
                     seen.add((hello.zid, hello.locators))
                     yield Answer(hello, host)
+                if len(seen) >= MAX_ANSWERS:
+                    return
     finally:
         link.close()

@@ -16,6 +16,7 @@ from zenlake.transport.outbox import FLUSH_SECONDS, Pushed
 from zenlake.wire.enums import CloseReason
 from zenlake.wire.locator import EndPoint, Locator
 from zenlake.wire.network import NetworkMessage
+from zenlake.wire.qos import EXPRESS
 
 if TYPE_CHECKING:
     from zenlake.runtime.node import Node
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("zenlake.runtime")
 
 READS_PER_TURN = 32  # datagrams; then the other links have their turn
+BURST_DATAGRAMS = 8  # that leave in one go: receivers have room for a few dozen
+BURST_PAUSE = 0.001  # seconds until the next ones, for a message in many fragments
 
 
 class Sending:
@@ -76,15 +79,14 @@ class Group:
                 raise SessionClosed("this node left the group", CloseReason.GENERIC)
             outbox, now = self._core.outbox, self._reactor.now()
             if outbox.push(message, reliable, now=now) is Pushed.FULL:
-                self._flush()
+                self._flush(everything=True)
                 if outbox.push(message, reliable, now=now) is Pushed.FULL:
                     outbox.counters.drop_sent("congestion: the group's socket takes no more")
                     return False
-            if outbox.urgent(now):
+            if outbox.due(now, bool(message.qos & EXPRESS)):
                 self._flush()
-            elif not self._flush_armed:
-                self._flush_armed = True
-                self._reactor.call_at(now + FLUSH_SECONDS, self._flush_due)
+            else:
+                self._flush_at(now + FLUSH_SECONDS)
             return True
 
     def close(self) -> None:
@@ -135,23 +137,33 @@ class Group:
             if not self._closed.is_set():
                 self._flush()
 
-    def _flush(self) -> None:
+    def _flush_at(self, when: float) -> None:
+        if not self._flush_armed:
+            self._flush_armed = True
+            self._reactor.call_at(when, self._flush_due)
+
+    def _flush(self, *, everything: bool = False) -> None:
         """Datagrams that the socket does not take now are lost, as on every such link."""
         now = self._reactor.now()
-        while (data := self._core.pull(now)) is not None:
+        sent = 0
+        while (everything or sent < BURST_DATAGRAMS) and (data := self._core.pull(now)) is not None:
+            sent += 1
             try:
                 if not self._link.send(data):
                     self._core.counters.drop_sent("the group's socket was full")
             except LinkError as error:
                 self._core.counters.drop_sent("the group's link failed")
                 log.warning("cannot send to a group: %s", error)
-                break
-        self._core.outbox.written(self._reactor.now())
+                return  # the rest with the next JOIN
+        self._core.outbox.written()
+        if self._core.waiting:
+            self._flush_at(now + BURST_PAUSE)
 
     def _close(self) -> None:
         if self._closed.is_set():
             return
         with self._lock:
+            self._flush(everything=True)
             self._core.close()
             self._flush()
             self._closed.set()

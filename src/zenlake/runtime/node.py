@@ -18,7 +18,7 @@ from zenlake.link.base import Link, Listener
 from zenlake.link.options import LinkOptions
 from zenlake.runtime.discovery import Discovery, DiscoveryConfig
 from zenlake.runtime.group import Group
-from zenlake.runtime.reactor import Reactor
+from zenlake.runtime.reactor import Loop, Reactor
 from zenlake.runtime.session import Session
 from zenlake.transport.admission import Admission, AdmissionLimits, Ticket
 from zenlake.transport.auth import Authenticator, Entropy
@@ -93,18 +93,18 @@ class Node:
         config: NodeConfig,
         handler: Handler,
         *,
-        reactor: Reactor | None = None,
+        reactor: Loop | None = None,
         network: Links = links,
     ) -> None:
         self.config = config
         self.handler = handler
-        self.reactor = reactor or Reactor(f"zenlake {config.offer.zid}")
+        self.reactor: Loop = reactor or Reactor(f"zenlake {config.offer.zid}")
         self.refused: Counter[str] = Counter()
         "Handshakes that came to nothing, by CLOSE reason."
         self._network = network
         self._admission = Admission(config.offer.zid, config.limits)
         self._throttle = Throttle()
-        self._listeners: dict[EndPoint, Listener] = {}
+        self._listeners: list[Listener] = []
         self._by_zid: dict[ZenohId, Session] = {}
         self._handshakes: dict[Session, Ticket | None] = {}
         self._connectors: dict[EndPoint, Connector] = {}
@@ -113,6 +113,8 @@ class Node:
         self._discovery: Discovery | None = None
         if config.discovery is not None:
             self._discovery = Discovery(self, config.discovery)
+        self._started = False
+        self._stopped = False
         self._closing = False
         self._logged: dict[str, float] = {}
 
@@ -121,6 +123,7 @@ class Node:
     def start(self) -> None:
         """Start the I/O thread. LinkError: the scouting group cannot be joined."""
         self.reactor.start()
+        self._started = True
         if self._discovery is not None:
             try:
                 self._discovery.start()
@@ -147,7 +150,7 @@ class Node:
     @property
     def sessions(self) -> dict[ZenohId, Session]:
         """The open ones, by the peer's id."""
-        return {zid: session for zid, session in self._by_zid.items() if session.is_open}
+        return {zid: session for zid, session in dict(self._by_zid).items() if session.is_open}
 
     @property
     def pending(self) -> int:
@@ -157,21 +160,27 @@ class Node:
     @property
     def locators(self) -> tuple[Locator, ...]:
         """Where this node is reached."""
-        return tuple(
-            locator for listener in self._listeners.values() for locator in listener.locators
-        )
+        return tuple(locator for listener in self._listeners for locator in listener.locators)
 
     def listen(self, endpoint: str) -> tuple[Locator, ...]:
         """Accept sessions at `endpoint`; gives where it is reached. LinkError: it cannot."""
-        at = EndPoint(endpoint)
-        listener = self._network.listen(at, self.config.options)
-        self._listeners[at] = listener
-        self.reactor.call_soon(
-            lambda: self.reactor.watch(
-                listener, lambda readable, writable: self._accept(listener), read=True, write=False
-            )
-        )
+        self._must_be_up(endpoint)
+        listener = self._network.listen(EndPoint(endpoint), self.config.options)
+        self._listeners.append(listener)
+        self.reactor.call_soon(lambda: self._open_door(listener))
         return listener.locators
+
+    def _open_door(self, listener: Listener) -> None:
+        if self._closing:
+            listener.close()
+            return
+        self.reactor.watch(
+            listener, lambda readable, writable: self._accept(listener), read=True, write=False
+        )
+
+    def _must_be_up(self, endpoint: str) -> None:
+        if self._closing:
+            raise LinkError(f"{endpoint}: this node is closed; make another one")
 
     def keep_listening(self, endpoint: str) -> None:
         """Listen at `endpoint` as soon as that is possible, trying again and again."""
@@ -199,6 +208,7 @@ class Node:
         """
         if self.reactor.inside:
             raise RuntimeError("connect() waits: not on the I/O thread; use dial()")
+        self._must_be_up(endpoint)
         done = threading.Event()
         result: list[Session | ZError] = []
 
@@ -234,7 +244,7 @@ class Node:
         """Have a session with whoever is at `endpoint`, again and again, until stopped."""
         at = EndPoint(endpoint)
         connector = self._connectors.get(at)
-        if connector is None:
+        if connector is None or connector.stopped:
             connector = Connector(self, at, policy or self.config.retry, expect)
             self._connectors[at] = connector
             self.reactor.call_soon(connector.attempt)
@@ -252,11 +262,24 @@ class Node:
             self._discovery.link_states(session, body)
 
     def close(self) -> None:
-        """Close every session with its last words, every link, and the I/O thread."""
+        """Close every session with its last words, every link, and the I/O thread.
+
+        May be called again.
+        """
+        if self.reactor.inside:
+            raise RuntimeError("close() waits: not on the I/O thread; use shut()")
         over = threading.Event()
-        self.reactor.call_soon(lambda: self._close(over.set))
-        over.wait(CLOSE_SECONDS)
+        if self._started and not self._stopped:
+            self.shut(over.set)
+            over.wait(CLOSE_SECONDS)
+        self._closing = self._stopped = True
         self.reactor.stop()
+        for listener in self._listeners:
+            listener.close()
+
+    def shut(self, done: Callable[[], None]) -> None:
+        """The same without waiting, and the I/O thread stays: `done` is called on it."""
+        self.reactor.call_soon(lambda: self._close(done))
 
     # ---- the I/O thread
 
@@ -278,6 +301,7 @@ class Node:
             except LinkError as error:
                 log.error("a listener broke: %s", error)
                 self.reactor.forget(listener)
+                self._listeners.remove(listener)
                 listener.close()
                 return
             if link is None:
@@ -350,8 +374,10 @@ class Node:
         def ended(session: Session, end: SessionEnded) -> None:
             if self._forget(session):
                 self._report_closed(session, end)
-            elif session.linked or not others:
+            elif session.linked:
                 done(end)
+            elif not others:
+                done(end.__cause__ if isinstance(end.__cause__, LinkError) else end)
             else:
                 self._dial(at, others, done, expect)
 
@@ -377,7 +403,7 @@ class Node:
         session.is_open = True
         if self._discovery is not None:
             self._discovery.opened(session)
-        self.handler.opened(session)
+        _guard(self.handler.opened, session)
         if session.on_open is not None:
             session.on_open(session)
 
@@ -412,7 +438,7 @@ class Node:
         log.info("session with %s (%s) ended: %s", session.zid, session.link.remote, end)
         if self._discovery is not None:
             self._discovery.closed(session)
-        self.handler.closed(session, end)
+        _guard(self.handler.closed, session, end)
 
     def _say(self, kind: str, text: str, *values: object) -> None:
         """One line a second of each kind: a flood of peers is not a flood of lines."""
@@ -429,7 +455,7 @@ class Node:
             self._discovery.stop()
         for group in self._groups:
             group.close()
-        for listener in self._listeners.values():
+        for listener in self._listeners:
             self.reactor.forget(listener)
             listener.close()
         self._listeners.clear()
@@ -445,6 +471,14 @@ class Node:
             self.reactor.call_at(now + 0.005, lambda: self._wait_for_sessions(over, until))
 
 
+def _guard(call: Callable[..., None], *arguments: object) -> None:
+    """A handler that raises must not keep the others from hearing of it."""
+    try:
+        call(*arguments)
+    except Exception:
+        log.exception("a handler failed")
+
+
 class Connector:
     """One endpoint that a node wants a session with, for as long as it lives."""
 
@@ -457,16 +491,16 @@ class Connector:
         self.attempts = 0
         self._node = node
         self._expect = expect
-        self._stopped = False
+        self.stopped = False
         policy = RetryPolicy.from_config(endpoint.config, policy)
         self._retry = Retry(policy, node.reactor.now())
 
     def stop(self) -> None:
         """Dial no more; an open session stays."""
-        self._stopped = True
+        self.stopped = True
 
     def attempt(self) -> None:
-        if not self._stopped:
+        if not self.stopped:
             self.attempts += 1
             self._node.dial(self.endpoint, self._done, expect=self._expect)
 
@@ -488,5 +522,5 @@ class Connector:
         self._again(self._retry.lost(self._node.reactor.now()))
 
     def _again(self, when: float | None) -> None:
-        if when is not None and not self._stopped:
+        if when is not None and not self.stopped:
             self._node.reactor.call_at(when, self.attempt)

@@ -20,6 +20,7 @@ log = logging.getLogger("zenlake.runtime")
 MAX_WAIT = 3600.0  # seconds; epoll takes no infinite float
 EVENTS_AT_ONCE = 256
 STOP_SECONDS = 10.0
+RESOLVER_SECONDS = 1.0  # that stop() waits for a name that is being resolved
 
 Ready = Callable[[bool, bool], None]
 "(readable, writable)"
@@ -44,6 +45,22 @@ class Timer:
         self.call = None
 
 
+class Loop(Protocol):
+    """What a node needs of whoever drives it: the Reactor, or the simulator's."""
+
+    @property
+    def inside(self) -> bool: ...
+    def now(self) -> float: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def call_at(self, when: float, call: Callable[[], None]) -> Timer: ...
+    def call_soon(self, call: Callable[[], None]) -> None: ...
+    def off_thread(self, work: Callable[[], Callable[[], None]]) -> None: ...
+    def watch(self, source: Source, ready: Ready, *, read: bool, write: bool) -> None: ...
+    def change(self, source: Source, *, read: bool, write: bool) -> None: ...
+    def forget(self, source: Source) -> None: ...
+
+
 class Reactor:
     """Callbacks run on its thread, one after another. `call_at`, `call_soon` and `watch` may be
     called from any thread."""
@@ -60,7 +77,9 @@ class Reactor:
         self._order = itertools.count()
         self._asleep = False
         self._stopping = False
+        self._released = False
         self._thread: threading.Thread | None = None
+        self._resolvers: set[threading.Thread] = set()
         self.ident: int | None = None
         "Of the thread, once it runs."
 
@@ -71,16 +90,25 @@ class Reactor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, after what it is doing. Not to be called on it."""
+        """End the thread, after what it is doing. On the thread itself: as soon as it can."""
+        if not self.inside:
+            for resolver in list(self._resolvers):
+                resolver.join(RESOLVER_SECONDS)
         self._stopping = True
         self._rouse()
-        if self._thread is not None:
+        if self._thread is None:
+            self._release()
+        elif not self.inside:
             self._thread.join(STOP_SECONDS)
             if self._thread.is_alive():  # a callback hangs: the thread is a daemon, say so
                 log.error("the I/O thread did not end within %g s", STOP_SECONDS)
-                return
-        self._epoll.close()
-        os.close(self._wake)
+
+    def _release(self) -> None:
+        with self._lock:
+            if not self._released:
+                self._released = True
+                self._epoll.close()
+                os.close(self._wake)
 
     @property
     def inside(self) -> bool:
@@ -107,11 +135,14 @@ class Reactor:
         """Run `work`, which may block (a name to resolve), elsewhere; what it gives runs here."""
 
         def job() -> None:
-            done = work()
-            if not self._stopping:
-                self.call_soon(done)
+            try:
+                self.call_soon(work())
+            finally:
+                self._resolvers.discard(threading.current_thread())
 
-        threading.Thread(target=job, name=f"{self._name} resolver", daemon=True).start()
+        resolver = threading.Thread(target=job, name=f"{self._name} resolver", daemon=True)
+        self._resolvers.add(resolver)
+        resolver.start()
 
     # ---- sources
 
@@ -133,8 +164,10 @@ class Reactor:
 
     def _rouse(self) -> None:
         if self._asleep:
-            self._asleep = False
-            os.eventfd_write(self._wake, 1)
+            with self._lock:  # its number may be another file's once it is closed
+                if not self._released:
+                    self._asleep = False
+                    os.eventfd_write(self._wake, 1)
 
     def _run(self) -> None:
         self.ident = threading.get_ident()
@@ -156,6 +189,8 @@ class Reactor:
                     )
             self._run_soon()
             self._run_timers()
+        self._run_soon()  # whoever waits for an answer gets one
+        self._release()
 
     def _patience(self) -> float:
         if self._soon or self._stopping:

@@ -4,6 +4,7 @@ Knows who may touch what: the I/O thread receives and keeps time; whoever sends 
 lock and, if nothing waits, writes to the link itself. Does not know what messages mean.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -32,8 +33,15 @@ from zenlake.wire.zenohid import ZenohId
 if TYPE_CHECKING:
     from zenlake.runtime.node import Node
 
+log = logging.getLogger("zenlake.runtime")
+
 READS_PER_TURN = 4  # then the other links have their turn
-LINGER_SECONDS = 1.0  # for what waits to be sent when a session is closed
+AGAIN_SECONDS = 0.1
+"""Between two attempts to write to a link that takes nothing. A kernel calls a socket writable
+only when a third of its buffer is free, which on a thin pipe may take longer than BLOCK_SECONDS."""
+FLUSH_SLACK = 0.25e-3  # seconds in which a caller may still write its batch itself
+LINGER_SECONDS = 1.0  # without progress, when a session is closed and its last words are sent
+MAX_LINGER_SECONDS = 4.0
 
 Buffer = bytes | bytearray | memoryview
 
@@ -69,7 +77,13 @@ class Session:
         self._rest: memoryview | None = None
         self._watching = (True, False)
         self._paused = False
+        self._reading = False
+        "Whether the I/O thread is handling what came: answers leave at the end of that."
+        self._closing: SessionEnded | None = None
         self._flush_armed = False
+        self._again_armed = False
+        self._moved_at = 0.0
+        "When the link last took something."
         self._began = self._reactor.now()
         self._timer = self._reactor.call_at(self._began + patience, self._on_time)
         self._reactor.watch(link, self._on_ready, read=True, write=True)
@@ -118,8 +132,8 @@ class Session:
     def send(self, message: NetworkMessage, reliable: bool = True) -> bool:
         """Whether `message` was taken; False: it was dropped and counted.
 
-        A message that must not be dropped waits for room, at most BLOCK_SECONDS; then the session
-        is closed. SessionClosed: there is no session any more.
+        A message that must not be dropped waits for room. A link that takes nothing at all for
+        BLOCK_SECONDS is closed. SessionClosed: there is no session any more.
         """
         with self._lock:
             outbox = self._open_outbox()
@@ -148,8 +162,9 @@ class Session:
             )
 
     def _open_outbox(self) -> Outbox:
-        if self.over is not None:
-            raise self.over
+        end = self.over or self._closing
+        if end is not None:  # a new one each time: a raised error grows by where it was raised
+            raise type(end)(end.why, end.reason, end.by_peer)
         if self._core is None or self._core.outbox is None:
             raise SessionClosed("the session is not open yet", CloseReason.GENERIC)
         return self._core.outbox
@@ -159,20 +174,27 @@ class Session:
         if self._rest is not None:
             return  # the I/O thread goes on when the link takes more
         if self._reactor.inside:
-            self._node.flush_later(self)
-        elif qos & EXPRESS or outbox.urgent(now) or now >= (outbox.flush_at or now + 1):
+            if not self._reading:  # else at the end of its turn
+                self._node.flush_later(self)
+        elif outbox.due(now, bool(qos & EXPRESS)):
             self._flush(now)
-        elif outbox.flush_at is None:
-            outbox.flush_at = now + FLUSH_SECONDS
-            if not self._flush_armed:
-                self._flush_armed = True
-                self._reactor.call_at(outbox.flush_at, self._flush_due)
+        elif not self._flush_armed:
+            self._flush_armed = True
+            self._reactor.call_at(now + FLUSH_SECONDS + FLUSH_SLACK, self._flush_due)
 
     def _flush_due(self) -> None:
+        """A batch has waited long enough, unless its caller has written it meanwhile."""
         with self._lock:
             self._flush_armed = False
-            if self.over is None and self._rest is None:
-                self._flush(self._reactor.now())
+            if self.over is not None or self._rest is not None or self._closing is not None:
+                return
+            flush_at = self._open_outbox().flush_at
+            now = self._reactor.now()
+            if flush_at is None or now >= flush_at:
+                self._flush(now)
+            else:  # another batch waits now
+                self._flush_armed = True
+                self._reactor.call_at(flush_at + FLUSH_SLACK, self._flush_due)
 
     def _wait(
         self,
@@ -190,6 +212,11 @@ class Session:
         if first and priority in self._first_waiting:
             blocks = False
         if self._reactor.inside:
+            if self._rest is None:  # nothing holds it up but that nobody wrote yet
+                self._flush(now)
+                if push(now) is Pushed.DONE:
+                    self._pushed(outbox, qos, now)
+                    return True
             return self._cannot_wait(outbox, message, qos, reliable, blocks, now)
         patience = BLOCK_SECONDS if blocks else DROP_SECONDS
         if not blocks and outbox.in_fragments(qos):
@@ -204,6 +231,8 @@ class Session:
                 if push(now) is Pushed.DONE:
                     self._pushed(outbox, qos, now)
                     return True
+                if blocks:
+                    end = max(end, self._moved_at + patience)
                 if now >= end:
                     break
                 self._room.wait(end - now)
@@ -235,6 +264,7 @@ class Session:
             outbox.counters.drop_sent("congestion: no room on the I/O thread")
             return False
         if outbox.push_beyond(message, qos, reliable, now):
+            self._node.flush_later(self)
             return True
         outbox.counters.drop_sent("congestion: backlog full")
         self._stuck()
@@ -264,20 +294,31 @@ class Session:
                 if data is None:
                     break
                 taken = self.link.send(data)
+                if taken:
+                    self._moved_at = now
                 if taken < len(data):
                     self._rest = memoryview(data)[taken:]
-                    self._watch(self._watching[0], True)
                     break
                 self._rest = None
+            if self._rest is not None or self.link.unsent:
+                self._watch(write=True)
+                if not self._again_armed:
+                    self._again_armed = True
+                    self._reactor.call_at(now + AGAIN_SECONDS, self._write_again)
         except LinkError as error:
             self._rest = None
-            broken = SessionClosed(str(error), CloseReason.GENERIC, by_peer=True)
-            self._reactor.call_soon(lambda: self._end(broken))
+            broken = error
+            self._reactor.call_soon(lambda: self._broke(broken))
         if core.outbox is not None:
             if self._rest is None:
-                core.outbox.written(self._reactor.now())
+                core.outbox.written()
             if self._waiters:
                 self._room.notify_all()
+
+    def _write_again(self) -> None:
+        self._again_armed = False
+        if self.over is None and (self._rest is not None or self.link.unsent):
+            self._on_writable()
 
     # ---- the I/O thread
 
@@ -298,10 +339,10 @@ class Session:
         try:
             progress = self.link.handshake()
         except LinkError as error:
-            self._end(SessionRefused(str(error), CloseReason.GENERIC, by_peer=True))
+            self._broke(error)
             return
         if progress is not Progress.DONE:
-            self._watch(progress is Progress.WANT_READ, progress is Progress.WANT_WRITE)
+            self._watch(read=progress is Progress.WANT_READ, write=progress is Progress.WANT_WRITE)
             return
         now = self._reactor.now()
         self._core = Unicast(
@@ -313,8 +354,8 @@ class Session:
             max_message=self._node.config.max_message,
             process=self._node.config.memory,
         )
-        self._watch(True, False)
         with self._lock:
+            self._watch(read=True, write=False)
             self._flush(now)
 
     def _on_writable(self) -> None:
@@ -323,24 +364,27 @@ class Session:
                 try:
                     self.link.flush()
                 except LinkError as error:
-                    self._end(SessionClosed(str(error), CloseReason.GENERIC, by_peer=True))
+                    self._broke(error)
                     return
             if self.link.unsent:
                 return
-            self._watch(self._watching[0], False)
+            self._watch(write=False)
             self._flush(self._reactor.now())
+            if self._closing is not None:
+                self._end_if_said()
 
     def _read(self) -> None:
         core, link = self._core, self.link
         assert core is not None
         stream = link.framing is Framing.STREAM
+        self._reading = True
         try:
             for _ in range(READS_PER_TURN):
                 data = link.receive()
                 if data is None:
                     break
                 if not data:
-                    raise SessionClosed("the peer closed the link", CloseReason.GENERIC, True)
+                    raise LinkError(f"{link.remote}: the peer closed the link")
                 core.receive(data, self._reactor.now())
                 if self._paused or (stream and len(data) < READ_BYTES and not link.more):
                     break
@@ -350,12 +394,16 @@ class Session:
             self._end_later(end, self._node.penalty(self, end))
             return
         except LinkError as error:
-            self._end(SessionClosed(str(error), CloseReason.GENERIC, by_peer=True))
+            self._broke(error)
             return
-        if core.outbox is None:
+        except Exception:  # what was read is lost: there is no way on
+            log.exception("%s: the handler failed", link.remote)
+            self._end(SessionClosed("the handler failed", CloseReason.GENERIC))
+            return
+        finally:
+            self._reading = False
+        if core.outbox is None or core.outbox.waiting or link.unsent:
             self.flush()
-        if link.unsent:
-            self._watch(self._watching[0], True)
 
     def opened(self) -> None:
         """The handshake is over (called by the core)."""
@@ -403,9 +451,9 @@ class Session:
 
     def pause(self) -> None:
         """Read no more from the link: the peer feels it. On the I/O thread."""
-        if not self._paused and self.over is None:
+        if not self._paused and self._closing is None and self.over is None:
             self._paused = True
-            self._watch(False, self._watching[1])
+            self._watch(read=False)
 
     def resume(self) -> None:
         """From any thread."""
@@ -416,31 +464,40 @@ class Session:
             self._paused = False
             assert self._core is not None
             self._core.last_received = self._reactor.now()
-            self._watch(True, self._watching[1])
+            self._watch(read=True)
             if self.link.more:
                 self._on_ready(True, False)
 
-    def _watch(self, read: bool, write: bool) -> None:
-        """Tell the reactor what to wait for. With nothing to wait for it must not look at all:
-        a broken link would wake it for ever."""
-        if self.over is not None or self._watching == (read, write):
-            return
-        if not any(self._watching):
-            self._reactor.watch(self.link, self._on_ready, read=read, write=write)
-        elif read or write:
-            self._reactor.change(self.link, read=read, write=write)
-        else:
-            self._reactor.forget(self.link)
-        self._watching = (read, write)
+    def _watch(self, *, read: bool | None = None, write: bool | None = None) -> None:
+        """Tell the reactor what to wait for; None: as before. From any thread.
+
+        With nothing to wait for it must not look at all: a broken link would wake it for ever.
+        """
+        with self._lock:
+            before = self._watching
+            wanted = (before[0] if read is None else read, before[1] if write is None else write)
+            if self.over is not None or wanted == before:
+                return
+            if not any(before):
+                self._reactor.watch(self.link, self._on_ready, read=wanted[0], write=wanted[1])
+            elif any(wanted):
+                self._reactor.change(self.link, read=wanted[0], write=wanted[1])
+            else:
+                self._reactor.forget(self.link)
+            self._watching = wanted
 
     # ---- the end
 
     def close(self, reason: CloseReason = CloseReason.GENERIC) -> None:
-        """Send what waits and CLOSE, then end. Returns at once; `closed` of the handler follows."""
+        """Send what waits and CLOSE, then end. Returns at once; `closed` of the handler follows.
+
+        A link that loses nothing is kept until the peer has closed it: closed with bytes unread,
+        it would take back what is on its way.
+        """
         self._reactor.call_soon(lambda: self._close(reason))
 
     def _close(self, reason: CloseReason) -> None:
-        if self.over is not None:
+        if self.over is not None or self._closing is not None:
             return
         end: SessionEnded
         if self.is_open:
@@ -451,26 +508,46 @@ class Session:
         if core is None:
             self._end(end)
             return
+        now = self._reactor.now()
         with self._lock:
             core.close(reason)
-            self._flush(self._reactor.now())
-            drained = self._rest is None and not self.link.unsent
-        if drained:
-            self._end(end)
-        else:
-            self._linger(end, self._reactor.now() + LINGER_SECONDS)
+            self._closing = end
+            self._paused = False
+            self._room.notify_all()
+            if self._rest is None:
+                self._flush(now)
+            self._watch(read=True)
+        self._timer.cancel()
+        self._linger(core, now)
+        self._end_if_said()
 
-    def _linger(self, end: SessionEnded, until: float) -> None:
-        drained = self._rest is None and not self.link.unsent
-        now = self._reactor.now()
-        if drained or now >= until:
-            self._end(end)
+    def _end_if_said(self) -> None:
+        """A session that is being closed: whether the last word is out, and no answer comes."""
+        said = self._rest is None and not self.link.unsent
+        if said and self._closing is not None and not (self.is_open and self.link.reliable):
+            self._end(self._closing)
+
+    def _linger(self, core: Unicast, since: float) -> None:
+        """Give up on a peer that neither takes the last words nor closes the link."""
+        moved = max(core.last_sent, since)
+        again = min(moved + LINGER_SECONDS, since + MAX_LINGER_SECONDS)
+        if self._closing is None or self.over is not None:
+            return
+        if self._reactor.now() >= again:
+            self._end(self._closing)
         else:
-            self._reactor.call_at(min(until, now + 0.01), lambda: self._linger(end, until))
+            self._timer = self._reactor.call_at(again, lambda: self._linger(core, since))
+
+    def _broke(self, error: LinkError) -> None:
+        """The link is no more. On the I/O thread."""
+        kind = SessionClosed if self.is_open else SessionRefused
+        end = kind(str(error), CloseReason.GENERIC, by_peer=True)
+        end.__cause__ = error
+        self._end(end)
 
     def _end_later(self, end: SessionEnded, delay: float) -> None:
         if delay:
-            self._watch(False, False)
+            self._watch(read=False, write=False)
             self._reactor.call_at(self._reactor.now() + delay, lambda: self._end(end))
         else:
             self._end(end)
@@ -479,12 +556,12 @@ class Session:
         """The link goes; whoever waits is told. On the I/O thread."""
         if self.over is not None:
             return
+        end = self._closing or end
         core = self._core
         with self._lock:
             if core is not None:
-                if not end.by_peer:
-                    core.end(end.reason)
-                if self._rest is None:
+                core.end(end.reason)  # it lets go of what it holds
+                if self._rest is None and not end.by_peer:
                     self._flush(self._reactor.now())  # a CLOSE that the core left
             if any(self._watching):
                 self._reactor.forget(self.link)

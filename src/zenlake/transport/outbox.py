@@ -20,7 +20,9 @@ from zenlake.wire.extensions import FLAG_EXTENSIONS, LANE
 from zenlake.wire.fragment import Fragment, write_fragment
 from zenlake.wire.framing import Framing, compress
 from zenlake.wire.network import NETWORK, NetworkMessage
-from zenlake.wire.qos import BLOCK, BLOCK_FIRST
+from zenlake.wire.push import Push
+from zenlake.wire.put import Put
+from zenlake.wire.qos import BLOCK, BLOCK_FIRST, PRIORITY_BITS
 
 LANE_BATCHES = 4  # sealed batches that may wait in one lane
 BACKLOG_BYTES = 32 << 20  # that may wait beyond full lanes, for callers that cannot wait themselves
@@ -30,8 +32,8 @@ FRAGMENT_OVERHEAD = 16  # header, number, lane, First, and some room
 
 FLUSH_SECONDS = 0.001
 "How long a message may wait for company in a batch."
-BURST_SECONDS = 20e-6
-"A caller that is back this soon after its last write has more to say: its batch may fill."
+BURST_SECONDS = 50e-6
+"A caller that is back this soon after its last message has more to say: its batch may fill."
 DROP_SECONDS = 0.001
 "How long a message that may be dropped waits for room."
 FRAGMENT_DROP_SECONDS = 0.05
@@ -71,6 +73,7 @@ class Lane:
 
     __slots__ = (
         "backlog",
+        "bit",
         "body",
         "large",
         "priority",
@@ -81,7 +84,11 @@ class Lane:
         "writer",
     )
 
-    def __init__(self, priority: Priority | None, first_sns: tuple[int, int], mask: int) -> None:
+    def __init__(
+        self, index: int, priority: Priority | None, first_sns: tuple[int, int], mask: int
+    ) -> None:
+        self.bit = 1 << index
+        "Of this lane in the outbox's sets of lanes."
         self.priority = priority
         "None where the link has no lanes: it must never be named there."
         self.sequences = tuple(SequenceOut(first, mask) for first in first_sns)
@@ -96,9 +103,6 @@ class Lane:
         self.sealed: deque[bytes | bytearray] = deque()
         self.large: Large | None = None
         self.backlog: deque[tuple[bytes, bool, bool]] = deque()
-
-    def waiting(self) -> bool:
-        return bool(self.sealed or self.large or self.writer or self.backlog)
 
 
 class Outbox:
@@ -126,7 +130,6 @@ class Outbox:
         "When the open batches have to go; None: there are none, or they go at once."
         self.stalled_at: float | None = None
         "Since when the backlog has not moved."
-        self.last_write = 0.0
         self.answering = True
         "Whether something came in since the last write: then an answer must not wait."
         self._framing = Framing.LOW_LATENCY if framing and low_latency else framing
@@ -136,23 +139,38 @@ class Outbox:
         # On a datagram the two bytes are not sent, yet the peer's size may count them.
         self._limit = batch_size - Framing.STREAM - compression
         self._prefix = bytes(self._framing)
+        self._top = len(self._prefix) + self._limit
         self._control: deque[bytes] = deque()
         self._backlog_bytes = 0
         names = PRIORITIES if qos else (None,)
-        self._lanes = [Lane(name, sns, sn_mask) for name, sns in zip(names, first_sns, strict=True)]
+        self._lanes = [
+            Lane(index, name, sns, sn_mask)
+            for index, (name, sns) in enumerate(zip(names, first_sns, strict=True))
+        ]
+        self._lane_of = self._lanes if qos else self._lanes * len(PRIORITIES)
+        "By the priority bits of a QoS."
+        self._waiting = 0
+        "A bit for each lane that has something to send,"
+        self._full = 0
+        "and for each that has a whole batch."
+        self._last_push = 0.0
 
     # ---- in
 
     def push(self, message: NetworkMessage, reliable: bool = True, *, now: float = 0.0) -> Pushed:
         """Encode `message` into its lane's open batch. EncodeError: it can never be sent."""
         qos: int = message.qos
-        lane = self._lane(qos)
+        lane = self._lane_of[qos & PRIORITY_BITS]
         if lane.large is not None or lane.backlog:
             return Pushed.FULL
         if self._low_latency:
             w = Writer()
             NETWORK.write(w, message)
             return self._push_bare(lane, w.out)
+        if self._is_large(message):
+            w = Writer()
+            NETWORK.write(w, message)
+            return self._push_to_next(lane, memoryview(w.out), reliable, droppable(qos), now)
         w = lane.writer or self._open(lane)
         if lane.reliable is not reliable:
             self._start_frame(lane, w, reliable)
@@ -162,12 +180,19 @@ class Outbox:
         except BaseException:
             self._roll_back(lane, w, mark)
             raise
-        if len(out) - len(self._prefix) <= self._limit:
+        if len(out) <= self._top:
+            self._waiting |= lane.bit
             self.counters.sent_messages += 1
             return Pushed.DONE
         encoded = bytes(out[mark:])
         self._roll_back(lane, w, mark)
         return self._push_to_next(lane, encoded, reliable, droppable(qos), now)
+
+    def _is_large(self, message: NetworkMessage) -> bool:
+        """Whether `message` cannot fit a batch, as far as one look tells."""
+        if type(message) is not Push or type(message.body) is not Put:
+            return False
+        return len(message.body.payload) > self._limit
 
     def push_encoded(
         self, data: bytes | memoryview, qos: int, reliable: bool = True, *, now: float = 0.0
@@ -176,7 +201,7 @@ class Outbox:
 
         Several may stand in it only if one batch surely holds them: fragments are one message.
         """
-        lane = self._lane(qos)
+        lane = self._lane_of[qos & PRIORITY_BITS]
         if lane.large is not None or lane.backlog:
             return Pushed.FULL
         return self._push_encoded(lane, data, reliable, droppable(qos), now)
@@ -189,8 +214,9 @@ class Outbox:
         w = lane.writer or self._open(lane)
         if lane.reliable is not reliable:
             self._start_frame(lane, w, reliable)
-        if len(w.out) + len(data) - len(self._prefix) <= self._limit:
+        if len(w.out) + len(data) <= self._top:
             w.out += data
+            self._waiting |= lane.bit
             self.counters.sent_messages += 1
             return Pushed.DONE
         self._roll_back(lane, w, len(w.out))
@@ -213,17 +239,16 @@ class Outbox:
         if self._backlog_bytes + size > BACKLOG_BYTES:
             return False
         self._backlog_bytes += size
-        self._lane(qos).backlog.append((message, reliable, droppable(qos)))
+        lane = self._lane_of[qos & PRIORITY_BITS]
+        lane.backlog.append((message, reliable, droppable(qos)))
+        self._waiting |= lane.bit
         if self.stalled_at is None:
             self.stalled_at = now
         return True
 
     def in_fragments(self, qos: int) -> bool:
         """Whether a message in fragments holds up the lane of `qos`."""
-        return self._lane(qos).large is not None
-
-    def _lane(self, qos: int) -> Lane:
-        return self._lanes[qos & 0x07] if len(self._lanes) > 1 else self._lanes[0]
+        return self._lane_of[qos & PRIORITY_BITS].large is not None
 
     def push_control(self, message: TransportMessage) -> None:
         """A transport message of its own batch, before everything else."""
@@ -236,29 +261,42 @@ class Outbox:
 
     @property
     def waiting(self) -> bool:
-        return bool(self._control) or any(lane.waiting() for lane in self._lanes)
+        return bool(self._control or self._waiting)
 
-    def urgent(self, now: float) -> bool:
-        """Whether what waits should be written now: nobody will soon have more to say."""
-        return self.answering or now - self.last_write > BURST_SECONDS or self.full
+    def due(self, now: float, express: bool) -> bool:
+        """After a push: whether what waits is to be written now, or by `flush_at` at the latest.
 
-    @property
-    def full(self) -> bool:
-        """Whether a whole batch waits."""
-        return any(lane.sealed or lane.large is not None for lane in self._lanes)
+        It may wait while a caller has more to say, as long as no batch is full.
+        """
+        burst = now - self._last_push < BURST_SECONDS
+        self._last_push = now
+        if express or self.answering or self._full or not burst:
+            return True
+        if self.flush_at is None:
+            self.flush_at = now + FLUSH_SECONDS
+            return False
+        return now >= self.flush_at
 
     def pull(self, now: float) -> bytes | bytearray | None:
         """The next batch, framed: control first, then by priority. None: nothing waits."""
         if self._control:
             return self.pull_control()
-        for lane in self._lanes:
+        while self._waiting:
+            lane = self._lanes[(self._waiting & -self._waiting).bit_length() - 1]
             if lane.backlog:
                 self._refill(lane, now)
             batch = self._pull_lane(lane, now)
+            if not lane.sealed and lane.large is None:
+                self._no_longer_full(lane)
             if batch is not None:
                 self.counters.sent_batches += 1
                 return batch
         return None
+
+    def _no_longer_full(self, lane: Lane) -> None:
+        self._full &= ~lane.bit
+        if lane.writer is None and not lane.backlog:
+            self._waiting &= ~lane.bit
 
     def pull_control(self) -> bytes | bytearray | None:
         """The next control message alone: all that is left to say once a session is over."""
@@ -267,9 +305,8 @@ class Outbox:
         self.counters.sent_batches += 1
         return self._finish(self._prefix + self._control.popleft())
 
-    def written(self, now: float) -> None:
+    def written(self) -> None:
         """Everything that was pulled has been written."""
-        self.last_write = now
         self.answering = False
         self.flush_at = None
 
@@ -337,6 +374,8 @@ class Outbox:
         else:
             self._roll_back(lane, w, len(w.out))
             lane.large = Large(memoryview(encoded), reliable, may_drop, moved_at=now)
+            self._full |= lane.bit
+        self._waiting |= lane.bit
         self.counters.sent_messages += 1
         return Pushed.DONE
 
@@ -352,8 +391,10 @@ class Outbox:
         if not self._framing or len(out) >= self._limit:  # one message is one datagram
             lane.sealed.append(out)
             lane.writer = None
+            self._full |= lane.bit
         elif lane.writer is None:
             lane.writer = Writer(out)
+        self._waiting |= lane.bit
         self.counters.sent_messages += 1
         return Pushed.DONE
 
@@ -379,6 +420,7 @@ class Outbox:
         out = lane.writer.out
         lane.sealed.append(out if self._low_latency else self._finish(out))
         lane.writer = None
+        self._full |= lane.bit
 
     def _pull_lane(self, lane: Lane, now: float) -> bytes | bytearray | None:
         if not lane.sealed and lane.large is not None:
@@ -423,6 +465,8 @@ class Outbox:
         if large.pos:  # the receiver holds pieces of it; the last one ends it where Drop is unknown
             marker = self._fragment(lane, large, more=False, drop=True)
             lane.sealed.append(self._finish(marker))
+        elif not lane.sealed:
+            self._no_longer_full(lane)
 
     def _finish(self, out: bytes | bytearray) -> bytes | bytearray:
         """A batch behind its prefix, as it goes out: compressed if agreed, its length in place."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from zenlake.wire.enums import PRIORITIES, CongestionControl, Priority
 
+PRIORITY_BITS = 0x07
 BLOCK = 0x08
 EXPRESS = 0x10
 BLOCK_FIRST = 0x20
@@ -48,7 +49,7 @@ class QoS(int):
 
     @property
     def priority(self) -> Priority:
-        return PRIORITIES[self & 0x07]
+        return PRIORITIES[self & PRIORITY_BITS]
 
     @property
     def congestion_control(self) -> CongestionControl:
