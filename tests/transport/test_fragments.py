@@ -8,12 +8,13 @@ import pytest
 
 from transport_pair import DIALLER, Hand, Pair, offer, put
 from zenlake.transport import fragments
-from zenlake.transport.fragments import MAX_FRAGMENTS, PIECE_BYTES, Assembly, Memory
+from zenlake.transport.fragments import MAX_FRAGMENTS, MAX_IDLE_TICKS, PIECE_BYTES, Assembly, Memory
 from zenlake.wire.close import Close
 from zenlake.wire.cursor import Writer
 from zenlake.wire.enums import PRIORITIES, Priority
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
+from zenlake.wire.keepalive import KeepAlive
 from zenlake.wire.network import NETWORK
 
 both_patches = pytest.mark.parametrize("patch", [0, 1])
@@ -364,3 +365,32 @@ def test_a_large_message_passes_under_either_patch(patch: int) -> None:
         pair.carry()
     assert [len(m.body.payload) for m in pair.b.heard.messages] == [90, 1000, 5000]  # type: ignore
     assert pair.b.core.sequences()[Priority.DATA, True].missing == 0
+
+
+def test_a_message_that_does_not_go_on_is_let_go_and_gives_its_memory_back() -> None:
+    memory, dropped = Memory(1 << 20), dict[str, int]()
+    assembly = Assembly(0x7F, memory, dropped)
+    assert assembly.add(Fragment(1, b"a", more=True, first=True), 1) is None
+    for _ in range(MAX_IDLE_TICKS):
+        assembly.tick()
+    assert assembly.add(Fragment(2, b"b", more=True), 1) is None, "it goes on"
+    for _ in range(MAX_IDLE_TICKS):
+        assembly.tick()
+    assert memory.held > 0
+    assembly.tick()
+    assert memory.held == 0
+    assert dropped == {"fragmented message that did not go on": 1}
+    assert assembly.add(Fragment(3, b"c"), 1) is None, "the rest of it is nothing"
+
+
+def test_a_session_that_is_kept_alive_does_not_keep_an_unfinished_message() -> None:
+    process = Memory(1 << 20)
+    hand = Hand(process=process)
+    hand.say(Fragment(0, b"first", more=True, first=True))
+    assert process.held > 0
+    for _ in range(MAX_IDLE_TICKS + 2):
+        hand.now += 2.5
+        hand.say(KeepAlive())
+        hand.core.on_time(hand.now)
+        hand.hear()
+    assert process.held == 0

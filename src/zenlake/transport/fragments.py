@@ -9,6 +9,7 @@ MAX_MESSAGE_BYTES = 64 << 20
 MAX_SESSION_BYTES = 128 << 20
 MAX_PROCESS_BYTES = 512 << 20
 MAX_FRAGMENTS = 65_535  # of one message
+MAX_IDLE_TICKS = 4  # keep-alive intervals without a piece: about one lease
 PIECE_BYTES = 64  # what a piece takes beside its payload
 
 
@@ -43,7 +44,17 @@ PROCESS = Memory(MAX_PROCESS_BYTES)
 class Assembly:
     """The unfinished message of one lane. What is lost is counted in `dropped`, by reason."""
 
-    __slots__ = ("_active", "_next_sn", "_pieces", "_size", "dropped", "limit", "mask", "memory")
+    __slots__ = (
+        "_active",
+        "_idle_ticks",
+        "_next_sn",
+        "_pieces",
+        "_size",
+        "dropped",
+        "limit",
+        "mask",
+        "memory",
+    )
 
     def __init__(
         self, mask: int, memory: Memory, dropped: dict[str, int], limit: int = MAX_MESSAGE_BYTES
@@ -56,6 +67,7 @@ class Assembly:
         self._size = 0
         self._next_sn = 0
         self._active = False
+        self._idle_ticks = 0
 
     def add(self, fragment: Fragment, patch: int) -> bytes | None:
         """The whole message if this piece ends it."""
@@ -78,6 +90,7 @@ class Assembly:
         if not self.memory.take(size + PIECE_BYTES):
             self.abandon("no memory left")
             return None
+        self._idle_ticks = 0
         self._pieces.append(fragment.payload)
         self._size += size
         self._next_sn = fragment.sn + 1 & self.mask
@@ -86,6 +99,12 @@ class Assembly:
         whole = b"".join(self._pieces)
         self._clear()
         return whole
+
+    def tick(self) -> None:
+        """A keep-alive interval has passed: a message that does not go on is let go."""
+        self._idle_ticks += 1
+        if self._idle_ticks > MAX_IDLE_TICKS:
+            self.abandon("that did not go on")
 
     def abandon(self, why: str) -> None:
         """Let go of an unfinished message, if there is one."""

@@ -194,6 +194,8 @@ class Multicast:
         if now >= self._join_at:
             self._join_at = now + self.offer.join_seconds
             self._join_due = True
+            for member in self.members.values():
+                member.lanes.tick()
         for member in list(self.members.values()):
             if now >= member.last_received + member.lease:
                 why = SessionClosed(f"nothing came for {member.lease:g} s", CloseReason.EXPIRED)

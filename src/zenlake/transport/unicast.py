@@ -144,6 +144,11 @@ class LanesIn:
             for index, lane in self._lanes.items()
         }
 
+    def tick(self) -> None:
+        """A keep-alive interval has passed."""
+        for lane in self._lanes.values():
+            lane.assembly.tick()
+
     def release(self) -> None:
         """Let go of unfinished messages."""
         for lane in self._lanes.values():
@@ -438,6 +443,8 @@ class Unicast:
         if stalled is not None and now >= stalled + BLOCK_SECONDS:
             self._end(f"takes nothing for {BLOCK_SECONDS:g} s", CloseReason.UNRESPONSIVE)
         if now >= self._keep_alive_at:
+            assert self._lanes is not None
+            self._lanes.tick()
             interval = agreed.lease / KEEP_ALIVES
             self._keep_alive_at = self.last_sent + interval
             if now < self._keep_alive_at:
