@@ -5,7 +5,7 @@ It holds values only; reading the files and judging them is the link's business.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class TlsOptions:
     connect_private_key: str | None = None
     connect_certificate: str | None = None
     root_ca_certificate_base64: str | None = None
-    listen_private_key_base64: str | None = None
+    listen_private_key_base64: str | None = field(default=None, repr=False)
     listen_certificate_base64: str | None = None
-    connect_private_key_base64: str | None = None
+    connect_private_key_base64: str | None = field(default=None, repr=False)
     connect_certificate_base64: str | None = None
     enable_mtls: bool = False
     verify_name_on_connect: bool = True

@@ -1,0 +1,43 @@
+"""The links of one simulated node: endpoints `memory/NAME`, with `#datagram=1` as datagrams.
+
+Knows who dials, so that partitions and faults can name both sides. Does not know time.
+"""
+
+from collections.abc import Mapping
+
+from zenlake.errors import LinkError
+from zenlake.link.base import Link, Listener
+from zenlake.link.memory import PROTOCOL, Faults, Network
+from zenlake.link.options import LinkOptions
+from zenlake.wire.locator import EndPoint
+
+DATAGRAM = "datagram"
+Ways = Mapping[tuple[str, str], Faults]
+"By (sender, receiver), where they are not the network's own."
+
+
+class Links:
+    """What `zenlake.link` is in a real network."""
+
+    def __init__(self, network: Network, name: str, ways: Ways) -> None:
+        self._network = network
+        self._name = name
+        self._ways = ways
+
+    def resolve(self, endpoint: EndPoint) -> list[str]:
+        if endpoint.protocol != PROTOCOL:
+            raise LinkError(f"{endpoint}: in a simulation the protocol is {PROTOCOL}")
+        return [endpoint.address]
+
+    def dial(self, endpoint: EndPoint, address: str, options: LinkOptions) -> Link:
+        default = self._network.faults
+        return self._network.dial(
+            address,
+            datagram=endpoint.config.get(DATAGRAM) == "1",
+            source=self._name,
+            faults=self._ways.get((self._name, address), default),
+            back=self._ways.get((address, self._name), default),
+        )
+
+    def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener:
+        return self._network.listen(self.resolve(endpoint)[0])

@@ -1,0 +1,169 @@
+"""A world of nodes: made from a seed, run by hand, broken on purpose.
+
+Knows names, faults and virtual time. The nodes and their sessions are those of production.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import partial
+from random import Random
+from typing import Any
+from zlib import crc32
+
+from zenlake.link.memory import PROTOCOL, Faults, MemoryLink, Network
+from zenlake.runtime.delivery import Inline
+from zenlake.runtime.node import CLOSE_SECONDS, Handler, Node, NodeConfig
+from zenlake.sim.links import Links
+from zenlake.sim.reactor import SimReactor
+from zenlake.sim.trace import Trace
+from zenlake.transport.offer import Offer
+from zenlake.wire.enums import WhatAmI
+from zenlake.wire.zenohid import MAX_BYTES, ZenohId
+
+NEAR = Faults(delay=(0.0005, 0.002))
+"What links do unless they are told otherwise: seconds, one way."
+
+CONFIG_FIELDS = {field.name for field in fields(NodeConfig)} - {"offer"}
+
+Names = str | Iterable[str]
+
+
+class World:
+    """The same seed and the same calls give the same `trace`, event by event."""
+
+    def __init__(self, seed: int = 0, faults: Faults = NEAR) -> None:
+        self.seed = seed
+        self.trace = Trace()
+        self.network = Network(seed, faults)
+        self.network.tap = self._arrived
+        self.reactor = SimReactor(self.network, self.trace)
+        self.nodes: dict[str, Node] = {}
+        self._born = 0
+        self._ways: dict[tuple[str, str], Faults] = {}
+
+    @property
+    def now(self) -> float:
+        """Seconds since the world began."""
+        return self.network.now
+
+    # ---- nodes
+
+    def node(
+        self,
+        name: str,
+        handler: Handler | None = None,
+        *,
+        listen: bool = True,
+        whatami: WhatAmI = WhatAmI.PEER,
+        zid: ZenohId | None = None,
+        **settings: Any,
+    ) -> Node:
+        """A node that is reached at `memory/NAME`. `settings`: of NodeConfig or of Offer."""
+        if name in self.nodes or not name.isidentifier():
+            raise ValueError(f"{name!r} is taken or no name: letters, digits and '_'")
+        self._born += 1
+        entropy = Random(f"{self.seed} {self._born} {name}").randbytes
+        config = {key: settings.pop(key) for key in CONFIG_FIELDS & settings.keys()}
+        offer = Offer(zid=zid or ZenohId(entropy(MAX_BYTES)), whatami=whatami, **settings)
+        node = self.nodes[name] = Node(
+            NodeConfig(**{"offer": offer, "entropy": entropy, **config}),
+            handler or Inline(lambda session, message, priority, reliable: None),
+            reactor=self.reactor,
+            network=Links(self.network, name, self._ways),
+        )
+        if listen:
+            node.listen(f"{PROTOCOL}/{name}")
+        return node
+
+    def close(self, *names: str) -> None:
+        """Close these nodes, or all of them, and wait until they are gone."""
+        waiting = set(names or self.nodes)
+        for name in names or tuple(self.nodes):
+            self.nodes.pop(name).shut(partial(waiting.discard, name))
+        self.run_until(lambda: not waiting, within=CLOSE_SECONDS + 1)
+
+    # ---- time
+
+    def run(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        with self._saying_where():
+            self.reactor.run(self.now + seconds)
+
+    def run_until(self, condition: Callable[[], object], within: float) -> float:
+        """Stop at the first moment at which `condition()` holds; how long that took.
+
+        TimeoutError: it does not hold after `within` virtual seconds.
+        """
+        begin = self.now
+        with self._saying_where():
+            if not self.reactor.run(begin + within, lambda: bool(condition())):
+                raise TimeoutError(f"the condition did not hold within {within:g} virtual seconds")
+        return self.now - begin
+
+    @contextmanager
+    def _saying_where(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            error.add_note(
+                f"World(seed={self.seed}), {self.now:.6f} s, {self.trace!r}; run the same calls "
+                "with this seed to see it again; the last events are in `trace.last`"
+            )
+            raise
+
+    # ---- faults
+
+    def partition(self, some: Names, others: Names) -> None:
+        """Nothing passes between the two until heal()."""
+        one, other = _names(some), _names(others)
+        self.trace.add(f"{self.now!r} partition {one} {other}")
+        self.network.partition(one, other)
+
+    def heal(self) -> None:
+        """End every partition."""
+        self.trace.add(f"{self.now!r} heal")
+        self.network.heal()
+
+    def links(self, name: str, peer: str | None = None) -> list[MemoryLink]:
+        """The ends that `name` has of its links: with `peer`, or all."""
+        return [
+            end
+            for end in self.reactor.watched
+            if isinstance(end, MemoryLink)
+            and end.local.address.partition(":")[0] == name
+            and peer in (None, end.address)
+        ]
+
+    def cut(self, name: str, peer: str | None = None, *, after: int = 0, reset: bool = True) -> int:
+        """Break the links of `name`: now, or `after` more bytes that it sends. How many."""
+        found = self.links(name, peer)
+        self.trace.add(f"{self.now!r} cut {len(found)} of {name} {peer}")
+        for link in found:
+            self.network.cut(link, after=after, reset=reset)
+        return len(found)
+
+    def half_open(self, name: str, peer: str) -> int:
+        """What `name` sends to `peer` on today's links vanishes from now on. How many."""
+        found = self.links(name, peer)
+        self.trace.add(f"{self.now!r} half-open {len(found)} of {name} {peer}")
+        for link in found:
+            self.network.half_open(link)
+        return len(found)
+
+    def set_faults(self, name: str, peer: str, faults: Faults) -> None:
+        """What happens from now on to all that `name` sends to `peer`, on new links too."""
+        self.trace.add(f"{self.now!r} {faults} {name} {peer}")
+        self._ways[name, peer] = faults
+        for link in self.links(name, peer):
+            self.network.set_faults(link, faults)
+
+    def _arrived(self, end: MemoryLink, data: bytes) -> None:
+        self.trace.add(f"{self.now!r} bytes {end.route} {len(data)} {crc32(data):08x}")
+
+    def __repr__(self) -> str:
+        return f"<World {self.seed}: {len(self.nodes)} nodes at {self.now:g} s>"
+
+
+def _names(names: Names) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
