@@ -3,7 +3,9 @@
 Knows limits, retries and duplicates. Does not know messages: a `Handler` gets them.
 """
 
+import errno
 import logging
+import os
 import secrets
 import threading
 from collections import Counter
@@ -38,7 +40,7 @@ ACCEPTS_PER_TURN = 32  # then the other links have their turn
 ACCEPT_PAUSE = 0.1  # seconds, when a listener cannot accept (no file descriptors left)
 CLOSE_SECONDS = 5.0  # for all sessions together, when a node closes
 LOG_SECONDS = 1.0  # between two lines about the same kind of refusal
-SHARED_ADDRESSES = ("unixsock-stream", "memory")  # one name for everybody: no limit by address
+SHARED_ADDRESSES = ("unixsock-stream",)  # one name for everybody: no limit by address
 
 
 class Handler(Protocol):
@@ -295,7 +297,7 @@ class Node:
             session.flush()
 
     def _accept(self, listener: Listener) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
+        for turn in range(ACCEPTS_PER_TURN):
             try:
                 link = listener.accept()
             except LinkError as error:
@@ -305,8 +307,21 @@ class Node:
                 listener.close()
                 return
             if link is None:
-                return
+                if not turn and _no_descriptors(listener):
+                    self._pause(listener)
+                break
             self._admit_link(link)
+        for session in self._handshakes:  # datagrams that came before their link was there
+            if session.link.more:
+                session.read_more()
+
+    def _pause(self, listener: Listener) -> None:
+        """Look away for a while: whoever knocks keeps on knocking, and cannot be let in."""
+        where = ", ".join(listener.locators)
+        self._say("accept", "%s: no file descriptors left; raise `ulimit -n`", where)
+        self.reactor.forget(listener)
+        again = self.reactor.now() + ACCEPT_PAUSE
+        self.reactor.call_at(again, lambda: self._open_door(listener))
 
     def _admit_link(self, link: Link) -> None:
         now = self.reactor.now()
@@ -469,6 +484,14 @@ class Node:
             over()
         else:
             self.reactor.call_at(now + 0.005, lambda: self._wait_for_sessions(over, until))
+
+
+def _no_descriptors(listener: Listener) -> bool:
+    try:
+        os.close(os.dup(listener.fileno()))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return False
 
 
 def _guard(call: Callable[..., None], *arguments: object) -> None:

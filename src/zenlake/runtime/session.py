@@ -331,8 +331,12 @@ class Session:
                 return
         if writable:
             self._on_writable()
-        if readable and not self._paused:
+        if (readable or self.link.more) and not self._paused:
             self._read()
+
+    def read_more(self) -> None:
+        """Read what waits inside the link, where the reactor cannot see it."""
+        self._reactor.call_soon(lambda: self._on_ready(True, False))
 
     def _advance(self) -> None:
         """The link's own handshake, then ours."""
@@ -389,7 +393,7 @@ class Session:
                 if self._paused or (stream and len(data) < READ_BYTES and not link.more):
                     break
             if link.more and not self._paused:
-                self._reactor.call_soon(lambda: self._on_ready(True, False))
+                self.read_more()
         except SessionEnded as end:
             self._end_later(end, self._node.penalty(self, end))
             return

@@ -1,0 +1,77 @@
+"""Gossip with eclipse-zenoh: nodes that know only one other node find each other through it."""
+
+from contextlib import closing
+
+import pytest
+
+from interop.conversation import PEER, ROUTER, both_send, eventually, listening
+from interop.discovering import (
+    DIALS_NOBODY,
+    LOOPBACK,
+    THEY_DIAL_NOBODY,
+    Finder,
+    stays,
+    theirs,
+)
+from reference_peer import ReferencePeer, ReferenceProcess, Settings
+from zenlake.runtime.discovery import DiscoveryConfig
+from zenlake.wire.enums import WhatAmI
+
+pytestmark = pytest.mark.interop
+
+QUIET = DiscoveryConfig(group=None, told=DIALS_NOBODY)
+
+
+def dials(*endpoints: str) -> Settings:
+    return {"connect/endpoints": list(endpoints), "listen/endpoints": [LOOPBACK]}
+
+
+def neighbours(them: ReferencePeer) -> set[str]:
+    return set(them.transports())
+
+
+@pytest.mark.parametrize("whatami", [PEER, ROUTER])
+def test_their_peers_find_each_other_through_us(
+    reference: ReferenceProcess, whatami: WhatAmI
+) -> None:
+    with Finder(whatami, QUIET) as ours:
+        (at,) = ours.node.listen(LOOPBACK)
+        with theirs(reference, "peer", dials(at)) as a, theirs(reference, "peer", dials(at)) as c:
+            eventually(lambda: neighbours(a), lambda ids: ids == {str(ours.zid), c.zid})
+            eventually(lambda: neighbours(c), lambda ids: ids == {str(ours.zid), a.zid})
+            stays(ours.found, {a.zid, c.zid})
+
+
+def test_without_our_gossip_they_do_not(reference: ReferenceProcess) -> None:
+    with Finder(PEER, DiscoveryConfig(group=None, gossip=False)) as ours:
+        (at,) = ours.node.listen(LOOPBACK)
+        with theirs(reference, "peer", dials(at)) as a, theirs(reference, "peer", dials(at)) as c:
+            eventually(ours.found, lambda ids: ids == {a.zid, c.zid})
+            stays(lambda: (neighbours(a), neighbours(c)), ({str(ours.zid)}, {str(ours.zid)}))
+
+
+@pytest.mark.parametrize("middle", ["peer", "router"])
+def test_we_find_a_node_through_one_of_theirs(reference: ReferenceProcess, middle: str) -> None:
+    b, at = listening(reference, middle, {})
+    with closing(b):
+        settings = {**dials(at), **THEY_DIAL_NOBODY}
+        with (
+            theirs(reference, "peer", settings) as a,
+            Finder(PEER, DiscoveryConfig(group=None)) as ours,
+        ):
+            ours.node.connect(at)
+            eventually(ours.found, lambda ids: ids == {a.zid, b.zid})
+            (session,) = [s for s in ours.node.sessions.values() if str(s.zid) == a.zid]
+            a.subscribe("theirs/**")
+            both_send(ours, session, a, [64] * 20)
+            stays(ours.found, {a.zid, b.zid})
+
+
+def test_we_do_not_dial_whom_we_do_not_want(reference: ReferenceProcess) -> None:
+    b, at = listening(reference, "peer", {})
+    with closing(b):
+        settings = {**dials(at), **THEY_DIAL_NOBODY}
+        with theirs(reference, "peer", settings), Finder(PEER, QUIET) as ours:
+            ours.node.connect(at)
+            eventually(ours.found, lambda ids: ids == {b.zid})
+            stays(ours.found, {b.zid})

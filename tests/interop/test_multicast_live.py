@@ -1,0 +1,303 @@
+"""Multicast groups with eclipse-zenoh: both hear each other, in every setting that both have.
+
+A datagram that is lost is lost: what is said is repeated until it was heard once, and whatever
+is heard has to be whole.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from golden.proxy import group_sender
+from interop.conversation import PEER, Ours, both_send, eventually
+from interop.discovering import LOOPBACK, new_group, on_lo, stays, theirs
+from reference_peer import ReferencePeer, ReferenceProcess, Settings, fingerprint, payload
+from zenlake.errors import SessionEnded
+from zenlake.keytable import KeyTable
+from zenlake.runtime.group import Group
+from zenlake.transport.multicast import GroupOffer, Member
+from zenlake.wire.batch import write_batch
+from zenlake.wire.cursor import Reader
+from zenlake.wire.declare import Declare, DeclareKeyExpr
+from zenlake.wire.enums import CloseReason, Mapping, Priority
+from zenlake.wire.join import Join
+from zenlake.wire.network import NETWORK, is_network
+from zenlake.wire.push import Push
+from zenlake.wire.put import Put
+from zenlake.wire.qos import QoS
+from zenlake.wire.wireexpr import WireExpr
+from zenlake.wire.zenohid import ZenohId
+
+pytestmark = pytest.mark.interop
+
+TRIES = 20
+HEARD_SECONDS = 3.0  # then what was said is taken for lost
+RECEIVE_BYTES = 4 << 20
+SIZES = {"one datagram": 100, "three fragments": 20_000, "many fragments": 1 << 20}
+
+
+class Ear:
+    """Keeps what a group says."""
+
+    def __init__(self) -> None:
+        self.came: list[Member] = []
+        self.gone: list[tuple[Member, SessionEnded]] = []
+        self.puts: list[tuple[str | None, bytes]] = []
+        self._keys: dict[Member, KeyTable] = {}
+
+    def joined(self, member: Member) -> None:
+        self._keys[member] = KeyTable()
+        self.came.append(member)
+
+    def frame(
+        self, member: Member, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+    ) -> int:
+        r = Reader(data, pos, end)
+        keys = self._keys[member]
+        while r.pos < end and is_network(data[r.pos]):
+            message = NETWORK.read(r)
+            if isinstance(message, Declare) and isinstance(message.body, DeclareKeyExpr):
+                keys.declare(Mapping.SENDER, message.body.id, message.body.key.suffix)
+            elif isinstance(message, Push) and isinstance(message.body, Put):
+                assert isinstance(message.body.payload, bytes)
+                self.puts.append((keys.text(message.key), message.body.payload))
+        return r.pos
+
+    def left(self, member: Member, why: SessionEnded) -> None:
+        self.gone.append((member, why))
+
+
+def in_group(group: str, **settings: Any) -> Settings:
+    """A peer of theirs that is a member."""
+    return {"listen/endpoints": [on_lo(group)], **settings}
+
+
+def multicast(*, qos: bool = False, compression: bool = False) -> Settings:
+    return {
+        "transport/multicast/qos/enabled": qos,
+        "transport/multicast/compression/enabled": compression,
+    }
+
+
+@contextmanager
+def member(group: str, ours: Ours, **offer: Any) -> Iterator[tuple[Group, Ear]]:
+    """Our node `ours`, started, as a member."""
+    ear = Ear()
+    parameters = GroupOffer(zid=ours.zid, whatami=ours.whatami, **offer)
+    joined = ours.node.join(f"{on_lo(group)};so_rcvbuf={RECEIVE_BYTES}", parameters, ear)
+    yield joined, ear
+    joined.close()
+
+
+def know_each_other(ours: Ours, ear: Ear, them: ReferencePeer) -> None:
+    eventually(lambda: [str(m.zid) for m in ear.came], lambda ids: them.zid in ids)
+    eventually(them.transports, lambda found: str(ours.zid) in found)
+
+
+def they_are_heard(ear: Ear, them: ReferencePeer, size: int, noise: bool = False) -> None:
+    for number in range(TRIES):
+        ear.puts.clear()
+        them.put("m/theirs", [size], first=number, noise=noise, congestion_control="BLOCK")
+        end = time.monotonic() + HEARD_SECONDS
+        while not ear.puts and time.monotonic() < end:
+            time.sleep(0.01)
+        if ear.puts:
+            assert ear.puts == [("m/theirs", payload(number, size, noise))]
+            return
+    pytest.fail(f"none of {TRIES} messages of {size} bytes came here")
+
+
+def we_are_heard(
+    group: Group,
+    them: ReferencePeer,
+    size: int,
+    noise: bool = False,
+    priority: Priority = Priority.DATA,
+) -> None:
+    for number in range(TRIES):
+        them.samples()
+        said = payload(number, size, noise)
+        assert group.send(Push(WireExpr(0, "m/ours"), Put(said), QoS(priority)))
+        end = time.monotonic() + HEARD_SECONDS
+        while not them.count() and time.monotonic() < end:
+            time.sleep(0.01)
+        samples = them.samples()
+        if samples:
+            assert [(s["key"], s["payload"]) for s in samples] == [("m/ours", fingerprint(said))]
+            assert samples[0]["priority"] == priority.name
+            return
+    pytest.fail(f"none of {TRIES} messages of {size} bytes came there")
+
+
+@pytest.mark.parametrize("compression", [False, True], ids=["plain", "compressed"])
+@pytest.mark.parametrize("qos", [False, True], ids=["one lane", "lanes"])
+def test_both_hear_each_other(reference: ReferenceProcess, qos: bool, compression: bool) -> None:
+    group = new_group()
+    settings = in_group(group, **multicast(qos=qos, compression=compression))
+    with Ours(PEER) as ours, theirs(reference, "peer", settings) as them:
+        them.subscribe("m/ours")
+        with member(group, ours, qos=qos, compression=compression) as (joined, ear):
+            know_each_other(ours, ear, them)
+            assert them.transports()[str(ours.zid)] == {"whatami": "PEER", "qos": qos}
+            for size in SIZES.values():
+                they_are_heard(ear, them, size)
+                we_are_heard(joined, them, size)
+                they_are_heard(ear, them, size, noise=True)
+                we_are_heard(joined, them, size, noise=True)
+            # Theirs is a member before ours is, and says something before it says JOIN again.
+            dropped = joined.core.counters.receive_dropped
+            assert set(dropped) <= {"frame of a node that has not joined"}
+            assert ear.gone == []
+
+
+def test_every_priority_is_heard(reference: ReferenceProcess) -> None:
+    group = new_group()
+    with Ours(PEER) as ours, theirs(reference, "peer", in_group(group, **multicast(qos=True))) as t:
+        t.subscribe("m/ours")
+        with member(group, ours, qos=True) as (joined, ear):
+            know_each_other(ours, ear, t)
+            for priority in Priority:
+                if priority is not Priority.CONTROL:
+                    we_are_heard(joined, t, 100, priority=priority)
+                    we_are_heard(joined, t, 20_000, priority=priority)
+
+
+def test_they_leave_and_come_back(reference: ReferenceProcess) -> None:
+    group = new_group()
+    with Ours(PEER) as ours, member(group, ours) as (joined, ear):
+        for number in range(1, 4):
+            with theirs(reference, "peer", in_group(group)) as them:
+                them.subscribe("m/ours")
+                know_each_other(ours, ear, them)
+                they_are_heard(ear, them, 100)
+                we_are_heard(joined, them, 100)
+            ends = eventually(lambda: ear.gone, lambda gone: len(gone) == number)  # noqa: B023
+            left, why = ends[-1]
+            assert str(left.zid) == them.zid
+            assert why.by_peer
+            assert joined.members == []
+
+
+def test_we_leave_and_come_back(reference: ReferenceProcess) -> None:
+    group = new_group()
+    with Ours(PEER) as ours, theirs(reference, "peer", in_group(group)) as them:
+        them.subscribe("m/ours")
+        for number in range(1, 4):
+            with member(group, ours) as (joined, ear):
+                know_each_other(ours, ear, them)
+                they_are_heard(ear, them, 100)
+                we_are_heard(joined, them, 100)
+            eventually(them.transports, lambda found: not found)
+            eventually(lambda: them.closed(str(ours.zid)), lambda closed: closed == number)  # noqa: B023
+            ((_, why),) = ear.gone
+            assert (why.by_peer, why.reason) == (False, CloseReason.GENERIC)
+
+
+def test_who_falls_silent_is_gone(reference: ReferenceProcess) -> None:
+    group = new_group()
+    lease = {"transport/link/tx/lease": 1000, "transport/multicast/join_interval": 200}
+    with (
+        ReferenceProcess() as other,
+        Ours(PEER) as ours,
+        member(group, ours, join_seconds=0.2) as (joined, ear),
+    ):
+        them = other.open("peer", in_group(group, **lease))
+        know_each_other(ours, ear, them)
+        other.stop()
+        ((_, why),) = eventually(lambda: ear.gone, bool)
+        assert (why.reason, why.by_peer) == (CloseReason.EXPIRED, False)
+        other.resume()
+        eventually(lambda: joined.members, bool)
+        them.close()
+
+
+def test_three_members(reference: ReferenceProcess) -> None:
+    group = new_group()
+    settings = in_group(group)
+    with (
+        Ours(PEER) as ours,
+        Ours(PEER) as also_ours,
+        theirs(reference, "peer", settings) as them,
+        member(group, ours) as (first, ear),
+        member(group, also_ours) as (second, other_ear),
+    ):
+        them.subscribe("m/ours")
+        know_each_other(ours, ear, them)
+        know_each_other(also_ours, other_ear, them)
+        eventually(lambda: (len(first.members), len(second.members)), lambda n: n == (2, 2))
+        we_are_heard(first, them, 20_000)
+        they_are_heard(other_ear, them, 20_000)
+        we_are_heard(second, them, 20_000)
+        eventually(lambda: [key for key, _ in ear.puts], lambda keys: "m/ours" in keys)
+
+
+@pytest.mark.parametrize(
+    ("offer", "settings", "counted"),
+    [
+        ({"batch_size": 4096}, {}, "JOIN with another batch size"),
+        ({}, {"transport/link/tx/batch_size": 4096}, "JOIN with another batch size"),
+        ({"resolution": 0x09}, {}, "JOIN with another resolution"),
+        ({"qos": True}, multicast(qos=False), "JOIN with another use of lanes"),
+    ],
+    ids=["our batch size", "their batch size", "resolution", "lanes"],
+)
+def test_who_has_other_parameters_is_ignored(
+    reference: ReferenceProcess, offer: dict[str, Any], settings: Settings, counted: str
+) -> None:
+    group = new_group()
+    with (
+        Ours(PEER) as ours,
+        theirs(reference, "peer", in_group(group, **settings)) as them,
+        member(group, ours, **offer, join_seconds=0.2) as (joined, ear),
+    ):
+        dropped = joined.core.counters.receive_dropped
+        eventually(lambda: dropped.get(counted, 0), lambda count: count >= 2)
+        assert set(dropped) == {counted}
+        sent = joined.core.counters.sent_batches
+        eventually(lambda: joined.core.counters.sent_batches, lambda now: now >= sent + 5)
+        stays(lambda: (ear.came, them.transports()), ([], {}))
+
+
+def test_a_flood_at_a_group(reference: ReferenceProcess) -> None:
+    """A session beside it loses nothing, members stay within their limit, the group works on.
+
+    Both members are ours: one datagram that does not decode ends eclipse-zenoh's membership.
+    """
+    group, chance = new_group(), random.Random(14)
+    host, port = group.split(":")
+    joins = [
+        write_batch([Join(ZenohId(chance.randbytes(15) + b"\x01"), PEER, 100, 1, 1, patch=1)])
+        for _ in range(1000)
+    ]
+    datagrams = joins + [chance.randbytes(chance.randrange(1, 1400)) for _ in range(1000)]
+    datagrams += [data[: chance.randrange(1, len(data))] for data in joins]
+    chance.shuffle(datagrams)
+    with (
+        Ours(PEER) as ours,
+        Ours(PEER) as also_ours,
+        member(group, ours, join_seconds=0.2) as (first, ear),
+        member(group, also_ours, join_seconds=0.2) as (second, other_ear),
+        group_sender() as sender,
+    ):
+        (at,) = ours.node.listen(LOOPBACK)
+        with theirs(reference, "peer", {"connect/endpoints": [str(at)]}) as them:
+            session = ours.session()
+            them.subscribe("theirs/**")
+            for number in range(10):
+                for data in datagrams[number::3]:
+                    sender.sendto(data, (host, int(port)))
+                both_send(ours, session, them, [100] * 50)
+            assert ours.closed == []
+        wanted = {str(also_ours.zid)}
+        eventually(lambda: {str(m.zid) for m in first.members}, lambda ids: ids == wanted)
+        eventually(lambda: [str(m.zid) for m in second.members], lambda ids: str(ours.zid) in ids)
+        for number in range(TRIES):
+            second.send(Push(WireExpr(0, "m/still"), Put(b"%d" % number)))
+        eventually(lambda: ear.puts, bool)
+        assert first.core.counters.receive_dropped["datagram does not decode"] > 0
+        assert all(key == "m/still" for key, _ in ear.puts)
+        assert other_ear.puts == []
