@@ -11,6 +11,8 @@ import typer
 
 from zenlake import __version__
 from zenlake.cli.decode import decode
+from zenlake.cli.ping import ping
+from zenlake.cli.scout import scout
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,7 +21,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # help and errors as plain text: no boxes, more room for the words
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(decode)
+for command in (decode, scout, ping):
+    app.command()(command)
 
 
 def _print_version(wanted: bool) -> None:
