@@ -12,6 +12,7 @@ PARTS = {
     "start": "imports and first use",
     "wire": "codec, scan, Arrow, and the way out",
     "keyexpr": "key expressions and the matching tree",
+    "session": "sessions between two processes, beside a raw socket and eclipse-zenoh",
 }
 
 

@@ -4,7 +4,7 @@ import importlib
 import math
 
 import pytest
-from bench import figures, keyexpr, start, wire
+from bench import figures, keyexpr, session, start, wire
 from bench.__main__ import PARTS
 from bench.figures import Figure
 
@@ -15,6 +15,13 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "ROUNDS", 1)
     monkeypatch.setattr(keyexpr, "RUNS", 1)
     monkeypatch.setattr(figures, "ROUNDS", 1)
+    monkeypatch.setattr(session, "TURNS", 1)
+    monkeypatch.setattr(session, "PINGS", 20)
+    monkeypatch.setattr(session, "FLOWS", {64: 200, 65_536: 20})
+    monkeypatch.setattr(session, "FLOW_ROUNDS", 1)
+    monkeypatch.setattr(session, "OPENINGS", 1)
+    monkeypatch.setattr(session, "IDLE_SESSIONS", 30)
+    monkeypatch.setattr(session, "IDLE_SECONDS", 0.5)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -23,7 +30,7 @@ def test_the_figures_can_be_measured(part: str) -> None:
     assert len(found) > 1
     for figure in found:
         assert math.isfinite(figure.value)
-        assert figure.value > 0
+        assert figure.value >= 0
         assert figure.line().startswith(figure.name)
 
 

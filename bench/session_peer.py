@@ -1,0 +1,156 @@
+"""The other process of the session benchmark: `python -m bench.session_peer KIND`.
+
+Prints where it listens, then does one thing until its input ends: a raw socket that echoes, a
+zenlake node or an eclipse-zenoh peer that echoes and counts.
+"""
+
+import json
+import os
+import resource
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zenlake.errors import SessionEnded
+from zenlake.runtime.node import Node, NodeConfig
+from zenlake.runtime.session import Session
+from zenlake.transport.admission import AdmissionLimits
+from zenlake.transport.offer import Offer
+from zenlake.wire.enums import Priority, WhatAmI
+from zenlake.wire.framing import Framing
+from zenlake.wire.push import Push
+from zenlake.wire.put import Put
+from zenlake.wire.scan import Scanner
+from zenlake.wire.wireexpr import WireExpr
+from zenlake.wire.zenohid import ZenohId
+
+PING, FLOW, DONE = "bench/ping", "bench/flow", "bench/done"
+
+
+def say(**facts: Any) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+def offer(**changes: Any) -> Offer:
+    zid = ZenohId(secrets.token_bytes(16))
+    return Offer(zid=zid, whatami=WhatAmI.PEER, **changes)
+
+
+class Counting:
+    """Counts messages by the scan, and answers when `expected` have come; or echoes the bytes."""
+
+    def __init__(self) -> None:
+        self.expected = 0
+        self.echo = False
+        self.count = 0
+        self._scanner = Scanner()
+
+    def opened(self, session: Session) -> None: ...
+
+    def closed(self, session: Session, why: SessionEnded) -> None: ...
+
+    def frame(
+        self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+    ) -> int:
+        if self.echo:
+            session.send_encoded(data[pos:end], priority, reliable)
+            return end
+        part = data[pos:end]
+        for chunk in self._scanner.chunks(part, Framing.DATAGRAM, low_latency=True):
+            self.count += len(chunk.rows)
+        if self.expected and self.count >= self.expected:
+            self.count = self.expected = 0
+            session.send(Push(WireExpr(0, DONE), Put(b"")))
+        return end
+
+
+def raw() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        say(port=listener.getsockname()[1])
+        sock, _ = listener.accept()
+        with sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while data := sock.recv(65536):
+                sock.sendall(data)
+
+
+def ours() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    handler = Counting()
+    limits = AdmissionLimits(sessions=5000)
+    with Node(NodeConfig(offer=offer(), limits=limits), handler) as node:
+        (locator,) = node.listen("tcp/127.0.0.1:0")
+        say(endpoint=locator)
+
+        def status() -> None:
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            say(rss=memory(), cpu=used.ru_utime + used.ru_stime, sessions=len(node.sessions))
+
+        def set_mode(echo: bool = False, expected: int = 0) -> None:
+            handler.echo, handler.expected, handler.count = echo, expected, 0
+            say(ok=True)
+
+        serve({"status": status, "mode": set_mode})
+
+
+def theirs() -> None:
+    import zenoh
+
+    config = zenoh.Config()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        endpoint = f"tcp/127.0.0.1:{probe.getsockname()[1]}"
+    for key, value in {
+        "mode": '"peer"',
+        "listen/endpoints": json.dumps([endpoint]),
+        "scouting/multicast/enabled": "false",
+        "transport/shared_memory/enabled": "false",
+    }.items():
+        config.insert_json5(key, value)
+    with zenoh.open(config) as session:
+        block = zenoh.CongestionControl.BLOCK
+        pong = session.declare_publisher(PING + "/back", express=True, congestion_control=block)
+        done = session.declare_publisher(DONE, congestion_control=block)
+        left = [0]
+
+        def flow(sample: object) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                done.put(b"")
+
+        subscribers = [
+            session.declare_subscriber(PING, lambda sample: pong.put(sample.payload)),
+            session.declare_subscriber(FLOW, flow),
+        ]
+        say(endpoint=endpoint)
+
+        def set_mode(echo: bool = False, expected: int = 0) -> None:
+            left[0] = expected
+            say(ok=True)
+
+        serve({"mode": set_mode})
+        subscribers.clear()
+
+
+def serve(commands: dict[str, Callable[..., None]]) -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        commands[request.pop("do")](**request)
+
+
+def memory() -> int:
+    """Resident bytes of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    threading.current_thread().name = "bench peer"
+    {"raw": raw, "ours": ours, "theirs": theirs}[sys.argv[1]]()
