@@ -19,8 +19,15 @@ log = logging.getLogger("zenlake.runtime")
 
 MAX_WAIT = 3600.0  # seconds; epoll takes no infinite float
 EVENTS_AT_ONCE = 256
+LOOK_SECONDS = 150e-6  # how long to look for the next event before going to sleep
+EAGER_WITHIN = 400e-6  # seconds: an event that came this soon makes the next look worth it
+MAX_VAIN_LOOKS = 3  # in a row; then to sleep at once
 STOP_SECONDS = 10.0
 RESOLVER_SECONDS = 1.0  # that stop() waits for a name that is being resolved
+
+BROKEN = select.EPOLLHUP | select.EPOLLERR
+READABLE = select.EPOLLIN | BROKEN
+WRITABLE = select.EPOLLOUT | BROKEN
 
 Ready = Callable[[bool, bool], None]
 "(readable, writable)"
@@ -76,6 +83,8 @@ class Reactor:
         self._soon: deque[Callable[[], None]] = deque()
         self._order = itertools.count()
         self._asleep = False
+        self._eager = 0
+        "How many more looks to take before going to sleep."
         self._stopping = False
         self._released = False
         self._thread: threading.Thread | None = None
@@ -172,25 +181,49 @@ class Reactor:
     def _run(self) -> None:
         self.ident = threading.get_ident()
         while not self._stopping:
-            self._asleep = True
-            events = self._epoll.poll(self._patience(), EVENTS_AT_ONCE)
-            self._asleep = False
-            for fd, mask in events:
+            for fd, mask in self._wait():
                 if fd == self._wake:
                     os.eventfd_read(fd)
                     continue
                 ready = self._ready.get(fd)
                 if ready is not None:  # an earlier callback may have closed it
-                    broken = mask & (select.EPOLLHUP | select.EPOLLERR)
-                    self._guard(
-                        ready,
-                        bool(mask & select.EPOLLIN or broken),
-                        bool(mask & select.EPOLLOUT or broken),
-                    )
-            self._run_soon()
+                    self._guard(ready, mask & READABLE != 0, mask & WRITABLE != 0)
+            if self._soon:
+                self._run_soon()
             self._run_timers()
         self._run_soon()  # whoever waits for an answer gets one
         self._release()
+
+    def _wait(self) -> list[tuple[int, int]]:
+        """Until something is ready or due.
+
+        To sleep and be woken costs more than most answers take. So if something came soon after
+        the last look, the next is looked for a little while before going to sleep.
+        """
+        if self._eager:
+            events = self._look()
+            if events or self._soon:
+                return events
+        began = self.now()
+        self._asleep = True
+        events = self._epoll.poll(self._patience(), EVENTS_AT_ONCE)
+        self._asleep = False
+        if events and self.now() - began < EAGER_WITHIN:
+            self._eager = MAX_VAIN_LOOKS
+        return events
+
+    def _look(self) -> list[tuple[int, int]]:
+        poll, now = self._epoll.poll, self.now
+        end = now() + LOOK_SECONDS
+        while not self._soon:
+            events = poll(0, EVENTS_AT_ONCE)
+            if events:
+                self._eager = MAX_VAIN_LOOKS
+                return events
+            if now() > end:
+                break
+        self._eager -= 1
+        return []
 
     def _patience(self) -> float:
         if self._soon or self._stopping:
@@ -206,11 +239,13 @@ class Reactor:
 
     def _run_timers(self) -> None:
         now = self.now()
-        while True:
-            with self._lock:
-                if not self._timers or self._timers[0][0] > now:
-                    return
-                timer = heapq.heappop(self._timers)[2]
+        if not self._timers or self._timers[0][0] > now:
+            return
+        due: list[Timer] = []  # what they add waits for the next turn, though it be due
+        with self._lock:
+            while self._timers and self._timers[0][0] <= now:
+                due.append(heapq.heappop(self._timers)[2])
+        for timer in due:
             if timer.call is not None:
                 self._guard(timer.call)
 
