@@ -466,7 +466,6 @@ def test_close_says_everything_first() -> None:
         messages.append(message)
     outbox.push(put(b"urgent", Priority.CONTROL))
     pair.a.core.close(CloseReason.UNSUPPORTED)
-    assert pair.a.core.ended
     pair.carry()
     assert pair.b.heard.messages == [put(b"urgent", Priority.CONTROL), *messages]
     assert pair.b.end is not None
@@ -480,10 +479,15 @@ def test_what_a_closing_session_hears_is_not_delivered() -> None:
     hand = Hand()
     hand.core.close()
     hand.say(Frame(0, messages=[put()]))
-    hand.say_bytes(b"\x0f")
+    hand.say(Fragment(1, b"x", first=True, more=True))
     assert hand.received == []
     assert hand.side.end is None
     assert hand.hear() == [Close()]
+    hand.say(KeepAlive(), Close(CloseReason.EXPIRED))
+    assert hand.side.end is not None
+    assert (hand.side.end.reason, hand.side.end.by_peer) == (CloseReason.EXPIRED, True)
+    assert hand.core.ended
+    assert hand.hear() == [], "it has said CLOSE"
 
 
 @pytest.mark.parametrize("in_one_batch", [True, False])

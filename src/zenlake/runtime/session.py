@@ -7,6 +7,7 @@ lock and, if nothing waits, writes to the link itself. Does not know what messag
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zenlake.errors import LinkError, SessionClosed, SessionEnded, SessionRefused
@@ -70,6 +71,12 @@ class Session:
         self._ended = ended
         self._patience = patience
         self._core: Unicast | None = None
+        self._outbox: Outbox | None = None
+        "The core's, while the session is open and nobody has closed it."
+        self.frame = partial(node.handler.frame, self)
+        "Network messages, from the core to the node's handler."
+        self._hides = type(link).more is not Link.more or type(link).unsent is not Link.unsent
+        "Whether bytes may wait inside the link."
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
         self._waiters = 0
@@ -136,7 +143,7 @@ class Session:
         BLOCK_SECONDS is closed. SessionClosed: there is no session any more.
         """
         with self._lock:
-            outbox = self._open_outbox()
+            outbox = self._outbox or self._open_outbox()
             now = self._reactor.now()
             if outbox.push(message, reliable, now=now) is Pushed.DONE:
                 self._pushed(outbox, message.qos, now)
@@ -149,7 +156,7 @@ class Session:
     def send_encoded(self, data: bytes | memoryview, qos: int, reliable: bool = True) -> bool:
         """The same for one message that is encoded already."""
         with self._lock:
-            outbox = self._open_outbox()
+            outbox = self._outbox or self._open_outbox()
             now = self._reactor.now()
             if outbox.push_encoded(data, qos, reliable, now=now) is Pushed.DONE:
                 self._pushed(outbox, qos, now)
@@ -289,10 +296,7 @@ class Session:
         core = self._core
         assert core is not None
         try:
-            while True:
-                data = self._rest if self._rest is not None else core.pull(now)
-                if data is None:
-                    break
+            while (data := core.pull(now) if self._rest is None else self._rest) is not None:
                 taken = self.link.send(data)
                 if taken:
                     self._moved_at = now
@@ -300,7 +304,7 @@ class Session:
                     self._rest = memoryview(data)[taken:]
                     break
                 self._rest = None
-            if self._rest is not None or self.link.unsent:
+            if self._rest is not None or (self._hides and self.link.unsent):
                 self._watch(write=True)
                 if not self._again_armed:
                     self._again_armed = True
@@ -331,7 +335,7 @@ class Session:
                 return
         if writable:
             self._on_writable()
-        if (readable or self.link.more) and not self._paused:
+        if (readable or (self._hides and self.link.more)) and not self._paused:
             self._read()
 
     def read_more(self) -> None:
@@ -390,9 +394,9 @@ class Session:
                 if not data:
                     raise LinkError(f"{link.remote}: the peer closed the link")
                 core.receive(data, self._reactor.now())
-                if self._paused or (stream and len(data) < READ_BYTES and not link.more):
+                if self._paused or (stream and len(data) < READ_BYTES and not self._hides):
                     break
-            if link.more and not self._paused:
+            if self._hides and link.more and not self._paused:
                 self.read_more()
         except SessionEnded as end:
             self._end_later(end, self._node.penalty(self, end))
@@ -406,7 +410,7 @@ class Session:
             return
         finally:
             self._reading = False
-        if core.outbox is None or core.outbox.waiting or link.unsent:
+        if core.outbox is None or core.outbox.waiting or self._hides:
             self.flush()
 
     def opened(self) -> None:
@@ -414,14 +418,11 @@ class Session:
         core = self._core
         assert core is not None
         assert core.agreement is not None
+        self._outbox = core.outbox
         self._timer.cancel()
         self._arm(core)
         self.flush()  # the OPEN ack leaves before anything else
         self._node.session_opened(self)
-
-    def frame(self, priority: Priority, reliable: bool, data: bytes, pos: int, end: int) -> int:
-        """Network messages (called by the core)."""
-        return self._node.handler.frame(self, priority, reliable, data, pos, end)
 
     def link_states(self, body: int | bytes | None) -> None:
         """The peer says whom it knows (called by the handler)."""
@@ -516,6 +517,7 @@ class Session:
         with self._lock:
             core.close(reason)
             self._closing = end
+            self._outbox = None
             self._paused = False
             self._room.notify_all()
             if self._rest is None:
@@ -570,6 +572,7 @@ class Session:
             if any(self._watching):
                 self._reactor.forget(self.link)
             self.over = end
+            self._outbox = None
             self._timer.cancel()
             self._rest = None
             self._room.notify_all()

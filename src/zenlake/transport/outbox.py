@@ -28,6 +28,7 @@ LANE_BATCHES = 4  # sealed batches that may wait in one lane
 BACKLOG_BYTES = 32 << 20  # that may wait beyond full lanes, for callers that cannot wait themselves
 BACKLOG_ENTRY_BYTES = 128  # what one of them takes beside its bytes
 CONTROL_MESSAGES = 16  # KEEP_ALIVE, CLOSE and JOIN that may wait
+FOUR_BYTES_FROM, FOUR_BYTES_TO = 1 << 21, (1 << 28) - 1  # sequence numbers of that length
 FRAGMENT_OVERHEAD = 16  # header, number, lane, First, and some room
 
 FLUSH_SECONDS = 0.001
@@ -75,7 +76,9 @@ class Lane:
         "backlog",
         "bit",
         "body",
+        "headers",
         "large",
+        "name",
         "priority",
         "reliable",
         "sealed",
@@ -91,6 +94,12 @@ class Lane:
         "Of this lane in the outbox's sets of lanes."
         self.priority = priority
         "None where the link has no lanes: it must never be named there."
+        named = priority is not None and priority is not Priority.DATA
+        header = frame.ID | (FLAG_EXTENSIONS if named else 0)
+        self.headers = (header, header | frame.FLAG_RELIABLE)
+        "The first byte of a FRAME, of best effort and reliable,"
+        self.name = bytes((LANE.header, priority)) if named and priority is not None else b""
+        "and what follows its sequence number."
         self.sequences = tuple(SequenceOut(first, mask) for first in first_sns)
         "Of best effort and reliable."
         self.writer: Writer | None = None
@@ -202,8 +211,13 @@ class Outbox:
         Several may stand in it only if one batch surely holds them: fragments are one message.
         """
         lane = self._lane_of[qos & PRIORITY_BITS]
-        if lane.large is not None or lane.backlog:
+        if lane.backlog or lane.large is not None:
             return Pushed.FULL
+        w = lane.writer
+        if w is not None and lane.reliable is reliable and len(w.out) + len(data) <= self._top:
+            w.out += data  # in a burst: all that there is to do
+            self.counters.sent_messages += 1
+            return Pushed.DONE
         return self._push_encoded(lane, data, reliable, droppable(qos), now)
 
     def _push_encoded(
@@ -335,17 +349,18 @@ class Outbox:
         return w
 
     def _start_frame(self, lane: Lane, w: Writer, reliable: bool) -> None:
-        lane.start = len(w.out)
+        out = w.out
+        lane.start = len(out)
         lane.reliable = reliable
-        named = lane.priority is not None and lane.priority is not Priority.DATA
-        w.out.append(
-            frame.ID | (frame.FLAG_RELIABLE if reliable else 0) | (FLAG_EXTENSIONS if named else 0)
-        )
-        w.zint("sn", lane.sequences[reliable].take(), U32)
-        if named:
-            assert lane.priority is not None
-            w.out += bytes((LANE.header, lane.priority))
-        lane.body = len(w.out)
+        out.append(lane.headers[reliable])
+        sn = lane.sequences[reliable].take()
+        if FOUR_BYTES_FROM <= sn <= FOUR_BYTES_TO:  # nearly always, and at once
+            low, high = sn & 0x7F | (sn & 0x3F80) << 1, (sn & 0x1FC000) << 2 | (sn & 0xFE00000) << 3
+            out += (low | high | 0x808080).to_bytes(4, "little")
+        else:
+            w.zint("sn", sn, U32)
+        out += lane.name
+        lane.body = len(out)
 
     def _roll_back(self, lane: Lane, w: Writer, mark: int) -> None:
         """Take back what was written after `mark`, and the FRAME and batch that were left empty."""
@@ -423,11 +438,14 @@ class Outbox:
         self._full |= lane.bit
 
     def _pull_lane(self, lane: Lane, now: float) -> bytes | bytearray | None:
-        if not lane.sealed and lane.large is not None:
+        if lane.sealed:
+            return lane.sealed.popleft()
+        if lane.large is not None:
             return self._next_piece(lane, lane.large, now)
-        if not lane.sealed and lane.writer is not None:
-            self._seal(lane)
-        return lane.sealed.popleft() if lane.sealed else None
+        if lane.writer is None:
+            return None
+        out, lane.writer = lane.writer.out, None
+        return out if self._low_latency else self._finish(out)
 
     def _next_piece(self, lane: Lane, large: Large, now: float) -> bytes | bytearray:
         size = self._limit - FRAGMENT_OVERHEAD

@@ -23,7 +23,7 @@ from zenlake.transport.sequence import SequenceIn
 from zenlake.wire import fragment, frame
 from zenlake.wire.batch import TRANSPORT, TransportMessage, write_batch
 from zenlake.wire.close import Close
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import U32, Reader
 from zenlake.wire.dispatch import ID_MASK
 from zenlake.wire.enums import PRIORITIES, CloseReason, Priority
 from zenlake.wire.extensions import FLAG_EXTENSIONS
@@ -47,6 +47,15 @@ class Handler(Protocol):
         They end at `end`, or before a byte that starts no network message. DecodeError: the
         session ends.
         """
+
+
+class Deaf:
+    """A handler that wants nothing any more."""
+
+    def opened(self) -> None: ...
+
+    def frame(self, priority: Priority, reliable: bool, data: bytes, pos: int, end: int) -> int:
+        return skip_messages(data, pos, end)
 
 
 class LaneIn:
@@ -85,18 +94,19 @@ class LanesIn:
 
     def frame(self, handler: Handler, data: bytes, pos: int, end: int, header: int) -> int:
         """A FRAME that starts at `pos`; gives where it ends."""
-        r = Reader(data, pos + 1, end)
+        reliable = header & frame.FLAG_RELIABLE != 0
         if header & FLAG_EXTENSIONS:
+            r = Reader(data, pos + 1, end)
             found = frame.read_frame(r, header)
-            sn, priority = found.sn, found.priority
+            sn, priority, body = found.sn, found.priority, r.pos
         else:
-            sn, priority = r.zint("sn", self._mask), Priority.DATA
-        reliable = bool(header & frame.FLAG_RELIABLE)
-        fresh = self._lane(priority, reliable, sn, pos).sequence.admit(sn)
+            sn, body = read_sn(data, pos + 1, end)
+            priority = Priority.DATA
+        lane = self._lane(priority, reliable, sn, pos)
         self._counters.received_frames += 1
-        if fresh:
-            return handler.frame(priority, reliable, data, r.pos, end)
-        return skip_messages(data, r.pos, end)
+        if lane.sequence.admit(sn):
+            return handler.frame(priority, reliable, data, body, end)
+        return skip_messages(data, body, end)
 
     def fragment(self, handler: Handler, piece: fragment.Fragment, pos: int) -> None:
         lane = self._lane(piece.priority, piece.reliable, piece.sn, pos)
@@ -155,6 +165,22 @@ class LanesIn:
             lane.assembly.abandon("cut off by the session's end")
 
 
+def read_sn(data: bytes, pos: int, end: int) -> tuple[int, int]:
+    """A sequence number of up to 28 bits without a cursor: this is done for every FRAME."""
+    four = data[pos : pos + 4]
+    if len(four) < 4 or pos + 4 > end or four[3] > 0x7F:
+        r = Reader(data, pos, end)
+        return r.zint("sn", U32), r.pos
+    a, b, c, d = four
+    if a < 0x80:
+        return a, pos + 1
+    if b < 0x80:
+        return a & 0x7F | b << 7, pos + 2
+    if c < 0x80:
+        return a & 0x7F | (b & 0x7F) << 7 | c << 14, pos + 3
+    return a & 0x7F | (b & 0x7F) << 7 | (c & 0x7F) << 14 | d << 21, pos + 4
+
+
 def skip_messages(data: bytes, pos: int, end: int) -> int:
     """Where the network messages end that nobody wants."""
     from zenlake.wire.network import NETWORK
@@ -200,6 +226,7 @@ class Unicast:
         self._open_until = now + HANDSHAKE_SECONDS if until is None else until
         self._keep_alive_at = 0.0
         self._farewell: CloseReason | None = None
+        self._said_farewell = False
         self._out: list[bytes] = []
         self._rest = bytearray()
         self._limit = MAX_BATCH_BYTES
@@ -308,7 +335,8 @@ class Unicast:
         if self._low_latency and type(message) in NUMBERED:
             raise DecodeError(Reason.UNKNOWN_ID, "header", pos)
         if type(message) is fragment.Fragment:
-            lanes.fragment(self._handler, message, pos)
+            if self._farewell is None:
+                lanes.fragment(self._handler, message, pos)
         elif type(message) is Close:
             self._over()
             raise SessionClosed(
@@ -380,13 +408,13 @@ class Unicast:
             batch = self._out.pop(0)
         elif self.outbox is None:
             return None
-        elif self.ended and self._farewell is None:
+        elif self.ended or self._said_farewell:
             batch = self.outbox.pull_control()
         else:
             batch = self.outbox.pull(now)
             if batch is None and self._farewell is not None:
+                self._said_farewell = True
                 self.outbox.push_control(Close(self._farewell))
-                self._farewell = None
                 batch = self.outbox.pull_control()
         if batch is not None:
             self.last_sent = now
@@ -394,14 +422,19 @@ class Unicast:
         return batch
 
     def close(self, reason: CloseReason = CloseReason.GENERIC) -> None:
-        """Say CLOSE after everything that waits: the last thing that `pull` gives."""
-        if self.ended:
+        """Say CLOSE after everything that waits: the last thing that `pull` gives.
+
+        The peer is heard until it says CLOSE too; nothing that it sends is handed on any more.
+        """
+        if self.ended or self._farewell is not None:
             return
         if self.outbox is not None:
             self._farewell = reason
+            self._handler = Deaf()
+            self._release()
         else:
             self._say_close(reason)
-        self._over()
+            self._over()
 
     def _answer(self, message: TransportMessage) -> None:
         batch = write_batch([message])
@@ -418,7 +451,7 @@ class Unicast:
 
     def deadline(self) -> float:
         """When `on_time` has something to do, at the latest."""
-        if self.ended:
+        if self.ended or self._farewell is not None:
             return inf
         agreed = self.agreement
         if agreed is None or self.outbox is None:
@@ -429,8 +462,11 @@ class Unicast:
         return next_time
 
     def on_time(self, now: float) -> None:
-        """KEEP_ALIVE if it is due. Raises when the peer has been silent for too long."""
-        if self.ended:
+        """KEEP_ALIVE if it is due. Raises when the peer has been silent for too long.
+
+        A session that is being closed keeps no time: how long to wait is for who closes it.
+        """
+        if self.ended or self._farewell is not None:
             return
         agreed = self.agreement
         if agreed is None or self.outbox is None:
@@ -459,7 +495,8 @@ class Unicast:
         """Say CLOSE before everything that waits; it will not be sent any more."""
         if not self.ended:
             self._over()  # first: whoever pulls now gets nothing that would follow the CLOSE
-            self._say_close(reason)
+            if not self._said_farewell:
+                self._say_close(reason)
 
     def _refused(self, refusal: SessionRefused) -> NoReturn:
         if not refusal.by_peer:
@@ -474,6 +511,9 @@ class Unicast:
     def _over(self) -> None:
         self.ended = True
         self._rest.clear()
+        self._release()
+
+    def _release(self) -> None:
         if self._lanes is not None:
             self._lanes.release()
 
