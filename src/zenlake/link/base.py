@@ -36,6 +36,8 @@ class Link(ABC):
     reliable: bool
     mtu: int = MAX_STREAM_BATCH
     "The largest batch, length prefix included, as INIT proposes it."
+    expires: float | None = None
+    "UNIX seconds after which the link must not be used (a certificate's end), once it is done."
 
     @abstractmethod
     def fileno(self) -> int:

@@ -60,7 +60,7 @@ class DiscoveryConfig:
 
 
 class Discovery:
-    """Of one node. All methods on its I/O thread."""
+    """Of one node. All methods but start() on its I/O thread."""
 
     def __init__(self, node: "Node", config: DiscoveryConfig) -> None:
         self.config = config
@@ -86,11 +86,16 @@ class Discovery:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Join the scouting group. LinkError: that is not possible here."""
+        """Join the scouting group, from any thread. LinkError: that is not possible here."""
         if self.config.group is None:
             return
         self._link = multicast.join(EndPoint(self.config.group), self._node.config.options)
         self._sending = Sending(self._link)
+        self._reactor.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        if self._link is None or self._sending is None:
+            return
         if self.config.answer:
             self._reactor.watch(self._link, self._on_group, read=True, write=False)
         self._reactor.watch(self._sending, self._on_answer, read=True, write=False)

@@ -40,6 +40,7 @@ ACCEPTS_PER_TURN = 32  # then the other links have their turn
 ACCEPT_PAUSE = 0.1  # seconds, when a listener cannot accept (no file descriptors left)
 CLOSE_SECONDS = 5.0  # for all sessions together, when a node closes
 LOG_SECONDS = 1.0  # between two lines about the same kind of refusal
+CLOSE_REASONS = frozenset(CloseReason)
 SHARED_ADDRESSES = ("unixsock-stream",)  # one name for everybody: no limit by address
 
 
@@ -204,7 +205,7 @@ class Node:
         self.reactor.call_soon(attempt)
 
     def connect(self, endpoint: str, *, expect: ZenohId | None = None) -> Session:
-        """Open one session with whoever is at `endpoint`; wait for it.
+        """Open one session with whoever is at `endpoint`, or give the one that there is; wait.
 
         SessionRefused, LinkError: there is none, and why.
         """
@@ -218,7 +219,7 @@ class Node:
             result.append(found)
             done.set()
 
-        self.dial(endpoint, on_done, expect=expect)
+        self.reactor.call_soon(self._resolve(EndPoint(endpoint), on_done, expect))
         wait = self.config.limits.seconds * 3
         if not done.wait(wait):
             raise SessionRefused(f"{endpoint}: no session within {wait:g} s", CloseReason.GENERIC)
@@ -230,15 +231,16 @@ class Node:
     def dial(self, endpoint: str, done: Done, *, expect: ZenohId | None = None) -> None:
         """The same without waiting: `done` is called on the I/O thread."""
         at = EndPoint(endpoint)
+        self.reactor.off_thread(lambda: self._resolve(at, done, expect))
 
-        def resolve() -> Callable[[], None]:
-            try:
-                addresses = self._network.resolve(at)
-            except ZError as error:
-                return lambda failure=error: done(failure)  # type: ignore[misc]
-            return lambda: self._dial(at, addresses, done, expect)
-
-        self.reactor.off_thread(resolve)
+    def _resolve(self, at: EndPoint, done: Done, expect: ZenohId | None) -> Callable[[], None]:
+        """Ask for the endpoint's addresses, which may take long; gives what is to be done then."""
+        try:
+            addresses = self._network.resolve(at)
+        except ZError as error:
+            failure = error
+            return lambda: done(failure)
+        return lambda: self._dial(at, addresses, done, expect)
 
     def keep_connected(
         self, endpoint: str, *, expect: ZenohId | None = None, policy: RetryPolicy | None = None
@@ -390,7 +392,7 @@ class Node:
             if self._forget(session):
                 self._report_closed(session, end)
             elif session.linked:
-                done(end)
+                done(self._other_session(session, end) or end)
             elif not others:
                 done(end.__cause__ if isinstance(end.__cause__, LinkError) else end)
             else:
@@ -398,6 +400,12 @@ class Node:
 
         session = Session(self, link, opener, config.limits.seconds, ended, done)
         self._handshakes[session] = None
+
+    def _other_session(self, session: Session, end: SessionEnded) -> Session | None:
+        """The one that stood in the way of `session`: there is one for each peer."""
+        if end.reason != CloseReason.MAX_LINKS or session.peer is None:
+            return None
+        return self.sessions.get(session.peer)
 
     def _check_peer(self, zid: ZenohId, whatami: WhatAmI) -> None:
         """Before OPEN syn: not if there is a session with that peer already."""
@@ -432,8 +440,12 @@ class Node:
         if self._forget(session):
             self._report_closed(session, end)
             return
-        self.refused[CloseReason(end.reason).name if end.reason < 8 else str(end.reason)] += 1
-        self._say("handshake", "no session with %s: %s", session.link.remote, end)
+        named = end.reason in CLOSE_REASONS
+        self.refused[CloseReason(end.reason).name if named else str(end.reason)] += 1
+        if end.reason == CloseReason.MAX_LINKS:  # two nodes that dial each other: all is well
+            log.debug("no second session with %s: %s", session.link.remote, end)
+        else:
+            self._say("handshake", "no session with %s: %s", session.link.remote, end)
 
     def _forget(self, session: Session) -> bool:
         """Whether it was open."""
@@ -474,16 +486,20 @@ class Node:
             self.reactor.forget(listener)
             listener.close()
         self._listeners.clear()
-        for session in [*self._handshakes, *self._by_zid.values()]:
-            session.close()
-        self._wait_for_sessions(over, self.reactor.now() + CLOSE_SECONDS)
+        sessions = [*self._handshakes, *self._by_zid.values()]
+        left = len(sessions)
 
-    def _wait_for_sessions(self, over: Callable[[], None], until: float) -> None:
-        now = self.reactor.now()
-        if not (self._handshakes or self._by_zid) or now >= until:
+        def ended(end: SessionEnded | None = None) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                over()
+
+        for session in sessions:
+            session.on_end.append(ended)
+            session.close()
+        if not sessions:
             over()
-        else:
-            self.reactor.call_at(now + 0.005, lambda: self._wait_for_sessions(over, until))
 
 
 def _no_descriptors(listener: Listener) -> bool:
@@ -533,10 +549,10 @@ class Connector:
             self.session = found
             self.last_error = None
             self._retry.succeeded(now)
-            found.on_end = self._lost
+            found.on_end.append(self._lost)
         else:
             self.last_error = found
-            log.info("%s: no session: %s", self.endpoint, found)
+            log.info("%s: no session: %s", self.endpoint.locator, found)
             self._again(self._retry.failed(now))
 
     def _lost(self, end: SessionEnded) -> None:

@@ -6,12 +6,14 @@ lock and, if nothing waits, writes to the link itself. Does not know what messag
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from zenlake.errors import LinkError, SessionClosed, SessionEnded, SessionRefused
 from zenlake.link.base import READ_BYTES, Link, Progress
+from zenlake.runtime.reactor import Timer
 from zenlake.transport.counters import Counters
 from zenlake.transport.establishment import Acceptor, Opener
 from zenlake.transport.offer import Agreement
@@ -62,7 +64,7 @@ class Session:
         self.link = link
         self.handshake = handshake
         self.on_open = on_open
-        self.on_end: Callable[[SessionEnded], None] | None = None
+        self.on_end: list[Callable[[SessionEnded], None]] = []
         self.over: SessionEnded | None = None
         "Why it ended, once it has."
         self.is_open = False
@@ -93,6 +95,7 @@ class Session:
         "When the link last took something."
         self._began = self._reactor.now()
         self._timer = self._reactor.call_at(self._began + patience, self._on_time)
+        self._expiry: Timer | None = None
         self._reactor.watch(link, self._on_ready, read=True, write=True)
         self._watching = (True, True)
 
@@ -270,8 +273,12 @@ class Session:
         if not blocks:
             outbox.counters.drop_sent("congestion: no room on the I/O thread")
             return False
+        stalls = outbox.stalled_at is None
         if outbox.push_beyond(message, qos, reliable, now):
             self._node.flush_later(self)
+            if stalls and self._core is not None:  # from now on the time is counted
+                self._timer.cancel()
+                self._arm(self._core)
             return True
         outbox.counters.drop_sent("congestion: backlog full")
         self._stuck()
@@ -362,9 +369,17 @@ class Session:
             max_message=self._node.config.max_message,
             process=self._node.config.memory,
         )
+        if self.link.expires is not None:
+            left = self.link.expires - time.time()
+            self._expiry = self._reactor.call_at(now + left, self._expired)
         with self._lock:
             self._watch(read=True, write=False)
             self._flush(now)
+
+    def _expired(self) -> None:
+        why = f"the certificate of {self.link.remote} has expired"
+        kind = SessionClosed if self.is_open else SessionRefused
+        self._end(kind(why, CloseReason.EXPIRED))
 
     def _on_writable(self) -> None:
         with self._lock:
@@ -574,9 +589,11 @@ class Session:
             self.over = end
             self._outbox = None
             self._timer.cancel()
+            if self._expiry is not None:
+                self._expiry.cancel()
             self._rest = None
             self._room.notify_all()
         self.link.close()
         self._ended(self, end)
-        if self.on_end is not None:
-            self.on_end(end)
+        for call in self.on_end:
+            call(end)
