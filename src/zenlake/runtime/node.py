@@ -442,7 +442,7 @@ class Node:
             return
         named = end.reason in CLOSE_REASONS
         self.refused[CloseReason(end.reason).name if named else str(end.reason)] += 1
-        if end.reason == CloseReason.MAX_LINKS:  # two nodes that dial each other: all is well
+        if end.reason == CloseReason.MAX_LINKS and end.by_peer:  # it has a session with us: well
             log.debug("no second session with %s: %s", session.link.remote, end)
         else:
             self._say("handshake", "no session with %s: %s", session.link.remote, end)
