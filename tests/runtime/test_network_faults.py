@@ -189,7 +189,7 @@ def test_one_way_silence_ends_the_side_that_hears_nothing(direction: str) -> Non
 
 
 def test_half_open_connector_comes_back() -> None:
-    with pair(lease_ms=300) as (server, client, proxy):
+    with pair(lease_ms=2000) as (server, client, proxy):
         connector = client.keep_connected(proxy.locator, policy=QUICK)
         first = session_of(connector)
         until(lambda: server.sessions)

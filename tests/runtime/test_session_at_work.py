@@ -320,9 +320,9 @@ def test_slow_callback_makes_only_its_own_session_wait(
         deliveries = [Delivery(slowly, name="slow"), Delivery(fast, name="fast")]
         for each in deliveries:
             stack.callback(each.stop)
-        server = stack.enter_context(make_node(handler, lease_ms=500))
-        slow_node = stack.enter_context(make_node(lease_ms=500))
-        fast_node = stack.enter_context(make_node(lease_ms=500))
+        server = stack.enter_context(make_node(handler, lease_ms=1500))
+        slow_node = stack.enter_context(make_node(lease_ms=1500))
+        fast_node = stack.enter_context(make_node(lease_ms=1500))
         stack.callback(go_on.set)
         handler.handlers = {slow_node.zid: deliveries[0], fast_node.zid: deliveries[1]}
         locator = server.listen(ANYWHERE)[0]
@@ -335,7 +335,7 @@ def test_slow_callback_makes_only_its_own_session_wait(
         )
         sender.start()
         until(lambda: held._paused)
-        end = time.monotonic() + 1.5  # three leases
+        end = time.monotonic() + 3.5  # more than two leases
         sent = 0
         while time.monotonic() < end:
             assert quick.send(numbered(sent))
