@@ -220,6 +220,7 @@ IN_A_NETWORK_OF_ITS_OWN = """
 set -e
 ip link set lo up
 ip link add z0 type veth peer name z1
+ip link set z0 addrgenmode none  # no other address may be ready, or not
 ip link set z0 up
 ip link set z1 up
 ip -6 address add fd01::1/64 dev z0 nodad

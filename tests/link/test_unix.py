@@ -55,6 +55,15 @@ def test_files_are_removed_on_close(stage: Stage, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_forked_process_leaves_the_files_alone(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = stage.listen()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    listener.close()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["s", "s.lock"]
+
+
 def test_closing_again_leaves_the_files_of_the_next_alone(stage: Stage, tmp_path: Path) -> None:
     first = stage.listen()
     first.close()

@@ -15,8 +15,8 @@ def ids(count: int) -> list[ZenohId]:
     return [ZenohId((0x10000 + i).to_bytes(4, "little")) for i in range(count)]
 
 
-def let_in(door: Admission, address: str, now: float = 0.0, limited: bool = True) -> Ticket:
-    ticket = door.enter(address, now, limited)
+def let_in(door: Admission, address: str, limited: bool = True) -> Ticket:
+    ticket = door.enter(address, limited)
     assert isinstance(ticket, Ticket)
     return ticket
 
@@ -28,7 +28,7 @@ def test_the_defaults() -> None:
 def test_handshakes_under_way_are_limited() -> None:
     door = Admission(OWN)
     tickets = [let_in(door, f"192.0.2.{i}") for i in range(100)]
-    refusal = door.enter("198.51.100.1", 0.0)
+    refusal = door.enter("198.51.100.1")
     assert isinstance(refusal, str)
     assert "198.51.100.1" in refusal
     assert "`pending`" in refusal
@@ -40,7 +40,7 @@ def test_handshakes_under_way_are_limited() -> None:
 def test_one_address_cannot_take_all() -> None:
     door = Admission(OWN)
     tickets = [let_in(door, "192.0.2.1") for _ in range(20)]
-    refusal = door.enter("192.0.2.1", 0.0)
+    refusal = door.enter("192.0.2.1")
     assert isinstance(refusal, str)
     assert "`pending_per_address`" in refusal
     assert door.refused == {"pending_per_address": 1}
@@ -53,7 +53,7 @@ def test_a_name_that_all_share_has_only_the_limit_of_all() -> None:
     door = Admission(OWN)
     for _ in range(100):
         let_in(door, "unixsock-stream", limited=False)
-    assert isinstance(door.enter("unixsock-stream", 0.0, limited=False), str)
+    assert isinstance(door.enter("unixsock-stream", limited=False), str)
     assert door.refused == {"pending": 1}
 
 
@@ -63,7 +63,7 @@ def test_who_is_not_limited_neither_counts_nor_is_counted() -> None:
     let_in(door, "192.0.2.1")
     let_in(door, "192.0.2.1", limited=False)
     door.leave(free)
-    assert isinstance(door.enter("192.0.2.1", 0.0), str)
+    assert isinstance(door.enter("192.0.2.1"), str)
 
 
 def test_leaving_twice_frees_one_place() -> None:
@@ -73,57 +73,30 @@ def test_leaving_twice_frees_one_place() -> None:
     door.leave(first)
     door.leave(first)
     let_in(door, "192.0.2.1")
-    assert isinstance(door.enter("192.0.2.1", 0.0), str)
+    assert isinstance(door.enter("192.0.2.1"), str)
 
 
-def test_tickets_of_the_same_address_and_time_are_two() -> None:
-    door = Admission(OWN)
-    one, other = let_in(door, "192.0.2.1"), let_in(door, "192.0.2.1")
+def test_tickets_of_the_same_address_are_two() -> None:
+    door = Admission(OWN, AdmissionLimits(pending=2))
+    one, _ = let_in(door, "192.0.2.1"), let_in(door, "192.0.2.1")
     door.leave(one)
-    assert door.expired(10.0) == [other]
-
-
-def test_a_handshake_has_its_time() -> None:
-    door = Admission(OWN)
-    assert door.next_deadline() is None
-    early, late = let_in(door, "192.0.2.1", 5.0), let_in(door, "192.0.2.1", 6.0)
-    assert (early.deadline, late.deadline) == (15.0, 16.0)
-    assert door.next_deadline() == 15.0
-    assert door.expired(14.999) == []
-    assert door.expired(15.0) == [early]
-    assert door.expired(15.0) == []
-    assert door.next_deadline() == 16.0
-    door.leave(early)
-    assert door.expired(99.0) == [late]
-    assert door.next_deadline() is None
-
-
-def test_expired_handshakes_make_room() -> None:
-    door = Admission(OWN, AdmissionLimits(pending=3, pending_per_address=3, seconds=1.0))
-    for _ in range(3):
-        let_in(door, "192.0.2.1", 0.0)
-    assert isinstance(door.enter("192.0.2.1", 0.5), str)
-    assert len(door.expired(1.0)) == 3
-    let_in(door, "192.0.2.1", 1.0)
+    let_in(door, "192.0.2.1")
+    assert isinstance(door.enter("192.0.2.1"), str)
 
 
 def test_any_order_of_coming_and_going_keeps_the_count() -> None:
     chance = random.Random(100)
-    limits = AdmissionLimits(pending=10, pending_per_address=4, seconds=5.0)
-    door, inside, now = Admission(OWN, limits), list[Ticket](), 0.0
+    limits = AdmissionLimits(pending=10, pending_per_address=4)
+    door, inside = Admission(OWN, limits), list[Ticket]()
     for _ in range(5000):
-        now += chance.random()
-        for late in door.expired(now):
-            inside.remove(late)
         address = f"192.0.2.{chance.randrange(5)}"
         own = sum(ticket.address == address for ticket in inside)
-        ticket = door.enter(address, now)
+        ticket = door.enter(address)
         assert isinstance(ticket, Ticket) == (len(inside) < 10 and own < 4)
         if isinstance(ticket, Ticket):
             inside.append(ticket)
         if inside and chance.random() < 0.6:
             door.leave(inside.pop(chance.randrange(len(inside))))
-        assert door.next_deadline() == min((t.deadline for t in inside), default=None)
 
 
 def test_sessions_are_limited() -> None:

@@ -11,7 +11,6 @@ from zenlake.transport.autoconnect import (
     Autoconnect,
     FoundBy,
     Strategy,
-    defaults,
     strategy_for_all,
 )
 from zenlake.wire.enums import WhatAmI
@@ -28,7 +27,7 @@ LOW, HIGH = ZenohId(b"\x00\x02"), ZenohId(b"\x01")
     ("role", "expected"), [(ROUTER, NOBODY), (PEER, ANYBODY), (CLIENT, ANYBODY)]
 )
 def test_defaults(role: WhatAmI, expected: WhatAmI, found_by: FoundBy) -> None:
-    assert defaults(role, found_by) == expected
+    assert DEFAULTS[found_by].dials[role] == expected
     for peer_role in ROLES:
         wanted = DEFAULTS[found_by].wants(LOW, role, HIGH, peer_role)
         assert wanted == bool(expected & peer_role)

@@ -221,6 +221,14 @@ def test_batch_sizes_that_no_datagram_has_are_refused(size: int) -> None:
         GroupOffer(zid=A, whatami=WhatAmI.PEER, batch_size=size)
 
 
+@pytest.mark.parametrize("value", [-1, 0, 1 << 40])
+def test_a_member_that_never_or_always_speaks_is_refused(value: int) -> None:
+    with pytest.raises(ValueError, match="lease_ms"):
+        GroupOffer(zid=A, whatami=WhatAmI.PEER, lease_ms=value)
+    with pytest.raises(ValueError, match="join_seconds"):
+        GroupOffer(zid=A, whatami=WhatAmI.PEER, join_seconds=value)
+
+
 # ---- admission
 
 LANES = tuple((1, 2) for _ in PRIORITIES)

@@ -656,8 +656,17 @@ def test_the_backlog_says_since_when_it_has_not_moved() -> None:
     assert outbox.stalled_at == START
     while outbox._lanes[0].backlog:
         assert outbox.pull(START + 2) is not None
-        assert outbox.stalled_at in (START, START + 2, None)
+        assert outbox.stalled_at in (START + 2, None)
     assert outbox.stalled_at is None
+
+
+def test_a_backlog_behind_a_large_message_that_moves_is_not_stalled() -> None:
+    outbox = make(100)
+    outbox.push(put(bytes(1000), congestion=BLOCK), now=START)
+    outbox.push_beyond(put(b"behind it"), DATA, True, START)
+    for later in range(1, 5):
+        assert outbox.pull(START + later) is not None
+        assert outbox.stalled_at == START + later
 
 
 # When to write

@@ -21,7 +21,6 @@ def slowed(throttle: Throttle, address: str, now: float) -> float:
     """Fail at once as often as it is free, and once more."""
     for _ in range(FREE_FAILURES):
         assert throttle.failed(address, now) == 0.0
-        assert throttle.delay(address, now) == 0.0
     return throttle.failed(address, now)
 
 
@@ -44,14 +43,6 @@ def test_a_window_has_no_edge_to_hide_at() -> None:
     assert [throttle.failed(HERE, t) for t in times] == [0.0] * 5 + [FIRST_DELAY_S]
 
 
-def test_a_new_attempt_waits_for_what_is_left_of_the_delay() -> None:
-    throttle = Throttle()
-    assert slowed(throttle, HERE, 10.0) == FIRST_DELAY_S
-    assert throttle.delay(HERE, 10.0) == pytest.approx(0.1)
-    assert throttle.delay(HERE, 10.04) == pytest.approx(0.06)
-    assert throttle.delay(HERE, 10.11) == 0.0
-
-
 def test_who_waits_politely_stays_slowed_until_a_quiet_minute() -> None:
     throttle = Throttle()
     now, delay = 0.0, slowed(throttle, HERE, 0.0)
@@ -67,7 +58,6 @@ def test_who_waits_politely_stays_slowed_until_a_quiet_minute() -> None:
 def test_addresses_do_not_pay_for_each_other() -> None:
     throttle = Throttle()
     assert slowed(throttle, HERE, 0.0) > 0
-    assert throttle.delay(THERE, 0.0) == 0.0
     assert throttle.failed(THERE, 0.0) == 0.0
 
 
@@ -100,5 +90,4 @@ def test_no_delay_is_ever_negative_or_above_the_greatest(steps: list[tuple[str, 
     throttle, now = Throttle(), 0.0
     for address, later in steps:
         now += later
-        assert 0.0 <= throttle.delay(address, now) <= MAX_DELAY_S
         assert 0.0 <= throttle.failed(address, now) <= MAX_DELAY_S

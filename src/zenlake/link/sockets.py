@@ -33,6 +33,7 @@ IFREQ = struct.Struct("16s H 2x 4s 16x")  # a name, then a sockaddr_in: family, 
 IFREQ_FLAGS = struct.Struct("16s H 22x")
 IFF_UP, IFF_MULTICAST = 0x1, 0x1000
 INET6_TABLE = Path("/proc/net/if_inet6")
+IFA_F_UNUSABLE = 0x40 | 0x08  # tentative, or another machine has it: cannot be bound
 
 # After these a listening socket is of no more use; any other error is about one peer, or passes.
 LISTENER_IS_BROKEN = {errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP}
@@ -216,8 +217,9 @@ def _v6_addresses() -> Iterator[tuple[str, str]]:
     if not INET6_TABLE.exists():
         return
     for line in INET6_TABLE.read_text().splitlines()[:MAX_INTERFACE_ADDRESSES]:
-        digits, _, _, _, _, name = line.split()
-        yield name, str(ipaddress.IPv6Address(bytes.fromhex(digits)))
+        digits, _, _, _, flags, name = line.split()
+        if not int(flags, 16) & IFA_F_UNUSABLE:
+            yield name, str(ipaddress.IPv6Address(bytes.fromhex(digits)))
 
 
 # --- options --------------------------------------------------------------------------------

@@ -44,13 +44,15 @@ class UnixListener(StreamListener):
             lambda accepted, _: UnixLink(accepted, path, str(uuid.uuid4())),
         )
         self._path, self._file_lock = Path(path), lock
+        self._owner = os.getpid()
 
     def close(self) -> None:
         super().close()
         with self._lock:
             if self._file_lock >= 0:
-                self._path.unlink(missing_ok=True)
-                _lock_path(self._path).unlink(missing_ok=True)
+                if self._owner == os.getpid():  # a forked process has only a copy
+                    self._path.unlink(missing_ok=True)
+                    _lock_path(self._path).unlink(missing_ok=True)
                 os.close(self._file_lock)
                 self._file_lock = -1
 

@@ -19,7 +19,8 @@ from zenlake.wire.oam import LINK_STATE, NetworkOam
 log = logging.getLogger("zenlake.runtime")
 
 MAX_CALLS = 256  # that wait for the thread; then their session is not read any more
-MAX_BYTES = 64 << 20  # the same, for the bytes that they came in
+MAX_BYTES = 64 << 20  # the same, for the bytes that they came in and what they take as objects
+MESSAGE_BYTES = 128  # what the smallest message takes as an object
 STOP_SECONDS = 5.0
 
 Received = tuple[NetworkMessage, Priority, bool]
@@ -117,7 +118,8 @@ class Delivery(Inline):
         try:
             return read_messages(session, priority, reliable, data, pos, end, found)
         finally:
-            self._put(end - pos, lambda: self._deliver(session, found))
+            size = end - pos + len(found) * MESSAGE_BYTES
+            self._put(size, lambda: self._deliver(session, found))
             self._limit(session)
 
     def closed(self, session: Session, why: SessionEnded) -> None:
@@ -169,5 +171,5 @@ class Delivery(Inline):
 def _guard(call: Callable[..., None], *arguments: object) -> None:
     try:
         call(*arguments)
-    except Exception:
+    except (Exception, SystemExit):
         log.exception("a callback failed")

@@ -10,9 +10,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from zenlake.errors import DecodeError, LinkError, ZError
+from zenlake.errors import DecodeError, EncodeError, LinkError, SessionEnded, ZError
 from zenlake.link import multicast
 from zenlake.link.options import LinkOptions
 from zenlake.runtime.group import Sending
@@ -197,8 +198,17 @@ class Discovery:
     def _tell(self, bodies: Bodies) -> None:
         for number, body in bodies:
             session = self._numbers.get(number)
-            if session is not None and session.over is None:
-                session.send(NetworkOam(LINK_STATE, body, qos=DECLARE))
+            if session is not None:
+                self._tell_one(session, body)
+
+    def _tell_one(self, session: Session, body: bytes) -> None:
+        """What hinders one session concerns none of the others."""
+        try:
+            session.send(NetworkOam(LINK_STATE, body, qos=DECLARE))
+        except SessionEnded:  # it is on its way out
+            session.counters.drop_sent("link states for a session that is closing")
+        except EncodeError:
+            session.counters.drop_sent("link states that fit no batch")
 
     # ---- dialling
 
@@ -212,7 +222,7 @@ class Discovery:
             return
         now = self._reactor.now()
         at_once = 1 if self._whatami is WhatAmI.CLIENT else MAX_DIALS
-        if len(self._dialling) >= at_once or now - self._failed.get(zid, 0.0) < AGAIN_SECONDS:
+        if len(self._dialling) >= at_once or now - self._failed.get(zid, -inf) < AGAIN_SECONDS:
             return
         if self._may_attempt():
             self._dialling.add(zid)

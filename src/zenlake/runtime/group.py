@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from zenlake.errors import LinkError, SessionClosed
+from zenlake.errors import LinkError, SessionClosed, SessionEnded
 from zenlake.link import multicast as link
 from zenlake.runtime.reactor import Timer
 from zenlake.transport.multicast import GroupHandler, GroupOffer, Member, Multicast
@@ -26,6 +26,7 @@ log = logging.getLogger("zenlake.runtime")
 READS_PER_TURN = 32  # datagrams; then the other links have their turn
 BURST_DATAGRAMS = 8  # that leave in one go: receivers have room for a few dozen
 BURST_PAUSE = 0.001  # seconds until the next ones, for a message in many fragments
+CLOSE_SECONDS = 1.0  # that close() waits for the I/O thread
 
 
 class Sending:
@@ -36,6 +37,27 @@ class Sending:
 
     def fileno(self) -> int:
         return self._group.unicast_fileno()
+
+
+class _Guarded:
+    """A group's handler, whose failures are logged: the group goes on without it."""
+
+    def __init__(self, handler: GroupHandler) -> None:
+        self.frame = handler.frame
+        self._handler = handler
+
+    def joined(self, member: Member) -> None:
+        _guard(lambda: self._handler.joined(member))
+
+    def left(self, member: Member, why: SessionEnded) -> None:
+        _guard(lambda: self._handler.left(member, why))
+
+
+def _guard(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except (Exception, SystemExit):
+        log.exception("a group's handler failed")
 
 
 class Group:
@@ -49,13 +71,14 @@ class Group:
         self._sending = Sending(self._link)
         self._core = Multicast(
             offer,
-            handler,
+            _Guarded(handler),
             node.config.entropy,
             self._reactor.now(),
             process=node.config.memory,
         )
         self._lock = threading.RLock()
         self._flush_armed = False
+        self._closing = False
         self._closed = threading.Event()
         self._timer: Timer | None = None
         self._reactor.call_soon(self._start)
@@ -75,7 +98,7 @@ class Group:
     def send(self, message: NetworkMessage, reliable: bool = True) -> bool:
         """To everybody in the group. False: dropped and counted; a group makes nobody wait."""
         with self._lock:
-            if self._closed.is_set():
+            if self._closing:
                 raise SessionClosed("this node left the group", CloseReason.GENERIC)
             outbox, now = self._core.outbox, self._reactor.now()
             if outbox.push(message, reliable, now=now) is Pushed.FULL:
@@ -95,11 +118,13 @@ class Group:
             self._close()
         else:
             self._reactor.call_soon(self._close)
-            self._closed.wait(1.0)
+            self._closed.wait(CLOSE_SECONDS)
 
     # ---- the I/O thread
 
     def _start(self) -> None:
+        if self._closing:
+            return
         self._reactor.watch(self._link, self._on_group, read=True, write=False)
         self._reactor.watch(self._sending, self._on_answer, read=True, write=False)
         self._on_time()
@@ -114,8 +139,8 @@ class Group:
     def _read(self, receive: Callable[[], link.Received | None]) -> None:
         try:
             for _ in range(READS_PER_TURN):
-                received = receive()
-                if received is None:
+                received = None if self._closing else receive()
+                if received is None:  # or a handler has closed the group
                     break
                 data, sender = received
                 self._core.receive(data, sender, self._reactor.now())
@@ -124,17 +149,17 @@ class Group:
             self._close()
 
     def _on_time(self) -> None:
-        if self._closed.is_set():
+        if self._closing:
             return
+        self._core.on_time(self._reactor.now())  # without the lock: handlers are called
         with self._lock:
-            self._core.on_time(self._reactor.now())
             self._flush()
         self._timer = self._reactor.call_at(self._core.deadline(), self._on_time)
 
     def _flush_due(self) -> None:
         with self._lock:
             self._flush_armed = False
-            if not self._closed.is_set():
+            if not self._closing:
                 self._flush()
 
     def _flush_at(self, when: float) -> None:
@@ -160,15 +185,17 @@ class Group:
             self._flush_at(now + BURST_PAUSE)
 
     def _close(self) -> None:
-        if self._closed.is_set():
+        if self._closing:
             return
         with self._lock:
+            self._closing = True
             self._flush(everything=True)
-            self._core.close()
+        self._core.close()  # without the lock: handlers are called
+        with self._lock:
             self._flush()
-            self._closed.set()
         if self._timer is not None:
             self._timer.cancel()
             self._reactor.forget(self._link)
             self._reactor.forget(self._sending)
         self._link.close()
+        self._closed.set()

@@ -192,15 +192,22 @@ class Node:
         retry = Retry(policy, self.reactor.now())
 
         def attempt() -> None:
-            if self._closing:
-                return
+            if not self._closing:
+                self.reactor.off_thread(listen)
+
+        def listen() -> Callable[[], None]:  # which may wait for DNS
             try:
                 self.listen(endpoint)
-            except LinkError as error:
-                again = retry.failed(self.reactor.now())
-                self._say("listen", "cannot listen yet: %s", error)
-                if again is not None:
-                    self.reactor.call_at(again, attempt)
+            except ZError as error:
+                failure = error
+                return lambda: failed(failure)
+            return lambda: None
+
+        def failed(error: ZError) -> None:
+            again = retry.failed(self.reactor.now())
+            self._say("listen", "cannot listen yet: %s", error)
+            if again is not None:
+                self.reactor.call_at(again, attempt)
 
         self.reactor.call_soon(attempt)
 
@@ -256,6 +263,7 @@ class Node:
 
     def join(self, endpoint: str, offer: GroupOffer, handler: GroupHandler) -> Group:
         """Be a member of the multicast group at `endpoint`."""
+        self._must_be_up(endpoint)
         group = Group(self, endpoint, offer, handler)
         self._groups.append(group)
         return group
@@ -313,9 +321,15 @@ class Node:
                     self._pause(listener)
                 break
             self._admit_link(link)
+        else:  # some may wait inside the listener (UDP), where the reactor cannot see them
+            self.reactor.call_soon(lambda: self._accept_more(listener))
         for session in self._handshakes:  # datagrams that came before their link was there
             if session.link.more:
                 session.read_more()
+
+    def _accept_more(self, listener: Listener) -> None:
+        if listener in self._listeners:
+            self._accept(listener)
 
     def _pause(self, listener: Listener) -> None:
         """Look away for a while: whoever knocks keeps on knocking, and cannot be let in."""
@@ -326,9 +340,8 @@ class Node:
         self.reactor.call_at(again, lambda: self._open_door(listener))
 
     def _admit_link(self, link: Link) -> None:
-        now = self.reactor.now()
         limited = link.address not in SHARED_ADDRESSES
-        ticket = self._admission.enter(link.address, now, limited)
+        ticket = self._admission.enter(link.address, limited)
         if isinstance(ticket, str):
             self._say("limit", "refused %s: %s", link.remote, ticket)
             self.refused["limit"] += 1
@@ -372,7 +385,7 @@ class Node:
         address, others = addresses[0], addresses[1:]
         try:
             link = self._network.dial(at, address, self.config.options)
-        except LinkError as error:
+        except ZError as error:
             if others:
                 self._dial(at, others, done, expect)
             else:
@@ -514,7 +527,7 @@ def _guard(call: Callable[..., None], *arguments: object) -> None:
     """A handler that raises must not keep the others from hearing of it."""
     try:
         call(*arguments)
-    except Exception:
+    except (Exception, SystemExit):
         log.exception("a handler failed")
 
 
@@ -561,5 +574,7 @@ class Connector:
         self._again(self._retry.lost(self._node.reactor.now()))
 
     def _again(self, when: float | None) -> None:
-        if when is not None and not self.stopped:
+        if when is None:
+            self.stop()  # given up: keep_connected() makes a new one
+        elif not self.stopped:
             self._node.reactor.call_at(when, self.attempt)

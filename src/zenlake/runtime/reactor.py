@@ -23,7 +23,8 @@ LOOK_SECONDS = 150e-6  # how long to look for the next event before going to sle
 EAGER_WITHIN = 400e-6  # seconds: an event that came this soon makes the next look worth it
 MAX_VAIN_LOOKS = 3  # in a row; then to sleep at once
 STOP_SECONDS = 10.0
-RESOLVER_SECONDS = 1.0  # that stop() waits for a name that is being resolved
+RESOLVER_SECONDS = 1.0  # that stop() waits for names that are being resolved
+TIDY_FROM = 1024  # timers: those that were cancelled may be as many as those that were not
 
 BROKEN = select.EPOLLHUP | select.EPOLLERR
 READABLE = select.EPOLLIN | BROKEN
@@ -79,6 +80,7 @@ class Reactor:
         self._epoll.register(self._wake, select.EPOLLIN)
         self._ready: dict[int, Ready] = {}
         self._timers: list[tuple[float, int, Timer]] = []
+        self._tidy_at = TIDY_FROM
         self._lock = threading.Lock()
         self._soon: deque[Callable[[], None]] = deque()
         self._order = itertools.count()
@@ -101,8 +103,9 @@ class Reactor:
     def stop(self) -> None:
         """End the thread, after what it is doing. On the thread itself: as soon as it can."""
         if not self.inside:
+            end = self.now() + RESOLVER_SECONDS
             for resolver in list(self._resolvers):
-                resolver.join(RESOLVER_SECONDS)
+                resolver.join(max(0.0, end - self.now()))
         self._stopping = True
         self._rouse()
         if self._thread is None:
@@ -129,11 +132,19 @@ class Reactor:
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
         timer = Timer(when, call)
         with self._lock:
+            if len(self._timers) >= self._tidy_at:
+                self._tidy()
             first = not self._timers or when < self._timers[0][0]
             heapq.heappush(self._timers, (when, next(self._order), timer))
         if first and not self.inside:
             self._rouse()
         return timer
+
+    def _tidy(self) -> None:
+        """Let go of cancelled timers, of which some would be due in months (certificates)."""
+        self._timers[:] = [entry for entry in self._timers if entry[2].call is not None]
+        heapq.heapify(self._timers)
+        self._tidy_at = max(TIDY_FROM, 2 * len(self._timers))
 
     def call_soon(self, call: Callable[[], None]) -> None:
         self._soon.append(call)
@@ -253,7 +264,7 @@ class Reactor:
         """A callback that raises is a defect of its own; the node lives on."""
         try:
             call(*arguments)
-        except Exception:
+        except (Exception, SystemExit):
             log.exception("a callback of the I/O thread failed")
 
 

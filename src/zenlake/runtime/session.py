@@ -38,15 +38,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zenlake.runtime")
 
-READS_PER_TURN = 4  # then the other links have their turn
+READS_PER_TURN = 4  # then the other links have their turn,
+TURN_SECONDS = 0.02  # or after this time: small messages take long to read
 AGAIN_SECONDS = 0.1
 """Between two attempts to write to a link that takes nothing. A kernel calls a socket writable
 only when a third of its buffer is free, which on a thin pipe may take longer than BLOCK_SECONDS."""
 FLUSH_SLACK = 0.25e-3  # seconds in which a caller may still write its batch itself
 LINGER_SECONDS = 1.0  # without progress, when a session is closed and its last words are sent
 MAX_LINGER_SECONDS = 4.0
-
-Buffer = bytes | bytearray | memoryview
 
 
 class Session:
@@ -382,25 +381,25 @@ class Session:
         self._end(kind(why, CloseReason.EXPIRED))
 
     def _on_writable(self) -> None:
-        with self._lock:
-            if self.link.unsent:
-                try:
+        try:
+            with self._lock:
+                if self.link.unsent:
                     self.link.flush()
-                except LinkError as error:
-                    self._broke(error)
+                if self.link.unsent:
                     return
-            if self.link.unsent:
-                return
-            self._watch(write=False)
-            self._flush(self._reactor.now())
-            if self._closing is not None:
-                self._end_if_said()
+                self._watch(write=False)
+                self._flush(self._reactor.now())
+        except LinkError as error:  # without the lock: handlers are called
+            self._broke(error)
+            return
+        self._end_if_said()
 
     def _read(self) -> None:
         core, link = self._core, self.link
         assert core is not None
         stream = link.framing is Framing.STREAM
         self._reading = True
+        end = self._reactor.now() + TURN_SECONDS
         try:
             for _ in range(READS_PER_TURN):
                 data = link.receive()
@@ -411,6 +410,8 @@ class Session:
                 core.receive(data, self._reactor.now())
                 if self._paused or (stream and len(data) < READ_BYTES and not self._hides):
                     break
+                if self._reactor.now() >= end:
+                    break
             if self._hides and link.more and not self._paused:
                 self.read_more()
         except SessionEnded as end:
@@ -419,7 +420,7 @@ class Session:
         except LinkError as error:
             self._broke(error)
             return
-        except Exception:  # what was read is lost: there is no way on
+        except (Exception, SystemExit):  # what was read is lost: there is no way on
             log.exception("%s: the handler failed", link.remote)
             self._end(SessionClosed("the handler failed", CloseReason.GENERIC))
             return

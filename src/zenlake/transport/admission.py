@@ -27,7 +27,6 @@ class Ticket:
     """One handshake under way."""
 
     address: str
-    deadline: float
     limited: bool
 
 
@@ -47,11 +46,11 @@ class Admission:
         self.refused: Counter[str] = Counter()
         "How often, by the limit's name, or `max_links`, or `self`."
         self._zid = zid
-        self._pending: dict[Ticket, None] = {}  # in the order of their deadlines
+        self._pending: set[Ticket] = set()
         self._by_address: Counter[str] = Counter()
         self._sessions: set[ZenohId] = set()
 
-    def enter(self, address: str, now: float, limited: bool = True) -> Ticket | str:
+    def enter(self, address: str, limited: bool = True) -> Ticket | str:
         """A ticket for a handshake that begins, or the refusal in words.
 
         `limited`: False where `address` is not one peer's but a name that all share, as that of
@@ -70,8 +69,8 @@ class Admission:
                 f"{address}: {limits.pending_per_address} handshakes from this address are under "
                 "way; raise the limit `pending_per_address` if they are wanted"
             )
-        ticket = Ticket(address, now + limits.seconds, limited)
-        self._pending[ticket] = None
+        ticket = Ticket(address, limited)
+        self._pending.add(ticket)
         if limited:
             self._by_address[address] += 1
         return ticket
@@ -80,26 +79,11 @@ class Admission:
         """The handshake is over, whichever way. May be called again."""
         if ticket not in self._pending:
             return
-        del self._pending[ticket]
+        self._pending.remove(ticket)
         if ticket.limited:
             self._by_address[ticket.address] -= 1
             if not self._by_address[ticket.address]:
                 del self._by_address[ticket.address]
-
-    def expired(self, now: float) -> list[Ticket]:
-        """Handshakes that took too long, each given once: close their links. They have left."""
-        late = []
-        for ticket in self._pending:
-            if ticket.deadline > now:
-                break
-            late.append(ticket)
-        for ticket in late:
-            self.leave(ticket)
-        return late
-
-    def next_deadline(self) -> float | None:
-        """When `expired` will have something; None: nobody is under way."""
-        return next((ticket.deadline for ticket in self._pending), None)
 
     def open_session(self, zid: ZenohId) -> Refusal | None:
         """Take a place for a session with node `zid`; the refusal if there is none."""

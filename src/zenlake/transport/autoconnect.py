@@ -55,8 +55,3 @@ DEFAULTS: dict[FoundBy, Autoconnect] = {
     ),
     "gossip": Autoconnect({WhatAmI.ROUTER: NOBODY, WhatAmI.PEER: ANYBODY, WhatAmI.CLIENT: ANYBODY}),
 }
-
-
-def defaults(role: WhatAmI, found_by: FoundBy) -> WhatAmI:
-    """The roles that a node of `role` dials by default; NOBODY: it does not even ask."""
-    return DEFAULTS[found_by].dials[role]

@@ -12,7 +12,14 @@ from zenlake.transport.auth import Entropy
 from zenlake.transport.counters import Counters
 from zenlake.transport.establishment import reason_text
 from zenlake.transport.fragments import MAX_SESSION_BYTES, PROCESS, Memory
-from zenlake.transport.offer import MIN_BATCH_SIZE, PATCH, SN_MASKS, clamp_lease
+from zenlake.transport.offer import (
+    MAX_LEASE,
+    MIN_BATCH_SIZE,
+    MIN_LEASE,
+    PATCH,
+    SN_MASKS,
+    clamp_lease,
+)
 from zenlake.transport.outbox import Outbox
 from zenlake.transport.unicast import LanesIn
 from zenlake.wire import fragment, frame
@@ -27,6 +34,7 @@ from zenlake.wire.join import DEFAULT_BATCH_SIZE, Join
 from zenlake.wire.zenohid import ZenohId
 
 JOIN_SECONDS = 2.5  # between two JOINs (zenoh-config transport.multicast.join_interval)
+MIN_JOIN_SECONDS = 0.01  # without a pause the I/O thread would do nothing else
 MAX_MEMBERS = 1000
 MAX_DATAGRAM = 0xFFFF  # others send more than the size they announce
 
@@ -52,6 +60,12 @@ class GroupOffer:
             raise ValueError("a client does not join groups: be a peer or a router")
         if not MIN_BATCH_SIZE <= self.batch_size <= MAX_DATAGRAM:
             raise ValueError(f"batch_size is {self.batch_size}, outside 32 to {MAX_DATAGRAM}")
+        if not MIN_LEASE <= self.lease_ms / 1000 <= MAX_LEASE:
+            raise ValueError(f"lease_ms is {self.lease_ms}, outside 100 to 600000")
+        if not MIN_JOIN_SECONDS <= self.join_seconds <= MAX_LEASE:
+            raise ValueError(
+                f"join_seconds is {self.join_seconds}, outside {MIN_JOIN_SECONDS} to {MAX_LEASE}"
+            )
 
 
 @dataclass(slots=True, eq=False)

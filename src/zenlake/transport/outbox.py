@@ -118,7 +118,7 @@ class Outbox:
     """What one session has to send.
 
     `batch_size` counts the length prefix. Without `qos` there is one lane. With `low_latency`
-    messages go bare, each behind its own length. `prefix` is what stands before a batch.
+    messages go bare, each behind its own length.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Outbox:
         self.flush_at: float | None = None
         "When the open batches have to go; None: there are none, or they go at once."
         self.stalled_at: float | None = None
-        "Since when the backlog has not moved."
+        "While there is a backlog: since when nothing was pulled."
         self.answering = True
         "Whether something came in since the last write: then an answer must not wait."
         self._framing = Framing.LOW_LATENCY if framing and low_latency else framing
@@ -304,6 +304,8 @@ class Outbox:
                 self._no_longer_full(lane)
             if batch is not None:
                 self.counters.sent_batches += 1
+                if self.stalled_at is not None:
+                    self.stalled_at = now
                 return batch
         return None
 
@@ -504,6 +506,5 @@ class Outbox:
                 break
             lane.backlog.popleft()
             self._backlog_bytes -= len(data) + BACKLOG_ENTRY_BYTES
-            self.stalled_at = now
         if not self._backlog_bytes:
             self.stalled_at = None

@@ -47,13 +47,6 @@ class Throttle:
         self._records[address] = record
         return record.delay
 
-    def delay(self, address: str, now: float) -> float:
-        """How many seconds an attempt of this address has to wait now."""
-        record = self._records.get(address)
-        if record is None:
-            return 0.0
-        return max(0.0, record.times[-1] + record.delay - now)
-
     def __len__(self) -> int:
         """How many addresses are remembered."""
         return len(self._records)
