@@ -4,6 +4,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 from zenlake.errors import SessionEnded
@@ -23,7 +24,7 @@ PATIENCE = 30.0  # far more than anything here needs, on a machine that is busy
 POLL_SECONDS = 0.005
 BLOCK = QoS(congestion_control=CongestionControl.BLOCK)
 DROP = QoS(congestion_control=CongestionControl.DROP)
-OFFER_FIELDS = {"zid", "whatami", "lease_ms", "qos", "batch_size", "low_latency", "resolution"}
+OFFER_FIELDS = {field.name for field in fields(Offer)}
 ANYWHERE = "tcp/127.0.0.1:0"
 
 

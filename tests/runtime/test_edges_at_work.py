@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from hostile import HostilePeer
+from hostile import FIRST_SN, HostilePeer
 from runtime.nodes import (
     ANYWHERE,
     PATIENCE,
@@ -22,6 +22,7 @@ from runtime.nodes import (
     until,
 )
 from zenlake.errors import InvalidLocator, LinkError, SessionEnded
+from zenlake.link.base import READ_BYTES
 from zenlake.runtime import delivery, reactor, session
 from zenlake.runtime.delivery import Delivery
 from zenlake.runtime.discovery import DiscoveryConfig
@@ -35,6 +36,8 @@ from zenlake.transport.multicast import GroupOffer, Member
 from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.batch import write_batch
 from zenlake.wire.enums import Priority, WhatAmI
+from zenlake.wire.frame import Frame
+from zenlake.wire.framing import compress
 from zenlake.wire.init import Init
 
 GOSSIP = DiscoveryConfig(group=None)
@@ -358,3 +361,39 @@ def test_cancelled_timers_are_let_go() -> None:
     left = {id(timer) for _, _, timer in loop._timers}
     assert {id(timer) for timer in kept} <= left
     loop.stop()
+
+
+RESPONSE_FINAL = bytes.fromhex("1a01")  # the smallest message there is
+
+
+def test_a_compressed_flood_stays_within_what_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few kilobytes that become megabytes: reading stops between two batches of one receive."""
+    monkeypatch.setattr(delivery, "MAX_BYTES", 1 << 20)
+    go_on = threading.Event()
+    handler = Delivery(lambda *_: _wait(go_on))
+    batches = []
+    for number in range(40):
+        batch = write_batch([Frame(FIRST_SN + number)]) + RESPONSE_FINAL * 20_000
+        packed = compress(batch)
+        batches.append(len(packed).to_bytes(2, "little") + packed)
+    flood = b"".join(batches)
+    assert len(flood) < READ_BYTES / 4, "all of it comes with one receive"
+    with make_node(handler, compression=True) as node, ExitStack() as stack:
+        stack.callback(handler.stop)
+        stack.callback(go_on.set)
+        (locator,) = node.listen(ANYWHERE)
+        peer = stack.enter_context(HostilePeer(port_of((locator,)), new_zid()))
+        assert peer.send(Init(peer.zid, WhatAmI.CLIENT, qos=True, compression=True, patch=1))
+        ack = peer.hear()
+        assert isinstance(ack, Init)
+        assert ack.compression
+        assert peer.send(peer.open_syn(ack))
+        assert peer.say(flood)
+        until(lambda: node.sessions and next(iter(node.sessions.values()))._paused)
+        held = next(iter(node.sessions.values()))
+        one_batch = 20_000 * (len(RESPONSE_FINAL) + delivery.MESSAGE_BYTES)
+        assert handler._waiting_bytes <= (1 << 20) + 2 * one_batch
+        go_on.set()
+        until(lambda: held.counters.received_frames == 40)
+        until(lambda: not handler._waiting_bytes)
+    assert held.over is not None

@@ -554,3 +554,16 @@ def test_a_datagram_is_one_batch() -> None:
     (frame,) = read_sent(data, Framing.DATAGRAM)
     assert isinstance(frame, Frame)
     assert frame.messages == [put(b"c")]
+
+
+def test_a_core_that_was_told_enough_goes_on_where_it_stopped() -> None:
+    hand = Hand()
+    frames = [Frame(sn, messages=[put(bytes([sn]))]) for sn in range(6)]
+    stream = b"".join(hand.batch(each) for each in frames)
+    hand.core.enough = lambda: len(hand.received) % 2 == 0
+    seen = []
+    for piece in (stream[:-3], b"", b"", stream[-3:]):  # the last batch is cut
+        hand.side.take(piece)
+        seen.append((len(hand.received), hand.core.pending))
+    assert seen == [(2, True), (4, True), (5, False), (6, True)]
+    assert hand.side.heard.messages == [each.messages[0] for each in frames]

@@ -85,6 +85,7 @@ class Session:
         self._rest: memoryview | None = None
         self._watching = (True, False)
         self._paused = False
+        self._turn_end = 0.0
         self._reading = False
         "Whether the I/O thread is handling what came: answers leave at the end of that."
         self._closing: SessionEnded | None = None
@@ -368,12 +369,17 @@ class Session:
             max_message=self._node.config.max_message,
             process=self._node.config.memory,
         )
+        self._core.enough = self._enough
         if self.link.expires is not None:
             left = self.link.expires - time.time()
             self._expiry = self._reactor.call_at(now + left, self._expired)
         with self._lock:
             self._watch(read=True, write=False)
             self._flush(now)
+
+    def _enough(self) -> bool:
+        """Whether the other links should have their turn before the next batch."""
+        return self._paused or self._reactor.now() >= self._turn_end
 
     def _expired(self) -> None:
         why = f"the certificate of {self.link.remote} has expired"
@@ -399,20 +405,22 @@ class Session:
         assert core is not None
         stream = link.framing is Framing.STREAM
         self._reading = True
-        end = self._reactor.now() + TURN_SECONDS
+        self._turn_end = self._reactor.now() + TURN_SECONDS
         try:
+            if core.pending:
+                core.receive(b"", self._reactor.now())
             for _ in range(READS_PER_TURN):
+                if core.pending or self._paused:
+                    break
                 data = link.receive()
                 if data is None:
                     break
                 if not data:
                     raise LinkError(f"{link.remote}: the peer closed the link")
                 core.receive(data, self._reactor.now())
-                if self._paused or (stream and len(data) < READ_BYTES and not self._hides):
+                if stream and len(data) < READ_BYTES and not self._hides:
                     break
-                if self._reactor.now() >= end:
-                    break
-            if self._hides and link.more and not self._paused:
+            if not self._paused and (core.pending or (self._hides and link.more)):
                 self.read_more()
         except SessionEnded as end:
             self._end_later(end, self._node.penalty(self, end))
@@ -486,7 +494,7 @@ class Session:
             assert self._core is not None
             self._core.last_received = self._reactor.now()
             self._watch(read=True)
-            if self.link.more:
+            if self._core.pending or self.link.more:
                 self._on_ready(True, False)
 
     def _watch(self, *, read: bool | None = None, write: bool | None = None) -> None:

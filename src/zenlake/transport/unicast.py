@@ -4,6 +4,7 @@ Knows handshake, lanes, fragments, lease and keep-alive. Does not know the link 
 `receive` and `pull`), the clock (`now` is an argument) or what a network message means.
 """
 
+from collections.abc import Callable
 from math import inf
 from typing import NoReturn, Protocol
 
@@ -216,6 +217,10 @@ class Unicast:
         self.outbox: Outbox | None = None
         "Once the session is open."
         self.ended = False
+        self.enough: Callable[[], bool] = lambda: False
+        "Asked after each batch of a stream: whether to leave the rest for later,"
+        self.pending = False
+        'which is then still here: receive(b"") goes on with it.'
         self.last_received = now
         self.last_sent = now
         self._handshake = handshake
@@ -268,6 +273,7 @@ class Unicast:
             raise
 
     def _stream(self, data: bytes, now: float) -> None:
+        self.pending = False
         if self._rest:
             self._rest += data
             if not self._has_whole_batch():
@@ -289,6 +295,9 @@ class Unicast:
             self._batch(data, start, pos, now)
             if self.ended:  # by the handler
                 return
+            if self.enough():
+                self.pending = True
+                break
         if pos < size:
             self._rest += data[pos:]
 
