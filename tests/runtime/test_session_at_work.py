@@ -426,7 +426,7 @@ def test_handler_that_raises_when_told_of_sessions(caplog: Log) -> None:
                 session.close()
             until(lambda: len(handler.ends) == rounds)  # noqa: B023
         connector.stop()
-    assert any("a handler failed" in record.getMessage() for record in caplog.records)
+    assert any("a callback failed" in record.getMessage() for record in caplog.records)
 
 
 def test_handler_whose_frame_raises_ends_that_session_and_no_other(caplog: Log) -> None:

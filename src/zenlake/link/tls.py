@@ -12,7 +12,6 @@ import ipaddress
 import os
 import socket
 import ssl
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,7 +20,8 @@ from typing import Any, NoReturn
 
 from zenlake.errors import LinkError
 from zenlake.link import tcp
-from zenlake.link.base import READ_BYTES, Link, Progress
+from zenlake.link.base import READ_BYTES, Link
+from zenlake.link.layered import UNSENT_BYTES, LayeredLink
 from zenlake.link.options import LinkOptions, TlsOptions
 from zenlake.link.sockets import (
     Address,
@@ -36,8 +36,6 @@ from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint, Locator
 
 RECORD_BYTES = 16 * 1024  # the most plain bytes in one TLS record
-TAKE_BYTES = 256 * 1024  # the most that one send() encrypts
-MAX_UNSENT_BYTES = 2 * TAKE_BYTES  # beyond: a peer that makes us answer and does not read
 MAX_PEM_BYTES = 4 * 1024 * 1024  # a bundle of every public authority has a quarter of a MiB
 MAX_NAME_CHARACTERS = 64  # of a common name (X.520)
 
@@ -218,7 +216,7 @@ def _below(endpoint: EndPoint) -> EndPoint:
 # --- the link
 
 
-class TlsLink(Link):
+class TlsLink(LayeredLink):
     """A stream link with TLS on it."""
 
     protocol = "tls"
@@ -237,12 +235,9 @@ class TlsLink(Link):
         server_name: str | None = None,
     ) -> None:
         """`server_name`: whom this side dials; None on the side that accepts."""
-        self._stream = stream
-        self.local, self.remote, self.address = stream.local, stream.remote, stream.address
-        self._lock = threading.Lock()  # one thread at a time inside OpenSSL
+        super().__init__(stream)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._unsent = bytearray()
-        self._connected = self._secured = False
+        self._secured = False
         self._readable = False  # whether OpenSSL may have plain bytes without more from below
         self._broken: LinkError | None = None
         self._close_on_expiration = close_on_expiration
@@ -253,22 +248,10 @@ class TlsLink(Link):
             server_hostname=server_name,
         )
 
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    def handshake(self) -> Progress:
-        with self._lock:
-            if not self._connected:
-                progress = self._stream.handshake()
-                if progress is not Progress.DONE:
-                    return progress
-                self._connected = True
-            if not self._secured:
-                self._negotiate()
-            self._carry()
-            if self._unsent:
-                return Progress.WANT_WRITE
-            return Progress.DONE if self._secured else Progress.WANT_READ
+    def _step(self) -> bool:
+        if not self._secured:
+            self._negotiate()
+        return self._secured
 
     def _negotiate(self) -> None:
         """One step of TLS's handshake, with what has arrived."""
@@ -350,30 +333,14 @@ class TlsLink(Link):
             if self._unsent:
                 return 0
             try:
-                taken = self._tls.write(memoryview(data)[:TAKE_BYTES])
+                taken = self._tls.write(memoryview(data)[:UNSENT_BYTES])
             except ssl.SSLError as error:
                 raise LinkError(f"{self.remote}: {_words(error)}") from None
             self._carry()
             return taken
 
-    @property
-    def unsent(self) -> bool:
-        return bool(self._unsent)
-
-    def flush(self) -> None:
-        with self._lock:
-            self._carry()
-
-    def _carry(self) -> None:
-        """What OpenSSL wrote, to the stream as far as it takes it."""
-        self._unsent += self._outgoing.read()
-        while self._unsent:
-            taken = self._stream.send(self._unsent)
-            if not taken:
-                break
-            del self._unsent[:taken]
-        if len(self._unsent) > MAX_UNSENT_BYTES:
-            raise LinkError(f"{self.remote}: it keeps asking for answers and does not read them")
+    def _written(self) -> bytes:
+        return self._outgoing.read()
 
     def close(self) -> None:
         with self._lock:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
 from collections import deque
 from contextlib import suppress
 from typing import Any
@@ -23,7 +22,8 @@ from websockets.uri import WebSocketURI
 
 from zenlake.errors import LinkError
 from zenlake.link import tcp
-from zenlake.link.base import Link, Progress
+from zenlake.link.base import Link
+from zenlake.link.layered import UNSENT_BYTES, LayeredLink
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import Address, StreamListener, listener_locators, listening
 from zenlake.link.tcp import TcpLink
@@ -31,15 +31,13 @@ from zenlake.wire.framing import MAX_BATCH_BYTES, Framing
 from zenlake.wire.locator import EndPoint
 
 PATH = "/"
-UNSENT_BYTES = 256 * 1024  # beyond: send() takes nothing
-MAX_UNSENT_BYTES = 2 * UNSENT_BYTES  # beyond: a peer that pings and does not read
 MAX_REASON_CHARACTERS = 200  # of what a peer's words may add to an error
 
 LOG = logging.getLogger(__name__)
 DATA = {Opcode.BINARY, Opcode.CONT}
 
 
-class WsLink(Link):
+class WsLink(LayeredLink):
     """A stream link with WebSocket messages on it."""
 
     protocol = "ws"
@@ -48,12 +46,8 @@ class WsLink(Link):
     mtu = MAX_BATCH_BYTES
 
     def __init__(self, stream: Link, side: ClientProtocol | ServerProtocol) -> None:
-        self._stream = stream
-        self.local, self.remote, self.address = stream.local, stream.remote, stream.address
-        self._lock = threading.Lock()
+        super().__init__(stream)
         self._side = side
-        self._connected = False
-        self._unsent = bytearray()
         self._message = bytearray()  # the fragments so far
         self._batches: deque[bytes] = deque()  # at most what one read of the stream held
         self._ended = False
@@ -61,22 +55,10 @@ class WsLink(Link):
         if isinstance(side, ClientProtocol):
             side.send_request(side.connect())
 
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    def handshake(self) -> Progress:
-        with self._lock:
-            if not self._connected:
-                progress = self._stream.handshake()
-                if progress is not Progress.DONE:
-                    return progress
-                self._connected = True
-            if self._side.state is State.CONNECTING:
-                self._upgrade()
-            self._carry()
-            if self._unsent:
-                return Progress.WANT_WRITE
-            return Progress.WANT_READ if self._side.state is State.CONNECTING else Progress.DONE
+    def _step(self) -> bool:
+        if self._side.state is State.CONNECTING:
+            self._upgrade()
+        return self._side.state is not State.CONNECTING
 
     def _upgrade(self) -> None:
         """One step of the HTTP upgrade, with what has arrived."""
@@ -169,27 +151,8 @@ class WsLink(Link):
             self._carry()
             return size
 
-    @property
-    def unsent(self) -> bool:
-        return bool(self._unsent)
-
-    def flush(self) -> None:
-        with self._lock:
-            self._carry()
-
-    def _carry(self) -> None:
-        """What is to be sent, to the stream as far as it takes it."""
-        for (
-            piece
-        ) in self._side.data_to_send():  # an empty piece asks for a half-close: close() does
-            self._unsent += piece
-        while self._unsent:
-            taken = self._stream.send(self._unsent)
-            if not taken:
-                break
-            del self._unsent[:taken]
-        if len(self._unsent) > MAX_UNSENT_BYTES:
-            raise LinkError(f"{self.remote}: it keeps asking for answers and does not read them")
+    def _written(self) -> bytes:
+        return b"".join(self._side.data_to_send())  # an empty piece asks for close() to come
 
     def close(self) -> None:
         with self._lock:

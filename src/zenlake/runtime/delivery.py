@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from zenlake.errors import SessionEnded
+from zenlake.runtime.reactor import guard
 from zenlake.runtime.session import Session
 from zenlake.wire.cursor import Reader
 from zenlake.wire.enums import Priority
@@ -85,7 +86,7 @@ class Inline:
 
     def _deliver(self, session: Session, messages: list[Received]) -> None:
         for message in messages:
-            _guard(self._on_message, session, *message)
+            guard(self._on_message, session, *message)
 
 
 class Delivery(Inline):
@@ -165,11 +166,4 @@ class Delivery(Inline):
 
     def _run(self) -> None:
         while (call := self._take()) is not None:
-            _guard(call)
-
-
-def _guard(call: Callable[..., None], *arguments: object) -> None:
-    try:
-        call(*arguments)
-    except (Exception, SystemExit):
-        log.exception("a callback failed")
+            guard(call)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from zenlake.errors import LinkError, SessionClosed, SessionEnded
 from zenlake.link import multicast as link
-from zenlake.runtime.reactor import Timer
+from zenlake.runtime.reactor import Timer, guard
 from zenlake.transport.multicast import GroupHandler, GroupOffer, Member, Multicast
 from zenlake.transport.outbox import FLUSH_SECONDS, Pushed
 from zenlake.wire.enums import CloseReason
@@ -47,17 +47,10 @@ class _Guarded:
         self._handler = handler
 
     def joined(self, member: Member) -> None:
-        _guard(lambda: self._handler.joined(member))
+        guard(self._handler.joined, member)
 
     def left(self, member: Member, why: SessionEnded) -> None:
-        _guard(lambda: self._handler.left(member, why))
-
-
-def _guard(call: Callable[[], None]) -> None:
-    try:
-        call()
-    except (Exception, SystemExit):
-        log.exception("a group's handler failed")
+        guard(self._handler.left, member, why)
 
 
 class Group:

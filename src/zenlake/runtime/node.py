@@ -20,7 +20,7 @@ from zenlake.link.base import Link, Listener
 from zenlake.link.options import LinkOptions
 from zenlake.runtime.discovery import Discovery, DiscoveryConfig
 from zenlake.runtime.group import Group
-from zenlake.runtime.reactor import Loop, Reactor
+from zenlake.runtime.reactor import Loop, Reactor, guard
 from zenlake.runtime.session import Session
 from zenlake.transport.admission import Admission, AdmissionLimits, Ticket
 from zenlake.transport.auth import Authenticator, Entropy
@@ -54,8 +54,8 @@ class Handler(Protocol):
     ) -> int:
         """Network messages from `pos` on; gives the position after the last of them.
 
-        They end at `end`, or before a byte that starts no network message. DecodeError: the
-        session ends.
+        They end at `end`, or before a byte that starts no network message. What is raised here
+        (DecodeError, or SessionEnded of whomever) ends the session.
         """
 
     def closed(self, session: Session, why: SessionEnded) -> None: ...
@@ -439,7 +439,7 @@ class Node:
         session.is_open = True
         if self._discovery is not None:
             self._discovery.opened(session)
-        _guard(self.handler.opened, session)
+        guard(self.handler.opened, session)
         if session.on_open is not None:
             session.on_open(session)
 
@@ -478,7 +478,7 @@ class Node:
         log.info("session with %s (%s) ended: %s", session.zid, session.link.remote, end)
         if self._discovery is not None:
             self._discovery.closed(session)
-        _guard(self.handler.closed, session, end)
+        guard(self.handler.closed, session, end)
 
     def _say(self, kind: str, text: str, *values: object) -> None:
         """One line a second of each kind: a flood of peers is not a flood of lines."""
@@ -521,14 +521,6 @@ def _no_descriptors(listener: Listener) -> bool:
     except OSError as error:
         return error.errno in (errno.EMFILE, errno.ENFILE)
     return False
-
-
-def _guard(call: Callable[..., None], *arguments: object) -> None:
-    """A handler that raises must not keep the others from hearing of it."""
-    try:
-        call(*arguments)
-    except (Exception, SystemExit):
-        log.exception("a handler failed")
 
 
 class Connector:

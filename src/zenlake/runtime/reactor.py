@@ -198,7 +198,7 @@ class Reactor:
                     continue
                 ready = self._ready.get(fd)
                 if ready is not None:  # an earlier callback may have closed it
-                    self._guard(ready, mask & READABLE != 0, mask & WRITABLE != 0)
+                    guard(ready, mask & READABLE != 0, mask & WRITABLE != 0)
             if self._soon:
                 self._run_soon()
             self._run_timers()
@@ -246,7 +246,7 @@ class Reactor:
 
     def _run_soon(self) -> None:
         for _ in range(len(self._soon)):  # what they add waits for the next turn
-            self._guard(self._soon.popleft())
+            guard(self._soon.popleft())
 
     def _run_timers(self) -> None:
         now = self.now()
@@ -258,14 +258,15 @@ class Reactor:
                 due.append(heapq.heappop(self._timers)[2])
         for timer in due:
             if timer.call is not None:
-                self._guard(timer.call)
+                guard(timer.call)
 
-    def _guard(self, call: Callable[..., None], *arguments: object) -> None:
-        """A callback that raises is a defect of its own; the node lives on."""
-        try:
-            call(*arguments)
-        except (Exception, SystemExit):
-            log.exception("a callback of the I/O thread failed")
+
+def guard(call: Callable[..., None], *arguments: object) -> None:
+    """Call what others wrote: that it raises, or wants to exit, is logged and hurts nobody else."""
+    try:
+        call(*arguments)
+    except (Exception, SystemExit):
+        log.exception("a callback failed: %r", call)
 
 
 def _mask(read: bool, write: bool) -> int:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zenlake.runtime")
 
+MAX_BLOCK_SECONDS = 60.0  # of waiting for room, though the link moves: others have it all
 READS_PER_TURN = 4  # then the other links have their turn,
 TURN_SECONDS = 0.02  # or after this time: small messages take long to read
 AGAIN_SECONDS = 0.1
@@ -231,7 +232,7 @@ class Session:
         patience = BLOCK_SECONDS if blocks else DROP_SECONDS
         if not blocks and outbox.in_fragments(qos):
             patience = FRAGMENT_DROP_SECONDS
-        end = now + patience
+        end, limit = now + patience, now + MAX_BLOCK_SECONDS
         self._waiters += 1
         if first and blocks:
             self._first_waiting.add(priority)
@@ -242,7 +243,7 @@ class Session:
                     self._pushed(outbox, qos, now)
                     return True
                 if blocks:
-                    end = max(end, self._moved_at + patience)
+                    end = min(max(end, self._moved_at + patience), limit)
                 if now >= end:
                     break
                 self._room.wait(end - now)

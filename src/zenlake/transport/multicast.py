@@ -5,6 +5,7 @@ the link: datagrams go through `receive` and `pull`, the time is an argument.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from zenlake.errors import DecodeError, SessionClosed, SessionEnded
@@ -12,6 +13,7 @@ from zenlake.transport.auth import Entropy
 from zenlake.transport.counters import Counters
 from zenlake.transport.establishment import reason_text
 from zenlake.transport.fragments import MAX_SESSION_BYTES, PROCESS, Memory
+from zenlake.transport.lanes import Deliver, LanesIn, unheard
 from zenlake.transport.offer import (
     MAX_LEASE,
     MIN_BATCH_SIZE,
@@ -21,7 +23,6 @@ from zenlake.transport.offer import (
     clamp_lease,
 )
 from zenlake.transport.outbox import Outbox
-from zenlake.transport.unicast import LanesIn
 from zenlake.wire import fragment, frame
 from zenlake.wire.batch import TRANSPORT, TransportMessage
 from zenlake.wire.close import Close
@@ -81,6 +82,8 @@ class Member:
     join: tuple[object, ...]
     "What its JOINs have to repeat."
     counters: Counters = field(default_factory=Counters)
+    deliver: Deliver = unheard
+    "Its messages, to the group's handler."
 
     def __str__(self) -> str:
         return f"{self.whatami.name} {self.zid} at {self.address[0]}:{self.address[1]}"
@@ -97,22 +100,6 @@ class GroupHandler(Protocol):
         """As a session's handler."""
 
     def left(self, member: Member, why: SessionEnded) -> None: ...
-
-
-class _Sink:
-    """A member's messages on their way to the group's handler."""
-
-    __slots__ = ("handler", "member")
-
-    def __init__(self, handler: GroupHandler, member: Member) -> None:
-        self.handler = handler
-        self.member = member
-
-    def opened(self) -> None:
-        """Members do not open: they join."""
-
-    def frame(self, priority: Priority, reliable: bool, data: bytes, pos: int, end: int) -> int:
-        return self.handler.frame(self.member, priority, reliable, data, pos, end)
 
 
 class Multicast:
@@ -241,8 +228,7 @@ class Multicast:
             header = data[pos]
             if header & ID_MASK == frame.ID and member is not None:
                 member.last_received = now
-                sink = _Sink(self._handler, member)
-                pos = member.lanes.frame(sink, data, pos, end, header)
+                pos = member.lanes.frame(member.deliver, data, pos, end, header)
                 continue
             if header & ID_MASK == frame.ID:
                 self.counters.drop_received("frame of a node that has not joined")
@@ -265,7 +251,7 @@ class Multicast:
             self.counters.drop_received("message of a node that has not joined")
         elif type(message) is fragment.Fragment:
             member.last_received = now
-            member.lanes.fragment(_Sink(self._handler, member), message, pos)
+            member.lanes.fragment(member.deliver, message, pos)
         elif type(message) is Close:
             why = f"left with reason {reason_text(message.reason)}"
             self._leave(member, SessionClosed(why, message.reason, by_peer=True))
@@ -330,6 +316,7 @@ class Multicast:
             static,
             counters,
         )
+        member.deliver = partial(self._handler.frame, member)
         self.members[sender] = member
         self._handler.joined(member)
 

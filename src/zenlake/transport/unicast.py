@@ -15,19 +15,18 @@ from zenlake.transport.fragments import (
     MAX_MESSAGE_BYTES,
     MAX_SESSION_BYTES,
     PROCESS,
-    Assembly,
     Memory,
 )
+from zenlake.transport.lanes import Deliver, LanesIn, unheard
 from zenlake.transport.offer import KEEP_ALIVES, Agreement
 from zenlake.transport.outbox import BLOCK_SECONDS, Outbox
 from zenlake.transport.sequence import SequenceIn
 from zenlake.wire import fragment, frame
 from zenlake.wire.batch import TRANSPORT, TransportMessage, write_batch
 from zenlake.wire.close import Close
-from zenlake.wire.cursor import U32, Reader
+from zenlake.wire.cursor import Reader
 from zenlake.wire.dispatch import ID_MASK
 from zenlake.wire.enums import PRIORITIES, CloseReason, Priority
-from zenlake.wire.extensions import FLAG_EXTENSIONS
 from zenlake.wire.framing import MAX_BATCH_BYTES, Framing, to_stream, uncompress
 from zenlake.wire.keepalive import KeepAlive
 from zenlake.wire.network import FIRST_ID
@@ -48,148 +47,6 @@ class Handler(Protocol):
         They end at `end`, or before a byte that starts no network message. DecodeError: the
         session ends.
         """
-
-
-class Deaf:
-    """A handler that wants nothing any more."""
-
-    def opened(self) -> None: ...
-
-    def frame(self, priority: Priority, reliable: bool, data: bytes, pos: int, end: int) -> int:
-        return skip_messages(data, pos, end)
-
-
-class LaneIn:
-    """What one lane has received: its sequence, and a message in pieces."""
-
-    __slots__ = ("assembly", "sequence")
-
-    def __init__(self, sequence: SequenceIn, assembly: Assembly) -> None:
-        self.sequence = sequence
-        self.assembly = assembly
-
-
-class LanesIn:
-    """The lanes of one sender, made when first used. Frames and fragments go through them."""
-
-    __slots__ = ("_counters", "_first_sns", "_lanes", "_mask", "_max_message", "_memory", "_patch")
-
-    def __init__(
-        self,
-        *,
-        first_sns: list[tuple[int, int]],
-        mask: int,
-        patch: int,
-        counters: Counters,
-        memory: Memory,
-        max_message: int = MAX_MESSAGE_BYTES,
-    ) -> None:
-        self._first_sns = first_sns
-        "(best effort, reliable) by priority; one pair: there are no lanes."
-        self._mask = mask
-        self._patch = patch
-        self._counters = counters
-        self._memory = memory
-        self._max_message = max_message
-        self._lanes: dict[int, LaneIn] = {}
-
-    def frame(self, handler: Handler, data: bytes, pos: int, end: int, header: int) -> int:
-        """A FRAME that starts at `pos`; gives where it ends."""
-        reliable = header & frame.FLAG_RELIABLE != 0
-        if header & FLAG_EXTENSIONS:
-            r = Reader(data, pos + 1, end)
-            found = frame.read_frame(r, header)
-            sn, priority, body = found.sn, found.priority, r.pos
-        else:
-            sn, body = read_sn(data, pos + 1, end)
-            priority = Priority.DATA
-        lane = self._lane(priority, reliable, sn, pos)
-        self._counters.received_frames += 1
-        if lane.sequence.admit(sn):
-            return handler.frame(priority, reliable, data, body, end)
-        return skip_messages(data, body, end)
-
-    def fragment(self, handler: Handler, piece: fragment.Fragment, pos: int) -> None:
-        lane = self._lane(piece.priority, piece.reliable, piece.sn, pos)
-        if not lane.sequence.admit(piece.sn):
-            return
-        whole = lane.assembly.add(piece, self._patch)
-        if not piece.more or piece.drop:
-            lane.sequence.fragmented()
-        if whole is None:
-            return
-        try:
-            done = handler.frame(piece.priority, piece.reliable, whole, 0, len(whole))
-        except DecodeError:
-            done = -1
-        if done != len(whole):
-            self._counters.drop_received("fragmented message does not decode")
-
-    def _lane(self, priority: Priority, reliable: bool, sn: int, pos: int) -> LaneIn:
-        if sn > self._mask:
-            raise DecodeError(Reason.TOO_LARGE, "sn", pos + 1)
-        index = priority << 1 | reliable
-        lane = self._lanes.get(index)
-        return lane or self._new_lane(priority, reliable, index)
-
-    def _new_lane(self, priority: Priority, reliable: bool, index: int) -> LaneIn:
-        if len(self._first_sns) > 1:
-            first = self._first_sns[priority][reliable]
-        elif priority is Priority.DATA:
-            first = self._first_sns[0][reliable]
-        else:
-            raise SessionClosed(
-                f"lane {priority.name} was named, and no lanes were agreed", CloseReason.INVALID
-            )
-        lane = LaneIn(
-            SequenceIn(first, self._mask),
-            Assembly(self._mask, self._memory, self._counters.receive_dropped, self._max_message),
-        )
-        self._lanes[index] = lane
-        return lane
-
-    def gaps(self) -> dict[tuple[Priority, bool], SequenceIn]:
-        """The sequence of every lane that was used, by (priority, reliable)."""
-        return {
-            (PRIORITIES[index >> 1], bool(index & 1)): lane.sequence
-            for index, lane in self._lanes.items()
-        }
-
-    def tick(self) -> None:
-        """A keep-alive interval has passed."""
-        for lane in self._lanes.values():
-            lane.assembly.tick()
-
-    def release(self) -> None:
-        """Let go of unfinished messages."""
-        for lane in self._lanes.values():
-            lane.assembly.abandon("cut off by the session's end")
-
-
-def read_sn(data: bytes, pos: int, end: int) -> tuple[int, int]:
-    """A sequence number of up to 28 bits without a cursor: this is done for every FRAME."""
-    four = data[pos : pos + 4]
-    if len(four) < 4 or pos + 4 > end or four[3] > 0x7F:
-        r = Reader(data, pos, end)
-        return r.zint("sn", U32), r.pos
-    a, b, c, d = four
-    if a < 0x80:
-        return a, pos + 1
-    if b < 0x80:
-        return a & 0x7F | b << 7, pos + 2
-    if c < 0x80:
-        return a & 0x7F | (b & 0x7F) << 7 | c << 14, pos + 3
-    return a & 0x7F | (b & 0x7F) << 7 | (c & 0x7F) << 14 | d << 21, pos + 4
-
-
-def skip_messages(data: bytes, pos: int, end: int) -> int:
-    """Where the network messages end that nobody wants."""
-    from zenlake.wire.network import NETWORK
-
-    r = Reader(data, pos, end)
-    while r.pos < end and data[r.pos] & ID_MASK >= FIRST_ID:
-        NETWORK.read(r)
-    return r.pos
 
 
 class Unicast:
@@ -224,7 +81,8 @@ class Unicast:
         self.last_received = now
         self.last_sent = now
         self._handshake = handshake
-        self._handler = handler
+        self._opened = handler.opened
+        self._deliver: Deliver = handler.frame
         self._framing = framing
         self._max_message = max_message
         self._memory = Memory(MAX_SESSION_BYTES, process)
@@ -328,10 +186,10 @@ class Unicast:
                 header = data[pos]
                 kind = header & ID_MASK
                 if kind == frame.ID and not self._low_latency:
-                    pos = lanes.frame(self._handler, data, pos, end, header)
+                    pos = lanes.frame(self._deliver, data, pos, end, header)
                 elif kind >= FIRST_ID and self._low_latency:
                     self.counters.received_frames += 1
-                    pos = self._handler.frame(Priority.DATA, True, data, pos, end)
+                    pos = self._deliver(Priority.DATA, True, data, pos, end)
                 else:
                     pos = self._transport_message(data, pos, end, lanes)
         except DecodeError as error:
@@ -345,7 +203,7 @@ class Unicast:
             raise DecodeError(Reason.UNKNOWN_ID, "header", pos)
         if type(message) is fragment.Fragment:
             if self._farewell is None:
-                lanes.fragment(self._handler, message, pos)
+                lanes.fragment(self._deliver, message, pos)
         elif type(message) is Close:
             self._over()
             raise SessionClosed(
@@ -405,7 +263,7 @@ class Unicast:
             max_message=self._max_message,
         )
         self._keep_alive_at = now + agreed.lease / KEEP_ALIVES
-        self._handler.opened()
+        self._opened()
 
     # ---- out
 
@@ -439,7 +297,7 @@ class Unicast:
             return
         if self.outbox is not None:
             self._farewell = reason
-            self._handler = Deaf()
+            self._deliver = unheard
             self._release()
         else:
             self._say_close(reason)

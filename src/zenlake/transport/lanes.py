@@ -1,0 +1,157 @@
+"""Lanes as they come in: FRAMEs and FRAGMENTs of one sender, each lane in its own order.
+
+Knows sequence numbers and pieces. Does not know what a network message is, but where it ends when
+nobody wants it.
+"""
+
+from collections.abc import Callable
+
+from zenlake.errors import DecodeError, Reason, SessionClosed
+from zenlake.transport.counters import Counters
+from zenlake.transport.fragments import MAX_MESSAGE_BYTES, Assembly, Memory
+from zenlake.transport.sequence import SequenceIn
+from zenlake.wire import fragment, frame
+from zenlake.wire.cursor import U32, Reader
+from zenlake.wire.dispatch import ID_MASK
+from zenlake.wire.enums import PRIORITIES, CloseReason, Priority
+from zenlake.wire.extensions import FLAG_EXTENSIONS
+from zenlake.wire.network import FIRST_ID, NETWORK
+
+Deliver = Callable[[Priority, bool, bytes, int, int], int]
+"(priority, reliable, data, pos, end) -> the position after the last network message."
+
+
+class LaneIn:
+    """What one lane has received: its sequence, and a message in pieces."""
+
+    __slots__ = ("assembly", "sequence")
+
+    def __init__(self, sequence: SequenceIn, assembly: Assembly) -> None:
+        self.sequence = sequence
+        self.assembly = assembly
+
+
+class LanesIn:
+    """The lanes of one sender, made when first used. Frames and fragments go through them."""
+
+    __slots__ = ("_counters", "_first_sns", "_lanes", "_mask", "_max_message", "_memory", "_patch")
+
+    def __init__(
+        self,
+        *,
+        first_sns: list[tuple[int, int]],
+        mask: int,
+        patch: int,
+        counters: Counters,
+        memory: Memory,
+        max_message: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._first_sns = first_sns
+        "(best effort, reliable) by priority; one pair: there are no lanes."
+        self._mask = mask
+        self._patch = patch
+        self._counters = counters
+        self._memory = memory
+        self._max_message = max_message
+        self._lanes: dict[int, LaneIn] = {}
+
+    def frame(self, deliver: Deliver, data: bytes, pos: int, end: int, header: int) -> int:
+        """A FRAME that starts at `pos`; gives where it ends."""
+        reliable = header & frame.FLAG_RELIABLE != 0
+        if header & FLAG_EXTENSIONS:
+            r = Reader(data, pos + 1, end)
+            found = frame.read_frame(r, header)
+            sn, priority, body = found.sn, found.priority, r.pos
+        else:
+            sn, body = read_sn(data, pos + 1, end)
+            priority = Priority.DATA
+        lane = self._lane(priority, reliable, sn, pos)
+        self._counters.received_frames += 1
+        if lane.sequence.admit(sn):
+            return deliver(priority, reliable, data, body, end)
+        return skip_messages(data, body, end)
+
+    def fragment(self, deliver: Deliver, piece: fragment.Fragment, pos: int) -> None:
+        lane = self._lane(piece.priority, piece.reliable, piece.sn, pos)
+        if not lane.sequence.admit(piece.sn):
+            return
+        whole = lane.assembly.add(piece, self._patch)
+        if not piece.more or piece.drop:
+            lane.sequence.fragmented()
+        if whole is None:
+            return
+        try:
+            done = deliver(piece.priority, piece.reliable, whole, 0, len(whole))
+        except DecodeError:
+            done = -1
+        if done != len(whole):
+            self._counters.drop_received("fragmented message does not decode")
+
+    def _lane(self, priority: Priority, reliable: bool, sn: int, pos: int) -> LaneIn:
+        if sn > self._mask:
+            raise DecodeError(Reason.TOO_LARGE, "sn", pos + 1)
+        index = priority << 1 | reliable
+        lane = self._lanes.get(index)
+        return lane or self._new_lane(priority, reliable, index)
+
+    def _new_lane(self, priority: Priority, reliable: bool, index: int) -> LaneIn:
+        if len(self._first_sns) > 1:
+            first = self._first_sns[priority][reliable]
+        elif priority is Priority.DATA:
+            first = self._first_sns[0][reliable]
+        else:
+            raise SessionClosed(
+                f"lane {priority.name} was named, and no lanes were agreed", CloseReason.INVALID
+            )
+        lane = LaneIn(
+            SequenceIn(first, self._mask),
+            Assembly(self._mask, self._memory, self._counters.receive_dropped, self._max_message),
+        )
+        self._lanes[index] = lane
+        return lane
+
+    def gaps(self) -> dict[tuple[Priority, bool], SequenceIn]:
+        """The sequence of every lane that was used, by (priority, reliable)."""
+        return {
+            (PRIORITIES[index >> 1], bool(index & 1)): lane.sequence
+            for index, lane in self._lanes.items()
+        }
+
+    def tick(self) -> None:
+        """A keep-alive interval has passed."""
+        for lane in self._lanes.values():
+            lane.assembly.tick()
+
+    def release(self) -> None:
+        """Let go of unfinished messages."""
+        for lane in self._lanes.values():
+            lane.assembly.abandon("cut off by the session's end")
+
+
+def read_sn(data: bytes, pos: int, end: int) -> tuple[int, int]:
+    """A sequence number of up to 28 bits without a cursor: this is done for every FRAME."""
+    four = data[pos : pos + 4]
+    if len(four) < 4 or pos + 4 > end or four[3] > 0x7F:
+        r = Reader(data, pos, end)
+        return r.zint("sn", U32), r.pos
+    a, b, c, d = four
+    if a < 0x80:
+        return a, pos + 1
+    if b < 0x80:
+        return a & 0x7F | b << 7, pos + 2
+    if c < 0x80:
+        return a & 0x7F | (b & 0x7F) << 7 | c << 14, pos + 3
+    return a & 0x7F | (b & 0x7F) << 7 | (c & 0x7F) << 14 | d << 21, pos + 4
+
+
+def skip_messages(data: bytes, pos: int, end: int) -> int:
+    """Where the network messages end that nobody wants."""
+    r = Reader(data, pos, end)
+    while r.pos < end and data[r.pos] & ID_MASK >= FIRST_ID:
+        NETWORK.read(r)
+    return r.pos
+
+
+def unheard(priority: Priority, reliable: bool, data: bytes, pos: int, end: int) -> int:
+    """Deliver to nobody."""
+    return skip_messages(data, pos, end)
