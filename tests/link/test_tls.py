@@ -4,22 +4,20 @@ The names of the tests of refusals follow the row A9 and A10 of the reliability 
 """
 
 import hashlib
-import json
 import random
 import select
 import socket
 import ssl
 import struct
-import subprocess
-import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -32,38 +30,44 @@ from certificates import (
     in_base64,
     self_signed_server,
 )
+from link.driving import (
+    DEADLINE,
+    INIT_SYN,
+    TICK,
+    EclipseNode,
+    LinkStage,
+    close_for_good,
+    close_while_read,
+    free_port,
+    receive,
+    reset,
+    run_at_once,
+    shake_hands,
+    until,
+)
 from zenlake.errors import LinkError, ZError
 from zenlake.link import tls
 from zenlake.link.base import READ_BYTES, Link, Listener, Progress
+from zenlake.link.layered import MAX_UNSENT_BYTES
 from zenlake.link.options import LinkOptions, TlsOptions
-from zenlake.link.tls import MAX_UNSENT_BYTES, TlsLink
-from zenlake.wire.batch import read_batch, write_batch
-from zenlake.wire.enums import WhatAmI
+from zenlake.link.tls import TlsLink
+from zenlake.wire.batch import read_batch
 from zenlake.wire.framing import Framing, split, to_stream
 from zenlake.wire.init import Init
 from zenlake.wire.locator import EndPoint
-from zenlake.wire.zenohid import ZenohId
 
-DEADLINE = 60.0
-TICK = 0.02  # how long one look at a socket waits; nothing depends on it
 ANY_PORT = EndPoint("tls/127.0.0.1:0")
-T = TypeVar("T")
 
 
 # --- driving links
 
 
-class Stage:
-    """What a test opens, closed at its end."""
-
+class Stage(LinkStage[TlsLink]):
     def __init__(self, folder: Path) -> None:
+        super().__init__(TlsLink)
         self.folder = folder
-        self._stack = ExitStack()
         self.ca = Authority(folder)
         self.server = self.ca.server()
-
-    def close(self) -> None:
-        self._stack.close()
 
     def options(self, server: Identity | None = None, **changes: Any) -> LinkOptions:
         """A server's, and a client's that trusts this stage's authority."""
@@ -76,21 +80,11 @@ class Stage:
         return LinkOptions(tls=replace(basic, **changes))
 
     def listen(self, options: LinkOptions | None = None, endpoint: EndPoint = ANY_PORT) -> Listener:
-        listener = tls.listen(endpoint, options or self.options())
-        self._stack.callback(listener.close)
-        return listener
+        return self.keep(tls.listen(endpoint, options or self.options()))
 
     def dial(self, endpoint: str, options: LinkOptions | None = None) -> TlsLink:
         to = EndPoint(endpoint)
-        link = tls.dial(to, tls.resolve(to)[0], options or self.options())
-        self._stack.callback(link.close)
-        return link
-
-    def accept(self, listener: Listener) -> TlsLink:
-        link = until(listener.accept, listener.fileno())
-        self._stack.callback(link.close)
-        assert isinstance(link, TlsLink)
-        return link
+        return self.keep(tls.dial(to, tls.resolve(to)[0], options or self.options()))
 
     def pair(
         self, listening: LinkOptions | None = None, dialling: LinkOptions | None = None
@@ -107,22 +101,10 @@ class Stage:
         assert shake_hands(dialled, accepted) == [None, None]
         return dialled, accepted
 
-    def raw(self, listener: Listener) -> socket.socket:
-        """A plain connection to a listener."""
-        host, _, port = listener.locators[0].address.rpartition(":")
-        sock = socket.create_connection((host, int(port)), timeout=DEADLINE)
-        self._stack.callback(sock.close)
-        return sock
-
     def raw_server(self) -> socket.socket:
-        server = socket.create_server(("127.0.0.1", 0))
+        server = self.keep(socket.create_server(("127.0.0.1", 0)))
         server.settimeout(DEADLINE)
-        self._stack.callback(server.close)
         return server
-
-    def keep(self, sock: socket.socket) -> socket.socket:
-        self._stack.callback(sock.close)
-        return sock
 
 
 @pytest.fixture
@@ -130,38 +112,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     opened = Stage(tmp_path)
     yield opened
     opened.close()
-
-
-def until(attempt: Callable[[], T | None], descriptor: int) -> T:
-    """What `attempt` gives, as soon as it is not None."""
-    end = time.monotonic() + DEADLINE
-    while (result := attempt()) is None:
-        assert time.monotonic() < end, "nothing came before the deadline"
-        select.select([descriptor], [], [], TICK)
-    return result
-
-
-def shake_hands(*links: Link) -> list[LinkError | None]:
-    """Drive the handshakes until each is done or failed; what each failed with."""
-    end = time.monotonic() + DEADLINE
-    failed: dict[Link, LinkError | None] = {}
-    while len(failed) < len(links):
-        assert time.monotonic() < end, f"a handshake goes on and on: {failed}"
-        for link in links:
-            if link not in failed:
-                try:
-                    if link.handshake() is Progress.DONE:
-                        failed[link] = None
-                except LinkError as error:
-                    failed[link] = error
-                    link.close()
-        waiting = [link for link in links if link not in failed]
-        select.select(waiting, [], [], TICK)
-    return [failed[link] for link in links]
-
-
-def receive(link: Link) -> bytes:
-    return until(link.receive, link.fileno())
 
 
 def receive_exactly(link: Link, size: int) -> bytes:
@@ -418,16 +368,14 @@ def test_old_versions_of_tls_are_refused(stage: Stage, oldest: str) -> None:
     assert still_serves(stage, listener)
 
 
-INIT_SYN = to_stream(
-    [write_batch([Init(ZenohId.parse("a1a2a3a4"), WhatAmI.CLIENT)])], Framing.STREAM
-)
+INIT_ON_STREAM = to_stream([INIT_SYN], Framing.STREAM)
 
 
 @pytest.mark.parametrize(
     ("data", "why"),
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "it sent an HTTP request, not TLS"),
-        (INIT_SYN * 4, "it does not speak TLS"),
+        (INIT_ON_STREAM * 4, "it does not speak TLS"),
         (bytes(64), "it does not speak TLS"),
         (b"\xff" * 64, "it does not speak TLS"),
         (random.Random(1).randbytes(4096), "it does not speak TLS"),
@@ -438,17 +386,12 @@ INIT_SYN = to_stream(
 )
 def test_plaintext_to_a_tls_port(stage: Stage, data: bytes, why: str) -> None:
     listener = stage.listen()
-    raw = stage.raw(listener)
-    raw.sendall(data)
-    raw.shutdown(socket.SHUT_WR)
-    accepted = stage.accept(listener)
-    (error,) = shake_hands(accepted)
-    assert str(error).startswith(f"{accepted.remote}: ")
-    assert why in str(error)
+    _, error = stage.refused(listener, data)
+    assert why in error
     assert still_serves(stage, listener)
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", INIT_SYN * 4, b""])
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", INIT_ON_STREAM * 4, b""])
 def test_tls_to_a_plaintext_port(stage: Stage, answer: bytes) -> None:
     server = stage.raw_server()
     dialled = stage.dial(f"tls/127.0.0.1:{server.getsockname()[1]}")
@@ -492,8 +435,7 @@ def test_peers_that_reset_in_the_middle_do_not_hurt_the_listener(stage: Stage) -
     for _ in range(30):
         raw = stage.raw(listener)
         raw.sendall(greeting)
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        raw.close()
+        reset(raw)
         accepted = listener.accept()
         if accepted is not None:
             (error,) = shake_hands(accepted)
@@ -767,13 +709,6 @@ def test_large_transfers_both_ways_at_once(stage: Stage) -> None:
     size = 24 * 1024 * 1024
     sent = {link: random.Random(i).randbytes(size) for i, link in enumerate((dialled, accepted))}
     got: dict[Link, bytes] = {}
-    wrong: list[BaseException] = []
-
-    def run(work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
-            wrong.append(error)
 
     def read(link: Link) -> None:
         digest, left = hashlib.sha256(), size
@@ -784,17 +719,10 @@ def test_large_transfers_both_ways_at_once(stage: Stage) -> None:
             left -= len(data)
         got[link] = digest.digest()
 
-    threads = [
-        threading.Thread(target=run, args=(work,))
-        for link in (dialled, accepted)
-        for work in (lambda link=link: send_all(link, sent[link]), lambda link=link: read(link))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE * 2)
-    assert not wrong
-    assert not [thread for thread in threads if thread.is_alive()]
+    run_at_once(
+        *(partial(send_all, link, sent[link]) for link in (dialled, accepted)),
+        *(partial(read, link) for link in (dialled, accepted)),
+    )
     assert got[dialled] == hashlib.sha256(sent[accepted]).digest()
     assert got[accepted] == hashlib.sha256(sent[dialled]).digest()
 
@@ -891,83 +819,32 @@ def test_altered_bytes_are_an_error_after_what_came_before(stage: Stage) -> None
 
 def test_closed_is_closed(stage: Stage) -> None:
     dialled, _ = stage.pair()
-    dialled.close()
-    dialled.close()
-    assert dialled.fileno() == -1
-    with pytest.raises(LinkError):
-        dialled.send(b"x")
-    with pytest.raises(LinkError):
-        dialled.receive()
+    close_for_good(dialled)
 
 
 def test_close_from_another_thread(stage: Stage) -> None:
     dialled, accepted = stage.pair()
-    ended = threading.Event()
-
-    def read() -> None:
-        try:
-            while dialled.receive() != b"":
-                pass
-        except LinkError:
-            ended.set()
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    dialled.close()
-    reader.join(DEADLINE)
-    assert ended.is_set()
+    close_while_read(dialled)
     assert receive(accepted) == b""
 
 
 # --- with eclipse-zenoh
 
-NODE = """
-import json, sys, zenoh
-config = zenoh.Config()
-for key, value in json.loads(sys.argv[1]).items():
-    config.insert_json5(key, json.dumps(value))
-try:
-    with zenoh.open(config):
-        print("open", flush=True)
-        sys.stdin.read()
-except zenoh.ZError as error:
-    print(error, flush=True)
-"""
 
-
-class Node:
-    """An eclipse-zenoh node in a process of its own."""
-
-    def __init__(self, stage: Stage, **settings: Any) -> None:
-        keys = {
-            "listen/endpoints": [],
-            "scouting/multicast/enabled": False,
-            "transport/shared_memory/enabled": False,
-            "connect/timeout_ms": 20_000,
-            "connect/exit_on_failure": True,
-            **{name.replace("__", "/"): value for name, value in settings.items()},
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", NODE, json.dumps(keys)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        stage._stack.callback(self.close)
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def said(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+def listening_router(stage: Stage, both: bool) -> str:
+    """Where a router of eclipse-zenoh listens; with `both`, for clients with a certificate."""
+    endpoint = f"tls/127.0.0.1:{free_port()}"
+    router = EclipseNode(
+        stage,
+        mode="router",
+        listen__endpoints=[endpoint],
+        transport__link__tls__listen_certificate=stage.server.certificate,
+        transport__link__tls__listen_private_key=stage.server.key,
+        transport__link__tls__root_ca_certificate=stage.ca.certificate,
+        transport__link__tls__enable_mtls=both,
+    )
+    assert router.said() == "open"
+    return endpoint
 
 
 def batches(link: Link) -> Iterator[bytes]:
@@ -983,23 +860,12 @@ def batches(link: Link) -> Iterator[bytes]:
 @pytest.mark.parametrize("both", [False, True], ids=["one-sided", "mutual"])
 def test_our_init_is_answered_by_a_router(stage: Stage, both: bool) -> None:
     client = stage.ca.client("zenlake client")
-    port = free_port()
-    router = Node(
-        stage,
-        mode="router",
-        listen__endpoints=[f"tls/127.0.0.1:{port}"],
-        transport__link__tls__listen_certificate=stage.server.certificate,
-        transport__link__tls__listen_private_key=stage.server.key,
-        transport__link__tls__root_ca_certificate=stage.ca.certificate,
-        transport__link__tls__enable_mtls=both,
-    )
-    assert router.said() == "open"
     dialled = stage.dial(
-        f"tls/127.0.0.1:{port}", mutual(stage, client) if both else stage.options()
+        listening_router(stage, both), mutual(stage, client) if both else stage.options()
     )
     assert shake_hands(dialled) == [None]
     assert dialled.certificate_name == "zenlake test server"
-    send_all(dialled, INIT_SYN)
+    send_all(dialled, INIT_ON_STREAM)
     (ack,) = read_batch(next(batches(dialled)))
     assert isinstance(ack, Init)
     assert ack.cookie
@@ -1007,18 +873,7 @@ def test_our_init_is_answered_by_a_router(stage: Stage, both: bool) -> None:
 
 @pytest.mark.interop
 def test_a_router_keeps_out_a_client_without_certificate(stage: Stage) -> None:
-    port = free_port()
-    router = Node(
-        stage,
-        mode="router",
-        listen__endpoints=[f"tls/127.0.0.1:{port}"],
-        transport__link__tls__listen_certificate=stage.server.certificate,
-        transport__link__tls__listen_private_key=stage.server.key,
-        transport__link__tls__root_ca_certificate=stage.ca.certificate,
-        transport__link__tls__enable_mtls=True,
-    )
-    assert router.said() == "open"
-    dialled = stage.dial(f"tls/127.0.0.1:{port}")
+    dialled = stage.dial(listening_router(stage, True))
     assert shake_hands(dialled) == [None]
     with pytest.raises(LinkError, match="it refused this side: certificate required"):
         receive(dialled)
@@ -1029,7 +884,7 @@ def test_a_router_keeps_out_a_client_without_certificate(stage: Stage) -> None:
 def test_a_client_of_eclipse_zenoh_dials_our_listener(stage: Stage, both: bool) -> None:
     client = stage.ca.client("rust client")
     listener = stage.listen(mutual(stage) if both else None)
-    Node(
+    EclipseNode(
         stage,
         mode="client",
         connect__endpoints=[str(listener.locators[0])],

@@ -4,35 +4,41 @@ The misbehaving peer is written frame by frame here, so that it can send what a 
 """
 
 import hashlib
-import json
 import random
 import select
 import socket
 import struct
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
+from link.driving import (
+    DEADLINE,
+    INIT_SYN,
+    TICK,
+    EclipseNode,
+    LinkStage,
+    close_for_good,
+    close_while_read,
+    free_port,
+    receive,
+    reset,
+    run_at_once,
+    shake_hands,
+)
 from zenlake.errors import LinkError
 from zenlake.link import ws
 from zenlake.link.base import READ_BYTES, Link, Listener, Progress
+from zenlake.link.layered import MAX_UNSENT_BYTES, UNSENT_BYTES
 from zenlake.link.options import LinkOptions
-from zenlake.link.ws import MAX_UNSENT_BYTES, UNSENT_BYTES, WsLink
-from zenlake.wire.batch import read_batch, write_batch
-from zenlake.wire.enums import WhatAmI
+from zenlake.link.ws import WsLink
+from zenlake.wire.batch import read_batch
 from zenlake.wire.framing import Framing
 from zenlake.wire.init import Init
 from zenlake.wire.locator import EndPoint
-from zenlake.wire.zenohid import ZenohId
 
-DEADLINE = 60.0
-TICK = 0.02  # how long one look at a socket waits; nothing depends on it
 ANY_PORT = EndPoint("ws/127.0.0.1:0")
 KEY, ACCEPT = "dGhlIHNhbXBsZSBub25jZQ==", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="  # RFC 6455, 1.3
 UPGRADE = (
@@ -41,40 +47,21 @@ UPGRADE = (
 )
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 FIN = 0x80
-T = TypeVar("T")
 
 
 # --- driving links
 
 
-class Stage:
-    """What a test opens, closed at its end."""
-
+class Stage(LinkStage[WsLink]):
     def __init__(self) -> None:
-        self._stack = ExitStack()
-
-    def close(self) -> None:
-        self._stack.close()
-
-    def keep(self, opened: Any) -> None:
-        self._stack.callback(opened.close)
+        super().__init__(WsLink)
 
     def listen(self, endpoint: EndPoint = ANY_PORT) -> Listener:
-        listener = ws.listen(endpoint, LinkOptions())
-        self.keep(listener)
-        return listener
+        return self.keep(ws.listen(endpoint, LinkOptions()))
 
     def dial(self, endpoint: str) -> WsLink:
         to = EndPoint(endpoint)
-        link = ws.dial(to, ws.resolve(to)[0], LinkOptions())
-        self.keep(link)
-        return link
-
-    def accept(self, listener: Listener) -> WsLink:
-        link = until(listener.accept, listener.fileno())
-        self.keep(link)
-        assert isinstance(link, WsLink)
-        return link
+        return self.keep(ws.dial(to, ws.resolve(to)[0], LinkOptions()))
 
     def join(self, listener: Listener) -> tuple[WsLink, WsLink]:
         dialled, accepted = self.dial(listener.locators[0]), self.accept(listener)
@@ -84,13 +71,6 @@ class Stage:
     def pair(self) -> tuple[WsLink, WsLink]:
         """A dialled and an accepted link, their handshakes done."""
         return self.join(self.listen())
-
-    def raw(self, listener: Listener) -> socket.socket:
-        """A plain connection to a listener."""
-        host, _, port = listener.locators[0].address.rpartition(":")
-        sock = socket.create_connection((host, int(port)), timeout=DEADLINE)
-        self.keep(sock)
-        return sock
 
     def raw_client(self) -> tuple[socket.socket, WsLink]:
         """A plain connection that has been upgraded, and the link that sees it."""
@@ -118,37 +98,6 @@ def stage() -> Iterator[Stage]:
     opened = Stage()
     yield opened
     opened.close()
-
-
-def until(attempt: Callable[[], T | None], descriptor: int) -> T:
-    """What `attempt` gives, as soon as it is not None."""
-    end = time.monotonic() + DEADLINE
-    while (result := attempt()) is None:
-        assert time.monotonic() < end, "nothing came before the deadline"
-        select.select([descriptor], [], [], TICK)
-    return result
-
-
-def shake_hands(*links: Link) -> list[LinkError | None]:
-    """Drive the handshakes until each is done or failed; what each failed with."""
-    end = time.monotonic() + DEADLINE
-    failed: dict[Link, LinkError | None] = {}
-    while len(failed) < len(links):
-        assert time.monotonic() < end, f"a handshake goes on and on: {failed}"
-        for link in links:
-            if link not in failed:
-                try:
-                    if link.handshake() is Progress.DONE:
-                        failed[link] = None
-                except LinkError as error:
-                    failed[link] = error
-                    link.close()
-        select.select([link for link in links if link not in failed], [], [], TICK)
-    return [failed[link] for link in links]
-
-
-def receive(link: Link) -> bytes:
-    return until(link.receive, link.fileno())
 
 
 def send(link: Link, batch: bytes | bytearray | memoryview) -> None:
@@ -418,39 +367,19 @@ def test_our_close_is_a_close_for_the_other_side(stage: Stage) -> None:
 
 def test_a_reset_is_an_error(stage: Stage) -> None:
     raw, accepted = stage.raw_client()
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    raw.close()
+    reset(raw)
     with pytest.raises(LinkError, match=f"^{accepted.remote}.*reset"):
         receive(accepted)
 
 
 def test_closed_is_closed(stage: Stage) -> None:
     dialled, _ = stage.pair()
-    dialled.close()
-    dialled.close()
-    assert dialled.fileno() == -1
-    with pytest.raises(LinkError):
-        dialled.send(b"x")
-    with pytest.raises(LinkError):
-        dialled.receive()
+    close_for_good(dialled)
 
 
 def test_close_from_another_thread(stage: Stage) -> None:
     dialled, accepted = stage.pair()
-    ended = threading.Event()
-
-    def read() -> None:
-        try:
-            while dialled.receive() != b"":
-                pass
-        except LinkError:
-            ended.set()
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    dialled.close()
-    reader.join(DEADLINE)
-    assert ended.is_set()
+    close_while_read(dialled)
     assert receive(accepted) == b""
 
 
@@ -515,15 +444,10 @@ def test_what_is_no_upgrade_does_not_hurt_the_listener(
     stage: Stage, data: bytes, why: str, status: str
 ) -> None:
     listener = stage.listen()
-    raw = stage.raw(listener)
-    raw.sendall(data)
-    raw.shutdown(socket.SHUT_WR)
-    accepted = stage.accept(listener)
-    (error,) = shake_hands(accepted)
-    assert str(error).startswith(f"{accepted.remote}: ")
-    assert why in str(error)
-    assert str(error).isprintable()
-    assert len(str(error)) < 400
+    raw, error = stage.refused(listener, data)
+    assert why in error
+    assert error.isprintable()
+    assert len(error) < 400
     if status:
         assert head(raw).startswith(f"HTTP/1.1 {status} ")
     assert still_serves(stage, listener)
@@ -534,8 +458,7 @@ def test_a_reset_during_the_upgrade_does_not_hurt_the_listener(stage: Stage) -> 
     raw = stage.raw(listener)
     raw.sendall(UPGRADE.encode())
     accepted = stage.accept(listener)
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    raw.close()
+    reset(raw)
     (error,) = shake_hands(accepted)
     assert str(error).startswith(accepted.remote)
     assert still_serves(stage, listener)
@@ -591,13 +514,6 @@ def test_large_transfers_both_ways_at_once(stage: Stage) -> None:
         for link in (dialled, accepted)
     }
     got: dict[Link, list[bytes]] = {}
-    wrong: list[BaseException] = []
-
-    def run(work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
-            wrong.append(error)
 
     def write(link: Link) -> None:
         for batch in batches[link]:
@@ -607,17 +523,7 @@ def test_large_transfers_both_ways_at_once(stage: Stage) -> None:
     def read(link: Link) -> None:
         got[link] = [hashlib.sha256(receive(link)).digest() for _ in range(600)]
 
-    threads = [
-        threading.Thread(target=run, args=(work,))
-        for link in (dialled, accepted)
-        for work in (lambda link=link: write(link), lambda link=link: read(link))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE * 2)
-    assert not wrong
-    assert not [thread for thread in threads if thread.is_alive()]
+    run_at_once(*(partial(work, link) for link in (dialled, accepted) for work in (write, read)))
     for sender, receiver in ((dialled, accepted), (accepted, dialled)):
         assert got[receiver] == [hashlib.sha256(each).digest() for each in batches[sender]]
 
@@ -653,61 +559,12 @@ def test_a_peer_that_pings_and_does_not_read_is_dropped(stage: Stage) -> None:
 
 # --- with eclipse-zenoh
 
-NODE = """
-import json, sys, zenoh
-config = zenoh.Config()
-for key, value in json.loads(sys.argv[1]).items():
-    config.insert_json5(key, json.dumps(value))
-try:
-    with zenoh.open(config):
-        print("open", flush=True)
-        sys.stdin.read()
-except zenoh.ZError as error:
-    print(error, flush=True)
-"""
-INIT_SYN = write_batch([Init(ZenohId.parse("a1a2a3a4"), WhatAmI.CLIENT)])
-
-
-class Node:
-    """An eclipse-zenoh node in a process of its own."""
-
-    def __init__(self, stage: Stage, **settings: Any) -> None:
-        keys = {
-            "listen/endpoints": [],
-            "scouting/multicast/enabled": False,
-            "transport/shared_memory/enabled": False,
-            "connect/timeout_ms": 20_000,
-            "connect/exit_on_failure": True,
-            **{name.replace("__", "/"): value for name, value in settings.items()},
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", NODE, json.dumps(keys)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        stage.keep(self)
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def said(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
-
 
 @pytest.mark.interop
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_our_init_is_answered_by_a_router(stage: Stage, host: str) -> None:
     endpoint = f"ws/{host}:{free_port()}"
-    router = Node(stage, mode="router", listen__endpoints=[endpoint])
+    router = EclipseNode(stage, mode="router", listen__endpoints=[endpoint])
     assert router.said() == "open"
     dialled = stage.dial(endpoint)
     assert shake_hands(dialled) == [None]
@@ -721,7 +578,7 @@ def test_our_init_is_answered_by_a_router(stage: Stage, host: str) -> None:
 @pytest.mark.interop
 def test_a_client_of_eclipse_zenoh_dials_our_listener(stage: Stage) -> None:
     listener = stage.listen()
-    Node(stage, mode="client", connect__endpoints=[str(listener.locators[0])])
+    EclipseNode(stage, mode="client", connect__endpoints=[str(listener.locators[0])])
     accepted = stage.accept(listener)
     assert shake_hands(accepted) == [None]
     (syn,) = read_batch(receive(accepted))
