@@ -87,6 +87,8 @@ class Reactor:
         self._asleep = False
         self._eager = 0
         "How many more looks to take before going to sleep."
+        self._last = -1
+        "Whose event came last."
         self._stopping = False
         self._released = False
         self._thread: threading.Thread | None = None
@@ -208,8 +210,8 @@ class Reactor:
     def _wait(self) -> list[tuple[int, int]]:
         """Until something is ready or due.
 
-        To sleep and be woken costs more than most answers take. So if something came soon after
-        the last look, the next is looked for a little while before going to sleep.
+        To sleep and be woken costs more than most answers take. So if one source has something
+        again, and soon, the next is looked for a little while before going to sleep.
         """
         if self._eager:
             events = self._look()
@@ -219,8 +221,10 @@ class Reactor:
         self._asleep = True
         events = self._epoll.poll(self._patience(), EVENTS_AT_ONCE)
         self._asleep = False
-        if events and self.now() - began < EAGER_WITHIN:
-            self._eager = MAX_VAIN_LOOKS
+        if events:
+            source, self._last = self._last, events[0][0]
+            if source == self._last and self.now() - began < EAGER_WITHIN:
+                self._eager = MAX_VAIN_LOOKS
         return events
 
     def _look(self) -> list[tuple[int, int]]:
