@@ -257,9 +257,7 @@ class Session:
             outbox.counters.drop_sent(f"congestion: no room within {patience * 1000:g} ms")
             return False
         self._stuck()
-        raise SessionClosed(
-            f"{self.link.remote} takes nothing for {BLOCK_SECONDS:g} s", CloseReason.UNRESPONSIVE
-        )
+        raise self._unresponsive()
 
     def _cannot_wait(
         self,
@@ -287,9 +285,12 @@ class Session:
 
     def _stuck(self) -> None:
         """Close outside of every lock, on the I/O thread."""
-        why = f"takes nothing for {BLOCK_SECONDS:g} s"
-        end = SessionClosed(f"{self.link.remote} {why}", CloseReason.UNRESPONSIVE)
+        end = self._unresponsive()
         self._reactor.call_soon(lambda: self._end(end))
+
+    def _unresponsive(self) -> SessionClosed:
+        why = "takes nothing, or too little: too much waits that must not be dropped, or too long"
+        return SessionClosed(f"{self.link.remote} {why}", CloseReason.UNRESPONSIVE)
 
     # ---- writing
 
