@@ -43,6 +43,7 @@ from zenlake.wire.zenohid import ZenohId
 
 DEADLINE = 30.0
 POLL_SECONDS = 0.01
+BEST_EFFORTS, BEST_EFFORT_SECONDS = 20, 3.0
 LISTENS = 3  # another process may take the port that was free just now
 
 CLIENT, PEER, ROUTER = WhatAmI.CLIENT, WhatAmI.PEER, WhatAmI.ROUTER
@@ -273,6 +274,25 @@ def they_send(
     for index, (size, (_, push)) in enumerate(zip(sizes, got, strict=True), first):
         assert isinstance(push.body, Put)
         assert push.body.payload == payload(index, size, noise), f"message {index}, {size} bytes"
+
+
+def they_send_best_effort(ours: Ours, them: ReferencePeer, size: int, **qos: Any) -> None:
+    """They put a message that they may drop, in whole or in part, when the machine is busy: again
+    and again until one has come. What comes is whole."""
+    qos = {**RELIABLY, **qos, "reliability": "BEST_EFFORT"}
+    eventually(lambda: them.matching(TO_US, **qos), bool)
+    for index in range(BEST_EFFORTS):
+        them.put(TO_US, [size], first=index, **qos)
+        end = time.monotonic() + BEST_EFFORT_SECONDS
+        while not ours.pushes and time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
+        heard, ours.pushes[:] = ours.pushes[:], []
+        for _, push in heard:
+            assert isinstance(push.body, Put)
+            assert push.body.payload in [payload(i, size) for i in range(index + 1)]
+        if heard:
+            return
+    raise AssertionError(f"none of {BEST_EFFORTS} messages of {size} bytes came")
 
 
 def we_send(
