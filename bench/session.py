@@ -323,9 +323,17 @@ def their_flow() -> Iterator[Callable[[int, int], float]]:
             assert over.wait(PATIENCE)
             return time.perf_counter() - before
 
-        time.sleep(1.0)  # declarations of both sides arrive
+        until_heard(publisher)
         yield flow
         subscriber.undeclare()
+
+
+def until_heard(publisher: Any) -> None:
+    """The other side's subscriber is known here."""
+    end = time.monotonic() + PATIENCE
+    while not publisher.matching_status.matching:
+        assert time.monotonic() < end, "eclipse-zenoh does not subscribe"
+        time.sleep(0.01)
 
 
 # ---- opening

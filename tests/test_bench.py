@@ -30,7 +30,8 @@ def test_the_figures_can_be_measured(part: str) -> None:
     assert len(found) > 1
     for figure in found:
         assert math.isfinite(figure.value)
-        assert figure.value >= 0
+        # In so short a time few sessions may take no memory or time that can be seen.
+        assert figure.value > 0 or (figure.value == 0 and "idle" in figure.name)
         assert figure.line().startswith(figure.name)
 
 

@@ -33,7 +33,9 @@ def _module(endpoint: EndPoint) -> _Module:
     name = PROTOCOLS.get(endpoint.protocol)
     if name is None:
         known = ", ".join(PROTOCOLS)
-        raise LinkError(f"{endpoint}: {endpoint.protocol!r} is not a protocol here: use {known}")
+        raise LinkError(
+            f"{endpoint.locator}: {endpoint.protocol!r} is not a protocol here: use {known}"
+        )
     return cast(_Module, import_module(name))
 
 

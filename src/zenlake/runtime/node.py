@@ -183,7 +183,8 @@ class Node:
 
     def _must_be_up(self, endpoint: str) -> None:
         if self._closing:
-            raise LinkError(f"{endpoint}: this node is closed; make another one")
+            at = EndPoint(endpoint).locator  # what stands after '#' may be a key
+            raise LinkError(f"{at}: this node is closed; make another one")
 
     def keep_listening(self, endpoint: str) -> None:
         """Listen at `endpoint` as soon as that is possible, trying again and again."""
@@ -226,10 +227,12 @@ class Node:
             result.append(found)
             done.set()
 
-        self.reactor.call_soon(self._resolve(EndPoint(endpoint), on_done, expect))
+        at = EndPoint(endpoint)
+        self.reactor.call_soon(self._resolve(at, on_done, expect))
         wait = self.config.limits.seconds * 3
         if not done.wait(wait):
-            raise SessionRefused(f"{endpoint}: no session within {wait:g} s", CloseReason.GENERIC)
+            why = f"{at.locator}: no session within {wait:g} s"
+            raise SessionRefused(why, CloseReason.GENERIC)
         found = result[0]
         if isinstance(found, Session):
             return found
@@ -380,7 +383,7 @@ class Node:
     ) -> None:
         """Try the addresses one after another, until one answers at all."""
         if self._closing:
-            done(LinkError(f"{at}: this node is closing"))
+            done(LinkError(f"{at.locator}: this node is closing"))
             return
         address, others = addresses[0], addresses[1:]
         try:

@@ -80,7 +80,7 @@ class Unicast:
         'which is then still here: receive(b"") goes on with it.'
         self.last_received = now
         self.last_sent = now
-        self._handshake = handshake
+        self.handshake = handshake
         self._opened = handler.opened
         self._deliver: Deliver = handler.frame
         self._framing = framing
@@ -101,11 +101,7 @@ class Unicast:
 
     @property
     def agreement(self) -> Agreement | None:
-        return self._handshake.agreement
-
-    @property
-    def handshake(self) -> Opener | Acceptor:
-        return self._handshake
+        return self.handshake.agreement
 
     # ---- in
 
@@ -226,13 +222,13 @@ class Unicast:
             error.offset -= pos
             raise
         try:
-            answer = self._handshake.receive(message)
+            answer = self.handshake.receive(message)
         except SessionRefused as refusal:
             self._refused(refusal)
         if answer is not None:
             self._answer(answer)
-        if self._handshake.agreement is not None:
-            self._open(self._handshake.agreement, now)
+        if self.handshake.agreement is not None:
+            self._open(self.handshake.agreement, now)
 
     def _open(self, agreed: Agreement, now: float) -> None:
         lanes = len(PRIORITIES) if agreed.qos else 1
