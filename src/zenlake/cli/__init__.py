@@ -10,9 +10,18 @@ from typing import Annotated
 import typer
 
 from zenlake import __version__
+from zenlake.cli.bench import bench
 from zenlake.cli.decode import decode
+from zenlake.cli.delete import delete
+from zenlake.cli.get import get
+from zenlake.cli.info import info
+from zenlake.cli.liveliness import liveliness
 from zenlake.cli.ping import ping
+from zenlake.cli.pub import pub
+from zenlake.cli.put import put
+from zenlake.cli.queryable import queryable
 from zenlake.cli.scout import scout
+from zenlake.cli.sub import sub
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,8 +30,9 @@ app = typer.Typer(
     rich_markup_mode=None,  # help and errors as plain text: no boxes, more room for the words
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (decode, scout, ping):
+for command in (put, delete, get, sub, pub, queryable, info, scout, ping, bench, decode):
     app.command()(command)
+app.add_typer(liveliness, name="liveliness")
 
 
 def _print_version(wanted: bool) -> None:

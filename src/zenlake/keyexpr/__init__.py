@@ -4,7 +4,8 @@ Standard library only; knows no message, session or clock. canon.py has the gram
 relations between two expressions, tree.py many expressions at once, and here is the value type.
 """
 
-from zenlake.keyexpr.canon import MAX_KEY_BYTES, canonize, is_canonical, validate
+from zenlake.errors import InvalidKeyExpr
+from zenlake.keyexpr.canon import _SHOWN, MAX_KEY_BYTES, canonize, is_canonical, validate
 from zenlake.keyexpr.match import SetIntersectionLevel, includes, intersects, relation
 from zenlake.keyexpr.tree import KeyExprTree
 
@@ -39,16 +40,29 @@ class KeyExpr(str):
 
     __slots__ = ()
 
-    def __new__(cls, key_expr: str) -> "KeyExpr":
-        if type(key_expr) is cls:
-            return key_expr
-        validate(key_expr)
-        return super().__new__(cls, key_expr)
+    def __new__(cls, s: str) -> "KeyExpr":
+        if type(s) is cls:
+            return s
+        _require_text(s)
+        try:
+            validate(s)
+        except InvalidKeyExpr as error:
+            raise _named(error, s) from None
+        return str.__new__(cls, s)
+
+    @classmethod
+    def trusted(cls, text: str) -> "KeyExpr":
+        """`text`, which the caller knows to be valid and canonical: nothing is checked."""
+        return str.__new__(cls, text)
 
     @classmethod
     def autocanonize(cls, key_expr: str) -> "KeyExpr":
         """The key expression that `key_expr` means, in canonical form."""
-        return super().__new__(cls, canonize(key_expr))
+        _require_text(key_expr)
+        try:
+            return str.__new__(cls, canonize(key_expr))
+        except InvalidKeyExpr as error:
+            raise _named(error, key_expr) from None
 
     @property
     def is_wild(self) -> bool:
@@ -74,7 +88,8 @@ class KeyExpr(str):
         >>> KeyExpr("a/b").concat("$*/c")
         ke`a/b$*/c`
         """
-        return KeyExpr(self + other)
+        _require_text(other)
+        return KeyExpr(f"{self}{other}")
 
     def intersects(self, other: str) -> bool:
         """Is there a key that matches both?"""
@@ -87,3 +102,15 @@ class KeyExpr(str):
     def relation_to(self, other: str) -> SetIntersectionLevel:
         """The highest level that holds between this and `other`, from the side of this."""
         return relation(self, KeyExpr(other))
+
+
+def _require_text(obj: object) -> None:
+    if not isinstance(obj, str):
+        raise TypeError(f"a key expression is text, not {type(obj).__name__}")
+
+
+def _named(error: InvalidKeyExpr, text: str) -> InvalidKeyExpr:
+    """The error of canon.py in the words that users of Zenoh look for."""
+    shown = ascii(text[:_SHOWN])
+    problem = str(error).removeprefix(shown)
+    return InvalidKeyExpr(f"Invalid Key Expr `{shown[1:-1]}`{problem}")

@@ -11,7 +11,7 @@ between two wildcards of one side is swallowed by a wildcard of the other.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from enum import IntEnum
+from enum import Enum, IntEnum
 from itertools import groupby
 
 from zenlake.keyexpr.canon import DOUBLE_WILD
@@ -21,12 +21,21 @@ Covers = Callable[[str, str], bool]
 
 
 class SetIntersectionLevel(IntEnum):
-    """How one set of keys relates to another; a higher level implies the lower ones."""
+    """How one set of keys relates to another; a higher level implies the lower ones.
+
+    >>> level = SetIntersectionLevel.EQUALS
+    >>> level, level >= SetIntersectionLevel.INCLUDES
+    (SetIntersectionLevel.EQUALS, True)
+    """
 
     DISJOINT = 0
     INTERSECTS = 1
     INCLUDES = 2
     EQUALS = 3
+
+    __str__ = Enum.__str__
+    __repr__ = Enum.__str__
+    __format__ = Enum.__format__
 
 
 def relation(a: str, b: str) -> SetIntersectionLevel:

@@ -54,6 +54,8 @@ class DiscoveryConfig:
     "Answer those who scout."
     gossip: bool = True
     multihop: bool = False
+    target: WhatAmI | None = None
+    "Whom to tell of others by gossip; None: whom the own role tells."
     scouted: Autoconnect = DEFAULTS["multicast"]
     "Whom to dial of those that answered."
     told: Autoconnect = DEFAULTS["gossip"]
@@ -73,7 +75,11 @@ class Discovery:
         self._scouter = Scouter(self._wanted, self._reactor.now())
         self._responder = Responder(offer.zid, offer.whatami, lambda: node.locators)
         self._gossip = Gossip(
-            offer.zid, offer.whatami, lambda: node.locators, multihop=config.multihop
+            offer.zid,
+            offer.whatami,
+            lambda: node.locators,
+            multihop=config.multihop,
+            target=config.target,
         )
         self._numbers: dict[int, Session] = {}
         self._number_of: dict[Session, int] = {}
@@ -85,6 +91,11 @@ class Discovery:
         self._link: multicast.MulticastLink | None = None
         self._sending: Sending | None = None
         self._timer: Timer | None = None
+
+    @property
+    def dialling(self) -> int:
+        """How many nodes that were found are being dialled."""
+        return len(self._dialling)
 
     def start(self) -> None:
         """Join the scouting group, from any thread. LinkError: that is not possible here."""

@@ -69,12 +69,19 @@ class NodeConfig:
     authenticators: Sequence[Authenticator] = ()
     options: LinkOptions = field(default_factory=LinkOptions)
     limits: AdmissionLimits = field(default_factory=AdmissionLimits)
+    open_seconds: float | None = None
+    "How long a handshake that this node began may take; None: as long as an accepted one."
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     max_message: int = MAX_MESSAGE_BYTES
     memory: Memory = PROCESS
     entropy: Entropy = secrets.token_bytes
     discovery: DiscoveryConfig | None = None
     "None: this node finds nobody and is found by nobody."
+
+    @property
+    def patience(self) -> float:
+        """Seconds for a handshake that this node began."""
+        return self.limits.seconds if self.open_seconds is None else self.open_seconds
 
 
 class Links(Protocol):
@@ -161,6 +168,16 @@ class Node:
         return len(self._handshakes)
 
     @property
+    def closing(self) -> bool:
+        """Whether close() or shut() was called."""
+        return self._closing
+
+    @property
+    def found(self) -> int:
+        """Nodes that were found and are being dialled."""
+        return 0 if self._discovery is None else self._discovery.dialling
+
+    @property
     def locators(self) -> tuple[Locator, ...]:
         """Where this node is reached."""
         return tuple(locator for listener in self._listeners for locator in listener.locators)
@@ -229,7 +246,7 @@ class Node:
 
         at = EndPoint(endpoint)
         self.reactor.call_soon(self._resolve(at, on_done, expect))
-        wait = self.config.limits.seconds * 3
+        wait = self.config.patience * 3
         if not done.wait(wait):
             why = f"{at.locator}: no session within {wait:g} s"
             raise SessionRefused(why, CloseReason.GENERIC)
@@ -253,13 +270,22 @@ class Node:
         return lambda: self._dial(at, addresses, done, expect)
 
     def keep_connected(
-        self, endpoint: str, *, expect: ZenohId | None = None, policy: RetryPolicy | None = None
+        self,
+        endpoint: str,
+        *,
+        expect: ZenohId | None = None,
+        policy: RetryPolicy | None = None,
+        done: Done | None = None,
     ) -> "Connector":
-        """Have a session with whoever is at `endpoint`, again and again, until stopped."""
+        """Have a session with whoever is at `endpoint`, again and again, until stopped.
+
+        `done` is called once, on the I/O thread: with the first session, or with the last error
+        if the policy gives up before.
+        """
         at = EndPoint(endpoint)
         connector = self._connectors.get(at)
         if connector is None or connector.stopped:
-            connector = Connector(self, at, policy or self.config.retry, expect)
+            connector = Connector(self, at, policy or self.config.retry, expect, done)
             self._connectors[at] = connector
             self.reactor.call_soon(connector.attempt)
         return connector
@@ -414,7 +440,7 @@ class Node:
             else:
                 self._dial(at, others, done, expect)
 
-        session = Session(self, link, opener, config.limits.seconds, ended, done)
+        session = Session(self, link, opener, config.patience, ended, done)
         self._handshakes[session] = None
 
     def _other_session(self, session: Session, end: SessionEnded) -> Session | None:
@@ -530,7 +556,12 @@ class Connector:
     """One endpoint that a node wants a session with, for as long as it lives."""
 
     def __init__(
-        self, node: Node, endpoint: EndPoint, policy: RetryPolicy, expect: ZenohId | None
+        self,
+        node: Node,
+        endpoint: EndPoint,
+        policy: RetryPolicy,
+        expect: ZenohId | None,
+        done: Done | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.session: Session | None = None
@@ -538,6 +569,7 @@ class Connector:
         self.attempts = 0
         self._node = node
         self._expect = expect
+        self._report = done
         self.stopped = False
         policy = RetryPolicy.from_config(endpoint.config, policy)
         self._retry = Retry(policy, node.reactor.now())
@@ -558,10 +590,18 @@ class Connector:
             self.last_error = None
             self._retry.succeeded(now)
             found.on_end.append(self._lost)
+            self._tell(found)
         else:
             self.last_error = found
             log.info("%s: no session: %s", self.endpoint.locator, found)
             self._again(self._retry.failed(now))
+            if self.stopped:
+                self._tell(found)
+
+    def _tell(self, found: Session | ZError) -> None:
+        report, self._report = self._report, None
+        if report is not None:
+            report(found)
 
     def _lost(self, end: SessionEnded) -> None:
         self.session = None

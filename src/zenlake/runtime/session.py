@@ -7,9 +7,9 @@ lock and, if nothing waits, writes to the link itself. Does not know what messag
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zenlake.errors import LinkError, SessionClosed, SessionEnded, SessionRefused
 from zenlake.link.base import READ_BYTES, Link, Progress
@@ -30,7 +30,7 @@ from zenlake.transport.unicast import Unicast
 from zenlake.wire.enums import CloseReason, CongestionControl, Priority
 from zenlake.wire.framing import Framing
 from zenlake.wire.network import NetworkMessage
-from zenlake.wire.qos import EXPRESS, QoS
+from zenlake.wire.qos import EXPRESS, PRIORITY_BITS, QoS
 from zenlake.wire.zenohid import ZenohId
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ only when a third of its buffer is free, which on a thin pipe may take longer th
 FLUSH_SLACK = 0.25e-3  # seconds in which a caller may still write its batch itself
 LINGER_SECONDS = 1.0  # without progress, when a session is closed and its last words are sent
 MAX_LINGER_SECONDS = 4.0
+ONE_BYTE_LENGTH = 0x80  # lengths below take one byte
+MAX_SHORT_LENGTH = 3  # bytes of a length that fits a batch
 
 
 class Session:
@@ -67,6 +69,8 @@ class Session:
         self.on_end: list[Callable[[SessionEnded], None]] = []
         self.over: SessionEnded | None = None
         "Why it ended, once it has."
+        self.face: Any = None
+        "The handler's own."
         self.is_open = False
         self._node = node
         self._reactor = node.reactor
@@ -172,6 +176,82 @@ class Session:
                 bytes(data),
             )
 
+    def post(self, message: NetworkMessage, reliable: bool = True) -> bool:
+        """The same as `send` without ever waiting: what must not be dropped is kept, to a limit."""
+        with self._lock:
+            outbox = self._outbox or self._open_outbox()
+            now = self._reactor.now()
+            if outbox.push(message, reliable, now=now) is Pushed.FULL:
+                if self._rest is None:  # nothing holds it up but that nobody wrote yet
+                    self._flush(now)
+                if outbox.push(message, reliable, now=now) is Pushed.FULL:
+                    qos = QoS.from_byte(message.qos)
+                    return self._keep_or_drop(outbox, message, qos, reliable, now)
+            self._pushed(outbox, message.qos, now)
+            return True
+
+    def send_run(
+        self, data: memoryview, ends: Sequence[int], qos: Sequence[int], reliable: bool, lane: int
+    ) -> int:
+        """Many encoded messages that go to the lane of the priority `lane`, from the I/O thread.
+
+        qos[i] says whether message i may be dropped. Gives how many were.
+        """
+        dropped = 0
+        with self._lock:
+            outbox = self._outbox or self._open_outbox()
+            now = self._reactor.now()
+            done = outbox.push_run(data, ends, lane, reliable, 0, now)
+            if done < len(ends) and self._rest is None:  # nobody wrote yet, that is all
+                self._flush(now)
+                done = outbox.push_run(data, ends, lane, reliable, done, now)
+            self._pushed(outbox, 0, now)
+            for i in range(done, len(ends)):
+                message = bytes(data[ends[i - 1] if i else 0 : ends[i]])
+                level = QoS.from_byte(qos[i] & ~PRIORITY_BITS | lane)
+                if outbox.push_encoded(message, level, reliable, now=now) is not Pushed.DONE:
+                    dropped += not self._keep_or_drop(outbox, message, level, reliable, now)
+        return dropped
+
+    def appender(self, head: bytes, qos: int, reliable: bool) -> Callable[[bytes], bool] | None:
+        """A short way for messages that are `head`, a length and a payload, one after another.
+
+        It gives False, and has done nothing, when no batch is open that will be written soon, or
+        the payload does not fit: `send_encoded` is the way then. None: there is no short way here.
+        """
+        outbox, lock = self._outbox, self._lock
+        lane = outbox.short_way(qos) if outbox is not None and not qos & EXPRESS else None
+        if outbox is None or lane is None:
+            return None
+        counters = outbox.counters
+        heads = tuple(head + bytes((n,)) for n in range(ONE_BYTE_LENGTH))
+        most = outbox.top - len(head) - MAX_SHORT_LENGTH
+
+        def append(payload: bytes) -> bool:
+            size = len(payload)
+            with lock:
+                w = lane.writer
+                if (
+                    w is None
+                    or lane.reliable is not reliable
+                    or not self._flush_armed
+                    or self._outbox is None
+                ):
+                    return False
+                out = w.out
+                if len(out) + size > most:
+                    return False
+                if size < ONE_BYTE_LENGTH:
+                    out += heads[size]
+                else:
+                    out += head
+                    w.zint("payload length", size)
+                out += payload
+                counters.sent_messages += 1
+            return True
+
+        return append
+
     def _open_outbox(self) -> Outbox:
         end = self.over or self._closing
         if end is not None:  # a new one each time: a raised error grows by where it was raised
@@ -228,7 +308,7 @@ class Session:
                 if push(now) is Pushed.DONE:
                     self._pushed(outbox, qos, now)
                     return True
-            return self._cannot_wait(outbox, message, qos, reliable, blocks, now)
+            return self._keep_or_drop(outbox, message, qos, reliable, now)
         patience = BLOCK_SECONDS if blocks else DROP_SECONDS
         if not blocks and outbox.in_fragments(qos):
             patience = FRAGMENT_DROP_SECONDS
@@ -259,29 +339,34 @@ class Session:
         self._stuck()
         raise self._unresponsive()
 
-    def _cannot_wait(
+    def _keep_or_drop(
         self,
         outbox: Outbox,
         message: NetworkMessage | bytes,
         qos: QoS,
         reliable: bool,
-        blocks: bool,
         now: float,
     ) -> bool:
-        """On the I/O thread: keep what must not be lost, up to a limit; drop the rest."""
-        if not blocks:
-            outbox.counters.drop_sent("congestion: no room on the I/O thread")
+        """For a caller that cannot wait: keep what must not be lost, to a limit; drop the rest."""
+        first = qos.congestion_control is CongestionControl.BLOCK_FIRST
+        waits = first and int(qos.priority) in self._first_waiting
+        if qos.congestion_control is CongestionControl.DROP or waits:
+            outbox.counters.drop_sent("congestion: no room, and no time to wait")
             return False
         stalls = outbox.stalled_at is None
         if outbox.push_beyond(message, qos, reliable, now):
-            self._node.flush_later(self)
+            self._reactor.call_soon(self.flush)
             if stalls and self._core is not None:  # from now on the time is counted
-                self._timer.cancel()
-                self._arm(self._core)
+                self._reactor.call_soon(self._count_time)
             return True
         outbox.counters.drop_sent("congestion: backlog full")
         self._stuck()
         return False
+
+    def _count_time(self) -> None:
+        if self._core is not None and self.over is None and self._closing is None:
+            self._timer.cancel()
+            self._arm(self._core)
 
     def _stuck(self) -> None:
         """Close outside of every lock, on the I/O thread."""

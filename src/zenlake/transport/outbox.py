@@ -4,7 +4,9 @@ Knows lanes, sequence numbers, batch sizes, fragments and how much may wait. Doe
 link, nor who waits when a lane is full: `push` says FULL and the caller decides.
 """
 
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -235,6 +237,50 @@ class Outbox:
             return Pushed.DONE
         self._roll_back(lane, w, len(w.out))
         return self._push_to_next(lane, data, reliable, may_drop, now)
+
+    def push_run(
+        self,
+        data: memoryview,
+        ends: Sequence[int],
+        qos: int,
+        reliable: bool,
+        first: int,
+        now: float,
+    ) -> int:
+        """The same for many: message i of `data` ends at ends[i]. From `first` on as many as there
+        is room for; gives the next. All go to the lane of `qos`, and none is fragmented."""
+        lane = self._lane_of[qos & PRIORITY_BITS]
+        total = len(ends)
+        while first < total and not lane.backlog and lane.large is None:
+            start = ends[first - 1] if first else 0
+            w = lane.writer
+            if w is None or lane.reliable is not reliable:
+                w = w or self._open(lane)
+                self._start_frame(lane, w, reliable)
+            stop = bisect_right(ends, start + self._top - len(w.out), first)
+            if stop > first:
+                w.out += data[start : ends[stop - 1]]
+                self._waiting |= lane.bit
+                self.counters.sent_messages += stop - first
+                first = stop
+                continue
+            self._roll_back(lane, w, len(w.out))
+            if lane.writer is None or len(lane.sealed) >= LANE_BATCHES:
+                break  # fits no batch, or there is no room
+            self._seal(lane)
+        return first
+
+    def short_way(self, qos: int) -> "Lane | None":
+        """The lane of `qos`, for a caller that appends to its open batch itself; None: it must not.
+
+        It may while `lane.writer` is there, up to `top` bytes of it.
+        """
+        return None if self._low_latency else self._lane_of[qos & PRIORITY_BITS]
+
+    @property
+    def top(self) -> int:
+        """How long an open batch may get, its length prefix included."""
+        return self._top
 
     def push_beyond(
         self, message: NetworkMessage | bytes, qos: int, reliable: bool, now: float

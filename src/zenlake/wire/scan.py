@@ -61,12 +61,22 @@ class Scanner:
         The rows of one chunk are overwritten by the next. `low_latency` (network messages without
         a FRAME) follows from the framing unless said.
         """
+        if low_latency is None:
+            low_latency = framing is Framing.LOW_LATENCY
+        mode = kernel.LOW_LATENCY if low_latency else 0
+        yield from self._scan(data, framing, mode, limit)
+
+    def bare(self, data: bytes | memoryview) -> Iterator[Scan]:
+        """Network messages alone, as a FRAME holds them; ends before anything else."""
+        return self._scan(data, Framing.DATAGRAM, kernel.BARE, MAX_SCAN_BYTES)
+
+    def _scan(
+        self, data: bytes | memoryview, framing: Framing, mode: int, limit: int
+    ) -> Iterator[Scan]:
         buf = np.frombuffer(data, np.uint8)
         buf.flags.writeable = False  # one compiled form, whatever kind of buffer comes
         if len(buf) > MAX_SCAN_BYTES:
             raise ValueError(f"a scan takes at most {MAX_SCAN_BYTES} bytes, not {len(buf)}")
-        if low_latency is None:
-            low_latency = framing is Framing.LOW_LATENCY
         state = self._state[0]
         self._state[:] = 0
         state["batch"] = -1
@@ -75,14 +85,14 @@ class Scanner:
             count = kernel.scan_kernel(
                 buf,
                 int(framing),
-                low_latency,
+                mode,
                 limit,
                 kernel.KINDS,
                 self._rows,
                 self._words,
                 self._state,
             )
-            error = self._explain(data, low_latency) if state["reason"] else None
+            error = self._explain(data, mode != 0) if state["reason"] else None
             yield Scan(self._rows[:count], int(state["pos"]), error)
             if error or count < len(self._rows):
                 return
@@ -91,7 +101,7 @@ class Scanner:
         """Why and at which offset the kernel itself ended the last scan."""
         return Reason(int(self._state[0]["reason"])), int(self._state[0]["offset"])
 
-    def _explain(self, data: bytes, low_latency: bool) -> DecodeError:
+    def _explain(self, data: bytes | memoryview, low_latency: bool) -> DecodeError:
         """The object codec's words for the bytes that the kernel refused."""
         state = self._state[0]
         pos, end = int(state["pos"]), int(state["batch_end"])

@@ -99,6 +99,8 @@ assert ROW.itemsize % 8 == 0
 
 FLAG_FIRST, FLAG_MORE, FLAG_DROP = 0x01, 0x02, 0x04  # of a FRAGMENT
 FLAG_TIMEOUT = 0x08  # of a REQUEST
+FLAG_STACK = 0x10  # there is a timestamp stack, for the object codec to read
+LOW_LATENCY, BARE = 1, 2  # modes of a scan
 LANE_RELIABLE = 0x08
 DEFAULT_LANE = LANE_RELIABLE | 5
 
@@ -563,6 +565,8 @@ def _extensions(buf, pos, end, kinds, table, row, state):
             if start < 0:
                 return start
             pos = start + length
+            if kind == _K_TS_STACK:
+                row["flags"] |= FLAG_STACK
             if kind != _K_UNKNOWN and _extension_body(buf, start, pos, kind, row, state) < 0:
                 return -1
         if not header & FLAG_MORE_EXTENSIONS:
@@ -1027,12 +1031,13 @@ def _plain_push(buf, pos, end, header, row):
 
 
 @njit(cache=True, nogil=True)
-def scan_kernel(data, framing, low_latency, limit, kind_table, rows, words, states):
+def scan_kernel(data, framing, mode, limit, kind_table, rows, words, states):
     """Fill `rows` from where `state` says; the number of rows filled.
 
     Ends when the whole batches end, when `rows` is full, or at bad bytes (state["reason"] is set;
     state["pos"] is then the first byte of the message that failed). `words` is `rows` seen as
-    64-bit words, to clear a row at once.
+    64-bit words, to clear a row at once. `mode`: 0 as framed, LOW_LATENCY (network messages also
+    outside a FRAME), BARE (network messages alone; ends before anything else).
     """
     end = len(data)
     buf = place_of(data)
@@ -1059,12 +1064,14 @@ def scan_kernel(data, framing, low_latency, limit, kind_table, rows, words, stat
             break
         header = load8(buf, pos)
         number = header & _ID_MASK
+        if mode == BARE and number < _FIRST_NETWORK_ID:
+            break
         row = rows[count]
         for i in range(ROW_WORDS):
             words[count, i] = 0
         row["qos"] = 5
         after = -1
-        if number >= _FIRST_NETWORK_ID and (in_frame or low_latency):
+        if number >= _FIRST_NETWORK_ID and (in_frame or mode != 0):
             if header & (_Z | _ID_MASK) == push.ID:
                 after = _plain_push(buf, pos + 1, batch_end, header, row)
             if after < 0:

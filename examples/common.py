@@ -1,0 +1,60 @@
+"""What all examples share: how to reach others, and a quiet end on Ctrl-C."""
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+
+def arguments(about: str | None, key: str | None = None) -> argparse.ArgumentParser:
+    """A parser with the options that every example has; `key` is the default of `--key`."""
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("-m", "--mode", choices=["peer", "client", "router"], help="what to be")
+    parser.add_argument(
+        "-e", "--connect", action="append", metavar="ENDPOINT", help="e.g. tcp/10.0.0.1:7447"
+    )
+    parser.add_argument(
+        "-l", "--listen", action="append", metavar="ENDPOINT", help="e.g. tcp/0.0.0.0:7447"
+    )
+    parser.add_argument("-c", "--config", metavar="FILE", help="a configuration file")
+    parser.add_argument(
+        "--cfg", action="append", metavar="PATH:VALUE", help="e.g. timestamping/enabled:true"
+    )
+    parser.add_argument(
+        "--no-multicast-scouting", action="store_true", help="find nobody by multicast"
+    )
+    if key is not None:
+        parser.add_argument("-k", "--key", default=key, help="the key expression")
+    return parser
+
+
+def configured(config_class: Any, args: argparse.Namespace) -> Any:
+    """The configuration that the options ask for."""
+    config = config_class.from_file(args.config) if args.config else config_class()
+    if args.mode:
+        config.insert_json5("mode", json.dumps(args.mode))
+    if args.connect:
+        config.insert_json5("connect/endpoints", json.dumps(args.connect))
+    if args.listen:
+        config.insert_json5("listen/endpoints", json.dumps(args.listen))
+    if args.no_multicast_scouting:
+        config.insert_json5("scouting/multicast/enabled", "false")
+    for setting in args.cfg or ():
+        path, _, value = setting.partition(":")
+        config.insert_json5(path, value)
+    return config
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run `main` until it returns or Ctrl-C."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
+
+
+def say(*words: object) -> None:
+    """Print at once, also into a pipe."""
+    print(*words, flush=True)

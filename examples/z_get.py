@@ -1,0 +1,35 @@
+"""Ask once, and print every answer."""
+
+import zenlake as zenoh
+from common import arguments, configured, run, say
+
+TARGETS = {
+    "best": zenoh.QueryTarget.BEST_MATCHING,
+    "all": zenoh.QueryTarget.ALL,
+    "complete": zenoh.QueryTarget.ALL_COMPLETE,
+}
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("-s", "--selector", default="demo/example/**", help="key?parameters")
+    parser.add_argument("-p", "--payload", help="a value to ask with")
+    parser.add_argument("-t", "--target", choices=TARGETS, default="best", help="whom to ask")
+    parser.add_argument("-o", "--timeout", type=float, default=10.0, help="seconds")
+    args = parser.parse_args()
+    with zenoh.open(configured(zenoh.Config, args)) as session:
+        replies = session.get(
+            args.selector,
+            target=TARGETS[args.target],
+            payload=args.payload,
+            timeout=args.timeout,
+        )
+        for reply in replies:
+            if (sample := reply.ok) is not None:
+                say(f"{sample.key_expr}: {sample.payload.to_string()} ({sample.encoding})")
+            else:
+                say(f"error: {reply.err.payload.to_string()}")
+        say("that was all")
+
+
+run(main)

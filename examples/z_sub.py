@@ -1,0 +1,26 @@
+"""Subscribe with a callback."""
+
+import threading
+
+import zenlake as zenoh
+from common import arguments, configured, run, say
+
+
+def show(sample: zenoh.Sample) -> None:
+    if sample.kind == zenoh.SampleKind.DELETE:
+        say(f"{sample.key_expr} was deleted")
+    else:
+        say(f"{sample.key_expr}: {sample.payload.to_string()}")
+
+
+def main() -> None:
+    args = arguments(__doc__, key="demo/example/**").parse_args()
+    with (
+        zenoh.open(configured(zenoh.Config, args)) as session,
+        session.declare_subscriber(args.key, show),
+    ):
+        say(f"subscribed to {args.key}")
+        threading.Event().wait()
+
+
+run(main)

@@ -1,0 +1,190 @@
+"""What receives on an event loop: `recv`, `async for`, callbacks that may be coroutines.
+
+Knows the kinds of handler that a user passes. Does not know what is received.
+"""
+
+from collections.abc import Callable, MutableSet
+from types import TracebackType
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+
+from zenlake.aio.sink import EMPTY, AsyncSink, RingSink
+from zenlake.api.handlers import (
+    CALLBACK_ITEMS,
+    FIFO_ITEMS,
+    Callback,
+    DefaultHandler,
+    FifoChannel,
+    RingChannel,
+)
+from zenlake.errors import ZError
+
+T = TypeVar("T")
+R = TypeVar("R", bound="Receiver[Any]")
+
+IntoHandler = (
+    DefaultHandler[T]
+    | FifoChannel[T]
+    | RingChannel[T]
+    | Callback[T]
+    | Callable[[T], object]
+    | tuple[Callable[[T], object], object]
+    | None
+)
+"""How items are taken: a channel, a callback (a plain or a coroutine function, called on the loop,
+one call after another), or a callback and any object, which is then the receiver's `handler`."""
+
+
+class Plan(NamedTuple):
+    """A handler, taken apart."""
+
+    sink: AsyncSink[Any]
+    callback: Callable[[Any], object] | None = None
+    drop: Callable[[], object] | None = None
+    handler: object = None
+    background: bool = False
+    "Whether the entity stays when the receiver is let go."
+
+    def start(self) -> None:
+        if self.callback is not None:
+            self.sink.deliver_to(self.callback, self.drop)
+
+
+def plan_for(handler: Any, wrap: Callable[[Any], Any] | None = None) -> Plan:
+    """A sink of the running loop, as `handler` asks; `wrap` is applied to every item."""
+    match handler:
+        case None | DefaultHandler():
+            return Plan(AsyncSink(FIFO_ITEMS, wrap))
+        case FifoChannel():
+            return Plan(AsyncSink(handler.capacity, wrap))
+        case RingChannel():
+            return Plan(RingSink(handler.capacity, wrap))
+        case (callback, other) if isinstance(handler, tuple) and callable(callback):
+            return _calling(callback, wrap)._replace(handler=other)
+        case _ if callable(handler):
+            return _calling(handler, wrap)._replace(background=True)
+    raise ValueError(f"Invalid handler type {type(handler).__name__}")
+
+
+def _calling(callback: Any, wrap: Callable[[Any], Any] | None) -> Plan:
+    given = callback if isinstance(callback, Callback) else Callback(callback)
+    return Plan(AsyncSink(CALLBACK_ITEMS, wrap), given.callback, given.drop)
+
+
+class Handler(Generic[T]):
+    """Items of a bounded queue, for the tasks of one event loop.
+
+    When the queue is full the network is not read. A cancelled `recv` loses nothing.
+    """
+
+    _what: ClassVar[str] = "handler"
+    "What it calls itself in errors."
+
+    def __init__(self, plan: Plan) -> None:
+        self._sink: AsyncSink[T] = plan.sink
+        self._callback = plan.callback
+        self._handler = plan.handler
+
+    @property
+    def handler(self) -> Any:
+        """The object that was passed beside the callback; without a callback, this very object."""
+        return self if self._callback is None else self._handler
+
+    @property
+    def dropped(self) -> int:
+        """How many items were let go: by a full ring, or because nobody could take them."""
+        return self._sink.dropped
+
+    async def recv(self) -> T:
+        """The next item; waits for it. ZError when there is none and none will come."""
+        self._check_taker()
+        return await self._sink.recv()
+
+    def try_recv(self) -> T | None:
+        """The next item, or None if there is none now. ZError when none will come."""
+        self._check_taker()
+        item = self._sink.take()
+        if item is not EMPTY:
+            return item  # type: ignore[return-value]
+        if self._sink.closed:
+            raise ZError("channel is empty and closed")
+        return None
+
+    def __aiter__(self) -> Self:
+        self._check_taker()
+        return self
+
+    async def __anext__(self) -> T:
+        item = self._sink.take_in_turn()
+        if item is not EMPTY:
+            return item  # type: ignore[return-value]
+        try:
+            return await self._sink.recv()
+        except ZError:
+            if self._sink.closed:
+                raise StopAsyncIteration from None
+            raise
+
+    def _check_taker(self) -> None:
+        if self._callback is not None:
+            raise ZError(f"this {self._what} has a callback, which takes all that it receives")
+
+
+class Declared(Protocol):
+    """What the session API gives for something declared."""
+
+    def undeclare(self) -> None: ...
+
+
+class Receiver(Handler[T]):
+    """Something declared that receives. Leaving `async with` undeclares it.
+
+    With a callback it stays declared until then, or until the session is closed; otherwise it ends
+    when it is let go.
+    """
+
+    def __init__(self, plan: Plan, entity: Declared, kept: MutableSet[Any]) -> None:
+        super().__init__(plan)
+        self._entity: Any = entity
+        self._kept = kept
+        self._undeclared = False
+        if plan.background:
+            kept.add(self)
+
+    async def undeclare(self) -> None:
+        """No more is received. Waits for the callbacks of what has been; a queue can be emptied."""
+        if self._undeclared:
+            raise ZError(f"Undeclared {self._what}")
+        self._undeclared = True
+        self._end()
+        self._kept.discard(self)
+        await self._sink.delivered()
+
+    def _end(self) -> None:
+        self._entity.undeclare()
+        self._sink.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        if not self._undeclared:
+            await self.undeclare()
+
+
+def receive(
+    kind: type[R],
+    handler: object,
+    declare: Callable[[AsyncSink[Any]], Any],
+    kept: MutableSet[Any],
+    wrap: Callable[[Any], Any] | None = None,
+) -> R:
+    """Declare something whose items go to `handler`. `kept` holds what must not be let go."""
+    plan = plan_for(handler, wrap)
+    receiver = kind(plan, declare(plan.sink), kept)
+    plan.start()
+    return receiver

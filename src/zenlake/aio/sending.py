@@ -1,0 +1,46 @@
+"""Sending without holding up the event loop.
+
+Knows that a full lane makes a sender wait, and where it waits. Does not know what is sent.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+from zenlake.aio.sink import Owing
+from zenlake.api.enums import CongestionControl
+
+T = TypeVar("T")
+
+
+def may_wait(congestion_control: CongestionControl | None) -> bool:
+    """Whether a put with this congestion control waits for room in a full lane.
+
+    >>> may_wait(CongestionControl.BLOCK), may_wait(None)
+    (True, False)
+    """
+    return (congestion_control or CongestionControl.DEFAULT) is not CongestionControl.DROP
+
+
+class Gate:
+    """What is sent through one gate leaves in the order in which it was awaited."""
+
+    def __init__(self) -> None:
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            WeakKeyDictionary()
+        )
+
+    def _lock(self) -> asyncio.Lock:
+        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+    async def send(self, call: Callable[[], T], waits: bool) -> T:
+        """Make the call: here if it does not wait, else on a thread of the loop's executor."""
+        lock = self._lock()
+        if waits or lock.locked():
+            async with lock:
+                return await asyncio.get_running_loop().run_in_executor(None, call)
+        with Owing() as owing:
+            result = call()
+        await owing.settle()
+        return result

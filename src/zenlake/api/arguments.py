@@ -1,0 +1,95 @@
+"""What callers pass, turned into what is sent: members of enumerations, times, keys, QoS.
+
+Knows defaults and the errors for what cannot be meant. Does not know what any of it is for.
+"""
+
+import math
+from enum import Enum
+from typing import TypeVar
+
+from zenlake.api.encoding import Encoding, IntoEncoding
+from zenlake.api.enums import CongestionControl, Priority
+from zenlake.api.zbytes import IntoZBytes, payload_bytes
+from zenlake.keyexpr import KeyExpr
+from zenlake.wire import encoding as wire
+from zenlake.wire.qos import QoS
+
+E = TypeVar("E", bound=Enum)
+T = TypeVar("T")
+
+IntoKeyExpr = KeyExpr | str
+
+
+def member(name: str, value: E | None, default: E) -> E:
+    """A member of the enumeration that `default` is of.
+
+    >>> member("priority", None, Priority.DATA)
+    Priority.DATA
+    """
+    return default if value is None else instance(name, value, type(default))
+
+
+def instance(name: str, value: object, kind: type[T]) -> T:
+    """`value`, which must be of `kind`."""
+    if isinstance(value, kind):
+        return value
+    raise TypeError(
+        f"argument '{name}': '{type(value).__name__}' object cannot be converted to "
+        f"'{kind.__name__}'"
+    )
+
+
+def seconds(timeout: float | None, default: float) -> float:
+    """A timeout in seconds.
+
+    >>> seconds(None, 10.0), seconds(2, 10.0)
+    (10.0, 2.0)
+    """
+    if timeout is None:
+        return default
+    try:
+        time = math.copysign(timeout, timeout)  # which takes no text
+    except TypeError:
+        raise TypeError(
+            f"argument 'timeout': must be real number, not {type(timeout).__name__}"
+        ) from None
+    if time < 0:
+        raise ValueError("negative timeout")
+    if not math.isfinite(time):
+        raise ValueError(f"timeout is {time}: give a number of seconds")
+    return time
+
+
+def key_of(key_expr: IntoKeyExpr) -> KeyExpr:
+    """A key expression, checked."""
+    return KeyExpr(instance("key_expr", key_expr, str))
+
+
+def encoding_of(encoding: IntoEncoding | None) -> wire.Encoding:
+    """An encoding as it travels."""
+    if encoding is None:
+        return wire.DEFAULT
+    return encoding.wire if type(encoding) is Encoding else Encoding(str(encoding)).wire
+
+
+def attachment_of(attachment: IntoZBytes | None) -> bytes | None:
+    """An attachment as it travels."""
+    return None if attachment is None else bytes(payload_bytes(attachment))
+
+
+def qos_of(
+    default: QoS,
+    priority: Priority | None,
+    congestion_control: CongestionControl | None,
+    express: bool | None,
+) -> QoS:
+    """The QoS byte; what is None is taken from `default`."""
+    if priority is None and congestion_control is None and express is None:
+        return default
+    return QoS(
+        default.priority if priority is None else instance("priority", priority, Priority).wire,
+        default.congestion_control
+        if congestion_control is None
+        else instance("congestion_control", congestion_control, CongestionControl).wire,
+        express=default.express if express is None else bool(express),
+    )

@@ -1,0 +1,65 @@
+"""What queries and interests need of the layers below, and how what nobody holds reaches them.
+
+Knows that an object may end inside the cycle collector. Does not know what is sent.
+"""
+
+import gc
+from collections.abc import Callable
+from threading import get_ident
+from typing import Protocol
+
+from zenlake.api.enums import InterceptionPoint
+from zenlake.wire.network import NetworkMessage
+from zenlake.wire.tsstack import TimestampStack
+from zenlake.wire.zenohid import ZenohId
+
+Stamp = Callable[[TimestampStack, InterceptionPoint], TimestampStack]
+"""Record the time at a point, if the stack asks for it: the session's clock does it."""
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Exchange(Protocol):
+    """The way into routing, from the session's own face. Nothing of it waits."""
+
+    @property
+    def zid(self) -> ZenohId: ...
+    @property
+    def query_timeout(self) -> float: ...
+    @property
+    def closed(self) -> bool: ...
+    def now(self) -> float: ...
+    def send(self, message: NetworkMessage) -> None: ...
+    def forget_query(self, request_id: int) -> None: ...
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Timer: ...
+    def next_id(self) -> int: ...
+
+
+def unstamped(stack: TimestampStack, point: InterceptionPoint) -> TimestampStack:
+    """The Stamp of a session without a clock."""
+    return stack
+
+
+_collecting: set[int] = set()
+"The threads in which the cycle collector is at work."
+
+
+def _note(phase: str, info: dict[str, int]) -> None:
+    (_collecting.add if phase == "start" else _collecting.discard)(get_ident())
+
+
+gc.callbacks.append(_note)
+
+
+def at_end(exchange: Exchange, call: Callable[[], None]) -> None:
+    """Make the last `call` of an object that is going.
+
+    The cycle collector comes in the middle of anything: this thread may hold any lock. What it
+    takes away has its last call from the I/O thread, soon.
+    """
+    if get_ident() in _collecting:
+        exchange.call_later(0.0, call)
+    else:
+        call()

@@ -1,0 +1,759 @@
+"""Handlers: where the items of a subscriber, a query, a listener go, and how they are taken out.
+
+Knows queues, limits, callbacks and their threads. Does not know what an item is.
+"""
+
+import logging
+import operator
+import os
+import sys
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import repeat, starmap
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, final, overload
+from weakref import WeakSet
+
+from zenlake.errors import ZError
+
+log = logging.getLogger("zenlake.handlers")
+
+FIFO_ITEMS = 256  # what DefaultHandler holds
+CALLBACK_ITEMS = 65_536  # that wait for one callback; one frame may hold thousands of small samples
+MAX_CAPACITY = (1 << 64) - 1
+
+T = TypeVar("T")
+H = TypeVar("H")
+
+_EMPTY: Any = object()
+_NOTHING: Iterator[Any] = iter(())
+
+
+# What a user passes as `handler` -----------------------------------------------------------------
+
+
+@final
+class Callback(Generic[T]):
+    """Call `callback` with each item, and `drop` once when no more will come.
+
+    The calls come one after another, in order, on a thread of the entity's own. With
+    `indirect=False` they come on the thread that received the item: it must not wait there.
+
+    >>> double = Callback(lambda x: 2 * x)
+    >>> double(4), double.drop, double.indirect
+    (8, None, True)
+    """
+
+    __slots__ = ("_callback", "_drop", "_indirect")
+
+    def __init__(
+        self,
+        callback: Callable[[T], Any],
+        drop: Callable[[], Any] | None = None,
+        *,
+        indirect: bool = True,
+    ) -> None:
+        if not callable(callback):
+            raise TypeError(f"callback: {type(callback).__name__!r} object is not callable")
+        if drop is not None and not callable(drop):
+            raise TypeError(f"drop: {type(drop).__name__!r} object is not callable")
+        self._callback = callback
+        self._drop = drop
+        self._indirect = indirect
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._callback(*args, **kwargs)
+
+    @property
+    def callback(self) -> Callable[[T], Any]:
+        """What is called with each item."""
+        return self._callback
+
+    @property
+    def drop(self) -> Callable[[], Any] | None:
+        """What is called after the last item."""
+        return self._drop
+
+    @property
+    def indirect(self) -> bool:
+        """Whether the calls come on a thread of their own."""
+        return self._indirect
+
+    def _key(self) -> tuple[object, object, bool]:
+        return (self._callback, self._drop, self._indirect)
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, Callback) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"Callback({self._callback!r}, {self._drop!r}, indirect={self._indirect})"
+
+
+class _Channel(Generic[T]):
+    """A channel that holds `capacity` items."""
+
+    __slots__ = ("_capacity",)
+
+    def __init__(self, capacity: int) -> None:
+        number = operator.index(capacity)
+        if number < 0:
+            raise OverflowError("can't convert negative int to unsigned")
+        if number > MAX_CAPACITY:
+            raise OverflowError("int too big to convert")
+        self._capacity = number
+
+    @property
+    def capacity(self) -> int:
+        """How many items it holds."""
+        return self._capacity
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._capacity == other._capacity
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._capacity))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._capacity})"
+
+
+@final
+class FifoChannel(_Channel[T]):
+    """Keep every item, in order; whoever brings more than `capacity` has to wait.
+
+    >>> FifoChannel(16)
+    FifoChannel(16)
+    """
+
+    __slots__ = ()
+
+
+@final
+class RingChannel(_Channel[T]):
+    """Keep the last `capacity` items; older ones are let go.
+
+    >>> RingChannel(1).capacity
+    1
+    """
+
+    __slots__ = ()
+
+
+@final
+class DefaultHandler(Generic[T]):
+    """What is used when no handler is given: a FifoChannel of 256 items.
+
+    >>> DefaultHandler()
+    DefaultHandler()
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return True if isinstance(other, DefaultHandler) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(DefaultHandler)
+
+    def __repr__(self) -> str:
+        return "DefaultHandler()"
+
+
+# Where items go ----------------------------------------------------------------------------------
+
+
+class Sink(Generic[T]):
+    """Where an entity's items go. `push` never waits.
+
+    This base never fills: the kinds that do say so.
+    """
+
+    dropped: int
+    "items that were let go: pushed out of a ring, pushed after close, or that nobody can read"
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        _SINKS.add(self)
+
+    def push(self, items: Iterable[T], count: int) -> bool:
+        """Take all `count` items, in order, whatever the fill.
+
+        `items` may be a lazy iterator, consumed later on another thread.
+        False: at or over capacity now; bring no more until `when_room` calls back.
+        """
+        raise NotImplementedError
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Call once when below half the capacity, or closed; at once if that is so already."""
+        call()
+
+    def wait_room(self) -> None:
+        """Wait until below capacity or closed. On this sink's own callback thread: do not wait."""
+
+    def close(self) -> None:
+        """No more comes. What waits is still delivered, except by a ring."""
+
+    def join(self, timeout: float | None) -> bool:
+        """Whether the callback thread has ended; at once for other kinds and on that thread."""
+        return True
+
+    def _after_fork(self) -> None:
+        """In the child of a fork: no thread but the calling one is left; no lock is held."""
+
+
+_SINKS: "WeakSet[Sink[Any]]" = WeakSet()
+
+
+def _in_child() -> None:
+    for sink in list(_SINKS):
+        sink._after_fork()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+class _Bounded(Sink[T]):
+    """A sink with a capacity: counts what waits, and tells when there is room again."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = max(1, capacity)
+        self._closed = False
+        self._waiting = 0
+        self._blocked = 0
+        self._room_calls: dict[Callable[[], None], None] = {}
+        # Reentrant: a collection that closes this sink may start while its lock is held.
+        self._lock = threading.RLock()
+
+    @cached_property
+    def _room(self) -> threading.Condition:
+        return threading.Condition(self._lock)
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            if not (self._closed or 2 * self._waiting < self.capacity):
+                self._room_calls[call] = None
+                return
+        call()
+
+    def wait_room(self) -> None:
+        with self._lock:
+            while self._waiting >= self.capacity and not self._closed:
+                self._blocked += 1
+                try:
+                    self._room.wait()
+                finally:
+                    self._blocked -= 1
+
+    def _room_made(self) -> Iterable[Callable[[], None]]:
+        """Wake who waits for room. Gives what to call once the lock is released."""
+        if self._blocked and (self._waiting < self.capacity or self._closed):
+            self._room.notify_all()
+        if self._room_calls and (2 * self._waiting < self.capacity or self._closed):
+            calls, self._room_calls = self._room_calls, {}
+            return calls
+        return ()
+
+    def _after_fork(self) -> None:
+        self._lock = threading.RLock()
+        self.__dict__.pop("_room", None)
+        self._closed = True
+        self._blocked = 0
+        self._room_calls = {}
+
+
+class Channel(Sink[T]):
+    """A sink that a Handler reads."""
+
+    def recv(self) -> T:
+        raise NotImplementedError
+
+    def try_recv(self) -> T | None:
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Nobody can read it any more."""
+        raise NotImplementedError
+
+
+class Fifo(_Bounded[T], Channel[T]):
+    """Chunks in the order in which they came; an item is made when it is read."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self._chunks: deque[tuple[Iterable[T], int]] = deque()
+        self._current: Iterator[T] = _NOTHING
+        self._left = 0
+        self._readers = 0
+
+    @cached_property
+    def _ready(self) -> threading.Condition:
+        return threading.Condition(self._lock)
+
+    def push(self, items: Iterable[T], count: int) -> bool:
+        with self._lock:
+            if self._closed or not count:
+                self.dropped += count
+                return True
+            self._chunks.append((items, count))
+            self._waiting += count
+            if self._readers:
+                self._ready.notify(count)
+            return self._waiting < self.capacity
+
+    def recv(self) -> T:
+        with self._lock:
+            while (item := self._take()) is _EMPTY:
+                self._check_open()
+                self._readers += 1
+                try:
+                    self._ready.wait()
+                finally:
+                    self._readers -= 1
+            calls = self._room_made() if self._blocked or self._room_calls else ()
+        if calls:
+            _call_each(calls)
+        return item
+
+    def try_recv(self) -> T | None:
+        with self._lock:
+            item = self._take()
+            if item is _EMPTY:
+                self._check_open()
+                return None
+            calls = self._room_made() if self._blocked or self._room_calls else ()
+        if calls:
+            _call_each(calls)
+        return item
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._readers:
+                self._ready.notify_all()
+            calls = self._room_made()
+        _call_each(calls)
+
+    def abandon(self) -> None:
+        with self._lock:
+            unread = (self._chunks, self._current)
+            self.dropped += self._waiting
+            self._chunks, self._current = deque(), _NOTHING
+            self._waiting = self._left = 0
+        del unread  # what items do when they end is done without the lock
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ZError("channel is empty and closed")
+
+    def _take(self) -> T:
+        """The next item, or _EMPTY. The lock is held."""
+        while self._waiting:
+            left = self._left
+            if not left:
+                items, left = self._chunks.popleft()
+                self._current = _one_by_one(items)
+            try:
+                item = next(self._current)
+            except StopIteration:  # fewer than was said
+                self._waiting -= left
+                self._left = 0
+                continue
+            except Exception:
+                log.exception("an item could not be made")
+                self.dropped += 1
+                item = cast(T, _EMPTY)
+            self._waiting -= 1
+            self._left = left = left - 1
+            if not left:
+                self._current = _NOTHING
+            if item is not _EMPTY:
+                return item
+        return cast(T, _EMPTY)
+
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        self.__dict__.pop("_ready", None)
+        self._readers = 0
+
+
+class Ring(Channel[T]):
+    """The last items; never full."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self._items: deque[T] = deque(maxlen=min(max(1, capacity), sys.maxsize))
+        self._closed = False
+        self._ready = threading.Condition()
+
+    def push(self, items: Iterable[T], count: int) -> bool:
+        size = cast(int, self._items.maxlen)
+        made: deque[T] = deque(maxlen=size)
+        iterator = iter(items)
+        while not _ran(made.extend, iterator):
+            pass
+        with self._ready:
+            if self._closed:
+                self.dropped += count
+                return True
+            over = max(0, len(self._items) + len(made) - size)
+            oldest = [self._items.popleft() for _ in range(over)]
+            self._items.extend(made)
+            self.dropped += over + count - len(made)
+            self._ready.notify(count)
+        del oldest  # what items do when they end is done without the lock
+        return True
+
+    def recv(self) -> T:
+        with self._ready:
+            while not self._items:
+                self._check_open()
+                self._ready.wait()
+            return self._items.popleft()
+
+    def try_recv(self) -> T | None:
+        with self._ready:
+            self._check_open()
+            return self._items.popleft() if self._items else None
+
+    def close(self) -> None:
+        with self._ready:
+            self._closed = True
+            unread = self._items
+            self.dropped += len(unread)
+            self._items = deque(maxlen=unread.maxlen)
+            self._ready.notify_all()
+        del unread  # what items do when they end is done without the lock
+
+    def abandon(self) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ZError("The ringbuffer has been deleted.")
+
+    def _after_fork(self) -> None:
+        self._ready = threading.Condition()
+        self.close()
+
+
+class Threaded(_Bounded[T]):
+    """Calls back on a daemon thread of its own, which starts with the first item."""
+
+    def __init__(
+        self, callback: Callable[[T], Any], drop: Callable[[], Any] | None, name: str
+    ) -> None:
+        super().__init__(CALLBACK_ITEMS)
+        self._callback = callback
+        self._drop = drop
+        self._name = name
+        self._queue: SimpleQueue[tuple[Iterable[T], int] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def push(self, items: Iterable[T], count: int) -> bool:
+        with self._lock:
+            if self._closed or not (self._thread or self._start()):
+                self.dropped += count
+                return True
+            self._queue.put((items, count))
+            self._waiting += count
+            return self._waiting < self.capacity
+
+    def wait_room(self) -> None:
+        if self._thread is not threading.current_thread():
+            super().wait_room()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            running = self._thread or (self._drop is not None and self._start())
+            self._queue.put(None)
+            calls = self._room_made()
+        _call_each(calls)
+        if not running:
+            self._finish()
+
+    def join(self, timeout: float | None) -> bool:
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(timeout)
+        return not thread.is_alive()
+
+    def _start(self) -> bool:
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # too many threads, or the interpreter is ending
+            log.exception("%s: its callback thread cannot be started", self._name)
+            return False
+        self._thread = thread
+        return True
+
+    def _run(self) -> None:
+        while (chunk := self._queue.get()) is not None:
+            items, count = _one_by_one(chunk[0]), chunk[1]
+            del chunk  # nothing here keeps an item alive that was delivered
+            _call_with_each(self._callback, items)
+            del items
+            with self._lock:
+                self._waiting -= count
+                calls = self._room_made()
+            _call_each(calls)
+        self._finish()
+
+    def _finish(self) -> None:
+        drop, self._drop = self._drop, None
+        if drop is not None:
+            _ran(drop)
+
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        self._drop = None
+        self._thread = None
+        self._queue = SimpleQueue()
+        self._waiting = 0
+
+
+class Direct(Sink[T]):
+    """Calls back on the thread that pushes."""
+
+    def __init__(self, callback: Callable[[T], Any], drop: Callable[[], Any] | None) -> None:
+        super().__init__()
+        self._callback = callback
+        self._drop = drop
+        self._closed = False
+        self._running = 0
+        self._lock = threading.RLock()
+
+    def push(self, items: Iterable[T], count: int) -> bool:
+        with self._lock:
+            if self._closed:
+                self.dropped += count
+                return True
+            self._running += 1
+        try:
+            _call_with_each(self._callback, iter(items))
+        finally:
+            self._finish(-1)
+        return True
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self._finish(0)
+
+    def _finish(self, running: int) -> None:
+        """After the last call: `drop`, once."""
+        with self._lock:
+            self._running += running
+            if self._running or not self._closed:
+                return
+            drop, self._drop = self._drop, None
+        if drop is not None:
+            _ran(drop)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.RLock()
+        self._closed = True
+        self._drop = None
+
+
+def _one_by_one(items: Iterable[T]) -> Iterator[T]:
+    """The items of a list, each let go when it is taken: a list would keep all until the last."""
+    if type(items) in (list, tuple) and len(items) > 1:  # type: ignore[arg-type]
+        waiting = deque(items)
+        return starmap(waiting.popleft, repeat((), len(waiting)))
+    return iter(items)
+
+
+def _call_with_each(callback: Callable[[T], Any], items: Iterator[T]) -> None:
+    """Call at C speed; a map goes on behind the item whose call raised."""
+    calls = map(callback, items)
+    while not _ran(_consume, calls):
+        pass
+
+
+def _consume(items: Iterator[object]) -> None:
+    deque(items, maxlen=0)
+
+
+def _ran(call: Callable[..., object], *arguments: object) -> bool:
+    """Whether what others wrote ran to its end; if not it is logged, and hurts nobody else."""
+    try:
+        call(*arguments)
+    except BaseException as problem:
+        if isinstance(problem, KeyboardInterrupt) and _on_main_thread():
+            raise  # Ctrl-C, not the callback's own
+        log.exception("callback error")
+        return False
+    return True
+
+
+def _on_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _call_each(calls: Iterable[Callable[[], None]]) -> None:
+    for call in calls:
+        _ran(call)
+
+
+# What a user gets --------------------------------------------------------------------------------
+
+
+@final
+class Handler(Generic[T]):
+    """Items that were received, in order. Several threads may read it.
+
+    A loop over it ends when the entity was undeclared, the query has its last reply, or the
+    session was closed.
+    """
+
+    __slots__ = ("__weakref__", "_channel")
+
+    def __init__(self, channel: Channel[T]) -> None:
+        if not isinstance(channel, Channel):
+            raise TypeError("No constructor defined for Handler: a session's methods give one")
+        self._channel = channel
+
+    def recv(self) -> T:
+        """The next item; waits for it. ZError when there is none and none will come."""
+        return self._channel.recv()
+
+    def try_recv(self) -> T | None:
+        """The next item, or None if there is none now. ZError when none will come."""
+        return self._channel.try_recv()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        try:
+            return self._channel.recv()
+        except ZError:
+            raise StopIteration from None
+
+    def __del__(self) -> None:
+        channel = getattr(self, "_channel", None)
+        if channel is not None:
+            channel.abandon()
+
+
+class Receiver(Generic[H]):
+    """Base of what is declared with a handler: reading goes to that handler until undeclared."""
+
+    _what: ClassVar[str] = "receiver"
+    "what it calls itself in errors"
+
+    def __init__(self, sink: Sink[Any], handler: H) -> None:
+        self._sink = sink
+        self._handler = handler
+        self._undeclared = False
+
+    def undeclare(self) -> None:
+        """No more is received."""
+        raise NotImplementedError
+
+    def _check(self) -> None:
+        if self._undeclared:
+            raise ZError(f"Undeclared {self._what}")
+
+    @property
+    def handler(self) -> H:
+        """What reads the items; None when a callback gets them."""
+        self._check()
+        return self._handler
+
+    @overload
+    def recv(self: "Receiver[Handler[T]]") -> T: ...
+    @overload
+    def recv(self) -> Any: ...
+    def recv(self) -> Any:
+        """The next item; waits for it. ZError when there is none and none will come."""
+        return cast(Any, self.handler).recv()
+
+    @overload
+    def try_recv(self: "Receiver[Handler[T]]") -> T | None: ...
+    @overload
+    def try_recv(self) -> Any: ...
+    def try_recv(self) -> Any:
+        """The next item, or None if there is none now. ZError when none will come."""
+        return cast(Any, self.handler).try_recv()
+
+    @overload
+    def __iter__(self: "Receiver[Handler[T]]") -> Handler[T]: ...
+    @overload
+    def __iter__(self) -> Iterator[Any]: ...
+    def __iter__(self) -> Any:
+        return iter(cast(Any, self.handler))
+
+    def __enter__(self) -> Self:
+        self._check()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self.undeclare()
+
+
+# From what a user passes to where items go -------------------------------------------------------
+
+DROP_IN_TUPLE = (
+    "Passing drop-callback using a tuple `(callback, drop-callback)` does not work: a tuple is "
+    "`(callback, handler)`. Write `Callback(callback, drop)`. If the second is meant to be a "
+    'handler: warnings.filterwarnings("ignore", message="Passing drop-callback")'
+)
+
+
+def make_sink(handler: object, name: str) -> tuple[Sink[Any], Any, bool]:
+    """The sink for what a user passed as `handler`, the entity's `.handler`, and whether the
+    entity stays when its Python object goes (background). `name` names the callback thread.
+
+    >>> sink, handler, background = make_sink(None, "example")
+    >>> sink.push(["a", "b"], 2), handler.recv(), handler.try_recv(), handler.try_recv()
+    (True, 'a', 'b', None)
+    """
+    match handler:
+        case None | DefaultHandler():
+            return _channel(Fifo(FIFO_ITEMS))
+        case FifoChannel():
+            return _channel(Fifo(handler.capacity))
+        case RingChannel():
+            return _channel(Ring(handler.capacity))
+        case Sink():
+            return handler, None, False
+        case (callback, other) if isinstance(handler, tuple) and callable(callback):
+            if callable(other):
+                warnings.warn(DROP_IN_TUPLE, UserWarning, stacklevel=3)
+            return _callback(callback, name), other, False
+        case _ if callable(handler):
+            return _callback(handler, name), None, True
+    raise ValueError(f"Invalid handler type {type(handler).__name__}")
+
+
+def _channel(channel: Channel[T]) -> tuple[Sink[T], Handler[T], bool]:
+    return channel, Handler(channel), False
+
+
+def _callback(callback: Callable[[T], Any], name: str) -> Sink[T]:
+    given = callback if isinstance(callback, Callback) else Callback(callback)
+    if given.indirect:
+        return Threaded(given.callback, given.drop, name)
+    return Direct(given.callback, given.drop)

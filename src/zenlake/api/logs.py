@@ -1,0 +1,100 @@
+"""Logging from the environment: which parts of zenlake tell how much, on stderr.
+
+Knows the syntax of ZENLAKE_LOG and RUST_LOG. Does not know what is logged.
+"""
+
+import logging
+import os
+import sys
+
+log = logging.getLogger("zenlake")
+
+VARIABLES = ("ZENLAKE_LOG", "RUST_LOG")  # the first that is set counts
+RUST_NAME = "zenoh"  # what the Rust implementation and its parts are called in RUST_LOG
+FORMAT = "%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
+TRACE = 5
+OFF = logging.CRITICAL + 10
+LEVELS = {
+    "off": OFF,
+    "error": logging.ERROR,
+    "warn": logging.WARNING,
+    "info": logging.INFO,
+    "debug": logging.DEBUG,
+    "trace": TRACE,
+}
+
+
+def init_log_from_env_or(level: str) -> None:
+    """Log as ZENLAKE_LOG or RUST_LOG says, or as `level` says when neither is set.
+
+    All hold a level (off, error, warn, info, debug, trace), or levels by part:
+    `warn,zenlake.link=debug`. It may be called again: the last call counts. Where the program
+    configured `logging` itself, only levels are set, and records go where it said.
+    """
+    _configure(_from_environment() or level)
+
+
+def try_init_log_from_env() -> None:
+    """Log as ZENLAKE_LOG or RUST_LOG says; when neither is set nothing changes."""
+    directives = _from_environment()
+    if directives:
+        _configure(directives)
+
+
+def log_levels(directives: str) -> dict[str, int]:
+    """The level of each of our loggers. What is not about them, or cannot be read, is left out.
+
+    >>> log_levels("warn,zenlake.link=debug")
+    {'zenlake': 30, 'zenlake.link': 10}
+    >>> log_levels("zenoh=info,hyper=trace")
+    {'zenlake': 20}
+    """
+    levels = {log.name: logging.ERROR}
+    for directive in filter(None, map(str.strip, directives.split(","))):
+        if directive.lower() in LEVELS:
+            target, level = log.name, directive
+        else:
+            target, _, level = directive.partition("=")
+        name = _logger_name(target)
+        number = LEVELS.get((level or "trace").strip().lower())
+        if name and number is not None:
+            levels[name] = number
+    return levels
+
+
+def _logger_name(target: str) -> str:
+    """Our logger for `zenlake.link` (itself) or `zenoh_link::tcp` (all of ours); "" for others."""
+    name = target.strip().replace("::", ".")
+    first = name.partition(".")[0]
+    if first == log.name:
+        return name
+    return log.name if first.partition("_")[0] == RUST_NAME else ""
+
+
+def _from_environment() -> str:
+    return next(filter(None, map(os.environ.get, VARIABLES)), "")
+
+
+class _Stderr(logging.Handler):
+    """Writes to stderr unless the program has told `logging` where to write."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            print(self.format(record), file=sys.stderr)  # noqa: T201
+
+
+_stderr = _Stderr()
+_stderr.setFormatter(logging.Formatter(FORMAT))
+_configured: set[str] = set()
+
+
+def _configure(directives: str) -> None:
+    logging.addLevelName(TRACE, "TRACE")
+    levels = log_levels(directives)
+    for name in _configured - levels.keys():
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    _configured.clear()
+    _configured.update(levels)
+    log.addHandler(_stderr)  # adds it once

@@ -1,0 +1,340 @@
+"""Publisher: puts and deletes on one key, on the shortest way to whoever wants them.
+
+Knows what a message looks like but for its payload, and prepares that once. Does not know who
+wants it: routing says, and says when that has changed.
+"""
+
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from zenlake.api.arguments import (
+    IntoKeyExpr,
+    attachment_of,
+    encoding_of,
+    instance,
+    key_of,
+    member,
+    qos_of,
+)
+from zenlake.api.below import at_end
+from zenlake.api.encoding import Encoding, IntoEncoding
+from zenlake.api.enums import (
+    QOS_CONGESTION_CONTROL,
+    QOS_PRIORITY,
+    CongestionControl,
+    InterceptionPoint,
+    Locality,
+    Priority,
+    Reliability,
+)
+from zenlake.api.ids import EntityGlobalId, SourceInfo
+from zenlake.api.instrumentation import TimestampInstrumentation
+from zenlake.api.matching import MatchingListener, MatchingStatus
+from zenlake.api.timestamps import Timestamp
+from zenlake.api.zbytes import IntoZBytes, payload_bytes
+from zenlake.errors import SessionEnded, ZError
+from zenlake.keyexpr import KeyExpr
+from zenlake.wire import encoding as wire_encoding
+from zenlake.wire import entity
+from zenlake.wire.cursor import Writer
+from zenlake.wire.delete import Del
+from zenlake.wire.network import NETWORK
+from zenlake.wire.push import Push
+from zenlake.wire.put import Put
+from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
+from zenlake.wire.qos import QoS
+from zenlake.wire.wireexpr import WireExpr
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from zenlake.api.core import Core
+
+log = logging.getLogger("zenlake.api")
+
+NEVER = -1  # the version of a way that was not found yet, or is no more
+
+
+class Way:
+    """How puts on one key leave this session: found once, and again when routes have changed."""
+
+    __slots__ = (
+        "append",
+        "core",
+        "destination",
+        "encoding",
+        "exchange",
+        "key",
+        "local",
+        "ports",
+        "qos",
+        "reliable",
+        "version",
+    )
+
+    def __init__(
+        self,
+        core: "Core",
+        key: KeyExpr,
+        qos: QoS,
+        reliable: bool = True,
+        encoding: wire_encoding.Encoding = wire_encoding.DEFAULT,
+        destination: Locality = Locality.ANY,
+    ) -> None:
+        self.core = core
+        self.exchange = core.exchange
+        self.key = key
+        self.qos = qos
+        self.reliable = reliable
+        self.encoding = encoding
+        self.destination = destination
+        self.version = NEVER
+        self.ports: tuple[tuple[Any, WireExpr], ...] = ()
+        self.local: tuple[Any, ...] = ()
+        self.append: Callable[[bytes], bool] | None = None
+        "The short way for a plain put, where there is just one session that wants it."
+
+    def find(self) -> None:
+        exchange = self.core.exchange
+        with exchange.lock:
+            self.append = None
+            remote = self.destination is not Locality.SESSION_LOCAL
+            self.ports = exchange.way_out(self.key) if remote else ()
+            self.local = ()
+            if self.destination is not Locality.REMOTE:
+                self.local = self.core.subscribers.of(self.key, local=True)
+            self.version = exchange.version
+            if len(self.ports) == 1 and not self.local and not exchange.stamps:
+                port, wire = self.ports[0]
+                self.append = port.session.appender(self._head(wire), self.qos, self.reliable)
+
+    def _head(self, wire: WireExpr) -> bytes:
+        """A put up to the length of its payload."""
+        w = Writer()
+        NETWORK.write(w, Push(wire, Put(encoding=self.encoding), self.qos))
+        return bytes(w.out[:-1])
+
+    def send(self, body: Put | Del, instrumentation: TimestampInstrumentation | None) -> None:
+        """To everybody who wants it; waits for room as the congestion control says."""
+        core = self.core
+        if core.exchange.closed:
+            raise ZError("session closed")
+        if self.version != self.exchange.version:
+            self.find()
+        if core.exchange.stamps and body.timestamp is None:
+            body.timestamp = core.exchange.stamp()
+        stack = None
+        if instrumentation is not None:
+            stack = core.record(instrumentation.stack(), InterceptionPoint.SEND)
+        for port, wire in self.ports:
+            try:
+                port.session.send(Push(wire, body, self.qos, ts_stack=stack), self.reliable)
+            except SessionEnded as end:
+                core.exchange.dropped["its session had ended"] += 1
+                log.debug("%s: %s", self.key, end)
+        if self.local:
+            core.deliver_local(
+                self.local, self.key, Push(WireExpr(), body, self.qos, ts_stack=stack)
+            )
+
+
+def put_body(
+    payload: IntoZBytes,
+    encoding: wire_encoding.Encoding,
+    attachment: IntoZBytes | None,
+    timestamp: Timestamp | None,
+    source_info: SourceInfo | None,
+) -> Put:
+    return Put(
+        payload_bytes(payload),  # type: ignore[arg-type]  # a view is written as bytes are
+        None if timestamp is None else instance("timestamp", timestamp, Timestamp).wire,
+        encoding,
+        None if source_info is None else instance("source_info", source_info, SourceInfo).wire,
+        attachment_of(attachment),
+    )
+
+
+def del_body(
+    attachment: IntoZBytes | None, timestamp: Timestamp | None, source_info: SourceInfo | None
+) -> Del:
+    return Del(
+        timestamp=None if timestamp is None else instance("timestamp", timestamp, Timestamp).wire,
+        source_info=None
+        if source_info is None
+        else instance("source_info", source_info, SourceInfo).wire,
+        attachment=attachment_of(attachment),
+    )
+
+
+class Publisher:
+    """Publishes on one key expression; made by `Session.declare_publisher`."""
+
+    def __init__(
+        self,
+        core: "Core",
+        key_expr: IntoKeyExpr,
+        encoding: IntoEncoding | None,
+        congestion_control: CongestionControl | None,
+        priority: Priority | None,
+        express: bool | None,
+        reliability: Reliability | None,
+        allowed_destination: Locality | None,
+    ) -> None:
+        self._undeclared = True
+        key = key_of(key_expr)
+        destination = member("allowed_destination", allowed_destination, Locality.DEFAULT)
+        reliable = member("reliability", reliability, Reliability.RELIABLE) is Reliability.RELIABLE
+        qos = qos_of(DEFAULT_QOS, priority, congestion_control, express)
+        self._core = core
+        self._number = core.exchange.next_id()
+        self._way = Way(core, key, qos, reliable, encoding_of(encoding), destination)
+        self._watch = core.interests.watch(
+            "subscribers",
+            key,
+            local=lambda: bool(core.subscribers.of(key, local=True)),
+            destination=destination,
+        )
+        self._undeclared = False
+        core.publishers[self._number] = None
+
+    def put(
+        self,
+        payload: IntoZBytes,
+        *,
+        encoding: IntoEncoding | None = None,
+        attachment: IntoZBytes | None = None,
+        timestamp: Timestamp | None = None,
+        timestamp_instrumentation: TimestampInstrumentation | None = None,
+        source_info: SourceInfo | None = None,
+    ) -> None:
+        """Publish `payload`. A buffer other than bytes must not change until it has left."""
+        way = self._way
+        if encoding is attachment is timestamp is source_info is timestamp_instrumentation is None:
+            append = way.append
+            if (
+                append is not None
+                and type(payload) is bytes
+                and way.version == way.exchange.version
+                and append(payload)
+            ):
+                return
+        self._check()
+        body = put_body(
+            payload,
+            way.encoding if encoding is None else encoding_of(encoding),
+            attachment,
+            timestamp,
+            source_info,
+        )
+        way.send(body, timestamp_instrumentation)
+
+    def delete(
+        self,
+        *,
+        attachment: IntoZBytes | None = None,
+        timestamp: Timestamp | None = None,
+        timestamp_instrumentation: TimestampInstrumentation | None = None,
+        source_info: SourceInfo | None = None,
+    ) -> None:
+        """Say that the value of the key is no more."""
+        self._check()
+        self._way.send(del_body(attachment, timestamp, source_info), timestamp_instrumentation)
+
+    def put_batch(self, batch: "pa.RecordBatch") -> int:
+        """Publish every row of `batch` on this key, at once; gives how many.
+
+        Columns as in `zenlake.columnar.schema`, all but `payload` may be missing. Waits while
+        there is no room; nothing is dropped.
+        """
+        from zenlake.api.arrow import put_batch
+
+        self._check()
+        way = self._way
+        return put_batch(self._core, batch, way)
+
+    def _check(self) -> None:
+        if self._undeclared:
+            raise ZError("Undeclared publisher")
+
+    @property
+    def id(self) -> EntityGlobalId:
+        """Its id in the whole system."""
+        self._check()
+        return EntityGlobalId.of(entity.EntityGlobalId(self._core.exchange.zid, self._number))
+
+    @property
+    def key_expr(self) -> KeyExpr:
+        """What it publishes on."""
+        self._check()
+        return self._way.key
+
+    @property
+    def encoding(self) -> Encoding:
+        """How payloads are to be read, unless a put says otherwise."""
+        self._check()
+        return Encoding.of(self._way.encoding)
+
+    @property
+    def congestion_control(self) -> CongestionControl:
+        """What happens where there is no room."""
+        self._check()
+        return QOS_CONGESTION_CONTROL[self._way.qos]
+
+    @property
+    def priority(self) -> Priority:
+        """Which goes first where there is not room for all."""
+        self._check()
+        return QOS_PRIORITY[self._way.qos]
+
+    @property
+    def reliability(self) -> Reliability:
+        """Whether links that lose messages are to be avoided."""
+        self._check()
+        return Reliability.RELIABLE if self._way.reliable else Reliability.BEST_EFFORT
+
+    @property
+    def matching_status(self) -> MatchingStatus:
+        """Whether anybody subscribed to what it publishes."""
+        self._check()
+        return self._watch.status()
+
+    def declare_matching_listener(self, handler: Any = None) -> MatchingListener[Any]:
+        """Be told when that changes."""
+        self._check()
+        return self._watch.declare_listener(handler)
+
+    def undeclare(self) -> None:
+        """Publish no more."""
+        self._check()
+        self._end()
+
+    def _end(self) -> None:
+        self._undeclared = True
+        self._core.publishers.pop(self._number, None)
+        self._way.append = None
+        self._watch.close()
+
+    def __enter__(self) -> Self:
+        self._check()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self.undeclare()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_undeclared", True):
+            self._undeclared = True
+            watch = self._watch
+            self._core.publishers.pop(self._number, None)
+            at_end(self._core.exchange, watch.close)
+
+    def __repr__(self) -> str:
+        self._check()
+        return f"Publisher({self._way.key!r})"

@@ -1,0 +1,219 @@
+"""Subscribers: those a session has declared, and the samples that reach them.
+
+Knows who wants a key, and how samples are handed over. Does not know where samples come from.
+"""
+
+from collections.abc import Iterable
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from zenlake.api.arguments import IntoKeyExpr, key_of, member
+from zenlake.api.below import Exchange, at_end
+from zenlake.api.enums import Locality
+from zenlake.api.handlers import Receiver, Sink, make_sink
+from zenlake.api.ids import EntityGlobalId
+from zenlake.api.sample import Sample, samples
+from zenlake.keyexpr import KeyExpr
+from zenlake.keyexpr.tree import KeyExprTree
+from zenlake.wire import entity, qos
+from zenlake.wire.declare import Declare, DeclareSubscriber, UndeclareSubscriber
+from zenlake.wire.enums import Mapping
+from zenlake.wire.wireexpr import WireExpr
+
+if TYPE_CHECKING:
+    from zenlake.api.matching import Interests
+    from zenlake.wire.runs import Run
+
+MAX_KNOWN_KEYS = 8_192  # whose subscribers are remembered
+NOBODY: tuple["Declared", ...] = ()
+
+H = TypeVar("H")
+
+
+class Declared:
+    """A subscriber, as long as it is declared."""
+
+    __slots__ = ("id", "key", "origin", "sink", "takes_runs")
+
+    def __init__(self, number: int, key: KeyExpr, origin: Locality, sink: Sink[Any]) -> None:
+        self.id = number
+        self.key = key
+        self.origin = origin
+        self.sink = sink
+        self.takes_runs = isinstance(sink, RunSink)
+
+    def hears(self, local: bool) -> bool:
+        return self.origin is Locality.ANY or local is (self.origin is Locality.SESSION_LOCAL)
+
+
+class RunSink(Sink[Any]):
+    """A sink that takes samples by the run, as the scan found them: no Sample is made."""
+
+    def push_run(self, run: "Run", rows: Any, keys: Any) -> bool:
+        """The rows of `run` that `rows` names (None: all), by the key table of their link."""
+        raise NotImplementedError
+
+    def push_one(self, sample: Sample) -> bool:
+        raise NotImplementedError
+
+
+class Subscriber(Receiver[H], Generic[H]):
+    """Receives samples on a key expression; made by `Session.declare_subscriber`.
+
+    Iterate it, or call `recv()`; with a callback it needs nothing more. Undeclared by
+    `undeclare()`, by the end of a `with` block, and when nothing holds it any more (unless a
+    callback gets its samples: that goes on until the session closes).
+    """
+
+    _what = "subscriber"
+
+    def __init__(
+        self, subscribers: "Subscribers", declared: Declared, handler: H, background: bool
+    ) -> None:
+        super().__init__(declared.sink, handler)
+        self._subscribers = subscribers
+        self._declared = declared
+        self._background = background
+
+    @property
+    def id(self) -> EntityGlobalId:
+        """Its id in the whole system."""
+        self._check()
+        zid = self._subscribers.exchange.zid
+        return EntityGlobalId.of(entity.EntityGlobalId(zid, self._declared.id))
+
+    @property
+    def key_expr(self) -> KeyExpr:
+        """What it subscribed to."""
+        self._check()
+        return self._declared.key
+
+    def undeclare(self) -> None:
+        """Receive no more. Whoever waits in `recv()` is woken."""
+        self._check()
+        self._undeclared = True
+        self._subscribers.undeclare(self._declared)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_undeclared", True) and not self._background:
+            self._undeclared = True
+            declared, subscribers = self._declared, self._subscribers
+            at_end(subscribers.exchange, lambda: subscribers.undeclare(declared))
+
+    def __repr__(self) -> str:
+        self._check()
+        return f"Subscriber({self._declared.key!r})"
+
+
+class Subscribers:
+    """The subscribers of one session."""
+
+    def __init__(self, exchange: "Exchange", interests: "Interests") -> None:
+        self.exchange = exchange
+        self._interests = interests
+        self._tree: KeyExprTree[Declared] = KeyExprTree()
+        self._all: dict[int, Declared] = {}
+        self._found: tuple[dict[str, tuple[Declared, ...]], dict[str, tuple[Declared, ...]]]
+        self._found = ({}, {})
+        "Who hears what comes from others, and what the session itself puts, by key."
+        self._sets: dict[tuple[int, ...], tuple[Declared, ...]] = {}
+
+    def declare(
+        self, key_expr: IntoKeyExpr, handler: Any, allowed_origin: Locality | None
+    ) -> Subscriber[Any]:
+        key = key_of(key_expr)
+        origin = member("allowed_origin", allowed_origin, Locality.DEFAULT)
+        number = self.exchange.next_id()
+        sink, given, background = make_sink(handler, f"zenlake subscriber {key}")
+        declared = Declared(number, key, origin, sink)
+        with self.exchange.lock:
+            self._all[number] = declared
+            self._tree.insert(key, declared)
+            self._changed()
+        if origin is not Locality.SESSION_LOCAL:
+            wire = WireExpr(0, key, Mapping.SENDER)
+            body = DeclareSubscriber(number, wire)
+            self.exchange.send(Declare(body, qos=qos.DECLARE))
+        self._interests.local_changed()
+        return Subscriber(self, declared, given, background)
+
+    def undeclare(self, declared: Declared) -> None:
+        with self.exchange.lock:
+            if self._all.pop(declared.id, None) is None:
+                return
+            self._tree.remove(declared.key, declared)
+            self._changed()
+        if declared.origin is not Locality.SESSION_LOCAL and not self.exchange.closed:
+            self.exchange.send(Declare(UndeclareSubscriber(declared.id), qos=qos.DECLARE))
+        declared.sink.close()
+        self._interests.local_changed()
+
+    def close(self) -> list[Sink[Any]]:
+        """Nothing comes any more; gives the sinks, some of which still deliver what waits."""
+        with self.exchange.lock:
+            sinks = [declared.sink for declared in self._all.values()]
+            self._all.clear()
+            self._tree = KeyExprTree()
+            self._changed()
+        for sink in sinks:
+            sink.close()
+        return sinks
+
+    @property
+    def dropped(self) -> int:
+        """Samples that the handlers of the present subscribers let go."""
+        return sum(declared.sink.dropped for declared in list(self._all.values()))
+
+    def _changed(self) -> None:
+        self._found = ({}, {})
+        self._sets = {}
+        self.exchange.changed()
+
+    def of(self, key: str, *, local: bool = False) -> tuple[Declared, ...]:
+        """Who hears what is put on `key` by others, or by the session itself (`local`)."""
+        known = self._found[local]
+        found = known.get(key)
+        if found is None:
+            with self.exchange.lock:
+                hearing = {
+                    declared.id: declared
+                    for _, values in self._tree.intersecting(key)
+                    for declared in values
+                    if declared.hears(local)
+                }
+                numbers = tuple(sorted(hearing))
+                found = tuple(hearing[number] for number in numbers)
+                found = self._sets.setdefault(numbers, found) if found else NOBODY
+                known = self._found[local]
+                if len(known) >= MAX_KNOWN_KEYS:
+                    known.clear()
+                known[key] = found
+        return found
+
+    def deliver(
+        self,
+        subscribers: tuple[Declared, ...],
+        keys: Iterable[KeyExpr],
+        data: bytes,
+        starts: Iterable[int],
+        ends: Iterable[int],
+        rests: Iterable[Any],
+        count: int,
+        run: "tuple[Run, Any, Any] | None",
+    ) -> list[Sink[Any]]:
+        """Hand samples over (see `runtime.exchange.Local`); gives the sinks that have enough."""
+        full: list[Sink[Any]] = []
+        items: Iterable[Sample] = samples(keys, repeat(data), starts, ends, rests)
+        if len(subscribers) > 1:
+            items = list(items) if count > 1 or run is None else items
+        for declared in subscribers:
+            sink = declared.sink
+            if not declared.takes_runs:
+                room = sink.push(items, count)
+            elif run is not None:
+                room = sink.push_run(*run)  # type: ignore[attr-defined]
+            else:
+                room = all([sink.push_one(sample) for sample in items])  # type: ignore[attr-defined]
+            if not room:
+                full.append(sink)
+        return full

@@ -1,0 +1,129 @@
+"""ZBytes: a payload or an attachment, and what may be given as one.
+
+Knows bytes and views of them. Does not know encodings or serialisation.
+"""
+
+from functools import total_ordering
+from typing import Any, Self
+
+IntoZBytes = Any
+"""ZBytes, bytes, bytearray, str, or any C-contiguous buffer (memoryview, numpy, pyarrow)."""
+
+_SHOWN = 64
+"""Bytes that a repr shows."""
+
+_new = object.__new__
+
+
+def payload_bytes(obj: object) -> bytes | memoryview:
+    """What `obj` stands for as a payload.
+
+    Buffers are not copied: they must stay as they are until the data has left. A bytearray is
+    copied, since nothing else can keep it from changing.
+
+    >>> payload_bytes("é"), payload_bytes(bytearray(b"x"))
+    (b'\\xc3\\xa9', b'x')
+    """
+    if type(obj) is bytes:
+        return obj
+    if isinstance(obj, str):
+        return obj.encode()
+    if type(obj) is ZBytes:
+        return obj._buffer
+    if isinstance(obj, (bytes, bytearray)):
+        return bytes(obj)
+    try:
+        view = memoryview(obj)  # type: ignore[arg-type]  # that is the question
+    except TypeError:
+        raise TypeError(f"expected bytes/str type, found '{type(obj).__name__}'") from None
+    if not view.c_contiguous:
+        raise TypeError(
+            f"expected a C-contiguous buffer, found '{type(obj).__name__}' with strides "
+            f"{view.strides}; make it contiguous first"
+        )
+    if view.format == "B" and view.ndim == 1:
+        return view
+    return view.cast("B") if view.nbytes else b""
+
+
+@total_ordering
+class ZBytes:
+    """Bytes, as they came or are to be sent; immutable.
+
+    >>> data = ZBytes("hé")
+    >>> data.to_bytes(), str(data), len(data), data == b"h\\xc3\\xa9"
+    (b'h\\xc3\\xa9', 'hé', 3, True)
+    >>> bytes(data.view[1:])
+    b'\\xc3\\xa9'
+    """
+
+    __slots__ = ("_buffer",)
+
+    _buffer: bytes | memoryview
+
+    def __init__(self, obj: IntoZBytes) -> None:
+        if type(obj) is bytes:  # the common case, without a call
+            self._buffer = obj
+        else:
+            self._buffer = b"" if obj is None else payload_bytes(obj)
+
+    @classmethod
+    def of(cls, buffer: bytes | memoryview) -> Self:
+        """`buffer` itself: not copied, not checked, and never to be changed."""
+        self = _new(cls)
+        self._buffer = buffer
+        return self
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes without a copy, read-only."""
+        return memoryview(self._buffer).toreadonly()
+
+    def to_bytes(self) -> bytes:
+        """The bytes; a copy only when this is a view of a larger buffer."""
+        buffer = self._buffer
+        return buffer if type(buffer) is bytes else bytes(buffer)
+
+    def to_string(self) -> str:
+        """The bytes as UTF-8; a ValueError when they are not."""
+        return str(self._buffer, "utf-8")
+
+    def as_shm(self) -> None:
+        """Nothing: no payload is in shared memory here."""
+        return
+
+    __bytes__ = to_bytes
+    __str__ = to_string
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return self.view
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    def __bool__(self) -> bool:
+        return len(self._buffer) != 0
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is ZBytes:
+            return self._buffer == other._buffer
+        if isinstance(other, str):
+            return self._buffer == other.encode(errors="surrogatepass")
+        if isinstance(other, (bytes, bytearray, memoryview)):
+            return self._buffer == other
+        return NotImplemented
+
+    def __lt__(self, other: Self) -> bool:
+        if type(other) is not ZBytes:
+            return NotImplemented
+        return self.to_bytes() < other.to_bytes()
+
+    def __hash__(self) -> int:
+        return hash(self.to_bytes())
+
+    def __reduce__(self) -> tuple[type[Self], tuple[bytes]]:
+        return type(self), (self.to_bytes(),)
+
+    def __repr__(self) -> str:
+        more = "..." if len(self) > _SHOWN else ""
+        return f"ZBytes({bytes(self._buffer[:_SHOWN])!r}{more})"

@@ -1,0 +1,47 @@
+"""What is chosen by a word on the command line: the protocol's enumerations, in small letters."""
+
+from enum import StrEnum
+from typing import Any
+
+
+class Priority(StrEnum):
+    REAL_TIME = "real-time"
+    INTERACTIVE_HIGH = "interactive-high"
+    INTERACTIVE_LOW = "interactive-low"
+    DATA_HIGH = "data-high"
+    DATA = "data"
+    DATA_LOW = "data-low"
+    BACKGROUND = "background"
+
+
+class CongestionControl(StrEnum):
+    DROP = "drop"
+    BLOCK = "block"
+    BLOCK_FIRST = "block-first"
+
+
+class Reliability(StrEnum):
+    BEST_EFFORT = "best-effort"
+    RELIABLE = "reliable"
+
+
+class QueryTarget(StrEnum):
+    BEST_MATCHING = "best-matching"
+    ALL = "all"
+    ALL_COMPLETE = "all-complete"
+
+
+class ConsolidationMode(StrEnum):
+    AUTO = "auto"
+    NONE = "none"
+    MONOTONIC = "monotonic"
+    LATEST = "latest"
+
+
+def meant(choice: StrEnum | None) -> Any:
+    """The API's member of the same name."""
+    from zenlake.cli import connecting
+
+    if choice is None:
+        return None
+    return getattr(getattr(connecting.zenoh, type(choice).__name__), choice.name)

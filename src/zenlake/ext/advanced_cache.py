@@ -1,0 +1,112 @@
+"""The cache of an advanced publisher: its last samples, and the answers made of them.
+
+Knows the parameters `_sn`, `_max` and `_time`. Does not know why somebody asks.
+"""
+
+import logging
+import threading
+from collections import deque
+from datetime import UTC, datetime
+
+from zenlake.api.enums import ReplyKeyExpr
+from zenlake.api.query import Query
+from zenlake.api.selector import Parameters, TimeRange, time_range
+from zenlake.api.timestamps import Timestamp
+from zenlake.errors import ZError
+from zenlake.ext.advanced_order import HALF, U32
+from zenlake.keyexpr import KeyExpr
+from zenlake.wire.delete import Del
+from zenlake.wire.put import Put
+from zenlake.wire.qos import QoS
+from zenlake.wire.reply import Reply
+
+log = logging.getLogger("zenlake.ext")
+
+MOST_SAMPLES = 1 << 30  # that a cache keeps, whatever is asked for
+
+Body = Put | Del
+
+
+class Cache:
+    """The last `most` samples on `key`. They are given out with the QoS `qos`."""
+
+    def __init__(self, key: KeyExpr, most: int, qos: QoS) -> None:
+        if most < 1:
+            raise ZError("max_samples must not be zero: a cache keeps at least one sample")
+        self._key = key
+        self._qos = qos
+        self._kept: deque[Body] = deque(maxlen=min(most, MOST_SAMPLES))
+        self._lock = threading.Lock()
+
+    def keep(self, body: Body) -> None:
+        with self._lock:
+            self._kept.append(body)
+
+    def take_back(self) -> None:
+        """What was kept last was not published after all."""
+        with self._lock:
+            self._kept.pop()
+
+    def answer(self, query: Query) -> None:
+        """With all that the query's parameters ask for, oldest first."""
+        with query:
+            if query.accepts_replies() is not ReplyKeyExpr.ANY:
+                log.info(
+                    "%s cannot be answered from a cache: it wants replies on its own key", query
+                )
+                return
+            with self._lock:
+                kept = list(self._kept)
+            for body in select(kept, query.parameters, datetime.now(UTC)):
+                query._asked.answer(self._key, Reply(body), self._qos, query._entity_id)
+
+
+def select(kept: list[Body], parameters: Parameters, now: datetime) -> list[Body]:
+    """Those that the parameters ask for. A parameter that cannot be read asks for nothing."""
+    first, last = numbers(parameters.get("_sn") or "..")
+    found = [body for body in kept if _is_numbered_within(body, first, last)]
+    times = _times(parameters.get("_time"), now)
+    if times is not None:
+        found = [body for body in found if _is_within(body, times)]
+    most = _number(parameters.get("_max") or "")
+    return found if most is None else found[max(0, len(found) - most) :]
+
+
+def numbers(text: str) -> tuple[int | None, int | None]:
+    """The sequence numbers that `_sn` asks for, both included; None: no bound.
+
+    >>> numbers("3..7"), numbers("3.."), numbers("..7"), numbers("3"), numbers("..")
+    ((3, 7), (3, None), (None, 7), (3, 3), (None, None))
+    """
+    start, dots, end = text.partition("..")
+    first = _number(start)
+    return first, _number(end) if dots else first
+
+
+def _number(text: str) -> int | None:
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
+    return None if number is None or number > U32 else number
+
+
+def _is_numbered_within(body: Body, first: int | None, last: int | None) -> bool:
+    """Sequence numbers wrap: what is less than half the circle ahead comes later."""
+    if first is None and last is None:
+        return True
+    if body.source_info is None:
+        return False
+    number = body.source_info.sn
+    return (first is None or (number - first) & U32 <= HALF) and (
+        last is None or (last - number) & U32 <= HALF
+    )
+
+
+def _times(text: str | None, now: datetime) -> TimeRange | None:
+    try:
+        return None if text is None else time_range(text, now)
+    except ZError as error:
+        log.info("a query for history is answered whatever its age: %s", error)
+        return None
+
+
+def _is_within(body: Body, times: TimeRange) -> bool:
+    return body.timestamp is None or times.holds(Timestamp.of(body.timestamp).get_time())

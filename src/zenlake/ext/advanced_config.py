@@ -1,0 +1,161 @@
+"""What advanced publishers and subscribers are told: the configurations, and Miss.
+
+Knows their values and refuses those that mean nothing. Does not know sessions or samples.
+"""
+
+import math
+import operator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import SupportsIndex
+
+from zenlake.api.enums import CongestionControl, Priority
+from zenlake.api.ids import EntityGlobalId
+
+MIN_PERIOD = 0.001  # seconds; a shorter period is lengthened to this: it would only heat a core
+MAX_COUNT = 2**64 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepliesConfig:
+    """The QoS of what a cache answers.
+
+    >>> RepliesConfig(express=True).express
+    True
+    """
+
+    congestion_control: CongestionControl | None = None
+    "None: BLOCK."
+    priority: Priority | None = None
+    "None: DATA."
+    express: bool | None = None
+
+    def __post_init__(self) -> None:
+        _instance("congestion_control", self.congestion_control, CongestionControl)
+        _instance("priority", self.priority, Priority)
+        _instance("express", self.express, bool)
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """How many of its last samples a publisher keeps to answer history and recovery.
+
+    >>> CacheConfig(100)
+    CacheConfig(max_samples=100, replies_config=None)
+    """
+
+    max_samples: int | None = None
+    "None: 1."
+    replies_config: RepliesConfig | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _count("max_samples", self.max_samples)
+        _instance("replies_config", self.replies_config, RepliesConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryConfig:
+    """What a subscriber asks for of the time before it was declared.
+
+    `detect_late_publishers` asks those, too, that appear later (with `publisher_detection`).
+    `max_samples` is a count for each key; `max_age` is in seconds.
+
+    >>> HistoryConfig(max_samples=10, max_age=60).max_age
+    60
+    """
+
+    detect_late_publishers: bool | None = None
+    max_samples: int | None = None
+    max_age: float | None = None
+
+    def __post_init__(self) -> None:
+        _instance("detect_late_publishers", self.detect_late_publishers, bool)
+        _count("max_samples", self.max_samples)
+        if self.max_age is not None:
+            _number("max_age", self.max_age)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissDetectionConfig:
+    """Samples carry sequence numbers; a heartbeat also tells the last one, every so many seconds.
+
+    `heartbeat` always; `sporadic_heartbeat` only when the number changed, and it is never dropped.
+    Where both are given the sporadic one counts.
+
+    >>> MissDetectionConfig(heartbeat=0.5).heartbeat
+    0.5
+    """
+
+    heartbeat: float | None = None
+    sporadic_heartbeat: float | None = None
+
+    def __post_init__(self) -> None:
+        seconds("heartbeat", self.heartbeat)
+        seconds("sporadic_heartbeat", self.sporadic_heartbeat)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveryConfig:
+    """How a subscriber finds out that the last samples of a publisher are missing.
+
+    Either it asks periodically (seconds, or a timedelta), or it listens to heartbeats. Samples
+    that are missing between others are asked for in both cases.
+
+    >>> RecoveryConfig(heartbeat=True)
+    RecoveryConfig(periodic_queries=None, heartbeat=True)
+    >>> RecoveryConfig()
+    Traceback (most recent call last):
+    ValueError: invalid parameters: give either periodic_queries or heartbeat=True
+    """
+
+    periodic_queries: float | timedelta | None = None
+    heartbeat: bool | None = None
+
+    def __post_init__(self) -> None:
+        _instance("heartbeat", self.heartbeat, bool)
+        seconds("periodic_queries", self.periodic_queries)
+        if (self.periodic_queries is not None) == bool(self.heartbeat) or self.heartbeat is False:
+            raise ValueError("invalid parameters: give either periodic_queries or heartbeat=True")
+
+
+@dataclass(frozen=True, order=True)
+class Miss:
+    """`nb` samples in a row from `source` did not arrive and could not be recovered."""
+
+    source: EntityGlobalId
+    nb: int
+
+
+def seconds(name: str, period: float | timedelta | None) -> float | None:
+    """A period in seconds, at least MIN_PERIOD."""
+    if period is None:
+        return None
+    value = period.total_seconds() if isinstance(period, timedelta) else _number(name, period)
+    if not 0 <= value < math.inf:
+        raise ValueError(f"negative timeout: {name}={period!r} is not a period in seconds")
+    return max(value, MIN_PERIOD)
+
+
+def _number(name: str, value: object) -> float:
+    if not isinstance(value, int | float):
+        raise TypeError(f"argument '{name}': must be real number, not {type(value).__name__}")
+    return float(value)
+
+
+def _count(name: str, value: SupportsIndex | None) -> None:
+    if value is None:
+        return
+    try:
+        count = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"argument '{name}': {error}") from None
+    if not 0 <= count <= MAX_COUNT:
+        raise OverflowError(f"{name}={count}: a count is 0 or more and below 2**64")
+
+
+def _instance(name: str, value: object, wanted: type) -> None:
+    if value is not None and not isinstance(value, wanted):
+        given = type(value).__name__
+        raise TypeError(
+            f"argument '{name}': '{given}' object cannot be converted to '{wanted.__name__}'"
+        )

@@ -1,0 +1,59 @@
+"""The keys of advanced publishers and subscribers: `<key>/@adv/pub|sub/<zid>/<eid|uhlc>/<meta>`.
+
+Knows how they are written and read. Does not know who declares them. `@adv` is a verbatim chunk:
+no `*` or `**` of an application meets one.
+"""
+
+from zenlake.wire.zenohid import ZenohId
+
+ADV = "@adv"
+UHLC = "uhlc"  # in the place of an entity id where only timestamps order the samples
+NO_META = "_"
+
+
+def own_key(key: str, kind: str, zid: object, entity: object) -> str:
+    """The key of one publisher (`kind` is "pub") or subscriber ("sub").
+
+    >>> own_key("a/b", "pub", "c0ffee", 7)
+    'a/b/@adv/pub/c0ffee/7/_'
+    """
+    return f"{key}/{ADV}/{kind}/{zid}/{entity}/{NO_META}"
+
+
+def everyone(key: str) -> str:
+    """Where the history of all publishers on `key` is asked for."""
+    return f"{key}/{ADV}/**"
+
+
+def publishers(key: str) -> str:
+    """Where the tokens and heartbeats of publishers on `key` are."""
+    return f"{key}/{ADV}/pub/**"
+
+
+def source_key(key: str, source: str) -> str:
+    """Where samples of one source (`<zid>/<eid>`) are asked for.
+
+    >>> source_key("a/**", "c0ffee/7")
+    'a/**/@adv/*/c0ffee/7/**'
+    """
+    return f"{key}/{ADV}/*/{source}/**"
+
+
+def source_of(key: str) -> str | None:
+    """`<zid>/<eid|uhlc>` of a publisher's key; None if it has none.
+
+    >>> source_of("a/b/@adv/pub/c0ffee/7/_"), source_of("a/@adv/pub/c0ffee/uhlc/x/y")
+    ('c0ffee/7', 'c0ffee/uhlc')
+    >>> source_of("a/b/@adv/pub/*/7/_"), source_of("a/b")
+    (None, None)
+    """
+    chunks = key.rpartition(f"/{ADV}/")[2].split("/")
+    if len(chunks) < 3:
+        return None
+    zid, entity = chunks[1:3]
+    try:
+        ZenohId.parse(zid)
+    except ValueError:
+        return None
+    known = entity == UHLC or (entity.isascii() and entity.isdigit())
+    return f"{zid}/{entity}" if known else None

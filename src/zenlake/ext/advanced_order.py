@@ -1,0 +1,223 @@
+"""The order of samples: which may be given out now, which wait for those before them, and gaps.
+
+Knows sequence numbers, timestamps and how many queries are under way. Does not know sessions,
+threads or the clock: the time is an argument.
+"""
+
+from collections import OrderedDict
+from heapq import heappop, heappush
+
+from zenlake.api.sample import Sample
+from zenlake.api.timestamps import Timestamp
+from zenlake.ext.advanced_config import Miss
+from zenlake.ext.advanced_keys import UHLC
+
+PENDING_SAMPLES = 16_384  # of one source that wait for earlier ones; then the gap is given up
+SOURCES = 4_096  # known to one subscriber; then the one that was silent longest is forgotten
+RETENTION = 3600.0  # seconds of silence after which a source is forgotten, unless it is alive
+
+U32 = 0xFFFF_FFFF
+HALF = U32 // 2
+
+
+class Source:
+    """One publisher (numbered by it), or one clock (ordered by its timestamps).
+
+    A position is a sequence number that no longer wraps, or a time in ticks.
+    """
+
+    __slots__ = (
+        "_waiting",
+        "alive",
+        "asked",
+        "last",
+        "name",
+        "near",
+        "numbered",
+        "pending",
+        "queries",
+        "seen",
+    )
+
+    def __init__(self, name: str, now: float) -> None:
+        self.name = name
+        self.numbered = is_numbered(name)
+        self.last: int | None = None
+        "the position of what was given out last"
+        self.near = 0
+        "a position close to where numbers are now"
+        self.pending: dict[int, Sample] = {}
+        self._waiting: list[int] = []
+        self.queries = 0
+        "under way, about this source only"
+        self.asked: int | None = None
+        "what is missing before this position was asked for"
+        self.alive: bool | None = None
+        "whether its token is there; None: nobody said"
+        self.seen = now
+
+    def position(self, sn: int) -> int:
+        """Where a sequence number of 32 bits stands on a line that does not wrap."""
+        self.near += ((sn - self.near + HALF) & U32) - HALF
+        return self.near
+
+    @property
+    def next(self) -> int | None:
+        """The first position that is missing, if any was given out."""
+        return None if self.last is None else self.last + 1
+
+    def is_next(self, position: int) -> bool:
+        return self.last is None or not self.numbered or position == self.last + 1
+
+    def hold(self, position: int, sample: Sample) -> None:
+        heappush(self._waiting, position)
+        self.pending[position] = sample
+
+    def first(self) -> int | None:
+        """The lowest position that waits."""
+        return self._waiting[0] if self._waiting else None
+
+    def take_first(self) -> Sample:
+        return self.pending.pop(heappop(self._waiting))
+
+
+class Order:
+    """The sources of one subscriber. What is to be given out is appended to `ready` and `missed`.
+
+    `depth` is how many samples are held back while history is asked for; `recovers` whether those
+    behind a gap wait for it to be filled.
+    """
+
+    def __init__(self, depth: int | None, recovers: bool) -> None:
+        self.depth = min(depth or PENDING_SAMPLES, PENDING_SAMPLES)
+        self.recovers = recovers
+        self.ready: list[Sample] = []
+        self.missed: list[Miss] = []
+        self.sources: OrderedDict[str, Source] = OrderedDict()
+        self.history = 0
+        "queries under way that are about every source"
+        self.late = 0
+        "samples that came again, or after their place was given up"
+        self.given_up = 0
+        "gaps behind which more samples waited than PENDING_SAMPLES"
+        self.forgotten = 0
+        "sources that were forgotten, by SOURCES or RETENTION"
+
+    def source(self, name: str, now: float) -> Source:
+        """The source of that name; from now on known."""
+        source = self.sources.get(name)
+        if source is None:
+            self._forget(now)
+            source = self.sources[name] = Source(name, now)
+        else:
+            self.sources.move_to_end(name)
+            source.seen = now
+        return source
+
+    def take(self, sample: Sample, now: float) -> Source | None:
+        """A sample came, live or as a reply. Gives its source, if it says from where it is."""
+        if (info := sample.source_info) is not None:
+            source = self.source(f"{info.source_id.zid}/{info.source_id.eid}", now)
+            self._take(source, source.position(info.source_sn), sample)
+            return source
+        if (timestamp := sample.timestamp) is not None:
+            clock, ticks = clock_and_ticks(timestamp)
+            source = self.source(f"{clock}/{UHLC}", now)
+            self._take(source, ticks, sample)
+            return source
+        self.ready.append(sample)
+        return None
+
+    def _take(self, source: Source, position: int, sample: Sample) -> None:
+        if (source.last is not None and position <= source.last) or position in source.pending:
+            self.late += 1
+        elif self._must_wait(source, position):
+            source.hold(position, sample)
+            self._hold_no_more_than_allowed(source)
+        else:
+            self._release(source, position, sample)
+
+    def _must_wait(self, source: Source, position: int) -> bool:
+        if not source.is_next(position):
+            return self.recovers
+        if source.numbered and source.last is not None:
+            return False
+        return self.depth > 1 and bool(self.history or source.queries)
+
+    def _hold_no_more_than_allowed(self, source: Source) -> None:
+        behind_a_gap = source.numbered and source.last is not None
+        if len(source.pending) >= (PENDING_SAMPLES if behind_a_gap else self.depth):
+            self.given_up += behind_a_gap
+            self._release_first(source)
+
+    def _release_first(self, source: Source) -> None:
+        position = source.first()
+        assert position is not None
+        self._release(source, position, source.take_first())
+
+    def _release(self, source: Source, position: int, sample: Sample) -> None:
+        """Give a sample out, after a word on those missing before it, and those right behind it."""
+        if not source.is_next(position) and source.last is not None:
+            assert sample.source_info is not None
+            self.missed.append(Miss(sample.source_info.source_id, position - source.last - 1))
+        self.ready.append(sample)
+        source.last = position
+        while source.numbered and source.first() == source.last + 1:
+            self.ready.append(source.take_first())
+            source.last += 1
+
+    def flush(self, source: Source) -> None:
+        """A query ended: unless more are under way, what it did not bring will not come.
+
+        A gap that opened after the query was made is left: see `has_gap`.
+        """
+        while source.pending and not (self.history or source.queries):
+            if self.has_gap(source) and self._unasked(source):
+                return
+            self._release_first(source)
+
+    def has_gap(self, source: Source) -> bool:
+        """Do samples wait for others, and no query for those is under way?"""
+        waits = source.numbered and source.last is not None and bool(source.pending)
+        return self.recovers and waits and not source.queries
+
+    def _unasked(self, source: Source) -> bool:
+        first = source.first()
+        return first is not None and (source.asked is None or first > source.asked)
+
+    def _forget(self, now: float) -> None:
+        """Make room for one more source. The first is the one that was silent longest."""
+        while self.sources:
+            first = next(iter(self.sources.values()))
+            silent = now - first.seen > RETENTION
+            if silent and first.alive and len(self.sources) < SOURCES:
+                first.seen = now
+                self.sources.move_to_end(first.name)
+            elif silent or len(self.sources) >= SOURCES:
+                while first.pending:
+                    self._release_first(first)
+                del self.sources[first.name]
+                self.forgotten += 1
+            else:
+                return
+
+
+def is_numbered(name: str) -> bool:
+    """Does a source of that name number its samples?"""
+    return not name.endswith(f"/{UHLC}")
+
+
+def clock_and_ticks(timestamp: Timestamp) -> tuple[str, int]:
+    """The clock's id in text, and its time without loss."""
+    ticks, _, clock = str(timestamp).partition("/")
+    return clock, int(ticks)
+
+
+def number_range(first: int | None, last: int | None = None) -> str:
+    """The parameter that asks for sequence numbers from `first` to `last`, both included.
+
+    >>> number_range(3), number_range(None, 7), number_range(2**32, 2**32 + 1)
+    ('_sn=3..', '_sn=..7', '_sn=0..1')
+    """
+    start = "" if first is None else str(first & U32)
+    return f"_sn={start}..{'' if last is None else last & U32}"

@@ -1,0 +1,269 @@
+"""AdvancedPublisher: sequence numbers, a cache, heartbeats and a token around a plain publisher.
+
+Knows what stands beside a sample so that a subscriber can tell whether it is the next. Does not
+know what subscribers do about it.
+"""
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, final
+
+from zenlake.api.arguments import encoding_of, qos_of
+from zenlake.api.below import at_end
+from zenlake.api.encoding import Encoding, IntoEncoding
+from zenlake.api.enums import CongestionControl, Locality, Priority, Reliability
+from zenlake.api.handlers import Callback
+from zenlake.api.ids import EntityGlobalId
+from zenlake.api.instrumentation import TimestampInstrumentation
+from zenlake.api.publisher import Publisher, del_body, put_body
+from zenlake.api.timestamps import Timestamp
+from zenlake.api.zbytes import IntoZBytes
+from zenlake.errors import ZError
+from zenlake.ext.advanced_cache import Cache
+from zenlake.ext.advanced_config import CacheConfig, MissDetectionConfig, RepliesConfig, seconds
+from zenlake.ext.advanced_keys import UHLC, own_key
+from zenlake.ext.advanced_order import U32
+from zenlake.ext.periodic import SCHEDULER
+from zenlake.keyexpr import KeyExpr
+from zenlake.wire.delete import Del
+from zenlake.wire.entity import SourceInfo
+from zenlake.wire.put import Put
+from zenlake.wire.qos import REQUEST
+
+if TYPE_CHECKING:
+    from zenlake.api.session import Session
+
+
+class Heartbeat:
+    """Publishes the last sequence number on the publisher's own key, until the session ends."""
+
+    def __init__(
+        self, session: "Session", key: str, count: "Count", period: float, sporadic: bool
+    ) -> None:
+        self._count = count
+        self._sporadic = sporadic
+        self._told = 0
+        self._publisher = session.declare_publisher(
+            key, congestion_control=CongestionControl.BLOCK if sporadic else None
+        )
+        self._periodic = SCHEDULER.every(period, self._beat)
+
+    def _beat(self) -> bool:
+        if self._publisher._core.exchange.closed:
+            return False
+        published = self._count.published
+        if published > (self._told if self._sporadic else 0):
+            self._publisher.put(((published - 1) & U32).to_bytes(4, "little"))
+            self._told = published
+        return True
+
+    def undeclare(self) -> None:
+        self._periodic.cancel()
+        self._publisher.undeclare()
+
+
+class Count:
+    """How many samples were published; the next one's sequence number is this, in 32 bits."""
+
+    def __init__(self) -> None:
+        self.published = 0
+
+
+@final
+class AdvancedPublisher:
+    """A publisher whose samples can be missed, recovered and asked for later.
+
+    Made by `declare_advanced_publisher`.
+    """
+
+    def __init__(self) -> None:
+        raise TypeError(
+            "No constructor defined for AdvancedPublisher: use declare_advanced_publisher"
+        )
+
+    @classmethod
+    def _of(cls, publisher: Publisher, numbered: bool) -> Self:
+        self = cls.__new__(cls)
+        self._publisher = publisher
+        self._way = publisher._way
+        self._exchange = publisher._core.exchange
+        self._id = publisher.id.wire
+        self._numbered = numbered
+        self._own_key = own_key(
+            publisher.key_expr, "pub", self._id.zid, self._id.eid if numbered else UHLC
+        )
+        self._cache: Cache | None = None
+        self._count = Count()
+        self._lock = threading.Lock()
+        self._undeclares: list[Callable[[], object]] = [publisher.undeclare]
+        self._undeclared = False
+        return self
+
+    def _keep(self, session: "Session", config: CacheConfig) -> None:
+        if not self._numbered and not self._exchange.stamps:
+            raise ZError(
+                f"Cannot create AdvancedPublisher {self.key_expr}: a cache needs sequence numbers "
+                "(give sample_miss_detection) or timestamps (set 'timestamping/enabled' in the "
+                "session's configuration)"
+            )
+        replies = config.replies_config or RepliesConfig()
+        qos = qos_of(REQUEST, replies.priority, replies.congestion_control, replies.express)
+        most = 1 if config.max_samples is None else config.max_samples
+        self._cache = Cache(self.key_expr, most, qos)
+        queryable = session.declare_queryable(self._own_key, Callback(self._cache.answer))
+        self._undeclares.append(queryable.undeclare)
+
+    def _show(self, session: "Session") -> None:
+        token = session.liveliness().declare_token(self._own_key)
+        self._undeclares.append(token.undeclare)
+
+    def _tell(self, session: "Session", config: MissDetectionConfig) -> None:
+        sporadic = config.sporadic_heartbeat is not None
+        period = seconds("heartbeat", config.sporadic_heartbeat if sporadic else config.heartbeat)
+        if period is not None:
+            beat = Heartbeat(session, self._own_key, self._count, period, sporadic)
+            self._undeclares.append(beat.undeclare)
+
+    def _check(self) -> Publisher:
+        if self._undeclared:
+            raise ZError("Undeclared publisher")
+        return self._publisher
+
+    @property
+    def id(self) -> EntityGlobalId:
+        """Its identity within the whole system."""
+        return self._check().id
+
+    @property
+    def key_expr(self) -> KeyExpr:
+        """What it publishes on."""
+        return self._check().key_expr
+
+    @property
+    def encoding(self) -> Encoding:
+        """What its payloads are, unless `put` says otherwise."""
+        return self._check().encoding
+
+    @property
+    def congestion_control(self) -> CongestionControl:
+        """What happens when the network is slower than it."""
+        return self._check().congestion_control
+
+    @property
+    def priority(self) -> Priority:
+        """The priority of what it publishes."""
+        return self._check().priority
+
+    def put(
+        self,
+        payload: IntoZBytes,
+        *,
+        encoding: IntoEncoding | None = None,
+        attachment: IntoZBytes | None = None,
+        timestamp: Timestamp | None = None,
+        timestamp_instrumentation: TimestampInstrumentation | None = None,
+    ) -> None:
+        """Publish a value; with a cache, keep it."""
+        encoded = self._way.encoding if encoding is None else encoding_of(encoding)
+        body = put_body(payload, encoded, attachment, timestamp, None)
+        if self._cache is not None:
+            body.payload = bytes(body.payload)  # type: ignore[arg-type]  # not slices
+        self._publish(body, timestamp_instrumentation)
+
+    def delete(
+        self,
+        *,
+        attachment: IntoZBytes | None = None,
+        timestamp: Timestamp | None = None,
+        timestamp_instrumentation: TimestampInstrumentation | None = None,
+    ) -> None:
+        """Publish that there is no value any more; with a cache, keep that."""
+        self._publish(del_body(attachment, timestamp, None), timestamp_instrumentation)
+
+    def _publish(self, body: Put | Del, instrumentation: TimestampInstrumentation | None) -> None:
+        """Number, keep and send, for one after another, so that numbers leave in their order.
+
+        It is kept first: whoever misses it may ask at once. What could not be sent is not kept,
+        and leaves no gap in the numbers.
+        """
+        self._check()
+        with self._lock:
+            if body.timestamp is None and self._exchange.stamps:
+                body.timestamp = self._exchange.stamp()
+            if self._numbered:
+                body.source_info = SourceInfo(self._id, self._count.published & U32)
+            if self._cache is not None:
+                self._cache.keep(body)
+            try:
+                self._way.send(body, instrumentation)
+            except BaseException:
+                if self._cache is not None:
+                    self._cache.take_back()
+                raise
+            self._count.published += 1
+
+    def undeclare(self) -> None:
+        """Publish no more; the cache ends with it."""
+        self._check()
+        self._undeclared = True
+        while self._undeclares:
+            self._undeclares.pop()()
+
+    def __enter__(self) -> Self:
+        self._check()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self.undeclare()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_undeclared", True):
+            at_end(self._exchange, self.undeclare)
+
+
+def declare_advanced_publisher(
+    session: "Session",
+    key_expr: KeyExpr | str,
+    *,
+    encoding: IntoEncoding | None = None,
+    congestion_control: CongestionControl | None = None,
+    priority: Priority | None = None,
+    express: bool | None = None,
+    reliability: Reliability | None = None,
+    allowed_destination: Locality | None = None,
+    cache: CacheConfig | None = None,
+    sample_miss_detection: MissDetectionConfig | None = None,
+    publisher_detection: bool | None = None,
+) -> AdvancedPublisher:
+    """Publish on `key_expr`, with a cache, sequence numbers and a liveliness token as configured.
+
+    A cache without `sample_miss_detection` needs timestamps: the session's configuration must have
+    `timestamping/enabled`.
+    """
+    publisher = session.declare_publisher(
+        key_expr,
+        encoding=encoding,
+        congestion_control=congestion_control,
+        priority=priority,
+        express=express,
+        reliability=reliability,
+        allowed_destination=allowed_destination,
+    )
+    advanced = AdvancedPublisher._of(publisher, sample_miss_detection is not None)
+    try:
+        if cache is not None:
+            advanced._keep(session, cache)
+        if publisher_detection:
+            advanced._show(session)
+        if sample_miss_detection is not None:
+            advanced._tell(session, sample_miss_detection)
+    except BaseException:
+        advanced.undeclare()
+        raise
+    return advanced

@@ -1,0 +1,542 @@
+"""AdvancedSubscriber: history, recovery and miss detection around a plain subscriber.
+
+Knows which queries to make, and when. Does not know how samples are ordered (advanced_order.py),
+nor how a session receives them.
+"""
+
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final, overload
+
+from zenlake.api.below import at_end
+from zenlake.api.enums import ConsolidationMode, Locality, QueryTarget, ReplyKeyExpr, SampleKind
+from zenlake.api.handlers import Callback, Handler, Receiver, Sink, make_sink
+from zenlake.api.ids import EntityGlobalId
+from zenlake.api.reply import Reply
+from zenlake.api.sample import Sample
+from zenlake.errors import ZError
+from zenlake.ext.advanced_config import HistoryConfig, Miss, RecoveryConfig, seconds
+from zenlake.ext.advanced_keys import everyone, own_key, publishers, source_key, source_of
+from zenlake.ext.advanced_order import Order, Source, is_numbered, number_range
+from zenlake.ext.periodic import SCHEDULER, Periodic
+from zenlake.keyexpr import KeyExpr
+
+if TYPE_CHECKING:
+    from zenlake.api.session import Session
+    from zenlake.api.subscriber import Subscriber
+
+log = logging.getLogger("zenlake.ext")
+
+QUERY_TIMEOUT = 10.0  # seconds for each query for history or missing samples
+BACKLOG = 1_024  # turns that may wait for the one at work before the network has to wait
+JOIN = 10.0  # seconds that undeclare waits for a callback that is running
+
+H = TypeVar("H")
+
+
+class Turns:
+    """Runs what is handed in, one after another, on the threads that hand it in.
+
+    Whoever finds nobody at work works until nothing waits. No lock is held meanwhile: what runs may
+    hand in more, and may wait for another thread that does.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._working = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def run(self, call: Callable[..., object], *arguments: object) -> None:
+        with self._lock:
+            self._waiting.append((call, arguments))
+            if self._working:
+                return
+            self._working = True
+        try:
+            while (turn := self._next()) is not None:
+                try:
+                    turn[0](*turn[1])
+                except Exception:
+                    log.exception("advanced subscriber: a step failed; the next one follows")
+        except BaseException:
+            self._working = False
+            raise
+
+    def _next(self) -> tuple[Callable[..., object], tuple[Any, ...]] | None:
+        with self._lock:
+            if not self._waiting:
+                self._working = False
+                return None
+            return self._waiting.popleft()
+
+
+class Intake(Sink[Sample]):
+    """Where the samples of the inner subscriber, and the replies to its queries, come in.
+
+    Everything happens in turns, so nothing here needs a lock. It fills when `sink`, where samples
+    go in their order, does.
+    """
+
+    def __init__(
+        self,
+        session: "Session",
+        key: KeyExpr,
+        sink: Sink[Sample],
+        history: HistoryConfig | None,
+        recovery: RecoveryConfig | None,
+    ) -> None:
+        super().__init__()
+        self._session = weakref.ref(session)
+        self._key = key
+        self._sink = sink
+        self._asked_history = _history_parameters(history)
+        self._order = Order(history and history.max_samples, recovery is not None)
+        self._order.history = int(history is not None)
+        self._turns = Turns()
+        self._room = True
+        self._misses: dict[Sink[Miss], None] = {}
+        self.periodic: Periodic | None = None
+        self.undeclares: list[Callable[[], object]] = []
+        "what undeclares all that was declared for it, in the order in which it was"
+        self.skipped = 0
+        "periodic queries that were not made because nobody reads what came before"
+
+    # The sink of the inner subscriber
+
+    def push(self, items: Iterable[Sample], count: int) -> bool:
+        self._turns.run(self._on_samples, items)
+        return self._room and len(self._turns) < BACKLOG
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        self._turns.run(self._sink.when_room, call)
+
+    def wait_room(self) -> None:
+        self._sink.wait_room()
+
+    def close(self) -> None:
+        self._turns.run(self._end)
+
+    def join(self, timeout: float | None) -> bool:
+        return self._sink.join(timeout)
+
+    # What comes in
+
+    def _on_samples(self, samples: Iterable[Sample]) -> None:
+        now = time.monotonic()
+        for sample in samples:
+            source = self._order.take(sample, now)
+            if source is not None and self._order.has_gap(source):
+                self._ask_for_gap(source)
+        self._give_out()
+
+    def on_replies(self, replies: Iterable[Reply]) -> None:
+        self._turns.run(self._on_replies, replies)
+
+    def _on_replies(self, replies: Iterable[Reply]) -> None:
+        now = time.monotonic()
+        for reply in replies:
+            sample = reply.ok
+            if sample is not None and self._key.intersects(sample.key_expr):
+                self._order.take(sample, now)
+        self._give_out()
+
+    def on_answered(self, source: Source | None) -> None:
+        self._turns.run(self._on_answered, source)
+
+    def _on_answered(self, source: Source | None) -> None:
+        """A query ended: what it did not bring will not come."""
+        if source is None:
+            self._order.history -= 1
+            ended = list(self._order.sources.values())
+        else:
+            source.queries -= 1
+            ended = [source]
+        for each in ended:
+            self._order.flush(each)
+            if self._order.has_gap(each):
+                self._ask_for_gap(each)
+        self._give_out()
+
+    def on_token(self, token: Sample) -> None:
+        self._turns.run(self._on_token, str(token.key_expr), token.kind == SampleKind.PUT)
+
+    def _on_token(self, key: str, appeared: bool) -> None:
+        """A publisher came or went. Of one that came the history is asked for."""
+        name = source_of(key)
+        source = None if name is None else self._order.source(name, time.monotonic())
+        if source is not None:
+            source.alive = appeared
+        if appeared:
+            self._ask(key, self._asked_history, source)
+
+    def on_heartbeat(self, beat: Sample) -> None:
+        payload = beat.payload.to_bytes()
+        if beat.kind == SampleKind.PUT and len(payload) >= 4:
+            last = int.from_bytes(payload[:4], "little")
+            self._turns.run(self._on_heartbeat, str(beat.key_expr), last)
+
+    def _on_heartbeat(self, key: str, number: int) -> None:
+        """The last number of a publisher: is something missing before it?"""
+        name = source_of(key)
+        if name is None or not is_numbered(name):
+            return
+        if self._order.history and name not in self._order.sources:
+            self._order.source(name, time.monotonic())
+            return  # its samples are being asked for, with everybody's
+        source = self._order.source(name, time.monotonic())
+        last = source.position(number)
+        if not source.queries and (source.last is None or last > source.last):
+            source.asked = last
+            self._ask(key, number_range(source.next, last), source)
+
+    # What is asked for
+
+    def session(self) -> "Session":
+        session = self._session()
+        if session is None:
+            raise ZError("session closed")
+        return session
+
+    def ask_for_history(self) -> None:
+        """Its end is awaited since this was made."""
+        self._get(everyone(self._key), self._asked_history, None)
+
+    def ask_for_news(self) -> None:
+        self._turns.run(self._ask_for_news)
+
+    def _ask_for_news(self) -> None:
+        """Ask every publisher, except those being asked already, for what came after the last."""
+        if not self._room:
+            self.skipped += 1
+            return
+        for source in list(self._order.sources.values()):
+            if source.numbered and source.alive is not False and not source.queries:
+                self._ask_for_gap(source)
+
+    def _ask_for_gap(self, source: Source) -> None:
+        source.asked = max(source.pending, default=source.last)
+        self._ask(source_key(self._key, source.name), number_range(source.next), source)
+
+    def _ask(self, key: str, parameters: str, source: Source | None) -> None:
+        if source is None:
+            self._order.history += 1
+        else:
+            source.queries += 1
+        self._get(key, parameters, source)
+
+    def _get(self, key: str, parameters: str, source: Source | None) -> None:
+        replies = Replies(self, source)
+        try:
+            self.session().get(
+                f"{key}?{parameters}" if parameters else key,
+                replies,
+                target=QueryTarget.ALL,
+                consolidation=ConsolidationMode.NONE,
+                accept_replies=ReplyKeyExpr.ANY,
+                timeout=QUERY_TIMEOUT,
+            )
+        except ZError as error:
+            log.debug("advanced subscriber on %s: no query: %s", self._key, error)
+            replies.close()
+
+    # What is declared
+
+    def detect_late_publishers(self) -> None:
+        tokens = (
+            self.session()
+            .liveliness()
+            .declare_subscriber(
+                publishers(self._key), Callback(self.on_token, indirect=False), history=True
+            )
+        )
+        self.undeclares.append(tokens.undeclare)
+
+    def recover(self, recovery: RecoveryConfig, allowed_origin: Locality | None) -> None:
+        if recovery.heartbeat:
+            beats = self.session().declare_subscriber(
+                publishers(self._key),
+                Callback(self.on_heartbeat, indirect=False),
+                allowed_origin=allowed_origin,
+            )
+            self.undeclares.append(beats.undeclare)
+        period = seconds("periodic_queries", recovery.periodic_queries)
+        if period is not None:
+            self.periodic = SCHEDULER.every(period, self.ask_for_news)
+            self.undeclares.append(self.periodic.cancel)
+
+    # What goes out
+
+    def _give_out(self) -> None:
+        missed, self._order.missed = self._order.missed, []
+        ready, self._order.ready = self._order.ready, []
+        if missed:
+            for sink in list(self._misses):
+                sink.push(missed, len(missed))
+        if ready:
+            self._room = self._sink.push(ready, len(ready))
+
+    def add_listener(self, sink: Sink[Miss]) -> None:
+        self._turns.run(self._misses.setdefault, sink)
+
+    def remove_listener(self, sink: Sink[Miss]) -> None:
+        self._misses.pop(sink, None)
+        sink.close()
+
+    def undeclare(self) -> None:
+        """Undeclare all, the inner subscriber last: closing this, its sink, is the end."""
+        while self.undeclares:
+            self.undeclares.pop()()
+
+    def _end(self) -> None:
+        if self.periodic is not None:
+            self.periodic.cancel()
+        self._sink.close()
+        misses, self._misses = self._misses, {}
+        for sink in misses:
+            sink.close()
+
+
+class Replies(Sink[Reply]):
+    """The replies to one query, about one source or (None) about all."""
+
+    def __init__(self, intake: Intake, source: Source | None) -> None:
+        super().__init__()
+        self._intake = intake
+        self._source = source
+        self._open = threading.Lock()
+
+    def push(self, items: Iterable[Reply], count: int) -> bool:
+        self._intake.on_replies(items)
+        return True
+
+    def close(self) -> None:
+        if self._open.acquire(blocking=False):  # once, whoever closes it
+            self._intake.on_answered(self._source)
+
+
+@final
+class AdvancedSubscriber(Receiver[H]):
+    """A subscriber that can ask for history, recovers what was lost, and tells what it cannot.
+
+    Made by `declare_advanced_subscriber`. Samples of one source come in the order in which they
+    were published.
+    """
+
+    _what: ClassVar[str] = "subscriber"
+
+    def __init__(self) -> None:
+        raise TypeError(
+            "No constructor defined for AdvancedSubscriber: use declare_advanced_subscriber"
+        )
+
+    @classmethod
+    def _of(
+        cls, intake: Intake, inner: "Subscriber[Any]", handler: H, background: bool
+    ) -> "AdvancedSubscriber[H]":
+        self = cls.__new__(cls)
+        Receiver.__init__(self, intake, handler)
+        self._intake = intake
+        self._inner = inner
+        self._background = background
+        return self
+
+    @property
+    def id(self) -> EntityGlobalId:
+        """Its identity within the whole system."""
+        self._check()
+        return self._inner.id
+
+    @property
+    def key_expr(self) -> KeyExpr:
+        """What it subscribes to."""
+        self._check()
+        return self._inner.key_expr
+
+    @overload
+    def sample_miss_listener(
+        self, handler: Callback[Miss] | Callable[[Miss], Any]
+    ) -> "SampleMissListener[None]": ...
+    @overload
+    def sample_miss_listener(
+        self, handler: tuple[Callable[[Miss], Any], H]
+    ) -> "SampleMissListener[H]": ...
+    @overload
+    def sample_miss_listener(self, handler: Any = None) -> "SampleMissListener[Handler[Miss]]": ...
+    def sample_miss_listener(self, handler: Any = None) -> "SampleMissListener[Any]":
+        """Be told of samples that are missing and were not, or could not be, recovered.
+
+        Only publishers that were declared with `sample_miss_detection` number their samples.
+        """
+        self._check()
+        sink, reader, background = make_sink(handler, f"zenlake-misses-{self.key_expr}")
+        self._intake.add_listener(sink)
+        return SampleMissListener._of(self._intake, sink, reader, background)
+
+    @overload
+    def detect_publishers(
+        self,
+        handler: Callback[Sample] | Callable[[Sample], Any],
+        *,
+        history: bool | None = None,
+    ) -> "Subscriber[None]": ...
+    @overload
+    def detect_publishers(
+        self, handler: tuple[Callable[[Sample], Any], H], *, history: bool | None = None
+    ) -> "Subscriber[H]": ...
+    @overload
+    def detect_publishers(
+        self, handler: Any = None, *, history: bool | None = None
+    ) -> "Subscriber[Handler[Sample]]": ...
+    def detect_publishers(
+        self, handler: Any = None, *, history: bool | None = None
+    ) -> "Subscriber[Any]":
+        """Be told when matching publishers that have `publisher_detection` come and go.
+
+        With `history` those that are there already are told first.
+        """
+        self._check()
+        return (
+            self._intake.session()
+            .liveliness()
+            .declare_subscriber(publishers(self.key_expr), handler, history=history)
+        )
+
+    def undeclare(self) -> None:
+        """No more is received; what was received can still be read."""
+        self._check()
+        self._undeclared = True
+        self._intake.undeclare()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_background", True) and not self._undeclared:
+            at_end(self._inner._subscribers.exchange, self.undeclare)
+
+
+@final
+class SampleMissListener(Receiver[H]):
+    """Gives a Miss for each run of samples that did not arrive."""
+
+    _what: ClassVar[str] = "sample-miss listener"
+
+    def __init__(self) -> None:
+        raise TypeError(
+            "No constructor defined for SampleMissListener: "
+            "use AdvancedSubscriber.sample_miss_listener"
+        )
+
+    @classmethod
+    def _of(
+        cls, intake: Intake, sink: Sink[Miss], handler: H, background: bool
+    ) -> "SampleMissListener[H]":
+        self = cls.__new__(cls)
+        Receiver.__init__(self, sink, handler)
+        self._intake = intake
+        self._background = background
+        return self
+
+    def undeclare(self) -> None:
+        """No more is told; what was told can still be read."""
+        self._check()
+        self._undeclared = True
+        self._intake.remove_listener(self._sink)
+        self._sink.join(JOIN)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_background", True) and not self._undeclared:
+            self._intake.remove_listener(self._sink)
+
+
+@overload
+def declare_advanced_subscriber(
+    session: "Session",
+    key_expr: KeyExpr | str,
+    handler: Callback[Sample] | Callable[[Sample], Any],
+    *,
+    allowed_origin: Locality | None = None,
+    history: HistoryConfig | None = None,
+    recovery: RecoveryConfig | None = None,
+    subscriber_detection: bool | None = None,
+) -> AdvancedSubscriber[None]: ...
+@overload
+def declare_advanced_subscriber(
+    session: "Session",
+    key_expr: KeyExpr | str,
+    handler: tuple[Callable[[Sample], Any], H],
+    *,
+    allowed_origin: Locality | None = None,
+    history: HistoryConfig | None = None,
+    recovery: RecoveryConfig | None = None,
+    subscriber_detection: bool | None = None,
+) -> AdvancedSubscriber[H]: ...
+@overload
+def declare_advanced_subscriber(
+    session: "Session",
+    key_expr: KeyExpr | str,
+    handler: Any = None,
+    *,
+    allowed_origin: Locality | None = None,
+    history: HistoryConfig | None = None,
+    recovery: RecoveryConfig | None = None,
+    subscriber_detection: bool | None = None,
+) -> AdvancedSubscriber[Handler[Sample]]: ...
+def declare_advanced_subscriber(
+    session: "Session",
+    key_expr: KeyExpr | str,
+    handler: Any = None,
+    *,
+    allowed_origin: Locality | None = None,
+    history: HistoryConfig | None = None,
+    recovery: RecoveryConfig | None = None,
+    subscriber_detection: bool | None = None,
+) -> AdvancedSubscriber[Any]:
+    """Subscribe to `key_expr`, with history, recovery and miss detection as configured.
+
+    `subscriber_detection` declares a liveliness token by which others see this subscriber.
+    """
+    key = KeyExpr(key_expr)
+    _check(history)
+    sink, reader, background = make_sink(handler, f"zenlake-advanced-{key}")
+    intake = Intake(session, key, sink, history, recovery)
+    inner = session.declare_subscriber(key_expr, intake, allowed_origin=allowed_origin)
+    intake.undeclares.append(inner.undeclare)
+    try:
+        if history is not None:
+            intake.ask_for_history()
+            if history.detect_late_publishers:
+                intake.detect_late_publishers()
+        if recovery is not None:
+            intake.recover(recovery, allowed_origin)
+        if subscriber_detection:
+            token = own_key(key, "sub", inner.id.zid, inner.id.eid)
+            intake.undeclares.append(session.liveliness().declare_token(token).undeclare)
+    except BaseException:
+        intake.undeclare()
+        raise
+    return AdvancedSubscriber._of(intake, inner, reader, background)
+
+
+def _check(history: HistoryConfig | None) -> None:
+    if history is not None and history.max_samples == 0:
+        raise ZError("max_samples must not be zero: leave it out to ask for all there is")
+    if history is not None and history.max_age is not None and not history.max_age > 0:
+        raise ZError("max_age must not be zero: it is in seconds; leave it out for any age")
+
+
+def _history_parameters(history: HistoryConfig | None) -> str:
+    """
+    >>> _history_parameters(HistoryConfig(max_samples=3, max_age=1.5))
+    '_max=3;_time=[now(-1.500000s)..]'
+    """
+    asked = []
+    if history is not None and history.max_samples is not None:
+        asked.append(f"_max={history.max_samples}")
+    if history is not None and history.max_age is not None:
+        asked.append(f"_time=[now(-{history.max_age:f}s)..]")
+    return ";".join(asked)

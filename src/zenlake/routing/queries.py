@@ -1,0 +1,204 @@
+"""Queries: which faces a REQUEST goes to, and how replies find their way back.
+
+Knows request ids of every link, targets, budgets and timeouts. Does not know what is asked.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import TypeGuard
+
+from zenlake.keyexpr import includes
+from zenlake.routing.declarations import QUERYABLES, Declarations
+from zenlake.routing.face import Face, Out
+from zenlake.routing.resources import merge
+from zenlake.routing.timers import Timers
+from zenlake.routing.topology import Topology
+from zenlake.wire.entity import EntityGlobalId
+from zenlake.wire.enums import Mapping, QueryTarget
+from zenlake.wire.err import Err
+from zenlake.wire.extensions import QueryableInfo
+from zenlake.wire.reply import Reply
+from zenlake.wire.request import Request
+from zenlake.wire.response import Response
+from zenlake.wire.response_final import ResponseFinal
+from zenlake.wire.wireexpr import WireExpr
+
+MAX_QUERIES = 10_000  # of one neighbour that are not answered yet
+TIMEOUT = b"Timeout"
+MILLIS = 1000.0
+
+Candidates = dict[Face, QueryableInfo | None]
+"None: what the face has is not known."
+
+
+@dataclass(slots=True, eq=False)
+class PendingQuery:
+    """A query that came from a face, and the hops that still owe their RESPONSE_FINAL."""
+
+    face: Face
+    request: Request
+    when: float
+    left: int | None
+    "How many replies may still pass; None: any number."
+    done: bool = False
+    hops: dict[Face, int] = field(default_factory=dict)
+
+
+class Queries:
+    """The queries of one node that are on their way."""
+
+    def __init__(
+        self, topology: Topology, declarations: Declarations, query_timeout: float
+    ) -> None:
+        self.query_timeout = query_timeout
+        self.timers: Timers[PendingQuery] = Timers()
+        self._topology = topology
+        self._queryables = declarations.resources[QUERYABLES]
+
+    def on_request(self, face: Face, request: Request, now: float, out: Out) -> None:
+        if request.id in face.queries:
+            self._count("requests with an id that is in use")
+            return
+        key = face.text(request.key)
+        if key is None:
+            self._count("requests with an unknown key")
+            self._refuse(face, request, out)
+        elif len(face.queries) >= MAX_QUERIES and not face.is_local:
+            self._count("requests beyond the limit")
+            self._refuse(face, request, out)
+        else:
+            self._send(face, request, key, now, out)
+
+    def _refuse(self, face: Face, request: Request, out: Out) -> None:
+        out.append((face, ResponseFinal(request.id, request.qos)))
+
+    def _send(self, face: Face, request: Request, key: str, now: float, out: Out) -> None:
+        hops = chosen(request.target, self._candidates(face, key))
+        if not hops:
+            self._refuse(face, request, out)
+            return
+        seconds = self.query_timeout
+        if request.timeout_ms is not None:
+            seconds = request.timeout_ms / MILLIS
+        query = PendingQuery(face, request, now + seconds, request.budget or None)
+        face.queries[request.id] = query
+        self.timers.add(query)
+        for hop in hops:
+            number = query.hops[hop] = _free_id(hop)
+            hop.requests[number] = query
+            written, _ = hop.write(key)
+            out.append((hop, replace(request, id=number, key=written, node_id=0)))
+
+    def _candidates(self, face: Face, key: str) -> Candidates:
+        """Who may answer; complete only where the queryable's key includes the query's."""
+        found: Candidates = {}
+        for declared in self._queryables.intersecting(key):
+            whole = includes(declared, key)
+            for source, info in self._queryables.sources(declared):
+                if self._topology.passes(face, source):
+                    seen = QueryableInfo(info.complete and whole, info.distance)
+                    found[source] = merge(found.get(source), seen)
+        for other in self._topology.eager_for(face, QUERYABLES, key):
+            found.setdefault(other, None)
+        return found
+
+    def on_response(self, face: Face, response: Response, now: float, out: Out) -> None:
+        query = face.requests.get(response.request_id)
+        if query is None:
+            self._count("replies to no query")
+            return
+        key = response.key
+        if key.scope or key.suffix:  # an ERR may come without
+            text = face.text(key)
+            if text is None:
+                self._count("replies with an unknown key")
+                return
+            key = WireExpr(0, text, Mapping.SENDER)
+        request = query.request
+        out.append((query.face, replace(response, request_id=request.id, key=key, qos=request.qos)))
+        if query.left is not None and isinstance(response.body, Reply):
+            query.left -= 1
+            if not query.left:
+                self._end(query, out)
+
+    def on_final(self, face: Face, final: ResponseFinal, now: float, out: Out) -> None:
+        if not self._answered(face, final.request_id, out):
+            self._count("final replies to no query")
+
+    def _answered(self, face: Face, number: int, out: Out) -> bool:
+        """A hop has said all, or is gone."""
+        query = face.requests.pop(number, None)
+        if query is None:
+            return False
+        del query.hops[face]
+        if not query.hops:
+            self._end(query, out)
+        return True
+
+    def forget(self, face: Face, request_id: int) -> None:
+        """Nobody waits for the answers any more: none is given, not even the final one."""
+        query = face.queries.get(request_id)
+        if query is not None:
+            self._remove(query)
+
+    def close(self, face: Face, out: Out) -> None:
+        for query in [*face.queries.values()]:
+            self._remove(query)
+        for number in [*face.requests]:
+            self._answered(face, number, out)
+
+    def on_time(self, now: float, out: Out) -> None:
+        for query in self.timers.due(now):
+            if query.done:
+                continue
+            for hop in query.hops:
+                self._count("hops that did not answer in time")
+                out.append((query.face, _timed_out(query, hop)))
+            self._end(query, out)
+
+    def _end(self, query: PendingQuery, out: Out) -> None:
+        self._remove(query)
+        out.append((query.face, ResponseFinal(query.request.id, query.request.qos)))
+
+    def _remove(self, query: PendingQuery) -> None:
+        self.timers.finish(query)
+        query.face.queries.pop(query.request.id, None)
+        for face, number in query.hops.items():
+            face.requests.pop(number, None)
+
+    def _count(self, reason: str) -> None:
+        self._topology.counters[reason] += 1
+
+
+def chosen(target: QueryTarget, candidates: Candidates) -> list[Face]:
+    """Whom of those that may answer a query is sent to.
+
+    BEST_MATCHING: the nearest complete one, else all. Who did not say what it has may be complete.
+    """
+    if target is QueryTarget.BEST_MATCHING:
+        complete = {face: info.distance for face, info in candidates.items() if _whole(info)}
+        if complete:
+            return [min(complete, key=complete.__getitem__)]
+    if target is QueryTarget.ALL_COMPLETE:
+        return [face for face, info in candidates.items() if info is None or _whole(info)]
+    return [*candidates]
+
+
+def _whole(info: QueryableInfo | None) -> TypeGuard[QueryableInfo]:
+    return info is not None and info.complete
+
+
+def _free_id(hop: Face) -> int:
+    number = hop.new_id()
+    while number in hop.requests:
+        number = hop.new_id()
+    return number
+
+
+def _timed_out(query: PendingQuery, hop: Face) -> Response:
+    return Response(
+        query.request.id,
+        WireExpr(),
+        Err(TIMEOUT),
+        query.request.qos,
+        responder=EntityGlobalId(hop.zid, 0),
+    )

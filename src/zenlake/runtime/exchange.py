@@ -1,0 +1,676 @@
+"""The exchange: a node's sessions and the local session, each a face of one routing.
+
+Knows the lock around the routing, bytes that go on as bytes, and who must wait for whom. What goes
+where is decided in `routing/`; what the local session does with a message is its own business.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Protocol
+
+from zenlake.errors import ClockDrift, SessionEnded, ZError
+from zenlake.hlc import HybridLogicalClock
+from zenlake.keyexpr import KeyExpr
+from zenlake.keytable import KeyTable
+from zenlake.routing import Face, Out, Routing
+from zenlake.runtime import kernels
+from zenlake.runtime.node import Node
+from zenlake.runtime.reactor import Timer
+from zenlake.runtime.session import Session
+from zenlake.transport.lanes import skip_messages
+from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.declare import Declare, UndeclareKeyExpr
+from zenlake.wire.enums import CloseReason, Mapping, Priority, WhatAmI
+from zenlake.wire.extensions import FLAG_EXTENSIONS, QOS
+from zenlake.wire.network import NETWORK, NetworkMessage, is_network
+from zenlake.wire.oam import LINK_STATE, NetworkOam
+from zenlake.wire.push import ID as PUSH
+from zenlake.wire.push import Push
+from zenlake.wire.put import FLAG_TIMESTAMP, Put
+from zenlake.wire.put import ID as PUT
+from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
+from zenlake.wire.timestamp import Timestamp, ntp64_from_nanos, write_timestamp
+from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED, WireExpr, flags_of, write_wireexpr
+from zenlake.wire.zenohid import ZenohId, write_zid
+
+if TYPE_CHECKING:
+    from zenlake.wire.runs import Run
+
+log = logging.getLogger("zenlake.runtime")
+
+SCAN_FROM = 512  # bytes of a frame beyond its first message: from here on the scan is faster
+MAX_ROUTES = 8192  # remembered for each face; then they are found anew
+_KEY_FLAGS = FLAG_NAMED | FLAG_MAPPING
+_ONE_BYTE = 0x80
+
+
+class Full(Protocol):
+    """Something that has taken enough for now."""
+
+    def when_room(self, call: Callable[[], None]) -> None: ...
+
+
+class Local(Protocol):
+    """The session above. Nothing here may wait: it is mostly the I/O thread that calls."""
+
+    def on_message(self, message: NetworkMessage) -> None:
+        """Anything but a PUSH that came for it, keys in full."""
+
+    def who_hears(self, key: str) -> tuple[Any, ...]:
+        """Who of it wants what others put on `key`; for the same ones the same tuple."""
+
+    def deliver(
+        self,
+        subscribers: tuple[Any, ...],
+        keys: Iterable[KeyExpr],
+        data: bytes,
+        starts: Iterable[int],
+        ends: Iterable[int],
+        rests: Iterable[Any],
+        count: int,
+        run: "tuple[Run, Any, KeyTable] | None",
+    ) -> Iterable[Full]:
+        """Samples, each a key, a payload data[start:end] and what stands beside it: None for
+        nothing, a PUSH, or where the PUSH starts in data. `run`: where they come from, which of its
+        rows they are (None: all), and what the ids in their keys mean. Gives those that have
+        enough."""
+
+    def opened(self, session: Session) -> None: ...
+    def closed(self, session: Session, why: SessionEnded) -> None: ...
+
+
+class Port:
+    """A session as a face of the routing."""
+
+    __slots__ = ("face", "held", "routes", "session", "version")
+
+    def __init__(self, session: Session, face: Face) -> None:
+        self.session = session
+        self.face = face
+        self.held = 0
+        "How many have enough of it for now."
+        self.routes: dict[Any, Route] = {}
+        "By the key as it came: mapping and scope as one number, with the suffix if there is one."
+        self.version = -1
+
+
+class Route:
+    """Where what came on one key goes."""
+
+    __slots__ = ("key", "local", "out")
+
+    def __init__(
+        self,
+        key: KeyExpr,
+        local: tuple[Any, ...],
+        out: "tuple[tuple[Port, WireExpr, int, bytes], ...]",
+    ) -> None:
+        self.key = key
+        self.local = local
+        "The subscribers here,"
+        self.out = out
+        "and the other sessions, with the key as they know it: its flags and its bytes."
+
+
+class Faces:
+    """The exchange as its node's Handler."""
+
+    __slots__ = ("closed", "frame", "opened")
+
+    def __init__(self, exchange: "Exchange") -> None:
+        self.opened = exchange.open_port
+        self.frame = exchange.frame
+        self.closed = exchange.close_port
+
+
+class Exchange:
+    """One per session of the API, and per router."""
+
+    def __init__(
+        self,
+        zid: ZenohId,
+        whatami: WhatAmI,
+        local: Local,
+        *,
+        query_timeout: float = 10.0,
+        timestamping: bool = False,
+        drop_future_timestamp: bool = False,
+        wall: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.zid = zid
+        self.whatami = whatami
+        self.query_timeout = query_timeout
+        self.lock = threading.RLock()
+        self.local = local
+        self.dropped: Counter[str] = Counter()
+        "What came in and went nowhere, by reason."
+        self.clock = HybridLogicalClock(zid)
+        self.stamps = timestamping
+        "Whether what has no timestamp gets one."
+        self._wall = wall
+        self.routing = Routing(
+            zid,
+            whatami,
+            query_timeout=query_timeout,
+            hlc=self.clock if timestamping else None,
+            wall=self._ntp64,
+            drop_future_timestamp=drop_future_timestamp,
+        )
+        self.closed = False
+        "Whether the local session has."
+        self.handler = Faces(self)
+        self._node: Node | None = None
+        self.version = 0
+        "Another number whenever something may go another way than before."
+        self._routing_version = self.routing.version
+        self._ids = 0
+        self._inbox: deque[NetworkMessage] = deque()
+        self._draining = False
+        self._timer: Timer | None = None
+        self._timer_at = 0.0
+        self._kernels: kernels.Kernels | None = None
+        w = Writer()
+        write_zid(w, "zid", zid)
+        self._clock_bytes = bytes(w.out)
+
+    # ---- for the session above, on any thread
+
+    @property
+    def node(self) -> Node:
+        if self._node is None:
+            raise ZError("session closed")
+        return self._node
+
+    def attach(self, node: Node) -> None:
+        """The node whose handler is `self.handler`."""
+        self._node = node
+
+    def now(self) -> float:
+        return self.node.reactor.now()
+
+    def _ntp64(self) -> int:
+        return ntp64_from_nanos(self._wall())
+
+    def next_id(self) -> int:
+        """For entities, declarations, interests and requests: never the same twice."""
+        with self.lock:
+            self._ids += 1
+            return self._ids
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
+        reactor = self.node.reactor
+        return reactor.call_at(reactor.now() + seconds, call)
+
+    def send(self, message: NetworkMessage) -> None:
+        """From the local session into the routing; never waits. Keys are full text."""
+        if self.closed:
+            raise ZError("session closed")
+        with self.lock:
+            self._post(self.routing.on_message(self.routing.local, message, self.now()))
+        self._drain()
+
+    def forget_query(self, request_id: int) -> None:
+        """No reply to it is wanted any more."""
+        with self.lock:
+            self.routing.forget_query(self.routing.local, request_id)
+
+    def changed(self) -> None:
+        """The subscribers of the local session are others now."""
+        with self.lock:
+            self.version += 1
+
+    def way_out(self, key: str) -> "tuple[tuple[Port, WireExpr], ...]":
+        """The sessions that want what the local session puts on `key`, each with the key as it
+        knows it. Holds while `version` is the same."""
+        with self.lock:
+            return tuple(
+                (face.link, self._wire_key(face, key))
+                for face in self.routing.destinations(self.routing.local, key)
+                if not face.is_local and face.link is not None
+            )
+
+    def close(self) -> None:
+        """The node is closed, or will be at once."""
+        self.closed = True
+
+    # ---- the routing, under the lock
+
+    def _wire_key(self, face: Face, key: str) -> WireExpr:
+        wire, declare = self.routing.wire_key(face, key, True)
+        if declare is not None:
+            self._say(face.link, declare)
+        return wire
+
+    def _post(self, out: Out) -> None:
+        for face, message in out:
+            if face.is_local:
+                self._inbox.append(message)
+            elif face.link is not None:
+                self._say(face.link, message)
+        if self._routing_version != self.routing.version:
+            self._routing_version = self.routing.version
+            self.version += 1
+        deadline = self.routing.deadline
+        if deadline is not None and (self._timer is None or deadline < self._timer_at):
+            self._arm(deadline)
+
+    def _say(self, port: Port, message: NetworkMessage) -> None:
+        try:
+            port.session.post(message)
+        except SessionEnded:
+            self.dropped["its session had ended"] += 1  # which is told by closed()
+        except ZError as error:
+            self.dropped["it cannot be encoded"] += 1
+            log.warning("%s: %s", port.session, error)
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self.node.reactor.call_at(deadline, self._on_time)
+
+    def _on_time(self) -> None:
+        with self.lock:
+            self._timer = None
+            self._post(self.routing.on_time(self.now()))
+        self._drain()
+
+    def _drain(self) -> None:
+        """Give the local session what waits for it, in order, one thread at a time."""
+        while self._inbox:
+            with self.lock:
+                if self._draining or not self._inbox:
+                    return
+                self._draining = True
+                messages = list(self._inbox)
+                self._inbox.clear()
+            try:
+                for message in messages:
+                    try:
+                        self._deliver_message(message)
+                    except Exception:
+                        log.exception("a message was not taken: %r", message)
+            finally:
+                self._draining = False
+
+    def _deliver_message(self, message: NetworkMessage) -> None:
+        if type(message) is not Push:
+            self.local.on_message(message)
+            return
+        key = KeyExpr.trusted(message.key.suffix)
+        subscribers = self.local.who_hears(key)
+        if subscribers:
+            self._give_push(None, subscribers, key, message)
+
+    # ---- what comes, on the I/O thread
+
+    def open_port(self, session: Session) -> None:
+        agreed = session.agreement
+        with self.lock:
+            try:
+                face, out = self.routing.open(agreed.zid, agreed.whatami, self.now())
+            except ZError as error:
+                log.warning("%s: %s", session, error)
+                session.close(CloseReason.GENERIC)
+                return
+            port = Port(session, face)
+            face.link = port
+            session.face = port
+            self._post(out)
+        self._drain()
+        self.local.opened(session)
+
+    def close_port(self, session: Session, why: SessionEnded) -> None:
+        port: Port | None = session.face
+        if port is not None:
+            with self.lock:
+                self._post(self.routing.close(port.face, self.now()))
+                port.face.link = None
+                port.routes.clear()
+            self._drain()
+            self.local.closed(session, why)
+
+    def frame(
+        self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+    ) -> int:
+        port: Port | None = session.face
+        if port is None:  # refused, and being closed
+            return skip_messages(data, pos, end)
+        if port.version != self.version:
+            port.version = self.version
+            port.routes.clear()
+        while pos < end and is_network(data[pos]):
+            if data[pos] & ~(_KEY_FLAGS | FLAG_EXTENSIONS) == PUSH:
+                pos = self._one_push(port, priority, reliable, data, pos, end)
+            else:
+                pos = self._one_message(port, data, pos, end)
+            if end - pos >= SCAN_FROM and (self._kernels or self._load()):
+                return self._scan(port, priority, reliable, data, pos, end)
+        return pos
+
+    def _load(self) -> bool:
+        self._kernels = kernels.make()
+        return self._kernels is not None
+
+    def _one_message(self, port: Port, data: bytes, pos: int, end: int) -> int:
+        """Anything, by the object codec."""
+        r = Reader(data, pos, end)
+        self._on_object(port, NETWORK.read(r))
+        return r.pos
+
+    def _on_object(self, port: Port, message: NetworkMessage) -> None:
+        kind = type(message)
+        if kind is NetworkOam and message.id == LINK_STATE:
+            port.session.link_states(message.body)
+        with self.lock:
+            if kind is Declare and type(message.body) is UndeclareKeyExpr:
+                self.version += 1  # routes may use the id
+            self._post(self.routing.on_message(port.face, message, self.now()))
+            if port.version != self.version:
+                port.version = self.version
+                port.routes.clear()
+        self._drain()
+
+    # ---- PUSH, one at a time
+
+    def _one_push(
+        self, port: Port, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+    ) -> int:
+        """The short way for a PUT with nothing beside its payload but a QoS; else the codec's."""
+        header = data[pos]
+        short = data[pos + 1 : pos + 2]
+        if not short or short[0] >= _ONE_BYTE:
+            return self._push_object(port, reliable, data, pos, end)
+        scope, at = short[0], pos + 2
+        try:
+            name: Any = scope | (header & FLAG_MAPPING) << 10
+            if header & FLAG_NAMED:
+                size = data[at]
+                if size >= _ONE_BYTE:
+                    return self._push_object(port, reliable, data, pos, end)
+                name = (name, data[at + 1 : at + 1 + size])
+                at += 1 + size
+            after_key = at
+            qos: int = DEFAULT_QOS
+            rest: Any = None
+            if header & FLAG_EXTENSIONS:
+                if data[at] != QOS.header or data[at + 1] >= _ONE_BYTE:
+                    return self._push_object(port, reliable, data, pos, end)
+                qos, rest = data[at + 1], pos
+                at += 2
+            if data[at] != PUT:
+                return self._push_object(port, reliable, data, pos, end)
+            start = at + 2
+            size = data[at + 1]
+            if size >= _ONE_BYTE:
+                r = Reader(data, at + 1, end)
+                size = r.zint("payload")
+                start = r.pos
+        except IndexError:
+            return self._push_object(port, reliable, data, pos, end)
+        stop = start + size
+        if stop > end:
+            return self._push_object(port, reliable, data, pos, end)
+        route = port.routes.get(name) or self._find_route(port, name)
+        if route is None:
+            return stop
+        if route.local:
+            full = self.local.deliver(
+                route.local, (route.key,), data, (start,), (stop,), (rest,), 1, None
+            )
+            for one in full:
+                self._hold(port, one)
+        if route.out:
+            middle = data[after_key:at]
+            body = bytes((PUT | FLAG_TIMESTAMP,)) + self._stamp() if self.stamps else b"\x01"
+            tail = middle + body + data[at + 1 : stop]
+            for other, _, flags, key in route.out:
+                head = bytes((header & ~_KEY_FLAGS | flags,))
+                self._pass(other, head + key + tail, qos, reliable)
+        return stop
+
+    def _push_object(
+        self,
+        port: Port,
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
+        deliver: bool = True,
+    ) -> int:
+        r = Reader(data, pos, end)
+        push: Push = NETWORK.read(r)
+        key = push.key
+        name: Any = key.mapping << 16 | key.scope
+        if key.suffix:
+            name = (name, key.suffix.encode())
+        route = port.routes.get(name) or self._find_route(port, name)
+        if route is None:
+            return r.pos
+        if push.ts_stack is not None:
+            self._on_object(port, push)
+            return r.pos
+        if route.local and deliver:
+            self._give_push(port, route.local, route.key, push)
+        if route.out:
+            if self.stamps and type(push.body) is Put:
+                try:
+                    with self.lock:
+                        push.body.timestamp = self.routing.stamped(push.body.timestamp)
+                except ClockDrift:
+                    self.dropped["its timestamp is of the future"] += 1
+                    return r.pos
+            for other, wire, _, _ in route.out:
+                push.key = wire
+                w = Writer()
+                NETWORK.write(w, push)
+                self._pass(other, bytes(w.out), push.qos, reliable)
+        return r.pos
+
+    def _give_push(
+        self, port: Port | None, subscribers: tuple[Any, ...], key: KeyExpr, push: Push
+    ) -> None:
+        payload = push.body.payload if type(push.body) is Put else b""
+        assert isinstance(payload, bytes)
+        full = self.local.deliver(
+            subscribers, (key,), payload, (0,), (len(payload),), (push,), 1, None
+        )
+        if port is not None:
+            for one in full:
+                self._hold(port, one)
+
+    def _pass(self, other: Port, message: bytes, qos: int, reliable: bool) -> None:
+        try:
+            other.session.send_encoded(message, qos, reliable)
+        except SessionEnded:
+            self.dropped["its session had ended"] += 1
+        except ZError as error:  # too large for that session
+            self.dropped["it does not fit the other session"] += 1
+            log.warning("%s: %s", other.session, error)
+
+    def stamp(self) -> Timestamp:
+        """A timestamp greater than all before, by the clock of this node."""
+        with self.lock:
+            return self.clock.stamp(self._ntp64())
+
+    def _stamp(self) -> bytes:
+        w = Writer()
+        write_timestamp(w, "timestamp", self.stamp())
+        return bytes(w.out)
+
+    def _find_route(self, port: Port, name: Any) -> Route | None:
+        number, suffix = name if type(name) is tuple else (name, b"")
+        try:
+            wire = WireExpr(number & 0xFFFF, suffix.decode(), Mapping(number >> 16))
+        except UnicodeDecodeError:
+            self.dropped["its key is no text"] += 1
+            return None
+        with self.lock:
+            text = self.routing.received_key(port.face, wire)
+            if text is None:
+                self.dropped["its key is not known"] += 1
+                return None
+            local: tuple[Any, ...] = ()
+            out = []
+            for face in self.routing.destinations(port.face, text):
+                if face.is_local:
+                    local = self.local.who_hears(text)
+                elif face.link is not None:
+                    key = self._wire_key(face, text)
+                    w = Writer()
+                    write_wireexpr(w, key)
+                    out.append((face.link, key, flags_of(key), bytes(w.out)))
+        route = Route(KeyExpr.trusted(text), local, tuple(out))
+        if len(port.routes) >= MAX_ROUTES:
+            port.routes.clear()
+        port.routes[name] = route
+        return route
+
+    # ---- PUSH, many at a time
+
+    def _scan(
+        self, port: Port, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+    ) -> int:
+        assert self._kernels is not None
+        scanner, grouper = self._kernels
+        view = memoryview(data)[pos:end]
+        done = pos
+        for rows, consumed, error in scanner.bare(view):
+            at = 0
+            while at < len(rows):
+                run = grouper.run(view, pos, rows, at)
+                if run.stop > at:
+                    self._on_run(port, priority, reliable, data, run)
+                    at = run.stop
+                else:
+                    start = pos + int(rows[at]["start"])
+                    if rows[at]["kind"] == PUSH:
+                        self._push_object(port, reliable, data, start, end)
+                    else:
+                        self._one_message(port, data, start, end)
+                    at += 1
+            done = pos + consumed
+            if error is not None:
+                error.offset += pos
+                raise error
+        return done
+
+    def _on_run(
+        self, port: Port, priority: Priority, reliable: bool, data: bytes, run: "Run"
+    ) -> None:
+        routes: list[Route | None] = []
+        for code in range(run.groups):
+            number, suffix = run.key(code)
+            name: Any = (number, suffix) if suffix else number
+            routes.append(port.routes.get(name) or self._find_route(port, name))
+        unknown = routes.count(None)
+        if unknown:
+            lost = [code for code, route in enumerate(routes) if route is None]
+            count = sum(int((run.codes == code).sum()) for code in lost)
+            self.dropped["its key is not known"] += count - unknown  # each was counted once
+        self._deliver_run(port, data, run, routes)
+        others = {other: None for route in routes if route for other, *_ in route.out}
+        if others and self.stamps and not self._in_time(run):
+            for row in run.rows[run.first : run.stop]:  # some come from the future
+                start, end = run.base + int(row["start"]), run.base + int(row["end"])
+                self._push_object(port, reliable, data, start, end, deliver=False)
+            return
+        for other in others:
+            self._forward_run(other, priority, reliable, run, routes)
+
+    def _in_time(self, run: "Run") -> bool:
+        """Whether no timestamp is too far ahead; takes note of the latest."""
+        latest = int(run.rows["time"][run.first : run.stop].max())
+        try:
+            with self.lock:
+                self.clock.update(Timestamp(latest, self.zid), self._ntp64())
+        except ClockDrift:
+            return False
+        return True
+
+    def _deliver_run(
+        self, port: Port, data: bytes, run: "Run", routes: "Sequence[Route | None]"
+    ) -> None:
+        """Once for each set of subscribers that wants some of it."""
+        sets = {id(route.local): route.local for route in routes if route and route.local}
+        for number, subscribers in sets.items():
+            chosen = [route is not None and id(route.local) == number for route in routes]
+            starts, ends, rows, codes = run.starts, run.ends, None, run.codes
+            if not all(chosen):
+                rows = run.chosen(chosen)
+                starts, ends, codes = starts[rows], ends[rows], codes[rows]
+            keys: Iterable[KeyExpr]
+            first = routes[int(codes[0])]
+            if run.groups == 1 and first is not None:
+                keys = repeat(first.key)
+            else:
+                names = [route.key if route else None for route in routes]
+                keys = map(names.__getitem__, codes.tolist())  # type: ignore[arg-type]
+            rests: Iterable[Any] = repeat(None)
+            if not run.plain:
+                places = run.rows["start"][run.first : run.stop].astype("i8") + run.base
+                rests = (places if rows is None else places[rows]).tolist()
+            full = self.local.deliver(
+                subscribers,
+                keys,
+                data,
+                starts.tolist(),
+                ends.tolist(),
+                rests,
+                len(starts),
+                (run, rows, port.face.keys),
+            )
+            for one in full:
+                self._hold(port, one)
+
+    def _forward_run(
+        self,
+        other: Port,
+        priority: Priority,
+        reliable: bool,
+        run: "Run",
+        routes: "Sequence[Route | None]",
+    ) -> None:
+        from zenlake.wire.runs import rewrite
+
+        keys = [
+            next((wire for port, wire, _, _ in route.out if port is other), None)
+            if route is not None
+            else None
+            for route in routes
+        ]
+        with self.lock:  # the clock is everybody's
+            if self.stamps and run.stampless:
+                written = rewrite(run, keys, self.clock.reserve(self._ntp64()), self._clock_bytes)
+                self.clock.taken(written.stamps)
+            else:
+                written = rewrite(run, keys)
+        qos = run.rows["qos"][run.first : run.stop]
+        if len(written.ends) < len(run):
+            qos = qos[run.chosen([key is not None for key in keys])]
+        try:
+            other.session.send_run(
+                written.data, written.ends.tolist(), qos.tolist(), reliable, int(priority)
+            )
+        except SessionEnded:
+            self.dropped["its session had ended"] += len(written.ends)
+
+    # ---- back-pressure
+
+    def _hold(self, port: Port, full: Full) -> None:
+        """Read no more from a session until the one it filled has room."""
+        with self.lock:
+            port.held += 1
+        port.session.pause()
+        full.when_room(lambda: self._let_go(port))
+
+    def _let_go(self, port: Port) -> None:
+        with self.lock:
+            port.held -= 1
+            if port.held:
+                return
+        port.session.resume()

@@ -1,0 +1,257 @@
+"""The names of `zenoh.shm`. Layouts and policies are values; there is no shared memory behind them.
+
+Whoever asks for memory is told what to do instead.
+"""
+
+import operator
+from dataclasses import dataclass
+from typing import ClassVar, Self, final
+
+from zenlake.errors import ZError
+
+NO_SHM = (
+    "zenlake has no shared memory: pass bytes or a memoryview to put; "
+    "peers that offer shared memory are reached over the network all the same"
+)
+LAYOUT = "incorrect layout arguments"
+MAX_POW = 63  # alignments are numbers of 64 bits
+
+__all__ = [
+    "AllocAlignment",
+    "BlockOn",
+    "Deallocate",
+    "Defragment",
+    "GarbageCollect",
+    "JustAlloc",
+    "MemoryLayout",
+    "ShmProvider",
+    "ZShm",
+    "ZShmMut",
+]
+
+
+@final
+@dataclass(frozen=True, order=True)
+class AllocAlignment:
+    """An alignment of 2**pow bytes.
+
+    >>> AllocAlignment(2).get_alignment_value(), AllocAlignment(2).align_size(5)
+    (4, 8)
+    """
+
+    pow: int
+
+    ALIGN_1_BYTE: ClassVar[Self]
+    ALIGN_2_BYTE: ClassVar[Self]
+    ALIGN_4_BYTE: ClassVar[Self]
+    ALIGN_8_BYTE: ClassVar[Self]
+
+    def __post_init__(self) -> None:
+        number = operator.index(self.pow)
+        if not 0 <= number <= 0xFF:
+            raise OverflowError("out of range integral type conversion attempted")
+        if number > MAX_POW:
+            raise ZError(f"{LAYOUT}: an alignment is 2**0 to 2**{MAX_POW} bytes, not 2**{number}")
+
+    def get_alignment_value(self) -> int:
+        """The alignment in bytes."""
+        return 1 << self.pow
+
+    def align_size(self, size: int) -> int:
+        """The smallest multiple of the alignment that holds `size` bytes."""
+        if size < 0:
+            raise OverflowError("can't convert negative int to unsigned")
+        if size == 0:
+            raise ValueError("invalid zero value")
+        return -(-size >> self.pow) << self.pow
+
+
+AllocAlignment.ALIGN_1_BYTE = AllocAlignment(0)
+AllocAlignment.ALIGN_2_BYTE = AllocAlignment(1)
+AllocAlignment.ALIGN_4_BYTE = AllocAlignment(2)
+AllocAlignment.ALIGN_8_BYTE = AllocAlignment(3)
+
+
+@final
+class MemoryLayout:
+    """A size, and the alignment that it is a multiple of.
+
+    >>> layout = MemoryLayout((16, AllocAlignment.ALIGN_8_BYTE))
+    >>> layout.size, layout.alignment.get_alignment_value()
+    (16, 8)
+    """
+
+    __slots__ = ("_alignment", "_size")
+
+    def __init__(self, obj: "int | tuple[int, AllocAlignment]") -> None:
+        match obj:
+            case int(size) if size >= 0:
+                alignment = AllocAlignment.ALIGN_1_BYTE
+            case (int(size), AllocAlignment() as alignment) if size >= 0:
+                pass
+            case _:
+                raise TypeError("expected int/tuple[int, AllocAlignment]")
+        if size == 0 or size % alignment.get_alignment_value():
+            raise ZError(f"{LAYOUT}: {size} bytes is not a positive multiple of the alignment")
+        self._size = size
+        self._alignment = alignment
+
+    @property
+    def size(self) -> int:
+        """The size in bytes."""
+        return self._size
+
+    @property
+    def alignment(self) -> AllocAlignment:
+        """The alignment."""
+        return self._alignment
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MemoryLayout):
+            return NotImplemented
+        return (self._size, self._alignment) == (other._size, other._alignment)
+
+    def __hash__(self) -> int:
+        return hash((self._size, self._alignment))
+
+    def __repr__(self) -> str:
+        return f"MemoryLayout(({self._size}, {self._alignment!r}))"
+
+
+class _Policy:
+    """What to do when memory is short; refuses to hold anything but policies and numbers."""
+
+    def __post_init__(self) -> None:
+        for name in ("inner_policy", "alt_policy"):
+            given = getattr(self, name, None)
+            if given is not None and not isinstance(given, _Policy):
+                raise TypeError(f"argument '{name}': expected policy type")
+
+
+@final
+@dataclass(frozen=True)
+class JustAlloc(_Policy):
+    """Try once."""
+
+
+JUST_ALLOC = JustAlloc()
+
+
+@final
+@dataclass(frozen=True)
+class BlockOn(_Policy):
+    """Wait until there is memory."""
+
+    inner_policy: _Policy | None = JUST_ALLOC
+
+
+@final
+@dataclass(frozen=True)
+class Defragment(_Policy):
+    """Try, join free pieces, try again."""
+
+    inner_policy: _Policy | None = JUST_ALLOC
+    alt_policy: _Policy | None = JUST_ALLOC
+
+
+@final
+@dataclass(frozen=True)
+class GarbageCollect(_Policy):
+    """Try, collect what nobody uses, try again."""
+
+    inner_policy: _Policy | None = JUST_ALLOC
+    alt_policy: _Policy | None = JUST_ALLOC
+    safe: bool = True
+
+
+@final
+@dataclass(frozen=True)
+class Deallocate(_Policy):
+    """Try, take up to `limit` buffers from their users, try again."""
+
+    limit: int
+    inner_policy: _Policy | None = JUST_ALLOC
+    alt_policy: _Policy | None = JUST_ALLOC
+
+    def __post_init__(self) -> None:
+        if operator.index(self.limit) < 0:
+            raise OverflowError("can't convert negative int to unsigned")
+        super().__post_init__()
+
+
+@final
+class ShmProvider:
+    """Where shared memory would come from: every use is a ZError that says what to do instead.
+
+    >>> ShmProvider.default_backend(1024)
+    Traceback (most recent call last):
+    zenlake.errors.ZError: zenlake has no shared memory: pass bytes or a memoryview to put ...
+    """
+
+    def __init__(self) -> None:
+        raise ZError(NO_SHM)
+
+    @classmethod
+    def default_backend(cls, layout: "MemoryLayout | tuple[int, AllocAlignment] | int") -> Self:
+        """Refused: there is no shared memory."""
+        raise ZError(NO_SHM)
+
+    def alloc(
+        self,
+        layout: "MemoryLayout | tuple[int, AllocAlignment] | int",
+        policy: _Policy = JUST_ALLOC,
+    ) -> "ZShmMut":
+        """Refused: there is no shared memory."""
+        raise ZError(NO_SHM)
+
+    def defragment(self) -> None:
+        """Refused: there is no shared memory."""
+        raise ZError(NO_SHM)
+
+    def garbage_collect(self) -> int:
+        """Refused: there is no shared memory."""
+        raise ZError(NO_SHM)
+
+    def garbage_collect_unsafe(self) -> int:
+        """Refused: there is no shared memory."""
+        raise ZError(NO_SHM)
+
+    @property
+    def available(self) -> int:
+        """Refused: there is no shared memory."""
+        raise ZError(NO_SHM)
+
+
+@final
+class ZShm:
+    """A buffer in shared memory: there is none."""
+
+    def __init__(self) -> None:
+        raise ZError(NO_SHM)
+
+    def is_valid(self) -> bool:
+        """Refused: there is no shared memory."""
+        raise ZError(NO_SHM)
+
+    def __bytes__(self) -> bytes:
+        raise ZError(NO_SHM)
+
+    def __str__(self) -> str:
+        raise ZError(NO_SHM)
+
+
+@final
+class ZShmMut:
+    """A buffer in shared memory that can be written: there is none."""
+
+    def __init__(self) -> None:
+        raise ZError(NO_SHM)
+
+    def __bytes__(self) -> bytes:
+        raise ZError(NO_SHM)
+
+    def __str__(self) -> str:
+        raise ZError(NO_SHM)
+
+    def __setitem__(self, item: int | slice, value: int | bytes | bytearray) -> None:
+        raise ZError(NO_SHM)
