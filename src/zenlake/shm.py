@@ -185,7 +185,7 @@ class ShmProvider:
 
     >>> ShmProvider.default_backend(1024)
     Traceback (most recent call last):
-    zenlake.errors.ZError: zenlake has no shared memory: pass bytes or a memoryview to put ...
+    zenlake.errors.ZError: zenlake has no shared memory: pass bytes or a memoryview to put; ...
     """
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,17 +11,26 @@ from typing import Any
 
 import pytest
 
-from aio.loops import LOOPS, Run, on_every_loop, runner, until
+from aio.loops import LOOPS, Run, on_every_loop, runner, until, wait_until
 from aio.theirs import Theirs
+from leaks import alive
 from zenlake import aio
 from zenlake.api.config import Config
 from zenlake.api.enums import CongestionControl, Priority, SampleKind
 from zenlake.api.handlers import Callback, FifoChannel, RingChannel
 from zenlake.api.reply import Reply
 from zenlake.api.sample import Sample
+from zenlake.api.scouting import Hello
 from zenlake.errors import ZError
+from zenlake.runtime import kernels
 
 BLOCK = CongestionControl.BLOCK
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kernels() -> None:
+    """They load once, on a thread that outlives the test that needs them first."""
+    kernels.load()
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +251,46 @@ def test_puts_to_a_full_subscriber_of_the_same_loop_wait_without_stopping_it(run
 
 
 @on_every_loop
+def test_puts_wait_for_a_peer_that_takes_nothing_and_the_loop_goes_on(
+    run: Run, theirs: Theirs
+) -> None:
+    async def main() -> None:
+        async with await aio.open(config(theirs.endpoint)) as session:
+            publisher = await session.declare_publisher("sub/stopped", congestion_control=BLOCK)
+            await until(lambda: publisher.matching_status.matching)
+            sent = 0
+
+            async def produce() -> None:
+                nonlocal sent
+                for number in range(400):
+                    await publisher.put(f"{number:<65536}")
+                    sent += 1
+
+            theirs.stop()
+            try:
+                producing = asyncio.create_task(produce())
+                before, same = -1, 0
+                while same < 10:  # it stands still, and this loop does not
+                    await asyncio.sleep(0.03)
+                    same = same + 1 if sent == before else 0
+                    before = sent
+                assert 0 < sent < 400
+                given_up = asyncio.create_task(publisher.put("never"))
+                await asyncio.sleep(0)
+                given_up.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await given_up
+            finally:
+                theirs.resume()
+            await producing
+            await until_theirs(theirs, "count", 400)
+            found = await asked(theirs, "samples")
+            assert [int(payload) for _, _, payload in found] == list(range(400))
+
+    run(main())
+
+
+@on_every_loop
 def test_matching(run: Run, theirs: Theirs) -> None:
     async def main() -> None:
         key = f"match/{id(asyncio.get_running_loop())}"
@@ -294,9 +344,11 @@ def test_we_answer(run: Run, theirs: Theirs) -> None:
 
         async with await aio.open(config(theirs.endpoint)) as session:
             async with await session.declare_queryable("ours/called", answer):
+                await until_theirs(theirs, "answered", True, key="ours/called")
                 found = await asked(theirs, "get", selector="ours/called?x=1")
                 assert sorted(found) == ["answer 1", "err error"]
             async with await session.declare_queryable("ours/taken") as queryable:
+                await until_theirs(theirs, "answered", True, key="ours/taken")
                 asking = asyncio.create_task(asked(theirs, "get", selector="ours/taken?x=2"))
                 async with await queryable.recv() as query:
                     assert str(query.selector) == "ours/taken?x=2"
@@ -412,6 +464,38 @@ def test_info(run: Run, theirs: Theirs) -> None:
 
 
 @on_every_loop
+def test_scouting(run: Run) -> None:
+    async def main() -> None:
+        found = config()
+        group = f"224.0.0.{random.randrange(1, 255)}:{random.randrange(20_000, 30_000)}"
+        for key, value in {
+            "listen/endpoints": ["tcp/127.0.0.1:0"],
+            "scouting/multicast/enabled": True,
+            "scouting/multicast/address": group,
+            "scouting/multicast/interface": "lo",
+        }.items():
+            found.insert_json5(key, json.dumps(value))
+        called: list[Hello] = []
+        async with (
+            await aio.open(found) as session,
+            await aio.scout(config=found) as scout,
+            await aio.scout(called.append, "peer", found) as calling,
+        ):
+            hello = await scout.recv()
+            assert hello.zid == session.zid()
+            assert hello.locators
+            await until(lambda: called)
+            assert called[0].zid == session.zid()
+            await scout.stop()
+            await calling.stop()
+            async for hello in scout:  # what was heard before, and then the end
+                assert hello.zid == session.zid()
+        assert calling not in aio.session._scouts
+
+    run(main())
+
+
+@on_every_loop
 def test_closing_ends_everything_and_says_so(run: Run, theirs: Theirs) -> None:
     async def main() -> None:
         session = await aio.open(config(theirs.endpoint))
@@ -506,8 +590,10 @@ def test_a_session_that_is_let_go_with_its_loop_leaves_nothing(theirs: Theirs) -
         await session.declare_subscriber("left/a", lambda sample: None)
         await session.declare_subscriber("left/a")
 
+    before = alive()
     asyncio.run(leave())
     gc.collect()
+    wait_until(lambda: alive() <= before)  # it is closed on a thread of its own
 
 
 def test_several_loops_in_several_threads(theirs: Theirs) -> None:

@@ -7,6 +7,7 @@ Run as a script it is that node; imported, `Theirs` starts it and talks to it, a
 # zenoh's stubs leave close() and put() without a return type.
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -59,6 +60,13 @@ class Theirs:
                 self._process.kill()
                 self._process.wait()
 
+    def stop(self) -> None:
+        """SIGSTOP: its links stay open and it takes nothing."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
     def ask(self, what: str, **arguments: Any) -> Any:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": what, **arguments}) + "\n")
@@ -81,6 +89,7 @@ class _Node:
         self._held: list[zenoh.Query] = []
         self._tokens: dict[str, zenoh.LivelinessToken] = {}
         self._publishers: dict[str, zenoh.Publisher] = {}
+        self._queriers: dict[str, zenoh.Querier] = {}
         self._kept: list[Any] = [
             session.declare_subscriber("sub/**", self._on_sample),
             session.declare_queryable("query/**", self._on_query),
@@ -128,6 +137,13 @@ class _Node:
         if key not in self._publishers:
             self._publishers[key] = self._session.declare_publisher(key)
         status: Any = self._publishers[key].matching_status  # the stubs take it for a bool
+        return bool(status.matching)
+
+    def answered(self, key: str) -> bool:
+        """Whether somebody answers queries for `key`."""
+        if key not in self._queriers:
+            self._queriers[key] = self._session.declare_querier(key)
+        status: Any = self._queriers[key].matching_status
         return bool(status.matching)
 
     def held(self) -> int:

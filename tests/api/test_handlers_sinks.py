@@ -379,6 +379,16 @@ def test_an_item_that_cannot_be_made_is_counted(caplog: pytest.LogCaptureFixture
     assert handler.try_recv() is None
 
 
+def test_nothing_may_be_pushed() -> None:
+    given: object
+    for given in (FifoChannel(1), RingChannel(1)):
+        sink, handler, _ = make_sink(given, "test")
+        assert push(sink) is True
+        push(sink, 1)
+        assert [handler.recv(), handler.try_recv()] == [1, None]
+        assert sink.dropped == 0
+
+
 def test_fewer_items_than_said_do_no_harm() -> None:
     sink, handler, _ = make_sink(FifoChannel(4), "test")
     sink.push(iter([1]), 100)
@@ -452,6 +462,25 @@ def test_a_ring_keeps_the_last_and_counts_the_others() -> None:
     sink.when_room(lambda: told.append(1))
     assert told == [1]
     assert sink.join(0)
+
+
+def test_items_pushed_out_of_a_ring_end_without_its_lock() -> None:
+    free: list[bool] = []
+
+    class Ending:
+        def __del__(self) -> None:
+            other = Thread(lambda: ring._ready.acquire(timeout=SECONDS) and ring._ready.release())
+            other.join(SECONDS)
+            free.append(not other.is_alive())
+
+    sink, handler, _ = make_sink(RingChannel(1), "test")
+    ring: Any = sink
+    sink.push(map(lambda kind: kind(), repeat(Ending, 2)), 2)  # noqa: C417
+    sink.push(map(lambda kind: kind(), repeat(Ending, 1)), 1)  # noqa: C417
+    sink.close()
+    assert free == [True, True, True]
+    assert sink.dropped == 3
+    assert list(handler) == []
 
 
 def test_a_ring_of_zero_holds_one() -> None:

@@ -27,7 +27,6 @@ from zenlake.wire.put import Put
 from zenlake.wire.reply import Reply
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
-from zenlake.wire.response_final import ResponseFinal
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import ZenohId
 
@@ -45,8 +44,12 @@ K, S, Q, T, A = (
     InterestOptions.TOKENS,
     InterestOptions.AGGREGATE,
 )
-DECLARE = {S: DeclareSubscriber, Q: DeclareQueryable, T: DeclareToken}
-UNDECLARE = {S: UndeclareSubscriber, Q: UndeclareQueryable, T: UndeclareToken}
+DECLARE: dict[InterestOptions, Any] = {S: DeclareSubscriber, Q: DeclareQueryable, T: DeclareToken}
+UNDECLARE: dict[InterestOptions, Any] = {
+    S: UndeclareSubscriber,
+    Q: UndeclareQueryable,
+    T: UndeclareToken,
+}
 
 
 def zid(text: str) -> ZenohId:
@@ -60,7 +63,7 @@ def full(key: str) -> WireExpr:
 def declare(kind: InterestOptions, number: int, key: str, **info: Any) -> Declare:
     if kind is Q:
         return Declare(DeclareQueryable(number, full(key), QueryableInfo(**info)))
-    return Declare(DECLARE[kind](number, full(key)))  # type: ignore[abstract]
+    return Declare(DECLARE[kind](number, full(key)))
 
 
 def undeclare(kind: InterestOptions, number: int) -> Declare:
@@ -135,11 +138,8 @@ class Node:
 
     def data(self) -> list[tuple[str, bytes]]:
         """The PUTs among what came, taken."""
-        return [
-            (message.key.suffix, message.body.payload)
-            for message in self.take()
-            if isinstance(message, Push)
-        ]
+        pushes: list[Any] = [message for message in self.take() if type(message) is Push]
+        return [(message.key.suffix, message.body.payload) for message in pushes]
 
 
 class Net:
@@ -151,7 +151,7 @@ class Net:
         self._ends: dict[Face, tuple[Node, Face]] = {}
         self.log: list[tuple[Face, NetworkMessage]] = []
 
-    def link(self, a: Node, b: Node, *, oam: bool = False) -> tuple[Face, Face]:
+    def link(self, a: Node, b: Node) -> tuple[Face, Face]:
         """A session between two nodes; the faces that a and b see."""
         at_a, first_a = a.routing.open(b.routing.local.zid, b.routing.local.whatami, self.now)
         at_b, first_b = b.routing.open(a.routing.local.zid, a.routing.local.whatami, self.now)
@@ -193,10 +193,6 @@ class Net:
         self.now += seconds
         for node in nodes:
             self.say(node, node.routing.on_time(self.now))
-
-
-def local_final(node: Node, request_id: int) -> NetworkMessage:
-    return ResponseFinal(request_id)
 
 
 __all__ = [

@@ -1,6 +1,7 @@
 """Small networks of nodes that are routing alone: who hears whom, and once."""
 
 import pytest
+
 from routing.recording import (
     BOTH,
     CLIENT,
@@ -17,6 +18,7 @@ from routing.recording import (
     T,
     bodies,
     declare,
+    final,
     interest,
     links,
     push,
@@ -24,7 +26,6 @@ from routing.recording import (
     request,
     undeclare,
 )
-
 from zenlake.wire.declare import Declare, DeclareToken, UndeclareToken
 from zenlake.wire.interest import Interest
 from zenlake.wire.push import Push
@@ -273,7 +274,6 @@ def test_upstream_that_is_silent_or_gone_counts_as_answered() -> None:
     local = peer.routing.local
     out = peer.routing.on_message(local, interest(1, BOTH, K | S, "t"), now)
     assert [type(m) for _, m in out] == [Declare, Interest]  # D_KEYEXPR, INTEREST; no D_FINAL
-    assert peer.routing.deadline == 10.0
     assert peer.routing.on_time(9.9) == []
     assert bodies([m for _, m in peer.routing.on_time(10.0)]) == [("DeclareFinal", None, None, 1)]
     assert peer.routing.deadline is None
@@ -363,17 +363,11 @@ def test_what_waits_for_a_peers_first_declarations_is_answered_with_them() -> No
     face, _ = a.routing.open(Node("b", PEER).routing.local.zid, PEER, 0.0)
     assert a.routing.on_message(local, interest(1, CURRENT, K | T, "**"), 0.0) == []
     out = a.routing.on_message(face, declare(T, 1, "alive"), 0.0)
-    out += a.routing.on_message(face, Declare(declare_final(), 0), 0.0)
+    out += a.routing.on_message(face, final(0), 0.0)
     assert bodies([m for f, m in out if f is local]) == [
         ("DeclareToken", 0, "alive", 1),
         ("DeclareFinal", None, None, 1),
     ]
-
-
-def declare_final() -> object:
-    from zenlake.wire.declare import DeclareFinal
-
-    return DeclareFinal()
 
 
 # ---- queries

@@ -155,11 +155,11 @@ class Receiver(Handler[T]):
         if self._undeclared:
             raise ZError(f"Undeclared {self._what}")
         self._undeclared = True
-        self._end()
+        await self._end()
         self._kept.discard(self)
         await self._sink.delivered()
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         self._entity.undeclare()
         self._sink.close()
 

@@ -28,6 +28,7 @@ from zenlake.api.enums import (
     QueryTarget,
     Reliability,
     ReplyKeyExpr,
+    WhatAmI,
     WhatAmIMatcher,
 )
 from zenlake.api.ids import EntityGlobalId, SourceInfo, ZenohId
@@ -367,9 +368,8 @@ class Scout(Receiver[Hello]):
 
     _what = "scout"
 
-    def _end(self) -> None:
-        self._entity.stop()
-        self._sink.close()
+    async def _end(self) -> None:
+        await asyncio.to_thread(self._entity.stop)
 
     async def stop(self) -> None:
         """Ask no more."""
@@ -382,7 +382,7 @@ _scouts: set[Any] = set()
 
 async def scout(
     handler: IntoHandler[Hello] = None,
-    what: WhatAmIMatcher | str | None = None,
+    what: WhatAmIMatcher | WhatAmI | str | None = None,
     config: Config | None = None,
 ) -> Scout:
     """Look for routers and peers, until the Scout is stopped or let go."""

@@ -359,14 +359,13 @@ class Fifo(_Bounded[T], Channel[T]):
     def _take(self) -> T:
         """The next item, or _EMPTY. The lock is held."""
         while self._waiting:
-            left = self._left
-            if not left:
-                items, left = self._chunks.popleft()
+            if not self._left:
+                items, self._left = self._chunks.popleft()
                 self._current = _one_by_one(items)
             try:
                 item = next(self._current)
             except StopIteration:  # fewer than was said
-                self._waiting -= left
+                self._waiting -= self._left
                 self._left = 0
                 continue
             except Exception:
@@ -374,8 +373,8 @@ class Fifo(_Bounded[T], Channel[T]):
                 self.dropped += 1
                 item = cast(T, _EMPTY)
             self._waiting -= 1
-            self._left = left = left - 1
-            if not left:
+            self._left -= 1
+            if not self._left:
                 self._current = _NOTHING
             if item is not _EMPTY:
                 return item
@@ -737,6 +736,8 @@ def make_sink(handler: object, name: str) -> tuple[Sink[Any], Any, bool]:
             return _channel(Fifo(handler.capacity))
         case RingChannel():
             return _channel(Ring(handler.capacity))
+        case Channel():
+            return _channel(handler)
         case Sink():
             return handler, None, False
         case (callback, other) if isinstance(handler, tuple) and callable(callback):

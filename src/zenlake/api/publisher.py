@@ -211,7 +211,13 @@ class Publisher:
     ) -> None:
         """Publish `payload`. A buffer other than bytes must not change until it has left."""
         way = self._way
-        if encoding is attachment is timestamp is source_info is timestamp_instrumentation is None:
+        if (
+            encoding is None
+            and attachment is None
+            and timestamp is None
+            and source_info is None
+            and timestamp_instrumentation is None
+        ):
             append = way.append
             if (
                 append is not None

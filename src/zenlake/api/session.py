@@ -17,8 +17,8 @@ from zenlake.api.enums import (
     Locality,
     Priority,
     QueryTarget,
-    ReplyKeyExpr,
     Reliability,
+    ReplyKeyExpr,
 )
 from zenlake.api.ids import EntityGlobalId, SourceInfo, ZenohId
 from zenlake.api.info import SessionInfo
@@ -80,8 +80,8 @@ class Session:
     def of(cls, core: Core) -> Self:
         self = object.__new__(cls)
         self._core = core
-        self._ways: dict[Any, Way] = {}
-        self._liveliness: Liveliness | None = None
+        self._ways = {}
+        self._liveliness = None
         self._finalizer = finalize(self, core.drop)
         self._finalizer.atexit = False  # whatever is open is closed at exit, without a thread
         return self
@@ -89,6 +89,7 @@ class Session:
     _core: Core
     _ways: dict[Any, Way]
     _liveliness: Liveliness | None
+    _finalizer: "finalize[[], Self]"
 
     # ---- who it is
 

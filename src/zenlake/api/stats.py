@@ -114,7 +114,10 @@ def stats(core: "Core") -> Stats:
     if core.subscribers.dropped:
         dropped["let go by a handler"] += core.subscribers.dropped
     return Stats(
-        *(sums[name] for name in SUMMED),
+        sent_messages=sums["sent_messages"],
+        sent_bytes=sums["sent_bytes"],
+        received_frames=sums["received_frames"],
+        received_bytes=sums["received_bytes"],
         dropped=dict(+dropped),
         missing=sums["missing"],
         transports=transports,

@@ -8,13 +8,14 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from zenlake.api.arguments import IntoKeyExpr, key_of, member
-from zenlake.api.below import Exchange, at_end
+from zenlake.api.below import at_end
 from zenlake.api.enums import Locality
 from zenlake.api.handlers import Receiver, Sink, make_sink
 from zenlake.api.ids import EntityGlobalId
 from zenlake.api.sample import Sample, samples
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.tree import KeyExprTree
+from zenlake.runtime.exchange import Exchange
 from zenlake.wire import entity, qos
 from zenlake.wire.declare import Declare, DeclareSubscriber, UndeclareSubscriber
 from zenlake.wire.enums import Mapping
@@ -33,14 +34,13 @@ H = TypeVar("H")
 class Declared:
     """A subscriber, as long as it is declared."""
 
-    __slots__ = ("id", "key", "origin", "sink", "takes_runs")
+    __slots__ = ("id", "key", "origin", "sink")
 
     def __init__(self, number: int, key: KeyExpr, origin: Locality, sink: Sink[Any]) -> None:
         self.id = number
         self.key = key
         self.origin = origin
         self.sink = sink
-        self.takes_runs = isinstance(sink, RunSink)
 
     def hears(self, local: bool) -> bool:
         return self.origin is Locality.ANY or local is (self.origin is Locality.SESSION_LOCAL)
@@ -55,6 +55,12 @@ class RunSink(Sink[Any]):
 
     def push_one(self, sample: Sample) -> bool:
         raise NotImplementedError
+
+    def push(self, items: Iterable[Sample], count: int) -> bool:
+        room = True
+        for sample in items:
+            room = self.push_one(sample)
+        return room
 
 
 class Subscriber(Receiver[H], Generic[H]):
@@ -108,7 +114,7 @@ class Subscriber(Receiver[H], Generic[H]):
 class Subscribers:
     """The subscribers of one session."""
 
-    def __init__(self, exchange: "Exchange", interests: "Interests") -> None:
+    def __init__(self, exchange: Exchange, interests: "Interests") -> None:
         self.exchange = exchange
         self._interests = interests
         self._tree: KeyExprTree[Declared] = KeyExprTree()
@@ -205,15 +211,13 @@ class Subscribers:
         full: list[Sink[Any]] = []
         items: Iterable[Sample] = samples(keys, repeat(data), starts, ends, rests)
         if len(subscribers) > 1:
-            items = list(items) if count > 1 or run is None else items
+            items = tuple(items)
         for declared in subscribers:
             sink = declared.sink
-            if not declared.takes_runs:
-                room = sink.push(items, count)
-            elif run is not None:
-                room = sink.push_run(*run)  # type: ignore[attr-defined]
+            if run is not None and isinstance(sink, RunSink):
+                room = sink.push_run(*run)
             else:
-                room = all([sink.push_one(sample) for sample in items])  # type: ignore[attr-defined]
+                room = sink.push(items, count)
             if not room:
                 full.append(sink)
         return full

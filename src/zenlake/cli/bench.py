@@ -12,15 +12,18 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+import zenlake
 from zenlake.cli import connecting
 from zenlake.cli.samples import console, print_object, size_text
+from zenlake.errors import ZError
 
 MAX_SECONDS = 3600.0
 MAX_BYTES = 1 << 26
 MAX_ROUNDS = 1_000_000
 ANSWER_SECONDS = 5.0  # for one answer of the far end
 FAR_END_SECONDS = 15.0  # for the far end to be there
-DRAIN_SECONDS = 10.0  # for what was sent to arrive
+DRAIN_SECONDS = 60.0  # for an answer that stands behind all that was put
+STALL_SECONDS = 3.0  # without one more sample: the rest is lost
 BURST = 64  # puts between two looks at the clock
 PREFIX = "zenlake/bench"
 
@@ -111,7 +114,12 @@ def _far_end(at: connecting.Connection, key: str) -> Iterator[connecting.Connect
 
 
 def _measurements(
-    session: Any, key: str, payload: bytes, seconds: float, count: int | None, rounds: int
+    session: "zenlake.Session",
+    key: str,
+    payload: bytes,
+    seconds: float,
+    count: int | None,
+    rounds: int,
 ) -> Iterator[Measured]:
     _wait_for_far_end(session, key)
     yield _round_trips("put and put back", rounds, *_put_round(session, key, payload))
@@ -119,9 +127,7 @@ def _measurements(
     yield from _rates(session, key, payload, seconds, count)
 
 
-def _wait_for_far_end(session: Any, key: str) -> None:
-    from zenlake.errors import ZError
-
+def _wait_for_far_end(session: "zenlake.Session", key: str) -> None:
     until = time.monotonic() + FAR_END_SECONDS
     while time.monotonic() < until:
         if any(reply.ok for reply in session.get(f"{key}/echo", timeout=ANSWER_SECONDS)):
@@ -132,7 +138,9 @@ def _wait_for_far_end(session: Any, key: str) -> None:
     )
 
 
-def _put_round(session: Any, key: str, payload: bytes) -> tuple[Callable[[], None], Any]:
+def _put_round(
+    session: "zenlake.Session", key: str, payload: bytes
+) -> tuple[Callable[[], None], Any]:
     """One round trip, and what to undeclare at the end."""
     back: SimpleQueue[None] = SimpleQueue()
     subscriber = session.declare_subscriber(f"{key}/pong", lambda _: back.put(None))
@@ -145,7 +153,9 @@ def _put_round(session: Any, key: str, payload: bytes) -> tuple[Callable[[], Non
     return once, (publisher, subscriber)
 
 
-def _get_round(session: Any, key: str, payload: bytes) -> tuple[Callable[[], None], Any]:
+def _get_round(
+    session: "zenlake.Session", key: str, payload: bytes
+) -> tuple[Callable[[], None], Any]:
     def once() -> None:
         if not list(session.get(f"{key}/echo", payload=payload, timeout=ANSWER_SECONDS)):
             raise Empty
@@ -154,8 +164,6 @@ def _get_round(session: Any, key: str, payload: bytes) -> tuple[Callable[[], Non
 
 
 def _round_trips(name: str, rounds: int, once: Callable[[], None], declared: Any) -> Measured:
-    from zenlake.errors import ZError
-
     took = []
     try:
         once()  # the first also waits for what was declared
@@ -168,17 +176,17 @@ def _round_trips(name: str, rounds: int, once: Callable[[], None], declared: Any
     for one in declared:
         one.undeclare()
     half = median(took)
-    slow = quantiles(took, n=100)[-1] if len(took) > 1 else half
+    slow = quantiles(took, n=100, method="inclusive")[-1] if len(took) > 1 else half
     fields = {"rounds": len(took), "median_us": round(half, 1), "p99_us": round(slow, 1)}
     return Measured(name, fields, f"{half:,.0f} us, 99 of 100 below {slow:,.0f} us")
 
 
 def _rates(
-    session: Any, key: str, payload: bytes, seconds: float, count: int | None
+    session: "zenlake.Session", key: str, payload: bytes, seconds: float, count: int | None
 ) -> Iterator[Measured]:
     """Sent as fast as it goes, and what the far end got of it."""
     _received(session, f"{key}/count?reset")
-    block = connecting.zenoh.CongestionControl.BLOCK
+    block = zenlake.CongestionControl.BLOCK
     sent = 0
     with session.declare_publisher(f"{key}/data", congestion_control=block) as publisher:
         start = time.perf_counter()
@@ -189,23 +197,29 @@ def _rates(
             sent += burst
         took = time.perf_counter() - start
     yield _rate("puts", sent, len(payload), took)
-    until = time.monotonic() + DRAIN_SECONDS
-    got = _received(session, f"{key}/count")
-    while got["samples"] < sent and time.monotonic() < until:
-        time.sleep(connecting.POLL_SECONDS)
-        got = _received(session, f"{key}/count")
+    got = _drained(session, key, sent)
     yield _rate("samples received", got["samples"], len(payload), got["seconds"])
     lost = sent - got["samples"]
     yield Measured("lost", {"samples": lost}, f"{lost:,} of {sent:,}")
 
 
-def _received(session: Any, selector: str) -> Any:
+def _drained(session: "zenlake.Session", key: str, sent: int) -> Any:
+    """What the far end has counted when all is there, or nothing comes any more."""
+    samples, until = 0, time.monotonic() + STALL_SECONDS
+    while True:
+        got = _received(session, f"{key}/count")
+        if got["samples"] > samples:
+            samples, until = got["samples"], time.monotonic() + STALL_SECONDS
+        if samples >= sent or time.monotonic() > until:
+            return got
+        time.sleep(connecting.POLL_SECONDS)
+
+
+def _received(session: "zenlake.Session", selector: str) -> Any:
     """What the far end has counted."""
     import json
 
-    from zenlake.errors import ZError
-
-    for reply in session.get(selector, timeout=ANSWER_SECONDS):
+    for reply in session.get(selector, timeout=DRAIN_SECONDS):
         if reply.ok is not None:
             return json.loads(bytes(reply.ok.payload))
     raise ZError(f"{selector}: the far end does not answer any more")

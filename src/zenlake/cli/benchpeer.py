@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import zenlake
 from zenlake.cli import connecting
 from zenlake.cli.ping import Mode
+from zenlake.errors import ZError
 
 EXIT_SECONDS = 10.0
 LOOPBACK = "127.0.0.1"
@@ -36,7 +38,7 @@ class Counter:
             self.first = self.last
         self.samples += 1
 
-    def on_query(self, query: Any) -> None:
+    def on_query(self, query: "zenlake.Query") -> None:
         with query:
             if "reset" in query.parameters:
                 self.reset()
@@ -44,13 +46,13 @@ class Counter:
             query.reply(query.key_expr, json.dumps(counted))
 
 
-def _echo(query: Any) -> None:
+def _echo(query: "zenlake.Query") -> None:
     with query:
         query.reply(query.key_expr, b"" if query.payload is None else query.payload)
 
 
 @contextmanager
-def far_end(session: Any, key: str) -> Iterator[None]:
+def far_end(session: "zenlake.Session", key: str) -> Iterator[None]:
     counter = Counter()
     with session.declare_publisher(f"{key}/pong", express=True) as pong:
         declared = [
@@ -69,8 +71,6 @@ def far_end(session: Any, key: str) -> Iterator[None]:
 @contextmanager
 def started(key: str) -> Iterator[str]:
     """A far end in a process of its own; the endpoint where it listens."""
-    from zenlake.errors import ZError
-
     endpoint = f"tcp/{LOOPBACK}:{_free_port()}"
     command = [sys.executable, "-c", f"from {__name__} import main; main()", endpoint, key]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

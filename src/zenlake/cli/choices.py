@@ -3,6 +3,8 @@
 from enum import StrEnum
 from typing import Any
 
+import zenlake
+
 
 class Priority(StrEnum):
     REAL_TIME = "real-time"
@@ -40,8 +42,6 @@ class ConsolidationMode(StrEnum):
 
 def meant(choice: StrEnum | None) -> Any:
     """The API's member of the same name."""
-    from zenlake.cli import connecting
-
     if choice is None:
         return None
-    return getattr(getattr(connecting.zenoh, type(choice).__name__), choice.name)
+    return getattr(getattr(zenlake, type(choice).__name__), choice.name)

@@ -15,21 +15,15 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+import zenlake
 from zenlake.cli.ping import Mode
 from zenlake.cli.text import escape
+from zenlake.errors import ZError
 
 FAILURE, USAGE = 1, 2
 MEET_SECONDS = 3.0  # for the first node to be there, when a command needs one
 SETTLE_SECONDS = 0.25  # for what a node that came late declares
 POLL_SECONDS = 0.02
-
-
-def __getattr__(name: str) -> Any:
-    if name == "zenoh":
-        import zenoh
-
-        return zenoh
-    raise AttributeError(name)
 
 
 @dataclass(frozen=True)
@@ -95,7 +89,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
         at = Connection(**{name: given.pop(name) for name in names})
         try:
             command(at=at, **given)
-        except _zerror() as error:
+        except ZError as error:
             fail(command.__module__.rpartition(".")[2], error)
 
     signature = inspect.signature(command)
@@ -115,12 +109,6 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _zerror() -> tuple[type[Exception], ...]:
-    from zenlake.errors import ZError
-
-    return ZError, __getattr__("zenoh").ZError
-
-
 def fail(what: str, error: object, status: int = FAILURE) -> NoReturn:
     """End with one line on standard error."""
     typer.echo(f"zenlake {what}: {escape(' '.join(str(error).split()))}", err=True)
@@ -128,14 +116,12 @@ def fail(what: str, error: object, status: int = FAILURE) -> NoReturn:
 
 
 @contextmanager
-def opened(at: Connection, *, meet: bool = False) -> Iterator[Any]:
+def opened(at: Connection, *, meet: bool = False) -> Iterator["zenlake.Session"]:
     """A session, closed on leaving. `meet`: somebody has to be there, or ZError."""
-    from zenlake.errors import ZError
-
     config = config_of(at)
     try:
-        session = __getattr__("zenoh").open(config)
-    except _zerror() as error:
+        session = zenlake.open(config)
+    except ZError as error:
         raise ZError(f"no session {_where(config)}: {error} {_advice(at)}") from None
     with session:
         if meet and not met(session):
@@ -143,7 +129,7 @@ def opened(at: Connection, *, meet: bool = False) -> Iterator[Any]:
         yield session
 
 
-def met(session: Any) -> bool:
+def met(session: "zenlake.Session") -> bool:
     """Is there another node, now or within MEET_SECONDS?"""
     if session.info.transports():
         return True
@@ -156,7 +142,7 @@ def met(session: Any) -> bool:
     return False
 
 
-def config_of(at: Connection) -> Any:
+def config_of(at: Connection) -> "zenlake.Config":
     """The configuration that the options make: the file, then each option, then --cfg."""
     config = _config_file(at.config)
     settings: list[tuple[str, str, str]] = []  # option, key, JSON5
@@ -176,20 +162,19 @@ def config_of(at: Connection) -> Any:
     for option, key, value in settings:
         try:
             config.insert_json5(key, value)
-        except _zerror() as error:
+        except ZError as error:
             raise typer.BadParameter(f"{option}: {error}") from None
     if at.connect and not at.listen and config.get_json("mode") == "null":
         config.insert_json5("mode", '"client"')
     return config
 
 
-def _config_file(file: Path | None) -> Any:
-    config: Any = __getattr__("zenoh").Config
+def _config_file(file: Path | None) -> "zenlake.Config":
     if file is None:
-        return config()
+        return zenlake.Config()
     try:
-        return config.from_file(str(file))
-    except _zerror() as error:
+        return zenlake.Config.from_file(file)
+    except ZError as error:
         raise typer.BadParameter(f"--config {file}: {error}") from None
 
 
@@ -205,7 +190,7 @@ def _endpoints(texts: list[str]) -> list[str]:
     return texts
 
 
-def _where(config: Any) -> str:
+def _where(config: "zenlake.Config") -> str:
     endpoints = jsonlib.loads(config.get_json("connect/endpoints"))
     named = ", ".join(endpoints) if isinstance(endpoints, list) else str(endpoints)
     return f"with {named}" if endpoints else "without --connect"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import zenlake
 from zenlake.cli import choices, connecting, payloads
 from zenlake.cli.samples import (
     KIND_STYLES,
@@ -103,23 +104,22 @@ def get(
         connecting.fail("get", _nothing(selector, replies, timeout))
 
 
-def _object(reply: Any) -> dict[str, Any]:
-    replier = entity(reply.replier_id)
-    if reply.ok is not None:
-        return {**sample_object(reply.ok), "replier": replier}
-    encoding = str(reply.err.encoding)
+def _object(reply: "zenlake.Reply") -> dict[str, Any]:
+    result, replier = reply.result, entity(reply.replier_id)
+    if isinstance(result, zenlake.Sample):
+        return {**sample_object(result), "replier": replier}
+    encoding = str(result.encoding)
     return {
         "key": None,
         "kind": "ERR",
-        **content(reply.err.payload, encoding),
+        **content(result.payload, encoding),
         "encoding": encoding,
         "replier": replier,
     }
 
 
-def _row(reply: Any) -> dict[str, Any]:
-    result = reply.ok if reply.ok is not None else reply.err
-    lines = pretty(bytes(result.payload), str(result.encoding))
+def _row(reply: "zenlake.Reply") -> dict[str, Any]:
+    lines = pretty(bytes(reply.result.payload), str(reply.result.encoding))
     return {**_object(reply), "value": "\n".join(lines)}
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import zenlake
 from zenlake.cli import connecting
 from zenlake.cli.samples import console, print_object, word
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 YES_NO = {True: "yes", False: "no"}
 TRANSPORT = ("zid", "whatami", "qos", "shm", "multicast")
-LINK = ("zid", "src", "dst", "mtu", "reliability", "priorities", "interfaces", "auth")
+LINK = ("src", "dst", "mtu", "reliability", "interfaces", "group", "auth", "zid")
 
 
 @connecting.connected
@@ -44,7 +45,7 @@ def info(
         )
 
 
-def _facts(session: Any) -> dict[str, Any]:
+def _facts(session: "zenlake.Session") -> dict[str, Any]:
     about = session.info
     return {
         "zid": str(about.zid()),
@@ -55,7 +56,7 @@ def _facts(session: Any) -> dict[str, Any]:
     }
 
 
-def _transport(transport: Any) -> dict[str, Any]:
+def _transport(transport: "zenlake.Transport") -> dict[str, Any]:
     return {
         "zid": str(transport.zid),
         "whatami": str(transport.whatami),
@@ -65,7 +66,7 @@ def _transport(transport: Any) -> dict[str, Any]:
     }
 
 
-def _link(link: Any) -> dict[str, Any]:
+def _link(link: "zenlake.Link") -> dict[str, Any]:
     return {
         "zid": str(link.zid),
         "src": str(link.src),
@@ -101,10 +102,11 @@ def _print(facts: dict[str, Any]) -> None:
 def _fill(table: "Table", columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
-    for name in columns:
+    used = [name for name in columns if any(row[name] is not None for row in rows)]
+    for name in used:
         table.add_column(name, overflow="fold", style="cyan" if name == "zid" else None)
     for row in rows:
-        table.add_row(*(Text(_cell(row[name])) for name in columns))
+        table.add_row(*(Text(_cell(row[name])) for name in used))
 
 
 def _cell(value: Any) -> str:

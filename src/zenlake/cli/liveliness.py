@@ -1,11 +1,13 @@
 """`zenlake liveliness`: be alive, and see who is."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+import zenlake
 from zenlake.cli import connecting
+from zenlake.cli.inbox import Inbox
 from zenlake.cli.samples import print_object, print_text, word
 
 MAX_SECONDS = 86_400.0
@@ -83,11 +85,9 @@ def sub(
     Example:
       zenlake liveliness sub -e tcp/127.0.0.1:7447 'fleet/**'
     """
-    from zenlake.cli.inbox import Inbox
-
     checked = [connecting.key_expr(key) for key in keys]
     came = 0
-    inbox: Inbox[Any] = Inbox()
+    inbox: Inbox[zenlake.Sample] = Inbox()
     with connecting.opened(at) as session, inbox:
         for key in checked:
             session.liveliness().declare_subscriber(key, inbox.put, history=history)

@@ -5,10 +5,11 @@ Knows the options and what they mean to the API. Does not know what is published
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+import zenlake
 from zenlake.cli import choices
 
 PriorityOption = Annotated[
@@ -40,13 +41,13 @@ EncodingOption = Annotated[
 
 @contextmanager
 def publisher(
-    session: Any,
+    session: "zenlake.Session",
     key: str,
     priority: choices.Priority,
     congestion_control: choices.CongestionControl,
     reliability: choices.Reliability,
     express: bool,
-) -> Iterator[Any]:
+) -> Iterator["zenlake.Publisher"]:
     with session.declare_publisher(
         key,
         priority=choices.meant(priority),

@@ -5,7 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+import zenlake
 from zenlake.cli import connecting, payloads
+from zenlake.cli.inbox import Inbox
 from zenlake.cli.samples import content, line_text, print_object, print_text, size_text
 
 MAX_SECONDS = 86_400.0
@@ -58,13 +60,11 @@ def queryable(
       zenlake queryable -e tcp/127.0.0.1:7447 demo/greeting hello
       zenlake queryable -l tcp/127.0.0.1:7447 'echo/**'
     """
-    from zenlake.cli.inbox import Inbox
-
     key = connecting.key_expr(key)
     answer = payloads.payload(value, file)
     kind = None if answer is None else payloads.encoding_of(value, file, encoding)
     answered = 0
-    inbox: Inbox[Any] = Inbox()
+    inbox: Inbox[zenlake.Query] = Inbox()
     with connecting.opened(at) as session, inbox:
         session.declare_queryable(key, inbox.put, complete=complete)
         with connecting.until_interrupted(count):
@@ -83,7 +83,7 @@ def queryable(
 
 
 def _answer(
-    query: Any, key: str, answer: bytes | None, encoding: str | None, *, as_error: bool
+    query: "zenlake.Query", key: str, answer: bytes | None, encoding: str | None, *, as_error: bool
 ) -> None:
     if answer is None:
         asked = query.payload
@@ -95,7 +95,7 @@ def _answer(
         query.reply(str(query.key_expr) if "*" in key else key, answer, encoding=encoding)
 
 
-def _object(query: Any) -> dict[str, Any]:
+def _object(query: "zenlake.Query") -> dict[str, Any]:
     encoding = None if query.payload is None else str(query.encoding)
     asked = {} if query.payload is None else content(query.payload, encoding or "")
     return {
@@ -108,7 +108,7 @@ def _object(query: Any) -> dict[str, Any]:
     }
 
 
-def _line(query: Any) -> Any:
+def _line(query: "zenlake.Query") -> Any:
     data = b"" if query.payload is None else bytes(query.payload)
     encoding = "" if query.payload is None else str(query.encoding)
     said = [] if query.payload is None else [encoding, size_text(len(data))]

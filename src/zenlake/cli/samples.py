@@ -8,6 +8,8 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import zenlake
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -114,14 +116,14 @@ def word(member: Any) -> str:
     return str(member).rpartition(".")[2]
 
 
-def content(payload: Any, encoding: str) -> dict[str, Any]:
+def content(payload: "zenlake.ZBytes", encoding: str) -> dict[str, Any]:
     """A payload's part of an object: value, form and size."""
     data = bytes(payload)
     form, value = shown(data, encoding)
     return {"value": value, "form": form, "size": len(data)}
 
 
-def sample_object(sample: Any) -> dict[str, Any]:
+def sample_object(sample: "zenlake.Sample") -> dict[str, Any]:
     encoding = str(sample.encoding)
     attachment, source = sample.attachment, sample.source_info
     return {
@@ -139,16 +141,16 @@ def sample_object(sample: Any) -> dict[str, Any]:
     }
 
 
-def _time(timestamp: Any) -> str | None:
+def _time(timestamp: "zenlake.Timestamp | None") -> str | None:
     return None if timestamp is None else str(timestamp.to_string_rfc3339_lossy())
 
 
-def entity(global_id: Any) -> str | None:
+def entity(global_id: "zenlake.EntityGlobalId | None") -> str | None:
     """ZID/EID."""
     return None if global_id is None else f"{global_id.zid}/{global_id.eid}"
 
 
-def sample_text(sample: Any) -> "Text":
+def sample_text(sample: "zenlake.Sample") -> "Text":
     """Kind, key, payload, and what else there is to say, dimmed."""
     from zenlake.cli.text import escape
 

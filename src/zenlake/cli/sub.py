@@ -1,11 +1,13 @@
 """`zenlake sub`: what is put and deleted, as it comes."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+import zenlake
 from zenlake.cli import connecting
+from zenlake.cli.inbox import Inbox
 from zenlake.cli.samples import print_object, print_text, sample_object, sample_text
 
 MAX_SECONDS = 86_400.0
@@ -54,11 +56,9 @@ def sub(
       zenlake sub -e tcp/127.0.0.1:7447 'robot/*/pose' --count 1 --json | jq .value.x
       zenlake sub -l tcp/0.0.0.0:7447 '**' --rate
     """
-    from zenlake.cli.inbox import Inbox
-
     checked = [connecting.key_expr(key) for key in keys]
     came = 0
-    inbox: Inbox[Any] = Inbox()
+    inbox: Inbox[zenlake.Sample] = Inbox()
     with connecting.opened(at) as session, inbox:
         for key in checked:
             session.declare_subscriber(key, inbox.put)
@@ -81,7 +81,9 @@ def sub(
         )
 
 
-def _count(inbox: Any, count: int | None, seconds: float | None, *, as_json: bool) -> int:
+def _count(
+    inbox: "Inbox[zenlake.Sample]", count: int | None, seconds: float | None, *, as_json: bool
+) -> int:
     """Only how many and how large; the sum at the end."""
     came = 0
     began = time.monotonic()

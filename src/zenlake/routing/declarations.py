@@ -508,7 +508,8 @@ class Declarations:
             if wish.face is face:
                 slots[_slot(wish, kind, key)] = None
         for slot in slots:
-            self._update(face, slot, new, None, out)
+            if new or slot in face.told:
+                self._update(face, slot, new, None, out)
 
     def _shown(self, source: Face, face: Face, kind: Kind) -> bool:
         """Whether what `source` declares is shown to `face`."""

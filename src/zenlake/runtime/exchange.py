@@ -38,6 +38,7 @@ from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED, WireExpr, flags_of, 
 from zenlake.wire.zenohid import ZenohId, write_zid
 
 if TYPE_CHECKING:
+    from zenlake.wire.emit_kernel import PushColumns
     from zenlake.wire.runs import Run
 
 log = logging.getLogger("zenlake.runtime")
@@ -363,11 +364,10 @@ class Exchange:
         return r.pos
 
     def _on_object(self, port: Port, message: NetworkMessage) -> None:
-        kind = type(message)
-        if kind is NetworkOam and message.id == LINK_STATE:
+        if type(message) is NetworkOam and message.id == LINK_STATE:
             port.session.link_states(message.body)
         with self.lock:
-            if kind is Declare and type(message.body) is UndeclareKeyExpr:
+            if type(message) is Declare and type(message.body) is UndeclareKeyExpr:
                 self.version += 1  # routes may use the id
             self._post(self.routing.on_message(port.face, message, self.now()))
             if port.version != self.version:
@@ -497,6 +497,27 @@ class Exchange:
         with self.lock:
             return self.clock.stamp(self._ntp64())
 
+    def stamp_columns(self, columns: "PushColumns") -> "PushColumns":
+        """With a timestamp for every row that has none."""
+        import numpy as np
+
+        from zenlake.wire.emit_kernel import Table
+
+        bare = columns.clock < 0
+        count = int(bare.sum())
+        if not count:
+            return columns
+        with self.lock:
+            first = self.clock.reserve(self._ntp64()) + 1
+            self.clock.taken(count)
+        clocks, own = columns.clocks, self._clock_bytes
+        data = np.concatenate([clocks.data, np.frombuffer(own, np.uint8)])
+        offsets = np.append(clocks.offsets, len(data))
+        time, clock = columns.time.copy(), columns.clock.copy()
+        time[bare] = np.arange(first, first + count, dtype=np.uint64)
+        clock[bare] = len(clocks.offsets) - 1
+        return columns._replace(time=time, clock=clock, clocks=Table(offsets, data))
+
     def _stamp(self) -> bytes:
         w = Writer()
         write_timestamp(w, "timestamp", self.stamp())
@@ -559,6 +580,24 @@ class Exchange:
                 raise error
         return done
 
+    def deliver_own(self, data: bytes, who: Callable[[str], tuple[Any, ...]]) -> list[Full]:
+        """PUSH messages with keys in full to subscribers here; gives those that have enough."""
+        kernels.load()
+        found = kernels.make()
+        assert found is not None
+        full: list[Full] = []
+        view = memoryview(data)
+        for rows, _, error in found.scanner.bare(view):
+            if error is not None:
+                raise error
+            run = found.grouper.run(view, 0, rows, 0)
+            routes: list[Route | None] = []
+            for code in range(run.groups):
+                key = KeyExpr.trusted(run.key(code)[1].decode())
+                routes.append(Route(key, who(key), ()))
+            full += self._deliver_run(data, run, routes, KeyTable())
+        return full
+
     def _on_run(
         self, port: Port, priority: Priority, reliable: bool, data: bytes, run: "Run"
     ) -> None:
@@ -572,7 +611,8 @@ class Exchange:
             lost = [code for code, route in enumerate(routes) if route is None]
             count = sum(int((run.codes == code).sum()) for code in lost)
             self.dropped["its key is not known"] += count - unknown  # each was counted once
-        self._deliver_run(port, data, run, routes)
+        for full in self._deliver_run(data, run, routes, port.face.keys):
+            self._hold(port, full)
         others = {other: None for route in routes if route for other, *_ in route.out}
         if others and self.stamps and not self._in_time(run):
             for row in run.rows[run.first : run.stop]:  # some come from the future
@@ -593,9 +633,10 @@ class Exchange:
         return True
 
     def _deliver_run(
-        self, port: Port, data: bytes, run: "Run", routes: "Sequence[Route | None]"
-    ) -> None:
-        """Once for each set of subscribers that wants some of it."""
+        self, data: bytes, run: "Run", routes: "Sequence[Route | None]", keys_of: KeyTable
+    ) -> list[Full]:
+        """Once for each set of subscribers that wants some of it; gives those that have enough."""
+        full: list[Full] = []
         sets = {id(route.local): route.local for route in routes if route and route.local}
         for number, subscribers in sets.items():
             chosen = [route is not None and id(route.local) == number for route in routes]
@@ -614,7 +655,7 @@ class Exchange:
             if not run.plain:
                 places = run.rows["start"][run.first : run.stop].astype("i8") + run.base
                 rests = (places if rows is None else places[rows]).tolist()
-            full = self.local.deliver(
+            full += self.local.deliver(
                 subscribers,
                 keys,
                 data,
@@ -622,10 +663,9 @@ class Exchange:
                 ends.tolist(),
                 rests,
                 len(starts),
-                (run, rows, port.face.keys),
+                (run, rows, keys_of),
             )
-            for one in full:
-                self._hold(port, one)
+        return full
 
     def _forward_run(
         self,

@@ -35,6 +35,7 @@ from zenlake.wire.zenohid import ZenohId
 
 if TYPE_CHECKING:
     from zenlake.runtime.node import Node
+    from zenlake.wire.emit_kernel import PushColumns
 
 log = logging.getLogger("zenlake.runtime")
 
@@ -47,6 +48,7 @@ only when a third of its buffer is free, which on a thin pipe may take longer th
 FLUSH_SLACK = 0.25e-3  # seconds in which a caller may still write its batch itself
 LINGER_SECONDS = 1.0  # without progress, when a session is closed and its last words are sent
 MAX_LINGER_SECONDS = 4.0
+COLUMNS_BYTES = 256 << 10  # of rows that are written at once
 ONE_BYTE_LENGTH = 0x80  # lengths below take one byte
 MAX_SHORT_LENGTH = 3  # bytes of a length that fits a batch
 
@@ -212,6 +214,35 @@ class Session:
                 if outbox.push_encoded(message, level, reliable, now=now) is not Pushed.DONE:
                     dropped += not self._keep_or_drop(outbox, message, level, reliable, now)
         return dropped
+
+    def send_columns(self, columns: "PushColumns", priority: Priority, reliable: bool) -> int:
+        """Every row of `columns`, in order; gives how many. Waits for room; drops nothing."""
+        from zenlake.wire.emit import Emitter, Lane
+
+        if self._reactor.inside:
+            raise RuntimeError("many rows at once may have to wait: not on the I/O thread")
+        outbox = self._outbox or self._open_outbox()
+        place = outbox.emit_lane(priority, reliable)
+        emitter = Emitter(columns, Lane(*place) if place is not None else None)
+        qos = QoS(priority, CongestionControl.BLOCK)
+
+        def push(now: float) -> Pushed:
+            write = partial(emitter.next, chunk_bytes=COLUMNS_BYTES)
+            return outbox.push_batches(write, priority, reliable)
+
+        while not emitter.done:
+            if place is None:
+                for message in emitter.messages():
+                    self.send_encoded(message, qos, reliable)
+                break
+            with self._lock:
+                outbox = self._outbox or self._open_outbox()
+                now = self._reactor.now()
+                if push(now) is Pushed.DONE:
+                    self._pushed(outbox, qos, now)
+                else:
+                    self._wait(qos, reliable, push, b"")
+        return emitter.row
 
     def appender(self, head: bytes, qos: int, reliable: bool) -> Callable[[bytes], bool] | None:
         """A short way for messages that are `head`, a length and a payload, one after another.

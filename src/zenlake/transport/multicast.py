@@ -146,7 +146,7 @@ class Multicast:
         """Whether `pull` has something to give."""
         return not self._ended and (self._join_due or self.outbox.waiting)
 
-    def pull(self, now: float) -> bytes | bytearray | None:
+    def pull(self, now: float) -> bytes | bytearray | memoryview | None:
         """The next datagram; None: nothing waits."""
         batch = self.outbox.pull_control() if self._ended else self.outbox.pull(now)
         if batch is None and self._join_due and not self._ended:

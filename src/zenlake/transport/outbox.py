@@ -6,9 +6,10 @@ link, nor who waits when a lane is full: `push` says FULL and the caller decides
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from zenlake.errors import EncodeError
 from zenlake.transport.counters import Counters
@@ -43,6 +44,17 @@ FRAGMENT_DROP_SECONDS = 0.05
 "The same for a message in fragments, and for those behind it."
 BLOCK_SECONDS = 5.0
 "How long a message that must not be dropped waits; then the link is closed."
+
+
+class EmitLane(NamedTuple):
+    """Where whole batches go, as the link was negotiated."""
+
+    reliable: bool
+    priority: Priority | None
+    "None on a link without lanes, which must never name one."
+    batch_size: int
+    "It counts the length prefix."
+    sn_mask: int
 
 
 class Pushed(IntEnum):
@@ -111,7 +123,7 @@ class Lane:
         "Where the open FRAME starts in it, and where its messages do."
         self.reliable: bool | None = None
         "The open FRAME's reliability."
-        self.sealed: deque[bytes | bytearray] = deque()
+        self.sealed: deque[bytes | bytearray | memoryview] = deque()
         self.large: Large | None = None
         self.backlog: deque[tuple[bytes, bool, bool]] = deque()
 
@@ -270,6 +282,35 @@ class Outbox:
             self._seal(lane)
         return first
 
+    def emit_lane(self, priority: Priority, reliable: bool) -> EmitLane | None:
+        """The lane of `priority`, for whoever writes whole batches; None: not on this link."""
+        if self._low_latency or self._compression or self._framing is not Framing.STREAM:
+            return None
+        lane = self._lane_of[priority]
+        sn_mask = lane.sequences[reliable].mask
+        return EmitLane(reliable, lane.priority, self._limit + Framing.STREAM, sn_mask)
+
+    def push_batches(
+        self,
+        write: Callable[[int], tuple[memoryview, int, int]],
+        priority: Priority,
+        reliable: bool,
+    ) -> Pushed:
+        """Whole batches that `write` makes from the next sequence number on: the bytes, how many
+        messages they hold, and the number that comes after them."""
+        lane = self._lane_of[priority]
+        if lane.backlog or lane.large is not None or len(lane.sealed) >= LANE_BATCHES:
+            return Pushed.FULL
+        if lane.writer is not None:
+            self._seal(lane)
+        sequence = lane.sequences[reliable]
+        data, messages, sequence.next = write(sequence.next)
+        lane.sealed.append(data)
+        self._full |= lane.bit
+        self._waiting |= lane.bit
+        self.counters.sent_messages += messages
+        return Pushed.DONE
+
     def short_way(self, qos: int) -> "Lane | None":
         """The lane of `qos`, for a caller that appends to its open batch itself; None: it must not.
 
@@ -337,7 +378,7 @@ class Outbox:
             return False
         return now >= self.flush_at
 
-    def pull(self, now: float) -> bytes | bytearray | None:
+    def pull(self, now: float) -> bytes | bytearray | memoryview | None:
         """The next batch, framed: control first, then by priority. None: nothing waits."""
         if self._control:
             return self.pull_control()
@@ -360,7 +401,7 @@ class Outbox:
         if lane.writer is None and not lane.backlog:
             self._waiting &= ~lane.bit
 
-    def pull_control(self) -> bytes | bytearray | None:
+    def pull_control(self) -> bytes | bytearray | memoryview | None:
         """The next control message alone: all that is left to say once a session is over."""
         if not self._control:
             return None
@@ -485,7 +526,7 @@ class Outbox:
         lane.writer = None
         self._full |= lane.bit
 
-    def _pull_lane(self, lane: Lane, now: float) -> bytes | bytearray | None:
+    def _pull_lane(self, lane: Lane, now: float) -> bytes | bytearray | memoryview | None:
         if lane.sealed:
             return lane.sealed.popleft()
         if lane.large is not None:

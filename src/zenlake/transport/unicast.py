@@ -263,9 +263,9 @@ class Unicast:
 
     # ---- out
 
-    def pull(self, now: float) -> bytes | bytearray | None:
+    def pull(self, now: float) -> bytes | bytearray | memoryview | None:
         """The next bytes for the link: one batch, framed. None: nothing waits."""
-        batch: bytes | bytearray | None
+        batch: bytes | bytearray | memoryview | None
         if self._out:
             self.counters.sent_batches += 1
             batch = self._out.pop(0)

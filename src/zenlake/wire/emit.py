@@ -53,7 +53,7 @@ class Lane:
 
 class Emitted(NamedTuple):
     data: memoryview
-    "Whole batches, framed as on a stream; valid until the next is asked for."
+    "Whole batches, framed as on a stream; or bare messages."
     rows: int
     "How many rows they hold, the last of them possibly as fragments."
     next_sn: int
@@ -103,34 +103,61 @@ def source_table(ids: list[ZenohId]) -> Table:
     return table(entries)
 
 
+class Emitter:
+    """Rows of `columns` in order, some at a time; without a `lane` bare, one message behind the
+    other."""
+
+    def __init__(self, columns: PushColumns, lane: Lane | None) -> None:
+        _check(columns)
+        self._columns = columns
+        self._lane = lane
+        self._frame = np.empty(0, np.uint8) if lane is None else _frame_header(lane)
+        self._rows = len(columns.kind)
+        self.row = 0
+        "The next to be sent."
+
+    @property
+    def done(self) -> bool:
+        return self.row >= self._rows
+
+    def next(self, sn: int = 0, chunk_bytes: int = CHUNK_BYTES) -> Emitted:
+        """About `chunk_bytes` of them from sequence number `sn` on, in a buffer of their own.
+
+        A message that fits no batch goes as fragments, after which one sequence number is skipped,
+        as the Rust implementation does.
+        """
+        lane, before = self._lane, self.row
+        if lane is not None and not 0 <= sn <= lane.sn_mask:
+            raise EncodeError(f"is {sn}, outside 0 to {lane.sn_mask}", "sequence number")
+        out = np.empty(max(chunk_bytes, lane.batch_size if lane else 0), np.uint8)
+        state = np.array([before, 0, sn, 0], np.int64)
+        limits = (lane.max_batch, lane.sn_mask) if lane else (0, 0)
+        kernel.emit_kernel(self._columns, self._rows, self._frame, *limits, out, state)
+        self.row, size = int(state[kernel.ROW]), int(state[kernel.OUT])
+        if size or self.done:
+            return Emitted(out.data[:size], self.row - before, int(state[kernel.SN]))
+        self.row += 1
+        if lane is None:
+            return Emitted(memoryview(_message(self._columns, before)), 1, sn)
+        data, sn = _fragments(self._columns, before, lane, sn)
+        return Emitted(memoryview(data), 1, sn)
+
+    def messages(self) -> Iterator[bytes]:
+        """All rows that are left, each a message of its own."""
+        while not self.done:
+            self.row += 1
+            yield _message(self._columns, self.row - 1)
+
+
 def emit(
     columns: PushColumns, lane: Lane, first_sn: int = 0, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[Emitted]:
-    """All rows of `columns` in order, about `chunk_bytes` at a time.
-
-    A message that fits no batch goes as fragments, after which one sequence number is skipped, as
-    the Rust implementation does.
-    """
-    _check(columns)
-    if not 0 <= first_sn <= lane.sn_mask:
-        raise EncodeError(f"is {first_sn}, outside 0 to {lane.sn_mask}", "sequence number")
-    frame = _frame_header(lane)
-    out = np.empty(max(chunk_bytes, lane.batch_size), np.uint8)
-    state = np.zeros(kernel.STATE_SIZE, np.int64)
-    state[kernel.SN] = first_sn
-    rows = len(columns.kind)
-    while state[kernel.ROW] < rows:
-        before = int(state[kernel.ROW])
-        state[kernel.OUT] = 0
-        kernel.emit_kernel(columns, rows, frame, lane.max_batch, lane.sn_mask, out, state)
-        size, after = int(state[kernel.OUT]), int(state[kernel.ROW])
-        if size:
-            yield Emitted(out.data[:size], after - before, int(state[kernel.SN]))
-        if state[kernel.STATUS] == kernel.TOO_LONG:
-            data, sn = _fragments(columns, after, lane, int(state[kernel.SN]))
-            state[kernel.ROW] = after + 1
-            state[kernel.SN] = sn
-            yield Emitted(memoryview(data), 1, sn)
+    """All rows of `columns` in order, about `chunk_bytes` at a time."""
+    emitter, sn = Emitter(columns, lane), first_sn
+    while not emitter.done:
+        emitted = emitter.next(sn, chunk_bytes)
+        sn = emitted.next_sn
+        yield emitted
 
 
 def _check(columns: PushColumns) -> None:

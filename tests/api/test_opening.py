@@ -1,0 +1,608 @@
+"""From a configuration to a node: what keys become, and how opening succeeds or fails."""
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certificates import Authority
+from golden.proxy import free_port
+from interop.discovering import new_group
+from reference_peer import ReferenceProcess
+from runtime.nodes import ANYWHERE, Record, until
+from zenlake import link as links
+from zenlake.api import opening
+from zenlake.api.config import Config
+from zenlake.api.config_defaults import TREE
+from zenlake.api.opening import Settings, StartConditions, open_node, settings
+from zenlake.errors import AuthError, LinkError, ZError
+from zenlake.runtime.node import Node
+from zenlake.transport.autoconnect import ANYBODY, NOBODY, Strategy
+from zenlake.transport.fragments import MAX_MESSAGE_BYTES
+from zenlake.transport.offer import Offer
+from zenlake.transport.retry import RetryPolicy
+from zenlake.wire.enums import WhatAmI
+from zenlake.wire.locator import EndPoint
+from zenlake.wire.zenohid import ZenohId
+
+ROUTER, PEER, CLIENT = WhatAmI.ROUTER, WhatAmI.PEER, WhatAmI.CLIENT
+NOWHERE = "tcp/127.0.0.1:1"
+ALONE = {"scouting/multicast/enabled": False, "listen/endpoints": [ANYWHERE]}
+
+
+def config(mode: str = "peer", /, **keys: Any) -> Config:
+    """Keys with `__` for `/`; without scouting, and on the loopback only, unless they say so."""
+    made = Config()
+    told = {name.replace("__", "/"): value for name, value in keys.items()}
+    for key, value in {"mode": mode, **ALONE, **told}.items():
+        made.insert_json5(key, json.dumps(value))
+    if mode == "client" and "listen/endpoints" not in told:
+        made.insert_json5("listen/endpoints", "[]")
+    return made
+
+
+def meaning(mode: str = "peer", /, **keys: Any) -> Settings:
+    return settings(config(mode, **keys))
+
+
+@contextmanager
+def opened(
+    mode: str = "peer", conditions: StartConditions | None = None, /, **keys: Any
+) -> Iterator[Node]:
+    meant = meaning(mode, **keys)
+    node = Node(meant.node, Record(), network=meant.network)
+    open_node(node, meant, conditions)
+    with closing(node):
+        yield node
+
+
+def refusal(mode: str = "peer", /, **keys: Any) -> ZError:
+    with pytest.raises(ZError) as error, opened(mode, **keys):
+        pass
+    return error.value
+
+
+def where(node: Node) -> str:
+    return str(node.locators[0])
+
+
+# ---- settings
+
+
+def test_defaults_of_a_peer() -> None:
+    meant = settings(Config())
+    offer = meant.node.offer
+    assert offer == Offer(zid=meant.zid, whatami=PEER)
+    assert (meant.whatami, meant.listen, meant.connect) == (PEER, (EndPoint("tcp/[::]:0"),), ())
+    assert (meant.listen_retry.timeout, meant.listen_must) == (0.0, True)
+    assert (meant.connect_retry, meant.connect_must) == (RetryPolicy(), False)
+    assert (meant.scouting, meant.scouting_timeout, meant.scouting_delay) == (True, 3.0, 0.5)
+    assert meant.wait_scouted
+    assert meant.wait_declares
+    assert (meant.queries_default_timeout, meant.interests_timeout) == (10.0, 10.0)
+    assert (meant.timestamping, meant.drop_future_timestamp) == (False, False)
+    assert (meant.namespace, meant.transport_weights) == (None, {})
+    assert meant.network is links
+    assert meant.node.max_message == MAX_MESSAGE_BYTES
+    assert (meant.node.limits.pending, meant.node.limits.sessions) == (100, 1000)
+    assert meant.node.patience == meant.node.limits.seconds == 10.0
+
+
+def test_modes_differ() -> None:
+    router, client = meaning("router"), meaning("client", connect__endpoints=[NOWHERE])
+    assert (router.whatami, client.whatami) == (ROUTER, CLIENT)
+    assert (router.timestamping, client.timestamping) == (True, False)
+    assert settings(Config.from_json5("{mode: 'router'}")).listen == (EndPoint("tcp/[::]:7447"),)
+    assert client.listen == ()
+    assert (client.connect_retry.timeout, client.connect_must) == (0.0, True)
+
+
+def test_ids_are_as_told_or_drawn() -> None:
+    assert meaning(id="a1b2").zid == ZenohId.parse("a1b2")
+    assert meaning().zid != meaning().zid
+
+
+def test_what_the_transport_is_told() -> None:
+    meant = meaning(
+        transport__link__tx__sequence_number_resolution="16bit",
+        transport__link__tx__batch_size=1000,
+        transport__link__tx__lease=2500,
+        transport__unicast__compression__enabled=True,
+        transport__unicast__qos__enabled=False,
+        transport__unicast__lowlatency=True,
+        transport__unicast__accept_pending=7,
+        transport__unicast__accept_timeout=1500,
+        transport__unicast__open_timeout=2000,
+        transport__unicast__max_sessions=3,
+        transport__link__rx__max_message_size=4096,
+        region_name="east",
+        queries_default_timeout=250,
+        namespace="a/b",
+        routing__interests__timeout=100,
+        routing__router__linkstate__transport_weights=[{"dst_zid": "a1", "weight": 7}],
+    )
+    offer = meant.node.offer
+    assert (offer.resolution, offer.batch_size, offer.lease_ms) == (0x09, 1000, 2500)
+    assert (offer.qos, offer.low_latency, offer.compression) == (False, True, True)
+    assert offer.region_name == "east"
+    limits = meant.node.limits
+    assert (limits.pending, limits.seconds, limits.sessions) == (7, 1.5, 3)
+    assert (meant.node.patience, meant.node.max_message) == (2.0, 4096)
+    assert (meant.queries_default_timeout, meant.interests_timeout) == (0.25, 0.1)
+    assert (meant.namespace, meant.transport_weights) == ("a/b", {ZenohId.parse("a1"): 7})
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"transport__unicast__lowlatency": True}, "'qos' and 'lowlatency'"),
+        ({"transport__link__tx__batch_size": 10}, "transport/link/tx: batch_size is 10"),
+        ({"transport__link__tx__lease": 1}, "transport/link/tx: lease_ms is 1"),
+        ({"connect__retry": {"period_increase_factor": 0.5}}, "connect/retry"),
+        ({"transport__auth__usrpwd__user": "u"}, "only one of user and password"),
+        ({"transport__auth__usrpwd__dictionary_file": "/nowhere"}, "/nowhere cannot be read"),
+        ({"transport__auth__pubkey__public_key_file": "/nowhere"}, "a public key alone"),
+        ({"transport__auth__pubkey__private_key_pem": "x"}, "not a private key"),
+    ],
+)
+def test_settings_that_contradict(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ZError) as error:
+        meaning(**keys)
+    assert words in str(error.value)
+
+
+def test_retries() -> None:
+    retry = {"period_init_ms": {"peer": 10}, "period_max_ms": 20, "period_increase_factor": 3}
+    meant = meaning(connect__retry=retry, connect__timeout_ms=500, listen__timeout_ms=-1)
+    assert meant.connect_retry == RetryPolicy(0.01, 3.0, 0.02, 0.5)
+    assert meant.listen_retry == RetryPolicy(1.0, 2.0, 4.0, None)
+    never = meaning(connect__retry={"period_init_ms": -1, "period_max_ms": 0})
+    assert never.connect_retry.first == 0.0
+
+
+def test_who_is_found_and_dialled() -> None:
+    assert settings(Config()).node.discovery is not None
+    found = settings(Config()).node.discovery
+    assert found is not None
+    assert found.group == "udp/224.0.0.224:7446#ttl=1"
+    assert (found.answer, found.gossip, found.multihop) == (True, True, False)
+    assert (found.scouted.dials, found.told.dials) == ({PEER: ANYBODY}, {PEER: ANYBODY})
+    assert found.target == ROUTER | PEER
+
+
+def test_discovery_as_told() -> None:
+    meant = meaning(
+        scouting__multicast__enabled=True,
+        scouting__multicast__address="224.0.0.1:5",
+        scouting__multicast__interface="lo",
+        scouting__multicast__ttl=3,
+        scouting__multicast__listen={"peer": False},
+        scouting__multicast__autoconnect=["router"],
+        scouting__multicast__autoconnect_strategy={"peer": {"to_router": "greater-zid"}},
+        scouting__gossip__multihop=True,
+        scouting__gossip__target=[],
+        scouting__gossip__autoconnect={"peer": []},
+    ).node.discovery
+    assert meant is not None
+    assert meant.group == "udp/224.0.0.1:5#ttl=3;iface=lo"
+    assert (meant.answer, meant.multihop, meant.target) == (False, True, NOBODY)
+    assert meant.scouted.dials == {PEER: ROUTER}
+    assert meant.scouted.strategies == {ROUTER: Strategy.GREATER_ZID}
+    assert meant.told.dials == {PEER: NOBODY}
+
+
+def test_nodes_that_find_nobody() -> None:
+    assert meaning(scouting__gossip__enabled=False).node.discovery is None
+    only_gossip = meaning().node.discovery
+    assert only_gossip is not None
+    assert only_gossip.group is None
+    client = meaning("client", scouting__multicast__enabled=True, connect__endpoints=[NOWHERE])
+    assert client.node.discovery is not None
+    assert client.node.discovery.scouted.dials == {}
+    assert meaning("client").node.discovery is None
+
+
+def test_credentials(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("a:b\n")
+    usrpwd = {"user": "u", "password": "p", "dictionary_file": str(users)}
+    (one,) = meaning(transport__auth__usrpwd=usrpwd).node.authenticators
+    assert repr(one) == "UserPassword(user='u', users known=1)"
+    assert meaning().node.authenticators == ()
+
+
+def test_tls_options_are_the_keys_of_the_same_names() -> None:
+    tls = {
+        "root_ca_certificate": "a",
+        "listen_private_key_base64": "b",
+        "enable_mtls": True,
+        "verify_name_on_connect": False,
+    }
+    options = meaning(transport__link__tls=tls).node.options.tls
+    assert options is not None
+    assert {name: getattr(options, name) for name in tls} == tls
+    assert options.close_link_on_expiration is False
+
+
+def test_the_config_is_copied() -> None:
+    given = config()
+    meant = settings(given)
+    given.insert_json5("mode", "'router'")
+    assert meant.config.get_json("mode") == '"peer"'
+
+
+def test_what_is_not_honoured_is_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "_said", set())
+    told = config(
+        transport__link__tx__queue__size__data=4,
+        transport__shared_memory__enabled=False,
+        gateway={"south": "auto"},
+        adminspace__enabled=True,
+        scouting__delay=1,
+    )
+    with caplog.at_level(logging.WARNING, "zenlake.config"):
+        settings(told)
+        settings(told)
+    assert [record.getMessage() for record in caplog.records] == [
+        "configuration: transport/link/tx/queue/size/data has no effect here",
+        "configuration: adminspace/enabled has no effect here",
+    ]
+
+
+def test_what_is_not_honoured_exists() -> None:
+    for key in opening.NOT_HONOURED:
+        assert Config().get_json(key)
+        assert key.partition("/")[0] in TREE.fields
+
+
+# ---- listening
+
+
+def test_a_peer_listens() -> None:
+    with opened(listen__endpoints=[ANYWHERE, ANYWHERE]) as node:
+        assert len(node.locators) == 2
+        assert node.sessions == {}
+
+
+def test_a_port_that_is_taken() -> None:
+    with opened() as other:
+        error = refusal(listen__endpoints=[where(other)])
+        assert isinstance(error, LinkError)
+        at = where(other)
+        assert f"Can not create a new TCP listener bound to {at}" in str(error)
+        with opened(listen__endpoints=[at, ANYWHERE], listen__exit_on_failure=False) as node:
+            assert len(node.locators) == 1
+        with opened(listen__endpoints=[f"{at}#exit_on_failure=false"]) as node:
+            assert node.locators == ()
+        quick = {"period_init_ms": 10}
+        taken = {"listen__endpoints": [at], "listen__retry": quick, "listen__timeout_ms": 50}
+        assert "Can not create" in str(refusal(**taken))
+
+
+def test_listening_starts_when_the_port_is_free() -> None:
+    later = {"listen__retry": {"period_init_ms": 10, "period_max_ms": 10}}
+    with ExitStack() as stack:
+        taken = stack.enter_context(socket.socket())
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        at = [f"tcp/127.0.0.1:{taken.getsockname()[1]}"]
+        background = {"listen__timeout_ms": -1, "listen__exit_on_failure": False}
+        node = stack.enter_context(opened(listen__endpoints=at, **background, **later))
+        assert node.locators == ()
+        taken.close()
+        until(lambda: node.locators)
+
+
+def test_open_waits_until_the_port_is_free() -> None:
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    at = [f"tcp/127.0.0.1:{taken.getsockname()[1]}"]
+    freeing = threading.Timer(0.1, taken.close)
+    freeing.start()
+    quick = {"period_init_ms": 10, "period_max_ms": 10}
+    with opened(listen__endpoints=at, listen__timeout_ms=30_000, listen__retry=quick) as node:
+        assert len(node.locators) == 1
+    freeing.join()
+
+
+@pytest.mark.parametrize("key", ["listen__endpoints", "connect__endpoints"])
+def test_protocols_that_nobody_speaks(key: str) -> None:
+    error = refusal(**{key: ["foo/127.0.0.1:1"]})
+    assert "Unicast not supported for foo protocol" in str(error)
+
+
+def test_protocols_that_are_not_allowed() -> None:
+    only = {"transport__link__protocols": ["tls"]}
+    assert "Unsupported protocol: tcp. Supported protocols are: [tls]" in str(refusal(**only))
+    with opened() as router:
+        error = refusal("client", connect__endpoints=[where(router)], **only)
+        assert "Unable to connect to any of" in str(error)
+        assert "Unsupported protocol" in str(error)
+        with opened(
+            "client", connect__endpoints=[where(router)], transport__link__protocols=["tcp"]
+        ):
+            until(lambda: router.sessions)
+
+
+def test_buffers_of_sockets() -> None:
+    with opened() as peer:
+        sized = {"transport__link__tcp": {"so_sndbuf": 50_000, "so_rcvbuf": 60_000}}
+        with opened("client", connect__endpoints=[where(peer)], **sized) as node:
+            (session,) = node.sessions.values()
+            with socket.socket(fileno=os.dup(session.link.fileno())) as sock:
+                sizes = [
+                    sock.getsockopt(socket.SOL_SOCKET, option)
+                    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)
+                ]
+            assert sizes == [100_000, 120_000]  # Linux doubles what it is told
+        own = f"{where(peer)}#so_sndbuf=40000"
+        with opened("client", connect__endpoints=[own], **sized) as node:
+            (session,) = node.sessions.values()
+            with socket.socket(fileno=os.dup(session.link.fileno())) as sock:
+                assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 80_000
+
+
+# ---- connecting: clients
+
+
+def test_a_client_has_one_session_with_the_first_that_answers() -> None:
+    with opened("router") as one, opened("router") as other:
+        endpoints = [NOWHERE, where(one), where(other)]
+        with opened("client", connect__endpoints=endpoints) as client:
+            assert list(client.sessions) == [one.zid]
+            assert client.locators == ()
+        until(lambda: not one.sessions)
+        assert other.sessions == {}
+
+
+def test_a_client_goes_to_another_when_its_session_is_lost() -> None:
+    quick = {"period_init_ms": 10, "period_max_ms": 20}
+    with opened("router") as other:
+        with opened("router") as one:
+            group = {"strategy": "allOf", "locators": [where(one), where(other)]}
+            node = opened("client", connect__endpoints=[group], connect__retry=quick)
+            client = node.__enter__()
+            assert list(client.sessions) == [one.zid]
+        try:
+            until(lambda: list(client.sessions) == [other.zid])
+        finally:
+            node.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "shown"),
+    [
+        ([NOWHERE], f"[Single({NOWHERE})]!"),
+        (
+            [NOWHERE, "tcp/127.0.0.1:2?rel=1#iface=lo"],
+            f"[Single({NOWHERE}), Single(tcp/127.0.0.1:2?rel=1#iface=lo)]!",
+        ),
+        (
+            [{"strategy": "allOf", "locators": [NOWHERE, "tcp/127.0.0.1:2"]}],
+            f"[Locators(Locators {{ strategy: AllOf, locators: [{NOWHERE}, tcp/127.0.0.1:2] }})]!",
+        ),
+        (["foo/127.0.0.1:1"], "[Single(foo/127.0.0.1:1)]!"),
+    ],
+)
+def test_a_client_that_reaches_nobody(endpoints: list[Any], shown: str) -> None:
+    error = refusal("client", connect__endpoints=endpoints)
+    assert f"Unable to connect to any of {shown}" in str(error)
+
+
+def test_a_client_that_is_not_answered() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        at = f"tcp/127.0.0.1:{silent.getsockname()[1]}"
+        error = refusal("client", connect__endpoints=[at], transport__unicast__open_timeout=50)
+        assert "Unable to connect" in str(error)
+
+
+def test_a_client_that_has_time() -> None:
+    quick = {"period_init_ms": 10, "period_max_ms": 10}
+    late = {"connect__retry": quick, "connect__timeout_ms": 60}
+    error = refusal("client", connect__endpoints=[NOWHERE], **late)
+    assert f"Unable to connect to any of [Single({NOWHERE})]. Timeout!" in str(error)
+
+    port = free_port()
+    found: list[Node] = []
+    endless = {"connect__retry": quick, "connect__timeout_ms": -1}
+
+    def open_client() -> None:
+        with opened("client", connect__endpoints=[f"tcp/127.0.0.1:{port}"], **endless) as node:
+            found.append(node)
+            until(lambda: not node.sessions)
+
+    opening_client = threading.Thread(target=open_client)
+    opening_client.start()
+    with opened("router", listen__endpoints=[f"tcp/127.0.0.1:{port}"]):
+        until(lambda: found)
+    opening_client.join()
+
+
+def test_a_client_without_anybody() -> None:
+    error = refusal("client")
+    assert "No peer specified and multicast scouting deactivated!" in str(error)
+
+
+def test_a_client_that_nobody_answers() -> None:
+    scouting = on_loopback(new_group())
+    assert "timeout" in str(refusal("client", scouting__timeout=50, **scouting))
+
+
+def on_loopback(group: str) -> dict[str, Any]:
+    return {
+        "scouting__multicast__enabled": True,
+        "scouting__multicast__address": group,
+        "scouting__multicast__interface": "lo",
+    }
+
+
+def test_a_client_finds_whom_to_connect_to() -> None:
+    group = on_loopback(new_group())
+    with (
+        opened("router", scouting__delay=0, **group) as router,
+        opened("client", scouting__timeout=30_000, **group) as client,
+    ):
+        assert list(client.sessions) == [router.zid]
+
+
+# ---- connecting: peers and routers
+
+
+@pytest.mark.parametrize("mode", ["peer", "router"])
+def test_open_waits_for_the_endpoints(mode: str) -> None:
+    with (
+        opened("router") as one,
+        opened() as other,
+        opened(mode, connect__endpoints=[where(one), where(other)], scouting__delay=30_000) as node,
+    ):
+        assert set(node.sessions) == {one.zid, other.zid}
+
+
+def test_open_does_not_wait_longer_than_the_delay(caplog: pytest.LogCaptureFixture) -> None:
+    with opened(connect__endpoints=[NOWHERE], scouting__delay=20) as node:
+        assert node.sessions == {}
+    assert "without all that is configured" in caplog.text
+
+
+def test_open_need_not_wait() -> None:
+    patient = {"connect__endpoints": [NOWHERE], "scouting__delay": 3_600_000}
+    with opened(open__return_conditions={"connect_scouted": False}, **patient) as node:
+        assert node.sessions == {}
+
+
+def test_a_peer_comes_back_to_its_endpoints() -> None:
+    port = free_port()
+    at = f"tcp/127.0.0.1:{port}"
+    quick = {"period_init_ms": 10, "period_max_ms": 20}
+    with opened(connect__endpoints=[at], connect__retry=quick, scouting__delay=1) as node:
+        for _ in range(2):
+            with opened("router", listen__endpoints=[at]) as router:
+                until(lambda: node.sessions)
+                assert list(node.sessions) == [router.zid]
+            until(lambda: not node.sessions)
+
+
+def test_peers_that_must_reach_somebody() -> None:
+    must = {"connect__endpoints": [NOWHERE], "connect__exit_on_failure": True}
+    quick = {"period_init_ms": 10, "period_max_ms": 10}
+    assert "Connection refused" in str(refusal(connect__timeout_ms=0, **must))
+    error = refusal(connect__timeout_ms=50, connect__retry=quick, **must)
+    assert f"Unable to connect to any of [Single({NOWHERE})]. Timeout!" in str(error)
+    own = {"connect__endpoints": [f"{NOWHERE}#exit_on_failure=false"]}
+    with opened(**{**must, **own}, connect__timeout_ms=0, scouting__delay=1) as node:
+        assert node.sessions == {}
+
+
+def test_peers_that_must_reach_somebody_and_do() -> None:
+    must = {"connect__exit_on_failure": True, "connect__timeout_ms": 30_000}
+    with (
+        opened("router") as router,
+        opened(connect__endpoints=[where(router)], scouting__delay=1, **must) as node,
+    ):
+        assert list(node.sessions) == [router.zid]
+
+
+def test_peers_find_each_other() -> None:
+    group = on_loopback(new_group())
+    with (
+        opened(scouting__delay=1, **group) as one,
+        opened(scouting__delay=30_000, **group) as other,
+    ):
+        assert list(other.sessions) == [one.zid]
+
+
+# ---- what open waits for
+
+
+def test_declarations_are_waited_for() -> None:
+    conditions = StartConditions(wait_declares=True)
+    with opened("router") as router:
+        telling = threading.Timer(0.1, conditions.declared, [router.zid])
+        telling.start()
+        began = time.monotonic()
+        at = [where(router)]
+        with opened("peer", conditions, connect__endpoints=at, scouting__delay=30_000) as node:
+            assert time.monotonic() - began >= 0.1
+            assert conditions.wait(node, 0)
+        telling.join()
+
+
+def test_declarations_that_do_not_come_are_not_waited_for_longer_than_the_delay() -> None:
+    conditions = StartConditions(wait_declares=True)
+    with opened("router") as router:
+        at = [where(router)]
+        with opened("peer", conditions, connect__endpoints=at, scouting__delay=50) as node:
+            assert not conditions.wait(node, 0)
+
+
+# ---- with the reference
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[ReferenceProcess]:
+    with ReferenceProcess() as process:
+        yield process
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("mode", ["peer", "client", "router"])
+def test_sessions_with_the_reference(reference: ReferenceProcess, mode: str) -> None:
+    at = f"tcp/127.0.0.1:{free_port()}"
+    them = reference.open("router", {"listen/endpoints": [at]})
+    try:
+        with opened(mode, connect__endpoints=[at], scouting__delay=30_000) as node:
+            assert [str(zid) for zid in node.sessions] == [them.zid]
+            assert them.transports()[str(node.zid)]["whatami"] == mode.upper()
+    finally:
+        them.close()
+
+
+@pytest.mark.interop
+def test_the_same_keys_mean_the_same_on_both_sides(
+    reference: ReferenceProcess, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    server, users = authority.server(), tmp_path / "users"
+    users.write_text("u:p\n")
+    listening = {
+        "transport/link/tls/listen_private_key": server.key,
+        "transport/link/tls/listen_certificate": server.certificate,
+        "transport/auth/usrpwd/dictionary_file": str(users),
+    }
+    connecting = {
+        "transport/link/tls/root_ca_certificate": authority.certificate,
+        "transport/auth/usrpwd": {"user": "u", "password": "p"},
+    }
+    ours = {key.replace("/", "__"): value for key, value in connecting.items()}
+    at = f"tls/127.0.0.1:{free_port()}"
+    them = reference.open("router", {"listen/endpoints": [at], **listening})
+    try:
+        with opened("client", connect__endpoints=[at], **ours) as node:
+            assert [str(zid) for zid in node.sessions] == [them.zid]
+        ours["transport__auth__usrpwd"] = {"user": "u", "password": "wrong"}
+        assert "Unable to connect" in str(refusal("client", connect__endpoints=[at], **ours))
+    finally:
+        them.close()
+    mine = {key.replace("/", "__"): value for key, value in listening.items()}
+    with opened("router", listen__endpoints=["tls/127.0.0.1:0"], **mine) as node:
+        them = reference.open("client", {"connect/endpoints": [where(node)], **connecting})
+        try:
+            (session,) = node.sessions.values()
+            assert session.agreement.identities == {"user-password": "u"}
+        finally:
+            them.close()
+
+
+def test_auth_errors_are_zerrors() -> None:
+    assert issubclass(AuthError, ZError)
