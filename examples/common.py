@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -52,9 +53,10 @@ def run(main: Callable[[], None]) -> None:
     try:
         main()
     except KeyboardInterrupt:
-        print("stopped", flush=True)
+        say("stopped")
 
 
 def say(*words: object) -> None:
-    """Print at once, also into a pipe."""
-    print(*words, flush=True)
+    """Print a whole line at once, also into a pipe and from several threads."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()

@@ -13,11 +13,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = ("aio", "ext", "handlers", "router", "shm")
+_STARRED = ("ext", "handlers", "shm")  # what `import *` brings besides the API's names
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"zenlake.{name}")
+    if name == "__all__":
+        return [*import_module("zenlake.api").__all__, *_STARRED]
     if not name.startswith("_"):
         api = import_module("zenlake.api")
         if name in api.__all__:

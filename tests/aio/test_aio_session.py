@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from aio.loops import LOOPS, Run, on_every_loop, runner, until, wait_until
@@ -97,6 +98,29 @@ def test_what_is_put_here_arrives_there(run: Run, theirs: Theirs) -> None:
                 *(["put", "sub/b", str(i)] for i in range(50)),
                 ["delete", "sub/b", ""],
             ]
+
+    run(main())
+
+
+@on_every_loop
+def test_record_batches(run: Run, theirs: Theirs) -> None:
+    async def main() -> None:
+        async with (
+            await aio.open(config(theirs.endpoint)) as session,
+            await session.declare_publisher("sub/one") as publisher,
+        ):
+            await until(lambda: publisher.matching_status.matching)
+            rows = pa.RecordBatch.from_pydict(
+                {"key": [f"sub/{i}" for i in range(20)], "payload": [b"%d" % i for i in range(20)]}
+            )
+            assert await session.put_batch(rows) == 20
+            assert await publisher.put_batch(rows.select(["payload"])) == 20
+            await until_theirs(theirs, "count", 40)
+            assert await asked(theirs, "samples") == [
+                *(["put", f"sub/{i}", str(i)] for i in range(20)),
+                *(["put", "sub/one", str(i)] for i in range(20)),
+            ]
+            assert session.stats() is not None
 
     run(main())
 

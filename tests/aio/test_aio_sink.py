@@ -248,6 +248,10 @@ def test_an_item_that_cannot_be_made_is_counted_and_the_next_comes(
         sink.push(map(lambda x: 1 / x, [1, 0, 2]), 3)  # noqa: C417 - a lazy chunk, as sessions give
         assert (await sink.recv(), await sink.recv()) == (1.0, 0.5)
         assert (sink.dropped, len(sink)) == (1, 0)
+        ring: RingSink[float] = RingSink(2)
+        ring.push(map(lambda x: 1 / x, [1, 0, 2, 4]), 4)  # noqa: C417
+        assert (ring.dropped, len(ring)) == (2, 2)
+        assert (await ring.recv(), await ring.recv()) == (0.5, 0.25)
 
     run(main())
     assert "an item could not be made" in caplog.text
@@ -316,6 +320,20 @@ def test_another_loop_is_refused_with_a_word(run: Run) -> None:
                 asyncio.run(sink.recv())
 
         await in_thread(elsewhere)
+
+    run(main())
+
+
+@on_every_loop
+def test_in_the_child_of_a_fork_nothing_is_left(run: Run) -> None:
+    async def main() -> None:
+        sink: AsyncSink[int] = AsyncSink(2)
+        sink.push([1, 2], 2)
+        sink._after_fork()
+        assert sink.push([3], 1)
+        sink.wait_room()
+        with pytest.raises(ZError, match="closed"):
+            await sink.recv()
 
     run(main())
 

@@ -1,4 +1,4 @@
-"""The order of samples, without a network: what is given out when, and what is said to be missing."""
+"""The order of samples, without a network: what is given out when, and what is missing."""
 
 import random
 

@@ -48,7 +48,7 @@ def test_a_new_one_starts_a_new_thread() -> None:
     scheduler = Scheduler()
     for _ in range(3):
         called = Event()
-        periodic = scheduler.every(0.001, called.set)  # type: ignore[arg-type]
+        periodic = scheduler.every(0.001, called.set)
         assert called.wait(SOON)
         periodic.cancel()
         assert threads() == []
@@ -58,7 +58,7 @@ def test_the_shorter_period_is_not_held_up_by_the_longer() -> None:
     scheduler = Scheduler()
     called = Event()
     longer = scheduler.every(1000.0, lambda: None)
-    shorter = scheduler.every(0.001, called.set)  # type: ignore[arg-type]
+    shorter = scheduler.every(0.001, called.set)
     assert called.wait(SOON)
     shorter.cancel()
     longer.cancel()

@@ -1,10 +1,17 @@
 """zenlake for asyncio: the same names as `zenlake`, and what may wait is awaited.
 
-    async with await zenlake.aio.open(zenlake.Config()) as session:
-        async with await session.declare_subscriber("a/**") as subscriber:
-            await session.put("a/b", "hello")
-            async for sample in subscriber:
-                ...
+>>> import asyncio, zenlake
+>>> config = zenlake.Config()
+>>> config.insert_json5("listen/endpoints", "[]")
+>>> config.insert_json5("scouting/multicast/enabled", "false")
+>>> async def main():
+...     async with await zenlake.aio.open(config) as session:
+...         async with await session.declare_subscriber("robot/*") as subscriber:
+...             await session.put("robot/7", "here")
+...             async for sample in subscriber:
+...                 return str(sample.key_expr), str(sample.payload)
+>>> asyncio.run(main())
+('robot/7', 'here')
 
 Values (samples, key expressions, enums, configurations) are those of `zenlake` itself.
 """

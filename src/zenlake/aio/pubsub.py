@@ -6,19 +6,23 @@ Knows the names and arguments of the session API. Does not know how anything is 
 from collections.abc import MutableSet
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from zenlake.aio.handler import IntoHandler, Receiver, receive
 from zenlake.aio.sending import Gate, may_wait
-from zenlake.api.encoding import Encoding
+from zenlake.api.encoding import Encoding, IntoEncoding
 from zenlake.api.enums import CongestionControl, Priority, Reliability
 from zenlake.api.ids import EntityGlobalId, SourceInfo
 from zenlake.api.instrumentation import TimestampInstrumentation
 from zenlake.api.matching import MatchingStatus
 from zenlake.api.sample import Sample
 from zenlake.api.timestamps import Timestamp
+from zenlake.api.zbytes import IntoZBytes
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Subscriber(Receiver[Sample]):
@@ -137,10 +141,10 @@ class Publisher(Sender):
 
     async def put(
         self,
-        payload: Any,
+        payload: IntoZBytes,
         *,
-        encoding: Encoding | str | None = None,
-        attachment: Any = None,
+        encoding: IntoEncoding | None = None,
+        attachment: IntoZBytes | None = None,
         timestamp: Timestamp | None = None,
         timestamp_instrumentation: TimestampInstrumentation | None = None,
         source_info: SourceInfo | None = None,
@@ -160,7 +164,7 @@ class Publisher(Sender):
     async def delete(
         self,
         *,
-        attachment: Any = None,
+        attachment: IntoZBytes | None = None,
         timestamp: Timestamp | None = None,
         timestamp_instrumentation: TimestampInstrumentation | None = None,
         source_info: SourceInfo | None = None,
@@ -174,3 +178,8 @@ class Publisher(Sender):
             source_info=source_info,
         )
         await self._gate.send(call, self._waits)
+
+    async def put_batch(self, batch: "pa.RecordBatch") -> int:
+        """Publish every row of `batch` at once; gives how many. Waits; nothing is dropped."""
+        count: int = await self._gate.send(partial(self._entity.put_batch, batch), waits=True)
+        return count

@@ -14,8 +14,9 @@ from typing import Any, Self
 from zenlake.aio.handler import Handler, IntoHandler, Plan, Receiver, plan_for, receive
 from zenlake.aio.pubsub import Sender, Subscriber
 from zenlake.aio.sending import Gate
+from zenlake.api.arguments import IntoKeyExpr
 from zenlake.api.cancellation import CancellationToken
-from zenlake.api.encoding import Encoding
+from zenlake.api.encoding import Encoding, IntoEncoding
 from zenlake.api.enums import CongestionControl, Priority, ReplyKeyExpr
 from zenlake.api.ids import EntityGlobalId, SourceInfo
 from zenlake.api.instrumentation import TimestampInstrumentation, TimestampStack
@@ -24,7 +25,7 @@ from zenlake.api.reply import Reply
 from zenlake.api.sample import Sample
 from zenlake.api.selector import Parameters, Selector
 from zenlake.api.timestamps import Timestamp
-from zenlake.api.zbytes import ZBytes
+from zenlake.api.zbytes import IntoZBytes, ZBytes
 from zenlake.keyexpr import KeyExpr
 
 
@@ -120,9 +121,9 @@ class Querier(Sender):
         handler: IntoHandler[Reply] = None,
         *,
         parameters: Parameters | dict[str, str] | str | None = None,
-        payload: Any = None,
-        encoding: Encoding | str | None = None,
-        attachment: Any = None,
+        payload: IntoZBytes | None = None,
+        encoding: IntoEncoding | None = None,
+        attachment: IntoZBytes | None = None,
         source_info: SourceInfo | None = None,
         cancellation_token: CancellationToken | None = None,
         timestamp_instrumentation: TimestampInstrumentation | None = None,
@@ -197,14 +198,14 @@ class Query:
 
     async def reply(
         self,
-        key_expr: KeyExpr | str,
-        payload: Any,
+        key_expr: IntoKeyExpr,
+        payload: IntoZBytes,
         *,
-        encoding: Encoding | str | None = None,
+        encoding: IntoEncoding | None = None,
         congestion_control: CongestionControl | None = None,
         priority: Priority | None = None,
         express: bool | None = None,
-        attachment: Any = None,
+        attachment: IntoZBytes | None = None,
         timestamp: Timestamp | None = None,
     ) -> None:
         """Answer with a value."""
@@ -223,12 +224,12 @@ class Query:
 
     async def reply_del(
         self,
-        key_expr: KeyExpr | str,
+        key_expr: IntoKeyExpr,
         *,
         congestion_control: CongestionControl | None = None,
         priority: Priority | None = None,
         express: bool | None = None,
-        attachment: Any = None,
+        attachment: IntoZBytes | None = None,
         timestamp: Timestamp | None = None,
     ) -> None:
         """Answer that the key's value is no more."""
@@ -243,7 +244,7 @@ class Query:
         )
         await self._gate.send(call, waits=False)
 
-    async def reply_err(self, payload: Any, *, encoding: Encoding | str | None = None) -> None:
+    async def reply_err(self, payload: IntoZBytes, *, encoding: IntoEncoding | None = None) -> None:
         """Answer with an error."""
         await self._gate.send(
             partial(self._query.reply_err, payload, encoding=encoding), waits=False
@@ -330,13 +331,13 @@ class Liveliness:
         self._gate = gate
         self._kept = kept
 
-    async def declare_token(self, key_expr: KeyExpr | str) -> LivelinessToken:
+    async def declare_token(self, key_expr: IntoKeyExpr) -> LivelinessToken:
         """A token on `key_expr`."""
         return LivelinessToken(self._liveliness.declare_token(key_expr))
 
     async def declare_subscriber(
         self,
-        key_expr: KeyExpr | str,
+        key_expr: IntoKeyExpr,
         handler: IntoHandler[Sample] = None,
         *,
         history: bool | None = None,
@@ -350,7 +351,7 @@ class Liveliness:
 
     async def get(
         self,
-        key_expr: KeyExpr | str,
+        key_expr: IntoKeyExpr,
         handler: IntoHandler[Reply] = None,
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the query's, as in the session API

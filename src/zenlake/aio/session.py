@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from zenlake.aio.handler import IntoHandler, Receiver, receive
 from zenlake.aio.pubsub import Publisher, Subscriber
@@ -17,12 +17,12 @@ from zenlake.aio.query import Liveliness, Querier, Query, Queryable, Replies, ge
 from zenlake.aio.sending import Gate, may_wait
 from zenlake.api import scouting
 from zenlake.api import session as api
+from zenlake.api.arguments import IntoKeyExpr
 from zenlake.api.cancellation import CancellationToken
 from zenlake.api.config import Config
-from zenlake.api.encoding import Encoding
+from zenlake.api.encoding import IntoEncoding
 from zenlake.api.enums import (
     CongestionControl,
-    ConsolidationMode,
     Locality,
     Priority,
     QueryTarget,
@@ -34,13 +34,18 @@ from zenlake.api.enums import (
 from zenlake.api.ids import EntityGlobalId, SourceInfo, ZenohId
 from zenlake.api.info import Link, LinkEvent, Transport, TransportEvent
 from zenlake.api.instrumentation import TimestampContext, TimestampInstrumentation
-from zenlake.api.queries import QueryConsolidation
+from zenlake.api.queries import IntoConsolidation
 from zenlake.api.reply import Reply
 from zenlake.api.sample import Sample
 from zenlake.api.scouting import Hello
-from zenlake.api.selector import Selector
+from zenlake.api.selector import IntoSelector
+from zenlake.api.stats import Stats
 from zenlake.api.timestamps import Timestamp
+from zenlake.api.zbytes import IntoZBytes
 from zenlake.keyexpr import KeyExpr
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Session:
@@ -75,6 +80,10 @@ class Session:
         """Now, by the session's clock; later than every timestamp that it has seen."""
         return self._session.new_timestamp()
 
+    def stats(self) -> Stats:
+        """What was sent, received and lost, and why."""
+        return self._session.stats()
+
     async def close(self) -> None:
         """Undeclare everything, say good-bye, and wait for the callbacks of what was received."""
         await asyncio.to_thread(self._session.close)
@@ -104,14 +113,14 @@ class Session:
 
     async def put(
         self,
-        key_expr: KeyExpr | str,
-        payload: Any,
+        key_expr: IntoKeyExpr,
+        payload: IntoZBytes,
         *,
-        encoding: Encoding | str | None = None,
+        encoding: IntoEncoding | None = None,
         congestion_control: CongestionControl | None = None,
         priority: Priority | None = None,
         express: bool | None = None,
-        attachment: Any = None,
+        attachment: IntoZBytes | None = None,
         timestamp: Timestamp | None = None,
         timestamp_instrumentation: TimestampInstrumentation | None = None,
         allowed_destination: Locality | None = None,
@@ -140,12 +149,12 @@ class Session:
 
     async def delete(
         self,
-        key_expr: KeyExpr | str,
+        key_expr: IntoKeyExpr,
         *,
         congestion_control: CongestionControl | None = None,
         priority: Priority | None = None,
         express: bool | None = None,
-        attachment: Any = None,
+        attachment: IntoZBytes | None = None,
         timestamp: Timestamp | None = None,
         timestamp_instrumentation: TimestampInstrumentation | None = None,
         allowed_destination: Locality | None = None,
@@ -167,24 +176,29 @@ class Session:
         waits = may_wait(congestion_control)
         await self._gate(priority).send(call, waits)
 
+    async def put_batch(self, batch: "pa.RecordBatch") -> int:
+        """Publish every row of `batch` at once; gives how many. Waits; nothing is dropped."""
+        gate = self._gate(Priority.DEFAULT)
+        return await gate.send(partial(self._session.put_batch, batch), waits=True)
+
     def _gate(self, priority: Priority | None) -> Gate:
         return self._gates[priority or Priority.DEFAULT]
 
     async def get(
         self,
-        selector: Selector | KeyExpr | str,
+        selector: IntoSelector,
         handler: IntoHandler[Reply] = None,
         *,
         target: QueryTarget | None = None,
-        consolidation: QueryConsolidation | ConsolidationMode | None = None,
+        consolidation: IntoConsolidation | None = None,
         accept_replies: ReplyKeyExpr | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the query's, as in the session API
         congestion_control: CongestionControl | None = None,
         priority: Priority | None = None,
         express: bool | None = None,
-        payload: Any = None,
-        encoding: Encoding | str | None = None,
-        attachment: Any = None,
+        payload: IntoZBytes | None = None,
+        encoding: IntoEncoding | None = None,
+        attachment: IntoZBytes | None = None,
         allowed_destination: Locality | None = None,
         source_info: SourceInfo | None = None,
         cancellation_token: CancellationToken | None = None,
@@ -215,15 +229,15 @@ class Session:
 
     # ---- declaring
 
-    async def declare_keyexpr(self, key_expr: KeyExpr | str) -> KeyExpr:
+    async def declare_keyexpr(self, key_expr: IntoKeyExpr) -> KeyExpr:
         """A key expression that is known by a number to those it is sent to."""
         return self._session.declare_keyexpr(key_expr)
 
     async def declare_publisher(
         self,
-        key_expr: KeyExpr | str,
+        key_expr: IntoKeyExpr,
         *,
-        encoding: Encoding | str | None = None,
+        encoding: IntoEncoding | None = None,
         congestion_control: CongestionControl | None = None,
         priority: Priority | None = None,
         express: bool | None = None,
@@ -244,7 +258,7 @@ class Session:
 
     async def declare_subscriber(
         self,
-        key_expr: KeyExpr | str,
+        key_expr: IntoKeyExpr,
         handler: IntoHandler[Sample] = None,
         *,
         allowed_origin: Locality | None = None,
@@ -255,7 +269,7 @@ class Session:
 
     async def declare_queryable(
         self,
-        key_expr: KeyExpr | str,
+        key_expr: IntoKeyExpr,
         handler: IntoHandler[Query] = None,
         *,
         complete: bool | None = None,
@@ -273,10 +287,10 @@ class Session:
 
     async def declare_querier(
         self,
-        key_expr: KeyExpr | str,
+        key_expr: IntoKeyExpr,
         *,
         target: QueryTarget | None = None,
-        consolidation: QueryConsolidation | ConsolidationMode | None = None,
+        consolidation: IntoConsolidation | None = None,
         accept_replies: ReplyKeyExpr | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the queries', as in the session API
         congestion_control: CongestionControl | None = None,
@@ -408,12 +422,12 @@ class _Opening:
             session.close()
         return session
 
-    def give_up(self) -> None:
+    def give_up(self) -> api.Session | None:
+        """Gives the session that is open already and must be closed."""
         with self._lock:
             self._given_up = True
             session, self._session = self._session, None
-        if session is not None:
-            threading.Thread(target=session.close, name="zenlake-close").start()
+        return session
 
 
 async def open(  # noqa: A001 - as in the session API
@@ -426,5 +440,7 @@ async def open(  # noqa: A001 - as in the session API
     try:
         return Session(await asyncio.to_thread(opening.run))
     except asyncio.CancelledError:
-        opening.give_up()
+        session = opening.give_up()
+        if session is not None:
+            asyncio.get_running_loop().run_in_executor(None, session.close)
         raise

@@ -350,12 +350,24 @@ class RingSink(AsyncSink[T]):
         return True
 
     def _keep(self, items: Iterable[T], count: int) -> None:
-        self._chunks.extend(((item,), 1) for item in items)
         self._pushed += count
+        made = iter(items)
+        while not self._keep_each(made):
+            self._taken += 1
+            self.dropped += 1
         while len(self._chunks) > self.capacity:
             self._chunks.popleft()
             self._taken += 1
             self.dropped += 1
+
+    def _keep_each(self, made: Iterator[T]) -> bool:
+        """False: one could not be made; there may be more."""
+        try:
+            self._chunks.extend(((item,), 1) for item in made)
+        except Exception:
+            log.exception("an item could not be made")
+            return False
+        return True
 
     def take(self) -> T | object:
         with self._lock:

@@ -5,6 +5,7 @@ Knows defaults and the errors for what cannot be meant. Does not know what any o
 
 import math
 from enum import Enum
+from functools import lru_cache
 from typing import TypeVar
 
 from zenlake.api.encoding import Encoding, IntoEncoding
@@ -18,6 +19,11 @@ E = TypeVar("E", bound=Enum)
 T = TypeVar("T")
 
 IntoKeyExpr = KeyExpr | str
+
+MAX_KNOWN_KEYS = 1_024  # that are not checked again
+
+checked_key = lru_cache(MAX_KNOWN_KEYS)(KeyExpr)
+"""KeyExpr(text), remembered."""
 
 
 def member(name: str, value: E | None, default: E) -> E:
@@ -62,7 +68,7 @@ def seconds(timeout: float | None, default: float) -> float:
 
 def key_of(key_expr: IntoKeyExpr) -> KeyExpr:
     """A key expression, checked."""
-    return KeyExpr(instance("key_expr", key_expr, str))
+    return checked_key(instance("key_expr", key_expr, str))
 
 
 def encoding_of(encoding: IntoEncoding | None) -> wire.Encoding:

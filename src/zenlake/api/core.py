@@ -64,6 +64,8 @@ class Core:
             timestamping=self.settings.timestamping,
             drop_future_timestamp=self.settings.drop_future_timestamp,
         )
+        self.number = self.exchange.next_id()
+        "Of the session itself, among the ids of its entities."
         self.node = Node(self.settings.node, self.exchange.handler, network=self.settings.network)
         self.exchange.attach(self.node)
         self.interests = Interests(self.exchange)

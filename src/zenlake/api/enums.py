@@ -307,7 +307,7 @@ for _role in WhatAmI:
 CONGESTION_CONTROL_OF = tuple(CongestionControl)
 CONSOLIDATION_OF = tuple(ConsolidationMode)
 QUERY_TARGET_OF = tuple(QueryTarget)
-PRIORITY_OF = (Priority.DEFAULT, *Priority)
+PRIORITY_OF: tuple[Priority, ...] = (Priority.DEFAULT, *Priority)
 "By wire number; a sample that claims the CONTROL lane (0) shows the default, as in Zenoh."
 WHATAMI_OF = {member.wire: member for member in WhatAmI}
 INTERCEPTION_POINT_OF = {member.wire: member for member in InterceptionPoint}

@@ -656,6 +656,7 @@ class Receiver(Generic[H]):
 
     _what: ClassVar[str] = "receiver"
     "what it calls itself in errors"
+    _undeclared = True  # until it is made
 
     def __init__(self, sink: Sink[Any], handler: H) -> None:
         self._sink = sink
@@ -742,11 +743,19 @@ def make_sink(handler: object, name: str) -> tuple[Sink[Any], Any, bool]:
             return handler, None, False
         case (callback, other) if isinstance(handler, tuple) and callable(callback):
             if callable(other):
-                warnings.warn(DROP_IN_TUPLE, UserWarning, stacklevel=3)
+                warnings.warn(DROP_IN_TUPLE, UserWarning, stacklevel=_callers_level())
             return _callback(callback, name), other, False
         case _ if callable(handler):
             return _callback(handler, name), None, True
     raise ValueError(f"Invalid handler type {type(handler).__name__}")
+
+
+def _callers_level() -> int:
+    """How far up the user's own code is, from whoever calls this: for a warning to name it."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_globals.get("__name__", "").startswith("zenlake.") and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _channel(channel: Channel[T]) -> tuple[Sink[T], Handler[T], bool]:

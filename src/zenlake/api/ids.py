@@ -36,6 +36,9 @@ class ZenohId(Wrapped[zenohid.ZenohId]):
     def __bytes__(self) -> bytes:
         return self.wire.raw
 
+    def __hash__(self) -> int:
+        return hash(self.wire.raw)
+
 
 class EntityGlobalId(Wrapped[entity.EntityGlobalId]):
     """A publisher, subscriber, querier or queryable, within the whole system."""

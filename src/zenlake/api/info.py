@@ -33,6 +33,8 @@ def _debug(value: Any) -> str:
             return str(value).lower()
         case SampleKind() | Reliability():
             return value.name.title().replace("_", "")
+        case (int(), int()):
+            return str(value)
         case tuple():
             return "[" + ", ".join(f'"{item}"' for item in value) + "]"
         case _:
@@ -40,6 +42,8 @@ def _debug(value: Any) -> str:
 
 
 class _Shown:
+    __slots__ = ()
+
     def __repr__(self) -> str:
         names = [field.name for field in fields(self)]  # type: ignore[arg-type]
         shown = (f"{name.removeprefix('_')}: {_debug(getattr(self, name))}" for name in names)
@@ -48,7 +52,7 @@ class _Shown:
     __str__ = __repr__
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, slots=True)
 class Transport(_Shown):
     """A session with one other node."""
 
@@ -62,7 +66,7 @@ class Transport(_Shown):
     is_shm: bool
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, slots=True)
 class Link(_Shown):
     """What a transport's bytes go through."""
 
@@ -85,7 +89,7 @@ class Link(_Shown):
         return list(self._interfaces)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, slots=True)
 class TransportEvent(_Shown):
     """A transport that has opened (PUT) or closed (DELETE)."""
 
@@ -93,7 +97,7 @@ class TransportEvent(_Shown):
     transport: Transport
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, slots=True)
 class LinkEvent(_Shown):
     """A link that has opened (PUT) or closed (DELETE)."""
 

@@ -32,8 +32,9 @@ _ALIVE, _GONE = Put(), Del()
 class LivelinessToken:
     """Others see its key as alive until it is undeclared, or its session ends."""
 
+    _undeclared = True  # until it is made
+
     def __init__(self, exchange: Exchange, key: KeyExpr) -> None:
-        self._undeclared = True
         self._key_expr = key
         self._exchange = exchange
         self._number = exchange.next_id()

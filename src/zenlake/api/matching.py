@@ -504,14 +504,19 @@ class MatchingListener(Receiver[H], Generic[H]):
     _what = "matching listener"
 
     def __init__(self, watch: Watch, handler: Any = None) -> None:
+        self._undeclared = True
         sink, reader, self._background = make_sink(handler, f"zenlake matching {watch.key}")
-        super().__init__(sink, reader)
         self._exchange = watch.exchange
 
         def tell(matching: bool) -> None:
             sink.push((MatchingStatus(matching),), 1)
 
-        self._stop = watch.listen(tell, sink.close)
+        try:
+            self._stop = watch.listen(tell, sink.close)
+        except ZError:
+            sink.close()
+            raise
+        super().__init__(sink, reader)
 
     def undeclare(self) -> None:
         """Receive no more."""

@@ -68,6 +68,7 @@ class Way:
         "exchange",
         "key",
         "local",
+        "plain",
         "ports",
         "qos",
         "reliable",
@@ -94,27 +95,51 @@ class Way:
         self.ports: tuple[tuple[Any, WireExpr], ...] = ()
         self.local: tuple[Any, ...] = ()
         self.append: Callable[[bytes], bool] | None = None
-        "The short way for a plain put, where there is just one session that wants it."
+        "The short way for a plain put, where there is just one session that wants it,"
+        self.plain: tuple[tuple[Any, bytes], ...] | None = None
+        "and the next shortest: each session, and the put up to the length of its payload."
 
     def find(self) -> None:
         exchange = self.core.exchange
         with exchange.lock:
-            self.append = None
+            self.append = self.plain = None
             remote = self.destination is not Locality.SESSION_LOCAL
             self.ports = exchange.way_out(self.key) if remote else ()
             self.local = ()
             if self.destination is not Locality.REMOTE:
                 self.local = self.core.subscribers.of(self.key, local=True)
             self.version = exchange.version
-            if len(self.ports) == 1 and not self.local and not exchange.stamps:
-                port, wire = self.ports[0]
-                self.append = port.session.appender(self._head(wire), self.qos, self.reliable)
+            if self.local or exchange.stamps:
+                return
+            self.plain = tuple((port.session, self._head(wire)) for port, wire in self.ports)
+            if len(self.plain) == 1:
+                session, head = self.plain[0]
+                self.append = session.appender(head, self.qos, self.reliable)
 
     def _head(self, wire: WireExpr) -> bytes:
         """A put up to the length of its payload."""
         w = Writer()
         NETWORK.write(w, Push(wire, Put(encoding=self.encoding), self.qos))
         return bytes(w.out[:-1])
+
+    def send_plain(self, payload: bytes) -> bool:
+        """A put of `payload` and nothing else; False: this is not the way for it."""
+        if self.version != self.exchange.version:
+            self.find()
+        if self.plain is None or self.exchange.closed:
+            return False
+        for session, head in self.plain:
+            w = Writer(bytearray(head))
+            w.block("payload", payload)
+            try:
+                session.send_encoded(bytes(w.out), self.qos, self.reliable)
+            except SessionEnded as end:
+                self._ended(end)
+        return True
+
+    def _ended(self, end: SessionEnded) -> None:
+        self.exchange.dropped["its session had ended"] += 1
+        log.debug("%s: %s", self.key, end)
 
     def send(self, body: Put | Del, instrumentation: TimestampInstrumentation | None) -> None:
         """To everybody who wants it; waits for room as the congestion control says."""
@@ -132,8 +157,7 @@ class Way:
             try:
                 port.session.send(Push(wire, body, self.qos, ts_stack=stack), self.reliable)
             except SessionEnded as end:
-                core.exchange.dropped["its session had ended"] += 1
-                log.debug("%s: %s", self.key, end)
+                self._ended(end)
         if self.local:
             core.deliver_local(
                 self.local, self.key, Push(WireExpr(), body, self.qos, ts_stack=stack)
@@ -219,13 +243,11 @@ class Publisher:
             and timestamp_instrumentation is None
         ):
             append = way.append
-            if (
-                append is not None
-                and type(payload) is bytes
-                and way.version == way.exchange.version
-                and append(payload)
-            ):
-                return
+            if type(payload) is bytes:
+                if append is not None and way.version == way.exchange.version and append(payload):
+                    return
+                if not self._undeclared and way.send_plain(payload):
+                    return
         self._check()
         body = put_body(
             payload,

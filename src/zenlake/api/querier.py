@@ -27,6 +27,7 @@ class Querier:
     """Asks on one key expression; made by `Session.declare_querier`."""
 
     __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
+    _undeclared = True  # until it is made
 
     def __init__(
         self,
@@ -43,7 +44,6 @@ class Querier:
         express: bool | None = None,
         allowed_destination: Locality | None = None,
     ) -> None:
-        self._undeclared = True
         exchange = interests.exchange
         key = key_of(key_expr)
         self._asking = Asking(

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from zenlake.api.arguments import (
     attachment_of,
+    checked_key,
     encoding_of,
     instance,
     member,
@@ -73,6 +74,7 @@ LOCAL, REMOTE = 1, 2
 "Whose end a get waits for."
 WAITS_FOR = {Locality.ANY: LOCAL | REMOTE, Locality.REMOTE: REMOTE, Locality.SESSION_LOCAL: LOCAL}
 
+_USUAL = (None,) * 8
 _ALIVE = wire_reply.Reply(Put())
 _TIMEOUT = Reply.of(
     Response(0, WireExpr(), Err(b"Timeout", encoding.Encoding.parse("zenoh/string")))
@@ -91,8 +93,8 @@ class QueryConsolidation(Value):
     AUTO: "QueryConsolidation"
     DEFAULT: "QueryConsolidation"
 
-    def __init__(self, mode: ConsolidationMode) -> None:
-        self._mode = instance("mode", mode, ConsolidationMode)
+    def __init__(self, mode: ConsolidationMode | None) -> None:
+        self._mode = member("mode", mode, ConsolidationMode.DEFAULT)
 
     def mode(self) -> ConsolidationMode:
         """Which replies are kept."""
@@ -224,6 +226,7 @@ class Queries:
         self.queryables = queryables
         self._stamp = stamp
         self._lock = threading.Lock()
+        self._usual = Asking(exchange.query_timeout)
         self._gets: dict[int, Get] = {}
         "By request id; who takes one out ends it."
         self._deadlines: list[tuple[float, int]] = []
@@ -253,8 +256,7 @@ class Queries:
     ) -> Any:
         """As `Session.get`."""
         key, parameters = _split(selector)
-        asking = Asking(
-            self.exchange.query_timeout,
+        how = (
             target,
             consolidation,
             accept_replies,
@@ -264,6 +266,7 @@ class Queries:
             express,
             allowed_destination,
         )
+        asking = self._usual if how == _USUAL else Asking(self.exchange.query_timeout, *how)
         return self.ask(
             key,
             parameters,
@@ -576,7 +579,7 @@ def _split(selector: IntoSelector) -> tuple[KeyExpr, str]:
         return selector, ""
     if isinstance(selector, str):
         key, mark, parameters = selector.partition("?")
-        return KeyExpr(key), str(Parameters(parameters)) if mark else ""
+        return checked_key(key), str(Parameters(parameters)) if mark else ""
     chosen = instance("selector", selector, Selector)
     return chosen.key_expr, str(chosen.parameters)
 

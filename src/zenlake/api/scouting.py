@@ -36,7 +36,7 @@ STOP_SECONDS = 5.0  # for the thread to end, and for a callback
 H = TypeVar("H")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Hello:
     """A node that answered."""
 

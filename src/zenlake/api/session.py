@@ -100,7 +100,8 @@ class Session:
     @property
     def id(self) -> EntityGlobalId:
         """The same, as that of an entity."""
-        return EntityGlobalId.of(entity.EntityGlobalId(self._core.exchange.zid, 0))
+        core = self._core
+        return EntityGlobalId.of(entity.EntityGlobalId(core.exchange.zid, core.number))
 
     @property
     def info(self) -> SessionInfo:
@@ -147,10 +148,12 @@ class Session:
     def undeclare(self, obj: Any) -> None:
         """Undeclare a key expression of `declare_keyexpr`, or anything that has `undeclare()`."""
         self._check()
-        if not isinstance(obj, KeyExpr):
+        if not isinstance(obj, str):
             obj.undeclare()
         elif not isinstance(obj, DeclaredKeyExpr) or obj.owner is not self._core:
-            raise ZError(f"{obj!r} was not declared by this session")
+            raise ZError(
+                f"Failed to undeclare {obj}: give what this session's declare_keyexpr() gave"
+            )
 
     # ---- data
 

@@ -20,6 +20,7 @@ from zenlake.errors import ZError
 MAX_SECONDS = 3600.0
 MAX_BYTES = 1 << 26
 MAX_ROUNDS = 1_000_000
+MAX_PUTS = 1_000_000_000
 ANSWER_SECONDS = 5.0  # for one answer of the far end
 FAR_END_SECONDS = 15.0  # for the far end to be there
 DRAIN_SECONDS = 60.0  # for an answer that stands behind all that was put
@@ -43,11 +44,12 @@ def bench(
         int, typer.Option(metavar="BYTES", min=0, max=MAX_BYTES, help="Of a payload.")
     ] = 64,
     seconds: Annotated[
-        float, typer.Option(min=0.1, max=MAX_SECONDS, help="How long to put for the rates.")
-    ] = 2.0,
+        float, typer.Option(min=0.1, max=MAX_SECONDS, help="How long to put, for the rates;")
+    ] = 1.0,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End the puts after so many.")
-    ] = None,
+        int,
+        typer.Option("--count", "-n", min=1, max=MAX_PUTS, help="or until there are so many."),
+    ] = 100_000,
     rounds: Annotated[
         int, typer.Option(min=1, max=MAX_ROUNDS, help="How many round trips of each kind.")
     ] = 500,
@@ -71,7 +73,7 @@ def bench(
     \b
     Examples:
       zenlake bench
-      zenlake bench --size 8192 --seconds 5 --json
+      zenlake bench --size 8192 --seconds 5 --count 1000000 --json
       zenlake bench --serve -l tcp/0.0.0.0:7447    # on another machine, and then here:
       zenlake bench -e tcp/HOST:7447
     """
@@ -118,7 +120,7 @@ def _measurements(
     key: str,
     payload: bytes,
     seconds: float,
-    count: int | None,
+    count: int,
     rounds: int,
 ) -> Iterator[Measured]:
     _wait_for_far_end(session, key)
@@ -182,7 +184,7 @@ def _round_trips(name: str, rounds: int, once: Callable[[], None], declared: Any
 
 
 def _rates(
-    session: "zenlake.Session", key: str, payload: bytes, seconds: float, count: int | None
+    session: "zenlake.Session", key: str, payload: bytes, seconds: float, count: int
 ) -> Iterator[Measured]:
     """Sent as fast as it goes, and what the far end got of it."""
     _received(session, f"{key}/count?reset")
@@ -191,7 +193,7 @@ def _rates(
     with session.declare_publisher(f"{key}/data", congestion_control=block) as publisher:
         start = time.perf_counter()
         while time.perf_counter() < start + seconds and sent != count:
-            burst = BURST if count is None else min(BURST, count - sent)
+            burst = min(BURST, count - sent)
             for _ in range(burst):
                 publisher.put(payload)
             sent += burst

@@ -118,7 +118,7 @@ class RecoveryConfig:
             raise ValueError("invalid parameters: give either periodic_queries or heartbeat=True")
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class Miss:
     """`nb` samples in a row from `source` did not arrive and could not be recovered."""
 

@@ -193,10 +193,10 @@ class Declarations:
 
     def on_declare(self, face: Face, declare: Declare, now: float, out: Out) -> None:
         body = declare.body
-        if type(body) in _DECLARED:
-            self._on_entity(face, declare, body, out)  # type: ignore[arg-type]
-        elif type(body) in _UNDECLARED:
-            self._on_entity_gone(face, declare, body, out)  # type: ignore[arg-type]
+        if isinstance(body, Entity):
+            self._on_entity(face, declare, body, out)
+        elif isinstance(body, EntityGone):
+            self._on_entity_gone(face, declare, body, out)
         elif isinstance(body, DeclareFinal):
             self._on_final(face, declare.interest_id, out)
         elif isinstance(body, DeclareKeyExpr):

@@ -24,6 +24,7 @@ from zenlake.transport.outbox import (
     FRAGMENT_DROP_SECONDS,
     Outbox,
     Pushed,
+    droppable,
 )
 from zenlake.transport.sequence import SequenceIn
 from zenlake.transport.unicast import Unicast
@@ -48,8 +49,9 @@ only when a third of its buffer is free, which on a thin pipe may take longer th
 FLUSH_SLACK = 0.25e-3  # seconds in which a caller may still write its batch itself
 LINGER_SECONDS = 1.0  # without progress, when a session is closed and its last words are sent
 MAX_LINGER_SECONDS = 4.0
+STILL_CONGESTED = "congestion: no room, as for the one before"
 COLUMNS_BYTES = 256 << 10  # of rows that are written at once
-ONE_BYTE_LENGTH = 0x80  # lengths below take one byte
+ONE_BYTE_LENGTH, TWO_BYTES_LENGTH = 0x80, 0x4000  # lengths below take one byte, two bytes
 MAX_SHORT_LENGTH = 3  # bytes of a length that fits a batch
 
 
@@ -254,14 +256,18 @@ class Session:
         lane = outbox.short_way(qos) if outbox is not None and not qos & EXPRESS else None
         if outbox is None or lane is None:
             return None
-        counters = outbox.counters
+        pieces, top = lane.pieces, outbox.top
         heads = tuple(head + bytes((n,)) for n in range(ONE_BYTE_LENGTH))
-        most = outbox.top - len(head) - MAX_SHORT_LENGTH
+        more = len(head) + MAX_SHORT_LENGTH
+        may_drop = droppable(qos)
 
         def append(payload: bytes) -> bool:
             size = len(payload)
             with lock:
                 w = lane.writer
+                if may_drop and outbox.blocked and outbox.congested(qos):
+                    outbox.counters.drop_sent(STILL_CONGESTED)
+                    return True
                 if (
                     w is None
                     or lane.reliable is not reliable
@@ -269,16 +275,20 @@ class Session:
                     or self._outbox is None
                 ):
                     return False
-                out = w.out
-                if len(out) + size > most:
+                room = lane.room if lane.room >= 0 else top - len(w.out)
+                room -= size + more
+                if room < 0:
                     return False
+                lane.room = room
                 if size < ONE_BYTE_LENGTH:
-                    out += heads[size]
+                    pieces.append(heads[size])
+                elif size < TWO_BYTES_LENGTH:
+                    pieces.append(head + bytes((size & 0x7F | 0x80, size >> 7)))
                 else:
-                    out += head
-                    w.zint("payload length", size)
-                out += payload
-                counters.sent_messages += 1
+                    pieces.append(
+                        head + bytes((size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14))
+                    )
+                pieces.append(payload)
             return True
 
         return append
@@ -340,6 +350,9 @@ class Session:
                     self._pushed(outbox, qos, now)
                     return True
             return self._keep_or_drop(outbox, message, qos, reliable, now)
+        if not blocks and outbox.congested(qos):
+            outbox.counters.drop_sent(STILL_CONGESTED)
+            return False
         patience = BLOCK_SECONDS if blocks else DROP_SECONDS
         if not blocks and outbox.in_fragments(qos):
             patience = FRAGMENT_DROP_SECONDS
@@ -366,6 +379,7 @@ class Session:
                 self._first_waiting.discard(priority)
         if not blocks:
             outbox.counters.drop_sent(f"congestion: no room within {patience * 1000:g} ms")
+            outbox.congested(qos, dropped=True)
             return False
         self._stuck()
         raise self._unresponsive()

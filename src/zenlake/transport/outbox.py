@@ -93,8 +93,10 @@ class Lane:
         "headers",
         "large",
         "name",
+        "pieces",
         "priority",
         "reliable",
+        "room",
         "sealed",
         "sequences",
         "start",
@@ -118,6 +120,10 @@ class Lane:
         "Of best effort and reliable."
         self.writer: Writer | None = None
         "Writes into the open batch."
+        self.pieces: list[bytes] = []
+        "What follows in the open batch, two for each message: see `Outbox.short_way`."
+        self.room = 0
+        "Bytes that may still follow; below 0: nobody knows."
         self.start = 0
         self.body = 0
         "Where the open FRAME starts in it, and where its messages do."
@@ -176,14 +182,27 @@ class Outbox:
         "A bit for each lane that has something to send,"
         self._full = 0
         "and for each that has a whole batch."
+        self.blocked = 0
+        "And for each in which a message was dropped, and nothing has moved since."
         self._last_push = 0.0
 
     # ---- in
+
+    def congested(self, qos: int, *, dropped: bool = False) -> bool:
+        """Whether one like this was dropped since anything has moved in its lane: then no other
+        need wait. `dropped`: one is now."""
+        bit = self._lane_of[qos & PRIORITY_BITS].bit
+        if dropped:
+            self.blocked |= bit
+        return bool(self.blocked & bit)
 
     def push(self, message: NetworkMessage, reliable: bool = True, *, now: float = 0.0) -> Pushed:
         """Encode `message` into its lane's open batch. EncodeError: it can never be sent."""
         qos: int = message.qos
         lane = self._lane_of[qos & PRIORITY_BITS]
+        lane.room = -1
+        if lane.pieces:
+            self._settle(lane)
         if lane.large is not None or lane.backlog:
             return Pushed.FULL
         if self._low_latency:
@@ -225,6 +244,9 @@ class Outbox:
         Several may stand in it only if one batch surely holds them: fragments are one message.
         """
         lane = self._lane_of[qos & PRIORITY_BITS]
+        lane.room = -1
+        if lane.pieces:
+            self._settle(lane)
         if lane.backlog or lane.large is not None:
             return Pushed.FULL
         w = lane.writer
@@ -262,6 +284,9 @@ class Outbox:
         """The same for many: message i of `data` ends at ends[i]. From `first` on as many as there
         is room for; gives the next. All go to the lane of `qos`, and none is fragmented."""
         lane = self._lane_of[qos & PRIORITY_BITS]
+        lane.room = -1
+        if lane.pieces:
+            self._settle(lane)
         total = len(ends)
         while first < total and not lane.backlog and lane.large is None:
             start = ends[first - 1] if first else 0
@@ -301,7 +326,10 @@ class Outbox:
         lane = self._lane_of[priority]
         if lane.backlog or lane.large is not None or len(lane.sealed) >= LANE_BATCHES:
             return Pushed.FULL
+        lane.room = -1
         if lane.writer is not None:
+            if lane.pieces:
+                self._settle(lane)
             self._seal(lane)
         sequence = lane.sequences[reliable]
         data, messages, sequence.next = write(sequence.next)
@@ -314,9 +342,17 @@ class Outbox:
     def short_way(self, qos: int) -> "Lane | None":
         """The lane of `qos`, for a caller that appends to its open batch itself; None: it must not.
 
-        It may while `lane.writer` is there, up to `top` bytes of it.
+        While `lane.writer` is there it may add two `pieces` for each message, as long as there is
+        `room`. They are joined when anything else is done with the lane: a buffer that grows by
+        every message is copied again and again.
         """
         return None if self._low_latency else self._lane_of[qos & PRIORITY_BITS]
+
+    def _settle(self, lane: Lane) -> None:
+        assert lane.writer is not None
+        self.counters.sent_messages += len(lane.pieces) >> 1
+        lane.writer.out += b"".join(lane.pieces)
+        lane.pieces.clear()
 
     @property
     def top(self) -> int:
@@ -384,9 +420,13 @@ class Outbox:
             return self.pull_control()
         while self._waiting:
             lane = self._lanes[(self._waiting & -self._waiting).bit_length() - 1]
+            lane.room = -1
+            if lane.pieces:
+                self._settle(lane)
             if lane.backlog:
                 self._refill(lane, now)
             batch = self._pull_lane(lane, now)
+            self.blocked &= ~lane.bit
             if not lane.sealed and lane.large is None:
                 self._no_longer_full(lane)
             if batch is not None:

@@ -1,0 +1,20 @@
+"""Subscribe from asyncio. Only in zenlake."""
+
+import asyncio
+
+import zenlake as zenoh
+from common import arguments, configured, run, say
+
+
+async def subscribe() -> None:
+    args = arguments(__doc__, key="demo/example/**").parse_args()
+    async with (
+        await zenoh.aio.open(configured(zenoh.Config, args)) as session,
+        await session.declare_subscriber(args.key) as subscriber,
+    ):
+        say(f"subscribed to {args.key}")
+        async for sample in subscriber:
+            say(f"{sample.key_expr}: {sample.payload.to_string()}")
+
+
+run(lambda: asyncio.run(subscribe()))
