@@ -26,6 +26,10 @@ ORDER = (
     "sim",
     "columnar",
     "api",
+    "handlers",
+    "shm",
+    "ext",
+    "aio",
     "log",
     "capture",
     "storage",
@@ -56,7 +60,7 @@ IMPURE = {
 }
 ONLY_IN = {
     "pyspark": {"spark", "lake"},
-    "pyarrow": {"columnar", "api", "log", "capture", "storage", "spark", "lake", "cli"},
+    "pyarrow": {"columnar", "api", "aio", "log", "capture", "storage", "spark", "lake", "cli"},
     "numba": {"wire", "columnar"},
     "typer": {"cli"},
     "rich": {"cli"},

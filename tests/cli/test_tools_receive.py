@@ -103,6 +103,23 @@ def test_nothing_that_was_sent_reaches_the_terminal_raw() -> None:
     assert HOSTILE.hex() in seen
 
 
+def test_nothing_that_was_sent_reaches_a_file_raw() -> None:
+    bad = "x\x1b[1m\x07"
+    with peer() as met:
+        with running("sub", "-e", met.endpoint, "demo/**", "-n", "2") as sub:
+            matching(met.session, "demo/a")
+            met.session.put("demo/a", "x", encoding=bad, attachment=bad)
+            met.session.put(f"demo/{bad}", bad)
+            done = sub.end()
+        with running("queryable", "-e", met.endpoint, "demo/**", "-n", "1") as queryable:
+            ask(met.session, f"demo/a?{bad}", payload=bad, encoding=bad, attachment=bad)
+            asked = queryable.end()
+    assert (done.status, asked.status) == (0, 0)
+    for text in (done.out, asked.out):
+        assert "\\x1b" in text
+        assert all(line.isprintable() for line in text.splitlines())
+
+
 def test_too_few_samples_are_status_1() -> None:
     with peer() as met:
         done = tool("sub", "-e", met.endpoint, "demo/**", "--seconds", "0.2")
@@ -267,6 +284,16 @@ def test_a_query_that_nobody_ends_is_over_in_time() -> None:
             query.drop()
     assert done.status == 1
     assert [line["value"] for line in objects(done.out)] == ["Timeout"]
+
+
+def test_ctrl_c_interrupts_a_get() -> None:
+    held: list[zenlake.Query] = []
+    with peer() as met:
+        met.session.declare_queryable("demo/a", held.append)
+        with running("get", "-e", met.endpoint, "demo/a", "--timeout", "600") as get:
+            eventually(lambda: held)
+            assert get.interrupt() == (130, "", "")
+        held.pop().drop()
 
 
 def test_wrong_selectors_are_status_2() -> None:

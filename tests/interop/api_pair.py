@@ -145,7 +145,7 @@ NETS: dict[str, Net] = {
     "our client, their peer": direct(OURS, "client", THEIRS),
     "their client, our peer": direct(THEIRS, "client", OURS),
     "clients of their router": routed(OURS, THEIRS, THEIRS),
-    "peers of their router": routed(OURS, THEIRS, THEIRS, "peer"),
+    "peers of our router": routed(OURS, OURS, THEIRS, "peer"),
     "their clients of our router": routed(THEIRS, OURS, THEIRS),
     "both clients of our router": routed(OURS, OURS, THEIRS),
 }

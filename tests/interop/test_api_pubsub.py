@@ -432,7 +432,7 @@ def test_a_burst_keeps_its_order(way: Way) -> None:
 def instrumentation(api: Any, *which: str) -> Any:
     builder = api.TimestampInstrumentationBuilder()
     for name in which:
-        getattr(builder, f"set_{name}")(True)
+        builder = getattr(builder, f"set_{name}")(True)
     return builder.build()
 
 

@@ -23,7 +23,7 @@ from zenlake.api.instrumentation import TimestampInstrumentation, TimestampStack
 from zenlake.api.query import Query as SyncQuery
 from zenlake.api.reply import Reply
 from zenlake.api.sample import Sample
-from zenlake.api.selector import Parameters, Selector
+from zenlake.api.selector import IntoParameters, Parameters, Selector
 from zenlake.api.timestamps import Timestamp
 from zenlake.api.zbytes import IntoZBytes, ZBytes
 from zenlake.keyexpr import KeyExpr
@@ -120,7 +120,7 @@ class Querier(Sender):
         self,
         handler: IntoHandler[Reply] = None,
         *,
-        parameters: Parameters | dict[str, str] | str | None = None,
+        parameters: IntoParameters | None = None,
         payload: IntoZBytes | None = None,
         encoding: IntoEncoding | None = None,
         attachment: IntoZBytes | None = None,

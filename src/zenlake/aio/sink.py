@@ -95,7 +95,10 @@ class AsyncSink(Sink[T]):
 
     def _wake_loop(self) -> None:
         try:
-            self.loop.call_soon_threadsafe(self._wake)
+            if _running_loop() is self.loop:
+                self.loop.call_soon(self._wake)  # it is awake
+            else:
+                self.loop.call_soon_threadsafe(self._wake)
         except RuntimeError:  # the loop is closed: nobody will ever take anything
             self.abandon()
 
@@ -115,7 +118,7 @@ class AsyncSink(Sink[T]):
         """Wait, but never on a loop's thread: there the caller is left to await `room`."""
         if len(self) < self.capacity or self.closed:
             return
-        if not _on_a_loop():
+        if _running_loop() is None:
             room = threading.Event()
             self.when_room(room.set)
             while not room.wait(LOOP_CHECK_SECONDS):
@@ -145,7 +148,7 @@ class AsyncSink(Sink[T]):
             self._taken = self._pushed
             wake = self._must_wake()
         if wake:
-            with suppress(RuntimeError):
+            with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self._wake)
         del unread  # what its items do when they end is done without the lock
         self._make_room()
@@ -396,9 +399,9 @@ class Owing:
             await sink.room()
 
 
-def _on_a_loop() -> bool:
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs on this thread."""
     try:
-        asyncio.get_running_loop()
+        return asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return None

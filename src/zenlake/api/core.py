@@ -74,7 +74,7 @@ class Core:
         self.queries = Queries(self.exchange, self.queryables, stamp=self.record)
         self.info = SessionInfo(self.node)
         self.ended = Ended()
-        self._conditions = StartConditions()
+        self._conditions = StartConditions(self.settings.wait_declares)
         self._on: dict[type, Callable[[Any], None]] = {
             Request: self.queryables.on_request,
             Response: self.queries.on_response,
@@ -98,6 +98,9 @@ class Core:
 
     def opened(self, session: Transport) -> None:
         self.info.opened(session)
+
+    def declared(self, session: Transport) -> None:
+        self._conditions.declared(session.zid)
 
     def closed(self, session: Transport, why: SessionEnded) -> None:
         self.ended.add(session)
@@ -171,6 +174,7 @@ class Core:
                 self.node.shut(lambda: None)
                 return
             self.node.close()
+            self.info.close()
         end = time.monotonic() + CALLBACK_SECONDS
         for sink in sinks:
             sink.join(max(0.0, end - time.monotonic()))

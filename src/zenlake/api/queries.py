@@ -8,6 +8,7 @@ import heapq
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from math import ceil
 from typing import Any, Self
 
 from zenlake.api.arguments import (
@@ -345,7 +346,7 @@ class Queries:
             None,
             asking.target,
             None,
-            min(int(asking.timeout * 1000), U64),
+            min(ceil(asking.timeout * 1000), U64),
             0,
             stack,
         )

@@ -60,7 +60,7 @@ class Connection:
             "-c",
             metavar="FILE",
             envvar="ZENOH_CONFIG",
-            help="A Zenoh configuration (.json5, .json); the other options go before it.",
+            help="A Zenoh configuration (.json5, .json); the other options override it.",
         ),
     ] = None
     cfg: Annotated[

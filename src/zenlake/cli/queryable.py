@@ -109,7 +109,9 @@ def _object(query: "zenlake.Query") -> dict[str, Any]:
 
 
 def _line(query: "zenlake.Query") -> Any:
+    from zenlake.cli.text import escape
+
     data = b"" if query.payload is None else bytes(query.payload)
     encoding = "" if query.payload is None else str(query.encoding)
-    said = [] if query.payload is None else [encoding, size_text(len(data))]
+    said = [] if query.payload is None else [escape(encoding), size_text(len(data))]
     return line_text("QUERY", str(query.selector), data, encoding, said)

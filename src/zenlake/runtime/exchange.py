@@ -81,6 +81,9 @@ class Local(Protocol):
         enough."""
 
     def opened(self, session: Session) -> None: ...
+    def declared(self, session: Session) -> None:
+        """What it declares at first is known."""
+
     def closed(self, session: Session, why: SessionEnded) -> None: ...
 
 
@@ -324,6 +327,8 @@ class Exchange:
             self._post(out)
         self._drain()
         self.local.opened(session)
+        if face.initial_done:
+            self.local.declared(session)
 
     def close_port(self, session: Session, why: SessionEnded) -> None:
         port: Port | None = session.face
@@ -366,6 +371,7 @@ class Exchange:
     def _on_object(self, port: Port, message: NetworkMessage) -> None:
         if type(message) is NetworkOam and message.id == LINK_STATE:
             port.session.link_states(message.body)
+        before = port.face.initial_done
         with self.lock:
             if type(message) is Declare and type(message.body) is UndeclareKeyExpr:
                 self.version += 1  # routes may use the id
@@ -374,6 +380,8 @@ class Exchange:
                 port.version = self.version
                 port.routes.clear()
         self._drain()
+        if port.face.initial_done and not before:
+            self.local.declared(port.session)
 
     # ---- PUSH, one at a time
 
