@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = ("aio", "ext", "handlers", "router", "shm")
+_FUNCTIONS = ("init_log_from_env_or", "open", "scout", "try_init_log_from_env")
 _STARRED = ("ext", "handlers", "shm")  # what `import *` brings besides the API's names
 
 
@@ -21,7 +22,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f"zenlake.{name}")
     if name == "__all__":
         return [*import_module("zenlake.api").__all__, *_STARRED]
-    if not name.startswith("_"):
+    if name[0].isupper() or name in _FUNCTIONS:  # not a module: those load without the API
         api = import_module("zenlake.api")
         if name in api.__all__:
             value = getattr(api, name)

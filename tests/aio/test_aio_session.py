@@ -157,12 +157,12 @@ def test_a_slow_reader_makes_the_network_wait_and_gets_everything(run: Run, thei
         ):
             await until_theirs(theirs, "matching", True, key="slow/a")
             await asked(theirs, "put", key="slow/a", count=3000, size=4096)
-            await until(lambda: len(subscriber._sink) >= 4)
+            await until(lambda: subscriber._sink.waiting >= 4)
             most = 0
             for number in range(3000):
                 sample = await subscriber.recv()
                 assert sample.payload.to_string().strip() == str(number)
-                most = max(most, len(subscriber._sink))
+                most = max(most, subscriber._sink.waiting)
             assert most < 1500  # far less than all of it ever waited here
 
     run(main())
@@ -263,10 +263,10 @@ def test_puts_to_a_full_subscriber_of_the_same_loop_wait_without_stopping_it(run
                 async def produce(control: CongestionControl = control) -> None:
                     for number in range(200):
                         await session.put("own/a", str(number), congestion_control=control)
-                        assert len(subscriber._sink) <= 4
+                        assert subscriber._sink.waiting <= 4
 
                 producing = asyncio.create_task(produce())
-                await until(lambda: len(subscriber._sink) == 4)
+                await until(lambda: subscriber._sink.waiting == 4)
                 found = [await subscriber.recv() for _ in range(200)]
                 await producing
                 assert texts(found) == [str(i) for i in range(200)]

@@ -491,7 +491,10 @@ def test_refused_as_by_the_reference(pair: tuple[Side, Side]) -> None:
 @pytest.mark.parametrize("ours_or_theirs", [True, False])
 def test_a_cache_needs_numbers_or_timestamps(ours_or_theirs: bool) -> None:
     side = open_side(ours_or_theirs, **{"timestamping/enabled": {"peer": False}})
-    with side.session, pytest.raises((ZError, zenoh.ZError), match="Cannot create AdvancedPublisher adv/x"):
+    with (
+        side.session,
+        pytest.raises((ZError, zenoh.ZError), match="Cannot create AdvancedPublisher adv/x"),
+    ):
         publisher(side, "adv/x", sample_miss_detection=None)
 
 
@@ -559,6 +562,23 @@ def test_a_slow_reader_makes_the_publisher_wait(ours: tuple[Side, Side]) -> None
         assert got == list(range(3000))
         assert done.wait(SOON)
         thread.join()
+
+
+def test_a_queue_that_was_full_is_filled_again_by_asking_periodically(
+    ours: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = ours
+    recovery = far.ext.RecoveryConfig(periodic_queries=BEAT)
+    with (
+        publisher(near, "adv/full") as p,
+        subscriber(far, "adv/full", FifoChannel(2), recovery=recovery) as s,
+    ):
+        seen_by(far, near, "adv/full")
+        lose(monkeypatch, near, p, s, {"4"})
+        for i in range(5):
+            p.put(str(i))
+        until(lambda: s._intake.skipped > 0)
+        assert received(s, 5) == numbers(range(5))
 
 
 def test_a_callback_goes_on_when_nobody_holds_the_subscriber(ours: tuple[Side, Side]) -> None:

@@ -128,8 +128,6 @@ CONSTRUCTED = sorted(
 @pytest.mark.parametrize(("module", "name"), CONSTRUCTED, ids=lambda part: part or "zenoh")
 def test_constructors_take_the_same(module: str, name: str) -> None:
     theirs, ours = theirs_and_ours(module, name)
-    expected, found = parameters(theirs), parameters(ours)
-    assert expected is not None
     if issubclass(ours, Enum):
         return  # called only to find a member by its name; the test of the kinds does that
     assert_same_parameters(theirs, ours)
@@ -140,9 +138,7 @@ def test_constructors_take_the_same(module: str, name: str) -> None:
     sorted(
         name
         for name, thing in public("")
-        if inspect.isclass(thing)
-        and not issubclass(thing, Exception)
-        and parameters(thing) is None
+        if inspect.isclass(thing) and not issubclass(thing, Exception) and parameters(thing) is None
     ),
 )
 def test_what_has_no_constructor_there_has_none_here(name: str) -> None:

@@ -772,13 +772,16 @@ def test_instrumentation() -> None:
             assert points == ["SEND", "RECEIVE", "SEND", "RECEIVE"]
 
 
-def test_an_error_from_a_hop_has_no_key() -> None:
+def test_timeouts_of_nodes_on_the_way_come_last_and_once() -> None:
     asking = Side()
     replies = asking.get("q", allowed_destination=Locality.REMOTE)
     number = request_of(asking).id
-    asking.queries.on_response(Response(number, WireExpr(), Err(b"Timeout")))
+    for _ in range(2):  # of two nodes on the way
+        asking.queries.on_response(Response(number, WireExpr(), Err(b"Timeout")))
+    asking.queries.on_response(Response(number, WireExpr(), Err(b"no key")))
+    asking.queries.on_response(response(number, "q", b"x"))
     asking.queries.on_final(number)
-    assert payloads(replies) == ["Timeout"]
+    assert payloads(replies) == ["no key", "x", "Timeout"]
 
 
 def test_no_warning_without_cause() -> None:

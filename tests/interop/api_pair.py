@@ -14,6 +14,7 @@ import zenoh
 import zenlake
 from golden.proxy import free_port
 from interop.conversation import eventually
+from zenlake.runtime import kernels
 
 OURS: Any = zenlake
 THEIRS: Any = zenoh
@@ -84,6 +85,7 @@ class Nets:
     """Whatever has been opened stays until the end: tests share it, and have their own keys."""
 
     def __init__(self) -> None:
+        kernels.load()  # by a thread that no single test is to be blamed for
         self._stack = ExitStack()
         self._open: dict[str, tuple[Side, Side, int]] = {}
 
@@ -140,6 +142,8 @@ def routed(one: Any, router: Any, other: Any, mode: str = "client") -> Net:
 
 
 NETS: dict[str, Net] = {
+    "their peer, their peer": direct(THEIRS, "peer", THEIRS),
+    "their clients of their router": routed(THEIRS, THEIRS, THEIRS),
     "our peer, their peer": direct(OURS, "peer", THEIRS),
     "their peer, our peer": direct(THEIRS, "peer", OURS),
     "our client, their peer": direct(OURS, "client", THEIRS),
@@ -149,7 +153,12 @@ NETS: dict[str, Net] = {
     "their clients of our router": routed(THEIRS, OURS, THEIRS),
     "both clients of our router": routed(OURS, OURS, THEIRS),
 }
-SYMMETRIC = {"their clients of our router"}
+SYMMETRIC = {
+    "their peer, their peer",
+    "their clients of their router",
+    "their clients of our router",
+}
+"Two of these have nothing of ours: they show that a test asks for what the reference does."
 
 WAYS = tuple(f"{net}: {THERE}" for net in NETS) + tuple(
     f"{net}: {BACK}" for net in NETS if net not in SYMMETRIC
@@ -238,6 +247,22 @@ def answering(way: Way, key: str, answer: Callable[[Any], object], **options: An
     with way.receiver.session.declare_queryable(key, on_query, **options) as queryable:
         way.sender.answered(key)
         yield queryable
+
+
+def instrumentation(api: Any, *which: str) -> Any:
+    """Asks for records at the points named: send, route, receive."""
+    builder = api.TimestampInstrumentationBuilder()
+    for name in which:
+        builder = getattr(builder, f"set_{name}")(True)
+    return builder.build()
+
+
+def passage(way: Way, which: tuple[str, ...] = ("send", "route", "receive")) -> list[Any]:
+    """The records of a message from one end to the other: every node routes it once."""
+    made = {"send": 1, "route": 2 + way.routers, "receive": 1}
+    return [
+        (f"InterceptionPoint.{name.upper()}", False) for name in which for _ in range(made[name])
+    ]
 
 
 def replies(answers: Any) -> list[Any]:

@@ -17,6 +17,8 @@ from interop.api_pair import (
     Seen,
     Way,
     hearing,
+    instrumentation,
+    passage,
     unique,
 )
 from interop.conversation import eventually
@@ -58,11 +60,6 @@ def some_way(request: pytest.FixtureRequest, nets: Nets) -> Way:
 def blocking(api: Any) -> dict[str, Any]:
     """So that nothing is dropped on a busy machine."""
     return {"congestion_control": api.CongestionControl.BLOCK}
-
-
-def untimed(heard: list[Seen]) -> list[Seen]:
-    """Without what a router adds."""
-    return [each._replace(timestamp=None) for each in heard]
 
 
 # ---- encodings
@@ -429,13 +426,6 @@ def test_a_burst_keeps_its_order(way: Way) -> None:
 # ---- timestamps on the way
 
 
-def instrumentation(api: Any, *which: str) -> Any:
-    builder = api.TimestampInstrumentationBuilder()
-    for name in which:
-        builder = getattr(builder, f"set_{name}")(True)
-    return builder.build()
-
-
 @pytest.mark.parametrize(
     "which",
     [("send",), ("route",), ("receive",), ("send", "receive"), ("send", "route", "receive")],
@@ -452,13 +442,7 @@ def test_timestamp_stacks(way: Way, which: tuple[str, ...]) -> None:
         publisher.delete(timestamp_instrumentation=asked)
         publisher.put(b"3")
         heard = ear.wait(5)
-    made = {"send": 1, "route": way.routers, "receive": 1}
-    wanted = tuple(
-        (f"InterceptionPoint.{name.upper()}", False)
-        for name in ("send", "route", "receive")
-        if name in which
-        for _ in range(made[name])
-    )
+    wanted = tuple(passage(way, which))
     assert [each.stack for each in heard] == [wanted] * 4 + [None]
 
 

@@ -31,15 +31,13 @@ class Gate:
             WeakKeyDictionary()
         )
 
-    def _lock(self) -> asyncio.Lock:
-        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-
     async def send(self, call: Callable[[], T], waits: bool) -> T:
         """Make the call: here if it does not wait, else on a thread of the loop's executor."""
-        lock = self._lock()
-        if waits or lock.locked():
-            async with lock:
-                return await asyncio.get_running_loop().run_in_executor(None, call)
+        loop = asyncio.get_running_loop()
+        lock = self._locks.get(loop)
+        if waits or (lock is not None and lock.locked()):
+            async with self._locks.setdefault(loop, lock or asyncio.Lock()):
+                return await loop.run_in_executor(None, call)
         with Owing() as owing:
             result = call()
         await owing.settle()

@@ -58,7 +58,8 @@ class AsyncSink(Sink[T]):
         self._room: list[Callable[[], None]] = []
         self._delivery: asyncio.Task[None] | None = None
 
-    def __len__(self) -> int:
+    @property
+    def waiting(self) -> int:
         """How many items wait."""
         return self._pushed - self._taken
 
@@ -75,7 +76,7 @@ class AsyncSink(Sink[T]):
             wake = self._must_wake()
         if wake:
             self._wake_loop()
-        if len(self) < self.capacity:
+        if self.waiting < self.capacity:
             return True
         if self.loop.is_closed():
             self.abandon()
@@ -103,12 +104,13 @@ class AsyncSink(Sink[T]):
             self.abandon()
 
     def when_room(self, call: Callable[[], None]) -> None:
-        self._room.append(call)  # first: whoever takes items from now on sees it
+        with self._lock:
+            self._room.append(call)  # first: whoever takes items from now on sees it
         self._make_room()
 
     def _make_room(self) -> None:
         """Tell those who wait for room, if there is some."""
-        if 2 * len(self) < self.capacity or self.closed or self.loop.is_closed():
+        if 2 * self.waiting < self.capacity or self.closed or self.loop.is_closed():
             with self._lock:
                 calls, self._room = self._room, []
             for call in calls:
@@ -116,7 +118,7 @@ class AsyncSink(Sink[T]):
 
     def wait_room(self) -> None:
         """Wait, but never on a loop's thread: there the caller is left to await `room`."""
-        if len(self) < self.capacity or self.closed:
+        if self.waiting < self.capacity or self.closed:
             return
         if _running_loop() is None:
             room = threading.Event()
@@ -231,7 +233,7 @@ class AsyncSink(Sink[T]):
     def _wake(self) -> None:
         with self._lock:
             self._waking = False
-            count = len(self._waiters) if self.closed else min(len(self), len(self._waiters))
+            count = len(self._waiters) if self.closed else min(self.waiting, len(self._waiters))
             woken = [self._waiters.popleft() for _ in range(count)]
         for waiter in woken:
             if not waiter.done():
@@ -281,7 +283,7 @@ class AsyncSink(Sink[T]):
     async def _more(self) -> bool:
         """Until there are items, and the loop's other tasks have had their turn; False: the end."""
         await asyncio.sleep(0)
-        while not len(self):
+        while not self.waiting:
             try:
                 await self.arrival()
             except ZError:

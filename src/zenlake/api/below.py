@@ -5,10 +5,13 @@ Knows that an object may end inside the cycle collector. Does not know what is s
 
 import gc
 from collections.abc import Callable
+from contextlib import suppress
 from threading import get_ident
 from typing import Protocol
+from weakref import WeakSet
 
 from zenlake.api.enums import InterceptionPoint
+from zenlake.errors import ZError
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.tsstack import TimestampStack
 from zenlake.wire.zenohid import ZenohId
@@ -53,13 +56,25 @@ def _note(phase: str, info: dict[str, int]) -> None:
 gc.callbacks.append(_note)
 
 
+_of_the_parent: "WeakSet[Exchange]" = WeakSet()
+"In the child of a fork: those whose threads and links it does not have."
+
+
+def abandon(exchange: Exchange) -> None:
+    """From now on nothing is said through it: it is the parent's."""
+    _of_the_parent.add(exchange)
+
+
 def at_end(exchange: Exchange, call: Callable[[], None]) -> None:
     """Make the last `call` of an object that is going.
 
     The cycle collector comes in the middle of anything: this thread may hold any lock. What it
     takes away has its last call from the I/O thread, soon.
     """
+    if exchange in _of_the_parent:
+        return
     if get_ident() in _collecting:
-        exchange.call_later(0.0, call)
+        with suppress(ZError):  # a closed session has ended all
+            exchange.call_later(0.0, call)
     else:
         call()

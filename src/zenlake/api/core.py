@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from zenlake.api import below
 from zenlake.api.config import Config
 from zenlake.api.enums import WHATAMI_OF, InterceptionPoint
 from zenlake.api.handlers import Sink
@@ -124,6 +125,9 @@ class Core:
             rests = tuple(map(self._received, rests))
         return self.subscribers.deliver(subscribers, keys, data, starts, ends, rests, count, run)
 
+    def routed(self, stack: TimestampStack) -> TimestampStack:
+        return self.record(stack, InterceptionPoint.ROUTE)
+
     def _received(self, rest: Any) -> Any:
         if type(rest) is Push and rest.ts_stack is not None:
             rest.ts_stack = self.record(rest.ts_stack, InterceptionPoint.RECEIVE)
@@ -133,7 +137,9 @@ class Core:
 
     def deliver_local(self, subscribers: tuple[Declared, ...], key: KeyExpr, push: Push) -> None:
         """What the session itself puts; whoever puts waits where there is no room."""
-        payload = push.body.payload if type(push.body) is Put else b""
+        payload: Any = b""
+        if type(push.body) is Put:  # a copy of what its owner may change
+            payload = push.body.payload = bytes(push.body.payload)
         size = len(payload)
         full = self.deliver(subscribers, (key,), payload, (0,), (size,), (push,), 1, None)  # type: ignore[arg-type]
         if full and not self.node.reactor.inside:
@@ -187,7 +193,10 @@ class Core:
 
     def abandon(self) -> None:
         """In the child of a fork: the links are the parent's; nothing may be said on them."""
-        self.exchange.close()
+        below.abandon(self.exchange)
+        self.exchange.abandon()
+        self.interests.lock = threading.RLock()
+        self.node.reactor.abandon()
 
 
 _open: "WeakSet[Core]" = WeakSet()

@@ -282,6 +282,7 @@ def _discovery(get: Get, role: WhatAmI, *, has_endpoints: bool) -> DiscoveryConf
         return None
     return DiscoveryConfig(
         group=group,
+        must=False,  # there are machines without multicast
         answer=answer,
         gossip=gossip,
         multihop=get("scouting/gossip/multihop"),

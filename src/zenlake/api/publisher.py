@@ -153,9 +153,10 @@ class Way:
         stack = None
         if instrumentation is not None:
             stack = core.record(instrumentation.stack(), InterceptionPoint.SEND)
+        leaving = stack and core.routed(stack)
         for port, wire in self.ports:
             try:
-                port.session.send(Push(wire, body, self.qos, ts_stack=stack), self.reliable)
+                port.session.send(Push(wire, body, self.qos, ts_stack=leaving), self.reliable)
             except SessionEnded as end:
                 self._ended(end)
         if self.local:

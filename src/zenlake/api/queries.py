@@ -8,6 +8,7 @@ import heapq
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import ceil
 from typing import Any, Self
 
@@ -77,9 +78,8 @@ WAITS_FOR = {Locality.ANY: LOCAL | REMOTE, Locality.REMOTE: REMOTE, Locality.SES
 
 _USUAL = (None,) * 8
 _ALIVE = wire_reply.Reply(Put())
-_TIMEOUT = Reply.of(
-    Response(0, WireExpr(), Err(b"Timeout", encoding.Encoding.parse("zenoh/string")))
-)
+TIMEOUT = b"Timeout"
+_TIMEOUT = Response(0, WireExpr(), Err(TIMEOUT, encoding.Encoding.parse("zenoh/string")))
 
 
 class QueryConsolidation(Value):
@@ -161,6 +161,7 @@ class Get:
         "over",
         "owner",
         "sink",
+        "timed_out",
         "waits_for",
     )
 
@@ -189,6 +190,8 @@ class Get:
         self.kept: dict[str, Response] = {}
         "The newest reply of each key."
         self.kept_bytes = 0
+        self.timed_out: Response | None = None
+        "That somebody was silent, as a node on the way or our clock says; it comes last, once."
         self.over = 0
         "How many replies the handler has been given since it was full."
 
@@ -226,7 +229,7 @@ class Queries:
         beyond MAX_WAITING_REPLIES. timeouts: gets that ended so."""
         self.queryables = queryables
         self._stamp = stamp
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._usual = Asking(exchange.query_timeout)
         self._gets: dict[int, Get] = {}
         "By request id; who takes one out ends it."
@@ -387,9 +390,12 @@ class Queries:
             return
         stack = message.ts_stack
         if stack is not None:
-            message.ts_stack = self._stamp(stack, InterceptionPoint.RECEIVE)
+            message = replace(message, ts_stack=self._stamp(stack, InterceptionPoint.RECEIVE))
         if type(message.body) is Err:
-            self._push(get, (Reply.of(message),), 1)
+            if message.body.payload == TIMEOUT and not message.key.suffix:
+                get.timed_out = message
+            else:
+                self._push(get, (Reply.of(message),), 1)
         elif not get.any_key and not _belongs(get.key, message.key.suffix):
             self.counters["disjoint"] += 1
         elif get.mode is Consolidation.NONE:
@@ -407,9 +413,8 @@ class Queries:
         """End a get at once: what it kept is not given out."""
         get = self._gets.pop(request_id, None)
         if get is not None:
-            get.kept = {}
             self._forget(get)
-            self._end(get)
+            self._end_empty(get)
 
     def cancel_of(self, owner: object) -> None:
         """End the gets of a querier."""
@@ -422,8 +427,7 @@ class Queries:
         for number in list(self._gets):
             get = self._gets.pop(number, None)
             if get is not None:
-                get.kept = {}
-                self._end(get)
+                self._end_empty(get)
         with self._lock:
             timer, self._timer = self._timer, None
             self._deadlines.clear()
@@ -480,8 +484,14 @@ class Queries:
         """The last of it; the caller has taken it out."""
         if get.mode is Consolidation.LATEST and get.kept:
             self._give_kept(get)
+        if get.timed_out is not None:
+            self._push(get, (Reply.of(get.timed_out),), 1)
         get.ended = True
         get.sink.close()
+
+    def _end_empty(self, get: Get) -> None:
+        get.kept, get.timed_out = {}, None
+        self._end(get)
 
     def _give_kept(self, get: Get) -> None:
         kept, get.kept, get.kept_bytes = get.kept, {}, 0
@@ -563,9 +573,7 @@ class Queries:
             return
         self.counters["timeouts"] += 1
         self._forget(get)
-        if get.mode is Consolidation.LATEST and get.kept:
-            self._give_kept(get)
-        get.sink.push((_TIMEOUT,), 1)
+        get.timed_out = _TIMEOUT
         self._end(get)
 
     def _forget(self, get: Get) -> None:

@@ -78,8 +78,8 @@ class Asked:
         """No more answers, whoever still holds a share."""
         self._finish(self)
 
-    def answer(self, key: str, body: wire.Reply | Err, qos: QoS, entity_id: int) -> None:
-        """Send one answer, of the queryable `entity_id`."""
+    def answer(self, key: str, body: wire.Reply | Err, qos: QoS, responder: EntityGlobalId) -> None:
+        """Send one answer of a queryable."""
         if self.ended:  # by the end of the session
             raise ZError("Dropped query")
         request = self.request
@@ -91,7 +91,7 @@ class Asked:
                 body,
                 qos,
                 None,
-                EntityGlobalId(self.exchange.zid, entity_id),
+                responder,
                 None if stack is None else self.stamp(stack, InterceptionPoint.SEND),
             )
         )
@@ -104,21 +104,21 @@ class Query:
     let go of the last reference.
     """
 
-    __slots__ = ("__weakref__", "_entity_id", "_held")
+    __slots__ = ("__weakref__", "_held", "_responder")
 
     def __new__(cls) -> Self:
         raise TypeError(f"No constructor defined for {cls.__name__}: a Queryable receives them")
 
     @classmethod
-    def of(cls, asked: Asked, entity_id: int) -> Self:
-        """The share of the queryable `entity_id` in `asked`."""
+    def of(cls, asked: Asked, responder: EntityGlobalId) -> Self:
+        """The share of one queryable in `asked`."""
         self = object.__new__(cls)
         self._held = [asked]  # until dropped; taking it out is atomic
-        self._entity_id = entity_id
+        self._responder = responder
         return self
 
     _held: list[Asked]
-    _entity_id: int
+    _responder: EntityGlobalId
 
     @property
     def key_expr(self) -> KeyExpr:
@@ -183,7 +183,8 @@ class Query:
         timestamp: Timestamp | None = None,
     ) -> None:
         """Answer with a value for `key_expr`. Its QoS is the query's."""
-        _warn_ignored("reply", congestion_control, priority)
+        if congestion_control is not None or priority is not None:
+            _warn_ignored("reply", congestion_control, priority)
         body = Put(
             bytes(payload_bytes(payload)),
             _stamp_of(timestamp),
@@ -204,14 +205,15 @@ class Query:
         timestamp: Timestamp | None = None,
     ) -> None:
         """Answer that `key_expr` has no value. Its QoS is the query's."""
-        _warn_ignored("reply_del", congestion_control, priority)
+        if congestion_control is not None or priority is not None:
+            _warn_ignored("reply_del", congestion_control, priority)
         self._reply(key_expr, Del(_stamp_of(timestamp), None, attachment_of(attachment)), express)
 
     def reply_err(self, payload: IntoZBytes, *, encoding: IntoEncoding | None = None) -> None:
         """Answer that there is no answer; `payload` says why."""
         asked = self._asked
         body = Err(bytes(payload_bytes(payload)), encoding_of(encoding))
-        asked.answer(asked.request.key.suffix, body, asked.request.qos, self._entity_id)
+        asked.answer(asked.request.key.suffix, body, asked.request.qos, self._responder)
 
     def drop(self) -> None:
         """No more answers come from here. To say it again does nothing."""
@@ -233,7 +235,7 @@ class Query:
         qos = request.qos
         if express is not None:
             qos = QoS(qos.priority, qos.congestion_control, express=express)
-        asked.answer(key, wire.Reply(body), qos, self._entity_id)
+        asked.answer(key, wire.Reply(body), qos, self._responder)
 
     @property
     def _asked(self) -> Asked:

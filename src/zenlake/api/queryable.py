@@ -43,11 +43,15 @@ H = TypeVar("H")
 class _Declared(NamedTuple):
     """A queryable, as long as it is declared."""
 
-    id: int
+    entity: entity.EntityGlobalId
     key: KeyExpr
     complete: bool
     origin: Locality
     sink: Sink[Query]
+
+    @property
+    def id(self) -> int:
+        return self.entity.eid
 
     def takes(self, target: QueryTarget, local: bool) -> bool:
         """Is a query with this `target`, from this side of the border, for it?"""
@@ -73,8 +77,7 @@ class Queryable(Receiver[H], Generic[H]):
     def id(self) -> EntityGlobalId:
         """Its id in the whole system: the `replier_id` of its replies."""
         self._check()
-        zid = self._queryables.exchange.zid
-        return EntityGlobalId.of(entity.EntityGlobalId(zid, self._declared.id))
+        return EntityGlobalId.of(self._declared.entity)
 
     @property
     def key_expr(self) -> KeyExpr:
@@ -109,7 +112,7 @@ class Queryables:
         "refused: queries beyond MAX_OPEN_QUERIES. unmatched: that no queryable was for."
         self._interests = interests
         self._stamp = stamp
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._declared: dict[int, _Declared] = {}
         self._by_key: KeyExprTree[int] = KeyExprTree()
         self._known: dict[str, tuple[_Declared, ...]] = {}
@@ -131,7 +134,8 @@ class Queryables:
         if self.exchange.closed:
             raise ZError("session closed")
         sink, reader, background = make_sink(handler, f"zenlake queryable {key}")
-        declared = _Declared(self.exchange.next_id(), key, bool(complete), origin, sink)
+        name = entity.EntityGlobalId(self.exchange.zid, self.exchange.next_id())
+        declared = _Declared(name, key, bool(complete), origin, sink)
         with self._lock:
             self._declared[declared.id] = declared
             self._by_key.insert(key, declared.id)
@@ -170,9 +174,7 @@ class Queryables:
 
     def on_request(self, request: Request) -> None:
         """A query of another session."""
-        stack = request.ts_stack
-        if stack is not None:
-            request.ts_stack = self._stamp(stack, InterceptionPoint.RECEIVE)
+        request = self._received(request)
         if not self._ask(request, False, self.exchange.send, self._finish_remote):
             self.exchange.send(ResponseFinal(request.id, request.qos))
 
@@ -180,15 +182,12 @@ class Queryables:
         self, request: Request, answer: Callable[[Response], None], final: Callable[[int], None]
     ) -> bool:
         """A query of this session. Whether any was asked: then `final` will be called, once."""
-        stack = request.ts_stack
-        if stack is not None:
-            request = replace(request, ts_stack=self._stamp(stack, InterceptionPoint.RECEIVE))
 
         def finish(asked: Asked) -> None:
             if self._end(asked):
                 final(asked.request.id)
 
-        return self._ask(request, True, answer, finish)
+        return self._ask(self._received(request), True, answer, finish)
 
     def close(self) -> None:
         """Every queryable and every query ends."""
@@ -205,6 +204,12 @@ class Queryables:
     def open_queries(self) -> int:
         """How many questions have not been answered to the end."""
         return len(self._open)
+
+    def _received(self, request: Request) -> Request:
+        stack = request.ts_stack
+        if stack is None:
+            return request
+        return replace(request, ts_stack=self._stamp(stack, InterceptionPoint.RECEIVE))
 
     def _ask(
         self,
@@ -225,7 +230,7 @@ class Queryables:
         asked = Asked(self.exchange, request, len(chosen), answer, finish, self._stamp)
         self._open[id(asked)] = asked
         for one in chosen:
-            one.sink.push((Query.of(asked, one.id),), 1)
+            one.sink.push((Query.of(asked, one.entity),), 1)
         return True
 
     def _matching(self, key: str) -> tuple[_Declared, ...]:

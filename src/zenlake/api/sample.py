@@ -138,16 +138,17 @@ class Sample(tuple[Any, ...]):
         return None if stack is None else TimestampStack.of(stack)
 
     def _value(self) -> tuple[Any, ...]:
+        """What makes it this sample; of one key the earlier comes first."""
         push = self._push()
         body = push.body
         return (
             str(self[0]),
-            type(body) is Put,
+            _maybe(body.timestamp),
+            type(body) is Del,
             bytes(self.payload),
-            body.encoding if type(body) is Put else None,
-            body.timestamp,
-            body.source_info,
-            body.attachment,
+            str(self.encoding),
+            _maybe(body.source_info),
+            _maybe(body.attachment),
             int(push.qos),
         )
 
@@ -156,6 +157,18 @@ class Sample(tuple[Any, ...]):
 
     def __ne__(self, other: object) -> bool:
         return not self == other
+
+    def __lt__(self, other: object) -> bool:
+        return self._value() < other._value() if type(other) is Sample else NotImplemented
+
+    def __le__(self, other: object) -> bool:
+        return self._value() <= other._value() if type(other) is Sample else NotImplemented
+
+    def __gt__(self, other: object) -> bool:
+        return self._value() > other._value() if type(other) is Sample else NotImplemented
+
+    def __ge__(self, other: object) -> bool:
+        return self._value() >= other._value() if type(other) is Sample else NotImplemented
 
     def __hash__(self) -> int:
         return hash((str(self[0]), bytes(self.payload)))
@@ -168,6 +181,11 @@ class Sample(tuple[Any, ...]):
     def __repr__(self) -> str:
         kind = self.kind.name
         return f"Sample({kind} {str(self[0])!r} {self.payload!r} {self.encoding})"
+
+
+def _maybe(value: object) -> tuple[object, ...]:
+    """None as something that can be compared."""
+    return () if value is None else (value,)
 
 
 _new: Callable[[Iterable[Any]], Sample] = partial(tuple.__new__, Sample)

@@ -20,6 +20,7 @@ from zenlake.cli.ping import ping
 from zenlake.cli.pub import pub
 from zenlake.cli.put import put
 from zenlake.cli.queryable import queryable
+from zenlake.cli.router import router
 from zenlake.cli.scout import scout
 from zenlake.cli.sub import sub
 
@@ -30,7 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # help and errors as plain text: no boxes, more room for the words
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (put, delete, get, sub, pub, queryable, info, scout, ping, bench, decode):
+for command in (put, delete, get, sub, pub, queryable, router, info, scout, ping, bench, decode):
     app.command()(command)
 app.add_typer(liveliness, name="liveliness")
 

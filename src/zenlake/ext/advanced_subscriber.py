@@ -101,6 +101,7 @@ class Intake(Sink[Sample]):
         self._order.history = int(history is not None)
         self._turns = Turns()
         self._room = True
+        self._over = False
         self._misses: dict[Sink[Miss], None] = {}
         self.periodic: Periodic | None = None
         self.undeclares: list[Callable[[], object]] = []
@@ -170,11 +171,14 @@ class Intake(Sink[Sample]):
     def _on_token(self, key: str, appeared: bool) -> None:
         """A publisher came or went. Of one that came the history is asked for."""
         name = source_of(key)
+        if not appeared:
+            if name in self._order.sources:
+                self._order.sources[name].alive = False
+            return
         source = None if name is None else self._order.source(name, time.monotonic())
         if source is not None:
-            source.alive = appeared
-        if appeared:
-            self._ask(key, self._asked_history, source)
+            source.alive = True
+        self._ask(key, self._asked_history, source)
 
     def on_heartbeat(self, beat: Sample) -> None:
         payload = beat.payload.to_bytes()
@@ -233,6 +237,9 @@ class Intake(Sink[Sample]):
 
     def _get(self, key: str, parameters: str, source: Source | None) -> None:
         replies = Replies(self, source)
+        if self._over:
+            replies.close()
+            return
         try:
             self.session().get(
                 f"{key}?{parameters}" if parameters else key,
@@ -281,6 +288,12 @@ class Intake(Sink[Sample]):
                 sink.push(missed, len(missed))
         if ready:
             self._room = self._sink.push(ready, len(ready))
+            self.dropped = self._sink.dropped
+            if not self._room:
+                self._sink.when_room(self._has_room)
+
+    def _has_room(self) -> None:
+        self._room = True
 
     def add_listener(self, sink: Sink[Miss]) -> None:
         self._turns.run(self._misses.setdefault, sink)
@@ -295,6 +308,7 @@ class Intake(Sink[Sample]):
             self.undeclares.pop()()
 
     def _end(self) -> None:
+        self._over = True
         if self.periodic is not None:
             self.periodic.cancel()
         self._sink.close()

@@ -50,6 +50,8 @@ class DiscoveryConfig:
 
     group: str | None = DEFAULT_GROUP
     "Where to scout and to answer; None: do neither. `#iface=` chooses the interface."
+    must: bool = True
+    "Whether a group that cannot be joined is an error; if not it is logged."
     answer: bool = True
     "Answer those who scout."
     gossip: bool = True
@@ -101,7 +103,13 @@ class Discovery:
         """Join the scouting group, from any thread. LinkError: that is not possible here."""
         if self.config.group is None:
             return
-        self._link = multicast.join(EndPoint(self.config.group), self._node.config.options)
+        try:
+            self._link = multicast.join(EndPoint(self.config.group), self._node.config.options)
+        except LinkError as error:
+            if self.config.must:
+                raise
+            log.warning("nobody is found by scouting: %s", error)
+            return
         self._sending = Sending(self._link)
         self._reactor.call_soon(self._begin)
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,7 +34,10 @@ from zenlake.wire.push import Push
 from zenlake.wire.put import FLAG_TIMESTAMP, Put
 from zenlake.wire.put import ID as PUT
 from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
+from zenlake.wire.request import Request
+from zenlake.wire.response import Response
 from zenlake.wire.timestamp import Timestamp, ntp64_from_nanos, write_timestamp
+from zenlake.wire.tsstack import TimestampStack
 from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED, WireExpr, flags_of, write_wireexpr
 from zenlake.wire.zenohid import ZenohId, write_zid
 
@@ -47,6 +51,7 @@ SCAN_FROM = 512  # bytes of a frame beyond its first message: from here on the s
 MAX_ROUTES = 8192  # remembered for each face; then they are found anew
 _KEY_FLAGS = FLAG_NAMED | FLAG_MAPPING
 _ONE_BYTE = 0x80
+STACKED = (Push, Request, Response)  # may carry a timestamp stack
 
 
 class Full(Protocol):
@@ -79,6 +84,9 @@ class Local(Protocol):
         nothing, a PUSH, or where the PUSH starts in data. `run`: where they come from, which of its
         rows they are (None: all), and what the ids in their keys mean. Gives those that have
         enough."""
+
+    def routed(self, stack: TimestampStack) -> TimestampStack:
+        """`stack` with the time now at ROUTE, if that was asked for."""
 
     def opened(self, session: Session) -> None: ...
     def declared(self, session: Session) -> None:
@@ -213,6 +221,7 @@ class Exchange:
         """From the local session into the routing; never waits. Keys are full text."""
         if self.closed:
             raise ZError("session closed")
+        message = self._routed(message)
         with self.lock:
             self._post(self.routing.on_message(self.routing.local, message, self.now()))
         self._drain()
@@ -240,6 +249,18 @@ class Exchange:
     def close(self) -> None:
         """The node is closed, or will be at once."""
         self.closed = True
+
+    def abandon(self) -> None:
+        """In the child of a fork: whoever held the lock is not here to give it back."""
+        self.lock = threading.RLock()
+        self.closed = True
+        self.version += 1  # whoever knows a way looks for it again, and finds none
+
+    def _routed(self, message: NetworkMessage) -> NetworkMessage:
+        """With the time it passed here, if it asks for that."""
+        if isinstance(message, STACKED) and message.ts_stack is not None:
+            return replace(message, ts_stack=self.local.routed(message.ts_stack))
+        return message
 
     # ---- the routing, under the lock
 
@@ -371,6 +392,7 @@ class Exchange:
     def _on_object(self, port: Port, message: NetworkMessage) -> None:
         if type(message) is NetworkOam and message.id == LINK_STATE:
             port.session.link_states(message.body)
+        message = self._routed(message)
         before = port.face.initial_done
         with self.lock:
             if type(message) is Declare and type(message.body) is UndeclareKeyExpr:

@@ -61,6 +61,7 @@ class Loop(Protocol):
     def now(self) -> float: ...
     def start(self) -> None: ...
     def stop(self) -> None: ...
+    def abandon(self) -> None: ...
     def call_at(self, when: float, call: Callable[[], None]) -> Timer: ...
     def call_soon(self, call: Callable[[], None]) -> None: ...
     def off_thread(self, work: Callable[[], Callable[[], None]]) -> None: ...
@@ -116,6 +117,22 @@ class Reactor:
             self._thread.join(STOP_SECONDS)
             if self._thread.is_alive():  # a callback hangs: the thread is a daemon, say so
                 log.error("the I/O thread did not end within %g s", STOP_SECONDS)
+
+    def abandon(self) -> None:
+        """In the child of a fork: everything here is the parent's, and the thread is not here.
+
+        The numbers stay, so that whoever closes them closes nothing else; behind them is nothing
+        any more. Were the sockets left open here, the parent could not close them.
+        """
+        self._lock = threading.Lock()
+        if not self._released:
+            self._stopping = self._released = True
+            nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            for fd in (*self._ready, self._wake, self._epoll.fileno()):
+                os.dup2(nothing, fd, inheritable=False)
+            os.close(nothing)
+        self._ready.clear()
+        self._thread = None
 
     def _release(self) -> None:
         with self._lock:

@@ -55,6 +55,9 @@ class SimReactor:
     def stop(self) -> None:
         """Nothing to stop: the other nodes go on."""
 
+    def abandon(self) -> None:
+        """Nothing here is shared with another process."""
+
     @property
     def watched(self) -> list[End]:
         """In the order in which they came."""

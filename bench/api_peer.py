@@ -1,0 +1,439 @@
+"""The processes of the API benchmark: `python -m bench.api_peer ROLE ARGUMENTS`, as JSON.
+
+`session` is the measured one: the same lines for zenlake and eclipse-zenoh, whose API is the same.
+`feed` and `sink` are zenlake clients below the API, too fast to be what limits it.
+"""
+
+import cProfile
+import importlib
+import json
+import os
+import pstats
+import secrets
+import socket
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bench.session_peer import memory, say, serve
+from zenlake.errors import SessionEnded
+from zenlake.runtime.node import Node, NodeConfig
+from zenlake.runtime.reactor import Reactor
+from zenlake.runtime.session import Session
+from zenlake.transport.offer import Offer
+from zenlake.wire.cursor import Reader
+from zenlake.wire.declare import Declare, DeclareKeyExpr, DeclareSubscriber
+from zenlake.wire.enums import Mapping, Priority, WhatAmI
+from zenlake.wire.network import NETWORK, is_network
+from zenlake.wire.push import Push
+from zenlake.wire.qos import DECLARE
+from zenlake.wire.wireexpr import WireExpr
+from zenlake.wire.zenohid import ZenohId
+
+FLOW, PING, ASK = "bench/flow", "bench/ping", "bench/ask"
+PROFILE = "ZENLAKE_BENCH_PROFILE"  # the environment variable by which a process profiles itself
+PROFILE_LINES = 40
+FEED_BYTES, FEED_ROWS = 1 << 20, 8192  # of what is sent at once
+BURST = 32  # puts between two looks at the clock
+PATIENCE = 30.0
+PAYLOAD = bytes(64)
+
+
+def client() -> Offer:
+    return Offer(zid=ZenohId(secrets.token_bytes(16)), whatami=WhatAmI.CLIENT)
+
+
+# ---- what feeds and what takes
+
+
+class Sink:
+    """Subscribes, and counts. The messages of a flow are alike: one is read of many."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def opened(self, session: Session) -> None:
+        session.send(Declare(DeclareSubscriber(1, WireExpr(0, FLOW)), qos=DECLARE))
+
+    def closed(self, session: Session, why: SessionEnded) -> None: ...
+
+    def frame(
+        self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+    ) -> int:
+        r = Reader(data, pos, end)
+        while r.pos < end and is_network(data[r.pos]):
+            start = r.pos
+            if type(NETWORK.read(r)) is not Push:
+                continue
+            length = r.pos - start
+            more, rest = divmod(end - r.pos, length)
+            if rest == 0 and data[end - length] == data[start]:
+                r.pos = end
+                self.count += more
+            self.count += 1
+        return r.pos
+
+
+def sink(endpoint: str, sessions: int = 1) -> None:
+    handler = Sink()
+    reactor = Reactor("bench sink")
+    nodes = [Node(NodeConfig(offer=client()), handler, reactor=reactor) for _ in range(sessions)]
+    reactor.start()
+    try:
+        opened = [node.connect(endpoint) for node in nodes]
+        say(ok=True)
+        serve(counting(lambda: handler.count))
+        for session in opened:
+            session.close()
+        end = time.monotonic() + PATIENCE
+        while any(session.over is None for session in opened) and time.monotonic() < end:
+            time.sleep(0.01)
+    finally:
+        reactor.stop()
+
+
+def counting(count: Callable[[], int]) -> dict[str, Callable[..., None]]:
+    """The commands of whoever receives."""
+
+    def rate(after: float, seconds: float) -> None:
+        time.sleep(after)
+        first, start = count(), time.perf_counter()
+        time.sleep(seconds)
+        last, end = count(), time.perf_counter()
+        say(rate=(last - first) / (end - start))
+
+    return {"rate": rate, "counted": lambda: say(count=count())}
+
+
+class Silent:
+    """Who sends, and wants nothing."""
+
+    def opened(self, session: Session) -> None: ...
+
+    def closed(self, session: Session, why: SessionEnded) -> None: ...
+
+    def frame(
+        self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+    ) -> int:
+        return end
+
+
+def feed(endpoint: str) -> None:
+    from zenlake.columnar.write import push_columns
+
+    short = WireExpr(1, mapping=Mapping.SENDER)
+    with Node(NodeConfig(offer=client()), Silent()) as node:
+        session = node.connect(endpoint)
+        session.send(Declare(DeclareKeyExpr(1, WireExpr(0, FLOW)), qos=DECLARE))
+        say(ok=True)
+
+        def send(size: int, seconds: float = 0.0, rows: int = 0) -> None:
+            columns = push_columns(record_batch(size, rows), lambda key: short)
+            sent, end = 0, time.perf_counter() + seconds
+            while not sent or time.perf_counter() < end:
+                sent += session.send_columns(columns, Priority.DATA, reliable=True)
+            say(sent=sent)
+
+        serve({"feed": send})
+
+
+def record_batch(size: int, rows: int = 0) -> Any:
+    import pyarrow as pa
+
+    rows = rows or max(1, min(FEED_ROWS, FEED_BYTES // size))
+    return pa.RecordBatch.from_pydict(
+        {
+            "key": pa.repeat(FLOW, rows).dictionary_encode(),
+            "payload": pa.repeat(pa.scalar(bytes(size), pa.binary()), rows),
+            "congestion_control": pa.repeat("block", rows),
+        }
+    )
+
+
+# ---- what is measured
+
+
+def session(library: str, mode: str = "peer", connect: str | None = None) -> None:
+    zenoh = importlib.import_module(library)
+    endpoint = connect or f"tcp/127.0.0.1:{free_port()}"
+    with opened(zenoh, mode, endpoint, listen=connect is None) as own:
+        measured = Measured(zenoh, own)
+        say(endpoint=endpoint)
+        serve(measured.commands())
+        measured.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def opened(zenoh: Any, mode: str, endpoint: str, *, listen: bool = False) -> Any:
+    config = zenoh.Config()
+    for key, value in {
+        "mode": mode,
+        "listen/endpoints": [endpoint] if listen else [],
+        "connect/endpoints": [] if listen else [endpoint],
+        "scouting/multicast/enabled": False,
+        "transport/shared_memory/enabled": False,
+    }.items():
+        config.insert_json5(key, json.dumps(value))
+    return zenoh.open(config)
+
+
+class Measured:
+    """The commands of a session, in the words that both libraries know."""
+
+    def __init__(self, zenoh: Any, own: Any) -> None:
+        self._zenoh = zenoh
+        self._session = own
+        self._declared: list[Any] = []
+        self._reader: threading.Thread | None = None
+        self._count = [0]
+        self._pings: dict[bool, Callable[[int], list[float]]] = {}
+
+    def commands(self) -> dict[str, Callable[..., None]]:
+        return {
+            "put": self.put,
+            "put_batch": self.put_batch,
+            "receive": self.receive,
+            **counting(lambda: self._count[0]),
+            "pong": self.pong,
+            "ping": self.ping,
+            "answer": self.answer,
+            "get": self.get,
+            "idle": self.idle,
+        }
+
+    def close(self) -> None:
+        self._undeclare()
+
+    def _undeclare(self) -> None:
+        for one in self._declared:
+            one.undeclare()
+        self._declared.clear()
+        if self._reader is not None:
+            self._reader.join(PATIENCE)
+            self._reader = None
+
+    # ---- out
+
+    def put(self, size: int, seconds: float, congestion_control: str) -> None:
+        control = getattr(self._zenoh.CongestionControl, congestion_control)
+        payload = bytes(size)
+        with self._session.declare_publisher(FLOW, congestion_control=control) as publisher:
+            until_heard(publisher)
+            put = publisher.put
+            sent, start = 0, time.perf_counter()
+            end = start + seconds
+            while time.perf_counter() < end:
+                for _ in range(BURST):
+                    put(payload)
+                sent += BURST
+            say(sent=sent, rate=sent / (time.perf_counter() - start))
+
+    def put_batch(self, size: int, seconds: float) -> None:
+        batch = record_batch(size)
+        sent, start = 0, time.perf_counter()
+        end = start + seconds
+        while time.perf_counter() < end:
+            sent += self._session.put_batch(batch)
+        say(sent=sent, rate=sent / (time.perf_counter() - start))
+
+    # ---- in
+
+    def receive(self, into: str) -> None:
+        """From now on, and not as before. `into`: what samples come into."""
+        self._undeclare()
+        count = self._count = [0]
+
+        def counted(sample: Any) -> None:
+            count[0] += 1
+
+        def read(sample: Any) -> None:
+            if sample.key_expr is not None and bytes(sample.payload) is not None:
+                count[0] += 1
+
+        if into == "arrow":
+            subscriber = self._session.declare_subscriber(FLOW, self._zenoh.ArrowBatches())
+
+            def take() -> None:
+                for batch in subscriber:
+                    count[0] += batch.num_rows
+
+            self._reader = threading.Thread(target=take, name="bench arrow")
+            self._reader.start()
+        else:
+            callback = {"callback": counted, "reading": read}[into]
+            subscriber = self._session.declare_subscriber(FLOW, callback)
+        self._declared.append(subscriber)
+        say(ok=True)
+
+    # ---- round trips
+
+    def pong(self) -> None:
+        block = self._zenoh.CongestionControl.BLOCK
+        for indirect in (True, False):
+            there, back = ping_keys(indirect)
+            publisher = self._session.declare_publisher(
+                back, express=True, congestion_control=block
+            )
+            self._subscribe(there, indirect, lambda sample, put=publisher.put: put(sample.payload))
+            self._declared.append(publisher)
+        say(ok=True)
+
+    def ping(self, rounds: int, indirect: bool) -> None:
+        pings = self._pings.get(indirect)
+        if pings is None:
+            pings = self._pings[indirect] = self._pinging(indirect)
+        say(seconds=pings(rounds))
+
+    def _pinging(self, indirect: bool) -> Callable[[int], list[float]]:
+        """The next ping goes when the last has come back, from its callback."""
+        there, back = ping_keys(indirect)
+        block = self._zenoh.CongestionControl.BLOCK
+        publisher = self._session.declare_publisher(there, express=True, congestion_control=block)
+        put, clock = publisher.put, time.perf_counter
+        taken: list[float] = []
+        over = threading.Event()
+        wanted, sent = 0, 0.0
+
+        def came(sample: Any) -> None:
+            nonlocal sent
+            taken.append(clock() - sent)
+            if len(taken) < wanted:
+                sent = clock()
+                put(PAYLOAD)
+            else:
+                over.set()
+
+        def pings(rounds: int, patience: float = PATIENCE) -> list[float]:
+            nonlocal wanted, sent
+            taken.clear()
+            over.clear()
+            wanted, sent = rounds, clock()
+            put(PAYLOAD)
+            if not over.wait(patience):
+                raise TimeoutError(f"{len(taken)} of {rounds} pings came back")
+            return list(taken)
+
+        self._subscribe(back, indirect, came)
+        self._declared.append(publisher)
+        until_heard(publisher)
+        until(lambda: answered(lambda: pings(1, 0.5)), "the first ping to come back")
+        return pings
+
+    def _subscribe(self, key: str, indirect: bool, callback: Callable[..., None]) -> None:
+        handler = self._zenoh.handlers.Callback(callback, indirect=indirect)
+        self._declared.append(self._session.declare_subscriber(key, handler))
+
+    # ---- queries
+
+    def answer(self) -> None:
+        self._declared.append(
+            self._session.declare_queryable(ASK, lambda query: query.reply(ASK, PAYLOAD))
+        )
+        say(ok=True)
+
+    def get(self, seconds: float) -> None:
+        get = self._session.get
+
+        def once() -> int:
+            return sum(1 for reply in get(ASK) if reply.ok is not None)
+
+        until(lambda: once() == 1, "a reply")
+        done, start = 0, time.perf_counter()
+        end = start + seconds
+        while time.perf_counter() < end:
+            done += once()
+        say(rate=done / (time.perf_counter() - start))
+
+    # ---- doing nothing
+
+    def idle(self, count: int, endpoint: str, traced: bool) -> None:
+        """The bytes that `count` more sessions take, each connected to `endpoint`."""
+        with opened(self._zenoh, "client", endpoint):
+            pass  # what is made once for all
+        if traced:
+            tracemalloc.start()
+        before, traced_before = memory(), tracemalloc.get_traced_memory()[0]
+        sessions = [opened(self._zenoh, "client", endpoint) for _ in range(count)]
+        time.sleep(0.2)
+        after, traced_after = memory(), tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        for one in sessions:
+            one.close()
+        say(resident=after - before, traced=traced_after - traced_before)
+
+
+def ping_keys(indirect: bool) -> tuple[str, str]:
+    kind = "indirect" if indirect else "direct"
+    return f"{PING}/{kind}/there", f"{PING}/{kind}/back"
+
+
+def answered(attempt: Callable[[], object]) -> bool:
+    try:
+        attempt()
+    except TimeoutError:
+        return False
+    return True
+
+
+def until_heard(publisher: Any) -> None:
+    until(lambda: publisher.matching_status.matching, "a subscriber")
+
+
+def until(so: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not so():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {PATIENCE:g} s for {what}")
+        time.sleep(0.01)
+
+
+# ---- the process
+
+
+@contextmanager
+def profiled() -> Iterator[None]:
+    """This thread and all that are started; the sum of them on standard error."""
+    profiles = [cProfile.Profile()]
+
+    def begin(frame: object, event: str, argument: object) -> None:
+        profile = cProfile.Profile()
+        try:
+            profile.enable()  # takes the place of this function, for the thread
+        except ValueError:  # newer Pythons have one for all threads
+            return
+        profiles.append(profile)
+
+    threading.setprofile(begin)
+    profiles[0].enable()
+    try:
+        yield
+    finally:
+        profiles[0].disable()
+        threading.setprofile(None)
+        stats = pstats.Stats(*profiles, stream=sys.stderr)
+        stats.sort_stats("tottime").print_stats(PROFILE_LINES)
+
+
+def main() -> None:
+    role, arguments = sys.argv[1], json.loads(sys.argv[2])
+    roles: dict[str, Callable[..., None]] = {"session": session, "feed": feed, "sink": sink}
+    run = roles[role]
+    if role == "session" and os.environ.get(PROFILE) == arguments["library"]:
+        with profiled():
+            run(**arguments)
+    else:
+        run(**arguments)
+
+
+if __name__ == "__main__":
+    main()

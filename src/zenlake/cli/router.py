@@ -1,0 +1,187 @@
+"""`zenlake router`: pass on what clients and peers say to each other, until told to stop."""
+
+import json as jsonlib
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zenlake.cli import connecting
+from zenlake.cli.ping import Mode
+from zenlake.cli.samples import print_object, print_text
+from zenlake.cli.text import escape
+from zenlake.errors import ZError
+
+if TYPE_CHECKING:
+    from zenlake.router import Event, Router
+
+MAX_EVENTS = 10_000  # that may wait to be shown; those beyond are counted
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def router(
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--listen",
+            "-l",
+            metavar="ENDPOINT",
+            help="Where to be dialled; may be repeated. Default: tcp/[::]:7447.",
+        ),
+    ] = None,
+    connect: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--connect", "-e", metavar="ENDPOINT", help="Whom to dial as well; may be repeated."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            envvar="ZENOH_CONFIG",
+            help="A Zenoh configuration (.json5, .json); the other options go before it.",
+        ),
+    ] = None,
+    zid: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="Its id, up to 32 hexadecimal digits."),
+    ] = None,
+    cfg: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cfg",
+            metavar="KEY=JSON5",
+            help="One setting, such as transport/unicast/max_sessions=100; may be repeated.",
+        ),
+    ] = None,
+    no_multicast_scouting: Annotated[
+        bool,
+        typer.Option("--no-multicast-scouting", help="Do not answer who asks by multicast."),
+    ] = False,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON object a line: listening, opened, closed, stopped."),
+    ] = False,
+) -> None:
+    """Be a router: say where it listens, then who comes and goes.
+
+    SIGTERM or Ctrl-C ends it: it takes nobody in any more, passes on what it has, and closes.
+    Again: it ends at once.
+
+    Exit status: 0 it was told to stop, 1 it cannot listen or connect, 2 wrong usage.
+
+    \b
+    Examples:
+      zenlake router
+      zenlake router -l tcp/0.0.0.0:7447 -l ws/0.0.0.0:8000 --no-multicast-scouting
+      zenlake router -c router.json5 --json | jq 'select(.event == "closed")'
+    """
+    from zenlake.router import Router
+
+    settings = [*(cfg or [])]
+    if zid is not None:
+        settings.insert(0, f"id={jsonlib.dumps(zid)}")
+    try:
+        made = connecting.config_of(
+            connecting.Connection(
+                connect, listen, Mode.ROUTER, config, settings, no_multicast_scouting
+            )
+        )
+    except typer.BadParameter as error:
+        connecting.fail("router", error, connecting.USAGE)
+    show = _print_json if json else _print_line
+    news: SimpleQueue[Event | None] = SimpleQueue()
+    unshown = 0
+
+    def watch(event: "Event") -> None:
+        nonlocal unshown
+        if news.qsize() < MAX_EVENTS:
+            news.put(event)
+        else:
+            unshown += 1
+
+    with _told_to_stop(news):
+        try:
+            running = Router(made, watch)
+        except ZError as error:
+            connecting.fail("router", error)
+        with running:
+            show({"event": "listening", "zid": str(running.zid), "locators": running.locators})
+            while (event := news.get()) is not None:
+                show(_fields(event))
+        while not news.empty():
+            if (event := news.get()) is not None:
+                show(_fields(event))
+        show({"event": "stopped", **_counts(running), "unshown": unshown})
+
+
+@contextmanager
+def _told_to_stop(news: "SimpleQueue[Event | None]") -> Iterator[None]:
+    """None is put after the events when a signal comes; the second one has its usual effect."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def stop(number: int, frame: object) -> None:
+        restore()
+        news.put(None)
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        restore()
+
+
+def _fields(event: "Event") -> dict[str, Any]:
+    found = asdict(event)
+    opened = found.pop("opened")
+    found |= {"zid": str(event.zid), "whatami": str(event.whatami)}
+    if opened:
+        for name in ("why", "reason", "by_peer"):
+            del found[name]
+    return {"event": "opened" if opened else "closed", **found}
+
+
+def _counts(running: "Router") -> dict[str, Any]:
+    found = asdict(running.stats())
+    del found["transports"]
+    return found
+
+
+def _print_json(fields: dict[str, Any]) -> None:
+    print_object({"time": time.time(), **fields})
+
+
+LINES = {
+    "listening": "router {zid} listens at {locators}",
+    "opened": "opened  {whatami} {zid} from {remote}",
+    "closed": "closed  {whatami} {zid} from {remote}: {reason}, {why}",
+    "stopped": "stopped; {sent_messages:,} messages in {sent_bytes:,} bytes passed on, "
+    "dropped: {dropped}",
+}
+
+
+def _print_line(fields: dict[str, Any]) -> None:
+    shown = {
+        name: escape(value) if isinstance(value, str) else value for name, value in fields.items()
+    }
+    if "locators" in fields:
+        shown["locators"] = " ".join(fields["locators"]) or "no address"
+    if "dropped" in fields:
+        reasons = (f"{count:,} ({reason})" for reason, count in fields["dropped"].items())
+        shown["dropped"] = ", ".join(reasons) or "none"
+    now = time.strftime("%H:%M:%S")
+    print_text(f"{now} {LINES[fields['event']].format(**shown)}")

@@ -1,0 +1,40 @@
+"""The same doings with `eclipse-zenoh` and with this package give the same answers.
+
+`behaving.py` does them, in a process for each, and tells what users see; all must be the same.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+SCRIPT = Path(__file__).with_name("behaving.py")
+SECONDS = 200.0
+
+pytestmark = pytest.mark.interop
+
+
+def facts(module: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, SCRIPT, module],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_same_doings_have_the_same_answers() -> None:
+    theirs, ours = facts("zenoh"), facts("zenlake")
+    assert len(theirs) > 140
+    assert list(ours) == list(theirs)
+    assert {name: (theirs[name], ours[name]) for name in theirs if ours[name] != theirs[name]} == {}

@@ -1,0 +1,149 @@
+"""Runs of PUSH messages: grouped by key as the object codec would, and written anew the same."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies import keys, pushes, responses
+from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.network import NETWORK, NetworkMessage
+from zenlake.wire.push import Push
+from zenlake.wire.put import Put
+from zenlake.wire.runs import Grouper, Run, rewrite
+from zenlake.wire.scan import Scanner
+from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.wireexpr import WireExpr
+from zenlake.wire.zenohid import ZenohId, write_zid
+
+pytestmark = pytest.mark.kernel
+
+CLOCK = ZenohId.parse("c10c")
+
+
+def encoded(messages: Sequence[NetworkMessage]) -> bytes:
+    w = Writer()
+    for message in messages:
+        NETWORK.write(w, message)
+    return bytes(w.out)
+
+
+def decoded(data: bytes | memoryview) -> list[NetworkMessage]:
+    r = Reader(bytes(data))
+    found = []
+    while r.remaining():
+        found.append(NETWORK.read(r))
+    return found
+
+
+def first_run(data: bytes, base: int = 0) -> tuple[Run, int]:
+    """The run at the start, and how many messages there are."""
+    (found,) = Scanner().bare(data)
+    assert found.error is None
+    return Grouper(7).run(memoryview(data), base, found.rows, 0), len(found.rows)
+
+
+def is_shared_memory(push: Push) -> bool:
+    return type(push.body) is Put and push.body.shm
+
+
+plain_pushes = pushes.filter(lambda push: not is_shared_memory(push) and push.ts_stack is None)
+few_keys = st.lists(keys, min_size=1, max_size=4)
+
+
+@st.composite
+def repeating(draw: st.DrawFn) -> list[Push]:
+    """Pushes on a few keys."""
+    names = draw(few_keys)
+    found = draw(st.lists(plain_pushes, min_size=1, max_size=12))
+    return [replace(push, key=draw(st.sampled_from(names))) for push in found]
+
+
+@given(repeating(), st.integers(0, 100))
+def test_messages_are_grouped_by_their_key(messages: list[Push], base: int) -> None:
+    data = encoded(messages)
+    run, _ = first_run(data, base)
+    assert len(run) == len(messages)
+    numbers: dict[tuple[int, bytes], int] = {}
+    buffer = bytes(base) + data
+    for i, push in enumerate(messages):
+        name = (push.key.mapping << 16 | push.key.scope, push.key.suffix.encode())
+        assert run.codes[i] == numbers.setdefault(name, len(numbers))
+        payload = push.body.payload if type(push.body) is Put else b""
+        start, end = int(run.starts[i]), int(run.ends[i])
+        assert buffer[start:end] == payload
+    assert [run.key(code) for code in range(run.groups)] == list(numbers)
+    assert run.plain == all(push == Push(push.key, Put(_payload(push))) for push in messages)
+    stampless = any(type(p.body) is Put and p.body.timestamp is None for p in messages)
+    assert run.stampless == stampless
+
+
+def _payload(push: Push) -> bytes:
+    payload = push.body.payload if type(push.body) is Put else b""
+    assert isinstance(payload, bytes)
+    return payload
+
+
+@given(repeating(), st.data())
+def test_rewritten_messages_are_the_same_but_for_their_key(
+    messages: list[Push], data: st.DataObject
+) -> None:
+    run, _ = first_run(encoded(messages))
+    new = [data.draw(st.none() | keys) for _ in range(run.groups)]
+    written = rewrite(run, new)
+    wanted = [
+        replace(push, key=key)
+        for push, code in zip(messages, run.codes.tolist(), strict=True)
+        if (key := new[code]) is not None
+    ]
+    assert decoded(written.data) == wanted
+    assert written.stamps == 0
+    ends = written.ends.tolist()
+    starts = [0, *ends][:-1]
+    assert [decoded(written.data[a:b]) for a, b in zip(starts, ends, strict=True)] == [
+        [push] for push in wanted
+    ]
+
+
+@given(repeating(), st.integers(1, 1 << 60))
+def test_puts_without_a_timestamp_are_given_one_in_order(messages: list[Push], time: int) -> None:
+    run, _ = first_run(encoded(messages))
+    w = Writer()
+    write_zid(w, "clock", CLOCK)
+    written = rewrite(run, [WireExpr(0, "k")] * run.groups, time, bytes(w.out))
+    stamps = 0
+    wanted = []
+    for push in messages:
+        body = push.body
+        if type(body) is Put and body.timestamp is None:
+            stamps += 1
+            body = replace(body, timestamp=Timestamp(time + stamps, CLOCK))
+        wanted.append(replace(push, key=WireExpr(0, "k"), body=body))
+    assert decoded(written.data) == wanted
+    assert written.stamps == stamps
+
+
+stacked = pushes.filter(lambda push: not is_shared_memory(push) and push.ts_stack is not None)
+
+
+@given(repeating(), responses | stacked)
+def test_a_run_ends_before_anything_else(messages: list[Push], other: NetworkMessage) -> None:
+    run, count = first_run(encoded([*messages, other, *messages]))
+    assert (len(run), count) == (len(messages), 2 * len(messages) + 1)
+
+
+def test_a_scan_of_bare_messages_ends_before_a_transport_message() -> None:
+    data = encoded([Push(WireExpr(1)), Push(WireExpr(2))])
+    (found,) = Scanner().bare(data + b"\x04" + data)  # KEEP_ALIVE
+    assert (len(found.rows), found.consumed, found.error) == (2, len(data), None)
+
+
+def test_many_keys_collide_in_no_way() -> None:
+    messages = [Push(WireExpr(i % 5, f"k{i % 1500}")) for i in range(4000)]
+    run, _ = first_run(encoded(messages))
+    assert run.groups == 1500
+    names = [run.key(code) for code in range(run.groups)]
+    for i, code in enumerate(run.codes.tolist()):
+        assert names[code] == (i % 5, f"k{i % 1500}".encode())
