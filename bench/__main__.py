@@ -13,6 +13,7 @@ PARTS = {
     "wire": "codec, scan, Arrow, and the way out",
     "keyexpr": "key expressions and the matching tree",
     "session": "sessions between two processes, beside a raw socket and eclipse-zenoh",
+    "api": "the session API and the router, beside eclipse-zenoh",
 }
 
 

@@ -32,7 +32,7 @@ from zenlake.wire.zenohid import ZenohId
 SIZES = (8, 64, 1024, 65_536)
 TURNS = 3
 SECONDS = 0.5
-WARM = 0.1
+STALL, SHORT_STALL = 5.0, 0.3  # seconds without one more: no more come
 PINGS = 1000
 RECEIVERS = 10
 SUBSCRIPTIONS = (1, 1_000, 100_000)
@@ -142,22 +142,21 @@ class Publishing:
         """Calls or rows a second. What is not to be dropped has all arrived."""
         before = self.sink.count
         found = self.measured.ask(do, seconds=SECONDS, **arguments)
-        may_drop = arguments.get("congestion_control") == DROP
-        arrived = settled(self.sink, before, found["sent"]) - before
-        if not may_drop and arrived != found["sent"]:
-            raise RuntimeError(f"{do}: {arrived} of {found['sent']} arrived")
-        self.shares.append(arrived / found["sent"])
+        sent = found["sent"]
+        if arguments.get("congestion_control") == DROP:
+            arrived = self.sink.ask("arrived", expected=before + sent, stall=SHORT_STALL)
+            self.shares.append((arrived["count"] - before) / sent)
+        else:
+            all_arrived(self.sink, before + sent)
         return float(found["rate"])
 
 
-def settled(receiver: Process, before: int, sent: int) -> int:
-    """How many it has when all that was sent is there, or when no more come."""
-    count, quiet = receiver.count, 0
-    while count < before + sent and quiet < 20:
-        time.sleep(0.05)
-        last, count = count, receiver.count
-        quiet = quiet + 1 if count == last else 0
-    return count
+def all_arrived(receiver: Process, expected: int) -> float:
+    """When all were there."""
+    found = receiver.ask("arrived", expected=expected, stall=STALL)
+    if found["count"] != expected:
+        raise RuntimeError(f"{receiver.name}: {found['count']} of {expected} arrived")
+    return float(found["time"])
 
 
 @contextmanager
@@ -219,18 +218,15 @@ class Receiving:
 
     def rate(self, into: str, size: int) -> float:
         self.measured.ask("receive", into=into)
-        rate, sent = fed(self.feed, self.measured, size)
-        arrived = settled(self.measured, 0, sent)
-        if arrived != sent:
-            raise RuntimeError(f"{into}: {arrived} of {sent} arrived")
-        return rate
+        return fed(self.feed, self.measured, size)
 
 
-def fed(feed: Process, receiver: Process, size: int) -> tuple[float, int]:
-    """What comes to `receiver` in a second while it is fed, and how much was fed in all."""
-    feed.begin("feed", size=size, seconds=SECONDS + 2 * WARM)
-    rate = receiver.ask("rate", after=WARM, seconds=SECONDS)["rate"]
-    return float(rate), int(feed.answer()["sent"])
+def fed(feed: Process, receiver: Process, size: int, copies: int = 1) -> float:
+    """Messages a second that come to `receiver`, from the first sent to the last there."""
+    before = receiver.count
+    sent = feed.ask("feed", size=size, seconds=SECONDS)
+    count = sent["sent"] * copies
+    return float(count / (all_arrived(receiver, before + count) - sent["time"]))
 
 
 @contextmanager
@@ -242,8 +238,19 @@ def receiving(library: str) -> Iterator[Receiving]:
         yield Receiving(measured, feed)
 
 
+@contextmanager
+def feeding() -> Iterator[Callable[[int], float]]:
+    """Of the feed alone: what a receiver could take at most."""
+    with (
+        process("open_sink") as sink,
+        process("feed", endpoint=sink.facts["endpoint"]) as feed,
+    ):
+        yield partial(fed, feed, sink)
+
+
 def samples() -> Figures:
     with ExitStack() as stack:
+        feed = stack.enter_context(feeding())
         sides = {
             name: stack.enter_context(receiving(library)) for name, library in LIBRARIES.items()
         }
@@ -252,8 +259,10 @@ def samples() -> Figures:
                 name: partial(side.rate, "callback", size) for name, side in sides.items()
             }
             jobs["arrow"] = partial(sides[OURS].rate, "arrow", size)
+            jobs["feed"] = partial(feed, size)
             rates = in_turns(jobs)
             arrow = rates.pop("arrow")
+            yield Figure(f"what feeds the receivers, {size} B", rates.pop("feed"), "messages/s")
             yield from beside(f"callback, {size} B", rates, "samples/s", AIMS["callback"])
             yield Figure(f"Arrow batches, {size} B, {OURS}", arrow, "samples/s")
             name = f"Arrow batches, {size} B, beside {THEIRS}'s callback"
@@ -335,17 +344,8 @@ def forwarding(library: str, receivers: int) -> Iterator[Callable[[int], float]]
         process("sink", endpoint=router.facts["endpoint"], sessions=receivers) as sink,
         process("feed", endpoint=router.facts["endpoint"]) as feed,
     ):
-
-        def rate(size: int) -> float:
-            before = sink.count
-            value, sent = fed(feed, sink, size)
-            arrived = settled(sink, before, sent * receivers) - before
-            if arrived != sent * receivers:
-                raise RuntimeError(f"router: {arrived} of {sent * receivers} arrived")
-            return value
-
         until_all_hear(feed, sink, receivers)
-        yield rate
+        yield partial(fed, feed, sink, copies=receivers)
 
 
 def until_all_hear(feed: Process, sink: Process, receivers: int) -> None:
@@ -353,7 +353,8 @@ def until_all_hear(feed: Process, sink: Process, receivers: int) -> None:
     while time.monotonic() < end:
         before = sink.count
         feed.ask("feed", size=8, rows=1)
-        if settled(sink, before, receivers) - before >= receivers:
+        expected = before + receivers
+        if sink.ask("arrived", expected=expected, stall=SHORT_STALL)["count"] >= expected:
             return
     raise RuntimeError("the router does not forward to all")
 

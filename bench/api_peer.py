@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bench.session_peer import memory, say, serve
+from bench.session_peer import memory, offer, say, serve
 from zenlake.errors import SessionEnded
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.reactor import Reactor
@@ -38,8 +38,11 @@ FLOW, PING, ASK = "bench/flow", "bench/ping", "bench/ask"
 PROFILE = "ZENLAKE_BENCH_PROFILE"  # the environment variable by which a process profiles itself
 PROFILE_LINES = 40
 FEED_BYTES, FEED_ROWS = 1 << 20, 8192  # of what is sent at once
+MAX_AGE = 0.02  # of an Arrow batch: the last one of a flow waits as long
 BURST = 32  # puts between two looks at the clock
 PATIENCE = 30.0
+POLL = 0.001
+PORTS = 5  # that are tried
 PAYLOAD = bytes(64)
 
 
@@ -96,17 +99,29 @@ def sink(endpoint: str, sessions: int = 1) -> None:
         reactor.stop()
 
 
+def open_sink() -> None:
+    """A sink that listens: with it a feed shows how fast it is itself."""
+    handler = Sink()
+    with Node(NodeConfig(offer=offer()), handler) as node:
+        (locator,) = node.listen("tcp/127.0.0.1:0")
+        say(endpoint=locator)
+        serve(counting(lambda: handler.count))
+
+
 def counting(count: Callable[[], int]) -> dict[str, Callable[..., None]]:
     """The commands of whoever receives."""
 
-    def rate(after: float, seconds: float) -> None:
-        time.sleep(after)
-        first, start = count(), time.perf_counter()
-        time.sleep(seconds)
-        last, end = count(), time.perf_counter()
-        say(rate=(last - first) / (end - start))
+    def arrived(expected: int, stall: float) -> None:
+        """When `expected` have come, or none has for `stall` seconds."""
+        last, quiet_since = count(), time.perf_counter()
+        while last < expected and time.perf_counter() < quiet_since + stall:
+            time.sleep(POLL)
+            now = count()
+            if now != last:
+                last, quiet_since = now, time.perf_counter()
+        say(count=last, time=time.perf_counter())
 
-    return {"rate": rate, "counted": lambda: say(count=count())}
+    return {"arrived": arrived, "counted": lambda: say(count=count())}
 
 
 class Silent:
@@ -133,10 +148,10 @@ def feed(endpoint: str) -> None:
 
         def send(size: int, seconds: float = 0.0, rows: int = 0) -> None:
             columns = push_columns(record_batch(size, rows), lambda key: short)
-            sent, end = 0, time.perf_counter() + seconds
-            while not sent or time.perf_counter() < end:
+            sent, start = 0, time.perf_counter()
+            while not sent or time.perf_counter() < start + seconds:
                 sent += session.send_columns(columns, Priority.DATA, reliable=True)
-            say(sent=sent)
+            say(sent=sent, time=start)
 
         serve({"feed": send})
 
@@ -159,12 +174,26 @@ def record_batch(size: int, rows: int = 0) -> Any:
 
 def session(library: str, mode: str = "peer", connect: str | None = None) -> None:
     zenoh = importlib.import_module(library)
-    endpoint = connect or f"tcp/127.0.0.1:{free_port()}"
-    with opened(zenoh, mode, endpoint, listen=connect is None) as own:
+    if connect is None:
+        endpoint, own = listening(zenoh, mode)
+    else:
+        endpoint, own = connect, opened(zenoh, mode, connect)
+    with own:
         measured = Measured(zenoh, own)
         say(endpoint=endpoint)
         serve(measured.commands())
         measured.close()
+
+
+def listening(zenoh: Any, mode: str) -> tuple[str, Any]:
+    for attempt in range(PORTS):
+        endpoint = f"tcp/127.0.0.1:{free_port()}"
+        try:
+            return endpoint, opened(zenoh, mode, endpoint, listen=True)
+        except zenoh.ZError:  # somebody took the port meanwhile
+            if attempt == PORTS - 1:
+                raise
+    raise AssertionError
 
 
 def free_port() -> int:
@@ -261,7 +290,8 @@ class Measured:
                 count[0] += 1
 
         if into == "arrow":
-            subscriber = self._session.declare_subscriber(FLOW, self._zenoh.ArrowBatches())
+            batches = self._zenoh.ArrowBatches(max_age=MAX_AGE)
+            subscriber = self._session.declare_subscriber(FLOW, batches)
 
             def take() -> None:
                 for batch in subscriber:
@@ -424,10 +454,17 @@ def profiled() -> Iterator[None]:
         stats.sort_stats("tottime").print_stats(PROFILE_LINES)
 
 
+ROLES: dict[str, Callable[..., None]] = {
+    "session": session,
+    "feed": feed,
+    "sink": sink,
+    "open_sink": open_sink,
+}
+
+
 def main() -> None:
     role, arguments = sys.argv[1], json.loads(sys.argv[2])
-    roles: dict[str, Callable[..., None]] = {"session": session, "feed": feed, "sink": sink}
-    run = roles[role]
+    run = ROLES[role]
     if role == "session" and os.environ.get(PROFILE) == arguments["library"]:
         with profiled():
             run(**arguments)

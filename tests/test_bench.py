@@ -4,7 +4,7 @@ import importlib
 import math
 
 import pytest
-from bench import figures, keyexpr, session, start, wire
+from bench import api, figures, keyexpr, session, start, wire
 from bench.__main__ import PARTS
 from bench.figures import Figure
 
@@ -22,6 +22,14 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "OPENINGS", 1)
     monkeypatch.setattr(session, "IDLE_SESSIONS", 30)
     monkeypatch.setattr(session, "IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(api, "SIZES", (64, 65_536))
+    monkeypatch.setattr(api, "TURNS", 1)
+    monkeypatch.setattr(api, "SECONDS", 0.05)
+    monkeypatch.setattr(api, "PINGS", 20)
+    monkeypatch.setattr(api, "RECEIVERS", 2)
+    monkeypatch.setattr(api, "SUBSCRIPTIONS", (1, 100))
+    monkeypatch.setattr(api, "FINDS", 10)
+    monkeypatch.setattr(api, "IDLE_SESSIONS", 2)
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -10,7 +10,6 @@ from zenlake.ext.advanced_cache import Body, Cache, select
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire.entity import EntityGlobalId, SourceInfo
 from zenlake.wire.put import Put
-from zenlake.wire.qos import REQUEST
 from zenlake.wire.timestamp import Timestamp
 from zenlake.wire.zenohid import ZenohId
 
@@ -75,4 +74,4 @@ def test_without_numbers_a_range_of_them_finds_nothing() -> None:
 
 def test_an_empty_cache_is_refused() -> None:
     with pytest.raises(ZError, match="max_samples must not be zero"):
-        Cache(KeyExpr("a"), 0, REQUEST)
+        Cache(KeyExpr("a"), 0)

@@ -300,9 +300,30 @@ def test_what_is_lost_is_recovered(
     with publisher(near, "adv/lost") as p, recovering(far, "adv/*") as s:
         seen_by(far, near, "adv/lost")
         lose(monkeypatch, near, p, s, {"3", "4", "7", "9"})
-        for i in range(10):
-            p.put(str(i))
-        assert received(s, 10) == numbers(range(10))
+        for first, end in ((0, 6), (6, 9), (9, 10)):
+            for i in range(first, end):
+                p.put(str(i))
+            assert received(s, end - first) == numbers(range(first, end))
+
+
+@pytest.mark.parametrize("who", ["theirs-ours", "ours-ours"])
+def test_gaps_that_open_while_others_are_being_filled(
+    who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference gives these up when its first query ends; ours asks again."""
+    lost = {str(i) for i in range(1, 2000) if i % 7 == 0}
+    for near, far in connected(*WHO[who]):
+        with (
+            publisher(near, "adv/gaps", cache=5000) as p,
+            recovering(far, "adv/*", handler=FifoChannel(5000)) as s,
+            s.sample_miss_listener() as misses,
+        ):
+            seen_by(far, near, "adv/gaps")
+            lose(monkeypatch, near, p, s, lost)
+            for i in range(2000):
+                p.put(str(i))
+            assert received(s, 2000) == numbers(range(2000))
+            assert misses.try_recv() is None
 
 
 def test_the_last_sample_is_recovered_by_a_sporadic_heartbeat(
@@ -452,6 +473,14 @@ def test_undeclared_is_said_as_the_reference_says_it(pair: tuple[Side, Side]) ->
     misses.undeclare()
     with pytest.raises(error, match="Undeclared sample-miss listener"):
         misses.undeclare()
+
+
+def test_who_wants_replies_on_its_own_key_gets_none_from_a_cache(pair: tuple[Side, Side]) -> None:
+    near, far = pair
+    with publisher(near, "adv/own/key") as p:
+        p.put("0")
+        until(lambda: list(far.session.get("adv/own/key/@adv/**?_anyke")))
+        assert list(far.session.get("adv/own/key/@adv/**")) == []
 
 
 def test_the_end_of_the_session_ends_them(pair: tuple[Side, Side]) -> None:

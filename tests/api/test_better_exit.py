@@ -142,4 +142,3 @@ def test_a_program_that_says_how_it_exits(goodbyes: Goodbyes) -> None:
 def test_a_closed_session_is_not_closed_again(goodbyes: Goodbyes) -> None:
     assert ended_well(goodbyes, "session.close()") == ""
     assert len(goodbyes.said) == 1
-

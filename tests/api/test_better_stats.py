@@ -48,7 +48,10 @@ def test_what_was_sent_and_received_is_counted() -> None:
         assert transport.zid == dialler.zid()
         assert transport.whatami is zenlake.WhatAmI.PEER
         assert transport.sent_bytes == sent.sent_bytes
-        assert (transport.dropped, [gap.missing for gap in transport.gaps if gap.missing]) == ({}, [])
+        assert (transport.dropped, [gap.missing for gap in transport.gaps if gap.missing]) == (
+            {},
+            [],
+        )
 
 
 def test_the_sums_stay_when_a_transport_ends() -> None:
@@ -164,19 +167,42 @@ def test_a_key_that_was_never_declared_is_counted() -> None:
         link.send(Push(WireExpr(99), Put(b"x")))
         link.send(push())
         sub.recv()
-        assert session.stats().dropped == {"its key is not known": 1}
+        assert session.stats().dropped == {"messages with an unknown key": 1}
 
 
 def test_a_timestamp_of_the_future_is_counted() -> None:
+    """Where the node stamps what passes, and was told to refuse what it cannot believe."""
     settings: dict[str, Any] = {
         "timestamping__enabled": True,
         "timestamping__drop_future_timestamp": True,
     }
-    session, port = listening(**settings)
-    with session, opened(connect__endpoints=[f"tcp/127.0.0.1:{port}"]) as far:
-        sub = session.declare_subscriber("a/**")
+    session, port = listening(mode="router", **settings)
+    address = [f"tcp/127.0.0.1:{port}"]
+    with (
+        session,
+        opened(mode="client", connect__endpoints=address) as far,
+        opened(mode="client", connect__endpoints=address) as near,
+    ):
+        sub = near.declare_subscriber("a/**")
         publisher = publisher_for(far, "a/b")
         moment = zenlake.Timestamp.parse_rfc3339("2100-01-01T00:00:00Z/33")
         publisher.put("x", timestamp=moment)
         publisher.put("y")
-        assert str(sub.recv().payload) in ("x", "y")
+        assert str(sub.recv().payload) == "y"
+        (reason,) = session.stats().dropped
+        assert "future" in reason
+
+
+def test_replies_that_come_too_late_are_counted() -> None:
+    with pair() as (listener, dialler):
+        queryable = listener.declare_queryable("q")
+        until(lambda: dialler.declare_querier("q").matching_status.matching)
+        token = zenlake.CancellationToken()
+        replies = dialler.get("q", cancellation_token=token)
+        query = queryable.recv()
+        token.cancel()
+        assert list(replies) == []
+        query.reply("q", "late")
+        query.drop()
+        until(lambda: dialler.stats().dropped)
+        assert all("repl" in reason for reason in dialler.stats().dropped)

@@ -101,7 +101,12 @@ def test_close_wakes_a_loop() -> None:
 def test_close_wakes_one_who_waits_to_put() -> None:
     session = opened()
     session_sub = session.declare_subscriber("a", FifoChannel(1))
-    waiters = Waiters(lambda: [session.put("a", "x") for _ in range(3)])
+
+    def put_three() -> None:
+        for _ in range(3):
+            session.put("a", "x")
+
+    waiters = Waiters(put_three)
     session.close()
     waiters.join()
     with pytest.raises(zenlake.ZError):

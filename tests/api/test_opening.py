@@ -87,9 +87,8 @@ def test_defaults_of_a_peer() -> None:
     assert (meant.scouting, meant.scouting_timeout, meant.scouting_delay) == (True, 3.0, 0.5)
     assert meant.wait_scouted
     assert meant.wait_declares
-    assert (meant.queries_default_timeout, meant.interests_timeout) == (10.0, 10.0)
+    assert meant.queries_default_timeout == 10.0
     assert (meant.timestamping, meant.drop_future_timestamp) == (False, False)
-    assert (meant.namespace, meant.transport_weights) == (None, {})
     assert meant.network is links
     assert meant.node.max_message == MAX_MESSAGE_BYTES
     assert (meant.node.limits.pending, meant.node.limits.sessions) == (100, 1000)
@@ -125,9 +124,6 @@ def test_what_the_transport_is_told() -> None:
         transport__link__rx__max_message_size=4096,
         region_name="east",
         queries_default_timeout=250,
-        namespace="a/b",
-        routing__interests__timeout=100,
-        routing__router__linkstate__transport_weights=[{"dst_zid": "a1", "weight": 7}],
     )
     offer = meant.node.offer
     assert (offer.resolution, offer.batch_size, offer.lease_ms) == (0x09, 1000, 2500)
@@ -136,8 +132,7 @@ def test_what_the_transport_is_told() -> None:
     limits = meant.node.limits
     assert (limits.pending, limits.seconds, limits.sessions) == (7, 1.5, 3)
     assert (meant.node.patience, meant.node.max_message) == (2.0, 4096)
-    assert (meant.queries_default_timeout, meant.interests_timeout) == (0.25, 0.1)
-    assert (meant.namespace, meant.transport_weights) == ("a/b", {ZenohId.parse("a1"): 7})
+    assert meant.queries_default_timeout == 0.25
 
 
 @pytest.mark.parametrize(
@@ -606,3 +601,10 @@ def test_the_same_keys_mean_the_same_on_both_sides(
 
 def test_auth_errors_are_zerrors() -> None:
     assert issubclass(AuthError, ZError)
+
+
+def test_access_control_is_not_pretended() -> None:
+    config = Config()
+    config.insert_json5("access_control", '{"enabled": true, "default_permission": "deny"}')
+    with pytest.raises(ZError, match="access_control/enabled: access control is not there yet"):
+        settings(config)

@@ -1,4 +1,4 @@
-"""What one publishes is what the other's subscribers see, whoever is who and whatever is between."""
+"""What one publishes the other sees, whoever is who and whatever is between."""
 
 import time
 from collections.abc import Iterator

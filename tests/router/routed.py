@@ -2,15 +2,26 @@
 a test says what one does and what the others see. Every wait has a deadline.
 """
 
+import secrets
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import zenlake.router
 from interop.api_pair import OURS, THEIRS, Seen, Side, open_session, seen
 from interop.conversation import eventually
 from zenlake.runtime import kernels
+from zenlake.runtime.delivery import Inline
+from zenlake.runtime.node import Node, NodeConfig
+from zenlake.runtime.session import Session
+from zenlake.transport.offer import Offer
+from zenlake.wire.enums import Priority, WhatAmI
+from zenlake.wire.network import NetworkMessage
+from zenlake.wire.zenohid import ZenohId
 
 PATIENCE = 30.0
 
@@ -59,6 +70,10 @@ class Net:
     def neighbours(self) -> set[str]:
         return {str(one.zid) for one in self.router.stats().transports}
 
+    def settled(self, before: dict[str, int]) -> None:
+        """Returns as soon as the router's tables are as they were."""
+        eventually(self.router.tables, lambda found: found == before, PATIENCE)
+
     def wanted(self, key: str, sessions: int) -> None:
         """Returns as soon as the router knows that so many want what is put on `key`."""
         exchange = self.router._core.exchange
@@ -87,14 +102,14 @@ SIDES = {
 
 
 @contextmanager
-def routed(**settings: Any) -> Iterator[Net]:
+def routed(connect: Sequence[str] = (), **settings: str) -> Iterator[Net]:
     """A router with nobody around it yet."""
     kernels.load()  # by a thread that no single test is to be blamed for
     config = zenlake.Config()
     config.insert_json5("scouting/multicast/enabled", "false")
     for key, value in settings.items():
         config.insert_json5(key.replace("__", "/"), value)
-    with zenlake.router.run(config=config) as router, ExitStack() as stack:
+    with zenlake.router.run(connect=connect, config=config) as router, ExitStack() as stack:
         yield Net(router, stack)
 
 
@@ -119,3 +134,69 @@ class Heard:
         eventually(lambda: len(self.samples), lambda found: found >= number, PATIENCE)
         assert len(self.samples) == number
         return self.samples
+
+
+class Wire:
+    """A client that sends messages as they are, and keeps what comes."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.messages: list[NetworkMessage] = []
+        self.zid = ZenohId(secrets.token_bytes(16))
+        self._endpoint = endpoint
+        config = NodeConfig(offer=Offer(zid=self.zid, whatami=WhatAmI.CLIENT))
+        self._node = Node(config, Inline(self._keep))
+
+    def _keep(
+        self, session: Session, message: NetworkMessage, priority: Priority, reliable: bool
+    ) -> None:
+        self.messages.append(message)
+
+    def __enter__(self) -> "Wire":
+        self._node.start()
+        self.session = self._node.connect(self._endpoint)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._node.close()
+
+    def of(self, kind: type) -> list[Any]:
+        return [message for message in list(self.messages) if type(message) is kind]
+
+    def wait(self, kind: type, number: int = 1) -> list[Any]:
+        """So many of a kind, and no more."""
+        found = eventually(lambda: self.of(kind), lambda found: len(found) >= number, PATIENCE)
+        assert len(found) == number
+        return found
+
+
+class Holding:
+    """The process of holding.py."""
+
+    def __init__(self, endpoint: str, key: str) -> None:
+        script = str(Path(__file__).with_name("holding.py"))
+        self._process = subprocess.Popen(
+            [sys.executable, script, endpoint, key],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            self.says("ready")
+        except BaseException:
+            self.kill()
+            raise
+
+    def __enter__(self) -> "Holding":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def says(self, line: str) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline().strip() == line
+
+    def kill(self) -> None:
+        """Not a word more is said to anybody."""
+        self._process.kill()
+        self._process.communicate()

@@ -95,7 +95,7 @@ class Seat:
     def pull_all(self, now: float = 0.0) -> list[bytes]:
         return list(map(bytes, self._pull(now)))
 
-    def _pull(self, now: float) -> Iterator[bytes | bytearray]:
+    def _pull(self, now: float) -> Iterator[bytes | bytearray | memoryview]:
         while (data := self.core.pull(now)) is not None:
             yield data
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from zenlake.aio.handler import IntoHandler, Receiver, receive
-from zenlake.aio.sending import Gate, may_wait
+from zenlake.aio.sending import Gate
 from zenlake.api.encoding import Encoding, IntoEncoding
 from zenlake.api.enums import CongestionControl, Priority, Reliability
 from zenlake.api.ids import EntityGlobalId, SourceInfo
@@ -113,7 +113,6 @@ class Publisher(Sender):
 
     def __init__(self, entity: Any, kept: MutableSet[Any]) -> None:
         super().__init__(entity, kept)
-        self._waits = may_wait(entity.congestion_control)
 
     @property
     def encoding(self) -> Encoding:
@@ -159,7 +158,7 @@ class Publisher(Sender):
             timestamp_instrumentation=timestamp_instrumentation,
             source_info=source_info,
         )
-        await self._gate.send(call, self._waits)
+        await self._gate.send(call, waits=not self._entity.has_room())
 
     async def delete(
         self,
@@ -177,7 +176,11 @@ class Publisher(Sender):
             timestamp_instrumentation=timestamp_instrumentation,
             source_info=source_info,
         )
-        await self._gate.send(call, self._waits)
+        await self._gate.send(call, waits=not self._entity.has_room())
+
+    def has_room(self) -> bool:
+        """Whether a put would leave at once: neither wait nor be dropped."""
+        return bool(self._entity.has_room())
 
     async def put_batch(self, batch: "pa.RecordBatch") -> int:
         """Publish every row of `batch` at once; gives how many. Waits; nothing is dropped."""

@@ -9,18 +9,8 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from zenlake.aio.sink import Owing
-from zenlake.api.enums import CongestionControl
 
 T = TypeVar("T")
-
-
-def may_wait(congestion_control: CongestionControl | None) -> bool:
-    """Whether a put with this congestion control waits for room in a full lane.
-
-    >>> may_wait(CongestionControl.BLOCK), may_wait(None)
-    (True, False)
-    """
-    return (congestion_control or CongestionControl.DEFAULT) is not CongestionControl.DROP
 
 
 class Gate:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from zenlake.aio.handler import IntoHandler, Receiver, receive
 from zenlake.aio.pubsub import Publisher, Subscriber
 from zenlake.aio.query import Liveliness, Querier, Query, Queryable, Replies, get
-from zenlake.aio.sending import Gate, may_wait
+from zenlake.aio.sending import Gate
 from zenlake.api import scouting
 from zenlake.api import session as api
 from zenlake.api.arguments import IntoKeyExpr
@@ -144,7 +144,7 @@ class Session:
             allowed_destination=allowed_destination,
             source_info=source_info,
         )
-        waits = may_wait(congestion_control)
+        waits = not self._session.has_room(priority)
         await self._gate(priority).send(call, waits)
 
     async def delete(
@@ -173,8 +173,12 @@ class Session:
             allowed_destination=allowed_destination,
             source_info=source_info,
         )
-        waits = may_wait(congestion_control)
+        waits = not self._session.has_room(priority)
         await self._gate(priority).send(call, waits)
+
+    def has_room(self, priority: Priority | None = None) -> bool:
+        """Whether a put of this priority would leave at once: neither wait nor be dropped."""
+        return self._session.has_room(priority)
 
     async def put_batch(self, batch: "pa.RecordBatch") -> int:
         """Publish every row of `batch` at once; gives how many. Waits; nothing is dropped."""

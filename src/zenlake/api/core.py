@@ -137,11 +137,12 @@ class Core:
 
     def deliver_local(self, subscribers: tuple[Declared, ...], key: KeyExpr, push: Push) -> None:
         """What the session itself puts; whoever puts waits where there is no room."""
-        payload: Any = b""
-        if type(push.body) is Put:  # a copy of what its owner may change
-            payload = push.body.payload = bytes(push.body.payload)
+        payload = b""
+        if type(push.body) is Put:
+            payload = bytes(push.body.payload)  # type: ignore[arg-type]  # it is in one piece
+            push.body.payload = payload  # a copy of what its owner may change
         size = len(payload)
-        full = self.deliver(subscribers, (key,), payload, (0,), (size,), (push,), 1, None)  # type: ignore[arg-type]
+        full = self.deliver(subscribers, (key,), payload, (0,), (size,), (push,), 1, None)
         if full and not self.node.reactor.inside:
             for sink in full:
                 sink.wait_room()
@@ -170,10 +171,10 @@ class Core:
         with self._closing:
             if self.exchange.closed:
                 return
+            self.queryables.close()  # while their last words can be said
             self.exchange.close()
             _open.discard(self)
             self.queries.close()
-            self.queryables.close()
             sinks = self.subscribers.close()
             self.interests.close()
             if self.node.reactor.inside:

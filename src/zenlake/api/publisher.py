@@ -33,7 +33,7 @@ from zenlake.api.ids import EntityGlobalId, SourceInfo
 from zenlake.api.instrumentation import TimestampInstrumentation
 from zenlake.api.matching import MatchingListener, MatchingStatus
 from zenlake.api.timestamps import Timestamp
-from zenlake.api.zbytes import IntoZBytes, payload_bytes
+from zenlake.api.zbytes import IntoZBytes, ZBytes, payload_bytes
 from zenlake.errors import SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire import encoding as wire_encoding
@@ -121,6 +121,12 @@ class Way:
         w = Writer()
         NETWORK.write(w, Push(wire, Put(encoding=self.encoding), self.qos))
         return bytes(w.out[:-1])
+
+    def current(self) -> tuple[tuple[Any, WireExpr], ...]:
+        """Those who want it now, each with the key as it knows it."""
+        if self.version != self.exchange.version:
+            self.find()
+        return self.ports
 
     def send_plain(self, payload: bytes) -> bool:
         """A put of `payload` and nothing else; False: this is not the way for it."""
@@ -244,6 +250,8 @@ class Publisher:
             and timestamp_instrumentation is None
         ):
             append = way.append
+            if type(payload) is ZBytes:
+                payload = payload.buffer
             if type(payload) is bytes:
                 if append is not None and way.version == way.exchange.version and append(payload):
                     return
@@ -270,6 +278,12 @@ class Publisher:
         """Say that the value of the key is no more."""
         self._check()
         self._way.send(del_body(attachment, timestamp, source_info), timestamp_instrumentation)
+
+    def has_room(self) -> bool:
+        """Whether a put would leave at once: neither wait nor be dropped."""
+        self._check()
+        way = self._way
+        return all(port.session.has_room(way.qos) for port, _ in way.current())
 
     def put_batch(self, batch: "pa.RecordBatch") -> int:
         """Publish every row of `batch` on this key, at once; gives how many.

@@ -195,6 +195,11 @@ class Session:
         way = self._way(key_expr, priority, congestion_control, express, allowed_destination)
         way.send(del_body(attachment, timestamp, source_info), timestamp_instrumentation)
 
+    def has_room(self, priority: Priority | None = None) -> bool:
+        """Whether a put of this priority would leave at once: neither wait nor be dropped."""
+        qos = qos_of(DEFAULT_QOS, priority, None, None)
+        return all(one.has_room(qos) for one in self._core.node.sessions.values())
+
     def put_batch(self, batch: "pa.RecordBatch") -> int:
         """Publish every row of an Arrow record batch at once; gives how many.
 

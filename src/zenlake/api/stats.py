@@ -75,6 +75,12 @@ class Ended:
         self.dropped.update(one.dropped)
 
 
+OF_QUERIES = {
+    "late": "replies after the end of their query",
+    "disjoint": "replies on a key that was not asked for",
+    "dropped": "replies beyond the limit",
+    "refused": "gets beyond the limit",
+}
 SUMMED = ("sent_messages", "sent_bytes", "received_frames", "received_bytes")
 
 
@@ -111,8 +117,12 @@ def stats(core: "Core") -> Stats:
         dropped.update(one.dropped)
     dropped.update(core.exchange.dropped)
     dropped.update(core.exchange.routing.counters)
-    if core.subscribers.dropped:
-        dropped["let go by a handler"] += core.subscribers.dropped
+    dropped["let go by a handler"] += core.subscribers.dropped
+    for name, reason in OF_QUERIES.items():
+        dropped[reason] += core.queries.counters[name]
+    dropped["queries beyond the limit"] += core.queryables.counters["refused"]
+    for name, count in core.interests.counters.items():
+        dropped[f"{name} of others beyond the limit"] += count
     return Stats(
         sent_messages=sums["sent_messages"],
         sent_bytes=sums["sent_bytes"],

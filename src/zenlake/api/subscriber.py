@@ -123,6 +123,8 @@ class Subscribers:
         self._found = ({}, {})
         "Who hears what comes from others, and what the session itself puts, by key."
         self._sets: dict[tuple[int, ...], tuple[Declared, ...]] = {}
+        self._let_go = 0
+        "By handlers of subscribers that are no more."
 
     def declare(
         self, key_expr: IntoKeyExpr, handler: Any, allowed_origin: Locality | None
@@ -152,6 +154,7 @@ class Subscribers:
         if declared.origin is not Locality.SESSION_LOCAL and not self.exchange.closed:
             self.exchange.send(Declare(UndeclareSubscriber(declared.id), qos=qos.DECLARE))
         declared.sink.close()
+        self._let_go += declared.sink.dropped
         self._interests.local_changed()
 
     def close(self) -> list[Sink[Any]]:
@@ -163,12 +166,13 @@ class Subscribers:
             self._changed()
         for sink in sinks:
             sink.close()
+            self._let_go += sink.dropped
         return sinks
 
     @property
     def dropped(self) -> int:
-        """Samples that the handlers of the present subscribers let go."""
-        return sum(declared.sink.dropped for declared in list(self._all.values()))
+        """Samples that the handlers let go."""
+        return self._let_go + sum(one.sink.dropped for one in list(self._all.values()))
 
     def _changed(self) -> None:
         self._found = ({}, {})

@@ -29,7 +29,7 @@ def payload_bytes(obj: object) -> bytes | memoryview:
     if isinstance(obj, str):
         return obj.encode()
     if type(obj) is ZBytes:
-        return obj._buffer
+        return obj.buffer
     if isinstance(obj, (bytes, bytearray)):
         return bytes(obj)
     try:
@@ -57,36 +57,37 @@ class ZBytes:
     b'\\xc3\\xa9'
     """
 
-    __slots__ = ("_buffer",)
+    __slots__ = ("buffer",)
 
-    _buffer: bytes | memoryview
+    buffer: bytes | memoryview
+    "The bytes themselves, as they came."
 
     def __init__(self, obj: IntoZBytes) -> None:
         if type(obj) is bytes:  # the common case, without a call
-            self._buffer = obj
+            self.buffer = obj
         else:
-            self._buffer = b"" if obj is None else payload_bytes(obj)
+            self.buffer = b"" if obj is None else payload_bytes(obj)
 
     @classmethod
     def of(cls, buffer: bytes | memoryview) -> Self:
         """`buffer` itself: not copied, not checked, and never to be changed."""
         self = _new(cls)
-        self._buffer = buffer
+        self.buffer = buffer
         return self
 
     @property
     def view(self) -> memoryview:
         """The bytes without a copy, read-only."""
-        return memoryview(self._buffer).toreadonly()
+        return memoryview(self.buffer).toreadonly()
 
     def to_bytes(self) -> bytes:
         """The bytes; a copy only when this is a view of a larger buffer."""
-        buffer = self._buffer
+        buffer = self.buffer
         return buffer if type(buffer) is bytes else bytes(buffer)
 
     def to_string(self) -> str:
         """The bytes as UTF-8; a ValueError when they are not."""
-        return str(self._buffer, "utf-8")
+        return str(self.buffer, "utf-8")
 
     def as_shm(self) -> None:
         """Nothing: no payload is in shared memory here."""
@@ -99,18 +100,18 @@ class ZBytes:
         return self.view
 
     def __len__(self) -> int:
-        return len(self._buffer)
+        return len(self.buffer)
 
     def __bool__(self) -> bool:
-        return len(self._buffer) != 0
+        return len(self.buffer) != 0
 
     def __eq__(self, other: object) -> bool:
         if type(other) is ZBytes:
-            return self._buffer == other._buffer
+            return self.buffer == other.buffer
         if isinstance(other, str):
-            return self._buffer == other.encode(errors="surrogatepass")
+            return self.buffer == other.encode(errors="surrogatepass")
         if isinstance(other, (bytes, bytearray, memoryview)):
-            return self._buffer == other
+            return self.buffer == other
         return NotImplemented
 
     def __lt__(self, other: Self) -> bool:
@@ -126,4 +127,4 @@ class ZBytes:
 
     def __repr__(self) -> str:
         more = "..." if len(self) > _SHOWN else ""
-        return f"ZBytes({bytes(self._buffer[:_SHOWN])!r}{more})"
+        return f"ZBytes({bytes(self.buffer[:_SHOWN])!r}{more})"

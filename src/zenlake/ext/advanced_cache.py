@@ -8,7 +8,6 @@ import threading
 from collections import deque
 from datetime import UTC, datetime
 
-from zenlake.api.enums import ReplyKeyExpr
 from zenlake.api.query import Query
 from zenlake.api.selector import Parameters, TimeRange, time_range
 from zenlake.api.timestamps import Timestamp
@@ -17,8 +16,6 @@ from zenlake.ext.advanced_order import HALF, U32
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire.delete import Del
 from zenlake.wire.put import Put
-from zenlake.wire.qos import QoS
-from zenlake.wire.reply import Reply
 
 log = logging.getLogger("zenlake.ext")
 
@@ -28,13 +25,13 @@ Body = Put | Del
 
 
 class Cache:
-    """The last `most` samples on `key`. They are given out with the QoS `qos`."""
+    """The last `most` samples on `key`. They are given out with the QoS of the query."""
 
-    def __init__(self, key: KeyExpr, most: int, qos: QoS) -> None:
+    def __init__(self, key: KeyExpr, most: int, express: bool | None = None) -> None:
         if most < 1:
             raise ZError("max_samples must not be zero: a cache keeps at least one sample")
         self._key = key
-        self._qos = qos
+        self._express = express
         self._kept: deque[Body] = deque(maxlen=min(most, MOST_SAMPLES))
         self._lock = threading.Lock()
 
@@ -50,15 +47,13 @@ class Cache:
     def answer(self, query: Query) -> None:
         """With all that the query's parameters ask for, oldest first."""
         with query:
-            if query.accepts_replies() is not ReplyKeyExpr.ANY:
-                log.info(
-                    "%s cannot be answered from a cache: it wants replies on its own key", query
-                )
-                return
             with self._lock:
                 kept = list(self._kept)
-            for body in select(kept, query.parameters, datetime.now(UTC)):
-                query._asked.answer(self._key, Reply(body), self._qos, query._entity_id)
+            try:
+                for body in select(kept, query.parameters, datetime.now(UTC)):
+                    query._reply(self._key, body, self._express)
+            except ZError as error:  # it wants replies on its own key only, or the session ended
+                log.info("%s is not answered from the cache of %s: %s", query, self._key, error)
 
 
 def select(kept: list[Body], parameters: Parameters, now: datetime) -> list[Body]:

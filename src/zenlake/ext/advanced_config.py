@@ -20,6 +20,9 @@ MAX_COUNT = 2**64 - 1
 class RepliesConfig:
     """The QoS of what a cache answers.
 
+    Replies travel with the priority and the congestion control of their query, whatever is said
+    here: these two are checked and kept for those who read them.
+
     >>> RepliesConfig(express=True).express
     True
     """

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, final
 
-from zenlake.api.arguments import encoding_of, qos_of
+from zenlake.api.arguments import encoding_of
 from zenlake.api.below import at_end
 from zenlake.api.encoding import Encoding, IntoEncoding
 from zenlake.api.enums import CongestionControl, Locality, Priority, Reliability
@@ -29,7 +29,6 @@ from zenlake.keyexpr import KeyExpr
 from zenlake.wire.delete import Del
 from zenlake.wire.entity import SourceInfo
 from zenlake.wire.put import Put
-from zenlake.wire.qos import REQUEST
 
 if TYPE_CHECKING:
     from zenlake.api.session import Session
@@ -107,10 +106,9 @@ class AdvancedPublisher:
                 "(give sample_miss_detection) or timestamps (set 'timestamping/enabled' in the "
                 "session's configuration)"
             )
-        replies = config.replies_config or RepliesConfig()
-        qos = qos_of(REQUEST, replies.priority, replies.congestion_control, replies.express)
         most = 1 if config.max_samples is None else config.max_samples
-        self._cache = Cache(self.key_expr, most, qos)
+        replies = config.replies_config or RepliesConfig()
+        self._cache = Cache(self.key_expr, most, replies.express)
         queryable = session.declare_queryable(self._own_key, Callback(self._cache.answer))
         self._undeclares.append(queryable.undeclare)
 

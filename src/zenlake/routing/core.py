@@ -187,8 +187,12 @@ class Routing:
         """A key of a message from `face` in full; None, and counted, if it is not one."""
         text = face.text(key)
         if text is None:
-            self.counters["messages with an unknown key"] += 1
+            self.count_unknown(1)
         return text
+
+    def count_unknown(self, messages: int) -> None:
+        """That many came with a key that is not known."""
+        self.counters["messages with an unknown key"] += messages
 
     @property
     def needs_stamp(self) -> bool:

@@ -493,7 +493,7 @@ class Declarations:
     ) -> None:
         """`source` declared `key` (`new`), or no longer does: tell whom it concerns."""
         slots: dict[tuple[Face, Slot], None] = {
-            (face, Slot(kind, key, False)): None for face in self.topology.pushed
+            (face, Slot(kind, key, False)): None for face in self.topology.pushed_from(source)
         }
         for wish in self._wishes[kind].covering(key):
             slots[wish.face, _slot(wish, kind, key)] = None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from zenlake.errors import DecodeError
 from zenlake.routing.face import Face, Kind
-from zenlake.routing.policy import LOCAL, Within, policy_for
+from zenlake.routing.policy import LOCAL, Region, Within, policy_for
 from zenlake.wire.enums import WhatAmI
 from zenlake.wire.linkstate import LinkState, read_link_states
 from zenlake.wire.oam import LINK_STATE, NetworkOam
@@ -28,8 +28,8 @@ class Topology:
         self.whatami = whatami
         self.local = Face(zid, whatami, LOCAL, is_local=True)
         self.faces: dict[Face, None] = {self.local: None}
-        self.pushed: dict[Face, None] = {}
-        "Faces that are told every declaration."
+        self.pushed: dict[Region, dict[Face, None]] = {}
+        "Faces that are told every declaration that passes to them, by where they stand."
         self.upstream: dict[Face, None] = {}
         "Faces that interests go on to."
         self.eager: dict[Face, None] = {}
@@ -47,7 +47,7 @@ class Topology:
         before = self._passing_of_peers() if policy.keyed else {}
         self.faces[face] = None
         if policy.pushes:
-            self.pushed[face] = None
+            self.pushed.setdefault(policy.region, {})[face] = None
         if policy.upstream:
             self.upstream[face] = None
         if policy.upstream or policy.initial:
@@ -60,7 +60,8 @@ class Topology:
     def remove(self, face: Face) -> Pairs:
         face.is_open = False
         before = self._passing_of_peers() if face.policy.keyed else {}
-        for faces in (self.faces, self.pushed, self.upstream, self.eager):
+        pushed = self.pushed.get(face.policy.region, {})
+        for faces in (self.faces, pushed, self.upstream, self.eager):
             faces.pop(face, None)
         if face.policy.keyed:
             self.routers -= Counter([face.zid])
@@ -95,6 +96,12 @@ class Topology:
         return within is Within.ALWAYS or (
             within is Within.UNLINKED and _unlinked(source, target) and self._first(source, target)
         )
+
+    def pushed_from(self, source: Face) -> Iterator[Face]:
+        """Faces that may be told, unasked, what `source` declares."""
+        for region, faces in self.pushed.items():
+            if region is not source.policy.region or source.policy.within is not Within.NEVER:
+                yield from faces
 
     def _serves(self, face: Face) -> bool:
         """Whether it falls to this node to pass on what a peer says and what it is to hear.

@@ -25,6 +25,7 @@ from zenlake.runtime.session import Session
 from zenlake.transport.lanes import skip_messages
 from zenlake.wire.cursor import Reader, Writer
 from zenlake.wire.declare import Declare, UndeclareKeyExpr
+from zenlake.wire.dispatch import ID_MASK
 from zenlake.wire.enums import CloseReason, Mapping, Priority, WhatAmI
 from zenlake.wire.extensions import FLAG_EXTENSIONS, QOS
 from zenlake.wire.network import NETWORK, NetworkMessage, is_network
@@ -47,11 +48,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zenlake.runtime")
 
-SCAN_FROM = 512  # bytes of a frame beyond its first message: from here on the scan is faster
+SCAN_FROM = 512  # bytes of a frame with several messages: from here on the scan is faster
 MAX_ROUTES = 8192  # remembered for each face; then they are found anew
+PACE_BYTES = 8 << 20  # may wait for one session; then those who send more to it are not read,
+MOVES_SECONDS = 0.5  # as long as it takes something: for one that is stuck nobody waits
+PACE_SECONDS = 0.01  # between two looks at it
 _KEY_FLAGS = FLAG_NAMED | FLAG_MAPPING
 _ONE_BYTE = 0x80
 STACKED = (Push, Request, Response)  # may carry a timestamp stack
+
+
+PlainPut = tuple[Any, int, int, int, int, int]
+"""A put with nothing beside its payload but a QoS: the key's name in `Port.routes`, where the key
+ends and where the PUT is, the QoS, and where the payload starts and ends."""
 
 
 class Full(Protocol):
@@ -98,13 +107,15 @@ class Local(Protocol):
 class Port:
     """A session as a face of the routing."""
 
-    __slots__ = ("face", "held", "routes", "session", "version")
+    __slots__ = ("face", "held", "paced", "routes", "session", "version")
 
     def __init__(self, session: Session, face: Face) -> None:
         self.session = session
         self.face = face
         self.held = 0
         "How many have enough of it for now."
+        self.paced: set[Port] = set()
+        "The sessions among them."
         self.routes: dict[Any, Route] = {}
         "By the key as it came: mapping and scope as one number, with the suffix if there is one."
         self.version = -1
@@ -371,12 +382,17 @@ class Exchange:
             port.version = self.version
             port.routes.clear()
         while pos < end and is_network(data[pos]):
-            if data[pos] & ~(_KEY_FLAGS | FLAG_EXTENSIONS) == PUSH:
-                pos = self._one_push(port, priority, reliable, data, pos, end)
+            put = _plain_put(data, pos, end)
+            more = end - (put[-1] if put is not None else pos)
+            if more >= SCAN_FROM and (self._kernels or self._load()):
+                return self._scan(port, priority, reliable, data, pos, end)
+            if put is not None:
+                self._one_put(port, reliable, data, pos, put)
+                pos = put[-1]
+            elif data[pos] & ID_MASK == PUSH:
+                pos = self._push_object(port, reliable, data, pos, end)
             else:
                 pos = self._one_message(port, data, pos, end)
-            if end - pos >= SCAN_FROM and (self._kernels or self._load()):
-                return self._scan(port, priority, reliable, data, pos, end)
         return pos
 
     def _load(self) -> bool:
@@ -397,71 +413,38 @@ class Exchange:
         with self.lock:
             if type(message) is Declare and type(message.body) is UndeclareKeyExpr:
                 self.version += 1  # routes may use the id
-            self._post(self.routing.on_message(port.face, message, self.now()))
+            out = self.routing.on_message(port.face, message, self.now())
+            self._post(out)
             if port.version != self.version:
                 port.version = self.version
                 port.routes.clear()
+        for face, _ in out:
+            if face.link is not None:
+                self._pace(port, face.link)
         self._drain()
         if port.face.initial_done and not before:
             self.local.declared(port.session)
 
     # ---- PUSH, one at a time
 
-    def _one_push(
-        self, port: Port, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
-    ) -> int:
-        """The short way for a PUT with nothing beside its payload but a QoS; else the codec's."""
-        header = data[pos]
-        short = data[pos + 1 : pos + 2]
-        if not short or short[0] >= _ONE_BYTE:
-            return self._push_object(port, reliable, data, pos, end)
-        scope, at = short[0], pos + 2
-        try:
-            name: Any = scope | (header & FLAG_MAPPING) << 10
-            if header & FLAG_NAMED:
-                size = data[at]
-                if size >= _ONE_BYTE:
-                    return self._push_object(port, reliable, data, pos, end)
-                name = (name, data[at + 1 : at + 1 + size])
-                at += 1 + size
-            after_key = at
-            qos: int = DEFAULT_QOS
-            rest: Any = None
-            if header & FLAG_EXTENSIONS:
-                if data[at] != QOS.header or data[at + 1] >= _ONE_BYTE:
-                    return self._push_object(port, reliable, data, pos, end)
-                qos, rest = data[at + 1], pos
-                at += 2
-            if data[at] != PUT:
-                return self._push_object(port, reliable, data, pos, end)
-            start = at + 2
-            size = data[at + 1]
-            if size >= _ONE_BYTE:
-                r = Reader(data, at + 1, end)
-                size = r.zint("payload")
-                start = r.pos
-        except IndexError:
-            return self._push_object(port, reliable, data, pos, end)
-        stop = start + size
-        if stop > end:
-            return self._push_object(port, reliable, data, pos, end)
+    def _one_put(self, port: Port, reliable: bool, data: bytes, pos: int, put: PlainPut) -> None:
+        name, after_key, body, qos, start, stop = put
         route = port.routes.get(name) or self._find_route(port, name)
         if route is None:
-            return stop
+            return
         if route.local:
+            rest = None if after_key == body else pos
             full = self.local.deliver(
                 route.local, (route.key,), data, (start,), (stop,), (rest,), 1, None
             )
             for one in full:
                 self._hold(port, one)
         if route.out:
-            middle = data[after_key:at]
-            body = bytes((PUT | FLAG_TIMESTAMP,)) + self._stamp() if self.stamps else b"\x01"
-            tail = middle + body + data[at + 1 : stop]
+            stamped = bytes((PUT | FLAG_TIMESTAMP,)) + self._stamp() if self.stamps else b"\x01"
+            tail = data[after_key:body] + stamped + data[body + 1 : stop]
             for other, _, flags, key in route.out:
-                head = bytes((header & ~_KEY_FLAGS | flags,))
-                self._pass(other, head + key + tail, qos, reliable)
-        return stop
+                head = bytes((data[pos] & ~_KEY_FLAGS | flags,))
+                self._pass(port, other, head + key + tail, qos, reliable)
 
     def _push_object(
         self,
@@ -498,7 +481,7 @@ class Exchange:
                 push.key = wire
                 w = Writer()
                 NETWORK.write(w, push)
-                self._pass(other, bytes(w.out), push.qos, reliable)
+                self._pass(port, other, bytes(w.out), push.qos, reliable)
         return r.pos
 
     def _give_push(
@@ -513,9 +496,10 @@ class Exchange:
             for one in full:
                 self._hold(port, one)
 
-    def _pass(self, other: Port, message: bytes, qos: int, reliable: bool) -> None:
+    def _pass(self, port: Port, other: Port, message: bytes, qos: int, reliable: bool) -> None:
         try:
             other.session.send_encoded(message, qos, reliable)
+            self._pace(port, other)
         except SessionEnded:
             self.dropped["its session had ended"] += 1
         except ZError as error:  # too large for that session
@@ -562,8 +546,7 @@ class Exchange:
             return None
         with self.lock:
             text = self.routing.received_key(port.face, wire)
-            if text is None:
-                self.dropped["its key is not known"] += 1
+            if text is None:  # which the routing has counted
                 return None
             local: tuple[Any, ...] = ()
             out = []
@@ -640,7 +623,7 @@ class Exchange:
         if unknown:
             lost = [code for code, route in enumerate(routes) if route is None]
             count = sum(int((run.codes == code).sum()) for code in lost)
-            self.dropped["its key is not known"] += count - unknown  # each was counted once
+            self.routing.count_unknown(count - unknown)  # each key was counted once
         for full in self._deliver_run(data, run, routes, port.face.keys):
             self._hold(port, full)
         others = {other: None for route in routes if route for other, *_ in route.out}
@@ -651,6 +634,7 @@ class Exchange:
             return
         for other in others:
             self._forward_run(other, priority, reliable, run, routes)
+            self._pace(port, other)
 
     def _in_time(self, run: "Run") -> bool:
         """Whether no timestamp is too far ahead; takes note of the latest."""
@@ -738,9 +722,70 @@ class Exchange:
         port.session.pause()
         full.when_room(lambda: self._let_go(port))
 
+    def _pace(self, port: Port, other: Port) -> None:
+        """Read no more from a session while one that it sends to follows, but slowly."""
+        if other not in port.paced and _lags(other.session, self.now):
+            port.paced.add(other)
+            with self.lock:
+                port.held += 1
+            port.session.pause()
+            self._look_again(port, other)
+
+    def _look_again(self, port: Port, other: Port) -> None:
+        if _lags(other.session, self.now):
+            self.call_later(PACE_SECONDS, lambda: self._look_again(port, other))
+        else:
+            port.paced.discard(other)
+            self._let_go(port)
+
     def _let_go(self, port: Port) -> None:
         with self.lock:
             port.held -= 1
             if port.held:
                 return
         port.session.resume()
+
+
+def _lags(session: Session, now: Callable[[], float]) -> bool:
+    """Whether much waits for it that must not be dropped, and it takes some of that."""
+    outbox = session._outbox
+    if outbox is None or outbox.stalled_at is None or outbox._backlog_bytes <= PACE_BYTES:
+        return False
+    return now() - outbox.stalled_at < MOVES_SECONDS
+
+
+def _plain_put(data: bytes, pos: int, end: int) -> PlainPut | None:
+    """What a PUSH says, if it is one of the most usual kind; None: the codec has to read it."""
+    header = data[pos]
+    if header & ID_MASK != PUSH:
+        return None
+    try:
+        if data[pos + 1] >= _ONE_BYTE:
+            return None
+        name: Any = data[pos + 1] | (header & FLAG_MAPPING) << 10
+        at = pos + 2
+        if header & FLAG_NAMED:
+            size = data[at]
+            if size >= _ONE_BYTE:
+                return None
+            name = (name, data[at + 1 : at + 1 + size])
+            at += 1 + size
+        after_key, qos = at, int(DEFAULT_QOS)
+        if header & FLAG_EXTENSIONS:
+            if data[at] != QOS.header or data[at + 1] >= _ONE_BYTE:
+                return None
+            qos = data[at + 1]
+            at += 2
+        if data[at] != PUT:
+            return None
+        size, start = data[at + 1], at + 2
+        for shift in (7, 14, 21):
+            if size >> shift - 7 < _ONE_BYTE:
+                break
+            size += data[start] - 1 << shift  # takes the mark of the byte before away, too
+            start += 1
+    except IndexError:
+        return None
+    if size >= 1 << 28 or start + size > end:
+        return None
+    return name, after_key, at, qos, start, start + size

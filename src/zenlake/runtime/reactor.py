@@ -82,7 +82,7 @@ class Reactor:
         self._ready: dict[int, Ready] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._tidy_at = TIDY_FROM
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._soon: deque[Callable[[], None]] = deque()
         self._order = itertools.count()
         self._asleep = False
@@ -124,7 +124,7 @@ class Reactor:
         The numbers stay, so that whoever closes them closes nothing else; behind them is nothing
         any more. Were the sockets left open here, the parent could not close them.
         """
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         if not self._released:
             self._stopping = self._released = True
             nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

@@ -165,6 +165,11 @@ class Session:
                 qos, reliable, lambda now: outbox.push(message, reliable, now=now), message
             )
 
+    def has_room(self, qos: int) -> bool:
+        """Whether `send` would not wait now; where there is no session it does not either."""
+        with self._lock:
+            return self._outbox is None or self._outbox.has_room(qos)
+
     def send_encoded(self, data: bytes | memoryview, qos: int, reliable: bool = True) -> bool:
         """The same for one message that is encoded already."""
         with self._lock:

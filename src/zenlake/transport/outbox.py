@@ -383,6 +383,11 @@ class Outbox:
             self.stalled_at = now
         return True
 
+    def has_room(self, qos: int) -> bool:
+        """Whether a message of this QoS would be taken now."""
+        lane = self._lane_of[qos & PRIORITY_BITS]
+        return lane.large is None and not lane.backlog and len(lane.sealed) < LANE_BATCHES
+
     def in_fragments(self, qos: int) -> bool:
         """Whether a message in fragments holds up the lane of `qos`."""
         return self._lane_of[qos & PRIORITY_BITS].large is not None
