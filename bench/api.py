@@ -127,6 +127,20 @@ def figures() -> Figures:
         yield from measure()
 
 
+# ---- the limits of the benchmark
+
+
+def ceiling() -> Figures:
+    """What feeds, into what takes: a figure that comes near is not that of what is measured."""
+    with (
+        process("open_sink") as sink,
+        process("feed", endpoint=sink.facts["endpoint"]) as feed,
+    ):
+        for size in SIZES:
+            rate = in_turns({"feed": partial(fed, feed, sink, size)})["feed"]
+            yield Figure(f"ceiling of this benchmark, {size} B", rate, "messages/s")
+
+
 # ---- out
 
 
@@ -238,19 +252,8 @@ def receiving(library: str) -> Iterator[Receiving]:
         yield Receiving(measured, feed)
 
 
-@contextmanager
-def feeding() -> Iterator[Callable[[int], float]]:
-    """Of the feed alone: what a receiver could take at most."""
-    with (
-        process("open_sink") as sink,
-        process("feed", endpoint=sink.facts["endpoint"]) as feed,
-    ):
-        yield partial(fed, feed, sink)
-
-
 def samples() -> Figures:
     with ExitStack() as stack:
-        feed = stack.enter_context(feeding())
         sides = {
             name: stack.enter_context(receiving(library)) for name, library in LIBRARIES.items()
         }
@@ -259,10 +262,8 @@ def samples() -> Figures:
                 name: partial(side.rate, "callback", size) for name, side in sides.items()
             }
             jobs["arrow"] = partial(sides[OURS].rate, "arrow", size)
-            jobs["feed"] = partial(feed, size)
             rates = in_turns(jobs)
             arrow = rates.pop("arrow")
-            yield Figure(f"what feeds the receivers, {size} B", rates.pop("feed"), "messages/s")
             yield from beside(f"callback, {size} B", rates, "samples/s", AIMS["callback"])
             yield Figure(f"Arrow batches, {size} B, {OURS}", arrow, "samples/s")
             name = f"Arrow batches, {size} B, beside {THEIRS}'s callback"
@@ -442,6 +443,7 @@ def idle() -> Figures:
 
 
 GROUPS: dict[str, Callable[[], Figures]] = {
+    "ceiling": ceiling,
     "put": puts,
     "samples": samples,
     "round_trip": round_trips,

@@ -3,6 +3,8 @@
 import threading
 from pathlib import Path
 
+from zenlake.runtime import kernels
+
 
 def alive() -> set[str]:
     """Threads, sockets and child processes of this process."""
@@ -10,7 +12,11 @@ def alive() -> set[str]:
 
 
 def _threads() -> set[str]:
-    return {f"thread {t.name} ({t.ident})" for t in threading.enumerate() if t.is_alive()}
+    return {
+        f"thread {t.name} ({t.ident})"
+        for t in threading.enumerate()
+        if t.is_alive() and t.name != kernels.THREAD_NAME  # once a process; it ends by itself
+    }
 
 
 def _sockets() -> set[str]:

@@ -183,7 +183,7 @@ class Deallocate(_Policy):
 class ShmProvider:
     """Where shared memory would come from: every use is a ZError that says what to do instead.
 
-    >>> ShmProvider.default_backend(1024)
+    >>> ShmProvider.default_backend(1024)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     zenlake.errors.ZError: zenlake has no shared memory: pass bytes or a memoryview to put; ...
     """

@@ -90,6 +90,14 @@ def test_every_name_is_here(module: str, name: str) -> None:
         assert_same_parameters(theirs, ours)
 
 
+@pytest.mark.parametrize(("module", "name"), NAMES, ids=lambda part: part or "zenoh")
+def test_dir_shows_what_is_there(module: str, name: str) -> None:
+    theirs, ours = theirs_and_ours(module, name)
+    if inspect.isclass(theirs):
+        shown = {member for member in vars(theirs) if not member.startswith("_")}
+        assert shown <= set(dir(ours))
+
+
 def of_a_class(thing: object) -> bool:
     return isinstance(thing, (classmethod, staticmethod)) or type(thing).__name__ in (
         "classmethod_descriptor",

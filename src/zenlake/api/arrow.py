@@ -16,7 +16,7 @@ from zenlake.api.enums import Locality
 from zenlake.api.handlers import Channel
 from zenlake.api.sample import Sample
 from zenlake.api.subscriber import RunSink
-from zenlake.errors import SessionEnded, ZError
+from zenlake.errors import EncodeError, SessionEnded, ZError
 from zenlake.keyexpr import validate
 from zenlake.keytable import KeyTable
 from zenlake.wire.cursor import Writer
@@ -257,6 +257,8 @@ def put_batch(core: "Core", batch: "pa.RecordBatch", way: "Way | None") -> int:
 
     if way is not None:
         batch = _as_published(batch, way)
+    elif "key" not in batch.schema.names:
+        raise EncodeError("is missing: a sample needs a key", "column 'key'")
     for priority, reliable, rows in split_lanes(batch):
         _put_lane(core, rows, priority, reliable, way)
     return batch.num_rows  # type: ignore[no-any-return]

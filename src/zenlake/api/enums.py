@@ -3,7 +3,7 @@
 Knows names and numbers only. To the wire: `member.wire`. From it: a table, as `PRIORITY_OF[5]`.
 """
 
-from enum import Enum, nonmember
+from enum import Enum, EnumType, nonmember
 from typing import Self
 
 from zenlake.api.wrapped import Value
@@ -37,7 +37,14 @@ __all__ = [
 ]
 
 
-class OrderedEnum(Enum):
+class _Listed(EnumType):
+    """What `dir` shows, and so what an editor offers, includes DEFAULT and the like."""
+
+    def __dir__(cls) -> list[str]:
+        return sorted({*super().__dir__(), *cls.__members__, *vars(cls)})
+
+
+class OrderedEnum(Enum, metaclass=_Listed):
     """Named numbers that sort among themselves, show as `Class.NAME`, and equal nothing else."""
 
     __hash__ = object.__hash__  # members are unique: faster than hashing the name

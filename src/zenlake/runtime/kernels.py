@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zenlake.runtime")
 
+FRAME_ROWS = 8192  # read at once: nearly always a whole frame
 THREAD_NAME = "zenlake kernels"
 
 
@@ -50,7 +51,7 @@ def _make() -> Kernels:
     from zenlake.wire.runs import Grouper
     from zenlake.wire.scan import Scanner
 
-    return Kernels(Scanner(), Grouper(secrets.randbits(64)))
+    return Kernels(Scanner(FRAME_ROWS), Grouper(secrets.randbits(64), FRAME_ROWS))
 
 
 def _load() -> None:
