@@ -39,15 +39,11 @@ class HybridLogicalClock:
         self._last = now if now > self._last & ~COUNTER_BITS else self._last + 1
         return Timestamp(self._last, self.id)
 
-    def reserve(self, now: int) -> int:
-        """The time after which the next stamps are free: many may be given at once, and then
-        `taken` says how many were."""
-        now &= ~COUNTER_BITS
-        self._last = max(self._last, now)
-        return self._last
-
-    def taken(self, count: int) -> None:
-        self._last += count
+    def reserve(self, count: int, now: int) -> int:
+        """Many timestamps at once: the `count` times that follow the one given here."""
+        before = max(self._last, now & ~COUNTER_BITS)
+        self._last = before + count
+        return before
 
     def update(self, seen: Timestamp, now: int) -> None:
         """Take note of another clock's timestamp, so that later stamps are greater.

@@ -279,19 +279,13 @@ def lifetimes(a, b):
 
 
 def localities(a, b):
-    heard = []
-    subs = [
-        a.declare_subscriber("loc/a", lambda s, n=name: heard.append(n), allowed_origin=origin)
-        for name, origin in (
-            ("any", z.Locality.ANY),
-            ("local", z.Locality.SESSION_LOCAL),
-            ("remote", z.Locality.REMOTE),
-        )
-    ]
-    end = []
-    mark = a.declare_subscriber("loc/end", lambda s: end.append(1))
-    pub = b.declare_publisher("loc/a")
-    matched(pub)
+    subs = {
+        "any": a.declare_subscriber("loc/a", allowed_origin=z.Locality.ANY),
+        "local": a.declare_subscriber("loc/a", allowed_origin=z.Locality.SESSION_LOCAL),
+        "remote": a.declare_subscriber("loc/a", allowed_origin=z.Locality.REMOTE),
+    }
+    mark = a.declare_subscriber("loc/end")
+    matched(b.declare_publisher("loc/a"))
     matched(b.declare_publisher("loc/end"))
     for who, name, destination in (
         (a, "own", z.Locality.ANY),
@@ -300,14 +294,11 @@ def localities(a, b):
         (b, "other's", z.Locality.ANY),
         (b, "other's, to itself", z.Locality.SESSION_LOCAL),
     ):
-        heard.clear()
-        end.clear()
         who.put("loc/a", "x", allowed_destination=destination)
         who.put("loc/end", "x")
-        until(lambda: end)
-        time.sleep(0.1)  # each callback has its own thread
-        yield name, sorted(heard)
-    for sub in (*subs, mark):
+        mark.recv()  # then what was put before is there too
+        yield name, [kind for kind, sub in subs.items() if sub.try_recv() is not None]
+    for sub in (*subs.values(), mark):
         sub.undeclare()
 
 

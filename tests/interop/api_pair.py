@@ -14,6 +14,7 @@ import zenoh
 import zenlake
 from golden.proxy import free_port
 from interop.conversation import eventually
+from leaks import alive
 from zenlake.runtime import kernels
 
 OURS: Any = zenlake
@@ -31,6 +32,15 @@ _numbers = count()
 def unique(name: str) -> str:
     """A key that no other test has."""
     return f"api/{name}/{next(_numbers)}"
+
+
+@contextmanager
+def settling() -> Iterator[None]:
+    """Threads of callbacks end, and sockets of closed sessions go, a moment after the call that
+    ends them has returned: wait for that."""
+    before = alive()
+    yield
+    eventually(lambda: alive() - before, lambda left: not left, PATIENCE)
 
 
 class Side(NamedTuple):
@@ -162,6 +172,9 @@ SYMMETRIC = {
 
 WAYS = tuple(f"{net}: {THERE}" for net in NETS) + tuple(
     f"{net}: {BACK}" for net in NETS if net not in SYMMETRIC
+)
+OUR_WAYS = tuple(
+    name for name in WAYS if not name.startswith(("their peer, their", "their clients of their"))
 )
 SOME_WAYS = tuple(
     f"{net}: {direction}"

@@ -19,6 +19,7 @@ from interop.api_pair import (
     hearing,
     instrumentation,
     passage,
+    settling,
     unique,
 )
 from interop.conversation import eventually
@@ -38,6 +39,12 @@ PRIORITIES = (
 )
 CONTROLS = ("DROP", "BLOCK", "BLOCK_FIRST")
 RELIABILITIES = ("RELIABLE", "BEST_EFFORT")
+
+
+@pytest.fixture(autouse=True)
+def _settled() -> Iterator[None]:
+    with settling():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from interop.api_pair import (
     passage,
     points,
     replies,
+    settling,
     unique,
 )
 from interop.conversation import eventually
@@ -33,6 +34,12 @@ PROMPT = 5.0  # seconds within which a query ends that need not wait for its tim
 TARGETS = ("BEST_MATCHING", "ALL", "ALL_COMPLETE")
 MODES = ("AUTO", "NONE", "MONOTONIC", "LATEST")
 ACCEPTED = ("MATCHING_QUERY", "ANY")
+
+
+@pytest.fixture(autouse=True)
+def _settled() -> Iterator[None]:
+    with settling():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,20 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from interop.api_pair import THEIRS, Side
 from interop.conversation import eventually
 from router.routed import PATIENCE, SIDES, Heard, Net, routed, unique
 from zenlake.runtime.exchange import Exchange
+from zenlake.wire.runs import Run
 
 pytestmark = [pytest.mark.interop, pytest.mark.kernel]
 
 LARGE = 16 << 20
 KEYS = 1000
+ROWS = 12_000
 WAYS = [pair for pair in product(SIDES, SIDES) if any("their" in name for name in pair)]
 SOME_WAYS = [
     ("their client", "their client"),
@@ -64,11 +67,9 @@ def forwarded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     lengths: list[int] = []
     forward = Exchange._forward_run
 
-    def spy(
-        self: Exchange, other: Any, priority: Any, reliable: bool, run: Any, routes: Any
-    ) -> None:
-        lengths.append(len(run))
-        forward(self, other, priority, reliable, run, routes)
+    def spy(self: Exchange, *arguments: Any) -> None:
+        lengths.extend(len(run) for run in arguments if isinstance(run, Run))
+        forward(self, *arguments)
 
     monkeypatch.setattr(Exchange, "_forward_run", spy)
     return lengths
@@ -260,3 +261,32 @@ def test_runs_of_mixed_messages(net: Net, way: tuple[Side, Side], forwarded: lis
     assert len(set(stamps)) == len(stamps)
     if sender.api is THEIRS:  # ours writes what a slow caller puts at once: frames are short
         assert sum(forwarded) > len(expected) // 2
+
+
+@pytest.mark.parametrize("name", ["our client", "our peer"])
+def test_record_batches(net: Net, name: str, forwarded: list[int]) -> None:
+    """The longest runs there are, to several, each of which wants other rows."""
+    sender = net.side(name)
+    key = unique("batch")
+    keys = [f"{key}/{number % 3}" for number in range(ROWS)]
+    payloads = [b"%d" % number for number in range(ROWS)]
+    batch = pa.RecordBatch.from_pydict(
+        {"key": pa.array(keys), "payload": pa.array(payloads, pa.binary())}
+    )
+    expected = [[*zip(keys, payloads, strict=True)][number::3] for number in range(3)]
+    with ExitStack() as stack:
+        heard = [
+            stack.enter_context(Heard(net.side(f"their {role}"), f"{key}/{number}"))
+            for number, role in enumerate(("client", "peer", "client 2"))
+        ]
+        all_ = stack.enter_context(Heard(net.side("their peer 2"), f"{key}/*"))
+        for number in range(3):
+            net.wanted(f"{key}/{number}", 2)
+            sender.matching(f"{key}/{number}")
+        assert sender.session.put_batch(batch) == ROWS
+        for one, wanted in zip(heard, expected, strict=True):
+            assert [(s.key, s.payload) for s in one.wait(len(wanted))] == wanted
+        assert [(s.key, s.payload) for s in all_.wait(ROWS)] == [*zip(keys, payloads, strict=True)]
+        stamps = [sample.timestamp for sample in all_.samples]
+    assert len(set(stamps)) == ROWS
+    assert sum(forwarded) >= ROWS // 2

@@ -143,3 +143,28 @@ def test_one_that_is_slow_makes_its_sender_wait(net: Watched) -> None:
     assert most < BACKLOG_BYTES
     assert net.ends() == []
     assert net.router.stats().dropped == {}
+
+
+def test_one_that_takes_its_replies_slowly_gets_them_all(net: Watched) -> None:
+    key = unique("replies")
+    asking, other = net.open(THEIRS), net.open(THEIRS)
+    count = 0
+
+    def answer(query: Any) -> None:
+        with query:
+            for number in range(MESSAGES):
+                query.reply(f"{key}/{number}", bytes(SIZE))
+
+    def take(reply: Any) -> None:
+        nonlocal count
+        assert reply.ok is not None
+        count += 1
+        time.sleep(SLOW_SECONDS)
+
+    with other.session.declare_queryable(f"{key}/*", answer):
+        asking.answered(f"{key}/*")
+        none = THEIRS.ConsolidationMode.NONE
+        asking.session.get(f"{key}/*", take, consolidation=none, timeout=2 * PATIENCE)
+        eventually(lambda: count, lambda found: found == MESSAGES, PATIENCE)
+    assert net.ends() == []
+    assert net.router.stats().dropped == {}

@@ -99,7 +99,6 @@ def test_rewritten_messages_are_the_same_but_for_their_key(
         if (key := new[code]) is not None
     ]
     assert decoded(written.data) == wanted
-    assert written.stamps == 0
     ends = written.ends.tolist()
     starts = [0, *ends][:-1]
     assert [decoded(written.data[a:b]) for a, b in zip(starts, ends, strict=True)] == [
@@ -113,16 +112,13 @@ def test_puts_without_a_timestamp_are_given_one_in_order(messages: list[Push], t
     w = Writer()
     write_zid(w, "clock", CLOCK)
     written = rewrite(run, [WireExpr(0, "k")] * run.groups, time, bytes(w.out))
-    stamps = 0
     wanted = []
-    for push in messages:
+    for place, push in enumerate(messages, 1):
         body = push.body
         if type(body) is Put and body.timestamp is None:
-            stamps += 1
-            body = replace(body, timestamp=Timestamp(time + stamps, CLOCK))
+            body = replace(body, timestamp=Timestamp(time + place, CLOCK))
         wanted.append(replace(push, key=WireExpr(0, "k"), body=body))
     assert decoded(written.data) == wanted
-    assert written.stamps == stamps
 
 
 stacked = pushes.filter(lambda push: not is_shared_memory(push) and push.ts_stack is not None)

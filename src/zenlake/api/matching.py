@@ -221,20 +221,23 @@ class _Declared:
     "By id: key, and whether a queryable is complete."
     by_key: KeyExprTree[int] = field(default_factory=KeyExprTree)
     watches: KeyExprTree[Watch] = field(default_factory=KeyExprTree)
+    heard_by: dict[int, set[Watch]] = field(default_factory=dict)
+    "By id: the watches that count it."
     interests: dict[str, tuple[int, int]] = field(default_factory=dict)
     "By key: the INTEREST's id, and how many watches share it."
 
     def add(self, number: int, key: str, complete: bool) -> set[Watch]:
         """Those that it may make a difference for."""
+        if self.keys.get(number) == (key, complete):
+            return set()  # every INTEREST is told of it; who asked has counted it
         touched = self.remove(number)
         self.keys[number] = key, complete
         self.by_key.insert(key, number)
-        for _, watches in self.watches.intersecting(key):
-            for watch in watches:
-                if watch.hears:
-                    watch.remote.add(number)
-                    touched.add(watch)
-        return touched
+        found = (watch for _, watches in self.watches.intersecting(key) for watch in watches)
+        hearing = self.heard_by[number] = {watch for watch in found if watch.hears}
+        for watch in hearing:
+            watch.remote.add(number)
+        return touched | hearing
 
     def remove(self, number: int) -> set[Watch]:
         """Those that it may make a difference for."""
@@ -242,7 +245,7 @@ class _Declared:
         if key is None:
             return set()
         self.by_key.remove(key, number)
-        touched = {watch for _, watches in self.watches.intersecting(key) for watch in watches}
+        touched = self.heard_by.pop(number)
         for watch in touched:
             watch.remote.discard(number)
         return touched
@@ -252,17 +255,17 @@ class _Declared:
         if watch.hears:
             for _, ids in self.by_key.intersecting(watch.key):
                 watch.remote.update(ids)
+            for number in watch.remote:
+                self.heard_by[number].add(watch)
 
     def close(self, watch: Watch) -> bool:
         """Take `watch` away, and what only it wanted to know; False if it was not there."""
         if not self.watches.remove(watch.key, watch):
             return False
-        for number in watch.remote:
-            key, _ = self.keys[number]
-            others = (other for _, some in self.watches.intersecting(key) for other in some)
-            if not any(other.hears for other in others):  # it would grow old unnoticed
-                del self.keys[number]
-                self.by_key.remove(key, number)
+        for number in tuple(watch.remote):
+            self.heard_by[number].discard(watch)
+            if not self.heard_by[number]:  # it would grow old unnoticed
+                self.remove(number)
         watch.remote = set()
         return True
 

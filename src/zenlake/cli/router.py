@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import zenlake
 from zenlake.cli import connecting
 from zenlake.cli.ping import Mode
 from zenlake.cli.samples import print_object, print_text
@@ -110,10 +111,12 @@ def router(
             unshown += 1
 
     with _told_to_stop(news):
+        zenlake.init_log_from_env_or("error")  # what goes wrong at first is said once, below
         try:
             running = Router(made, watch)
         except ZError as error:
             connecting.fail("router", error)
+        zenlake.init_log_from_env_or("warn")
         with running:
             show({"event": "listening", "zid": str(running.zid), "locators": running.locators})
             while (event := news.get()) is not None:

@@ -112,14 +112,14 @@ class Router:
         """Wait until nothing has come for a moment; False: there was more for `seconds`."""
         now = time.monotonic()
         end, since, before = now + seconds, now, self._received()
-        while now < end:
+        while self._core.node.sessions and now < end:
             time.sleep(LOOK_SECONDS)
             now, received = time.monotonic(), self._received()
             if received != before:
                 since, before = now, received
             elif now - since >= QUIET_SECONDS:
                 return True
-        return False
+        return now < end
 
     def _received(self) -> int:
         return sum(one.counters.received_bytes for one in self._core.node.sessions.values())

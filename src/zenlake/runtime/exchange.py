@@ -35,6 +35,7 @@ from zenlake.wire.push import Push
 from zenlake.wire.put import FLAG_TIMESTAMP, Put
 from zenlake.wire.put import ID as PUT
 from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
+from zenlake.wire.qos import PRIORITY_BITS
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.timestamp import Timestamp, ntp64_from_nanos, write_timestamp
@@ -432,6 +433,9 @@ class Exchange:
         route = port.routes.get(name) or self._find_route(port, name)
         if route is None:
             return
+        if route.local and self.stamps:  # who hears it hears the timestamp, too
+            self._push_object(port, reliable, data, pos, stop)
+            return
         if route.local:
             rest = None if after_key == body else pos
             full = self.local.deliver(
@@ -446,15 +450,7 @@ class Exchange:
                 head = bytes((data[pos] & ~_KEY_FLAGS | flags,))
                 self._pass(port, other, head + key + tail, qos, reliable)
 
-    def _push_object(
-        self,
-        port: Port,
-        reliable: bool,
-        data: bytes,
-        pos: int,
-        end: int,
-        deliver: bool = True,
-    ) -> int:
+    def _push_object(self, port: Port, reliable: bool, data: bytes, pos: int, end: int) -> int:
         r = Reader(data, pos, end)
         push: Push = NETWORK.read(r)
         key = push.key
@@ -467,21 +463,20 @@ class Exchange:
         if push.ts_stack is not None:
             self._on_object(port, push)
             return r.pos
-        if route.local and deliver:
+        if self.stamps and type(push.body) is Put:
+            try:
+                with self.lock:
+                    push.body.timestamp = self.routing.stamped(push.body.timestamp)
+            except ClockDrift:
+                self.dropped["its timestamp is of the future"] += 1
+                return r.pos
+        for other, wire, _, _ in route.out:
+            push.key = wire
+            w = Writer()
+            NETWORK.write(w, push)
+            self._pass(port, other, bytes(w.out), push.qos, reliable)
+        if route.local:
             self._give_push(port, route.local, route.key, push)
-        if route.out:
-            if self.stamps and type(push.body) is Put:
-                try:
-                    with self.lock:
-                        push.body.timestamp = self.routing.stamped(push.body.timestamp)
-                except ClockDrift:
-                    self.dropped["its timestamp is of the future"] += 1
-                    return r.pos
-            for other, wire, _, _ in route.out:
-                push.key = wire
-                w = Writer()
-                NETWORK.write(w, push)
-                self._pass(port, other, bytes(w.out), push.qos, reliable)
         return r.pos
 
     def _give_push(
@@ -522,8 +517,7 @@ class Exchange:
         if not count:
             return columns
         with self.lock:
-            first = self.clock.reserve(self._ntp64()) + 1
-            self.clock.taken(count)
+            first = self.clock.reserve(count, self._ntp64()) + 1
         clocks, own = columns.clocks, self._clock_bytes
         data = np.concatenate([clocks.data, np.frombuffer(own, np.uint8)])
         offsets = np.append(clocks.offsets, len(data))
@@ -614,6 +608,11 @@ class Exchange:
     def _on_run(
         self, port: Port, priority: Priority, reliable: bool, data: bytes, run: "Run"
     ) -> None:
+        if self.stamps and not self._in_time(run):
+            for row in run.rows[run.first : run.stop]:  # some come from the future
+                start, end = run.base + int(row["start"]), run.base + int(row["end"])
+                self._push_object(port, reliable, data, start, end)
+            return
         routes: list[Route | None] = []
         for code in range(run.groups):
             number, suffix = run.key(code)
@@ -624,17 +623,17 @@ class Exchange:
             lost = [code for code, route in enumerate(routes) if route is None]
             count = sum(int((run.codes == code).sum()) for code in lost)
             self.routing.count_unknown(count - unknown)  # each key was counted once
-        for full in self._deliver_run(data, run, routes, port.face.keys):
+        stamps = (0, b"")
+        if self.stamps and run.stampless:
+            with self.lock:
+                stamps = (self.clock.reserve(len(run), self._ntp64()), self._clock_bytes)
+        if stamps[1] and any(route and route.local for route in routes):
+            filled = self._deliver_stamped(run, routes, stamps)
+        else:
+            filled = self._deliver_run(data, run, routes, port.face.keys)
+        for full in filled:
             self._hold(port, full)
-        others = {other: None for route in routes if route for other, *_ in route.out}
-        if others and self.stamps and not self._in_time(run):
-            for row in run.rows[run.first : run.stop]:  # some come from the future
-                start, end = run.base + int(row["start"]), run.base + int(row["end"])
-                self._push_object(port, reliable, data, start, end, deliver=False)
-            return
-        for other in others:
-            self._forward_run(other, priority, reliable, run, routes)
-            self._pace(port, other)
+        self._forward_run(port, priority, reliable, run, routes, stamps)
 
     def _in_time(self, run: "Run") -> bool:
         """Whether no timestamp is too far ahead; takes note of the latest."""
@@ -649,14 +648,12 @@ class Exchange:
     def _deliver_run(
         self, data: bytes, run: "Run", routes: "Sequence[Route | None]", keys_of: KeyTable
     ) -> list[Full]:
-        """Once for each set of subscribers that wants some of it; gives those that have enough."""
+        """Once for those that want the same of it, in order; gives those that have enough."""
         full: list[Full] = []
-        sets = {id(route.local): route.local for route in routes if route and route.local}
-        for number, subscribers in sets.items():
-            chosen = [route is not None and id(route.local) == number for route in routes]
+        for subscribers, wanted in _shares(routes):
             starts, ends, rows, codes = run.starts, run.ends, None, run.codes
-            if not all(chosen):
-                rows = run.chosen(chosen)
+            if len(wanted) < run.groups:
+                rows = run.chosen([code in wanted for code in range(run.groups)])
                 starts, ends, codes = starts[rows], ends[rows], codes[rows]
             keys: Iterable[KeyExpr]
             first = routes[int(codes[0])]
@@ -681,37 +678,64 @@ class Exchange:
             )
         return full
 
+    def _deliver_stamped(
+        self, run: "Run", routes: "Sequence[Route | None]", stamps: tuple[int, bytes]
+    ) -> list[Full]:
+        """The same, with timestamps: written anew, and read again."""
+        from zenlake.wire.runs import rewrite
+
+        keys = [
+            WireExpr(0, route.key) if route is not None and route.local else None
+            for route in routes
+        ]
+        data = bytes(rewrite(run, keys, *stamps).data)
+        return self.deliver_own(data, self.local.who_hears)
+
     def _forward_run(
         self,
-        other: Port,
+        port: Port,
         priority: Priority,
         reliable: bool,
         run: "Run",
         routes: "Sequence[Route | None]",
+        stamps: tuple[int, bytes],
     ) -> None:
+        """To each session that wants some of it, with keys as it knows them; written once for all
+        that know them alike."""
         from zenlake.wire.runs import rewrite
 
-        keys = [
-            next((wire for port, wire, _, _ in route.out if port is other), None)
-            if route is not None
-            else None
-            for route in routes
-        ]
-        with self.lock:  # the clock is everybody's
-            if self.stamps and run.stampless:
-                written = rewrite(run, keys, self.clock.reserve(self._ntp64()), self._clock_bytes)
-                self.clock.taken(written.stamps)
-            else:
-                written = rewrite(run, keys)
-        qos = run.rows["qos"][run.first : run.stop]
-        if len(written.ends) < len(run):
-            qos = qos[run.chosen([key is not None for key in keys])]
-        try:
-            other.session.send_run(
-                written.data, written.ends.tolist(), qos.tolist(), reliable, int(priority)
-            )
-        except SessionEnded:
-            self.dropped["its session had ended"] += len(written.ends)
+        keys: dict[Port, list[WireExpr | None]] = {}
+        for code, route in enumerate(routes):
+            for other, wire, _, _ in route.out if route is not None else ():
+                keys.setdefault(other, [None] * len(routes))[code] = wire
+        written = {}
+        for other, wires in keys.items():
+            name = tuple(wires)
+            if name not in written:
+                qos = run.rows["qos"][run.first : run.stop]
+                if None in wires:
+                    qos = qos[run.chosen([wire is not None for wire in wires])]
+                written[name] = (*rewrite(run, wires, *stamps), qos)
+            self._pass_run(port, other, *written[name], reliable)
+
+    def _pass_run(
+        self, port: Port, other: Port, data: memoryview, ends: Any, qos: Any, reliable: bool
+    ) -> None:
+        """Each message takes the lane that it names itself: where it came from may have none."""
+        lanes = qos & PRIORITY_BITS
+        if not len(ends):
+            return
+        if (lanes == lanes[0]).all():
+            try:
+                other.session.send_run(data, ends.tolist(), qos.tolist(), reliable, int(lanes[0]))
+            except SessionEnded:
+                self.dropped["its session had ended"] += len(ends)
+            self._pace(port, other)
+            return
+        start = 0
+        for end, level in zip(ends.tolist(), qos.tolist(), strict=True):
+            self._pass(port, other, bytes(data[start:end]), level, reliable)
+            start = end
 
     # ---- back-pressure
 
@@ -746,12 +770,34 @@ class Exchange:
         port.session.resume()
 
 
+def _shares(routes: "Sequence[Route | None]") -> "list[tuple[tuple[Any, ...], set[int]]]":
+    """The subscribers, together if they want the same keys, and the numbers of those keys.
+
+    One that hears of several keys gets them all at once: what comes is not sorted by key.
+    """
+    sets: dict[int, tuple[tuple[Any, ...], set[int]]] = {}
+    for code, route in enumerate(routes):
+        if route is not None and route.local:
+            sets.setdefault(id(route.local), (route.local, set()))[1].add(code)
+    if len(sets) < 2:
+        return [*sets.values()]
+    codes_of: dict[Any, set[int]] = {}
+    for subscribers, codes in sets.values():
+        for one in subscribers:
+            codes_of.setdefault(one, set()).update(codes)
+    together: dict[frozenset[int], list[Any]] = {}
+    for one, codes in codes_of.items():
+        together.setdefault(frozenset(codes), []).append(one)
+    return [(tuple(some), {*codes}) for codes, some in together.items()]
+
+
 def _lags(session: Session, now: Callable[[], float]) -> bool:
     """Whether much waits for it that must not be dropped, and it takes some of that."""
     outbox = session._outbox
-    if outbox is None or outbox.stalled_at is None or outbox._backlog_bytes <= PACE_BYTES:
+    stalled = outbox.stalled_at if outbox is not None else None  # others set it meanwhile
+    if outbox is None or stalled is None or outbox._backlog_bytes <= PACE_BYTES:
         return False
-    return now() - outbox.stalled_at < MOVES_SECONDS
+    return now() - stalled < MOVES_SECONDS
 
 
 def _plain_put(data: bytes, pos: int, end: int) -> PlainPut | None:

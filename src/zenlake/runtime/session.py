@@ -7,7 +7,7 @@ lock and, if nothing waits, writes to the link itself. Does not know what messag
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from zenlake.transport.outbox import (
     DROP_SECONDS,
     FLUSH_SECONDS,
     FRAGMENT_DROP_SECONDS,
+    Integers,
     Outbox,
     Pushed,
     droppable,
@@ -200,7 +201,7 @@ class Session:
             return True
 
     def send_run(
-        self, data: memoryview, ends: Sequence[int], qos: Sequence[int], reliable: bool, lane: int
+        self, data: memoryview, ends: Integers, qos: Integers, reliable: bool, lane: int
     ) -> int:
         """Many encoded messages that go to the lane of the priority `lane`, from the I/O thread.
 
@@ -217,7 +218,7 @@ class Session:
             self._pushed(outbox, 0, now)
             for i in range(done, len(ends)):
                 message = bytes(data[ends[i - 1] if i else 0 : ends[i]])
-                level = QoS.from_byte(qos[i] & ~PRIORITY_BITS | lane)
+                level = QoS.from_byte(int(qos[i]) & ~PRIORITY_BITS | lane)
                 if outbox.push_encoded(message, level, reliable, now=now) is not Pushed.DONE:
                     dropped += not self._keep_or_drop(outbox, message, level, reliable, now)
         return dropped

@@ -6,10 +6,10 @@ link, nor who waits when a lane is full: `push` says FULL and the caller decides
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from zenlake.errors import EncodeError
 from zenlake.transport.counters import Counters
@@ -44,6 +44,13 @@ FRAGMENT_DROP_SECONDS = 0.05
 "The same for a message in fragments, and for those behind it."
 BLOCK_SECONDS = 5.0
 "How long a message that must not be dropped waits; then the link is closed."
+
+
+class Integers(Protocol):
+    """A list or an array of them."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
 
 
 class EmitLane(NamedTuple):
@@ -275,7 +282,7 @@ class Outbox:
     def push_run(
         self,
         data: memoryview,
-        ends: Sequence[int],
+        ends: Integers,
         qos: int,
         reliable: bool,
         first: int,
@@ -289,7 +296,7 @@ class Outbox:
             self._settle(lane)
         total = len(ends)
         while first < total and not lane.backlog and lane.large is None:
-            start = ends[first - 1] if first else 0
+            start = int(ends[first - 1]) if first else 0
             w = lane.writer
             if w is None or lane.reliable is not reliable:
                 w = w or self._open(lane)

@@ -320,8 +320,9 @@ class Unicast:
         if agreed is None or self.outbox is None:
             return self._open_until
         next_time = min(self.last_received + agreed.peer_lease, self._keep_alive_at)
-        if self.outbox.stalled_at is not None:
-            next_time = min(next_time, self.outbox.stalled_at + BLOCK_SECONDS)
+        stalled = self.outbox.stalled_at  # whoever writes may set it to None meanwhile
+        if stalled is not None:
+            next_time = min(next_time, stalled + BLOCK_SECONDS)
         return next_time
 
     def on_time(self, now: float) -> None:

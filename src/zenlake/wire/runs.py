@@ -110,14 +110,13 @@ class Rewritten(NamedTuple):
     data: memoryview
     ends: npt.NDArray[np.int64]
     "Where each message ends in it."
-    stamps: int
-    "How many timestamps were given."
 
 
 def rewrite(run: Run, keys: list[WireExpr | None], time: int = 0, clock: bytes = b"") -> Rewritten:
     """The messages of `run` whose key's number has an entry in `keys`, with that key instead.
 
-    With a `clock` (an encoded id) puts without a timestamp get time + 1, time + 2 and so on.
+    With a `clock` (an encoded id) a put without a timestamp gets `time` plus its place in the run,
+    counted from 1: the same, whoever it is written for.
     """
     encoded: list[bytes] = []
     flags = np.zeros(len(keys), np.uint8)
@@ -139,7 +138,7 @@ def rewrite(run: Run, keys: list[WireExpr | None], time: int = 0, clock: bytes =
     ends = np.empty(len(run), np.int64)
     buf = np.frombuffer(run.data, np.uint8)
     buf.flags.writeable = False
-    count, stamps = kernel.rewrite_kernel(
+    count = kernel.rewrite_kernel(
         buf,
         run.rows,
         run.first,
@@ -154,4 +153,4 @@ def rewrite(run: Run, keys: list[WireExpr | None], time: int = 0, clock: bytes =
         ends,
     )
     last = int(ends[count - 1]) if count else 0
-    return Rewritten(out.data[:last], ends[:count], int(stamps))
+    return Rewritten(out.data[:last], ends[:count])

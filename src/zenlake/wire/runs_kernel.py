@@ -176,8 +176,9 @@ def rewrite_kernel(
 ):
     """Write the rows first .. first + len(codes) whose group is wanted, each with its new key.
 
-    A put without a timestamp gets one if there is a `clock`: time + 1 and so on. ends[i] is where
-    the i-th message written ends in `buffer`. Gives (messages, stamps given).
+    A put without a timestamp gets one if there is a `clock`: time plus its place in the run, from 1
+    on, whoever else it is written for. ends[i] is where the i-th message written ends in `buffer`.
+    Gives how many were written.
     """
     buf = place_of(data)
     out = place_of(buffer)
@@ -185,7 +186,6 @@ def rewrite_kernel(
     clock_data = place_of(clock)
     at = np.int64(0)
     count = 0
-    stamps = 0
     for i in range(len(codes)):
         code = codes[i]
         if not wanted[code]:
@@ -203,8 +203,7 @@ def rewrite_kernel(
             copy_bytes(out, at, buf, pos, body - pos)
             at += body - pos
             store8(out, at, load8(buf, body) | _STAMPED)
-            stamps += 1
-            at = _put_zint(out, at + 1, time + np.uint64(stamps))
+            at = _put_zint(out, at + 1, time + np.uint64(i + 1))
             copy_bytes(out, at, clock_data, 0, len(clock))
             at += len(clock)
             pos = body + 1
@@ -213,4 +212,4 @@ def rewrite_kernel(
         at += rest
         ends[count] = at
         count += 1
-    return count, stamps
+    return count

@@ -1,0 +1,301 @@
+"""The same bytes mean the same, whichever way they are read: one by one, or by the compiled scan."""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from zenlake.api.sample import Sample, samples
+from zenlake.errors import DecodeError
+from zenlake.keyexpr import intersects
+from zenlake.runtime import kernels
+from zenlake.runtime.exchange import Exchange
+from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.declare import (
+    Declare,
+    DeclareKeyExpr,
+    DeclareSubscriber,
+    UndeclareKeyExpr,
+    UndeclareSubscriber,
+)
+from zenlake.wire.delete import Del
+from zenlake.wire.encoding import Encoding
+from zenlake.wire.entity import EntityGlobalId, SourceInfo
+from zenlake.wire.enums import CongestionControl, Mapping, Priority, WhatAmI
+from zenlake.wire.network import NETWORK
+from zenlake.wire.push import Push
+from zenlake.wire.put import Put
+from zenlake.wire.qos import PRIORITY_BITS, QoS
+from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.tsstack import TimestampStack
+from zenlake.wire.wireexpr import WireExpr
+from zenlake.wire.zenohid import ZenohId
+
+FRAMES = 400  # random ones, for each kind of node
+WALL = 1_700_000_000 * 10**9
+OWN = ZenohId.parse("e0")
+KEYS = ["a", "a/b", "a/b/c", "b", "a/*", "**", "@v/a", "x/y/z", "a/$*c/d"]
+
+
+class Reactor:
+    inside = True
+
+    def now(self) -> float:
+        return 1.0
+
+    def call_at(self, when: float, call: Any) -> Any:
+        return self
+
+    def cancel(self) -> None: ...
+
+
+class Node:
+    reactor = Reactor()
+
+
+class Link:
+    """A session that keeps what it is given to send, lane by lane."""
+
+    _outbox = None
+
+    def __init__(self, name: str, whatami: WhatAmI = WhatAmI.CLIENT) -> None:
+        self.agreement = Agreed(ZenohId.parse(name), whatami)
+        self.face: Any = None
+        self.sent: defaultdict[tuple[int, bool], list[bytes]] = defaultdict(list)
+        self.said: list[Any] = []
+
+    def post(self, message: Any, reliable: bool = True) -> bool:
+        if type(message) is Push:
+            w = Writer()
+            NETWORK.write(w, message)
+            return self.send_encoded(bytes(w.out), message.qos, reliable)
+        self.said.append(message)
+        return True
+
+    def send_encoded(self, data: bytes, qos: int, reliable: bool = True) -> bool:
+        self.sent[qos & PRIORITY_BITS, reliable].append(bytes(data))
+        return True
+
+    def send_run(self, data: Any, ends: Any, qos: Any, reliable: bool, lane: int) -> int:
+        start = 0
+        assert len(ends) == len(qos)
+        for end in ends:
+            self.sent[lane, reliable].append(bytes(data[start:end]))
+            start = end
+        return 0
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def link_states(self, body: Any) -> None: ...
+
+
+class Agreed:
+    def __init__(self, zid: ZenohId, whatami: WhatAmI) -> None:
+        self.zid = zid
+        self.whatami = whatami
+
+
+class Here:
+    """The session above: subscribers by key, and what each got."""
+
+    def __init__(self, wanted: list[str]) -> None:
+        self.wanted = wanted
+        self.got: dict[str, list[Any]] = {key: [] for key in wanted}
+        self._sets: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def who_hears(self, key: str) -> tuple[str, ...]:
+        found = tuple(one for one in self.wanted if intersects(one, key))
+        return self._sets.setdefault(found, found)
+
+    def deliver(
+        self,
+        subscribers: tuple[str, ...],
+        keys: Any,
+        data: bytes,
+        starts: Any,
+        ends: Any,
+        rests: Any,
+        count: int,
+        run: Any,
+    ) -> tuple[()]:
+        made = [_seen(s) for s in samples(keys, [data] * count, starts, ends, rests)]
+        assert len(made) == count
+        for one in subscribers:
+            self.got[one] += made
+        return ()
+
+    def routed(self, stack: TimestampStack) -> TimestampStack:
+        return stack
+
+    def on_message(self, message: Any) -> None: ...
+    def opened(self, session: Any) -> None: ...
+    def declared(self, session: Any) -> None: ...
+    def closed(self, session: Any, why: Any) -> None: ...
+
+
+def _seen(sample: Sample) -> tuple[Any, ...]:
+    """All of it, but for the time that the node itself has given it."""
+    key, stamp, *rest = sample._value()
+    if stamp and stamp[0].id == OWN:
+        stamp = "stamped"
+    return (key, stamp, *rest, repr(sample.timestamp_stack))
+
+
+class World:
+    """A node with a session that sends and two that want some of it."""
+
+    def __init__(self, whatami: WhatAmI, stamps: bool) -> None:
+        self.here = Here(["a/**", "a/b", "b"])
+        self.exchange = Exchange(
+            OWN, whatami, self.here, timestamping=stamps, wall=lambda: WALL  # type: ignore[arg-type]
+        )
+        self.exchange.attach(Node())  # type: ignore[arg-type]
+        self.sender, self.one, self.two = Link("a1"), Link("b1"), Link("b2")
+        for link in (self.sender, self.one, self.two):
+            self.exchange.open_port(link)  # type: ignore[arg-type]
+        for number, key in enumerate(self.here.wanted, 1):
+            self.exchange.send(Declare(DeclareSubscriber(number, WireExpr(0, key))))
+        for link, keys in ((self.one, ["a/*", "**"]), (self.two, ["x/**", "a/b", "@v/*"])):
+            for number, key in enumerate(keys, 1):
+                self.feed(link, encoded(Declare(DeclareSubscriber(number, WireExpr(0, key)))))
+
+    def feed(
+        self,
+        link: Link,
+        data: bytes,
+        priority: Priority = Priority.DATA,
+        reliable: bool = True,
+    ) -> Any:
+        try:
+            return self.exchange.frame(link, priority, reliable, data, 0, len(data))  # type: ignore[arg-type]
+        except DecodeError as error:
+            return error.reason, error.offset
+
+    def counted(self) -> dict[str, int]:
+        return {**self.exchange.dropped, **self.exchange.routing.counters}
+
+
+def encoded(message: Any) -> bytes:
+    w = Writer()
+    NETWORK.write(w, message)
+    return bytes(w.out)
+
+
+class Frames:
+    """Frames that a peer might send, and some that it should not."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def key(self) -> WireExpr:
+        r = self.random
+        mapping = r.choice([Mapping.SENDER, Mapping.SENDER, Mapping.RECEIVER])
+        match r.randrange(5):
+            case 0:
+                return WireExpr(r.randrange(1, 6), "", mapping)
+            case 1:
+                return WireExpr(r.randrange(1, 6), r.choice(["/b", "/c/d", "/*", "x"]), mapping)
+            case 2:
+                return WireExpr(0, r.choice(["a//b", "/a", "", "a/**/**", "k" * 200]))
+            case _:
+                return WireExpr(0, r.choice(KEYS))
+
+    def push(self) -> Push:
+        r = self.random
+        qos = QoS()
+        if r.random() < 0.3:
+            qos = QoS(
+                r.choice([Priority.DATA, Priority.DATA, Priority.REAL_TIME, Priority.BACKGROUND]),
+                r.choice(list(CongestionControl)),
+                express=r.random() < 0.5,
+            )
+        stamp = None
+        if r.random() < 0.2:
+            ahead = r.choice([0, 0, 3600])
+            stamp = Timestamp((WALL // 10**9 + ahead) << 32, ZenohId.parse("c7"))
+        source = None
+        if r.random() < 0.1:
+            source = SourceInfo(EntityGlobalId(ZenohId.parse("d4"), 3), r.randrange(1 << 20))
+        attachment = r.randbytes(5) if r.random() < 0.1 else None
+        body: Put | Del
+        if r.random() < 0.15:
+            body = Del(stamp, source, attachment)
+        else:
+            size = r.choice([0, 1, 20, 127, 128, 300, 1000])
+            kind = Encoding.parse(r.choice(["zenoh/bytes", "zenoh/bytes", "text/plain;u"]))
+            body = Put(r.randbytes(size), stamp, kind, source, attachment)
+        stack = TimestampStack(7) if r.random() < 0.03 else None
+        return Push(self.key(), body, qos, ts_stack=stack)
+
+    def message(self) -> bytes:
+        r = self.random
+        chance = r.random()
+        if chance < 0.06:
+            key = WireExpr(0, r.choice(["a", "a/b", "x/y", "a//", "b"]))
+            return encoded(Declare(DeclareKeyExpr(r.randrange(1, 6), key)))
+        if chance < 0.09:
+            return encoded(Declare(UndeclareKeyExpr(r.randrange(1, 6))))
+        if chance < 0.11:
+            return encoded(Declare(DeclareSubscriber(r.randrange(1, 9), self.key())))
+        if chance < 0.13:
+            return encoded(Declare(UndeclareSubscriber(r.randrange(1, 9))))
+        return encoded(self.push())
+
+    def frame(self) -> bytes:
+        r = self.random
+        data = b"".join(self.message() for _ in range(r.choice([1, 3, 30, 80])))
+        if r.random() < 0.15:  # something in it is wrong
+            at = r.randrange(len(data))
+            change = r.choice([b"", bytes((r.randrange(256),)), r.randbytes(3), b"\xff\xfe"])
+            data = data[:at] + change + data[at + 1 :]
+        return data
+
+    def __iter__(self) -> Iterator[tuple[bytes, Priority, bool]]:
+        for _ in range(FRAMES):
+            yield self.frame(), self.random.choice([Priority.DATA, Priority.REAL_TIME]), True
+
+
+@pytest.fixture
+def scan(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Whether the compiled scan is used, for every frame of several messages or for none."""
+    kernels.load()
+    made = kernels.make()
+    assert made is not None
+    yield lambda on: monkeypatch.setattr(kernels, "make", lambda: made if on else None)
+
+
+def unstamped(data: bytes) -> Any:
+    push = NETWORK.read(Reader(data, 0, len(data)))
+    stamp = push.body.timestamp
+    if stamp is not None and stamp.id == OWN:
+        push.body.timestamp = "stamped"
+    return push
+
+
+@pytest.mark.parametrize("stamps", [False, True], ids=["bare", "stamping"])
+@pytest.mark.parametrize("whatami", [WhatAmI.ROUTER, WhatAmI.PEER], ids=lambda w: w.name)
+@pytest.mark.parametrize("seed", range(3))
+def test_both_ways_deliver_and_forward_the_same(
+    scan: Any, monkeypatch: pytest.MonkeyPatch, whatami: WhatAmI, stamps: bool, seed: int
+) -> None:
+    one_by_one, scanned = World(whatami, stamps), World(whatami, stamps)
+    for number, (data, priority, reliable) in enumerate(Frames(seed)):
+        scan(False)
+        expected = one_by_one.feed(one_by_one.sender, data, priority, reliable)
+        scan(True)
+        assert scanned.feed(scanned.sender, data, priority, reliable) == expected, number
+        for key in one_by_one.here.wanted:
+            assert scanned.here.got[key] == one_by_one.here.got[key], (number, key)
+        for a, b in ((one_by_one.one, scanned.one), (one_by_one.two, scanned.two)):
+            assert a.said == b.said, number
+            assert a.sent.keys() == b.sent.keys(), number
+            for lane, sent in a.sent.items():
+                assert list(map(unstamped, b.sent[lane])) == list(map(unstamped, sent)), number
+        assert scanned.counted() == one_by_one.counted(), number
+        for world in (one_by_one, scanned):
+            for link in (world.one, world.two):
+                link.sent.clear()
+            for got in world.here.got.values():
+                got.clear()
