@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zenlake.api.sample import Sample, samples
-from zenlake.errors import DecodeError
+from zenlake.errors import DecodeError, Reason
 from zenlake.keyexpr import intersects
 from zenlake.runtime import kernels
 from zenlake.runtime.exchange import Exchange
@@ -33,7 +33,7 @@ from zenlake.wire.tsstack import TimestampStack
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import ZenohId
 
-FRAMES = 400  # random ones, for each kind of node
+FRAMES = 120  # random ones, for each kind of node
 WALL = 1_700_000_000 * 10**9
 OWN = ZenohId.parse("e0")
 KEYS = ["a", "a/b", "a/b/c", "b", "a/*", "**", "@v/a", "x/y/z", "a/$*c/d"]
@@ -261,9 +261,9 @@ class Frames:
 def scan(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Whether the compiled scan is used, for every frame of several messages or for none."""
     kernels.load()
-    made = kernels.make()
-    assert made is not None
-    yield lambda on: monkeypatch.setattr(kernels, "make", lambda: made if on else None)
+    make = kernels.make
+    assert make() is not None
+    yield lambda on: monkeypatch.setattr(kernels, "make", make if on else lambda: None)
 
 
 def unstamped(data: bytes) -> Any:
@@ -278,7 +278,7 @@ def unstamped(data: bytes) -> Any:
 @pytest.mark.parametrize("whatami", [WhatAmI.ROUTER, WhatAmI.PEER], ids=lambda w: w.name)
 @pytest.mark.parametrize("seed", range(3))
 def test_both_ways_deliver_and_forward_the_same(
-    scan: Any, monkeypatch: pytest.MonkeyPatch, whatami: WhatAmI, stamps: bool, seed: int
+    scan: Any, whatami: WhatAmI, stamps: bool, seed: int
 ) -> None:
     one_by_one, scanned = World(whatami, stamps), World(whatami, stamps)
     for number, (data, priority, reliable) in enumerate(Frames(seed)):
@@ -299,3 +299,18 @@ def test_both_ways_deliver_and_forward_the_same(
                 link.sent.clear()
             for got in world.here.got.values():
                 got.clear()
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_key_that_is_no_text_ends_the_session_whichever_way_it_is_read(
+    scan: Any, behind: bool
+) -> None:
+    bad = bytes.fromhex("7d00 02fffe 0101 78")
+    good = encoded(Push(WireExpr(0, "a/b"), Put(bytes(900))))
+    data = good + bad if behind else bad + good
+    found = []
+    for on in (False, True):
+        scan(on)
+        world = World(WhatAmI.ROUTER, stamps=False)
+        found.append(world.feed(world.sender, data))
+    assert found[0] == found[1] == (Reason.BAD_UTF8, 2 + len(good) * behind)

@@ -430,7 +430,8 @@ class Interests:
         key, interest = body.key.suffix, message.interest_id
         with self.lock:
             question = None if interest is None else self._questions.get(interest)
-            if question is None and body.id not in self._tokens:
+            # Without an id it answers a question; one that has ended has no use for it.
+            if question is None and body.id and body.id not in self._tokens:
                 if len(self._tokens) >= MAX_DECLARED:
                     self.counters["tokens"] += 1
                     return

@@ -6,8 +6,10 @@ wants it: routing says, and says when that has changed.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from weakref import ref
 
 from zenlake.api.arguments import (
     IntoKeyExpr,
@@ -36,6 +38,7 @@ from zenlake.api.timestamps import Timestamp
 from zenlake.api.zbytes import IntoZBytes, ZBytes, payload_bytes
 from zenlake.errors import SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr
+from zenlake.runtime.session import ShortWay
 from zenlake.wire import encoding as wire_encoding
 from zenlake.wire import entity
 from zenlake.wire.cursor import Writer
@@ -57,21 +60,26 @@ log = logging.getLogger("zenlake.api")
 NEVER = -1  # the version of a way that was not found yet, or is no more
 
 
+ALONE = (None,) * 5
+PutCall = Callable[..., None]
+
+
 class Way:
     """How puts on one key leave this session: found once, and again when routes have changed."""
 
     __slots__ = (
-        "append",
         "core",
         "destination",
         "encoding",
         "exchange",
         "key",
         "local",
+        "on_short",
         "plain",
         "ports",
         "qos",
         "reliable",
+        "short",
         "version",
     )
 
@@ -94,15 +102,18 @@ class Way:
         self.version = NEVER
         self.ports: tuple[tuple[Any, WireExpr], ...] = ()
         self.local: tuple[Any, ...] = ()
-        self.append: Callable[[bytes], bool] | None = None
-        "The short way for a plain put, where there is just one session that wants it,"
+        self.short: PutCall | None = None
+        "The same as `put`, where there is just one session that wants it: much faster."
+        self.on_short: Callable[[PutCall | None], None] | None = None
+        "Called when that is another."
         self.plain: tuple[tuple[Any, bytes], ...] | None = None
-        "and the next shortest: each session, and the put up to the length of its payload."
+        "For puts of a payload alone: each session, and the put up to the length of its payload."
 
     def find(self) -> None:
         exchange = self.core.exchange
         with exchange.lock:
-            self.append = self.plain = None
+            self.plain = None
+            self._set_short(None)
             remote = self.destination is not Locality.SESSION_LOCAL
             self.ports = exchange.way_out(self.key) if remote else ()
             self.local = ()
@@ -114,7 +125,18 @@ class Way:
             self.plain = tuple((port.session, self._head(wire)) for port, wire in self.ports)
             if len(self.plain) == 1:
                 session, head = self.plain[0]
-                self.append = session.appender(head, self.qos, self.reliable)
+                short = session.short_way(head, self.qos, self.reliable)
+                self._set_short(None if short is None else _short_put(self, short))
+
+    def _set_short(self, short: PutCall | None) -> None:
+        self.short = short
+        if self.on_short is not None:
+            self.on_short(short)
+
+    def end(self) -> None:
+        """It is not to be used any more."""
+        self._set_short(None)
+        self.on_short = None
 
     def _head(self, wire: WireExpr) -> bytes:
         """A put up to the length of its payload."""
@@ -128,20 +150,39 @@ class Way:
             self.find()
         return self.ports
 
-    def send_plain(self, payload: bytes) -> bool:
-        """A put of `payload` and nothing else; False: this is not the way for it."""
+    def put(
+        self,
+        payload: IntoZBytes,
+        *,
+        encoding: IntoEncoding | None = None,
+        attachment: IntoZBytes | None = None,
+        timestamp: Timestamp | None = None,
+        timestamp_instrumentation: TimestampInstrumentation | None = None,
+        source_info: SourceInfo | None = None,
+    ) -> None:
+        if self.exchange.closed:
+            raise ZError("session closed")
         if self.version != self.exchange.version:
             self.find()
-        if self.plain is None or self.exchange.closed:
-            return False
-        for session, head in self.plain:
+        beside = (encoding, attachment, timestamp, timestamp_instrumentation, source_info)
+        if type(payload) is ZBytes:
+            payload = payload.buffer
+        if beside == ALONE and type(payload) is bytes and self.plain is not None:
+            (self.short or self.put_plain)(payload)
+            return
+        kind = self.encoding if encoding is None else encoding_of(encoding)
+        body = put_body(payload, kind, attachment, timestamp, source_info)
+        self.send(body, timestamp_instrumentation)
+
+    def put_plain(self, payload: bytes) -> None:
+        """A put of `payload` and nothing else, if there is a way for such."""
+        for session, head in self.plain or ():
             w = Writer(bytearray(head))
             w.block("payload", payload)
             try:
                 session.send_encoded(bytes(w.out), self.qos, self.reliable)
             except SessionEnded as end:
                 self._ended(end)
-        return True
 
     def _ended(self, end: SessionEnded) -> None:
         self.exchange.dropped["its session had ended"] += 1
@@ -171,6 +212,52 @@ class Way:
             )
 
 
+def _short_put(way: Way, short: ShortWay) -> PutCall:
+    """`way.put` while the way is what it is now, without a call in between: two pieces are added
+    to an open batch."""
+    lock, lane, heads, overhead = short
+    add = lane.pieces.extend
+    exchange, version = way.exchange, way.version
+
+    def put(
+        payload: IntoZBytes,
+        *,
+        encoding: IntoEncoding | None = None,
+        attachment: IntoZBytes | None = None,
+        timestamp: Timestamp | None = None,
+        timestamp_instrumentation: TimestampInstrumentation | None = None,
+        source_info: SourceInfo | None = None,
+    ) -> None:
+        if (
+            type(payload) is bytes
+            and encoding is None
+            and attachment is None
+            and timestamp is None
+            and timestamp_instrumentation is None
+            and source_info is None
+            and exchange.version == version
+        ):
+            size = len(payload)
+            with lock:
+                room = lane.room - size
+                if room >= overhead:
+                    lane.room = room - overhead
+                    add((heads[size], payload))  # at once: Ctrl-C may come between two calls
+                    return
+            way.put_plain(payload)
+            return
+        way.put(
+            payload,
+            encoding=encoding,
+            attachment=attachment,
+            timestamp=timestamp,
+            timestamp_instrumentation=timestamp_instrumentation,
+            source_info=source_info,
+        )
+
+    return put
+
+
 def put_body(
     payload: IntoZBytes,
     encoding: wire_encoding.Encoding,
@@ -197,6 +284,15 @@ def del_body(
         else instance("source_info", source_info, SourceInfo).wire,
         attachment=attachment_of(attachment),
     )
+
+
+def _take_over(publisher: "ref[Publisher]", short: PutCall | None) -> None:
+    """An instance's own `put` goes before its class's: no call in between."""
+    found = publisher()
+    if found is not None:
+        found.__dict__.pop("put", None)
+        if short is not None:
+            found.__dict__["put"] = short
 
 
 class Publisher:
@@ -229,6 +325,8 @@ class Publisher:
         )
         self._undeclared = False
         core.publishers[self._number] = None
+        self._way.on_short = partial(_take_over, ref(self))
+        self._way.find()
 
     def put(
         self,
@@ -241,31 +339,15 @@ class Publisher:
         source_info: SourceInfo | None = None,
     ) -> None:
         """Publish `payload`. A buffer other than bytes must not change until it has left."""
-        way = self._way
-        if (
-            encoding is None
-            and attachment is None
-            and timestamp is None
-            and source_info is None
-            and timestamp_instrumentation is None
-        ):
-            append = way.append
-            if type(payload) is ZBytes:
-                payload = payload.buffer
-            if type(payload) is bytes:
-                if append is not None and way.version == way.exchange.version and append(payload):
-                    return
-                if not self._undeclared and way.send_plain(payload):
-                    return
         self._check()
-        body = put_body(
+        self._way.put(
             payload,
-            way.encoding if encoding is None else encoding_of(encoding),
-            attachment,
-            timestamp,
-            source_info,
+            encoding=encoding,
+            attachment=attachment,
+            timestamp=timestamp,
+            timestamp_instrumentation=timestamp_instrumentation,
+            source_info=source_info,
         )
-        way.send(body, timestamp_instrumentation)
 
     def delete(
         self,
@@ -356,7 +438,7 @@ class Publisher:
     def _end(self) -> None:
         self._undeclared = True
         self._core.publishers.pop(self._number, None)
-        self._way.append = None
+        self._way.end()
         self._watch.close()
 
     def __enter__(self) -> Self:
@@ -375,6 +457,7 @@ class Publisher:
         if not getattr(self, "_undeclared", True):
             self._undeclared = True
             watch = self._watch
+            self._way.end()
             self._core.publishers.pop(self._number, None)
             at_end(self._core.exchange, watch.close)
 

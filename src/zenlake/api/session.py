@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import finalize
 
-from zenlake.api.arguments import IntoKeyExpr, encoding_of, instance, key_of, member, qos_of
+from zenlake.api.arguments import IntoKeyExpr, instance, key_of, member, qos_of
 from zenlake.api.cancellation import CancellationToken
 from zenlake.api.config import Config
 from zenlake.api.core import Core, TimestampCallback
@@ -24,7 +24,7 @@ from zenlake.api.ids import EntityGlobalId, SourceInfo, ZenohId
 from zenlake.api.info import SessionInfo
 from zenlake.api.instrumentation import TimestampInstrumentation
 from zenlake.api.liveliness import Liveliness
-from zenlake.api.publisher import Publisher, Way, del_body, put_body
+from zenlake.api.publisher import Publisher, Way, del_body
 from zenlake.api.querier import Querier
 from zenlake.api.queries import IntoConsolidation
 from zenlake.api.queryable import Queryable
@@ -35,7 +35,6 @@ from zenlake.api.timestamps import Timestamp
 from zenlake.api.zbytes import IntoZBytes
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
-from zenlake.wire import encoding as wire_encoding
 from zenlake.wire import entity
 from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
 
@@ -174,9 +173,14 @@ class Session:
     ) -> None:
         """Publish `payload` on `key_expr`. Many on one key: `declare_publisher` is faster."""
         way = self._way(key_expr, priority, congestion_control, express, allowed_destination)
-        kind = wire_encoding.DEFAULT if encoding is None else encoding_of(encoding)
-        body = put_body(payload, kind, attachment, timestamp, source_info)
-        way.send(body, timestamp_instrumentation)
+        way.put(
+            payload,
+            encoding=encoding,
+            attachment=attachment,
+            timestamp=timestamp,
+            timestamp_instrumentation=timestamp_instrumentation,
+            source_info=source_info,
+        )
 
     def delete(
         self,

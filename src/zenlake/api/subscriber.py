@@ -4,6 +4,7 @@ Knows who wants a key, and how samples are handed over. Does not know where samp
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -13,6 +14,7 @@ from zenlake.api.enums import Locality
 from zenlake.api.handlers import Receiver, Sink, make_sink
 from zenlake.api.ids import EntityGlobalId
 from zenlake.api.sample import Sample, samples
+from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.tree import KeyExprTree
 from zenlake.runtime.exchange import Exchange
@@ -151,8 +153,9 @@ class Subscribers:
                 return
             self._tree.remove(declared.key, declared)
             self._changed()
-        if declared.origin is not Locality.SESSION_LOCAL and not self.exchange.closed:
-            self.exchange.send(Declare(UndeclareSubscriber(declared.id), qos=qos.DECLARE))
+        if declared.origin is not Locality.SESSION_LOCAL:
+            with suppress(ZError):  # a closed session has taken all back
+                self.exchange.send(Declare(UndeclareSubscriber(declared.id), qos=qos.DECLARE))
         declared.sink.close()
         self._let_go += declared.sink.dropped
         self._interests.local_changed()

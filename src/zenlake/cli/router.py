@@ -75,7 +75,7 @@ def router(
 ) -> None:
     """Be a router: say where it listens, then who comes and goes.
 
-    SIGTERM or Ctrl-C ends it: it takes nobody in any more, passes on what it has, and closes.
+    SIGTERM or Ctrl-C ends it: it passes on what was sent to it before, and closes every session.
     Again: it ends at once.
 
     Exit status: 0 it was told to stop, 1 it cannot listen or connect, 2 wrong usage.

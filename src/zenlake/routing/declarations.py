@@ -228,6 +228,8 @@ class Declarations:
         if known not in (None, key):
             self._count("declarations of an id that is in use")
             return
+        if known is not None and kind is SUBSCRIBERS:
+            return  # said again, for another interest: whoever it was has been told what is known
         face.declared[kind, number] = key
         info = body.info if isinstance(body, DeclareQueryable) else PRESENT
         self.resources[kind].declare(face, number, key, info)

@@ -386,7 +386,7 @@ class Exchange:
             put = _plain_put(data, pos, end)
             more = end - (put[-1] if put is not None else pos)
             if more >= SCAN_FROM and (self._kernels or self._load()):
-                return self._scan(port, priority, reliable, data, pos, end)
+                return self._scan(port, reliable, data, pos, end)
             if put is not None:
                 self._one_put(port, reliable, data, pos, put)
                 pos = put[-1]
@@ -430,7 +430,11 @@ class Exchange:
 
     def _one_put(self, port: Port, reliable: bool, data: bytes, pos: int, put: PlainPut) -> None:
         name, after_key, body, qos, start, stop = put
-        route = port.routes.get(name) or self._find_route(port, name)
+        try:
+            route = port.routes.get(name) or self._find_route(port, name)
+        except UnicodeDecodeError:  # which the codec refuses in its own words
+            self._push_object(port, reliable, data, pos, stop)
+            raise
         if route is None:
             return
         if route.local and self.stamps:  # who hears it hears the timestamp, too
@@ -533,11 +537,7 @@ class Exchange:
 
     def _find_route(self, port: Port, name: Any) -> Route | None:
         number, suffix = name if type(name) is tuple else (name, b"")
-        try:
-            wire = WireExpr(number & 0xFFFF, suffix.decode(), Mapping(number >> 16))
-        except UnicodeDecodeError:
-            self.dropped["its key is no text"] += 1
-            return None
+        wire = WireExpr(number & 0xFFFF, suffix.decode(), Mapping(number >> 16))
         with self.lock:
             text = self.routing.received_key(port.face, wire)
             if text is None:  # which the routing has counted
@@ -560,9 +560,7 @@ class Exchange:
 
     # ---- PUSH, many at a time
 
-    def _scan(
-        self, port: Port, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
-    ) -> int:
+    def _scan(self, port: Port, reliable: bool, data: bytes, pos: int, end: int) -> int:
         assert self._kernels is not None
         scanner, grouper = self._kernels
         view = memoryview(data)[pos:end]
@@ -572,7 +570,7 @@ class Exchange:
             while at < len(rows):
                 run = grouper.run(view, pos, rows, at)
                 if run.stop > at:
-                    self._on_run(port, priority, reliable, data, run)
+                    self._on_run(port, reliable, data, run)
                     at = run.stop
                 else:
                     start = pos + int(rows[at]["start"])
@@ -605,9 +603,7 @@ class Exchange:
             full += self._deliver_run(data, run, routes, KeyTable())
         return full
 
-    def _on_run(
-        self, port: Port, priority: Priority, reliable: bool, data: bytes, run: "Run"
-    ) -> None:
+    def _on_run(self, port: Port, reliable: bool, data: bytes, run: "Run") -> None:
         if self.stamps and not self._in_time(run):
             for row in run.rows[run.first : run.stop]:  # some come from the future
                 start, end = run.base + int(row["start"]), run.base + int(row["end"])
@@ -633,7 +629,7 @@ class Exchange:
             filled = self._deliver_run(data, run, routes, port.face.keys)
         for full in filled:
             self._hold(port, full)
-        self._forward_run(port, priority, reliable, run, routes, stamps)
+        self._forward_run(port, reliable, run, routes, stamps)
 
     def _in_time(self, run: "Run") -> bool:
         """Whether no timestamp is too far ahead; takes note of the latest."""
@@ -694,7 +690,6 @@ class Exchange:
     def _forward_run(
         self,
         port: Port,
-        priority: Priority,
         reliable: bool,
         run: "Run",
         routes: "Sequence[Route | None]",
@@ -727,7 +722,7 @@ class Exchange:
             return
         if (lanes == lanes[0]).all():
             try:
-                other.session.send_run(data, ends.tolist(), qos.tolist(), reliable, int(lanes[0]))
+                other.session.send_run(data, ends, qos, reliable, int(lanes[0]))
             except SessionEnded:
                 self.dropped["its session had ended"] += len(ends)
             self._pace(port, other)

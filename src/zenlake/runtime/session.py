@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zenlake.errors import LinkError, SessionClosed, SessionEnded, SessionRefused
+from zenlake.errors import EncodeError, LinkError, SessionClosed, SessionEnded, SessionRefused
 from zenlake.link.base import READ_BYTES, Link, Progress
 from zenlake.runtime.reactor import Timer
 from zenlake.transport.counters import Counters
@@ -23,12 +23,14 @@ from zenlake.transport.outbox import (
     FLUSH_SECONDS,
     FRAGMENT_DROP_SECONDS,
     Integers,
+    Lane,
     Outbox,
     Pushed,
     droppable,
 )
 from zenlake.transport.sequence import SequenceIn
 from zenlake.transport.unicast import Unicast
+from zenlake.wire.cursor import Writer
 from zenlake.wire.enums import CloseReason, CongestionControl, Priority
 from zenlake.wire.framing import Framing
 from zenlake.wire.network import NetworkMessage
@@ -52,8 +54,38 @@ LINGER_SECONDS = 1.0  # without progress, when a session is closed and its last 
 MAX_LINGER_SECONDS = 4.0
 STILL_CONGESTED = "congestion: no room, as for the one before"
 COLUMNS_BYTES = 256 << 10  # of rows that are written at once
-ONE_BYTE_LENGTH, TWO_BYTES_LENGTH = 0x80, 0x4000  # lengths below take one byte, two bytes
+MAX_HEADS = 1024  # lengths that one publisher remembers
 MAX_SHORT_LENGTH = 3  # bytes of a length that fits a batch
+
+
+class Heads(dict[int, bytes]):
+    """A message up to its payload, by the payload's length."""
+
+    def __init__(self, head: bytes) -> None:
+        super().__init__()
+        self._head = head
+
+    def __missing__(self, size: int) -> bytes:
+        if len(self) >= MAX_HEADS:
+            self.clear()
+        w = Writer(bytearray(self._head))
+        w.zint("payload length", size)
+        self[size] = bytes(w.out)
+        return self[size]
+
+
+class ShortWay(NamedTuple):
+    """What it takes to add a message to the open batch of a lane without any other call.
+
+    Under the lock, while `lane.room` is at least the payload's length plus `overhead`: take that
+    from it, and add `heads[length]` and the payload to `lane.pieces`. Below, `send_encoded` is the
+    way, which sees to it that there is room again.
+    """
+
+    lock: Any
+    lane: Lane
+    heads: Heads
+    overhead: int
 
 
 class Session:
@@ -175,6 +207,9 @@ class Session:
         """The same for one message that is encoded already."""
         with self._lock:
             outbox = self._outbox or self._open_outbox()
+            if outbox.blocked and droppable(qos) and outbox.congested(qos):
+                outbox.counters.drop_sent(STILL_CONGESTED)
+                return False
             now = self._reactor.now()
             if outbox.push_encoded(data, qos, reliable, now=now) is Pushed.DONE:
                 self._pushed(outbox, qos, now)
@@ -215,13 +250,29 @@ class Session:
             if done < len(ends) and self._rest is None:  # nobody wrote yet, that is all
                 self._flush(now)
                 done = outbox.push_run(data, ends, lane, reliable, done, now)
-            self._pushed(outbox, 0, now)
             for i in range(done, len(ends)):
                 message = bytes(data[ends[i - 1] if i else 0 : ends[i]])
                 level = QoS.from_byte(int(qos[i]) & ~PRIORITY_BITS | lane)
-                if outbox.push_encoded(message, level, reliable, now=now) is not Pushed.DONE:
-                    dropped += not self._keep_or_drop(outbox, message, level, reliable, now)
+                dropped += not self._push_one(outbox, message, level, reliable, now)
+            self._pushed(outbox, 0, now)
         return dropped
+
+    def _push_one(
+        self, outbox: Outbox, message: bytes, qos: QoS, reliable: bool, now: float
+    ) -> bool:
+        """One of many that cannot wait; that it can never be sent holds up none of the others."""
+        try:
+            if outbox.push_encoded(message, qos, reliable, now=now) is Pushed.DONE:
+                return True
+            if self._rest is None:
+                self._flush(now)
+                if outbox.push_encoded(message, qos, reliable, now=now) is Pushed.DONE:
+                    return True
+            return self._keep_or_drop(outbox, message, qos, reliable, now)
+        except EncodeError as error:
+            outbox.counters.drop_sent("it does not fit the session")
+            log.warning("%s: %s", self, error)
+            return False
 
     def send_columns(self, columns: "PushColumns", priority: Priority, reliable: bool) -> int:
         """Every row of `columns`, in order; gives how many. Waits for room; drops nothing."""
@@ -252,52 +303,14 @@ class Session:
                     self._wait(qos, reliable, push, b"")
         return emitter.row
 
-    def appender(self, head: bytes, qos: int, reliable: bool) -> Callable[[bytes], bool] | None:
-        """A short way for messages that are `head`, a length and a payload, one after another.
-
-        It gives False, and has done nothing, when no batch is open that will be written soon, or
-        the payload does not fit: `send_encoded` is the way then. None: there is no short way here.
-        """
-        outbox, lock = self._outbox, self._lock
+    def short_way(self, head: bytes, qos: int, reliable: bool) -> ShortWay | None:
+        """For messages that are `head`, a length and a payload, one after another; None: there is
+        no short way for them."""
+        outbox = self._outbox
         lane = outbox.short_way(qos) if outbox is not None and not qos & EXPRESS else None
-        if outbox is None or lane is None:
+        if lane is None or not reliable:
             return None
-        pieces, top = lane.pieces, outbox.top
-        heads = tuple(head + bytes((n,)) for n in range(ONE_BYTE_LENGTH))
-        more = len(head) + MAX_SHORT_LENGTH
-        may_drop = droppable(qos)
-
-        def append(payload: bytes) -> bool:
-            size = len(payload)
-            with lock:
-                w = lane.writer
-                if may_drop and outbox.blocked and outbox.congested(qos):
-                    outbox.counters.drop_sent(STILL_CONGESTED)
-                    return True
-                if (
-                    w is None
-                    or lane.reliable is not reliable
-                    or not self._flush_armed
-                    or self._outbox is None
-                ):
-                    return False
-                room = lane.room if lane.room >= 0 else top - len(w.out)
-                room -= size + more
-                if room < 0:
-                    return False
-                lane.room = room
-                if size < ONE_BYTE_LENGTH:
-                    pieces.append(heads[size])
-                elif size < TWO_BYTES_LENGTH:
-                    pieces.append(head + bytes((size & 0x7F | 0x80, size >> 7)))
-                else:
-                    pieces.append(
-                        head + bytes((size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14))
-                    )
-                pieces.append(payload)
-            return True
-
-        return append
+        return ShortWay(self._lock, lane, Heads(head), len(head) + MAX_SHORT_LENGTH)
 
     def _open_outbox(self) -> Outbox:
         end = self.over or self._closing
@@ -316,9 +329,13 @@ class Session:
                 self._node.flush_later(self)
         elif outbox.due(now, bool(qos & EXPRESS)):
             self._flush(now)
-        elif not self._flush_armed:
-            self._flush_armed = True
-            self._reactor.call_at(now + FLUSH_SECONDS + FLUSH_SLACK, self._flush_due)
+        else:
+            if outbox.full:  # the batch that is open may fill, too
+                self._flush(now, full_only=True)
+            if not self._flush_armed:
+                self._flush_armed = True
+                self._reactor.call_at(now + FLUSH_SECONDS + FLUSH_SLACK, self._flush_due)
+            outbox.open_short_way(qos)
 
     def _flush_due(self) -> None:
         """A batch has waited long enough, unless its caller has written it meanwhile."""
@@ -436,12 +453,14 @@ class Session:
             if self.over is None and self._rest is None:
                 self._flush(self._reactor.now())
 
-    def _flush(self, now: float) -> None:
+    def _flush(self, now: float, full_only: bool = False) -> None:
         """Under the lock. A link that breaks here is closed by the I/O thread."""
         core = self._core
         assert core is not None
         try:
-            while (data := core.pull(now) if self._rest is None else self._rest) is not None:
+            while (
+                data := core.pull(now, full_only) if self._rest is None else self._rest
+            ) is not None:
                 taken = self.link.send(data)
                 if taken:
                     self._moved_at = now
@@ -459,7 +478,7 @@ class Session:
             broken = error
             self._reactor.call_soon(lambda: self._broke(broken))
         if core.outbox is not None:
-            if self._rest is None:
+            if self._rest is None and not full_only:
                 core.outbox.written()
             if self._waiters:
                 self._room.notify_all()
@@ -679,7 +698,7 @@ class Session:
         with self._lock:
             core.close(reason)
             self._closing = end
-            self._outbox = None
+            self._no_more_sends()
             self._paused = False
             self._room.notify_all()
             if self._rest is None:
@@ -705,6 +724,11 @@ class Session:
             self._end(self._closing)
         else:
             self._timer = self._reactor.call_at(again, lambda: self._linger(core, since))
+
+    def _no_more_sends(self) -> None:
+        if self._outbox is not None:
+            self._outbox.close_short_ways()
+            self._outbox = None
 
     def _broke(self, error: LinkError) -> None:
         """The link is no more. On the I/O thread."""
@@ -734,7 +758,7 @@ class Session:
             if any(self._watching):
                 self._reactor.forget(self.link)
             self.over = end
-            self._outbox = None
+            self._no_more_sends()
             self._timer.cancel()
             if self._expiry is not None:
                 self._expiry.cancel()

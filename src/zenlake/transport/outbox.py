@@ -129,8 +129,8 @@ class Lane:
         "Writes into the open batch."
         self.pieces: list[bytes] = []
         "What follows in the open batch, two for each message: see `Outbox.short_way`."
-        self.room = 0
-        "Bytes that may still follow; below 0: nobody knows."
+        self.room = -1
+        "Bytes that may still follow in this way; below 0: none."
         self.start = 0
         self.body = 0
         "Where the open FRAME starts in it, and where its messages do."
@@ -187,7 +187,7 @@ class Outbox:
         "By the priority bits of a QoS."
         self._waiting = 0
         "A bit for each lane that has something to send,"
-        self._full = 0
+        self.full = 0
         "and for each that has a whole batch."
         self.blocked = 0
         "And for each in which a message was dropped, and nothing has moved since."
@@ -289,7 +289,10 @@ class Outbox:
         now: float,
     ) -> int:
         """The same for many: message i of `data` ends at ends[i]. From `first` on as many as there
-        is room for; gives the next. All go to the lane of `qos`, and none is fragmented."""
+        is room for; gives the next. All go to the lane of `qos`, and none is fragmented. With low
+        latency each has to be pushed alone."""
+        if self._low_latency:
+            return first
         lane = self._lane_of[qos & PRIORITY_BITS]
         lane.room = -1
         if lane.pieces:
@@ -341,7 +344,7 @@ class Outbox:
         sequence = lane.sequences[reliable]
         data, messages, sequence.next = write(sequence.next)
         lane.sealed.append(data)
-        self._full |= lane.bit
+        self.full |= lane.bit
         self._waiting |= lane.bit
         self.counters.sent_messages += messages
         return Pushed.DONE
@@ -349,22 +352,27 @@ class Outbox:
     def short_way(self, qos: int) -> "Lane | None":
         """The lane of `qos`, for a caller that appends to its open batch itself; None: it must not.
 
-        While `lane.writer` is there it may add two `pieces` for each message, as long as there is
-        `room`. They are joined when anything else is done with the lane: a buffer that grows by
-        every message is copied again and again.
+        It may add two `pieces` for each message, as long as there is `room`, which it takes. They
+        are joined when anything else is done with the lane: a buffer that grows by every message
+        is copied again and again.
         """
         return None if self._low_latency else self._lane_of[qos & PRIORITY_BITS]
+
+    def open_short_way(self, qos: int) -> None:
+        """Reliable messages may be added to the open batch of a lane: it will be written soon."""
+        lane = self._lane_of[qos & PRIORITY_BITS]
+        if lane.writer is not None and lane.reliable and not self._low_latency:
+            lane.room = self._top - len(lane.writer.out)
+
+    def close_short_ways(self) -> None:
+        for lane in self._lanes:
+            lane.room = -1
 
     def _settle(self, lane: Lane) -> None:
         assert lane.writer is not None
         self.counters.sent_messages += len(lane.pieces) >> 1
         lane.writer.out += b"".join(lane.pieces)
         lane.pieces.clear()
-
-    @property
-    def top(self) -> int:
-        """How long an open batch may get, its length prefix included."""
-        return self._top
 
     def push_beyond(
         self, message: NetworkMessage | bytes, qos: int, reliable: bool, now: float
@@ -413,25 +421,29 @@ class Outbox:
         return bool(self._control or self._waiting)
 
     def due(self, now: float, express: bool) -> bool:
-        """After a push: whether what waits is to be written now, or by `flush_at` at the latest.
+        """After a push: whether all that waits is to be written now, or by `flush_at` at last.
 
-        It may wait while a caller has more to say, as long as no batch is full.
+        It may wait while a caller has more to say. Batches that are `full` are written at once.
         """
         burst = now - self._last_push < BURST_SECONDS
         self._last_push = now
-        if express or self.answering or self._full or not burst:
+        if self.full:  # what comes after a full batch is a burst, however long the batch took
+            self.flush_at = None
+            burst = True
+        if express or self.answering or not burst:
             return True
         if self.flush_at is None:
             self.flush_at = now + FLUSH_SECONDS
             return False
         return now >= self.flush_at
 
-    def pull(self, now: float) -> bytes | bytearray | memoryview | None:
-        """The next batch, framed: control first, then by priority. None: nothing waits."""
+    def pull(self, now: float, full_only: bool = False) -> bytes | bytearray | memoryview | None:
+        """The next batch, framed: control first, then by priority. None: nothing waits, or with
+        `full_only` nothing that is a whole batch."""
         if self._control:
             return self.pull_control()
-        while self._waiting:
-            lane = self._lanes[(self._waiting & -self._waiting).bit_length() - 1]
+        while lanes := self.full if full_only else self._waiting:
+            lane = self._lanes[(lanes & -lanes).bit_length() - 1]
             lane.room = -1
             if lane.pieces:
                 self._settle(lane)
@@ -449,7 +461,7 @@ class Outbox:
         return None
 
     def _no_longer_full(self, lane: Lane) -> None:
-        self._full &= ~lane.bit
+        self.full &= ~lane.bit
         if lane.writer is None and not lane.backlog:
             self._waiting &= ~lane.bit
 
@@ -530,7 +542,7 @@ class Outbox:
         else:
             self._roll_back(lane, w, len(w.out))
             lane.large = Large(memoryview(encoded), reliable, may_drop, moved_at=now)
-            self._full |= lane.bit
+            self.full |= lane.bit
         self._waiting |= lane.bit
         self.counters.sent_messages += 1
         return Pushed.DONE
@@ -547,7 +559,7 @@ class Outbox:
         if not self._framing or len(out) >= self._limit:  # one message is one datagram
             lane.sealed.append(out)
             lane.writer = None
-            self._full |= lane.bit
+            self.full |= lane.bit
         elif lane.writer is None:
             lane.writer = Writer(out)
         self._waiting |= lane.bit
@@ -576,7 +588,7 @@ class Outbox:
         out = lane.writer.out
         lane.sealed.append(out if self._low_latency else self._finish(out))
         lane.writer = None
-        self._full |= lane.bit
+        self.full |= lane.bit
 
     def _pull_lane(self, lane: Lane, now: float) -> bytes | bytearray | memoryview | None:
         if lane.sealed:

@@ -263,7 +263,7 @@ class Unicast:
 
     # ---- out
 
-    def pull(self, now: float) -> bytes | bytearray | memoryview | None:
+    def pull(self, now: float, full_only: bool = False) -> bytes | bytearray | memoryview | None:
         """The next bytes for the link: one batch, framed. None: nothing waits."""
         batch: bytes | bytearray | memoryview | None
         if self._out:
@@ -274,7 +274,7 @@ class Unicast:
         elif self.ended or self._said_farewell:
             batch = self.outbox.pull_control()
         else:
-            batch = self.outbox.pull(now)
+            batch = self.outbox.pull(now, full_only)
             if batch is None and self._farewell is not None:
                 self._said_farewell = True
                 self.outbox.push_control(Close(self._farewell))

@@ -208,7 +208,7 @@ def _frame_header(lane: Lane) -> npt.NDArray[np.uint8]:
 
 def _fragments(columns: PushColumns, row: int, lane: Lane, sn: int) -> tuple[bytes, int]:
     """Row `row` cut into FRAGMENTs, and the sequence number that comes next."""
-    rest = _message(columns, row)
+    rest = memoryview(_message(columns, row))  # of bytes, every piece would copy all the rest
     batches: list[bytes] = []
     while rest:
         fragment = Fragment(
@@ -223,7 +223,7 @@ def _fragments(columns: PushColumns, row: int, lane: Lane, sn: int) -> tuple[byt
         room = lane.max_batch - len(w.out)
         if room < 1:
             raise EncodeError(f"of {lane.batch_size} cannot hold a fragment", "batch size")
-        fragment.payload, rest = rest[:room], rest[room:]
+        fragment.payload, rest = bytes(rest[:room]), rest[room:]
         fragment.more = bool(rest)
         w = Writer()
         write_fragment(w, fragment)

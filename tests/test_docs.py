@@ -1,0 +1,46 @@
+"""What the guide shows is what happens, and its limits are the code's."""
+
+import doctest
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+GUIDE = DOCS / "api.md"
+PAGES = sorted([*DOCS.rglob("*.md"), DOCS.parent / "CONTRIBUTING.md", DOCS.parent / "CHANGELOG.md"])
+
+
+@pytest.mark.kernel
+def test_the_guide_s_examples() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    parsed = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "api", str(GUIDE), 0)
+    assert len(parsed.examples) > 40
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    runner.run(parsed)
+    assert runner.summarize(verbose=False).failed == 0
+
+
+def limits() -> list[tuple[str, str]]:
+    return re.findall(r"^\| `([a-z_.]+\.[A-Z_]+)` \| ([\d,]+) \|", GUIDE.read_text(), re.MULTILINE)
+
+
+def test_the_limits_are_listed() -> None:
+    assert len(limits()) > 20
+
+
+@pytest.mark.parametrize(("name", "value"), limits())
+def test_the_guide_s_limits(name: str, value: str) -> None:
+    module, _, constant = name.rpartition(".")
+    assert getattr(import_module(f"zenlake.{module}"), constant) == int(value.replace(",", ""))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_names_exists(page: Path) -> None:
+    text = page.read_text()
+    for name in re.findall(r"\]\(([^)#]+)\)", text):
+        if not name.startswith("https://"):
+            assert (page.parent / name).exists(), name
+    for name in re.findall(r"`((?:tests|src|docs|bench|examples)/[\w/.]+)`", text):
+        assert (DOCS.parent / name).exists(), name
