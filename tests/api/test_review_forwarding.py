@@ -63,8 +63,16 @@ def stack() -> Iterator[ExitStack]:
         ({}, {}, SMALL_BATCHES),
         (SMALL_BATCHES, {}, {}),
     ],
-    ids=["plain", "no lanes", "from low latency", "to low latency", "low latency", "compressed",
-         "to small batches", "from small batches"],
+    ids=[
+        "plain",
+        "no lanes",
+        "from low latency",
+        "to low latency",
+        "low latency",
+        "compressed",
+        "to small batches",
+        "from small batches",
+    ],
 )
 def test_a_run_arrives_whole_and_in_order(
     stack: ExitStack, sender: Any, router: Any, receiver: Any

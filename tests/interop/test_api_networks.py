@@ -433,7 +433,6 @@ def test_an_advanced_subscriber_gets_what_was_before(
     key = unique("advanced")
     stamping = {"timestamping/enabled": True}
     one = opened(sessions, publishes, "peer", listen=at, settings=stamping)
-    other = opened(sessions, subscribes, "peer", connect=(at,), settings=stamping)
     theirs, ours = EXT[publishes], EXT[subscribes]
     publisher = theirs.declare_advanced_publisher(
         one.session,
@@ -445,6 +444,7 @@ def test_an_advanced_subscriber_gets_what_was_before(
     )
     for number in range(5):
         publisher.put(str(number))
+    other = opened(sessions, subscribes, "peer", connect=(at,), settings=stamping)
     heard: list[tuple[str, int]] = []
     subscriber = ours.declare_advanced_subscriber(
         other.session,

@@ -1,4 +1,4 @@
-"""The same bytes mean the same, whichever way they are read: one by one, or by the compiled scan."""
+"""The same bytes mean the same, read one by one or by the compiled scan: deliveries, forwards."""
 
 import random
 from collections import defaultdict
@@ -149,7 +149,11 @@ class World:
     def __init__(self, whatami: WhatAmI, stamps: bool) -> None:
         self.here = Here(["a/**", "a/b", "b"])
         self.exchange = Exchange(
-            OWN, whatami, self.here, timestamping=stamps, wall=lambda: WALL  # type: ignore[arg-type]
+            OWN,
+            whatami,
+            self.here,
+            timestamping=stamps,
+            wall=lambda: WALL,  # type: ignore[arg-type]
         )
         self.exchange.attach(Node())  # type: ignore[arg-type]
         self.sender, self.one, self.two = Link("a1"), Link("b1"), Link("b2")
@@ -258,12 +262,12 @@ class Frames:
 
 
 @pytest.fixture
-def scan(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def scan(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Whether the compiled scan is used, for every frame of several messages or for none."""
     kernels.load()
     make = kernels.make
     assert make() is not None
-    yield lambda on: monkeypatch.setattr(kernels, "make", make if on else lambda: None)
+    return lambda on: monkeypatch.setattr(kernels, "make", make if on else lambda: None)
 
 
 def unstamped(data: bytes) -> Any:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -29,12 +30,13 @@ from zenlake.transport.outbox import (
     FLUSH_SECONDS,
     FRAGMENT_DROP_SECONDS,
     LANE_BATCHES,
+    Lane,
     Outbox,
     Pushed,
 )
 from zenlake.wire.batch import TransportMessage, read_batch
 from zenlake.wire.close import Close
-from zenlake.wire.cursor import Writer
+from zenlake.wire.cursor import Reader, Writer
 from zenlake.wire.enums import PRIORITIES, CongestionControl, Priority
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
@@ -687,7 +689,11 @@ def test_an_answer_does_not_wait_and_a_burst_may() -> None:
     assert outbox.due(START + 10 * SOON, False), "something came in"
     outbox.written()
     fill(outbox, put(b"x" * 60))
-    assert outbox.due(START + 11 * SOON, False), "a whole batch"
+    assert not outbox.due(START + 11 * SOON, False), "the batch that is open may wait,"
+    assert outbox.full, "a whole one does not"
+    whole = list(iter(lambda: outbox.pull(START + 11 * SOON, full_only=True), None))
+    assert len(whole) == LANE_BATCHES
+    assert outbox.waiting
 
 
 def test_a_burst_is_written_after_a_millisecond_at_the_latest() -> None:
@@ -730,3 +736,121 @@ def test_counters_are_the_session_s() -> None:
     outbox.pull(START)
     assert outbox.counters is counters
     assert (counters.sent_messages, counters.sent_batches) == (1, 1)
+
+
+# The short way
+
+
+def short(outbox: Outbox) -> Lane:
+    """A lane with a message in its open batch, to which more may be added."""
+    outbox.push(put(b"first"), now=START)
+    lane = outbox.short_way(DATA)
+    assert lane is not None
+    assert not lane.open
+    outbox.open_short_way(DATA)
+    assert lane.open
+    return lane
+
+
+def payloads(outbox: Outbox) -> list[bytes]:
+    """What `drain` gives, whole messages in the order in which they end."""
+    found: list[bytes] = []
+    pieces = bytearray()
+    for message in drain(outbox):
+        if isinstance(message, Fragment):
+            pieces += message.payload
+            if not message.more:
+                pushed = NETWORK.read(Reader(bytes(pieces)))
+                found.append(payload_of(pushed))
+                pieces.clear()
+        else:
+            found += map(payload_of, contents([message]))
+    return found
+
+
+def payload_of(message: NetworkMessage) -> bytes:
+    assert isinstance(message, Push)
+    assert isinstance(message.body, Put)
+    assert isinstance(message.body.payload, bytes)
+    return message.body.payload
+
+
+def test_what_was_added_follows_what_is_there_and_comes_before_what_comes_later() -> None:
+    outbox = make(1000)
+    lane = short(outbox)
+    lane.added += [encoded(put(b"second")), encoded(put(b"third"))]
+    outbox.push(put(b"fourth"), now=START)
+    assert not lane.open
+    assert not lane.added
+    assert payloads(outbox) == [b"first", b"second", b"third", b"fourth"]
+    assert outbox.counters.sent_messages == 4
+
+
+def test_more_than_a_batch_may_have_been_added() -> None:
+    outbox = make(100)
+    lane = short(outbox)
+    several = [b"%d" % i * 20 for i in range(10, 40)]
+    lane.added += [encoded(put(payload)) for payload in several]
+    assert payloads(outbox) == [b"first", *several]
+
+
+def test_whoever_writes_closes_the_way_first() -> None:
+    outbox = make(1000)
+    lane = short(outbox)
+    assert payloads(outbox) == [b"first"]
+    assert lane.open is False
+    lane.added.append(encoded(put(b"too late")))  # by one who saw it open before
+    assert outbox.pull(START) is None
+    outbox.settle(lane)
+    assert payloads(outbox) == [b"too late"]
+
+
+def test_behind_a_large_message_it_waits_its_turn() -> None:
+    outbox = make(100)
+    lane = short(outbox)
+    outbox.push(put(bytes(500)), now=START)
+    lane.added.append(encoded(put(b"behind")))
+    outbox.settle(lane)
+    assert payloads(outbox)[-1] == b"behind"
+
+
+@pytest.mark.parametrize("reliable", [True, False])
+def test_only_reliable_messages_are_added(reliable: bool) -> None:
+    outbox = make(1000)
+    outbox.push(put(b"x"), reliable, now=START)
+    outbox.open_short_way(DATA)
+    lane = outbox.short_way(DATA)
+    assert lane is not None
+    assert lane.open is reliable
+
+
+def test_a_session_that_ends_closes_every_short_way() -> None:
+    outbox = make(1000)
+    lane = short(outbox)
+    outbox.close_short_ways()
+    assert not lane.open
+
+
+def test_after_a_drop_others_need_not_wait_until_something_has_moved() -> None:
+    outbox = make(1000)
+    outbox.push(put(b"x"), now=START)
+    assert not outbox.congested(DATA)
+    assert outbox.congested(DATA, dropped=True)
+    assert outbox.congested(DATA)
+    assert outbox.pull(START) is not None
+    assert not outbox.congested(DATA)
+
+
+def test_a_run_of_messages_fills_batches_up_to_the_limit() -> None:
+    outbox = make(100)
+    several = [b"%d" % i * 10 for i in range(10, 60)]
+    messages = [encoded(put(payload)) for payload in several]
+    ends = list(accumulate(map(len, messages)))
+    data = memoryview(b"".join(messages))
+    done = outbox.push_run(data, ends, DATA, True, 0, START)
+    assert 0 < done < len(ends), "the lane is full before all are in"
+    assert not outbox.has_room(DATA)
+    first = payloads(outbox)
+    assert first == several[:done]
+    assert outbox.push_run(data, ends, DATA, True, done, START) > done
+    assert payloads(outbox) == several[done : done + len(first)]

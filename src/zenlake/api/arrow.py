@@ -255,6 +255,8 @@ def put_batch(core: "Core", batch: "pa.RecordBatch", way: "Way | None") -> int:
     """Every row to whoever wants it; as `way` says if one is given. Gives how many rows."""
     from zenlake.columnar.write import split_lanes
 
+    if core.exchange.closed:
+        raise ZError("session closed")
     if way is not None:
         batch = _as_published(batch, way)
     elif "key" not in batch.schema.names:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zenlake.api")
 
+CLOSE_SECONDS = 20.0  # that others wait for the one that closes a session
 CALLBACK_SECONDS = 2.0  # for callbacks to take what waits for them, when a session closes
 
 TimestampCallback = Callable[[TimestampContext], bytes]
@@ -84,6 +85,9 @@ class Core:
         }
         self._pid = os.getpid()
         self._closing = threading.Lock()
+        self._closer: int | None = None
+        "The thread that closes it. No lock is held meanwhile: callbacks may close it, too."
+        self._over = threading.Event()
 
     def open(self) -> None:
         """Listen, connect, and wait as configured. ZError: it cannot."""
@@ -168,28 +172,47 @@ class Core:
         if os.getpid() != self._pid:
             self.abandon()
             return
+        inside, here = self.node.reactor.inside, threading.get_ident()
         with self._closing:
-            if self.exchange.closed:
-                return
+            first = self._closer is None
+            self._closer = self._closer or here
+        if not first:
+            if not inside and self._closer != here:
+                self._over.wait(CLOSE_SECONDS)
+            return
+        sinks: list[Sink[Any]] = []
+        try:
             self.queryables.close()  # while their last words can be said
             self.exchange.close()
             _open.discard(self)
             self.queries.close()
             sinks = self.subscribers.close()
             self.interests.close()
-            if self.node.reactor.inside:
-                self.node.shut(lambda: None)
-                return
-            self.node.close()
-            self.info.close()
-        end = time.monotonic() + CALLBACK_SECONDS
+        finally:
+            if inside:
+                self.node.shut(self._shut)
+            else:
+                self.node.close()
+                self.info.close()
+                self._over.set()
+        end = time.monotonic() + (0.0 if inside else CALLBACK_SECONDS)
         for sink in sinks:
             sink.join(max(0.0, end - time.monotonic()))
+
+    def _shut(self) -> None:
+        """The last words are out, and nobody waits for the I/O thread to end."""
+        self.info.close()
+        self.node.reactor.stop()
+        self._over.set()
 
     def drop(self) -> None:
         """The same for a handle that nobody holds: from any thread, in the middle of anything."""
         if os.getpid() != self._pid or self.exchange.closed:
             return
+        # Not from here: whoever starts a thread waits for it, and may hold what that one needs.
+        self.node.reactor.call_soon(self._close_aside)
+
+    def _close_aside(self) -> None:
         threading.Thread(target=self.close, name="zenlake close", daemon=True).start()
 
     def abandon(self) -> None:

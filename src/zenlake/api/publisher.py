@@ -213,10 +213,10 @@ class Way:
 
 
 def _short_put(way: Way, short: ShortWay) -> PutCall:
-    """`way.put` while the way is what it is now, without a call in between: two pieces are added
-    to an open batch."""
-    lock, lane, heads, overhead = short
-    add = lane.pieces.extend
+    """`way.put` while the way is what it is now: a message is added to an open lane."""
+    lane, heads, overhead, most, settle = short
+    added = lane.added
+    add = added.append
     exchange, version = way.exchange, way.version
 
     def put(
@@ -238,12 +238,12 @@ def _short_put(way: Way, short: ShortWay) -> PutCall:
             and exchange.version == version
         ):
             size = len(payload)
-            with lock:
-                room = lane.room - size
-                if room >= overhead:
-                    lane.room = room - overhead
-                    add((heads[size], payload))  # at once: Ctrl-C may come between two calls
-                    return
+            if lane.open and (len(added) + 1) * (size + overhead) < most:
+                add(heads[size] + payload)
+                if not lane.open:
+                    # Somebody has just taken what was added, maybe without this.
+                    settle()  # type: ignore[unreachable]
+                return
             way.put_plain(payload)
             return
         way.put(

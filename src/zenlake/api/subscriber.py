@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from zenlake.api.matching import Interests
     from zenlake.wire.runs import Run
 
-MAX_KNOWN_KEYS = 8_192  # whose subscribers are remembered
+MAX_KNOWN_KEYS = 8_192  # whose subscribers are remembered,
+LONG_KEY = 1024  # unless they are longer
 NOBODY: tuple["Declared", ...] = ()
 
 H = TypeVar("H")
@@ -200,7 +201,8 @@ class Subscribers:
                 known = self._found[local]
                 if len(known) >= MAX_KNOWN_KEYS:
                     known.clear()
-                known[key] = found
+                if len(key) <= LONG_KEY:
+                    known[key] = found
         return found
 
     def deliver(

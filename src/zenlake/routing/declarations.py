@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from zenlake.keyexpr import KeyExprTree, includes, intersects
-from zenlake.routing.face import Face, Kind, Out, Slot, Told
+from zenlake.routing.face import MAX_WEIGHT, Face, Kind, Out, Slot, Told, weight_of
 from zenlake.routing.resources import PRESENT, Resources, merge
 from zenlake.routing.timers import Timers
 from zenlake.routing.topology import Pairs, Topology
@@ -222,7 +222,7 @@ class Declarations:
             return
         number = (key, declare.node_id) if face.policy.keyed else body.id
         known = face.declared.get((kind, number))
-        if known is None and len(face.declared) >= MAX_DECLARATIONS and not face.is_local:
+        if known is None and self._is_too_much(face, len(face.declared), MAX_DECLARATIONS, key):
             self._count("declarations beyond the limit")
             return
         if known not in (None, key):
@@ -230,6 +230,8 @@ class Declarations:
             return
         if known is not None and kind is SUBSCRIBERS:
             return  # said again, for another interest: whoever it was has been told what is known
+        if known is None:
+            face.weight += weight_of(key)
         face.declared[kind, number] = key
         info = body.info if isinstance(body, DeclareQueryable) else PRESENT
         self.resources[kind].declare(face, number, key, info)
@@ -254,10 +256,15 @@ class Declarations:
             self._count("undeclarations of what was not declared")
 
     def _remove(self, face: Face, kind: Kind, number: Hashable, key: str, out: Out) -> None:
+        face.weight -= weight_of(key)
         self.resources[kind].undeclare(face, number, key)
         if kind is SUBSCRIBERS:
             self.topology.version += 1
         self._tell_all(kind, key, face, False, None, out)
+
+    def _is_too_much(self, face: Face, count: int, limit: int, key: str | None) -> bool:
+        """Whether a neighbour that has `count` of something may have no other, on `key`."""
+        return not face.is_local and (count >= limit or face.weight + weight_of(key) > MAX_WEIGHT)
 
     def _on_final(self, face: Face, number: int | None, out: Out) -> None:
         if number == INITIAL_INTEREST and not face.initial_done:
@@ -289,7 +296,8 @@ class Declarations:
 
     def _on_wish(self, face: Face, interest: Interest, now: float, out: Out) -> None:
         key = None if interest.key is None else face.text(interest.key)
-        too_many = len(face.wishes) + len(face.pending) >= MAX_INTERESTS and not face.is_local
+        held = len(face.wishes) + len(face.pending)
+        too_many = self._is_too_much(face, held, MAX_INTERESTS, key)
         if not face.policy.answers:
             self._count("interests from a face that has none")
         elif interest.key is not None and key is None:
@@ -310,6 +318,7 @@ class Declarations:
             self._answer(pending, out)
         if wish.mode is not CURRENT:
             face.wishes[wish.id] = wish
+            face.weight += weight_of(wish.key)
             for kind, wishes in self._wishes.items():
                 if wish.options & kind:
                     wishes.add(wish)
@@ -423,7 +432,8 @@ class Declarations:
     def _drop_wish(self, wish: Wish, out: Out) -> None:
         """It ends: upstream is told, and what it alone made known to the face is forgotten."""
         face = wish.face
-        face.wishes.pop(wish.id, None)
+        if face.wishes.pop(wish.id, None) is not None:
+            face.weight -= weight_of(wish.key)
         for kind, wishes in self._wishes.items():
             if wish.options & kind:
                 wishes.remove(wish)

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from zenlake.routing.queries import PendingQuery
 
 MAX_KEY_IDS = 8192  # that one side declares to the other
+MAX_KEY_ID_BYTES = 8 << 20  # of the keys that a neighbour's ids stand for
 MAX_KEY_TEXTS = 4096  # resolved keys that are kept at hand
+LONG_KEY = 1024  # longer ones are not kept at hand, and get no id from here
+CHUNK_BYTES = 384  # that a chunk takes in a tree of keys, about
+MAX_WEIGHT = 256 << 20  # bytes that all a neighbour declared and wishes may take
 FIRST_SCOPE = 1
 
 Kind = InterestOptions
@@ -55,6 +59,8 @@ class Face:
         "_our_scopes",
         "_texts",
         "_texts_version",
+        "_their_bytes",
+        "_their_ids",
         "_their_scopes",
         "asked",
         "declared",
@@ -74,6 +80,7 @@ class Face:
         "requests",
         "settled",
         "told",
+        "weight",
         "whatami",
         "wishes",
         "zid",
@@ -92,6 +99,8 @@ class Face:
         self.keys = KeyTable()
         "What scopes in messages from the neighbour stand for; its version dates written keys too."
         self._their_scopes: dict[str, int] = {}
+        self._their_ids = 0
+        self._their_bytes = 0
         self._our_scopes: dict[str, int] = {}
         self._next_scope = FIRST_SCOPE
         self._texts: dict[WireExpr, str | None] = {}
@@ -99,6 +108,8 @@ class Face:
         self._next_id = 0
         self.declared: dict[tuple[Kind, Hashable], str] = {}
         "What the neighbour declared: the key of each id."
+        self.weight = 0
+        "About how many bytes that takes, and its wishes."
         self.told: dict[Slot, Told] = {}
         "What the neighbour was told."
         self.wishes: dict[int, Wish] = {}
@@ -149,19 +160,25 @@ class Face:
         text = self.keys.text(key)
         if text is not None and not is_canonical(text):
             text = None
-        self._texts[WireExpr(key.scope, key.suffix, key.mapping)] = text
+        if len(key.suffix) <= LONG_KEY:
+            self._texts[WireExpr(key.scope, key.suffix, key.mapping)] = text
         return text
 
     def learn(self, scope: int, key: WireExpr) -> bool:
         """The neighbour declared an id; False: too many, or not what an id may stand for."""
         text = self.keys.text(key)
+        if text is None:
+            return False
+        size, new = len(text.encode()), self.keys.prefix(number_of(Mapping.SENDER, scope)) is None
         if (
-            text is None
-            or len(text.encode()) > MAX_KEY_BYTES
-            or len(self._their_scopes) >= MAX_KEY_IDS
+            size > MAX_KEY_BYTES
+            or (new and self._their_ids >= MAX_KEY_IDS)
+            or (new and self._their_bytes + size > MAX_KEY_ID_BYTES)
             or not self.keys.declare(Mapping.SENDER, scope, text)
         ):
             return False
+        self._their_ids += new
+        self._their_bytes += size * new
         self._their_scopes[text] = scope
         return True
 
@@ -171,6 +188,8 @@ class Face:
         if not scope or prefix is None:
             return False
         self.keys.undeclare(Mapping.SENDER, scope)
+        self._their_ids -= 1
+        self._their_bytes -= len(prefix)
         if self._their_scopes.get(prefix.decode()) == scope:
             del self._their_scopes[prefix.decode()]
         return True
@@ -185,7 +204,8 @@ class Face:
         if self.is_local:
             return WireExpr(0, key, Mapping.SENDER), None
         prefix = plain_prefix(key)
-        if may_declare is not None and prefix and self._find(prefix) is None:
+        short = 0 < len(prefix) <= LONG_KEY
+        if may_declare is not None and short and self._find(prefix) is None:
             scope = self._free_scope()
             if scope is not None and may_declare(prefix):
                 return self._introduce(scope, prefix, key[len(prefix) :])
@@ -222,6 +242,11 @@ class Face:
 
 Out = list[tuple[Face, NetworkMessage]]
 "What to send, in this order."
+
+
+def weight_of(key: str | None) -> int:
+    """About how many bytes it takes to hold `key` in a tree: a chunk may be one letter."""
+    return 0 if key is None else len(key) + CHUNK_BYTES * (key.count("/") + 1)
 
 
 def plain_prefix(key: str) -> str:

@@ -51,6 +51,7 @@ log = logging.getLogger("zenlake.runtime")
 
 SCAN_FROM = 512  # bytes of a frame with several messages: from here on the scan is faster
 MAX_ROUTES = 8192  # remembered for each face; then they are found anew
+LONG_KEY = 1024  # routes of longer ones are always found anew
 PACE_BYTES = 8 << 20  # may wait for one session; then those who send more to it are not read,
 MOVES_SECONDS = 0.5  # as long as it takes something: for one that is stuck nobody waits
 PACE_SECONDS = 0.01  # between two looks at it
@@ -555,7 +556,8 @@ class Exchange:
         route = Route(KeyExpr.trusted(text), local, tuple(out))
         if len(port.routes) >= MAX_ROUTES:
             port.routes.clear()
-        port.routes[name] = route
+        if len(text) <= LONG_KEY:
+            port.routes[name] = route
         return route
 
     # ---- PUSH, many at a time

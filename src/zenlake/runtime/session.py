@@ -75,17 +75,18 @@ class Heads(dict[int, bytes]):
 
 
 class ShortWay(NamedTuple):
-    """What it takes to add a message to the open batch of a lane without any other call.
+    """What it takes to add a message to a lane without a lock and almost without a call.
 
-    Under the lock, while `lane.room` is at least the payload's length plus `overhead`: take that
-    from it, and add `heads[length]` and the payload to `lane.pieces`. Below, `send_encoded` is the
-    way, which sees to it that there is room again.
+    While `lane.open`, and (n + 1) * (length + overhead) < most for n messages in `lane.added`:
+    append heads[length] + payload to that, and look again: if the lane is not open any more, call
+    `settle`. Otherwise `send_encoded` is the way, which opens the lane when more may come.
     """
 
-    lock: Any
     lane: Lane
     heads: Heads
     overhead: int
+    most: int
+    settle: Callable[[], None]
 
 
 class Session:
@@ -307,10 +308,22 @@ class Session:
         """For messages that are `head`, a length and a payload, one after another; None: there is
         no short way for them."""
         outbox = self._outbox
-        lane = outbox.short_way(qos) if outbox is not None and not qos & EXPRESS else None
-        if lane is None or not reliable:
+        if outbox is None or qos & EXPRESS or not reliable:
             return None
-        return ShortWay(self._lock, lane, Heads(head), len(head) + MAX_SHORT_LENGTH)
+        lane = outbox.short_way(qos)
+        if lane is None:
+            return None
+        overhead = len(head) + MAX_SHORT_LENGTH
+        return ShortWay(lane, Heads(head), overhead, outbox.top, partial(self._settle, lane))
+
+    def _settle(self, lane: Lane) -> None:
+        """A message was added to a lane that was just being closed: see that it is sent."""
+        with self._lock:
+            if self._outbox is None:
+                self.counters.drop_sent("its session had ended")
+                return
+            self._outbox.settle(lane)
+            self._pushed(self._outbox, 0, self._reactor.now())
 
     def _open_outbox(self) -> Outbox:
         end = self.over or self._closing

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from zenlake.errors import EncodeError
@@ -94,16 +95,16 @@ class Lane:
     """
 
     __slots__ = (
+        "added",
         "backlog",
         "bit",
         "body",
         "headers",
         "large",
         "name",
-        "pieces",
+        "open",
         "priority",
         "reliable",
-        "room",
         "sealed",
         "sequences",
         "start",
@@ -127,10 +128,10 @@ class Lane:
         "Of best effort and reliable."
         self.writer: Writer | None = None
         "Writes into the open batch."
-        self.pieces: list[bytes] = []
-        "What follows in the open batch, two for each message: see `Outbox.short_way`."
-        self.room = -1
-        "Bytes that may still follow in this way; below 0: none."
+        self.added: list[bytes] = []
+        "Reliable messages that follow what is in the open batch: see `Outbox.short_way`."
+        self.open = False
+        "Whether such may be added."
         self.start = 0
         self.body = 0
         "Where the open FRAME starts in it, and where its messages do."
@@ -207,8 +208,7 @@ class Outbox:
         """Encode `message` into its lane's open batch. EncodeError: it can never be sent."""
         qos: int = message.qos
         lane = self._lane_of[qos & PRIORITY_BITS]
-        lane.room = -1
-        if lane.pieces:
+        if lane.open or lane.added:
             self._settle(lane)
         if lane.large is not None or lane.backlog:
             return Pushed.FULL
@@ -251,8 +251,7 @@ class Outbox:
         Several may stand in it only if one batch surely holds them: fragments are one message.
         """
         lane = self._lane_of[qos & PRIORITY_BITS]
-        lane.room = -1
-        if lane.pieces:
+        if lane.open or lane.added:
             self._settle(lane)
         if lane.backlog or lane.large is not None:
             return Pushed.FULL
@@ -294,8 +293,7 @@ class Outbox:
         if self._low_latency:
             return first
         lane = self._lane_of[qos & PRIORITY_BITS]
-        lane.room = -1
-        if lane.pieces:
+        if lane.open or lane.added:
             self._settle(lane)
         total = len(ends)
         while first < total and not lane.backlog and lane.large is None:
@@ -336,10 +334,9 @@ class Outbox:
         lane = self._lane_of[priority]
         if lane.backlog or lane.large is not None or len(lane.sealed) >= LANE_BATCHES:
             return Pushed.FULL
-        lane.room = -1
+        if lane.open or lane.added:
+            self._settle(lane)
         if lane.writer is not None:
-            if lane.pieces:
-                self._settle(lane)
             self._seal(lane)
         sequence = lane.sequences[reliable]
         data, messages, sequence.next = write(sequence.next)
@@ -350,29 +347,66 @@ class Outbox:
         return Pushed.DONE
 
     def short_way(self, qos: int) -> "Lane | None":
-        """The lane of `qos`, for a caller that appends to its open batch itself; None: it must not.
+        """The lane of `qos`, for a caller that adds messages without any lock; None: it must not.
 
-        It may add two `pieces` for each message, as long as there is `room`, which it takes. They
-        are joined when anything else is done with the lane: a buffer that grows by every message
-        is copied again and again.
+        While the lane is `open` it may append encoded messages to `added`, no more than one batch
+        holds, and then has to look again: if the lane is not open any more, nobody may have seen
+        the message, and `settle` is to be called.
         """
         return None if self._low_latency else self._lane_of[qos & PRIORITY_BITS]
 
     def open_short_way(self, qos: int) -> None:
-        """Reliable messages may be added to the open batch of a lane: it will be written soon."""
+        """What is in the lane of `qos` will be written soon: reliable messages may be added."""
         lane = self._lane_of[qos & PRIORITY_BITS]
-        if lane.writer is not None and lane.reliable and not self._low_latency:
-            lane.room = self._top - len(lane.writer.out)
+        busy = lane.writer is None or lane.large is not None or lane.backlog
+        lane.open = not busy and lane.reliable is True and not self._low_latency
 
     def close_short_ways(self) -> None:
         for lane in self._lanes:
-            lane.room = -1
+            lane.open = False
 
-    def _settle(self, lane: Lane) -> None:
-        assert lane.writer is not None
-        self.counters.sent_messages += len(lane.pieces) >> 1
-        lane.writer.out += b"".join(lane.pieces)
-        lane.pieces.clear()
+    @property
+    def top(self) -> int:
+        """How long an open batch may get, its length prefix included."""
+        return self._top
+
+    def settle(self, lane: "Lane") -> None:
+        """Take what was added to a lane that may be open no more."""
+        if lane.added:
+            self._settle(lane)
+
+    def _settle(self, lane: "Lane") -> None:
+        """What was added goes where it belongs: behind what is in the open batch."""
+        lane.open = False  # first: whoever adds from now on sees it
+        count = len(lane.added)
+        messages = lane.added[:count]
+        del lane.added[:count]
+        self.counters.sent_messages += count
+        if lane.large is not None or lane.backlog:
+            lane.backlog.extend((message, True, False) for message in messages)
+            self._backlog_bytes += sum(map(len, messages)) + count * BACKLOG_ENTRY_BYTES
+        elif count:
+            self._add(lane, messages)
+        if count:
+            self._waiting |= lane.bit
+
+    def _add(self, lane: "Lane", messages: list[bytes]) -> None:
+        """Into the open batch, and more batches if need be; each message fits one."""
+        ends = list(accumulate(map(len, messages)))
+        data = memoryview(b"".join(messages))
+        first = start = 0
+        while first < len(ends):
+            w = lane.writer or self._open(lane)
+            if lane.reliable is not True:
+                self._start_frame(lane, w, True)
+            stop = bisect_right(ends, start + self._top - len(w.out), first)
+            if stop > first:
+                w.out += data[start : ends[stop - 1]]
+                first, start = stop, ends[stop - 1]
+            else:
+                self._roll_back(lane, w, len(w.out))
+                if lane.writer is not None:
+                    self._seal(lane)
 
     def push_beyond(
         self, message: NetworkMessage | bytes, qos: int, reliable: bool, now: float
@@ -444,8 +478,7 @@ class Outbox:
             return self.pull_control()
         while lanes := self.full if full_only else self._waiting:
             lane = self._lanes[(lanes & -lanes).bit_length() - 1]
-            lane.room = -1
-            if lane.pieces:
+            if lane.open or lane.added:
                 self._settle(lane)
             if lane.backlog:
                 self._refill(lane, now)
