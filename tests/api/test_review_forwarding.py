@@ -118,3 +118,31 @@ def test_a_sample_has_one_timestamp_whoever_gets_it(stack: ExitStack) -> None:
     assert "None" not in stamps
     assert [str(second.recv().timestamp) for _ in rows] == stamps
     assert [str(third.recv().timestamp) for _ in rows] == stamps
+
+
+def test_a_row_that_is_put_has_one_timestamp_whoever_gets_it(stack: ExitStack) -> None:
+    session, port = listening(timestamping__enabled=True)
+    stack.enter_context(session)
+    others = [stack.enter_context(dialling(port)) for _ in range(2)]
+    subscribers = [session.declare_subscriber("a/**")]
+    subscribers += [one.declare_subscriber(key) for one, key in zip(others, ("a/**", "a/1"))]
+    until(lambda: len(session._core.exchange.way_out("a/1")) == 2)
+    keys = [f"a/{n % 3}" for n in range(60)]
+    rows = {"key": keys, "payload": [n.to_bytes(2, "big") for n in range(60)]}
+    session.put_batch(pa.RecordBatch.from_pydict(rows))
+    stamps: dict[bytes, set[str]] = {}
+    for subscriber, count in zip(subscribers, (60, 60, 20)):
+        for _ in range(count):
+            sample = subscriber.recv()
+            stamps.setdefault(sample.payload.to_bytes(), set()).add(str(sample.timestamp))
+    assert all(len(found) == 1 for found in stamps.values())
+    assert len({stamp for found in stamps.values() for stamp in found}) == 60
+
+
+def test_a_row_too_large_to_be_sent_is_refused_before_any_other_leaves(stack: ExitStack) -> None:
+    way = Way(stack, {"transport__link__rx__max_message_size": 1 << 20}, {}, {})
+    before = way.sender.stats().sent_messages
+    rows = {"payload": [b"small", bytes(70 << 20)]}
+    with pytest.raises(zenlake.ZError, match="can be sent"):
+        way.publisher.put_batch(pa.RecordBatch.from_pydict(rows))
+    assert way.sender.stats().sent_messages == before

@@ -7,9 +7,8 @@ from collections.abc import Callable, MutableSet
 from types import TracebackType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from zenlake.aio.sink import EMPTY, AsyncSink, RingSink
+from zenlake.aio.sink import EMPTY, AsyncSink, CallbackSink, RingSink
 from zenlake.api.handlers import (
-    CALLBACK_ITEMS,
     FIFO_ITEMS,
     Callback,
     DefaultHandler,
@@ -67,7 +66,7 @@ def plan_for(handler: Any, wrap: Callable[[Any], Any] | None = None) -> Plan:
 
 def _calling(callback: Any, wrap: Callable[[Any], Any] | None) -> Plan:
     given = callback if isinstance(callback, Callback) else Callback(callback)
-    return Plan(AsyncSink(CALLBACK_ITEMS, wrap), given.callback, given.drop)
+    return Plan(CallbackSink(wrap), given.callback, given.drop)
 
 
 class Handler(Generic[T]):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from inspect import isawaitable
 from typing import Any, Final, TypeVar
 
-from zenlake.api.handlers import Sink, _one_by_one
+from zenlake.api.handlers import Sink, _one_by_one, callback_capacity
 from zenlake.errors import ZError
 
 log = logging.getLogger("zenlake.aio")
@@ -345,6 +345,18 @@ class AsyncSink(Sink[T]):
         else:
             return False
         return bool(done)
+
+
+class CallbackSink(AsyncSink[T]):
+    """For callbacks: many small items may wait, of large ones fewer."""
+
+    elastic = True
+
+    def __init__(self, wrap: Callable[[Any], T] | None = None) -> None:
+        super().__init__(callback_capacity(0), wrap)
+
+    def fit(self, size: int) -> None:
+        self.capacity = callback_capacity(size)
 
 
 class RingSink(AsyncSink[T]):

@@ -296,6 +296,7 @@ def _as_published(batch: "pa.RecordBatch", way: "Way") -> "pa.RecordBatch":
 def _put_lane(
     core: "Core", rows: "pa.RecordBatch", priority: Priority, reliable: bool, way: "Way | None"
 ) -> None:
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -313,29 +314,34 @@ def _put_lane(
                 wanted.setdefault(port, {})[key] = wire
         if destination is not Locality.REMOTE:
             heard = heard or bool(core.subscribers.of(key, local=True))
+    # A row has one timestamp, whoever gets it.
+    first = exchange.reserve_stamps(rows.num_rows) if exchange.stamps else 0
+    times = np.arange(first, first + rows.num_rows, dtype=np.uint64)
     if not wanted and not heard:
-        push_columns_of(exchange, rows, _full_text)  # an error is one, though nobody listens
+        push_columns_of(exchange, rows, _full_text, times)  # an error is one, though nobody listens
     for port, wires in wanted.items():
-        part = rows
+        part, of_part = rows, times
         if len(wires) < len(keys):
-            part = rows.filter(pc.is_in(rows.column("key"), pa.array(list(wires), pa.string())))
-        columns = push_columns_of(exchange, part, wires.__getitem__)
+            chosen = pc.is_in(rows.column("key"), pa.array(list(wires), pa.string()))
+            part = rows.filter(chosen)
+            of_part = times[chosen.to_numpy(zero_copy_only=False)]
+        columns = push_columns_of(exchange, part, wires.__getitem__, of_part)
         try:
             port.session.send_columns(columns, priority, reliable)
         except SessionEnded:
             exchange.dropped["its session had ended"] += part.num_rows
     if heard:
-        _put_here(core, push_columns_of(exchange, rows, _full_text))
+        _put_here(core, push_columns_of(exchange, rows, _full_text, times))
 
 
 def push_columns_of(
-    exchange: "Exchange", rows: "pa.RecordBatch", key_of: Callable[[str], WireExpr]
+    exchange: "Exchange", rows: "pa.RecordBatch", key_of: Callable[[str], WireExpr], times: Any
 ) -> "PushColumns":
-    """What is sent for `rows`; with timestamps if this session stamps what has none."""
+    """What is sent for `rows`; with `times` if this session stamps what has no timestamp."""
     from zenlake.columnar.write import push_columns
 
     columns = push_columns(rows, key_of)
-    return exchange.stamp_columns(columns) if exchange.stamps else columns
+    return exchange.stamp_columns(columns, times) if exchange.stamps else columns
 
 
 def _full_text(key: str) -> WireExpr:

@@ -24,6 +24,7 @@ log = logging.getLogger("zenlake.handlers")
 
 FIFO_ITEMS = 256  # what DefaultHandler holds
 CALLBACK_ITEMS = 65_536  # that wait for one callback; one frame may hold thousands of small samples
+CALLBACK_BYTES = 256 << 20  # that they may hold: of large ones fewer may wait
 MAX_CAPACITY = (1 << 64) - 1
 
 T = TypeVar("T")
@@ -179,6 +180,8 @@ class Sink(Generic[T]):
 
     dropped: int
     "items that were let go: pushed out of a ring, pushed after close, or that nobody can read"
+    elastic: ClassVar[bool] = False
+    "whether how many may wait depends on how large they are"
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -191,6 +194,9 @@ class Sink(Generic[T]):
         False: at or over capacity now; bring no more until `when_room` calls back.
         """
         raise NotImplementedError
+
+    def fit(self, size: int) -> None:
+        """For an elastic one: those that come now have so many bytes each."""
 
     def when_room(self, call: Callable[[], None]) -> None:
         """Call once when below half the capacity, or closed; at once if that is so already."""
@@ -446,8 +452,19 @@ class Ring(Channel[T]):
         self.close()
 
 
+def callback_capacity(size: int) -> int:
+    """How many items of `size` bytes may wait for a callback.
+
+    >>> callback_capacity(100), callback_capacity(1 << 20), callback_capacity(1 << 30)
+    (65536, 256, 1)
+    """
+    return max(1, min(CALLBACK_ITEMS, CALLBACK_BYTES // max(1, size)))
+
+
 class Threaded(_Bounded[T]):
     """Calls back on a daemon thread of its own, which starts with the first item."""
+
+    elastic = True
 
     def __init__(
         self, callback: Callable[[T], Any], drop: Callable[[], Any] | None, name: str
@@ -467,6 +484,9 @@ class Threaded(_Bounded[T]):
             self._queue.put((items, count))
             self._waiting += count
             return self._waiting < self.capacity
+
+    def fit(self, size: int) -> None:
+        self.capacity = callback_capacity(size)
 
     def wait_room(self) -> None:
         if self._thread is not threading.current_thread():

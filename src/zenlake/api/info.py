@@ -6,6 +6,7 @@ Knows how they look and who listens. Does not open or close any: the owner says 
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from zenlake.api.enums import WHATAMI_OF, Reliability, SampleKind, WhatAmI
@@ -187,7 +188,9 @@ class EventsListener(Receiver[H]):
 
     def __del__(self) -> None:
         if not getattr(self, "_undeclared", True) and not self._background:
-            self._info._leave(self._listeners, self._sink)
+            # A collection may come while this thread, or one that waits for it, holds any lock.
+            leave = partial(self._info._leave, self._listeners, self._sink)
+            self._info._node.reactor.call_soon(leave)
 
 
 class TransportEventsListener(EventsListener[H]):

@@ -175,8 +175,9 @@ class Queryables:
     def on_request(self, request: Request) -> None:
         """A query of another session."""
         request = self._received(request)
-        if not self._ask(request, False, self.exchange.send, self._finish_remote):
-            self.exchange.send(ResponseFinal(request.id, request.qos))
+        with suppress(ZError):  # a session that is being closed answers no more
+            if not self._ask(request, False, self.exchange.send, self._finish_remote):
+                self.exchange.send(ResponseFinal(request.id, request.qos))
 
     def ask(
         self, request: Request, answer: Callable[[Response], None], final: Callable[[int], None]

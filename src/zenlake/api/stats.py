@@ -98,7 +98,7 @@ def _transport(session: Session) -> TransportStats:
         counters.sent_bytes,
         counters.received_frames,
         counters.received_bytes,
-        dict(Counter(counters.send_dropped) + Counter(counters.receive_dropped)),
+        dict(Counter(dict(counters.send_dropped)) + Counter(dict(counters.receive_dropped))),
         tuple(
             Gap(_lane(*lane), sequence.gaps, sequence.missing, sequence.stale)
             for lane, sequence in sorted(session.sequences.items())
@@ -115,13 +115,13 @@ def stats(core: "Core") -> Stats:
             sums[name] += getattr(one, name)
         sums["missing"] += sum(gap.missing for gap in one.gaps)
         dropped.update(one.dropped)
-    dropped.update(core.exchange.dropped)
-    dropped.update(core.exchange.routing.counters)
+    dropped.update(dict(core.exchange.dropped))  # copies: others count on meanwhile
+    dropped.update(dict(core.exchange.routing.counters))
     dropped["let go by a handler"] += core.subscribers.dropped
     for name, reason in OF_QUERIES.items():
         dropped[reason] += core.queries.counters[name]
     dropped["queries beyond the limit"] += core.queryables.counters["refused"]
-    for name, count in core.interests.counters.items():
+    for name, count in dict(core.interests.counters).items():
         dropped[f"{name} of others beyond the limit"] += count
     return Stats(
         sent_messages=sums["sent_messages"],

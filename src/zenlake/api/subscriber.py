@@ -3,7 +3,7 @@
 Knows who wants a key, and how samples are handed over. Does not know where samples come from.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -210,8 +210,8 @@ class Subscribers:
         subscribers: tuple[Declared, ...],
         keys: Iterable[KeyExpr],
         data: bytes,
-        starts: Iterable[int],
-        ends: Iterable[int],
+        starts: Sequence[int],
+        ends: Sequence[int],
         rests: Iterable[Any],
         count: int,
         run: "tuple[Run, Any, Any] | None",
@@ -223,6 +223,8 @@ class Subscribers:
             items = tuple(items)
         for declared in subscribers:
             sink = declared.sink
+            if sink.elastic:
+                sink.fit((ends[-1] - starts[0]) // count)
             if run is not None and isinstance(sink, RunSink):
                 room = sink.push_run(*run)
             else:

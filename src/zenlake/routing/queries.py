@@ -16,6 +16,7 @@ from zenlake.wire.entity import EntityGlobalId
 from zenlake.wire.enums import Mapping, QueryTarget
 from zenlake.wire.err import Err
 from zenlake.wire.extensions import QueryableInfo
+from zenlake.wire.qos import QoS
 from zenlake.wire.reply import Reply
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
@@ -23,6 +24,7 @@ from zenlake.wire.response_final import ResponseFinal
 from zenlake.wire.wireexpr import WireExpr
 
 MAX_QUERIES = 10_000  # of one neighbour that are not answered yet
+MAX_QUERY_SECONDS = 3600.0  # that one may ask others to wait for answers
 TIMEOUT = b"Timeout"
 MILLIS = 1000.0
 
@@ -35,7 +37,8 @@ class PendingQuery:
     """A query that came from a face, and the hops that still owe their RESPONSE_FINAL."""
 
     face: Face
-    request: Request
+    id: int
+    qos: QoS
     when: float
     left: int | None
     "How many replies may still pass; None: any number."
@@ -78,8 +81,8 @@ class Queries:
             return
         seconds = self.query_timeout
         if request.timeout_ms is not None:
-            seconds = request.timeout_ms / MILLIS
-        query = PendingQuery(face, request, now + seconds, request.budget or None)
+            seconds = min(request.timeout_ms / MILLIS, MAX_QUERY_SECONDS)
+        query = PendingQuery(face, request.id, request.qos, now + seconds, request.budget or None)
         face.queries[request.id] = query
         self.timers.add(query)
         for hop in hops:
@@ -113,8 +116,7 @@ class Queries:
                 self._count("replies with an unknown key")
                 return
             key = WireExpr(0, text, Mapping.SENDER)
-        request = query.request
-        out.append((query.face, replace(response, request_id=request.id, key=key, qos=request.qos)))
+        out.append((query.face, replace(response, request_id=query.id, key=key, qos=query.qos)))
         if query.left is not None and isinstance(response.body, Reply):
             query.left -= 1
             if not query.left:
@@ -157,11 +159,11 @@ class Queries:
 
     def _end(self, query: PendingQuery, out: Out) -> None:
         self._remove(query)
-        out.append((query.face, ResponseFinal(query.request.id, query.request.qos)))
+        out.append((query.face, ResponseFinal(query.id, query.qos)))
 
     def _remove(self, query: PendingQuery) -> None:
         self.timers.finish(query)
-        query.face.queries.pop(query.request.id, None)
+        query.face.queries.pop(query.id, None)
         for face, number in query.hops.items():
             face.requests.pop(number, None)
 
@@ -196,9 +198,9 @@ def _free_id(hop: Face) -> int:
 
 def _timed_out(query: PendingQuery, hop: Face) -> Response:
     return Response(
-        query.request.id,
+        query.id,
         WireExpr(),
         Err(TIMEOUT),
-        query.request.qos,
+        query.qos,
         responder=EntityGlobalId(hop.zid, 0),
     )

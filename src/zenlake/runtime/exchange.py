@@ -85,8 +85,8 @@ class Local(Protocol):
         subscribers: tuple[Any, ...],
         keys: Iterable[KeyExpr],
         data: bytes,
-        starts: Iterable[int],
-        ends: Iterable[int],
+        starts: Sequence[int],
+        ends: Sequence[int],
         rests: Iterable[Any],
         count: int,
         run: "tuple[Run, Any, KeyTable] | None",
@@ -511,23 +511,25 @@ class Exchange:
         with self.lock:
             return self.clock.stamp(self._ntp64())
 
-    def stamp_columns(self, columns: "PushColumns") -> "PushColumns":
-        """With a timestamp for every row that has none."""
+    def reserve_stamps(self, count: int) -> int:
+        """The time of the first of so many timestamps that nobody else gets."""
+        with self.lock:
+            return self.clock.reserve(count, self._ntp64()) + 1
+
+    def stamp_columns(self, columns: "PushColumns", times: Any) -> "PushColumns":
+        """With a timestamp for every row that has none: times[row]."""
         import numpy as np
 
         from zenlake.wire.emit_kernel import Table
 
         bare = columns.clock < 0
-        count = int(bare.sum())
-        if not count:
+        if not bare.any():
             return columns
-        with self.lock:
-            first = self.clock.reserve(count, self._ntp64()) + 1
         clocks, own = columns.clocks, self._clock_bytes
         data = np.concatenate([clocks.data, np.frombuffer(own, np.uint8)])
         offsets = np.append(clocks.offsets, len(data))
         time, clock = columns.time.copy(), columns.clock.copy()
-        time[bare] = np.arange(first, first + count, dtype=np.uint64)
+        time[bare] = times[bare]
         clock[bare] = len(clocks.offsets) - 1
         return columns._replace(time=time, clock=clock, clocks=Table(offsets, data))
 

@@ -284,6 +284,7 @@ class Session:
         outbox = self._outbox or self._open_outbox()
         place = outbox.emit_lane(priority, reliable)
         emitter = Emitter(columns, Lane(*place) if place is not None else None)
+        outbox._check_size(emitter.largest)  # before any row has left
         qos = QoS(priority, CongestionControl.BLOCK)
 
         def push(now: float) -> Pushed:

@@ -114,7 +114,7 @@ class LanesIn:
         """The sequence of every lane that was used, by (priority, reliable)."""
         return {
             (PRIORITIES[index >> 1], bool(index & 1)): lane.sequence
-            for index, lane in self._lanes.items()
+            for index, lane in dict(self._lanes).items()
         }
 
     def tick(self) -> None:

@@ -142,6 +142,14 @@ class Emitter:
         data, sn = _fragments(self._columns, before, lane, sn)
         return Emitted(memoryview(data), 1, sn)
 
+    @property
+    def largest(self) -> int:
+        """The most bytes of payload and attachment that one row has."""
+        if not self._rows:
+            return 0
+        sizes = np.diff(self._columns.payload_offsets) + np.diff(self._columns.attachment_offsets)
+        return int(sizes.max())
+
     def messages(self) -> Iterator[bytes]:
         """All rows that are left, each a message of its own."""
         while not self.done:
