@@ -62,7 +62,8 @@ def test_threads_that_put_small_large_and_with_attachments(receivers: int) -> No
     try:
         with sender.declare_publisher("p/x") as probe:
             eventually(lambda: probe.matching_status.matching, bool, PATIENCE)
-        eventually(lambda: len(sender.info.peers_zid()), lambda n: n == receivers, PATIENCE)
+        ways = partial(sender._core.exchange.way_out, "p/x")
+        eventually(lambda: len(ways()), lambda n: n == receivers, PATIENCE)
         threads = [threading.Thread(target=put, args=(thread,)) for thread in range(4)]
         for one in threads:
             one.start()

@@ -125,13 +125,15 @@ def test_a_row_that_is_put_has_one_timestamp_whoever_gets_it(stack: ExitStack) -
     stack.enter_context(session)
     others = [stack.enter_context(dialling(port)) for _ in range(2)]
     subscribers = [session.declare_subscriber("a/**")]
-    subscribers += [one.declare_subscriber(key) for one, key in zip(others, ("a/**", "a/1"))]
+    subscribers += [
+        one.declare_subscriber(key) for one, key in zip(others, ("a/**", "a/1"), strict=True)
+    ]
     until(lambda: len(session._core.exchange.way_out("a/1")) == 2)
     keys = [f"a/{n % 3}" for n in range(60)]
     rows = {"key": keys, "payload": [n.to_bytes(2, "big") for n in range(60)]}
     session.put_batch(pa.RecordBatch.from_pydict(rows))
     stamps: dict[bytes, set[str]] = {}
-    for subscriber, count in zip(subscribers, (60, 60, 20)):
+    for subscriber, count in zip(subscribers, (60, 60, 20), strict=True):
         for _ in range(count):
             sample = subscriber.recv()
             stamps.setdefault(sample.payload.to_bytes(), set()).add(str(sample.timestamp))

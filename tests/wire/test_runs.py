@@ -74,7 +74,7 @@ def test_messages_are_grouped_by_their_key(messages: list[Push], base: int) -> N
         payload = push.body.payload if type(push.body) is Put else b""
         start, end = int(run.starts[i]), int(run.ends[i])
         assert buffer[start:end] == payload
-    assert [run.key(code) for code in range(run.groups)] == list(numbers)
+    assert run.keys == list(numbers)
     assert run.plain == all(push == Push(push.key, Put(_payload(push))) for push in messages)
     stampless = any(type(p.body) is Put and p.body.timestamp is None for p in messages)
     assert run.stampless == stampless
@@ -140,6 +140,6 @@ def test_many_keys_collide_in_no_way() -> None:
     messages = [Push(WireExpr(i % 5, f"k{i % 1500}")) for i in range(4000)]
     run, _ = first_run(encoded(messages))
     assert run.groups == 1500
-    names = [run.key(code) for code in range(run.groups)]
+    names = run.keys
     for i, code in enumerate(run.codes.tolist()):
         assert names[code] == (i % 5, f"k{i % 1500}".encode())

@@ -134,7 +134,7 @@ class Publisher(Sender):
 
     @property
     def reliability(self) -> Reliability:
-        """Whether what is lost is sent again."""
+        """Whether links that lose messages are to be avoided."""
         found: Reliability = self._entity.reliability
         return found
 

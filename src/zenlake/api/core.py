@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -119,8 +119,8 @@ class Core:
         subscribers: tuple[Declared, ...],
         keys: Iterable[KeyExpr],
         data: bytes,
-        starts: Sequence[int],
-        ends: Sequence[int],
+        starts: Any,
+        ends: Any,
         rests: Iterable[Any],
         count: int,
         run: "tuple[Run, Any, Any] | None",

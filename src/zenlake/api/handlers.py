@@ -25,6 +25,7 @@ log = logging.getLogger("zenlake.handlers")
 FIFO_ITEMS = 256  # what DefaultHandler holds
 CALLBACK_ITEMS = 65_536  # that wait for one callback; one frame may hold thousands of small samples
 CALLBACK_BYTES = 256 << 20  # that they may hold: of large ones fewer may wait
+MOST_ITEMS = 1 << 20  # that wait where nobody can be made to: tokens, replies; more are dropped
 MAX_CAPACITY = (1 << 64) - 1
 
 T = TypeVar("T")
@@ -307,9 +308,9 @@ class Fifo(_Bounded[T], Channel[T]):
 
     def push(self, items: Iterable[T], count: int) -> bool:
         with self._lock:
-            if self._closed or not count:
+            if self._closed or not count or self._waiting >= MOST_ITEMS:
                 self.dropped += count
-                return True
+                return self._closed or not count
             self._chunks.append((items, count))
             self._waiting += count
             if self._readers:
@@ -481,6 +482,9 @@ class Threaded(_Bounded[T]):
             if self._closed or not (self._thread or self._start()):
                 self.dropped += count
                 return True
+            if self._waiting >= MOST_ITEMS:
+                self.dropped += count
+                return False
             self._queue.put((items, count))
             self._waiting += count
             return self._waiting < self.capacity

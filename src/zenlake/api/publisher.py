@@ -61,6 +61,7 @@ NEVER = -1  # the version of a way that was not found yet, or is no more
 
 
 ALONE = (None,) * 5
+SMALL = 4096  # bytes of a received payload that is put again
 PutCall = Callable[..., None]
 
 
@@ -167,6 +168,8 @@ class Way:
         beside = (encoding, attachment, timestamp, timestamp_instrumentation, source_info)
         if type(payload) is ZBytes:
             payload = payload.buffer
+            if type(payload) is memoryview and len(payload) <= SMALL:
+                payload = bytes(payload)  # cheaper than a longer way
         if beside == ALONE and type(payload) is bytes and self.plain is not None:
             (self.short or self.put_plain)(payload)
             return

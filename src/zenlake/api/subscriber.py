@@ -3,7 +3,7 @@
 Knows who wants a key, and how samples are handed over. Does not know where samples come from.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -210,21 +210,25 @@ class Subscribers:
         subscribers: tuple[Declared, ...],
         keys: Iterable[KeyExpr],
         data: bytes,
-        starts: Sequence[int],
-        ends: Sequence[int],
+        starts: Any,
+        ends: Any,
         rests: Iterable[Any],
         count: int,
         run: "tuple[Run, Any, Any] | None",
     ) -> list[Sink[Any]]:
         """Hand samples over (see `runtime.exchange.Local`); gives the sinks that have enough."""
         full: list[Sink[Any]] = []
-        items: Iterable[Sample] = samples(keys, repeat(data), starts, ends, rests)
-        if len(subscribers) > 1:
-            items = tuple(items)
+        items: Iterable[Sample] = ()
+        if run is None or not all(isinstance(one.sink, RunSink) for one in subscribers):
+            if run is not None:
+                starts, ends = starts.tolist(), ends.tolist()
+            items = samples(keys, repeat(data), starts, ends, rests)
+            if len(subscribers) > 1:
+                items = tuple(items)
         for declared in subscribers:
             sink = declared.sink
             if sink.elastic:
-                sink.fit((ends[-1] - starts[0]) // count)
+                sink.fit(int(ends[-1] - starts[0]) // count)
             if run is not None and isinstance(sink, RunSink):
                 room = sink.push_run(*run)
             else:

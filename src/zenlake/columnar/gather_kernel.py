@@ -11,13 +11,12 @@ import numpy.typing as npt
 from numba import njit
 
 from zenlake.wire import delete, push, put, qos, response
-from zenlake.wire.memory_kernel import copy64, copy_bytes, load8, load64, place_of
+from zenlake.wire.memory_kernel import copy64, copy_bytes, load8, load64, mixed, place_of
 from zenlake.wire.scan_kernel import LANE_RELIABLE
 
 _PUSH, _RESPONSE = push.ID, response.ID
 _PUT, _DEL = put.ID, delete.ID
-_HALF, _FOLD, _LOW_HALF = np.uint64(32), np.uint64(29), np.uint64(0xFFFF_FFFF)
-_FACTOR_1, _FACTOR_2 = np.uint64(0x9E37_79B1), np.uint64(0x85EB_CA77)
+_HALF = np.uint64(32)
 _BLOCK, _EXPRESS, _BLOCK_FIRST = qos.BLOCK, qos.EXPRESS, qos.BLOCK_FIRST
 _RELIABLE = LANE_RELIABLE
 
@@ -70,16 +69,6 @@ class Columns(NamedTuple):
 
 # What was full when the kernel stopped.
 NOTHING_FULL, ROWS_FULL, PAYLOAD_FULL, ATTACHMENT_FULL, TEXTS_FULL = range(5)
-
-
-@njit(cache=True, inline="always")
-def _mixed(value):
-    """Two products of 32 bits each, folded: spreads what differs, and never overflows, which as
-    plain Python would be a warning."""
-    low = (value & _LOW_HALF) * _FACTOR_1
-    high = (value >> _HALF) * _FACTOR_2
-    value = low ^ ((high << _HALF) | (high >> _HALF))
-    return value ^ (value >> _FOLD)
 
 
 @njit(cache=True)
@@ -221,14 +210,14 @@ def append_kernel(
                     slot = (slot + np.uint64(1)) & mask
                 else:
                     # Eight bytes at a time; the last eight may overlap those before.
-                    hashed = _mixed(seed ^ np.uint64(extra) ^ (np.uint64(length) << _HALF))
+                    hashed = mixed(seed ^ np.uint64(extra) ^ (np.uint64(length) << _HALF))
                     if length >= 8:
                         for i in range(0, length - 8, 8):
-                            hashed = _mixed(hashed ^ load64(buf, start + i))
-                        hashed = _mixed(hashed ^ load64(buf, start + length - 8))
+                            hashed = mixed(hashed ^ load64(buf, start + i))
+                        hashed = mixed(hashed ^ load64(buf, start + length - 8))
                     else:
                         for i in range(length):
-                            hashed = _mixed(hashed ^ np.uint64(load8(buf, start + i)))
+                            hashed = mixed(hashed ^ np.uint64(load8(buf, start + i)))
                     hashed |= np.uint64(1) << np.uint64(63)  # never zero: zero is "not yet"
                     slot = hashed & mask
                 code = np.int64(slots[slot])

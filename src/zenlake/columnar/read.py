@@ -27,7 +27,7 @@ from zenlake.keyexpr import is_canonical
 from zenlake.keytable import KeyTable
 from zenlake.wire.encoding import CUSTOM_ID, PREDEFINED, SCHEMA_SEPARATOR, Encoding
 from zenlake.wire.framing import Framing
-from zenlake.wire.scan import Rows, Scanner
+from zenlake.wire.scan import Rows, Scanner, readable
 
 MAX_ROWS = 65_536
 MAX_BYTES = 16 << 20
@@ -139,19 +139,22 @@ class SampleBatcher:
         keys: KeyTable,
         received_at: int | npt.NDArray[np.int64] | None = None,
         first: int = 0,
+        *,
+        checked: bool = False,
     ) -> int:
         """Append the samples among rows[first:] and return the next row to append.
 
         If that is less than len(rows), the batch is full: `finish` it and go on from there.
         `received_at` is in nanoseconds since the epoch, one for all or one for each batch.
+        `checked`: the rows are known to be those of `data`, and there is one time at most.
         """
-        buf = np.frombuffer(data, np.uint8)
-        buf.flags.writeable = False
-        if len(rows) and rows["end"].max() > len(buf):
-            raise ValueError("these rows were scanned from another, longer buffer")
+        buf = readable(data)
         times = _NO_TIMES if received_at is None else np.atleast_1d(received_at) // 1000
-        if len(times) != 1 and len(rows) and rows["batch"].max() >= len(times):
-            raise ValueError(f"{len(times)} times are not one for each batch")
+        if not checked:
+            if len(rows) and rows["end"].max() > len(buf):
+                raise ValueError("these rows were scanned from another, longer buffer")
+            if len(times) != 1 and len(rows) and rows["batch"].max() >= len(times):
+                raise ValueError(f"{len(times)} times are not one for each batch")
         extra = keys.version << _EXTRA_SHIFT
         while True:
             first, full = kernel.append_kernel(

@@ -85,8 +85,8 @@ class Local(Protocol):
         subscribers: tuple[Any, ...],
         keys: Iterable[KeyExpr],
         data: bytes,
-        starts: Sequence[int],
-        ends: Sequence[int],
+        starts: Any,
+        ends: Any,
         rests: Iterable[Any],
         count: int,
         run: "tuple[Run, Any, KeyTable] | None",
@@ -94,7 +94,7 @@ class Local(Protocol):
         """Samples, each a key, a payload data[start:end] and what stands beside it: None for
         nothing, a PUSH, or where the PUSH starts in data. `run`: where they come from, which of its
         rows they are (None: all), and what the ids in their keys mean. Gives those that have
-        enough."""
+        enough. `starts` and `ends` are arrays where there is a `run`, else tuples."""
 
     def routed(self, stack: TimestampStack) -> TimestampStack:
         """`stack` with the time now at ROUTE, if that was asked for."""
@@ -569,7 +569,7 @@ class Exchange:
         scanner, grouper = self._kernels
         view = memoryview(data)[pos:end]
         done = pos
-        for rows, consumed, error in scanner.bare(view):
+        for rows, consumed, error in scanner.bare(view, reliable=reliable):
             at = 0
             while at < len(rows):
                 run = grouper.run(view, pos, rows, at)
@@ -601,8 +601,8 @@ class Exchange:
                 raise error
             run = found.grouper.run(view, 0, rows, 0)
             routes: list[Route | None] = []
-            for code in range(run.groups):
-                key = KeyExpr.trusted(run.key(code)[1].decode())
+            for _, suffix in run.keys:
+                key = KeyExpr.trusted(suffix.decode())
                 routes.append(Route(key, who(key), ()))
             full += self._deliver_run(data, run, routes, KeyTable())
         return full
@@ -614,8 +614,7 @@ class Exchange:
                 self._push_object(port, reliable, data, start, end)
             return
         routes: list[Route | None] = []
-        for code in range(run.groups):
-            number, suffix = run.key(code)
+        for number, suffix in run.keys:
             name: Any = (number, suffix) if suffix else number
             routes.append(port.routes.get(name) or self._find_route(port, name))
         unknown = routes.count(None)
@@ -670,8 +669,8 @@ class Exchange:
                 subscribers,
                 keys,
                 data,
-                starts.tolist(),
-                ends.tolist(),
+                starts,
+                ends,
                 rests,
                 len(starts),
                 (run, rows, keys_of),

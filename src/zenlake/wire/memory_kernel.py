@@ -16,6 +16,8 @@ from numba.extending import intrinsic
 PLAIN = bool(config.DISABLE_JIT or config.BOUNDSCHECK)
 
 _BYTE, _WORD = ir.IntType(8), ir.IntType(64)
+_HALF, _FOLD, _LOW_HALF = np.uint64(32), np.uint64(29), np.uint64(0xFFFF_FFFF)
+_FACTOR_1, _FACTOR_2 = np.uint64(0x9E37_79B1), np.uint64(0x85EB_CA77)
 
 
 def _pointer(builder, place, at, kind=_BYTE):
@@ -126,3 +128,13 @@ else:
     "target[at : at + length] = source[start : start + length]"
     copy64 = _memcpy64
     "The same for 64 bytes always: no length, so nothing to mispredict."
+
+
+@njit(cache=True, inline="always")
+def mixed(value):
+    """Two products of 32 bits each, folded: spreads what differs, and never overflows, which as
+    plain Python would be a warning."""
+    low = (value & _LOW_HALF) * _FACTOR_1
+    high = (value >> _HALF) * _FACTOR_2
+    value = low ^ ((high << _HALF) | (high >> _HALF))
+    return value ^ (value >> _FOLD)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from zenlake.wire import runs_kernel as kernel
 from zenlake.wire.cursor import Writer
-from zenlake.wire.scan import CHUNK_ROWS, Rows
+from zenlake.wire.scan import CHUNK_ROWS, Rows, readable
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
 
 STAMP_BYTES = 9 + 17  # the longest time and clock id
@@ -31,8 +31,8 @@ class Run(NamedTuple):
     groups: int
     codes: npt.NDArray[np.int32]
     "The key's number of each."
-    firsts: npt.NDArray[np.int32]
-    "The first row of each number."
+    keys: list[tuple[int, bytes]]
+    "By number: mapping and scope as one (see keytable.number_of), and the suffix."
     starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
     "Where the payloads stand."
@@ -48,23 +48,17 @@ class Run(NamedTuple):
         """Which of the messages have a key whose number is wanted, counted from `first`."""
         return np.flatnonzero(np.array(wanted)[self.codes])
 
-    def key(self, code: int) -> tuple[int, bytes]:
-        """Mapping and scope as one number (see keytable.number_of), and the suffix."""
-        row = self.rows[self.firsts[code]]
-        at = int(row["suffix"])
-        suffix = bytes(self.data[at : at + int(row["suffix_len"])])
-        return int(row["mapping"]) << 16 | int(row["scope"]), suffix
-
 
 class Grouper:
     """Groups one scan after another in the same arrays. `seed`: 64 bits that nobody can guess."""
 
-    __slots__ = ("_codes", "_ends", "_firsts", "_found", "_seed", "_slots", "_starts")
+    __slots__ = ("_codes", "_ends", "_firsts", "_found", "_keys", "_seed", "_slots", "_starts")
 
     def __init__(self, seed: int, capacity: int = CHUNK_ROWS) -> None:
         self._slots = np.empty(1 << (2 * capacity - 1).bit_length(), np.int32)
         self._codes = np.empty(capacity, np.int32)
         self._firsts = np.empty(capacity, np.int32)
+        self._keys = np.empty((capacity, 3), np.int64)
         self._starts = np.empty(capacity, np.int64)
         self._ends = np.empty(capacity, np.int64)
         self._found = np.empty(kernel.FOUND_SIZE, np.int64)
@@ -72,11 +66,9 @@ class Grouper:
 
     def run(self, data: memoryview, base: int, rows: Rows, first: int) -> Run:
         """The PUSH messages from rows[first] on; none if that is another message."""
-        buf = np.frombuffer(data, np.uint8)
-        buf.flags.writeable = False
         found = self._found
         kernel.group_kernel(
-            buf,
+            readable(data),
             rows,
             first,
             base,
@@ -84,6 +76,7 @@ class Grouper:
             self._slots,
             self._codes,
             self._firsts,
+            self._keys,
             self._starts,
             self._ends,
             found,
@@ -98,7 +91,10 @@ class Grouper:
             stop,
             groups,
             self._codes[:n],
-            self._firsts[:groups],
+            [
+                (number, bytes(data[start:end]) if start < end else b"")
+                for number, start, end in self._keys[:groups].tolist()
+            ],
             self._starts[:n],
             self._ends[:n],
             bool(plain),
@@ -136,10 +132,8 @@ def rewrite(run: Run, keys: list[WireExpr | None], time: int = 0, clock: bytes =
     size = int(run.rows[run.stop - 1]["end"]) - int(run.rows[run.first]["start"])
     out = np.empty(size + len(run) * (longest + (STAMP_BYTES if clock else 0)), np.uint8)
     ends = np.empty(len(run), np.int64)
-    buf = np.frombuffer(run.data, np.uint8)
-    buf.flags.writeable = False
     count = kernel.rewrite_kernel(
-        buf,
+        readable(run.data),
         run.rows,
         run.first,
         run.codes,

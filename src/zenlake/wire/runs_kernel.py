@@ -9,7 +9,7 @@ from numba import njit
 
 from zenlake.wire import push, put
 from zenlake.wire.extensions import ENC_MASK, ENC_UNIT, ENC_Z64, FLAG_EXTENSIONS
-from zenlake.wire.memory_kernel import copy_bytes, load8, place_of, store8
+from zenlake.wire.memory_kernel import copy_bytes, load8, mixed, place_of, store8
 from zenlake.wire.scan_kernel import FLAG_STACK
 from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED
 
@@ -40,22 +40,22 @@ def _same_key(buf, a, b):
 
 @njit(cache=True, inline="always")
 def _hash(buf, row, seed):
-    value = seed ^ (np.uint64(row["scope"]) << np.uint64(1) | np.uint64(row["mapping"]))
+    number = np.uint64(row["scope"]) << np.uint64(1) | np.uint64(row["mapping"])
+    value = mixed(seed ^ number)
     start = row["suffix"]
     for i in range(row["suffix_len"]):
-        value = (value ^ np.uint64(load8(buf, start + i))) * np.uint64(0x100000001B3)
-    value ^= value >> np.uint64(29)
-    value *= np.uint64(0x9E3779B97F4A7C15)
-    return value >> np.uint64(32)
+        value = mixed(value ^ np.uint64(load8(buf, start + i)))
+    return value
 
 
-@njit(cache=True, nogil=True)
-def group_kernel(data, rows, first, base, seed, slots, codes, firsts, starts, ends, found):
+@njit(cache=True)
+def group_kernel(data, rows, first, base, seed, slots, codes, firsts, keys, starts, ends, found):
     """Number the keys of the PUSH messages from `first` on, up to a message that is none, or that
     has a timestamp stack.
 
-    codes[i] is the number of row first + i, firsts[code] the first row that has it; payloads stand
-    in [starts[i], ends[i]), counted from `base` before the data. found[PLAIN]: all are puts with
+    codes[i] is the number of row first + i, firsts[code] the first row that has it, keys[code] its
+    mapping and scope as one number, and where its suffix stands; payloads stand in
+    [starts[i], ends[i]), counted from `base` before the data. found[PLAIN]: all are puts with
     nothing beside the payload.
     """
     buf = place_of(data)
@@ -72,13 +72,16 @@ def group_kernel(data, rows, first, base, seed, slots, codes, firsts, starts, en
             break
         at = row - first
         if code < 0 or not _same_key(buf, here, rows[firsts[code]]):
-            slot = np.int64(_hash(buf, here, seed)) & mask
+            slot = np.int64(_hash(buf, here, seed) & np.uint64(mask))
             while True:
                 code = slots[slot]
                 if code < 0:
                     code = groups
                     slots[slot] = code
                     firsts[code] = row
+                    keys[code, 0] = np.int64(here["mapping"]) << 16 | np.int64(here["scope"])
+                    keys[code, 1] = here["suffix"]
+                    keys[code, 2] = here["suffix"] + here["suffix_len"]
                     groups += 1
                     break
                 if _same_key(buf, here, rows[firsts[code]]):
@@ -170,7 +173,7 @@ def _put_zint(out, at, value):
     return at + 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def rewrite_kernel(
     data, rows, first, codes, wanted, offsets, keys, key_flags, time, clock, buffer, ends
 ):

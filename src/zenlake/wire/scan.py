@@ -36,6 +36,23 @@ class Scan(NamedTuple):
     "Why the scan ended before the buffer's whole batches did."
 
 
+def readable(data: bytes | memoryview) -> npt.NDArray[np.uint8]:
+    """A buffer as the kernels take it: one compiled form, whatever kind of buffer comes."""
+    buf = np.frombuffer(data, np.uint8)
+    buf.flags.writeable = False
+    return buf
+
+
+def _first_state(reliable: bool) -> npt.NDArray[np.void]:
+    state = np.zeros(1, kernel.STATE)
+    state["batch"] = -1
+    state["lane"] = kernel.DEFAULT_LANE if reliable else kernel.DEFAULT_LANE ^ kernel.LANE_RELIABLE
+    return state
+
+
+_BARE = (_first_state(False), _first_state(True))
+
+
 class Scanner:
     """Scans one buffer after another into the same rows."""
 
@@ -66,15 +83,24 @@ class Scanner:
         mode = kernel.LOW_LATENCY if low_latency else 0
         yield from self._scan(data, framing, mode, limit)
 
-    def bare(self, data: bytes | memoryview) -> Iterator[Scan]:
+    def bare(self, data: bytes | memoryview, *, reliable: bool = True) -> Iterator[Scan]:
         """Network messages alone, as a FRAME holds them; ends before anything else."""
-        return self._scan(data, Framing.DATAGRAM, kernel.BARE, MAX_SCAN_BYTES)
+        buf = readable(data)
+        state, rows = self._state, self._rows
+        state[:] = _BARE[reliable]
+        while True:
+            count = kernel.scan_held_kernel(
+                buf, 0, kernel.BARE, MAX_SCAN_BYTES, kernel.KINDS, rows, self._words, state
+            )
+            error = self._explain(data, True) if state["reason"][0] else None
+            yield Scan(rows[:count], int(state["pos"][0]), error)
+            if error or count < len(rows):
+                return
 
     def _scan(
         self, data: bytes | memoryview, framing: Framing, mode: int, limit: int
     ) -> Iterator[Scan]:
-        buf = np.frombuffer(data, np.uint8)
-        buf.flags.writeable = False  # one compiled form, whatever kind of buffer comes
+        buf = readable(data)
         if len(buf) > MAX_SCAN_BYTES:
             raise ValueError(f"a scan takes at most {MAX_SCAN_BYTES} bytes, not {len(buf)}")
         state = self._state[0]

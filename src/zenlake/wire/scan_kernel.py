@@ -1076,7 +1076,7 @@ def scan_kernel(data, framing, mode, limit, kind_table, rows, words, states):
                 after = _plain_push(buf, pos + 1, batch_end, header, row)
             if after < 0:
                 after = _network(buf, pos + 1, batch_end, header, row, kinds, state)
-            row["lane"] = lane if in_frame else DEFAULT_LANE
+            row["lane"] = lane if in_frame or mode == BARE else DEFAULT_LANE
             row["sn"] = sn if in_frame else 0
         elif number == frame.ID:
             after = _frame_header(buf, pos + 1, batch_end, header, row, kinds, state)
@@ -1106,3 +1106,9 @@ def scan_kernel(data, framing, mode, limit, kind_table, rows, words, states):
     state["lane"] = lane
     state["sn"] = sn
     return count
+
+
+@njit(cache=True)
+def scan_held_kernel(data, framing, mode, limit, kind_table, rows, words, states):
+    """The same without releasing the GIL: for so little that taking it back would cost more."""
+    return scan_kernel(data, framing, mode, limit, kind_table, rows, words, states)
