@@ -164,7 +164,7 @@ def test_every_callback_may_use_its_session(act: str, indirect: bool) -> None:
         publisher_for(dialler, "s").put(b"")
         list(dialler.get("q"))
         with dialler.liveliness().declare_token("t"), dialler.declare_subscriber("m"):
-            until(lambda: wrong or len(done) == 8)
+            until(lambda: wrong or len(done) == 7)
         answering.undeclare()
         assert not wrong
     assert threading.active_count() < 100

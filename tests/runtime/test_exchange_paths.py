@@ -153,7 +153,7 @@ class World:
             whatami,
             self.here,
             timestamping=stamps,
-            wall=lambda: WALL,  # type: ignore[arg-type]
+            wall=lambda: WALL,
         )
         self.exchange.attach(Node())  # type: ignore[arg-type]
         self.sender, self.one, self.two = Link("a1"), Link("b1"), Link("b2")

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast, final, overload
 from weakref import WeakSet
 
 from zenlake.errors import ZError
+from zenlake.runtime.reactor import rest
 
 log = logging.getLogger("zenlake.handlers")
 
@@ -315,6 +316,7 @@ class Fifo(_Bounded[T], Channel[T]):
             self._waiting += count
             if self._readers:
                 self._ready.notify(count)
+                rest()
             return self._waiting < self.capacity
 
     def recv(self) -> T:
@@ -486,6 +488,7 @@ class Threaded(_Bounded[T]):
                 self.dropped += count
                 return False
             self._queue.put((items, count))
+            rest()
             self._waiting += count
             return self._waiting < self.capacity
 

@@ -16,7 +16,7 @@ from zenlake.api.enums import CongestionControl, Locality, Priority, Reliability
 from zenlake.api.handlers import Callback
 from zenlake.api.ids import EntityGlobalId
 from zenlake.api.instrumentation import TimestampInstrumentation
-from zenlake.api.publisher import Publisher, del_body, put_body
+from zenlake.api.publisher import Publisher, Way, del_body, put_body
 from zenlake.api.timestamps import Timestamp
 from zenlake.api.zbytes import IntoZBytes
 from zenlake.errors import ZError
@@ -26,6 +26,8 @@ from zenlake.ext.advanced_keys import UHLC, own_key
 from zenlake.ext.advanced_order import U32
 from zenlake.ext.periodic import SCHEDULER
 from zenlake.keyexpr import KeyExpr
+from zenlake.runtime.exchange import Exchange
+from zenlake.wire import entity
 from zenlake.wire.delete import Del
 from zenlake.wire.entity import SourceInfo
 from zenlake.wire.put import Put
@@ -76,6 +78,18 @@ class AdvancedPublisher:
     Made by `declare_advanced_publisher`.
     """
 
+    _publisher: Publisher
+    _way: Way
+    _exchange: Exchange
+    _id: entity.EntityGlobalId
+    _numbered: bool
+    _own_key: str
+    _cache: Cache | None
+    _count: Count
+    _lock: threading.Lock
+    _undeclares: list[Callable[[], object]]
+    _undeclared: bool
+
     def __init__(self) -> None:
         raise TypeError(
             "No constructor defined for AdvancedPublisher: use declare_advanced_publisher"
@@ -92,10 +106,10 @@ class AdvancedPublisher:
         self._own_key = own_key(
             publisher.key_expr, "pub", self._id.zid, self._id.eid if numbered else UHLC
         )
-        self._cache: Cache | None = None
+        self._cache = None
         self._count = Count()
         self._lock = threading.Lock()
-        self._undeclares: list[Callable[[], object]] = [publisher.undeclare]
+        self._undeclares = [publisher.undeclare]
         self._undeclared = False
         return self
 

@@ -97,7 +97,8 @@ class Intake(Sink[Sample]):
         self._key = key
         self._sink = sink
         self._asked_history = _history_parameters(history)
-        self._order = Order(history and history.max_samples, recovery is not None)
+        depth = None if history is None else history.max_samples
+        self._order = Order(depth, recovery is not None)
         self._order.history = int(history is not None)
         self._turns = Turns()
         self._room = True
@@ -172,7 +173,7 @@ class Intake(Sink[Sample]):
         """A publisher came or went. Of one that came the history is asked for."""
         name = source_of(key)
         if not appeared:
-            if name in self._order.sources:
+            if name is not None and name in self._order.sources:
                 self._order.sources[name].alive = False
             return
         source = None if name is None else self._order.source(name, time.monotonic())
@@ -344,6 +345,9 @@ class AdvancedSubscriber(Receiver[H]):
     """
 
     _what: ClassVar[str] = "subscriber"
+    _intake: Intake
+    _inner: "Subscriber[Any]"
+    _background: bool
 
     def __init__(self) -> None:
         raise TypeError(
@@ -438,6 +442,8 @@ class SampleMissListener(Receiver[H]):
     """Gives a Miss for each run of samples that did not arrive."""
 
     _what: ClassVar[str] = "sample-miss listener"
+    _intake: Intake
+    _background: bool
 
     def __init__(self) -> None:
         raise TypeError(

@@ -86,7 +86,7 @@ class Reactor:
         self._soon: deque[Callable[[], None]] = deque()
         self._order = itertools.count()
         self._asleep = False
-        self._eager = 0
+        self.eager = 0
         "How many more looks to take before going to sleep."
         self._last = -1
         "Whose event came last."
@@ -210,6 +210,7 @@ class Reactor:
 
     def _run(self) -> None:
         self.ident = threading.get_ident()
+        _here.reactor = self
         while not self._stopping:
             for fd, mask in self._wait():
                 if fd == self._wake:
@@ -230,7 +231,7 @@ class Reactor:
         To sleep and be woken costs more than most answers take. So if one source has something
         again, and soon, the next is looked for a little while before going to sleep.
         """
-        if self._eager:
+        if self.eager:
             events = self._look()
             if events or self._soon:
                 return events
@@ -241,7 +242,7 @@ class Reactor:
         if events:
             source, self._last = self._last, events[0][0]
             if source == self._last and self.now() - began < EAGER_WITHIN:
-                self._eager = MAX_VAIN_LOOKS
+                self.eager = MAX_VAIN_LOOKS
         return events
 
     def _look(self) -> list[tuple[int, int]]:
@@ -250,11 +251,11 @@ class Reactor:
         while not self._soon:
             events = poll(0, EVENTS_AT_ONCE)
             if events:
-                self._eager = MAX_VAIN_LOOKS
+                self.eager = MAX_VAIN_LOOKS
                 return events
             if now() > end:
                 break
-        self._eager -= 1
+        self.eager -= 1
         return []
 
     def _patience(self) -> float:
@@ -280,6 +281,17 @@ class Reactor:
         for timer in due:
             if timer.call is not None:
                 guard(timer.call)
+
+
+_here = threading.local()
+
+
+def rest() -> None:
+    """Another thread has been woken: an I/O thread that calls this does not look for its next event
+    but sleeps, so that the other gets the interpreter at once."""
+    reactor: Reactor | None = getattr(_here, "reactor", None)
+    if reactor is not None:
+        reactor.eager = 0
 
 
 def guard(call: Callable[..., None], *arguments: object) -> None:
