@@ -6,7 +6,7 @@ Knows names and numbers only. To the wire: `member.wire`. From it: a table, as `
 from enum import Enum, EnumType, nonmember
 from typing import Self
 
-from zenlake.api.wrapped import Value
+from zenlake.api.wrapped import Value, own
 from zenlake.errors import ZError
 from zenlake.keyexpr import SetIntersectionLevel
 from zenlake.wire import enums as codec
@@ -48,6 +48,10 @@ class OrderedEnum(Enum, metaclass=_Listed):
     """Named numbers that sort among themselves, show as `Class.NAME`, and equal nothing else."""
 
     __hash__ = object.__hash__  # members are unique: faster than hashing the name
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own(cls, "__eq__", "__hash__")
 
     def __int__(self) -> int:
         return int(self._value_)

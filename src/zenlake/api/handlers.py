@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast, final, overload
 from weakref import WeakSet
 
+from zenlake.api.wrapped import own
 from zenlake.errors import ZError
 from zenlake.runtime.reactor import rest
 
@@ -678,12 +679,20 @@ class Handler(Generic[T]):
             channel.abandon()
 
 
+own(Handler, "__class_getitem__")
+
+
 class Receiver(Generic[H]):
     """Base of what is declared with a handler: reading goes to that handler until undeclared."""
 
     _what: ClassVar[str] = "receiver"
     "what it calls itself in errors"
     _undeclared = True  # until it is made
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own(cls, "handler", "recv", "try_recv", "undeclare")
+        own(cls, "__class_getitem__", "__enter__", "__exit__", "__iter__")
 
     def __init__(self, sink: Sink[Any], handler: H) -> None:
         self._sink = sink

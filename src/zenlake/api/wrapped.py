@@ -4,15 +4,27 @@ Does not know what any of them means.
 """
 
 from collections.abc import Callable
+from inspect import getattr_static
 from typing import Any, Generic, Self, TypeVar
 
 W = TypeVar("W")
+
+
+def own(kind: type, *names: str) -> None:
+    """Make what `kind` inherits under these names its own, where whoever lists a class looks."""
+    for name in names:
+        if name not in vars(kind):
+            setattr(kind, name, getattr_static(kind, name))
 
 
 class Value:
     """Values of one class relate as their `_key()` does, and never equal one of another class."""
 
     __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own(cls, "__eq__", "__hash__", "__str__")
 
     def _key(self) -> Any:
         """What makes it this value."""

@@ -40,6 +40,10 @@ class KeyExpr(str):
 
     __slots__ = ()
 
+    __eq__ = str.__eq__
+    __hash__ = str.__hash__
+    __str__ = str.__str__
+
     def __new__(cls, s: str) -> "KeyExpr":
         if type(s) is cls:
             return s

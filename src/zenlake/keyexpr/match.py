@@ -33,6 +33,8 @@ class SetIntersectionLevel(IntEnum):
     INCLUDES = 2
     EQUALS = 3
 
+    __eq__ = int.__eq__
+    __hash__ = int.__hash__
     __str__ = Enum.__str__
     __repr__ = Enum.__str__
     __format__ = Enum.__format__

@@ -128,13 +128,21 @@ class Unicast:
 
     def _stream(self, data: bytes, now: float) -> None:
         self.pending = False
+        pos = 0
         if self._rest:
-            self._rest += data
-            if not self._has_whole_batch():
-                return
-            data = bytes(self._rest)
-            self._rest.clear()
-        pos, size = 0, len(data)
+            if self._has_whole_batch():
+                data = bytes(self._rest) + data
+                self._rest.clear()
+            else:
+                pos = self._complete(data)
+                if not self._has_whole_batch():
+                    return
+                batch = bytes(self._rest)
+                self._rest.clear()
+                if not self._next_batch(batch, self._framing, len(batch), now):
+                    self._rest += data[pos:]
+                    return
+        size = len(data)
         while True:
             prefix = self._framing
             start = pos + prefix
@@ -146,14 +154,31 @@ class Unicast:
             if start + length > size:
                 break
             pos = start + length
-            self._batch(data, start, pos, now)
-            if self.ended:  # by the handler
-                return
-            if self.enough():
-                self.pending = True
+            if not self._next_batch(data, start, pos, now):
                 break
-        if pos < size:
+        if pos < size and not self.ended:
             self._rest += data[pos:]
+
+    def _next_batch(self, data: bytes, start: int, end: int, now: float) -> bool:
+        """Whether the one after it may be read now."""
+        self._batch(data, start, end, now)
+        self.pending = not self.ended and self.enough()
+        return not (self.ended or self.pending)
+
+    def _complete(self, data: bytes) -> int:
+        """Add to an unfinished batch what is missing of it, and no more: all else need not be
+        copied. Gives how much of `data` that was."""
+        rest, prefix = self._rest, self._framing
+        taken = max(0, prefix - len(rest))
+        rest += data[:taken]
+        if len(rest) < prefix:
+            return len(data)
+        length = int.from_bytes(rest[:prefix], "little")
+        if length > self._limit:
+            self._refuse_length(length)
+        missing = prefix + length - len(rest)
+        rest += data[taken : taken + missing]
+        return taken + missing
 
     def _has_whole_batch(self) -> bool:
         rest, prefix = self._rest, self._framing
