@@ -27,6 +27,7 @@ from zenlake.wire.scan_kernel import (
     FLAG_DROP,
     FLAG_FIRST,
     FLAG_MORE,
+    FLAG_STACK,
     FLAG_TIMEOUT,
     LANE_RELIABLE,
     ROW,
@@ -131,6 +132,7 @@ def expected(located: Located, data: bytes) -> dict[str, Any]:
             "qos": message.qos,
             "scope": message.key.scope,
             "mapping": message.key.mapping,
+            "flags": 0 if message.ts_stack is None else FLAG_STACK,
         }
         row["@suffix"] = message.key.suffix.encode() if has_suffix(located, data) else None
     if isinstance(message, ResponseFinal):
@@ -144,7 +146,7 @@ def expected(located: Located, data: bytes) -> dict[str, Any]:
             "request_id": message.id,
             "target": message.target,
             "budget": message.budget or 0,
-            "flags": 0 if message.timeout_ms is None else FLAG_TIMEOUT,
+            "flags": row["flags"] | (0 if message.timeout_ms is None else FLAG_TIMEOUT),
             "timeout_ms": message.timeout_ms or 0,
         }
         row |= of_query(message.body)
