@@ -198,6 +198,8 @@ class Exchange:
         self._timer: Timer | None = None
         self._timer_at = 0.0
         self._kernels: kernels.Kernels | None = None
+        self._second: kernels.Kernels | None = None
+        "For what is read while the first are in use."
         w = Writer()
         write_zid(w, "zid", zid)
         self._clock_bytes = bytes(w.out)
@@ -589,10 +591,16 @@ class Exchange:
                 raise error
         return done
 
-    def deliver_own(self, data: bytes, who: Callable[[str], tuple[Any, ...]]) -> list[Full]:
+    def deliver_own(
+        self,
+        data: bytes,
+        who: Callable[[str], tuple[Any, ...]],
+        found: kernels.Kernels | None = None,
+    ) -> list[Full]:
         """PUSH messages with keys in full to subscribers here; gives those that have enough."""
-        kernels.load()
-        found = kernels.make()
+        if found is None:
+            kernels.load()
+            found = kernels.make()
         assert found is not None
         full: list[Full] = []
         view = memoryview(data)
@@ -688,7 +696,8 @@ class Exchange:
             for route in routes
         ]
         data = bytes(rewrite(run, keys, *stamps).data)
-        return self.deliver_own(data, self.local.who_hears)
+        self._second = self._second or kernels.make()
+        return self.deliver_own(data, self.local.who_hears, self._second)
 
     def _forward_run(
         self,
