@@ -157,8 +157,8 @@ def test_whatever_was_negotiated(pair: Pair, settings: dict[str, Any]) -> None:
     other.put("t/0", b"after", congestion_control=zenlake.CongestionControl.BLOCK)
     table = rows_of(subscriber, ROWS + 2)
     assert table["payload"].to_pylist() == [b"before", *batch["payload"].to_pylist(), b"after"]
-    ids = 7  # of keys that were declared on the way
-    assert other.stats().sent_messages - before == ROWS + 2 + ids
+    declared = other.stats().sent_messages - before - (ROWS + 2)
+    assert declared in (6, 7), "ids of keys, one of which may have been there before"
 
 
 def test_rows_go_where_their_keys_are_wanted_and_nowhere_else(pair: Pair) -> None:

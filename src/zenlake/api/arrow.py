@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from zenlake.api.encoding import Encoding
 from zenlake.api.enums import Locality
 from zenlake.api.handlers import Channel
-from zenlake.api.sample import Sample
+from zenlake.api.sample import PLAIN, Sample
 from zenlake.api.subscriber import RunSink
 from zenlake.errors import EncodeError, SessionEnded, ZError
 from zenlake.keyexpr import validate
@@ -106,7 +106,7 @@ class ArrowBatches(RunSink, Channel[Any]):
 
     def push_one(self, sample: Sample) -> bool:
         push = sample._push()
-        body = Put(bytes(sample.payload)) if sample[4] is None else push.body
+        body = Put(bytes(sample.payload)) if push is PLAIN else push.body
         w = Writer()
         NETWORK.write(w, Push(WireExpr(0, str(sample.key_expr)), body, push.qos))
         with self._lock:

@@ -3,8 +3,9 @@
 Knows where in the buffer its parts stand. Does not know who sent it or who else has it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from operator import itemgetter
 from typing import Any, final
 
@@ -31,7 +32,10 @@ from zenlake.wire.qos import QoS
 from zenlake.wire.tsstack import TimestampStack as WireStack
 from zenlake.wire.wireexpr import WireExpr
 
-_PLAIN = Push(WireExpr())
+PLAIN = Push(WireExpr())  # what a sample comes in that has a payload and nothing else
+SHORT = 3  # the length of a sample that leaves the rest to its chunk
+
+Parts = tuple[bytes, int, int, Any]
 
 
 @final
@@ -43,8 +47,9 @@ class Sample(tuple[Any, ...]):
     """
 
     # (key, data, start, end, rest): the payload is data[start:end]; `rest` is None when nothing
-    # stands beside it, a PUSH, or where in `data` the PUSH starts. A tuple is made without a line
-    # of Python, which is what receiving millions of them a second takes.
+    # stands beside it, a PUSH, or where in `data` the PUSH starts. Or (key, chunk, number), where
+    # the chunk knows the same of many. A tuple is made without a line of Python, which is what
+    # receiving millions of them a second takes.
     __slots__ = ()
 
     def __new__(cls) -> "Sample":
@@ -65,12 +70,18 @@ class Sample(tuple[Any, ...]):
         push = Push(WireExpr(), body, QoS.from_byte(qos), ts_stack=ts_stack)
         return _new((KeyExpr.trusted(key), payload, 0, len(payload), push))
 
+    def _parts(self) -> Parts:
+        """(data, start, end, rest)"""
+        if len(self) == SHORT:
+            chunk: Chunk = self[1]
+            return chunk.part(self[2])
+        return self[1:]
+
     def _push(self) -> Push:
-        rest = self[4]
+        data, _, _, rest = self._parts()
         if rest is None:
-            return _PLAIN
+            return PLAIN
         if type(rest) is int:
-            data = self[1]
             message: Push = NETWORK.read(Reader(data, rest, len(data)))
             return message
         return rest  # type: ignore[no-any-return]
@@ -80,7 +91,7 @@ class Sample(tuple[Any, ...]):
     @property
     def payload(self) -> ZBytes:
         """The value; empty when this is a delete."""
-        _, data, start, end, _ = self
+        data, start, end, _ = self._parts()
         if start == 0 and end == len(data):
             return ZBytes.of(data)
         return ZBytes.of(memoryview(data)[start:end])
@@ -88,8 +99,6 @@ class Sample(tuple[Any, ...]):
     @property
     def kind(self) -> SampleKind:
         """PUT or DELETE."""
-        if self[4] is None:
-            return SampleKind.PUT
         return SampleKind.PUT if type(self._push().body) is Put else SampleKind.DELETE
 
     @property
@@ -175,7 +184,7 @@ class Sample(tuple[Any, ...]):
 
     def __reduce__(self) -> tuple[Callable[..., "Sample"], tuple[Any, ...]]:
         push = self._push()
-        body = push.body if self[4] is not None else Put(bytes(self.payload))
+        body = Put(bytes(self.payload)) if push is PLAIN else push.body
         return _restored, (str(self[0]), body, int(push.qos), push.ts_stack)
 
     def __repr__(self) -> str:
@@ -191,8 +200,34 @@ def _maybe(value: object) -> tuple[object, ...]:
 _new: Callable[[Iterable[Any]], Sample] = partial(tuple.__new__, Sample)
 
 
+class Chunk:
+    """Samples that came together. Where their parts stand is made into Python's numbers when the
+    first is asked for it."""
+
+    __slots__ = ("_data", "_ends", "_rests", "_starts")
+
+    def __init__(self, data: bytes, starts: Any, ends: Any, rests: Sequence[int] | None) -> None:
+        self._data = data
+        self._starts = starts
+        self._ends = ends
+        self._rests = rests
+
+    def part(self, number: int) -> Parts:
+        starts = self._starts
+        if type(starts) is not list:
+            self._ends = self._ends.tolist()
+            starts = self._starts = starts.tolist()
+        rest = None if self._rests is None else self._rests[number]
+        return self._data, starts[number], self._ends[number], rest
+
+
 def _restored(key: str, body: Put | Del, qos: int, stack: WireStack | None) -> Sample:
     return Sample.of(key, body, qos, ts_stack=stack)
+
+
+def samples_of(keys: Iterable[KeyExpr], chunk: Chunk, count: int) -> Iterator[Sample]:
+    """The samples of a chunk as they are asked for, at the speed of `zip`."""
+    return map(_new, zip(keys, repeat(chunk), range(count), strict=False))
 
 
 def samples(

@@ -13,7 +13,7 @@ from zenlake.api.below import at_end
 from zenlake.api.enums import Locality
 from zenlake.api.handlers import Receiver, Sink, make_sink
 from zenlake.api.ids import EntityGlobalId
-from zenlake.api.sample import Sample, samples
+from zenlake.api.sample import Chunk, Sample, samples, samples_of
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.tree import KeyExprTree
@@ -221,8 +221,11 @@ class Subscribers:
         items: Iterable[Sample] = ()
         if run is None or not all(isinstance(one.sink, RunSink) for one in subscribers):
             if run is not None:
-                starts, ends = starts.tolist(), ends.tolist()
-            items = samples(keys, repeat(data), starts, ends, rests)
+                places = None if run[0].plain else list(rests)
+                chunk = Chunk(data, starts.copy(), ends.copy(), places)
+                items = samples_of(keys, chunk, count)
+            else:
+                items = samples(keys, repeat(data), starts, ends, rests)
             if len(subscribers) > 1:
                 items = tuple(items)
         for declared in subscribers:
