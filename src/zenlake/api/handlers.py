@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import repeat, starmap
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast, final, overload
 from weakref import WeakSet
 
+from zenlake.api.entity import Entity
 from zenlake.api.wrapped import own
 from zenlake.errors import ZError
 from zenlake.runtime.reactor import rest
@@ -682,30 +682,17 @@ class Handler(Generic[T]):
 own(Handler, "__class_getitem__")
 
 
-class Receiver(Generic[H]):
+class Receiver(Entity, Generic[H]):
     """Base of what is declared with a handler: reading goes to that handler until undeclared."""
-
-    _what: ClassVar[str] = "receiver"
-    "what it calls itself in errors"
-    _undeclared = True  # until it is made
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        own(cls, "handler", "recv", "try_recv", "undeclare")
-        own(cls, "__class_getitem__", "__enter__", "__exit__", "__iter__")
+        own(cls, "handler", "recv", "try_recv", "undeclare", "__class_getitem__", "__iter__")
 
     def __init__(self, sink: Sink[Any], handler: H) -> None:
         self._sink = sink
         self._handler = handler
         self._undeclared = False
-
-    def undeclare(self) -> None:
-        """No more is received."""
-        raise NotImplementedError
-
-    def _check(self) -> None:
-        if self._undeclared:
-            raise ZError(f"Undeclared {self._what}")
 
     @property
     def handler(self) -> H:
@@ -735,18 +722,6 @@ class Receiver(Generic[H]):
     def __iter__(self) -> Iterator[Any]: ...
     def __iter__(self) -> Any:
         return iter(cast(Any, self.handler))
-
-    def __enter__(self) -> Self:
-        self._check()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        self.undeclare()
 
 
 # From what a user passes to where items go -------------------------------------------------------

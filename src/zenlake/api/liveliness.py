@@ -5,12 +5,12 @@ Knows tokens as key expressions. Does not know how their end is noticed: routing
 
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from zenlake.api.arguments import IntoKeyExpr, instance, key_of, seconds
 from zenlake.api.below import Exchange, at_end
 from zenlake.api.cancellation import CancellationToken
+from zenlake.api.entity import Entity
 from zenlake.api.enums import Locality
 from zenlake.api.handlers import Sink, make_sink
 from zenlake.api.matching import Interests
@@ -29,10 +29,10 @@ from zenlake.wire.wireexpr import WireExpr
 _ALIVE, _GONE = Put(), Del()
 
 
-class LivelinessToken:
+class LivelinessToken(Entity):
     """Others see its key as alive until it is undeclared, or its session ends."""
 
-    _undeclared = True  # until it is made
+    _what = "LivelinessToken"
 
     def __init__(self, exchange: Exchange, key: KeyExpr) -> None:
         self._key_expr = key
@@ -47,22 +47,6 @@ class LivelinessToken:
         self._check()
         self._undeclared = True
         _undeclare(self._exchange, self._number)
-
-    def _check(self) -> None:
-        if self._undeclared:
-            raise ZError("Undeclared LivelinessToken")
-
-    def __enter__(self) -> Self:
-        self._check()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        self.undeclare()
 
     def __del__(self) -> None:
         if not self._undeclared:

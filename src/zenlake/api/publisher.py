@@ -7,8 +7,7 @@ wants it: routing says, and says when that has changed.
 import logging
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from zenlake.api.arguments import (
@@ -22,6 +21,7 @@ from zenlake.api.arguments import (
 )
 from zenlake.api.below import at_end
 from zenlake.api.encoding import Encoding, IntoEncoding
+from zenlake.api.entity import Entity
 from zenlake.api.enums import (
     QOS_CONGESTION_CONTROL,
     QOS_PRIORITY,
@@ -298,8 +298,10 @@ def _take_over(publisher: "ref[Publisher]", short: PutCall | None) -> None:
             found.__dict__["put"] = short
 
 
-class Publisher:
+class Publisher(Entity):
     """Publishes on one key expression; made by `Session.declare_publisher`."""
+
+    _what = "publisher"
 
     def __init__(
         self,
@@ -312,7 +314,6 @@ class Publisher:
         reliability: Reliability | None,
         allowed_destination: Locality | None,
     ) -> None:
-        self._undeclared = True
         key = key_of(key_expr)
         destination = member("allowed_destination", allowed_destination, Locality.DEFAULT)
         reliable = member("reliability", reliability, Reliability.RELIABLE) is Reliability.RELIABLE
@@ -382,10 +383,6 @@ class Publisher:
         way = self._way
         return put_batch(self._core, batch, way)
 
-    def _check(self) -> None:
-        if self._undeclared:
-            raise ZError("Undeclared publisher")
-
     @property
     def id(self) -> EntityGlobalId:
         """Its id in the whole system."""
@@ -444,20 +441,8 @@ class Publisher:
         self._way.end()
         self._watch.close()
 
-    def __enter__(self) -> Self:
-        self._check()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        self.undeclare()
-
     def __del__(self) -> None:
-        if not getattr(self, "_undeclared", True):
+        if not self._undeclared:
             self._undeclared = True
             watch = self._watch
             self._way.end()

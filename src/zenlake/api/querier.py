@@ -4,13 +4,14 @@ Knows how to ask, once. Does not know what becomes of a query: queries.py does.
 """
 
 from functools import partial
-from types import GenericAlias, TracebackType
-from typing import Any, ClassVar, Self
+from types import GenericAlias
+from typing import Any, ClassVar
 
 from zenlake.api.arguments import IntoKeyExpr, key_of
 from zenlake.api.below import at_end
 from zenlake.api.cancellation import CancellationToken
 from zenlake.api.encoding import IntoEncoding
+from zenlake.api.entity import Entity
 from zenlake.api.enums import CongestionControl, Locality, Priority, QueryTarget, ReplyKeyExpr
 from zenlake.api.ids import EntityGlobalId, SourceInfo
 from zenlake.api.instrumentation import TimestampInstrumentation
@@ -18,16 +19,15 @@ from zenlake.api.matching import Interests, MatchingListener, MatchingStatus, Wa
 from zenlake.api.queries import Asking, IntoConsolidation, Queries
 from zenlake.api.selector import IntoParameters, Parameters
 from zenlake.api.zbytes import IntoZBytes
-from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire import entity, enums
 
 
-class Querier:
+class Querier(Entity):
     """Asks on one key expression; made by `Session.declare_querier`."""
 
     __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
-    _undeclared = True  # until it is made
+    _what = "querier"
 
     def __init__(
         self,
@@ -132,22 +132,6 @@ class Querier:
         self._check()
         self._undeclared = True
         _end(self._queries, self._watch)
-
-    def _check(self) -> None:
-        if self._undeclared:
-            raise ZError("Undeclared querier")
-
-    def __enter__(self) -> Self:
-        self._check()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        self.undeclare()
 
     def __del__(self) -> None:
         if not self._undeclared:

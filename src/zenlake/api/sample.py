@@ -91,7 +91,10 @@ class Sample(tuple[Any, ...]):
     @property
     def payload(self) -> ZBytes:
         """The value; empty when this is a delete."""
-        data, start, end, _ = self._parts()
+        if len(self) == SHORT:
+            chunk: Chunk = self[1]
+            return chunk.payload(self[2])
+        _, data, start, end, _ = self
         if start == 0 and end == len(data):
             return ZBytes.of(data)
         return ZBytes.of(memoryview(data)[start:end])
@@ -204,25 +207,28 @@ class Chunk:
     """Samples that came together. Where their parts stand is made into Python's numbers when the
     first is asked for it."""
 
-    __slots__ = ("_data", "_ends", "_rests", "_starts")
+    __slots__ = ("_data", "_ends", "_read", "_rests", "_starts")
 
     def __init__(self, data: bytes, starts: Any, ends: Any, rests: Sequence[int] | None) -> None:
         self._data = data
         self._starts = starts
         self._ends = ends
         self._rests = rests
+        self._read: tuple[memoryview, list[int], list[int]] | None = None
+
+    def _places(self) -> tuple[memoryview, list[int], list[int]]:
+        """Twice, if two threads are the first: to the same end."""
+        self._read = memoryview(self._data), self._starts.tolist(), self._ends.tolist()
+        return self._read
+
+    def payload(self, number: int) -> ZBytes:
+        view, starts, ends = self._read or self._places()
+        return ZBytes.of(view[starts[number] : ends[number]])
 
     def part(self, number: int) -> Parts:
-        starts = self._starts
-        if type(starts) is not list:
-            self._ends = self._ends.tolist()
-            starts = self._starts = starts.tolist()
+        _, starts, ends = self._read or self._places()
         rest = None if self._rests is None else self._rests[number]
-        return self._data, starts[number], self._ends[number], rest
-
-
-def _restored(key: str, body: Put | Del, qos: int, stack: WireStack | None) -> Sample:
-    return Sample.of(key, body, qos, ts_stack=stack)
+        return self._data, starts[number], ends[number], rest
 
 
 def samples_of(keys: Iterable[KeyExpr], chunk: Chunk, count: int) -> Iterator[Sample]:

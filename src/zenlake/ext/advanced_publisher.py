@@ -6,12 +6,12 @@ know what subscribers do about it.
 
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, final
 
 from zenlake.api.arguments import encoding_of
 from zenlake.api.below import at_end
 from zenlake.api.encoding import Encoding, IntoEncoding
+from zenlake.api.entity import Entity
 from zenlake.api.enums import CongestionControl, Locality, Priority, Reliability
 from zenlake.api.handlers import Callback
 from zenlake.api.ids import EntityGlobalId
@@ -72,12 +72,13 @@ class Count:
 
 
 @final
-class AdvancedPublisher:
+class AdvancedPublisher(Entity):
     """A publisher whose samples can be missed, recovered and asked for later.
 
     Made by `declare_advanced_publisher`.
     """
 
+    _what = "publisher"
     _publisher: Publisher
     _way: Way
     _exchange: Exchange
@@ -88,7 +89,6 @@ class AdvancedPublisher:
     _count: Count
     _lock: threading.Lock
     _undeclares: list[Callable[[], object]]
-    _undeclared: bool
 
     def __init__(self) -> None:
         raise TypeError(
@@ -137,35 +137,34 @@ class AdvancedPublisher:
             beat = Heartbeat(session, self._own_key, self._count, period, sporadic)
             self._undeclares.append(beat.undeclare)
 
-    def _check(self) -> Publisher:
-        if self._undeclared:
-            raise ZError("Undeclared publisher")
+    def _declared(self) -> Publisher:
+        self._check()
         return self._publisher
 
     @property
     def id(self) -> EntityGlobalId:
         """Its identity within the whole system."""
-        return self._check().id
+        return self._declared().id
 
     @property
     def key_expr(self) -> KeyExpr:
         """What it publishes on."""
-        return self._check().key_expr
+        return self._declared().key_expr
 
     @property
     def encoding(self) -> Encoding:
         """What its payloads are, unless `put` says otherwise."""
-        return self._check().encoding
+        return self._declared().encoding
 
     @property
     def congestion_control(self) -> CongestionControl:
         """What happens when the network is slower than it."""
-        return self._check().congestion_control
+        return self._declared().congestion_control
 
     @property
     def priority(self) -> Priority:
         """The priority of what it publishes."""
-        return self._check().priority
+        return self._declared().priority
 
     def put(
         self,
@@ -222,20 +221,8 @@ class AdvancedPublisher:
         while self._undeclares:
             self._undeclares.pop()()
 
-    def __enter__(self) -> Self:
-        self._check()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        self.undeclare()
-
     def __del__(self) -> None:
-        if not getattr(self, "_undeclared", True):
+        if not self._undeclared:
             at_end(self._exchange, self.undeclare)
 
 

@@ -12,7 +12,7 @@ from numba import njit
 
 from zenlake.wire import delete, push, put, qos
 from zenlake.wire.extensions import FLAG_EXTENSIONS, QOS, SOURCE_INFO
-from zenlake.wire.memory_kernel import copy_bytes, place_of, store8
+from zenlake.wire.memory_kernel import copy_bytes, place_of, put_zint, store8
 
 _PUSH, _PUT, _DEL = push.ID, put.ID, delete.ID
 _TIMESTAMP, _ENCODING, _MORE = put.FLAG_TIMESTAMP, put.FLAG_ENCODING, FLAG_EXTENSIONS
@@ -75,18 +75,6 @@ def _zint_len(value):
         value >>= np.uint64(7)
         length += 1
     return length
-
-
-@njit(cache=True, inline="always")
-def _put_zint(out, at, value):
-    for _ in range(8):
-        if value < np.uint64(0x80):
-            break
-        store8(out, at, np.int64(value & np.uint64(0x7F)) | 0x80)
-        value >>= np.uint64(7)
-        at += 1
-    store8(out, at, np.int64(value))
-    return at + 1
 
 
 @njit(cache=True, inline="always")
@@ -191,7 +179,7 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, buffer, state):
             # what else `frame` holds (the lane).
             at += _PREFIX
             store8(out, at, np.int64(frame[0]))
-            at = _put_zint(out, at + 1, np.uint64(sn))
+            at = put_zint(out, at + 1, np.uint64(sn))
             copy_bytes(out, at, frame_place, 1, len(frame) - 1)
             at += len(frame) - 1
             sn = (sn + 1) & sn_mask
@@ -212,7 +200,7 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, buffer, state):
         store8(out, at, (_PUT if put else _DEL) | flags)
         at += 1
         if clock >= 0:
-            at = _put_zint(out, at, times[row])
+            at = put_zint(out, at, times[row])
             at = _put_entry(out, at, clock_data, clock_offsets[clock], clock_offsets[clock + 1])
         if encoded:
             at = _put_entry(
@@ -220,19 +208,19 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, buffer, state):
             )
         if source >= 0:
             store8(out, at, _SOURCE_EXT | (_MORE if attached else 0))
-            at = _put_zint(out, at + 1, np.uint64(source_len))
+            at = put_zint(out, at + 1, np.uint64(source_len))
             at = _put_entry(
                 out, at, source_data, source_offsets[source], source_offsets[source + 1]
             )
-            at = _put_zint(out, at, np.uint64(source_eids[row]))
-            at = _put_zint(out, at, np.uint64(source_sns[row]))
+            at = put_zint(out, at, np.uint64(source_eids[row]))
+            at = put_zint(out, at, np.uint64(source_sns[row]))
         if attached:
             store8(out, at, _PUT_ATTACHMENT if put else _DEL_ATTACHMENT)
-            at = _put_zint(out, at + 1, np.uint64(attachment_len))
+            at = put_zint(out, at + 1, np.uint64(attachment_len))
             copy_bytes(out, at, attachment, attachment_offsets[row], attachment_len)
             at += attachment_len
         if put:
-            at = _put_zint(out, at, np.uint64(payload_len))
+            at = put_zint(out, at, np.uint64(payload_len))
             copy_bytes(out, at, payload, payload_offsets[row], payload_len)
             at += payload_len
         row += 1

@@ -138,3 +138,16 @@ def mixed(value):
     high = (value >> _HALF) * _FACTOR_2
     value = low ^ ((high << _HALF) | (high >> _HALF))
     return value ^ (value >> _FOLD)
+
+
+@njit(cache=True, inline="always")
+def put_zint(out, at, value):
+    """Write a zint; gives where it ends."""
+    for _ in range(8):
+        if value < np.uint64(0x80):
+            break
+        store8(out, at, np.int64(value & np.uint64(0x7F)) | 0x80)
+        value >>= np.uint64(7)
+        at += 1
+    store8(out, at, np.int64(value))
+    return at + 1

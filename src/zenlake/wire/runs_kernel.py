@@ -9,7 +9,7 @@ from numba import njit
 
 from zenlake.wire import push, put
 from zenlake.wire.extensions import ENC_MASK, ENC_UNIT, ENC_Z64, FLAG_EXTENSIONS
-from zenlake.wire.memory_kernel import copy_bytes, load8, mixed, place_of, store8
+from zenlake.wire.memory_kernel import copy_bytes, load8, mixed, place_of, put_zint, store8
 from zenlake.wire.scan_kernel import FLAG_STACK
 from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED
 
@@ -161,18 +161,6 @@ def _body(buf, row):
     return pos
 
 
-@njit(cache=True, inline="always")
-def _put_zint(out, at, value):
-    for _ in range(8):
-        if value < np.uint64(0x80):
-            break
-        store8(out, at, np.int64(value & np.uint64(0x7F)) | 0x80)
-        value >>= np.uint64(7)
-        at += 1
-    store8(out, at, np.int64(value))
-    return at + 1
-
-
 @njit(cache=True)
 def rewrite_kernel(
     data, rows, first, codes, wanted, offsets, keys, key_flags, time, clock, buffer, ends
@@ -206,7 +194,7 @@ def rewrite_kernel(
             copy_bytes(out, at, buf, pos, body - pos)
             at += body - pos
             store8(out, at, load8(buf, body) | _STAMPED)
-            at = _put_zint(out, at + 1, time + np.uint64(i + 1))
+            at = put_zint(out, at + 1, time + np.uint64(i + 1))
             copy_bytes(out, at, clock_data, 0, len(clock))
             at += len(clock)
             pos = body + 1
