@@ -231,6 +231,10 @@ class Chunk:
         return self._data, starts[number], ends[number], rest
 
 
+def _restored(key: str, body: Put | Del, qos: int, stack: WireStack | None) -> Sample:
+    return Sample.of(key, body, qos, ts_stack=stack)
+
+
 def samples_of(keys: Iterable[KeyExpr], chunk: Chunk, count: int) -> Iterator[Sample]:
     """The samples of a chunk as they are asked for, at the speed of `zip`."""
     return map(_new, zip(keys, repeat(chunk), range(count), strict=False))
