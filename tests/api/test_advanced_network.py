@@ -547,6 +547,7 @@ def test_what_is_kept_does_not_change_with_what_was_given(ours: tuple[Side, Side
     with publisher(near, "adv/own") as p:
         p.put(memoryview(data))
         data[:] = b"after!"
+        all_has_passed(near, far)
         with subscriber(far, "adv/own", history=far.ext.HistoryConfig()) as s:
             assert received(s, 1) == ["before"]
 
