@@ -166,9 +166,9 @@ def test_rows_go_where_their_keys_are_wanted_and_nowhere_else(pair: Pair) -> Non
     some = one.declare_subscriber("t/1", ArrowBatches())
     samples: list[zenlake.Sample] = []
     ring = one.declare_subscriber("t/2", samples.append)
-    own = other.declare_subscriber("t/*", ArrowBatches(max_rows=ROWS))
     known(other, "t/2")
     known(other, "t/1")
+    own = other.declare_subscriber("t/*", ArrowBatches(max_rows=ROWS))
     batch = numbers()
     other.put_batch(batch)
     expected = [b"%d" % i for i in range(ROWS)]
