@@ -800,11 +800,8 @@ def _shares(routes: "Sequence[Route | None]") -> "list[tuple[tuple[Any, ...], se
 
 def _lags(session: Session, now: Callable[[], float]) -> bool:
     """Whether much waits for it that must not be dropped, and it takes some of that."""
-    outbox = session._outbox
-    stalled = outbox.stalled_at if outbox is not None else None  # others set it meanwhile
-    if outbox is None or stalled is None or outbox._backlog_bytes <= PACE_BYTES:
-        return False
-    return now() - stalled < MOVES_SECONDS
+    waiting, since = session.lag
+    return since is not None and waiting > PACE_BYTES and now() - since < MOVES_SECONDS
 
 
 def _plain_put(data: bytes, pos: int, end: int) -> PlainPut | None:

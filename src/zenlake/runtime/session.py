@@ -199,6 +199,12 @@ class Session:
                 qos, reliable, lambda now: outbox.push(message, reliable, now=now), message
             )
 
+    @property
+    def lag(self) -> tuple[int, float | None]:
+        """Bytes that wait beyond full lanes, and since when the link has taken none of them."""
+        outbox = self._outbox
+        return (0, None) if outbox is None else (outbox.backlog_bytes, outbox.stalled_at)
+
     def has_room(self, qos: int) -> bool:
         """Whether `send` would not wait now; where there is no session it does not either."""
         with self._lock:

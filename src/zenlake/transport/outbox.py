@@ -432,6 +432,11 @@ class Outbox:
             self.stalled_at = now
         return True
 
+    @property
+    def backlog_bytes(self) -> int:
+        """What waits beyond full lanes."""
+        return self._backlog_bytes
+
     def has_room(self, qos: int) -> bool:
         """Whether a message of this QoS would be taken now."""
         lane = self._lane_of[qos & PRIORITY_BITS]
