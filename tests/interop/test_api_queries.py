@@ -360,7 +360,7 @@ def test_a_queryable_that_never_answers(way: Way) -> None:
     with way.receiver.session.declare_queryable(key, held.append):
         way.sender.answered(key)
         begin = time.monotonic()
-        assert ask(way, key, timeout=SHORT) == ["err Timeout"]
+        assert set(ask(way, key, timeout=SHORT)) == {"err Timeout"}  # by every hop that noticed
         assert SHORT <= time.monotonic() - begin < PROMPT
         with held.pop() as query:
             query.reply(key, "late")  # nobody waits for it, and nobody minds
@@ -377,7 +377,8 @@ def test_what_came_before_the_timeout_is_given(way: Way) -> None:
 
     with way.receiver.session.declare_queryable(key, answer):
         way.sender.answered(key)
-        assert sorted(payloads(ask(way, key, timeout=ENOUGH))) == ["err Timeout", "half"]
+        found = payloads(ask(way, key, timeout=ENOUGH))
+        assert (found.count("half"), set(found)) == (1, {"err Timeout", "half"})
         held.pop().drop()
 
 

@@ -203,7 +203,7 @@ def test_a_get_times_out(net: Net, asking: str) -> None:
     with net.side("their client 2").session.declare_queryable(key, held.append):
         net_knows_queryables(net, 1, before)
         found = replies(side.session.get(key, timeout=TIMEOUT_SECONDS))
-        assert found == ["err Timeout"]
+        assert set(found) == {"err Timeout"}  # by every hop that noticed
         assert len(held) == 1
         held.clear()
     net.settled(before)
