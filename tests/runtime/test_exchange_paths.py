@@ -58,7 +58,7 @@ class Node:
 class Link:
     """A session that keeps what it is given to send, lane by lane."""
 
-    _outbox = None
+    lag = (0, None)
 
     def __init__(self, name: str, whatami: WhatAmI = WhatAmI.CLIENT) -> None:
         self.agreement = Agreed(ZenohId.parse(name), whatami)
