@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from zenlake.errors import DecodeError, EncodeError, LinkError, SessionEnded, ZError
+from zenlake.errors import DecodeError, EncodeError, LinkError, SessionEnded, SessionRefused, ZError
 from zenlake.link import multicast
 from zenlake.link.options import LinkOptions
 from zenlake.runtime.group import Sending
@@ -22,7 +22,7 @@ from zenlake.runtime.session import Session
 from zenlake.transport.autoconnect import ANYBODY, DEFAULTS, NOBODY, Autoconnect
 from zenlake.transport.gossip import Bodies, Gossip
 from zenlake.transport.scouting import Responder, Scouter
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.enums import CloseReason, WhatAmI
 from zenlake.wire.hello import Hello
 from zenlake.wire.locator import EndPoint, Locator
 from zenlake.wire.oam import LINK_STATE, NetworkOam
@@ -269,8 +269,18 @@ class Discovery:
                 log.info("%s was found at %s, but: %s", zid, locators[0], found)
                 self._dialling.discard(zid)
                 self._remember_failure(zid)
+                if isinstance(found, SessionRefused) and found.reason == CloseReason.MAX_LINKS:
+                    # Both dialled at once, and neither was let in: the next that comes may be late.
+                    again = self._reactor.now() + AGAIN_SECONDS
+                    self._reactor.call_at(again, lambda: self._dial_again(zid, locators[:1]))
 
         self._node.dial(locators[0], done, expect=zid)
+
+    def _dial_again(self, zid: ZenohId, locators: tuple[Locator, ...]) -> None:
+        free = zid not in self._node.sessions and zid not in self._dialling
+        if free and not self._node.closing and self._may_attempt():
+            self._dialling.add(zid)
+            self._dial(zid, locators)
 
     def _remember_failure(self, zid: ZenohId) -> None:
         self._failed.pop(zid, None)
