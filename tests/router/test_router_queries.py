@@ -195,7 +195,7 @@ def net_knows_queryables(net: Net, number: int, before: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("asking", SIDES)
 def test_a_get_times_out(net: Net, asking: str) -> None:
-    """As users see it: the error once, then the end."""
+    """As users see it: the error, from every hop whose time was out first, then the end."""
     key = unique("timeout")
     before = net.router.tables()
     held: list[Any] = []
