@@ -119,7 +119,14 @@ class Here:
         rests: Any,
         count: int,
         run: Any,
+        one: Any,
     ) -> tuple[()]:
+        if one is not None:  # the message as it came holds what is delivered
+            assert count == 1
+            r = Reader(one[3], one[4], one[5])
+            push = NETWORK.read(r)
+            assert (type(push), r.pos) == (Push, one[5])
+            assert getattr(push.body, "payload", b"") == data[starts[0] : ends[0]]
         made = [_seen(s) for s in samples(keys, [data] * count, starts, ends, rests)]
         assert len(made) == count
         for one in subscribers:
@@ -133,6 +140,9 @@ class Here:
     def opened(self, session: Any) -> None: ...
     def declared(self, session: Any) -> None: ...
     def closed(self, session: Any, why: Any) -> None: ...
+    def lost(
+        self, session: Any, priority: Any, reliable: bool, first: int, missing: int
+    ) -> None: ...
 
 
 def _seen(sample: Sample) -> tuple[Any, ...]:

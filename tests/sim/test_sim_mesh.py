@@ -16,7 +16,7 @@ from zenlake.sim import World
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.wire import qos
 from zenlake.wire.declare import Declare, DeclareSubscriber
-from zenlake.wire.enums import Mapping, WhatAmI
+from zenlake.wire.enums import Mapping, Priority, WhatAmI
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
@@ -70,6 +70,11 @@ class Peer:
         self.open.discard(session.zid)
         self.known.discard(session.zid)
 
+    def lost(
+        self, session: Session, priority: Priority, reliable: bool, first: int, missing: int
+    ) -> None:
+        raise AssertionError(f"{missing} frames are missing from {first} on")
+
     def who_hears(self, key: str) -> tuple[Any, ...]:
         return (self,) if self.key.intersects(key) else ()
 
@@ -83,6 +88,7 @@ class Peer:
         rests: Iterable[Any],
         count: int,
         run: Any,
+        one: Any,
     ) -> Iterable[Full]:
         for key, start, end in zip(keys, starts, ends, strict=False):
             self.heard[key, data[start:end]] += 1

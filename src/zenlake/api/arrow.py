@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from zenlake.api.core import Core
     from zenlake.api.publisher import Way
     from zenlake.columnar.read import SampleBatcher
-    from zenlake.runtime.exchange import Exchange
+    from zenlake.runtime.exchange import Exchange, Port
     from zenlake.wire.emit_kernel import PushColumns
     from zenlake.wire.runs import Run
     from zenlake.wire.scan import Scanner
@@ -94,7 +94,7 @@ class ArrowBatches(RunSink, Channel[Any]):
 
     # ---- in, on the I/O thread or that of a local put
 
-    def push_run(self, run: "Run", rows: Any, keys: "KeyTable") -> bool:
+    def push_run(self, run: "Run", rows: Any, keys: "KeyTable", port: "Port | None") -> bool:
         chosen = run.rows[run.first : run.stop]
         with self._lock:
             if self._closed:

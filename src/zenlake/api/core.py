@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from zenlake.api import below
@@ -28,10 +28,11 @@ from zenlake.api.stats import Ended
 from zenlake.api.subscriber import Declared, Subscribers
 from zenlake.errors import SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr
-from zenlake.runtime.exchange import Exchange
+from zenlake.runtime.exchange import Exchange, One, Port
 from zenlake.runtime.node import Node
 from zenlake.runtime.session import Session as Transport
 from zenlake.wire.declare import Declare
+from zenlake.wire.enums import Priority
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
@@ -51,6 +52,15 @@ CALLBACK_SECONDS = 2.0  # for callbacks to take what waits for them, when a sess
 TimestampCallback = Callable[[TimestampContext], bytes]
 
 
+class Watcher(Protocol):
+    """Told on the I/O thread what did not come."""
+
+    def lost(
+        self, session: Transport, priority: Priority, reliable: bool, first: int, missing: int
+    ) -> None: ...
+    def closed(self, session: Transport, why: SessionEnded) -> None: ...
+
+
 class Core:
     """A session without its handle. `Local` of its exchange."""
 
@@ -58,6 +68,8 @@ class Core:
         self.settings = settings(config)
         self._timestamp_callback = timestamp_callback
         self.publishers: dict[int, None] = {}
+        self.watchers: tuple[Watcher, ...] = ()
+        "Those who keep account of what did not come."
         self.exchange = Exchange(
             self.settings.zid,
             self.settings.whatami,
@@ -110,6 +122,14 @@ class Core:
     def closed(self, session: Transport, why: SessionEnded) -> None:
         self.ended.add(session)
         self.info.closed(session)
+        for watcher in self.watchers:
+            watcher.closed(session, why)
+
+    def lost(
+        self, session: Transport, priority: Priority, reliable: bool, first: int, missing: int
+    ) -> None:
+        for watcher in self.watchers:
+            watcher.lost(session, priority, reliable, first, missing)
 
     def who_hears(self, key: str) -> tuple[Declared, ...]:
         return self.subscribers.of(key)
@@ -123,11 +143,14 @@ class Core:
         ends: Any,
         rests: Iterable[Any],
         count: int,
-        run: "tuple[Run, Any, Any] | None",
+        run: "tuple[Run, Any, Any, Port | None] | None",
+        one: "One | None" = None,
     ) -> Iterable[Sink[Any]]:
         if count == 1 and run is None:
             rests = tuple(map(self._received, rests))
-        return self.subscribers.deliver(subscribers, keys, data, starts, ends, rests, count, run)
+        return self.subscribers.deliver(
+            subscribers, keys, data, starts, ends, rests, count, run, one
+        )
 
     def routed(self, stack: TimestampStack) -> TimestampStack:
         return self.record(stack, InterceptionPoint.ROUTE)

@@ -136,7 +136,7 @@ class Liveliness:
             raise ZError("session closed")
         sink, reader, background = make_sink(handler, f"zenlake liveliness {key}")
         number = self._interests.watch_tokens(_Watching(key, bool(history), sink))
-        declared = Declared(number, key, Locality.ANY, sink)
+        declared = Declared({number: key}, Locality.ANY, sink)
         return Subscriber(cast(Any, _Subscribed(self._interests)), declared, reader, background)
 
     def __repr__(self) -> str:

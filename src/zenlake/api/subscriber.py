@@ -25,6 +25,7 @@ from zenlake.wire.wireexpr import WireExpr
 
 if TYPE_CHECKING:
     from zenlake.api.matching import Interests
+    from zenlake.runtime.exchange import One, Port
     from zenlake.wire.runs import Run
 
 MAX_KNOWN_KEYS = 8_192  # whose subscribers are remembered,
@@ -37,11 +38,12 @@ H = TypeVar("H")
 class Declared:
     """A subscriber, as long as it is declared."""
 
-    __slots__ = ("id", "key", "origin", "sink")
+    __slots__ = ("id", "keys", "origin", "sink")
 
-    def __init__(self, number: int, key: KeyExpr, origin: Locality, sink: Sink[Any]) -> None:
-        self.id = number
-        self.key = key
+    def __init__(self, keys: dict[int, KeyExpr], origin: Locality, sink: Sink[Any]) -> None:
+        self.id = next(iter(keys))
+        self.keys = keys
+        "By the number of the declaration. What several of them match it hears once."
         self.origin = origin
         self.sink = sink
 
@@ -52,8 +54,14 @@ class Declared:
 class RunSink(Sink[Any]):
     """A sink that takes samples by the run, as the scan found them: no Sample is made."""
 
-    def push_run(self, run: "Run", rows: Any, keys: Any) -> bool:
+    takes_messages = False
+    "Whether a sample that came alone is given as the message that it was, to `push_message`."
+
+    def push_run(self, run: "Run", rows: Any, keys: Any, port: "Port | None") -> bool:
         """The rows of `run` that `rows` names (None: all), by the key table of their link."""
+        raise NotImplementedError
+
+    def push_message(self, one: "One") -> bool:
         raise NotImplementedError
 
     def push_one(self, sample: Sample) -> bool:
@@ -95,7 +103,7 @@ class Subscriber(Receiver[H], Generic[H]):
     def key_expr(self) -> KeyExpr:
         """What it subscribed to."""
         self._check()
-        return self._declared.key
+        return self._declared.keys[self._declared.id]
 
     def undeclare(self) -> None:
         """Receive no more. Whoever waits in `recv()` is woken."""
@@ -111,7 +119,7 @@ class Subscriber(Receiver[H], Generic[H]):
 
     def __repr__(self) -> str:
         self._check()
-        return f"Subscriber({self._declared.key!r})"
+        return f"Subscriber({self.key_expr!r})"
 
 
 class Subscribers:
@@ -134,29 +142,37 @@ class Subscribers:
     ) -> Subscriber[Any]:
         key = key_of(key_expr)
         origin = member("allowed_origin", allowed_origin, Locality.DEFAULT)
-        number = self.exchange.next_id()
         sink, given, background = make_sink(handler, f"zenlake subscriber {key}")
-        declared = Declared(number, key, origin, sink)
+        return Subscriber(self, self.declare_sink([key], sink, origin), given, background)
+
+    def declare_sink(
+        self, keys: Iterable[KeyExpr], sink: Sink[Any], origin: Locality = Locality.DEFAULT
+    ) -> Declared:
+        """One subscriber, whatever the number of its keys."""
+        declared = Declared({self.exchange.next_id(): key for key in keys}, origin, sink)
         with self.exchange.lock:
-            self._all[number] = declared
-            self._tree.insert(key, declared)
+            self._all[declared.id] = declared
+            for key in declared.keys.values():
+                self._tree.insert(key, declared)
             self._changed()
         if origin is not Locality.SESSION_LOCAL:
-            wire = WireExpr(0, key, Mapping.SENDER)
-            body = DeclareSubscriber(number, wire)
-            self.exchange.send(Declare(body, qos=qos.DECLARE))
+            for number, key in declared.keys.items():
+                body = DeclareSubscriber(number, WireExpr(0, key, Mapping.SENDER))
+                self.exchange.send(Declare(body, qos=qos.DECLARE))
         self._interests.local_changed()
-        return Subscriber(self, declared, given, background)
+        return declared
 
     def undeclare(self, declared: Declared) -> None:
         with self.exchange.lock:
             if self._all.pop(declared.id, None) is None:
                 return
-            self._tree.remove(declared.key, declared)
+            for key in declared.keys.values():
+                self._tree.remove(key, declared)
             self._changed()
         if declared.origin is not Locality.SESSION_LOCAL:
             with suppress(ZError):  # a closed session has taken all back
-                self.exchange.send(Declare(UndeclareSubscriber(declared.id), qos=qos.DECLARE))
+                for number in declared.keys:
+                    self.exchange.send(Declare(UndeclareSubscriber(number), qos=qos.DECLARE))
         declared.sink.close()
         self._let_go += declared.sink.dropped
         self._interests.local_changed()
@@ -214,7 +230,8 @@ class Subscribers:
         ends: Any,
         rests: Iterable[Any],
         count: int,
-        run: "tuple[Run, Any, Any] | None",
+        run: "tuple[Run, Any, Any, Port | None] | None",
+        one: "One | None" = None,
     ) -> list[Sink[Any]]:
         """Hand samples over (see `runtime.exchange.Local`); gives the sinks that have enough."""
         full: list[Sink[Any]] = []
@@ -234,6 +251,8 @@ class Subscribers:
                 sink.fit(int(ends[-1] - starts[0]) // count)
             if run is not None and isinstance(sink, RunSink):
                 room = sink.push_run(*run)
+            elif one is not None and isinstance(sink, RunSink) and sink.takes_messages:
+                room = sink.push_message(one)
             else:
                 room = sink.push(items, count)
             if not room:

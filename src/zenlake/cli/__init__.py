@@ -16,10 +16,12 @@ from zenlake.cli.delete import delete
 from zenlake.cli.get import get
 from zenlake.cli.info import info
 from zenlake.cli.liveliness import liveliness
+from zenlake.cli.log import log
 from zenlake.cli.ping import ping
 from zenlake.cli.pub import pub
 from zenlake.cli.put import put
 from zenlake.cli.queryable import queryable
+from zenlake.cli.record import record
 from zenlake.cli.router import router
 from zenlake.cli.scout import scout
 from zenlake.cli.sub import sub
@@ -31,9 +33,11 @@ app = typer.Typer(
     rich_markup_mode=None,  # help and errors as plain text: no boxes, more room for the words
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (put, delete, get, sub, pub, queryable, router, info, scout, ping, bench, decode):
+for command in (put, delete, get, sub, pub, queryable, record, router, info, scout, ping, bench):
     app.command()(command)
+app.command()(decode)
 app.add_typer(liveliness, name="liveliness")
+app.add_typer(log, name="log")
 
 
 def _print_version(wanted: bool) -> None:

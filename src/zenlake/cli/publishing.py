@@ -3,6 +3,7 @@
 Knows the options and what they mean to the API. Does not know what is published.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -10,7 +11,9 @@ from typing import Annotated
 import typer
 
 import zenlake
-from zenlake.cli import choices
+from zenlake.cli import choices, connecting
+
+WANTED_SECONDS = 1.0  # for somebody to say that he wants it: a node may still be declaring
 
 PriorityOption = Annotated[
     choices.Priority, typer.Option(help="Which lane of the link it takes; real-time goes first.")
@@ -55,4 +58,7 @@ def publisher(
         reliability=choices.meant(reliability),
         express=express,
     ) as declared:
+        until = time.monotonic() + WANTED_SECONDS
+        while not declared.matching_status.matching and time.monotonic() < until:
+            time.sleep(connecting.POLL_SECONDS)
         yield declared

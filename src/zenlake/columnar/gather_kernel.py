@@ -59,6 +59,7 @@ class Columns(NamedTuple):
     entity: npt.NDArray[np.uint32]
     source_sn: npt.NDArray[np.uint32]
     received_at: npt.NDArray[np.int64]
+    offset: npt.NDArray[np.int64]
     payload_offsets: npt.NDArray[np.int32]
     payload: npt.NDArray[np.uint8]
     attached: npt.NDArray[np.uint8]
@@ -67,8 +68,11 @@ class Columns(NamedTuple):
     used: npt.NDArray[np.int64]
 
 
-# What was full when the kernel stopped.
-NOTHING_FULL, ROWS_FULL, PAYLOAD_FULL, ATTACHMENT_FULL, TEXTS_FULL = range(5)
+# What was full when the kernel stopped, or that somebody has to say which new keys are wanted.
+NOTHING_FULL, ROWS_FULL, PAYLOAD_FULL, ATTACHMENT_FULL, TEXTS_FULL, UNDECIDED = range(6)
+# What of a sample is copied; all else is so little that it always is.
+WITH_PAYLOAD, WITH_ENCODING, WITH_TIMESTAMP, WITH_SOURCE, WITH_ATTACHMENT = 1, 2, 4, 8, 16
+WANTED, UNWANTED = 1, 2  # a key; 0: not yet decided
 
 
 @njit(cache=True)
@@ -85,13 +89,30 @@ def rehash(table):
 
 @njit(cache=True, nogil=True)
 def append_kernel(
-    rows, first, replies, data, received_at, key_extra, seed, text_limit, text_bytes, out, texts
+    rows,
+    first,
+    replies,
+    data,
+    received_at,
+    row_offsets,
+    key_extra,
+    seed,
+    text_limit,
+    text_bytes,
+    parts,
+    decided,
+    out,
+    texts,
 ):
     """Append the samples among rows[first:]; (next row, what was full).
 
     `key_extra` tells the keys of one table of declared ids from those of another; `seed` makes
     hashes that nobody outside can foresee, so that no traffic can make them collide. There are to
-    be at most `text_limit` texts, of `text_bytes` bytes.
+    be at most `text_limit` texts, of `text_bytes` bytes. `row_offsets`: one for each row, or none.
+
+    `decided` says for each text, if it is a key, whether its samples are wanted; without entries
+    all are. At a key that nobody decided about, the keys of all further rows are interned too, so
+    that one question does for them all; nothing is appended from there on.
     """
     # Every use of a tuple's field counts a reference up and down; a local variable does not.
     out_key = out.key
@@ -107,6 +128,7 @@ def append_kernel(
     out_entity = out.entity
     out_source_sn = out.source_sn
     out_received_at = out.received_at
+    out_offset = out.offset
     out_payload_offsets = out.payload_offsets
     out_payload = place_of(out.payload)
     payload_room = len(out.payload)
@@ -121,6 +143,7 @@ def append_kernel(
     mask = np.uint64(len(slots) - 1)
     codes = np.full(4, -1, np.int64)  # of the row before, and then of this one
     plain_encoding = np.int64(-1)
+    undecided = np.int64(-1)  # the first row whose key is
 
     count = out.used[0]
     payload_at = out.used[1]
@@ -135,23 +158,17 @@ def append_kernel(
         if not (kind == _PUSH or (replies and kind == _RESPONSE and body <= _DEL)):
             number += 1
             continue
-        payload_len = np.int64(row["payload_len"])
-        attachment_len = np.int64(row["attachment_len"])
-        if count >= capacity:
-            full = ROWS_FULL
-        elif payload_at + payload_len > payload_room:
-            full = PAYLOAD_FULL
-        elif attachment_at + attachment_len > attachment_room:
-            full = ATTACHMENT_FULL
-        if full:
-            break
-
+        payload_len = np.int64(row["payload_len"]) if parts & WITH_PAYLOAD else 0
+        attachment_len = np.int64(row["attachment_len"]) if parts & WITH_ATTACHMENT else 0
+        unwanted = False
         for what in range(4):
             if what == KEY_TEXT:
                 start = np.int64(row["suffix"])
                 length = np.int64(row["suffix_len"])
                 extra = key_extra | (np.int64(row["mapping"]) << 16) | np.int64(row["scope"])
             elif what == ENCODING_TEXT:
+                if not parts & WITH_ENCODING:
+                    continue
                 start = np.int64(row["schema"])
                 length = np.int64(row["schema_len"])
                 extra = (np.int64(row["encoding"]) << 1) | (1 if start else 0)
@@ -162,13 +179,13 @@ def append_kernel(
                 start = np.int64(row["clock"])
                 length = np.int64(row["clock_len"])
                 extra = np.int64(0)
-                if not start:
+                if not start or not parts & WITH_TIMESTAMP:
                     continue
             else:
                 start = np.int64(row["source"])
                 length = np.int64(row["source_len"])
                 extra = np.int64(0)
-                if not start:
+                if not start or not parts & WITH_SOURCE:
                     continue
             extra |= np.int64(what) << WHAT_SHIFT
             # The first candidate is the row before, which mostly has the same text; then hash.
@@ -222,15 +239,36 @@ def append_kernel(
                     slot = hashed & mask
                 code = np.int64(slots[slot])
             codes[what] = code
+            if what == KEY_TEXT and not full:
+                if code < len(decided) and decided[code] != WANTED:
+                    unwanted = True
+                    if undecided < 0 and decided[code] != UNWANTED:
+                        undecided = number
+                elif count >= capacity:
+                    full = ROWS_FULL
+                elif payload_at + payload_len > payload_room:
+                    full = PAYLOAD_FULL
+                elif attachment_at + attachment_len > attachment_room:
+                    full = ATTACHMENT_FULL
+            if full or unwanted or undecided >= 0:
+                break
+        if undecided >= 0 and full != TEXTS_FULL:
+            full = NOTHING_FULL  # nothing is appended any more, so nothing can be full
+            number += 1
+            continue
         if full:
             break
+        if unwanted:
+            number += 1
+            continue
 
         out_key[count] = codes[KEY_TEXT]
-        out_encoding[count] = codes[ENCODING_TEXT]
-        if row["clock"]:
+        if parts & WITH_ENCODING:
+            out_encoding[count] = codes[ENCODING_TEXT]
+        if row["clock"] and parts & WITH_TIMESTAMP:
             out_clock[count] = codes[CLOCK_TEXT] + 1
             out_time[count] = row["time"]
-        if row["source"]:
+        if row["source"] and parts & WITH_SOURCE:
             out_source[count] = codes[SOURCE_TEXT] + 1
             out_entity[count] = row["source_eid"]
             out_source_sn[count] = row["source_sn"]
@@ -245,6 +283,8 @@ def append_kernel(
             out_reliable[count] = 1
         batch = np.int64(row["batch"])
         out_received_at[count] = received_at[batch if batch < len(received_at) else 0]
+        if number < len(row_offsets):
+            out_offset[count] = row_offsets[number]
         start = np.int64(row["payload"])
         if payload_len <= 64 and start + 64 <= len(data) and payload_at + 64 <= payload_room:
             copy64(out_payload, payload_at, buf, start)  # the next row overwrites what is too much
@@ -252,7 +292,7 @@ def append_kernel(
             copy_bytes(out_payload, payload_at, buf, start, payload_len)
         payload_at += payload_len
         out_payload_offsets[count + 1] = payload_at
-        if row["attachment"]:
+        if row["attachment"] and parts & WITH_ATTACHMENT:
             out_attached[count] = 1
             copy_bytes(
                 out_attachment, attachment_at, buf, np.int64(row["attachment"]), attachment_len
@@ -265,6 +305,8 @@ def append_kernel(
     out.used[0] = count
     out.used[1] = payload_at
     out.used[2] = attachment_at
+    if undecided >= 0:
+        return undecided, full if full else UNDECIDED
     return number, full
 
 
@@ -286,3 +328,31 @@ def join_kernel(prefix_of, prefix_offsets, prefixes, suffix_offsets, suffixes, o
         copy_bytes(out, at, suffix_place, start, length)
         at += length
         offsets[i + 1] = at
+
+
+@njit(cache=True, nogil=True)
+def spell_kernel(codes, ends, values, offsets, out):
+    """The text of each code (below 0: none) one after another, into Arrow's string layout.
+
+    `ends` are those of the texts, with a 0 before the first; False if something does not fit.
+    """
+    source = place_of(values)
+    target = place_of(out)
+    room = len(out)
+    at = np.int64(0)
+    for i in range(len(codes)):
+        code = codes[i]
+        if code >= 0:
+            if code + 1 >= len(ends):
+                return False
+            start = np.int64(ends[code])
+            length = np.int64(ends[code + 1]) - start
+            if length < 0 or start < 0 or start + length > len(values) or at + length > room:
+                return False
+            if length <= 64 and start + 64 <= len(values) and at + 64 <= room:
+                copy64(target, at, source, start)  # the next text overwrites what is too much
+            else:
+                copy_bytes(target, at, source, start, length)
+            at += length
+        offsets[i + 1] = at
+    return True

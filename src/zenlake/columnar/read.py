@@ -5,8 +5,8 @@ live subscribers, recordings and captures all append here.
 """
 
 import secrets
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from zenlake.columnar.schema import (
     SOURCE,
     TIMESTAMP,
 )
+from zenlake.errors import ZError
 from zenlake.keyexpr import is_canonical
 from zenlake.keytable import KeyTable
 from zenlake.wire.encoding import CUSTOM_ID, PREDEFINED, SCHEMA_SEPARATOR, Encoding
@@ -37,7 +38,59 @@ LIMIT = 1 << 29  # Arrow's offsets have 31 bits: prefixes and suffixes together 
 MAX_TEXT_BYTES = 0xFFFF  # of one suffix, the longest text of a sample
 FEWEST_NEW_TEXTS = 64  # taken at once, however long their prefixes
 
-_EXTRA_SHIFT = 17  # above the mapping bit and the 16-bit scope that KeyTable numbers
+MAX_SPELLED_BYTES = 128 << 20  # of the keys of one plain batch, each row's in full
+PLAIN_STEP = 4096  # rows between two looks at how many that are
+MAX_DECISIONS = 1 << 16  # about keys that are remembered from one batch to the next
+
+_EXTRA_SHIFT = 24  # above the 16-bit scope and the whole byte of a row's mapping
+_TEXT_PARTS = {
+    "payload": kernel.WITH_PAYLOAD,
+    "encoding": kernel.WITH_ENCODING,
+    "schema": kernel.WITH_ENCODING,
+    "timestamp": kernel.WITH_TIMESTAMP,
+    "source": kernel.WITH_SOURCE,
+    "attachment": kernel.WITH_ATTACHMENT,
+}
+OFFSET = pa.field("offset", pa.int64(), nullable=False)
+
+
+class Keys(Protocol):
+    """What declared ids stand for: a KeyTable, or the keys of a log."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def longest(self) -> int: ...
+    def prefix(self, number: int, /) -> bytes | None: ...
+
+
+def sample_schema(
+    columns: Sequence[str] | None = None, *, plain: bool = False, offset: bool = False
+) -> pa.Schema:
+    """SAMPLE, or those of its columns that are named, in that order; `offset` adds that column.
+
+    `plain`: texts are strings instead of dictionaries.
+
+    >>> sample_schema(["payload", "key"], plain=True).types
+    [DataType(binary), DataType(string)]
+    """
+    fields = {field.name: field for field in ([*SAMPLE, OFFSET] if offset else SAMPLE)}
+    names = list(fields) if columns is None else list(columns)
+    for name in names:
+        if name not in fields:
+            raise ZError(f"no column {name!r}: there are {', '.join(fields)}")
+    if len(set(names)) < len(names):
+        raise ZError(f"columns are named more than once: {', '.join(names)}")
+    chosen = [fields[name] for name in names]
+    return pa.schema([field.with_type(_plain(field.type)) for field in chosen] if plain else chosen)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    return kind
 
 
 def _interner(values: int = FIRST_VALUES, size: int = FIRST_BYTES) -> Interner:
@@ -80,6 +133,7 @@ def _columns(rows: int, payload: int, attachment: int) -> Columns:
         entity=np.zeros(rows, np.uint32),
         source_sn=np.zeros(rows, np.uint32),
         received_at=np.zeros(rows, np.int64),
+        offset=np.zeros(rows, np.int64),
         payload_offsets=np.zeros(rows + 1, np.int32),
         payload=np.empty(payload, np.uint8),
         attached=np.zeros(rows, np.uint8),
@@ -96,10 +150,21 @@ class SampleBatcher:
     distinct texts, each; a single larger payload is taken all the same); `finish` hands the batch
     over and starts the next. Bytes are copied: the buffer that the rows point into may be used
     again after `append`.
+
+    Only `columns` are built, all of SAMPLE unless said; `offset` may be among them. `plain`: texts
+    are strings instead of dictionaries. `wanted` chooses samples by their key; it is asked once
+    for a key.
     """
 
     def __init__(
-        self, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES, *, replies: bool = False
+        self,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        *,
+        replies: bool = False,
+        columns: Sequence[str] | None = None,
+        plain: bool = False,
+        wanted: Callable[[str], bool] | None = None,
     ) -> None:
         if not 1 <= max_rows <= LIMIT or not 1 <= max_bytes <= LIMIT:
             raise ValueError(f"a batch holds 1 to {LIMIT} rows and bytes")
@@ -111,6 +176,15 @@ class SampleBatcher:
         "Samples left out because nobody declared the id in their key."
         self.invalid = 0
         "Samples left out because their key is no key expression."
+        self.schema = SAMPLE
+        if columns is not None or plain:
+            self.schema = sample_schema(columns, plain=plain, offset=columns is not None)
+        self.plain = plain
+        self._parts = 0
+        for name in self.schema.names:
+            self._parts |= _TEXT_PARTS.get(name, 0)
+        self._wanted = wanted
+        self._decisions: dict[bytes, bool] = {}
         self._seed = np.uint64(secrets.randbits(64))
         self._text_bytes = max(max_bytes, 3 * MAX_TEXT_BYTES)  # one sample's always fit
         self._nothing: dict[pa.DataType, pa.Array] = {}
@@ -122,12 +196,19 @@ class SampleBatcher:
     def _start(self) -> None:
         payload = min(self._expected_bytes, self.max_bytes)
         self._columns = _columns(self.max_rows, payload, min(FIRST_BYTES, self.max_bytes))
+        self._forget_texts()
+
+    def _forget_texts(self) -> None:
         self._texts = _interner()
+        self._decided = np.zeros(len(self._texts.extras) if self._wanted else 0, np.int8)
         self._prefixes: list[bytes] = []
         self._prefix_of: list[npt.NDArray[np.int32]] = []
         self._key_bytes = 0
         "Of the prefixes of all distinct keys: what they take once spelled in full."
         self._named = 0
+        self._key_lengths: list[npt.NDArray[np.int64]] = []
+        self._spelled = self._measured = 0
+        "Bytes of the keys of the rows so far, each in full, and of how many rows."
 
     def __len__(self) -> int:
         return int(self._columns.used[0])
@@ -135,18 +216,20 @@ class SampleBatcher:
     def append(
         self,
         rows: Rows,
-        data: bytes,
-        keys: KeyTable,
+        data: bytes | memoryview,
+        keys: Keys,
         received_at: int | npt.NDArray[np.int64] | None = None,
         first: int = 0,
         *,
         checked: bool = False,
+        offsets: npt.NDArray[np.int64] | None = None,
     ) -> int:
         """Append the samples among rows[first:] and return the next row to append.
 
         If that is less than len(rows), the batch is full: `finish` it and go on from there.
         `received_at` is in nanoseconds since the epoch, one for all or one for each batch.
-        `checked`: the rows are known to be those of `data`, and there is one time at most.
+        `offsets`: one for each row. `checked`: the rows are known to be those of `data`, and
+        there is one time at most, or one for each batch.
         """
         buf = readable(data)
         times = _NO_TIMES if received_at is None else np.atleast_1d(received_at) // 1000
@@ -155,6 +238,28 @@ class SampleBatcher:
                 raise ValueError("these rows were scanned from another, longer buffer")
             if len(times) != 1 and len(rows) and rows["batch"].max() >= len(times):
                 raise ValueError(f"{len(times)} times are not one for each batch")
+            if offsets is not None and len(offsets) != len(rows):
+                raise ValueError(f"{len(offsets)} offsets are not one for each of {len(rows)} rows")
+        numbers = _NO_OFFSETS if offsets is None else offsets
+        if not self.plain:
+            return self._append(rows, buf, keys, times, numbers, first)
+        while first < len(rows) and self._spelled <= MAX_SPELLED_BYTES:
+            step = rows[: first + PLAIN_STEP]
+            first = self._append(step, buf, keys, times, numbers, first)
+            self._measure()
+            if first < len(step):
+                break
+        return first
+
+    def _append(
+        self,
+        rows: Rows,
+        buf: npt.NDArray[np.uint8],
+        keys: Keys,
+        times: npt.NDArray[np.int64],
+        offsets: npt.NDArray[np.int64],
+        first: int,
+    ) -> int:
         extra = keys.version << _EXTRA_SHIFT
         while True:
             first, full = kernel.append_kernel(
@@ -163,10 +268,13 @@ class SampleBatcher:
                 self.replies,
                 buf,
                 times,
+                offsets,
                 extra,
                 self._seed,
                 self._text_limit(keys),
                 self._text_bytes,
+                self._parts,
+                self._decided,
                 self._columns,
                 self._texts,
             )
@@ -175,7 +283,16 @@ class SampleBatcher:
                 break
         return first
 
-    def _text_limit(self, keys: KeyTable) -> int:
+    def _measure(self) -> None:
+        """How long the keys of the rows are that came since the last time, each in full."""
+        new = self._columns.key[self._measured : len(self)]
+        if len(new):
+            if len(self._key_lengths) > 1:
+                self._key_lengths = [np.concatenate(self._key_lengths)]
+            self._spelled += int(self._key_lengths[0][new].sum())
+            self._measured = len(self)
+
+    def _text_limit(self, keys: Keys) -> int:
         """How many texts there may be before it is looked again how long the keys in full are: a
         short suffix may follow a prefix of 64 KiB, and that a thousand times."""
         room = (self.max_bytes - self._key_bytes) // (keys.longest + 1)
@@ -185,13 +302,10 @@ class SampleBatcher:
         """Enlarge what was full; False if the batch may not grow any more."""
         if full == kernel.ROWS_FULL:
             return False
+        if full == kernel.UNDECIDED:
+            return True  # its name has been looked at meanwhile
         if full == kernel.TEXTS_FULL:
-            used = int(self._texts.used[1]) + MAX_TEXT_BYTES
-            if len(self) and (self._key_bytes > self.max_bytes or used > self._text_bytes):
-                return False
-            if used > len(self._texts.values) or _is_crowded(self._texts):
-                self._texts = _enlarged(self._texts)
-            return True
+            return self._make_text_room()
         name = "payload" if full == kernel.PAYLOAD_FULL else "attachment"
         used = int(self._columns.used[full - kernel.PAYLOAD_FULL + 1])
         needed = used + int(rows[number][f"{name}_len"])
@@ -207,7 +321,22 @@ class SampleBatcher:
             self._columns = columns._replace(attachment=bigger)
         return True
 
-    def _name_new_keys(self, keys: KeyTable) -> None:
+    def _make_text_room(self) -> bool:
+        used = int(self._texts.used[1]) + MAX_TEXT_BYTES
+        if self._key_bytes > self.max_bytes or used > self._text_bytes:
+            if len(self):
+                return False
+            if self._wanted:  # of keys whose samples are not wanted, then
+                self._forget_texts()
+                return True
+        if used > len(self._texts.values) or _is_crowded(self._texts):
+            self._texts = _enlarged(self._texts)
+            if self._wanted:
+                more = np.zeros(len(self._texts.extras) - len(self._decided), np.int8)
+                self._decided = np.concatenate((self._decided, more))
+        return True
+
+    def _name_new_keys(self, keys: Keys) -> None:
         """Remember the prefixes of keys that came in since the last time, while they hold."""
         count = int(self._texts.used[0])
         if count == self._named:
@@ -225,7 +354,33 @@ class SampleBatcher:
         self._prefix_of.append(places[inverse])
         lengths = np.array([len(keys.prefix(number) or b"") for number in distinct.tolist()])
         self._key_bytes += int(lengths[inverse].sum())
+        if self._wanted:
+            self._decide(
+                self._wanted, np.flatnonzero(extras >> kernel.WHAT_SHIFT == 0), places[inverse]
+            )
+        if self.plain:
+            suffixes = np.diff(self._texts.offsets[self._named : count + 1])
+            self._key_lengths.append(lengths[inverse] + suffixes)
         self._named = count
+
+    def _decide(
+        self,
+        wanted: Callable[[str], bool],
+        new: npt.NDArray[np.int64],
+        places: npt.NDArray[np.int32],
+    ) -> None:
+        """About the keys among the new texts. What is no key is taken, to be counted as such."""
+        if len(self._decisions) > MAX_DECISIONS:
+            self._decisions.clear()
+        for number in new.tolist():
+            place = int(places[number])
+            code = self._named + number
+            key = self._prefixes[place] + self._text(code) if place >= 0 else b""
+            chosen = self._decisions.get(key)
+            if chosen is None:
+                text = key.decode(errors="replace")
+                chosen = self._decisions[key] = not is_canonical(text) or wanted(text)
+            self._decided[code] = kernel.WANTED if chosen else kernel.UNWANTED
 
     def finish(self) -> pa.RecordBatch:
         """The batch so far, possibly empty; the next starts."""
@@ -239,36 +394,59 @@ class SampleBatcher:
         c, n = self._columns, len(self)
         what = self._texts.extras[: int(self._texts.used[0])] >> kernel.WHAT_SHIFT
         texts = {number: np.flatnonzero(what == number) for number in range(4)}
+        if self._wanted:
+            chosen = self._decided[texts[kernel.KEY_TEXT]] == kernel.WANTED
+            texts[kernel.KEY_TEXT] = texts[kernel.KEY_TEXT][chosen]
         keys, good = self._keys(c.key[:n], texts[kernel.KEY_TEXT])
-        encodings, schemas = self._encodings(c.encoding[:n], texts[kernel.ENCODING_TEXT])
-        arrays = [
-            keys,
-            _dictionary(c.kind[:n], pa.array(KINDS)),
-            self._binary(c.payload_offsets, c.payload, c.kind[:n] == 0),
-            encodings,
-            schemas,
-            self._struct(TIMESTAMP, texts[kernel.CLOCK_TEXT], c.clock[:n], time=c.time[:n]),
-            self._struct(
+        built: dict[str, Callable[[], pa.Array]] = {
+            "key": lambda: keys,
+            "kind": lambda: self._repeating(c.kind[:n], pa.array(KINDS)),
+            "payload": lambda: self._binary(c.payload_offsets, c.payload, c.kind[:n] == 0),
+            "encoding": lambda: self._encodings(c.encoding[:n], texts[kernel.ENCODING_TEXT], 0),
+            "schema": lambda: self._encodings(c.encoding[:n], texts[kernel.ENCODING_TEXT], 1),
+            "timestamp": lambda: self._struct(
+                TIMESTAMP, texts[kernel.CLOCK_TEXT], c.clock[:n], time=c.time[:n]
+            ),
+            "source": lambda: self._struct(
                 SOURCE,
                 texts[kernel.SOURCE_TEXT],
                 c.source[:n],
                 entity=c.entity[:n],
                 sn=c.source_sn[:n],
             ),
-            self._binary(c.attachment_offsets, c.attachment, c.attached[:n]),
-            pa.array(c.priority[:n]),
-            _dictionary(c.congestion[:n], pa.array(CONGESTION_CONTROLS)),
-            _booleans(c.express[:n]),
-            _booleans(c.reliable[:n]),
-            _times(c.received_at[:n]),
-        ]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=SAMPLE)
+            "attachment": lambda: self._binary(c.attachment_offsets, c.attachment, c.attached[:n]),
+            "priority": lambda: pa.array(c.priority[:n]),
+            "congestion_control": lambda: self._repeating(
+                c.congestion[:n], pa.array(CONGESTION_CONTROLS)
+            ),
+            "express": lambda: _booleans(c.express[:n]),
+            "reliable": lambda: _booleans(c.reliable[:n]),
+            "received_at": lambda: _times(c.received_at[:n]),
+            "offset": lambda: pa.array(c.offset[:n]),
+        }
+        arrays = [built[name]() for name in self.schema.names]
+        if not arrays:  # rows without columns have no number otherwise
+            return pa.RecordBatch.from_struct_array(
+                pa.StructArray.from_buffers(
+                    pa.struct([]), n if good is None else int(good.sum()), [None]
+                )
+            )
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         return batch if good is None else batch.filter(pa.array(good))
+
+    def _repeating(
+        self, codes: npt.NDArray[Any], values: pa.Array, valid: npt.NDArray[np.bool_] | None = None
+    ) -> pa.Array:
+        """A column of texts, from their numbers."""
+        if not self.plain:
+            return _dictionary(codes, values, valid)
+        return _spelled(codes, values, None if valid is None else _bitmap(valid))
 
     def _keys(
         self, codes: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]
-    ) -> tuple[pa.DictionaryArray, npt.NDArray[np.bool_] | None]:
-        """The column, and which rows have a good key; None if all do. The others are counted."""
+    ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+        """The column, unless nobody asks for it, and which rows have a good key; None if all do.
+        The others are counted."""
         texts = self._texts
         count = int(texts.used[0])
         prefix_of = np.concatenate([*self._prefix_of, np.empty(0, np.int32)])
@@ -295,33 +473,30 @@ class SampleBatcher:
         distinct = spelled.take(pa.array(numbers)).cast(pa.string()).dictionary_encode()
         places = np.zeros(count, np.int32)
         places[numbers] = distinct.indices.to_numpy(zero_copy_only=False)
-        bad = _bad_keys(distinct.dictionary)[places] & ~unknown if count else unknown
+        bad = _bad_keys(distinct.dictionary)[places] & ~unknown if len(numbers) else unknown
         self.unresolved += int(unknown[codes].sum()) if unknown.any() else 0
         self.invalid += int(bad[codes].sum()) if bad.any() else 0
         good = ~(unknown | bad)
-        column = _dictionary(places[codes], distinct.dictionary)
+        column = None
+        if "key" in self.schema.names:
+            column = self._repeating(places[codes], distinct.dictionary)
         return column, None if good.all() else good[codes]
 
     def _encodings(
-        self, codes: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]
-    ) -> tuple[pa.DictionaryArray, pa.DictionaryArray]:
-        """Type and schema, apart; a custom encoding has both in its schema."""
-        types, schemas = _Numbering(), _Numbering()
-        type_of = np.zeros(int(self._texts.used[0]), np.int32)
-        schema_of = np.zeros(int(self._texts.used[0]), np.int32)
+        self, codes: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64], part: int
+    ) -> pa.Array:
+        """The type (part 0) or the schema (1); a custom encoding has both in its schema."""
+        texts = _Numbering()
+        text_of = np.zeros(int(self._texts.used[0]), np.int32)
         for number in numbers.tolist():
             extra = int(self._texts.extras[number]) & ((1 << kernel.WHAT_SHIFT) - 1)
             raw = self._text(number) if extra & 1 else None
-            kind, schema = _type_and_schema(extra >> 1, raw)
-            type_of[number] = types[kind]
-            schema_of[number] = NONE if schema is None else schemas[schema]
-        if not schemas:
-            return _dictionary(type_of[codes], types.array()), self._nulls(len(codes), REPEATING)
-        schema_codes = schema_of[codes]
-        return (
-            _dictionary(type_of[codes], types.array()),
-            _dictionary(schema_codes, schemas.array(), schema_codes >= 0),
-        )
+            text = _type_and_schema(extra >> 1, raw)[part]
+            text_of[number] = NONE if text is None else texts[text]
+        if not texts:
+            return self._nulls(len(codes), pa.string() if self.plain else REPEATING)
+        found = text_of[codes]
+        return self._repeating(found, texts.array(), found >= 0)
 
     def _struct(
         self,
@@ -331,13 +506,15 @@ class SampleBatcher:
         **columns: Any,
     ) -> pa.Array:
         """A Zenoh id (code - 1) and what stands beside it; null where there is none (code 0)."""
+        if self.plain:
+            kind = _plain(kind)
         if not len(numbers):
             return self._nulls(len(codes), kind)
         texts = _Numbering()
         id_of = np.zeros(int(self._texts.used[0]) + 1, np.int32)  # a null's field is not nullable
         for number in numbers.tolist():
             id_of[number + 1] = texts[f"{int.from_bytes(self._text(number), 'little'):x}"]
-        children = {"id": _dictionary(id_of[codes], texts.array())}
+        children = {"id": self._repeating(id_of[codes], texts.array())}
         children |= {field: pa.array(values) for field, values in columns.items()}
         return pa.Array.from_buffers(
             kind, len(codes), [_bitmap(codes)], children=[children[field.name] for field in kind]
@@ -405,6 +582,7 @@ def _type_and_schema(number: int, schema: bytes | None) -> tuple[str, str | None
 NONE = -1
 NO_TIME = np.iinfo(np.int64).min
 _NO_TIMES = np.array([NO_TIME])
+_NO_OFFSETS = np.zeros(0, np.int64)
 
 
 def _bitmap(valid: npt.NDArray[Any]) -> pa.Buffer | None:
@@ -424,6 +602,21 @@ def _dictionary(
     bits = None if valid is None else _bitmap(valid)
     indices = pa.Array.from_buffers(kind, len(codes), [bits, pa.py_buffer(codes)])
     return pa.DictionaryArray.from_arrays(indices, values, safe=False)
+
+
+def _spelled(codes: npt.NDArray[Any], values: pa.Array, valid: pa.Buffer | None) -> pa.Array:
+    """The text of each code; none where it is below 0."""
+    _, ends_buffer, data = values.buffers()
+    ends = np.frombuffer(ends_buffer, np.int32)[: len(values) + 1]
+    lengths = np.append(np.diff(ends), np.int32(0))  # the last is that of -1
+    size = int(lengths[codes].sum(dtype=np.int64))
+    offsets, out = np.zeros(len(codes) + 1, np.int32), np.empty(size, np.uint8)
+    texts = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    if not kernel.spell_kernel(codes, ends, texts, offsets, out):
+        raise AssertionError("a code without a text")
+    return pa.Array.from_buffers(
+        pa.string(), len(codes), [valid, pa.py_buffer(offsets), pa.py_buffer(out)]
+    )
 
 
 def _times(micros: npt.NDArray[np.int64]) -> pa.Array:

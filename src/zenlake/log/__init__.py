@@ -2,3 +2,29 @@
 
 Knows blocks, segments, recovery, retention, recording and replay. Does not know Spark.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zenlake.log.log import Log
+    from zenlake.log.reader import Reader
+    from zenlake.log.recorder import Recorder
+    from zenlake.log.replay import Replayer
+    from zenlake.log.writer import Writer
+
+# Loaded when first used: who plans what to read needs neither Numba nor the network.
+_WHERE = {
+    "Log": "log",
+    "Reader": "reader",
+    "Recorder": "recorder",
+    "Replayer": "replay",
+    "Writer": "writer",
+}
+__all__ = ["Log", "Reader", "Recorder", "Replayer", "Writer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

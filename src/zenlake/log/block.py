@@ -102,9 +102,9 @@ class OpenBlock:
         self.count += count
         self._seen(time)
 
-    def lost(self, loss: Loss) -> None:
-        """Something is missing before the next sample."""
-        self._losses.append((self.count, loss))
+    def lost(self, loss: Loss, ahead: int = 0) -> None:
+        """Something is missing before the next sample, or before the one `ahead` of it."""
+        self._losses.append((self.count + ahead, loss))
         self._seen(loss.time)
 
     def _seen(self, time: int) -> None:

@@ -65,6 +65,11 @@ PlainPut = tuple[Any, int, int, int, int, int]
 ends and where the PUT is, the QoS, and where the payload starts and ends."""
 
 
+One = tuple["Port", bool, Any, bytes, int, int, Push | None]
+"""A PUSH as it came: from whom, on a reliable lane or not, its key's name in `Port.routes`,
+data[start:end], and what it says if that is more than a payload."""
+
+
 class Full(Protocol):
     """Something that has taken enough for now."""
 
@@ -89,12 +94,14 @@ class Local(Protocol):
         ends: Any,
         rests: Iterable[Any],
         count: int,
-        run: "tuple[Run, Any, KeyTable] | None",
+        run: "tuple[Run, Any, KeyTable, Port | None] | None",
+        one: "One | None",
     ) -> Iterable[Full]:
         """Samples, each a key, a payload data[start:end] and what stands beside it: None for
         nothing, a PUSH, or where the PUSH starts in data. `run`: where they come from, which of its
-        rows they are (None: all), and what the ids in their keys mean. Gives those that have
-        enough. `starts` and `ends` are arrays where there is a `run`, else tuples."""
+        rows they are (None: all), what the ids in their keys mean, and from whom. `one`: the
+        message, if there is one alone as it came. Gives those that have enough. `starts` and
+        `ends` are arrays where there is a `run`, else tuples."""
 
     def routed(self, stack: TimestampStack) -> TimestampStack:
         """`stack` with the time now at ROUTE, if that was asked for."""
@@ -104,6 +111,10 @@ class Local(Protocol):
         """What it declares at first is known."""
 
     def closed(self, session: Session, why: SessionEnded) -> None: ...
+    def lost(
+        self, session: Session, priority: Priority, reliable: bool, first: int, missing: int
+    ) -> None:
+        """Sequence numbers of a lane that never came."""
 
 
 class Port:
@@ -215,6 +226,7 @@ class Exchange:
     def attach(self, node: Node) -> None:
         """The node whose handler is `self.handler`."""
         self._node = node
+        node.on_gap = self.local.lost
 
     def now(self) -> float:
         return self.node.reactor.now()
@@ -344,7 +356,7 @@ class Exchange:
         key = KeyExpr.trusted(message.key.suffix)
         subscribers = self.local.who_hears(key)
         if subscribers:
-            self._give_push(None, subscribers, key, message)
+            self._give_push(None, subscribers, key, message, None)
 
     # ---- what comes, on the I/O thread
 
@@ -446,7 +458,15 @@ class Exchange:
         if route.local:
             rest = None if after_key == body else pos
             full = self.local.deliver(
-                route.local, (route.key,), data, (start,), (stop,), (rest,), 1, None
+                route.local,
+                (route.key,),
+                data,
+                (start,),
+                (stop,),
+                (rest,),
+                1,
+                None,
+                (port, reliable, name, data, pos, stop, None),
             )
             for one in full:
                 self._hold(port, one)
@@ -483,20 +503,26 @@ class Exchange:
             NETWORK.write(w, push)
             self._pass(port, other, bytes(w.out), push.qos, reliable)
         if route.local:
-            self._give_push(port, route.local, route.key, push)
+            one = None if self.stamps else (port, reliable, name, data, pos, r.pos, push)
+            self._give_push(port, route.local, route.key, push, one)
         return r.pos
 
     def _give_push(
-        self, port: Port | None, subscribers: tuple[Any, ...], key: KeyExpr, push: Push
+        self,
+        port: Port | None,
+        subscribers: tuple[Any, ...],
+        key: KeyExpr,
+        push: Push,
+        one: One | None,
     ) -> None:
         payload = push.body.payload if type(push.body) is Put else b""
         assert isinstance(payload, bytes)
         full = self.local.deliver(
-            subscribers, (key,), payload, (0,), (len(payload),), (push,), 1, None
+            subscribers, (key,), payload, (0,), (len(payload),), (push,), 1, None, one
         )
         if port is not None:
-            for one in full:
-                self._hold(port, one)
+            for sink in full:
+                self._hold(port, sink)
 
     def _pass(self, port: Port, other: Port, message: bytes, qos: int, reliable: bool) -> None:
         try:
@@ -596,6 +622,8 @@ class Exchange:
         data: bytes,
         who: Callable[[str], tuple[Any, ...]],
         found: kernels.Kernels | None = None,
+        *,
+        reliable: bool = True,
     ) -> list[Full]:
         """PUSH messages with keys in full to subscribers here; gives those that have enough."""
         if found is None:
@@ -604,7 +632,7 @@ class Exchange:
         assert found is not None
         full: list[Full] = []
         view = memoryview(data)
-        for rows, _, error in found.scanner.bare(view):
+        for rows, _, error in found.scanner.bare(view, reliable=reliable):
             if error is not None:
                 raise error
             run = found.grouper.run(view, 0, rows, 0)
@@ -612,7 +640,7 @@ class Exchange:
             for _, suffix in run.keys:
                 key = KeyExpr.trusted(suffix.decode())
                 routes.append(Route(key, who(key), ()))
-            full += self._deliver_run(data, run, routes, KeyTable())
+            full += self._deliver_run(data, run, routes, KeyTable(), None)
         return full
 
     def _on_run(self, port: Port, reliable: bool, data: bytes, run: "Run") -> None:
@@ -637,7 +665,7 @@ class Exchange:
         if stamps[1] and any(route and route.local for route in routes):
             filled = self._deliver_stamped(run, routes, stamps)
         else:
-            filled = self._deliver_run(data, run, routes, port.face.keys)
+            filled = self._deliver_run(data, run, routes, port.face.keys, port)
         for full in filled:
             self._hold(port, full)
         self._forward_run(port, reliable, run, routes, stamps)
@@ -653,7 +681,12 @@ class Exchange:
         return True
 
     def _deliver_run(
-        self, data: bytes, run: "Run", routes: "Sequence[Route | None]", keys_of: KeyTable
+        self,
+        data: bytes,
+        run: "Run",
+        routes: "Sequence[Route | None]",
+        keys_of: KeyTable,
+        port: Port | None,
     ) -> list[Full]:
         """Once for those that want the same of it, in order; gives those that have enough."""
         full: list[Full] = []
@@ -681,7 +714,8 @@ class Exchange:
                 ends,
                 rests,
                 len(starts),
-                (run, rows, keys_of),
+                (run, rows, keys_of, port),
+                None,
             )
         return full
 

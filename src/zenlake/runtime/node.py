@@ -108,6 +108,8 @@ class Node:
     ) -> None:
         self.config = config
         self.handler = handler
+        self.on_gap: Callable[[Session, Priority, bool, int, int], None] | None = None
+        "Told of sequence numbers that never came: priority, reliable, the first, how many."
         self.reactor: Loop = reactor or Reactor(f"zenlake {config.offer.zid}")
         self.refused: Counter[str] = Counter()
         "Handshakes that came to nothing, by CLOSE reason."

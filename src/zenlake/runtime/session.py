@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from zenlake.errors import EncodeError, LinkError, SessionClosed, SessionEnded, SessionRefused
 from zenlake.link.base import READ_BYTES, Link, Progress
@@ -22,6 +22,7 @@ from zenlake.transport.outbox import (
     DROP_SECONDS,
     FLUSH_SECONDS,
     FRAGMENT_DROP_SECONDS,
+    EmitLane,
     Integers,
     Lane,
     Outbox,
@@ -87,6 +88,16 @@ class ShortWay(NamedTuple):
     overhead: int
     most: int
     settle: Callable[[], None]
+
+
+class Batches(Protocol):
+    """Something that writes whole batches for one lane."""
+
+    @property
+    def done(self) -> bool: ...
+    def next(self, sn: int, chunk_bytes: int) -> tuple[memoryview, int, int]:
+        """Some of them from the sequence number `sn` on: the bytes, how many messages they hold,
+        and the number that follows."""
 
 
 class Session:
@@ -291,17 +302,29 @@ class Session:
         place = outbox.emit_lane(priority, reliable)
         emitter = Emitter(columns, Lane(*place) if place is not None else None)
         outbox._check_size(emitter.largest)  # before any row has left
+        if place is not None:
+            self.send_batches(emitter, priority, reliable)
         qos = QoS(priority, CongestionControl.BLOCK)
+        for message in emitter.messages():
+            self.send_encoded(message, qos, reliable)
+        return emitter.row
+
+    def emit_lane(self, priority: Priority, reliable: bool) -> EmitLane | None:
+        """What `send_batches` is to be given batches for; None: this link takes none."""
+        return (self._outbox or self._open_outbox()).emit_lane(priority, reliable)
+
+    def send_batches(self, source: Batches, priority: Priority, reliable: bool) -> None:
+        """Whole batches until `source` is done. Waits for room; drops nothing."""
+        if self._reactor.inside:
+            raise RuntimeError("many rows at once may have to wait: not on the I/O thread")
+        outbox = self._outbox or self._open_outbox()
+        qos = QoS(priority, CongestionControl.BLOCK)
+        write = partial(source.next, chunk_bytes=COLUMNS_BYTES)
 
         def push(now: float) -> Pushed:
-            write = partial(emitter.next, chunk_bytes=COLUMNS_BYTES)
             return outbox.push_batches(write, priority, reliable)
 
-        while not emitter.done:
-            if place is None:
-                for message in emitter.messages():
-                    self.send_encoded(message, qos, reliable)
-                break
+        while not source.done:
             with self._lock:
                 outbox = self._outbox or self._open_outbox()
                 now = self._reactor.now()
@@ -309,7 +332,6 @@ class Session:
                     self._pushed(outbox, qos, now)
                 else:
                     self._wait(qos, reliable, push, b"")
-        return emitter.row
 
     def short_way(self, head: bytes, qos: int, reliable: bool) -> ShortWay | None:
         """For messages that are `head`, a length and a payload, one after another; None: there is
@@ -547,6 +569,8 @@ class Session:
             process=self._node.config.memory,
         )
         self._core.enough = self._enough
+        if self._node.on_gap is not None:
+            self._core.on_gap = partial(self._node.on_gap, self)
         if self.link.expires is not None:
             left = self.link.expires - time.time()
             self._expiry = self._reactor.call_at(now + left, self._expired)

@@ -98,7 +98,10 @@ def narrowed(columns: StructType, names: Sequence[str] | None) -> StructType:
     known = {field.name: field for field in columns.fields}
     for name in names:
         if name not in known:
-            raise ZError(f"no column {name!r}: there are {', '.join(known)}")
+            raise ZError(
+                f"no column {name!r} (option 'columns', or the schema given): "
+                f"there are {', '.join(known)}"
+            )
     if len(set(names)) < len(names):
         raise ZError(f"columns are named more than once: {', '.join(names)}")
     return StructType([known[name] for name in names])

@@ -5,6 +5,7 @@ nobody wants it.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from zenlake.errors import DecodeError, Reason, SessionClosed
 from zenlake.transport.counters import Counters
@@ -19,6 +20,8 @@ from zenlake.wire.network import FIRST_ID, NETWORK
 
 Deliver = Callable[[Priority, bool, bytes, int, int], int]
 "(priority, reliable, data, pos, end) -> the position after the last network message."
+OnGap = Callable[[Priority, bool, int, int], None]
+"(priority, reliable, first missing number, how many)"
 
 
 class LaneIn:
@@ -34,7 +37,16 @@ class LaneIn:
 class LanesIn:
     """The lanes of one sender, made when first used. Frames and fragments go through them."""
 
-    __slots__ = ("_counters", "_first_sns", "_lanes", "_mask", "_max_message", "_memory", "_patch")
+    __slots__ = (
+        "_counters",
+        "_first_sns",
+        "_lanes",
+        "_mask",
+        "_max_message",
+        "_memory",
+        "_on_gap",
+        "_patch",
+    )
 
     def __init__(
         self,
@@ -45,7 +57,9 @@ class LanesIn:
         counters: Counters,
         memory: Memory,
         max_message: int = MAX_MESSAGE_BYTES,
+        on_gap: OnGap | None = None,
     ) -> None:
+        self._on_gap = on_gap
         self._first_sns = first_sns
         "(best effort, reliable) by priority; one pair: there are no lanes."
         self._mask = mask
@@ -104,7 +118,11 @@ class LanesIn:
                 f"lane {priority.name} was named, and no lanes were agreed", CloseReason.INVALID
             )
         lane = LaneIn(
-            SequenceIn(first, self._mask),
+            SequenceIn(
+                first,
+                self._mask,
+                partial(self._on_gap, priority, reliable) if self._on_gap is not None else None,
+            ),
             Assembly(self._mask, self._memory, self._counters.receive_dropped, self._max_message),
         )
         self._lanes[index] = lane

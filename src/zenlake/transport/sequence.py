@@ -3,6 +3,8 @@
 Knows which number comes next and which one is old. Does not know what the numbers are on.
 """
 
+from collections.abc import Callable
+
 
 class SequenceOut:
     """The numbers that we give."""
@@ -32,9 +34,13 @@ class SequenceIn:
     There is no retransmission in the protocol: a gap is a loss, on reliable lanes too.
     """
 
-    __slots__ = ("_may_skip", "gaps", "half", "last", "mask", "missing", "stale")
+    __slots__ = ("_may_skip", "gaps", "half", "last", "mask", "missing", "on_gap", "stale")
 
-    def __init__(self, first: int, mask: int) -> None:
+    def __init__(
+        self, first: int, mask: int, on_gap: Callable[[int, int], None] | None = None
+    ) -> None:
+        self.on_gap = on_gap
+        "Told the first number that is missing, and how many are."
         self.mask = mask
         self.half = mask >> 1
         self.last = first - 1 & mask
@@ -60,6 +66,8 @@ class SequenceIn:
         if missing:
             self.gaps += 1
             self.missing += missing
+            if self.on_gap is not None:
+                self.on_gap(sn - missing & self.mask, missing)
         self.last = sn
         self._may_skip = False
         return True

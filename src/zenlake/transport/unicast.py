@@ -17,7 +17,7 @@ from zenlake.transport.fragments import (
     PROCESS,
     Memory,
 )
-from zenlake.transport.lanes import Deliver, LanesIn, unheard
+from zenlake.transport.lanes import Deliver, LanesIn, OnGap, unheard
 from zenlake.transport.offer import KEEP_ALIVES, Agreement
 from zenlake.transport.outbox import BLOCK_SECONDS, Outbox
 from zenlake.transport.sequence import SequenceIn
@@ -74,6 +74,8 @@ class Unicast:
         self.outbox: Outbox | None = None
         "Once the session is open."
         self.ended = False
+        self.on_gap: OnGap | None = None
+        "Told of sequence numbers that never came; to be set before the session is open."
         self.enough: Callable[[], bool] = lambda: False
         "Asked after each batch of a stream: whether to leave the rest for later,"
         self.pending = False
@@ -282,6 +284,7 @@ class Unicast:
             counters=self.counters,
             memory=self._memory,
             max_message=self._max_message,
+            on_gap=self.on_gap,
         )
         self._keep_alive_at = now + agreed.lease / KEEP_ALIVES
         self._opened()

@@ -102,6 +102,14 @@ class Grouper:
         )
 
 
+def chosen_bytes(run: Run, chosen: npt.NDArray[np.int64]) -> memoryview:
+    """The messages that `chosen` names, counted from `first`, one after another as they are."""
+    size = int(run.rows[run.stop - 1]["end"]) - int(run.rows[run.first]["start"])
+    out = np.empty(size, np.uint8)
+    used = kernel.copy_kernel(readable(run.data), run.rows, run.first, run.stop, chosen, out)
+    return out.data[:used]
+
+
 class Rewritten(NamedTuple):
     data: memoryview
     ends: npt.NDArray[np.int64]

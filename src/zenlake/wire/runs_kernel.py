@@ -204,3 +204,22 @@ def rewrite_kernel(
         ends[count] = at
         count += 1
     return count
+
+
+@njit(cache=True, nogil=True)
+def copy_kernel(data, rows, first, stop, chosen, out):
+    """The messages rows[first + i] for each i of `chosen`, as bytes one after another; gives how
+    many bytes. One that is no row, or for which there is no room, ends it."""
+    source, target = place_of(data), place_of(out)
+    at = 0
+    for i in range(len(chosen)):
+        number = first + chosen[i]
+        if number < first or number >= stop:
+            break
+        start = np.int64(rows[number]["start"])
+        length = np.int64(rows[number]["end"]) - start
+        if start < 0 or length < 0 or start + length > len(data) or at + length > len(out):
+            break
+        copy_bytes(target, at, source, start, length)
+        at += length
+    return at

@@ -1,0 +1,657 @@
+"""The Zenoh session in a stream: handshake, batches, fragments, and where to go on after a gap.
+
+Knows what stands around a batch and when that changes, for both sides of one stream. Does not know
+keys or columns: every row of the scan goes to a sink, in the order of its side.
+"""
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from zenlake.capture import packets_kernel as kernel
+from zenlake.capture.found import Report
+from zenlake.capture.packets import Packets
+from zenlake.capture.reassembly import NOTHING, Reassembly
+from zenlake.errors import DecodeError, Reason
+from zenlake.transport.fragments import MAX_MESSAGE_BYTES, Assembly, Memory
+from zenlake.transport.offer import SN_MASKS
+from zenlake.wire import close, fragment, frame, hello, init, join, keepalive, scout
+from zenlake.wire import open as open_
+from zenlake.wire.batch import SCOUTING, TRANSPORT, walk
+from zenlake.wire.cursor import Reader
+from zenlake.wire.dispatch import ID_MASK
+from zenlake.wire.enums import PRIORITIES
+from zenlake.wire.fragment import Fragment
+from zenlake.wire.frame import Frame
+from zenlake.wire.framing import FLAG_COMPRESSED, MAX_BATCH_BYTES, Framing, to_stream, uncompress
+from zenlake.wire.hello import Hello
+from zenlake.wire.init import Init
+from zenlake.wire.join import Join
+from zenlake.wire.network import FIRST_ID
+from zenlake.wire.open import Open
+from zenlake.wire.qos import PRIORITY_BITS
+from zenlake.wire.scan import Rows, Scanner
+from zenlake.wire.scan_kernel import FLAG_DROP, FLAG_FIRST, FLAG_MORE, LANE_RELIABLE, ROW
+from zenlake.wire.scout import Scout
+from zenlake.wire.zenohid import ZenohId
+
+MAX_FRAGMENT_BYTES = 256 << 20  # held in unfinished messages, of all streams together
+MAX_RESYNC_BYTES = 256 << 10  # kept of a side whose next batch has not been found yet
+PLAIN_BYTES = 4 << 20  # uncompressed at once
+SCAN_ROWS = 16_384
+ENDS = 16_384  # batches split at once
+PEEK_PIECES = 256  # of a side's first packets that are looked at for its INIT
+
+SCOUT_KIND, HELLO_KIND = 8, 9  # beside the ids of transport messages, which they share
+NO_LANE = 0x80  # in a row's lane: the message came without a FRAME
+IN_WORDS = 0x80  # in a row's flags: the scan does not read it, the object codec does
+
+_SPECIAL = np.zeros(256, np.bool_)
+_SPECIAL[[fragment.ID, init.ID, join.ID]] = True
+_SCOUTING_KINDS = {Scout: SCOUT_KIND, Hello: HELLO_KIND}
+
+Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
+Ends = tuple[tuple[str, int], tuple[str, int]]
+"Address and port, of both sides."
+
+
+class Form(NamedTuple):
+    """What stands around a batch."""
+
+    framing: Framing = Framing.STREAM
+    compression: bool = False
+    low_latency: bool = False
+
+    @property
+    def limit(self) -> int:
+        return MAX_MESSAGE_BYTES if self.framing is Framing.LOW_LATENCY else MAX_BATCH_BYTES
+
+    def may_start(self, first: int) -> bool:
+        """Whether a batch, in the middle of a session, may start with this byte."""
+        kind = first & ID_MASK
+        if self.low_latency:
+            return kind >= FIRST_ID or kind in (close.ID, keepalive.ID)
+        return kind in _MAY_START
+
+
+_MAY_START = (close.ID, keepalive.ID, frame.ID, fragment.ID, join.ID)
+PLAIN = Form()
+COMPRESSED = Form(compression=True)
+LOW_LATENCY = {True: Form(Framing.LOW_LATENCY, low_latency=True), False: Form(low_latency=True)}
+"On a stream, and in datagrams, which this module gives a length of two bytes too."
+
+
+class Sink(Protocol):
+    """Takes rows; the arrays are the sink's from then on."""
+
+    def add(
+        self,
+        side: "Side",
+        rows: Rows,
+        data: Bytes,
+        numbers: Numbers,
+        times: Numbers,
+        fragments: int = 0,
+    ) -> None: ...
+
+
+@dataclass(slots=True)
+class Lane:
+    """The unfinished message of a lane."""
+
+    assembly: Assembly
+    unbroken: bool
+    "Nothing is missing before the next piece, so that it may begin a message without saying so."
+    count: int = 0
+    sn: int = 0
+
+
+class Decoder:
+    """What all streams of one reading share."""
+
+    def __init__(self, data: Bytes, sink: Sink, report: Report) -> None:
+        self.data = data
+        self.sink = sink
+        self.report = report
+        self.memory = Memory(MAX_FRAGMENT_BYTES)
+        self.scanner = Scanner(SCAN_ROWS)
+        self.single = Scanner(2)
+        "For one message alone, while the other is in use."
+        self.ends = np.zeros(ENDS, np.int64)
+
+    def join(self, pieces: Packets, prefix: npt.NDArray[np.int32], size: int) -> Bytes:
+        out = np.empty(size, np.uint8)
+        kernel.join_pieces(self.data, pieces["at"], pieces["size"], prefix, out)
+        return out
+
+
+class Side:
+    """What one end of a stream sent."""
+
+    def __init__(self, decoder: Decoder, conversation: "Conversation", number: int) -> None:
+        self.conversation = conversation
+        self.number = number
+        self.code = 2 * conversation.number + number
+        "Another one for each side of each stream; the other side's differs in the last bit."
+        self.end = conversation.ends[number]
+        self.zid: ZenohId | None = None
+        self.init: Init | None = None
+        self._decoder = decoder
+        self._report = decoder.report
+        self._reassembly = Reassembly(decoder.report)
+        self._pending = NOTHING
+        "Pieces of a batch that is not complete yet."
+        self._form: Form | None = None
+        "None while it has to be found."
+        self._handshake = True
+        self._skip = 0
+        "Bytes up to the next batch, of one that has a gap."
+        self._unbroken = True
+        self._lanes: dict[int, Lane] = {}
+
+    @property
+    def other(self) -> "Side":
+        return self.conversation.sides[1 - self.number]
+
+    # ---- from packets to contiguous bytes
+
+    def regions(self, packets: Packets) -> list[tuple[int, Packets]]:
+        if self.conversation.is_tcp:
+            return list(self._reassembly.add(packets))
+        return [(0, packets)]
+
+    def last_regions(self) -> list[tuple[int, Packets]]:
+        return list(self._reassembly.finish())
+
+    def peek(self, regions: list[tuple[int, Packets]]) -> None:
+        """Learn what this side offered, before what the other one sent after it is read."""
+        if self.init is None and self._handshake and regions:
+            pieces = np.concatenate([self._pending, regions[0][1]])
+            if len(pieces):
+                buf, _ = self._join(pieces[:PEEK_PIECES])
+                length = int.from_bytes(buf[:2].tobytes(), "little")
+                self.learn(_read(buf[2 : 2 + length].tobytes()))
+
+    def read(self, gap: int, pieces: Packets) -> Iterator[None]:
+        """Everything up to the first incomplete batch; yields where the sink may be emptied."""
+        if gap:
+            self._lose(gap)
+        if self._skip:
+            skipped = min(self._skip, int(pieces["size"].sum()))
+            pieces = _after(pieces, skipped)
+            self._skip -= skipped
+            self._undecodable(skipped)
+        if not len(pieces):
+            return
+        pending = np.concatenate([self._pending, pieces]) if len(self._pending) else pieces
+        buf, ends = self._join(pending)
+        whence = _Whence(pending, ends)
+        pos = 0
+        while True:
+            before, form = pos, self._form
+            if self._handshake:
+                pos = self._read_handshake(buf, pos, whence)
+            elif form is None:
+                pos = self._find_batch(buf, pos, ends)
+            else:
+                pos = yield from self._read_batches(buf, pos, whence, form)
+            if pos == before and form is self._form:
+                break
+        if self.conversation.is_tcp:
+            self._pending = _after(pending, pos).copy()
+        else:
+            self._undecodable(len(buf) - pos)
+
+    def finish(self) -> Iterator[None]:
+        """The stream ends: what is left is no whole batch."""
+        size = int(self._pending["size"].sum())
+        if size == 4 and self._form == LOW_LATENCY[True]:
+            # Rust ends a low-latency session with one more CLOSE behind two bytes of length.
+            buf, ends = self._join(self._pending)
+            if buf[:2].tobytes() == b"\2\0" and buf[2] & ID_MASK == close.ID:
+                yield from self._read_batches(buf, 0, _Whence(self._pending, ends), PLAIN)
+                size = 0
+        self._report.count("bytes of batches that the capture does not have whole", size)
+        self._pending = NOTHING
+        for lane in self._lanes.values():
+            lane.assembly.abandon("that the capture does not have whole")
+
+    def _join(self, pieces: Packets) -> tuple[Bytes, Numbers]:
+        """The pieces' bytes, and where each piece ends in them. A datagram gets a length."""
+        sizes = pieces["size"].astype(np.int64)
+        prefix = np.full(len(pieces), -1, np.int32)
+        if not self.conversation.is_tcp:
+            starts = np.flatnonzero(pieces["offset"] == 0)
+            if len(starts):
+                prefix[starts] = np.add.reduceat(sizes, starts)
+        ends = np.cumsum(sizes + 2 * (prefix >= 0))
+        return self._decoder.join(pieces, prefix, int(ends[-1]) if len(ends) else 0), ends
+
+    def _lose(self, gap: int) -> None:
+        """Bytes are missing here. If they are of one batch, the next one's place is known."""
+        self._report.count("bytes missing in streams", gap)
+        had = int(self._pending["size"].sum())
+        self._undecodable(had)
+        ahead = self._skip
+        if not ahead and had and self._form is not None:
+            framing = self._form.framing
+            buf, _ = self._join(self._pending)
+            if had >= framing:
+                ahead = int.from_bytes(buf[:framing].tobytes(), "little") + framing - had
+        self._pending = NOTHING
+        self._skip = max(0, ahead - gap)
+        if ahead < gap:
+            self._form = None
+        self._handshake = False
+        self._break()
+
+    def _break(self) -> None:
+        """Pieces of messages may be missing."""
+        self._unbroken = False
+        for lane in self._lanes.values():
+            lane.assembly.abandon("with a piece missing")
+            lane.unbroken = False
+
+    def _undecodable(self, size: int) -> None:
+        self._report.count("bytes that could not be decoded", size)
+
+    # ---- the handshake, and finding the next batch without one
+
+    def _read_handshake(self, buf: Bytes, pos: int, whence: "_Whence") -> int:
+        """One batch of it; when there is none, it is over."""
+        length = int.from_bytes(buf[pos : pos + 2].tobytes(), "little")
+        end = pos + 2 + length
+        kind = int(buf[pos + 2]) & ID_MASK if length and pos + 2 < len(buf) else None
+        if kind not in (None, init.ID, open_.ID, close.ID):
+            self._after_handshake()
+            return pos
+        if end > len(buf):
+            return pos
+        message = _read(buf[pos + 2 : end].tobytes())
+        if length and message is None:
+            self._after_handshake()
+            return pos
+        self.learn(message)
+        for _ in self._scan(
+            buf[pos:end], np.array([end - pos]), *whence.of(np.array([end])), PLAIN
+        ):
+            pass
+        if isinstance(message, Open):
+            self._after_handshake()
+        return end
+
+    def learn(self, message: object) -> None:
+        if isinstance(message, Init | Join | Scout | Hello) and message.zid is not None:
+            self.zid = message.zid
+        if isinstance(message, Init):
+            self.init = message
+            opener = self.number if not message.ack else 1 - self.number
+            self.conversation.opener = opener
+
+    def _after_handshake(self) -> None:
+        self._handshake = False
+        forms = self.conversation.forms()
+        self._form = forms[0] if len(forms) == 1 else None
+
+    def _find_batch(self, buf: Bytes, pos: int, ends: Numbers) -> int:
+        """The first packet from `pos` on that starts with a batch, in any form it may have."""
+        starts = np.unique(np.append(ends[(ends > pos) & (ends < len(buf))], pos))
+        for start in starts.tolist():
+            for form in self.conversation.forms():
+                if self._is_batch(buf, start, form):
+                    self._undecodable(start - pos)
+                    self._form = form
+                    return int(start)
+        if not self.conversation.is_tcp:
+            return pos
+        keep = len(buf) - MAX_RESYNC_BYTES
+        kept = starts[starts >= keep]
+        after = int(kept[0]) if len(kept) else len(buf)
+        self._undecodable(after - pos)
+        return after
+
+    def _is_batch(self, buf: Bytes, pos: int, form: Form) -> bool:
+        """Whether a whole batch stands here, and behind it nothing that cannot be one."""
+        start = pos + form.framing
+        length = int.from_bytes(buf[pos:start].tobytes(), "little")
+        end = start + length
+        if not 0 < length <= form.limit or end > len(buf):
+            return False
+        if end + form.framing < len(buf):
+            following = int.from_bytes(buf[end : end + form.framing].tobytes(), "little")
+            after = int(buf[end + form.framing])
+            if following > form.limit:
+                return False
+            if following and not (
+                after <= FLAG_COMPRESSED if form.compression else form.may_start(after)
+            ):
+                return False
+        batch = buf[start:end].tobytes()
+        if form.compression:
+            try:
+                batch = uncompress(batch)
+            except DecodeError:
+                return False
+            if int(buf[start]) > FLAG_COMPRESSED or not batch:
+                return False
+        if not form.may_start(batch[0]):
+            return False
+        try:
+            for _ in walk(Reader(batch, shm=True), low_latency=form.low_latency):
+                pass
+        except DecodeError:
+            return False
+        return True
+
+    # ---- batches
+
+    def _read_batches(
+        self, buf: Bytes, pos: int, whence: "_Whence", form: Form
+    ) -> Generator[None, None, int]:
+        """Whole batches from `pos` on; gives where the last one ends."""
+        ends = self._decoder.ends
+        while True:
+            count, after, too_long = kernel.split_batches(
+                buf, pos, int(form.framing), form.limit, ends
+            )
+            if count:
+                found = ends[:count].copy()
+                numbers, times = whence.of(found)
+                found -= pos
+                read = self._scan_compressed if form.compression else self._scan
+                yield from read(buf[pos:after], found, numbers, times, form)
+            pos = after
+            if too_long:
+                self._form = None
+                self._break()
+                return pos
+            if count < len(ends):
+                return pos
+
+    def _scan_compressed(
+        self, data: Bytes, ends: Numbers, numbers: Numbers, times: Numbers, form: Form
+    ) -> Iterator[None]:
+        plain: list[bytes] = []
+        size = first = start = 0
+        for i, end in enumerate(ends.tolist()):
+            batch = data[start + 2 : end].tobytes()
+            start = end
+            try:
+                plain.append(uncompress(batch))
+            except DecodeError:
+                self._undecodable(len(batch))
+                plain.append(b"")
+            size += len(plain[-1])
+            if size >= PLAIN_BYTES or i + 1 == len(ends):
+                stream = np.frombuffer(to_stream(plain, Framing.STREAM), np.uint8)
+                new_ends = np.cumsum([len(one) + 2 for one in plain])
+                span = slice(first, i + 1)
+                yield from self._scan(stream, new_ends, numbers[span], times[span], PLAIN)
+                plain, size, first = [], 0, i + 1
+
+    def _scan(
+        self, data: Bytes, ends: Numbers, numbers: Numbers, times: Numbers, form: Form
+    ) -> Iterator[None]:
+        """Whole batches; a bad one is left from its first bad message on."""
+        batch, span = 0, len(ends)
+        while batch < len(ends):
+            start = int(ends[batch - 1]) if batch else 0
+            last = min(batch + span, len(ends))
+            part = data[start : int(ends[last - 1])]
+            for scan in self._decoder.scanner.chunks(
+                part,  # type: ignore[arg-type]
+                form.framing,
+                low_latency=form.low_latency,
+                limit=form.limit,
+            ):
+                if len(scan.rows):
+                    rows = scan.rows.copy()
+                    if form.low_latency:
+                        rows["lane"] = NO_LANE
+                    where = rows["batch"] + batch
+                    self._take(rows, part, numbers[where], times[where])
+                    yield
+            if scan.error is None:
+                batch, span = last, 2 * span
+            else:  # the rest is read in small steps: each error copies what it was found in
+                bad = int(np.searchsorted(ends[:-1], start + scan.consumed, "right"))
+                at = (int(ends[bad - 1]) if bad else 0) - start + form.framing
+                whole = part[: int(ends[bad]) - start]
+                one = slice(bad, bad + 1)
+                if scan.error.reason is Reason.SHARED_MEMORY:
+                    self._in_words(whole, at, scan.consumed, numbers[one], times[one], form)
+                else:
+                    self._bad_batch(len(whole) - scan.consumed)
+                yield
+                batch, span = bad + 1, 1
+
+    def _bad_batch(self, size: int) -> None:
+        self._report.count("batches with bad bytes")
+        self._undecodable(size)
+
+    def _in_words(
+        self, data: Bytes, at: int, first: int, number: Numbers, time: Numbers, form: Form
+    ) -> None:
+        """A batch with payloads in shared memory, which the scan does not read: its messages from
+        `first` on become rows that only say what they are."""
+        found: list[tuple[int, int, int, int]] = []
+        try:
+            for located in walk(Reader(data.tobytes(), at, shm=True), low_latency=form.low_latency):
+                holder = located.frame
+                lane, sn = NO_LANE, 0
+                if holder is not None:
+                    lane = holder.priority | (LANE_RELIABLE if holder.reliable else 0)
+                    sn = holder.sn
+                if located.start >= first and not isinstance(located.message, Frame):
+                    found.append((located.start, located.end, lane, sn))
+        except DecodeError:
+            self._bad_batch(len(data) - (found[-1][1] if found else first))
+        rows = np.zeros(len(found), ROW)
+        if found:
+            rows["start"], rows["end"], rows["lane"], rows["sn"] = np.array(found).T
+            rows["kind"] = data[rows["start"]] & ID_MASK
+            rows["flags"] = IN_WORDS
+            self._decoder.sink.add(
+                self, rows, data, np.repeat(number, len(rows)), np.repeat(time, len(rows))
+            )
+
+    def _take(self, rows: Rows, data: Bytes, numbers: Numbers, times: Numbers) -> None:
+        """Rows to the sink; a message that its last FRAGMENT completes comes right after that."""
+        add, done = self._decoder.sink.add, 0
+        for i in np.flatnonzero(_SPECIAL[rows["kind"]]).tolist():
+            row = rows[i]
+            if row["kind"] != fragment.ID:
+                self.learn(_read(data[int(row["start"]) : int(row["end"])].tobytes()))
+                continue
+            joined = self._join_fragment(row, data)
+            if joined is not None:
+                upto = slice(done, i + 1)
+                add(self, rows[upto], data, numbers[upto], times[upto])
+                message, whole, count = joined
+                one = slice(i, i + 1)
+                add(self, message, whole, numbers[one], times[one], count)
+                done = i + 1
+        if done < len(rows):
+            add(self, rows[done:], data, numbers[done:], times[done:])
+
+    # ---- fragments
+
+    def _join_fragment(self, row: np.void, data: Bytes) -> tuple[Rows, Bytes, int] | None:
+        number, flags, at = int(row["lane"]), int(row["flags"]), int(row["payload"])
+        piece = Fragment(
+            int(row["sn"]),
+            data[at : at + int(row["payload_len"])].tobytes(),
+            bool(number & LANE_RELIABLE),
+            bool(flags & FLAG_MORE),
+            PRIORITIES[number & PRIORITY_BITS],
+            bool(flags & FLAG_FIRST),
+            bool(flags & FLAG_DROP),
+        )
+        lane = self._lanes.get(number)
+        if lane is None:
+            mask = SN_MASKS[self.conversation.resolution()]
+            dropped = self._report.unread
+            assembly = Assembly(mask, self._decoder.memory, dropped, MAX_MESSAGE_BYTES)
+            lane = self._lanes[number] = Lane(assembly, self._unbroken)
+        if piece.first or lane.count == 0:
+            lane.count, lane.sn = 0, piece.sn
+        lane.count += 1
+        whole = lane.assembly.add(piece, 0 if lane.unbroken else 1)
+        if not piece.more:
+            lane.unbroken = True
+        count, sn = lane.count, lane.sn
+        if not piece.more or piece.drop:
+            lane.count = 0
+        return None if whole is None else self._joined(whole, number, sn, count)
+
+    def _joined(
+        self, whole: bytes, lane: int, sn: int, count: int
+    ) -> tuple[Rows, Bytes, int] | None:
+        scan = next(self._decoder.single.bare(whole))
+        if scan.error is not None or len(scan.rows) != 1 or scan.consumed != len(whole):
+            self._report.count("joined messages that could not be decoded")
+            return None
+        rows = scan.rows.copy()
+        rows["lane"], rows["sn"] = lane, sn
+        return rows, np.frombuffer(whole, np.uint8), count
+
+
+class Conversation:
+    """Both sides of a stream."""
+
+    def __init__(self, decoder: Decoder, number: int, protocol: str, ends: Ends) -> None:
+        self.number = number
+        self.protocol = protocol
+        self.ends = ends
+        self.is_tcp = protocol == "tcp"
+        self.opener: int | None = None
+        self._decoder = decoder
+        self._session = False
+        "Of datagrams: there was an INIT, so that ids mean transport messages."
+        self.sides = (Side(decoder, self, 0), Side(decoder, self, 1))
+
+    def forms(self) -> tuple[Form, ...]:
+        """What may stand around a batch after the handshake: low latency and compression apply
+        when both sides offered them, and a side that was not heard may have."""
+        inits = [side.init for side in self.sides if side.init is not None]
+        if not inits and self.protocol == "multicast":
+            return PLAIN, COMPRESSED
+        low_latency = all(one.low_latency for one in inits)
+        compression = all(one.compression for one in inits)
+        if len(inits) == 2 and low_latency:
+            return (LOW_LATENCY[self.is_tcp],)
+        if len(inits) == 2:
+            return (COMPRESSED if compression else PLAIN,)
+        maybe = (COMPRESSED,) if compression else ()
+        return (PLAIN, *maybe, LOW_LATENCY[self.is_tcp]) if low_latency else (PLAIN, *maybe)
+
+    def resolution(self) -> int:
+        inits = [side.init for side in self.sides if side.init is not None]
+        return min((one.resolution & 0x03 for one in inits), default=init.DEFAULT_RESOLUTION & 0x03)
+
+    def read(self, packets: tuple[Packets, Packets]) -> Iterator[None]:
+        """What each side sent in one window of the file."""
+        if not self.is_tcp:
+            first, second = (self._without_scouting(*each) for each in zip(self.sides, packets))
+            packets = first, second
+        regions = [side.regions(some) for side, some in zip(self.sides, packets, strict=True)]
+        yield from self._read(regions)
+
+    def finish(self) -> Iterator[None]:
+        yield from self._read([side.last_regions() for side in self.sides])
+        for side in self.sides:
+            yield from side.finish()
+
+    def _read(self, regions: list[list[tuple[int, Packets]]]) -> Iterator[None]:
+        for side, some in zip(self.sides, regions, strict=True):
+            side.peek(some)
+        for side, some in zip(self.sides, regions, strict=True):
+            for gap, pieces in some:
+                yield from side.read(gap, pieces)
+
+    def _without_scouting(self, side: Side, packets: Packets) -> Packets:
+        """SCOUT and HELLO share the ids of INIT and OPEN: a group has no handshake, and HELLO
+        comes where there was none."""
+        if not len(packets):
+            return packets
+        cut = packets["cut"] > 0
+        report, data = self._decoder.report, self._decoder.data
+        report.count("bytes that could not be decoded", int(packets["size"][cut].sum()))
+        packets = packets[~cut & (packets["size"] > 0)]
+        heads = data[packets["at"]] & ID_MASK
+        keep = np.ones(len(packets), np.bool_)
+        alone = (packets["offset"] == 0) & (packets["more"] == 0)
+        for i in np.flatnonzero(alone & ((heads == scout.ID) | (heads == hello.ID))).tolist():
+            packet = packets[i]
+            raw = data[int(packet["at"]) : int(packet["at"]) + int(packet["size"])]
+            message = self._scouting(raw.tobytes())
+            if message is not None:
+                keep[i] = False
+                side.learn(message)
+                rows = np.zeros(1, ROW)
+                rows["kind"], rows["end"] = _SCOUTING_KINDS[type(message)], len(raw)
+                times = packets["time"][i : i + 1].copy()
+                self._decoder.sink.add(side, rows, raw, packets["number"][i : i + 1].copy(), times)
+        return packets[keep]
+
+    def _scouting(self, datagram: bytes) -> Scout | Hello | None:
+        self._session = self._session or (self.protocol == "udp" and _is_init(datagram))
+        if self._session:
+            return None
+        r = Reader(datagram)
+        try:
+            message: Scout | Hello = SCOUTING.read(r)
+        except DecodeError:
+            return None
+        return message if r.pos == r.end else None
+
+
+class _Whence:
+    """Which packet completed what ends where."""
+
+    def __init__(self, pieces: Packets, ends: Numbers) -> None:
+        numbers = pieces["number"]
+        latest = np.arange(len(pieces))
+        if len(pieces) > 1 and (numbers[1:] < numbers[:-1]).any():
+            newer = numbers >= np.maximum.accumulate(numbers)
+            latest = np.maximum.accumulate(np.where(newer, latest, 0))
+        self._numbers = numbers[latest].copy()
+        self._times = pieces["time"][latest].copy()
+        self._ends = ends
+
+    def of(self, ends: Numbers) -> tuple[Numbers, Numbers]:
+        """Number and time of the packets."""
+        which = np.searchsorted(self._ends, ends)
+        return self._numbers[which], self._times[which]
+
+
+def _after(pieces: Packets, size: int) -> Packets:
+    """The pieces without their first `size` bytes."""
+    ends = np.cumsum(pieces["size"], dtype=np.int64)
+    first = int(np.searchsorted(ends, size, "right"))
+    rest = pieces[first:]
+    if len(rest):
+        done = size - (int(ends[first - 1]) if first else 0)
+        if done:
+            rest = rest.copy()
+            rest["at"][0] += done
+            rest["size"][0] -= done
+    return rest
+
+
+def _read(batch: bytes) -> object:
+    """The first message of a batch; None if there is none that makes sense."""
+    try:
+        message: object = TRANSPORT.read(Reader(batch))
+    except DecodeError:
+        return None
+    return message
+
+
+def _is_init(batch: bytes) -> bool:
+    message = _read(batch)
+    return isinstance(message, Init) and message.version == init.VERSION

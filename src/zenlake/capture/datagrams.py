@@ -1,0 +1,74 @@
+"""UDP datagrams that IP cut in pieces, put together again.
+
+Knows pieces by the number that the walk gave to what they have in common. Does not look at bytes.
+"""
+
+import numpy as np
+
+from zenlake.capture.found import Report
+from zenlake.capture.packets import Packets
+
+MAX_UNFINISHED = 256  # datagrams; the oldest is given up
+MAX_PIECES = 64 * 1024 // 8  # of a datagram
+_UDP_HEADER = 8
+
+
+class Datagrams:
+    """Takes windows of packets and gives them back with whole datagrams only."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._unfinished: dict[int, dict[int, Packets]] = {}
+        "By the common number: pieces by their offset."
+
+    def join(self, window: Packets) -> Packets:
+        pieces = (window["offset"] > 0) | (window["more"] > 0)
+        if not pieces.any():
+            return window
+        whole = [self._add(window[i : i + 1].copy()) for i in np.flatnonzero(pieces).tolist()]
+        return np.concatenate([window[~pieces], *(one for one in whole if one is not None)])
+
+    def finish(self) -> None:
+        for pieces in self._unfinished.values():
+            self._report.count("IP fragments of datagrams that are not whole", len(pieces))
+        self._unfinished.clear()
+
+    def _add(self, piece: Packets) -> Packets | None:
+        number = int(piece["seq"][0])
+        pieces = self._unfinished.pop(number, {})
+        pieces.setdefault(int(piece["offset"][0]), piece)
+        whole = _joined(pieces)
+        if whole is not None:
+            return whole
+        if len(pieces) > MAX_PIECES:
+            self._report.count("IP fragments of datagrams that are not whole", len(pieces))
+            return None
+        self._unfinished[number] = pieces
+        if len(self._unfinished) > MAX_UNFINISHED:
+            oldest = self._unfinished.pop(next(iter(self._unfinished)))
+            self._report.count("IP fragments of datagrams that are not whole", len(oldest))
+        return None
+
+
+def _joined(pieces: dict[int, Packets]) -> Packets | None:
+    """The rows in order, if they follow each other from the first to the last."""
+    if 0 not in pieces:
+        return None
+    rows, at = [], 0
+    while at // 8 in pieces or not rows:
+        row = pieces[at // 8]
+        size = int(row["size"][0]) + (0 if rows else _UDP_HEADER)
+        rows.append(row)
+        if row["cut"][0]:
+            return None
+        at += size
+        if not row["more"][0]:
+            break
+        if size % 8 or size == 0:
+            return None
+    if rows[-1]["more"][0]:
+        return None
+    whole = np.concatenate(rows)
+    for field in ("stream", "side"):
+        whole[field] = rows[0][field][0]
+    return whole

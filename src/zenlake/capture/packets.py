@@ -1,0 +1,230 @@
+"""A capture file as windows of packets, and the streams that they belong to.
+
+Knows the file's header and where everything stands. Does not know Zenoh but for how one of its
+conversations begins. The compiled part is packets_kernel.py.
+"""
+
+import mmap
+import secrets
+from collections.abc import Collection, Iterator
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from zenlake.capture import packets_kernel as kernel
+from zenlake.capture.found import CaptureError, Report, Stream
+from zenlake.capture.packets_kernel import PACKET
+from zenlake.errors import DecodeError
+from zenlake.wire.batch import TRANSPORT, read_scouting
+from zenlake.wire.cursor import Reader
+from zenlake.wire.init import VERSION, Init
+from zenlake.wire.join import Join
+from zenlake.wire.scan import readable
+
+MAX_STREAMS = 65_536
+MAX_INTERFACES = 256  # of a section
+WINDOW_PACKETS = 32_768
+WINDOW_BYTES = 4 << 20
+FIRST_BYTES = 2048  # of a stream that are looked at to see whether it is Zenoh
+
+Packets = npt.NDArray[np.void]
+
+_MAGIC = {
+    bytes.fromhex("d4c3b2a1"): (kernel.FORMAT_MICROS, 0),
+    bytes.fromhex("a1b2c3d4"): (kernel.FORMAT_MICROS, 1),
+    bytes.fromhex("4d3cb2a1"): (kernel.FORMAT_NANOS, 0),
+    bytes.fromhex("a1b23c4d"): (kernel.FORMAT_NANOS, 1),
+    bytes.fromhex("0a0d0d0a"): (kernel.FORMAT_NG, 0),
+}
+MAGIC_BYTES = 4
+_PCAP_HEADER = 24
+_LINK_BITS = 0xFFFF  # above it: how long a frame check sequence is
+
+_REASONS = {
+    kernel.C_TRUNCATED: "bytes after which the file was cut off",
+    kernel.C_DAMAGED: "bytes that are no packet records",
+    kernel.C_BAD_BLOCKS: "damaged blocks",
+    kernel.C_UNKNOWN_LINK: "packets of an unknown link type",
+    kernel.C_UNKNOWN_INTERFACE: "packets of an interface that was not described",
+    kernel.C_SHORT: "packets with headers that are cut or wrong",
+    kernel.C_CUT: "packets cut by the capture's length limit",
+    kernel.C_NO_ROOM: f"packets of streams beyond the first {MAX_STREAMS}",
+}
+_PASSED_OVER = {
+    kernel.C_NOT_IP: "packets that are not IP",
+    kernel.C_NOT_TCP_OR_UDP: "packets that are neither TCP nor UDP",
+    kernel.C_FRAGMENTS: "IP fragments",
+}
+
+
+def is_capture(head: bytes) -> bool:
+    """Whether a file that begins so is pcap or pcapng."""
+    return head[:MAGIC_BYTES] in _MAGIC
+
+
+class CaptureFile:
+    """One walk over one file, from its start to its end."""
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            with Path(path).open("rb") as file:
+                size = file.seek(0, 2)
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise CaptureError(f"{path}: cannot be read: {reason}") from None
+        self._begin(str(path), data)
+
+    @classmethod
+    def of(cls, name: str, data: bytes) -> "CaptureFile":
+        """A file that is in memory already."""
+        capture = cls.__new__(cls)
+        capture._begin(name, data)
+        return capture
+
+    def _begin(self, name: str, data: bytes | mmap.mmap) -> None:
+        self.name = name
+        self._state = np.zeros(kernel.STATE_WORDS, np.int64)
+        self._state[kernel.S_POS] = self._header(bytes(data[:_PCAP_HEADER]))
+        self.data = readable(data)  # type: ignore[arg-type]
+        "All of the file; pages that are not read are not in memory."
+        self._counts = np.zeros(kernel.COUNT_WORDS, np.int64)
+        self._interfaces = np.zeros((MAX_INTERFACES, kernel.INTERFACE_WORDS), np.int64)
+        self._keys = np.zeros((MAX_STREAMS, kernel.KEY_WORDS), np.uint64)
+        self._streams = np.zeros((MAX_STREAMS, kernel.STREAM_WORDS), np.int64)
+        self._slots = np.full(2 * MAX_STREAMS, -1, np.int32)
+        self._key = np.zeros(kernel.KEY_BYTES, np.uint8)
+        self._packets = np.zeros(WINDOW_PACKETS, PACKET)
+        self._seed = np.uint64(secrets.randbits(63))
+
+    def _header(self, head: bytes) -> int:
+        """Where the first record stands."""
+        found = _MAGIC.get(head[:MAGIC_BYTES])
+        if found is None:
+            start = f"it starts with {head[:MAGIC_BYTES].hex()}" if head else "it is empty"
+            raise CaptureError(
+                f"{self.name}: not a packet capture: {start}; pcap and pcapng files can be read"
+            )
+        form, big = found
+        self._state[kernel.S_FORMAT], self._state[kernel.S_BIG] = form, big
+        if form == kernel.FORMAT_NG:
+            return 0
+        if len(head) < _PCAP_HEADER:
+            raise CaptureError(f"{self.name}: cut off in its first {_PCAP_HEADER} bytes")
+        link = int.from_bytes(head[20:24], "big" if big else "little")
+        self._state[kernel.S_LINK] = link & _LINK_BITS
+        return _PCAP_HEADER
+
+    def windows(self) -> Iterator[Packets]:
+        """Rows of dtype PACKET, in the file's order; each window overwrites the one before."""
+        while not self._state[kernel.S_DONE]:
+            count = kernel.walk(
+                self.data,
+                self._state,
+                self._interfaces,
+                self._counts,
+                self._keys,
+                self._streams,
+                self._slots,
+                self._key,
+                self._key.view(np.uint64),
+                self._packets,
+                WINDOW_BYTES,
+                self._seed,
+            )
+            if count:
+                yield self._packets[:count]
+
+    @property
+    def stream_count(self) -> int:
+        """How many streams have been seen so far."""
+        return int(self._state[kernel.S_STREAMS])
+
+    def tell(self, report: Report) -> None:
+        """Add what the walk could not read."""
+        report.packets = int(self._state[kernel.S_PACKETS])
+        report.streams = self.stream_count
+        for which, reason in _REASONS.items():
+            report.count(reason, int(self._counts[which]))
+        for which, reason in _PASSED_OVER.items():
+            report.pass_over(reason, int(self._counts[which]))
+
+    def ends(self, number: int) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Address and port of side 0 and side 1 of a stream."""
+        key = self._keys[number].tobytes()
+        size = kernel.END_BYTES
+        low, high = (_end(key[i : i + size], key[2 * size + 1]) for i in (0, size))
+        return (high, low) if self._streams[number, kernel.F_FLIP] else (low, high)
+
+    def protocol(self, number: int) -> str:
+        if self._keys[number].tobytes()[2 * kernel.END_BYTES] == kernel.TCP:
+            return "tcp"
+        return "multicast" if any(_is_group(end[0]) for end in self.ends(number)) else "udp"
+
+    def first_bytes(self, number: int, side: int) -> bytes | None:
+        """How a side's payload begins, as far as one packet has it; None if not seen yet."""
+        one = kernel.F_SIDE + side * kernel.SIDE_WORDS
+        at, size = self._streams[number, one + kernel.D_AT : one + kernel.D_SIZE + 1].tolist()
+        return None if at < 0 else self.data[at : at + min(size, FIRST_BYTES)].tobytes()
+
+    def is_zenoh(self, number: int, ports: Collection[int]) -> bool | None:
+        """By port, else by how it starts; None if nothing of that has been seen yet."""
+        ends = self.ends(number)
+        if any(port in ports for _, port in ends):
+            return True
+        starts = _STARTS[self.protocol(number)]
+        heads = [head for side in (0, 1) if (head := self.first_bytes(number, side)) is not None]
+        return any(starts(head) for head in heads) if heads else None
+
+    def stream(self, number: int, ports: Collection[int]) -> Stream:
+        (src, src_port), (dst, dst_port) = self.ends(number)
+        packets, size = self._streams[number, kernel.F_PACKETS : kernel.F_BYTES + 1].tolist()
+        return Stream(
+            number,
+            self.protocol(number),
+            src,
+            src_port,
+            dst,
+            dst_port,
+            packets,
+            size,
+            bool(self.is_zenoh(number, ports)),
+        )
+
+
+def _end(raw: bytes, version: int) -> tuple[str, int]:
+    address = IPv4Address(raw[:4]) if version == 4 else IPv6Address(raw[:16])
+    return str(address), int.from_bytes(raw[16:], "big")
+
+
+def _is_group(address: str) -> bool:
+    return (IPv6Address(address) if ":" in address else IPv4Address(address)).is_multicast
+
+
+def _is_init(batch: bytes) -> bool:
+    try:
+        message = TRANSPORT.read(Reader(batch))
+    except DecodeError:
+        return False
+    return isinstance(message, Init | Join) and message.version == VERSION
+
+
+def _is_tcp_start(head: bytes) -> bool:
+    """INIT behind its length."""
+    length = int.from_bytes(head[:2], "little")
+    return 2 + length <= len(head) and _is_init(head[2 : 2 + length])
+
+
+def _is_datagram_start(head: bytes) -> bool:
+    """INIT, JOIN, SCOUT or HELLO."""
+    if _is_init(head):
+        return True
+    try:
+        return read_scouting(head).version == VERSION
+    except DecodeError:
+        return False
+
+
+_STARTS = {"tcp": _is_tcp_start, "udp": _is_datagram_start, "multicast": _is_datagram_start}

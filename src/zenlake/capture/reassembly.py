@@ -1,0 +1,174 @@
+"""One side of a TCP connection, its packets put in order.
+
+Knows sequence numbers modulo 2^32: what comes too early is held, what comes again is dropped (the
+first copy wins), what never comes is a gap. Works on where bytes stand in the file, not on bytes.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from zenlake.capture.found import Report
+from zenlake.capture.packets import Packets
+from zenlake.capture.packets_kernel import PACKET, SYN
+
+MAX_HELD_BYTES = 1 << 20  # of a side: with more behind a gap, nobody waits for it any longer
+MAX_HELD_PIECES = 1024
+
+NOTHING: Packets = np.zeros(0, PACKET)
+
+
+class Held(NamedTuple):
+    """A piece that came before its turn."""
+
+    pos: int
+    end: int
+    "Positions in the stream; what of it the file has may end before."
+    packet: Packets
+    "One row, for these very bytes."
+
+
+class Reassembly:
+    """Give it packets as they came; it gives (bytes missing before, pieces) in stream order."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._origin: int | None = None
+        "The sequence number at position 0."
+        self._next = 0
+        self._held: list[Held] = []
+        self._held_bytes = 0
+        self.from_start = False
+        "Position 0 is the connection's first byte: its SYN was seen."
+
+    def add(self, packets: Packets) -> Iterator[tuple[int, Packets]]:
+        """`packets` are all of this side, in the order of the file."""
+        if self._origin is None:
+            self._find_origin(packets)
+        data = packets[(packets["size"] > 0) | (packets["cut"] > 0)]
+        if not len(data) or self._origin is None:
+            return
+        # A packet with SYN and data: its number is that of the SYN.
+        seq = data["seq"] + ((data["flags"] & SYN) != 0).astype(np.uint32)
+        expected = np.uint32((self._origin + self._next) & 0xFFFF_FFFF)
+        pos = self._next + (seq - expected).astype(np.int32).astype(np.int64)
+        end = pos + data["size"] + data["cut"]
+        linked = (pos[1:] == end[:-1]) & (data["cut"][:-1] == 0)
+        breaks = np.append(np.flatnonzero(~linked), len(data) - 1)
+        i = 0
+        while i < len(data):
+            if pos[i] == self._next and not self._held:
+                last = int(breaks[np.searchsorted(breaks, i)])
+                yield from self._deliver(int(end[last]), data[i : last + 1])
+                i = last + 1
+            else:
+                yield from self._odd(int(pos[i]), int(end[i]), data[i : i + 1])
+                i += 1
+
+    def finish(self) -> Iterator[tuple[int, Packets]]:
+        """What is held, behind its gaps."""
+        while self._held:
+            yield from self._jump()
+
+    def _find_origin(self, packets: Packets) -> None:
+        """From the SYN, else from the lowest number among the first packets."""
+        opening = packets[(packets["flags"] & SYN) != 0]
+        if len(opening):
+            self._origin = (int(opening["seq"][0]) + 1) & 0xFFFF_FFFF
+            self.from_start = True
+            return
+        data = packets[packets["size"] > 0]
+        if len(data):
+            ahead = (data["seq"] - data["seq"][0]).astype(np.int32)
+            near = data["seq"][ahead > -MAX_HELD_BYTES]
+            self._origin = int(near[np.argmin(ahead[ahead > -MAX_HELD_BYTES])])
+
+    def _deliver(self, end: int, pieces: Packets) -> Iterator[tuple[int, Packets]]:
+        """Pieces that follow each other; a cut one can be the last only, and leaves a gap."""
+        self._next = end
+        cut = int(pieces["cut"][-1])
+        yield 0, pieces
+        if cut:
+            yield cut, NOTHING
+
+    def _odd(self, pos: int, end: int, packet: Packets) -> Iterator[tuple[int, Packets]]:
+        if pos > self._next:
+            self._hold(pos, end, packet)
+            while len(self._held) > MAX_HELD_PIECES or self._held_bytes > MAX_HELD_BYTES:
+                yield from self._jump()
+            return
+        if end <= self._next:
+            self._again(end - pos)
+            return
+        self._again(self._next - pos)
+        yield from self._up_to_held(self._next, end, _without(packet, self._next - pos))
+        yield from self._drain()
+
+    def _up_to_held(self, pos: int, end: int, packet: Packets) -> Iterator[tuple[int, Packets]]:
+        """Deliver a piece, but not what of it is held already: that came first."""
+        while pos < end:
+            stop = min(end, self._held[0].pos) if self._held else end
+            if stop > pos:
+                yield from self._deliver(stop, _only(packet, stop - pos))
+            yield from self._drain()
+            if self._next > stop:
+                self._again(min(end, self._next) - stop)
+            packet, pos = _without(packet, self._next - pos), self._next
+
+    def _hold(self, pos: int, end: int, packet: Packets) -> None:
+        """Keep what of the piece is not held yet."""
+        at = max(bisect_right(self._held, pos, key=_start) - 1, 0)
+        while pos < end:
+            while at < len(self._held) and self._held[at].end <= pos:
+                at += 1
+            stop = min(end, self._held[at].pos) if at < len(self._held) else end
+            if stop > pos:
+                self._held.insert(at, Held(pos, stop, _only(packet, stop - pos)))
+                self._held_bytes += stop - pos
+                after = stop
+            else:
+                after = min(end, self._held[at].end)
+                self._again(after - pos)
+            packet, pos = _without(packet, after - pos), after
+
+    def _drain(self) -> Iterator[tuple[int, Packets]]:
+        """What was held and is next."""
+        while self._held and self._held[0].pos <= self._next:
+            held = self._held.pop(0)
+            self._held_bytes -= held.end - held.pos
+            yield from self._deliver(held.end, held.packet)
+
+    def _jump(self) -> Iterator[tuple[int, Packets]]:
+        """Go on behind the gap."""
+        gap = self._held[0].pos - self._next
+        self._next = self._held[0].pos
+        yield gap, NOTHING
+        yield from self._drain()
+
+    def _again(self, size: int) -> None:
+        self._report.pass_over("bytes that TCP sent again", size)
+
+
+def _start(held: Held) -> int:
+    return held.pos
+
+
+def _only(packet: Packets, size: int) -> Packets:
+    """The first `size` bytes of what a packet carried."""
+    packet = packet.copy()
+    had = packet["size"][0]
+    packet["size"] = min(had, size)
+    packet["cut"] = max(0, size - had)
+    return packet
+
+
+def _without(packet: Packets, size: int) -> Packets:
+    """All but the first `size` bytes of what a packet carried."""
+    packet = packet.copy()
+    had = int(packet["size"][0])
+    packet["at"] += min(had, size)
+    packet["size"] = max(0, had - size)
+    packet["cut"] -= max(0, size - had)
+    return packet

@@ -1,0 +1,356 @@
+"""Samples of a log in a file that other tools read: Parquet, Arrow or MCAP.
+
+Knows the three formats and how a Zenoh encoding is named in MCAP. Does not know where record
+batches come from.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zenlake.columnar.schema import SAMPLE
+from zenlake.errors import ZError
+from zenlake.wire.timestamp import NANOS
+
+ROW_GROUP_ROWS = 1 << 18
+ROW_GROUP_BYTES = 64 << 20  # in memory, before Parquet packs them
+MCAP_CHUNK_BYTES = 4 << 20
+MAX_CHANNELS = 65_535  # MCAP numbers them with 16 bits
+MICROSECOND = 1000  # in nanoseconds
+U32 = (1 << 32) - 1
+
+SCHEMA: pa.Schema = pa.schema(
+    [*SAMPLE, pa.field("partition", pa.int32()), pa.field("offset", pa.int64())]
+)
+"What a file without any sample says of its columns."
+
+
+class Exported(NamedTuple):
+    """What stands in the file."""
+
+    rows: int
+    "Samples and records of loss."
+    bytes: int
+    "Of the file."
+    attachments_left_out: int
+    "MCAP has no place for them."
+
+
+class _Format(Protocol):
+    attachments_left_out: int
+
+    def write(self, batch: pa.RecordBatch) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def export(
+    batches: Iterable[pa.RecordBatch],
+    file: Path | str,
+    *,
+    overwrite: bool = False,
+    on_rows: Callable[[int], None] | None = None,
+) -> Exported:
+    """Write all batches to `file`, in the format that its name ends with.
+
+    The file is there when it is complete, not before; `on_rows` is told of each batch's rows.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     export([], f"{folder}/empty.parquet").rows
+    0
+    """
+    file = Path(file)
+    made = FORMATS.get(file.suffix.lower())
+    if made is None:
+        raise ZError(f"{file}: name a file that ends with {', '.join(FORMATS)}")
+    if file.exists() and not overwrite:
+        raise ZError(f"{file} is there already: name another file, or allow to overwrite it")
+    unfinished = file.with_name(f".{file.name}.part")
+    try:
+        with unfinished.open("wb") as stream:
+            rows, left_out = _fill(made, stream, iter(batches), on_rows)
+            stream.flush()
+            os.fsync(stream.fileno())
+            size = stream.tell()
+        unfinished.replace(file)
+    except OSError as error:
+        raise ZError(f"{file} cannot be written: {error.strerror or error}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return Exported(rows, size, left_out)
+
+
+def _fill(
+    made: "Callable[[Any, pa.Schema], _Format]",
+    stream: Any,
+    batches: Iterator[pa.RecordBatch],
+    on_rows: Callable[[int], None] | None,
+) -> tuple[int, int]:
+    """Rows, and attachments that were left out."""
+    rows = 0
+    first = next(batches, None)
+    with closing(made(stream, SCHEMA if first is None else first.schema)) as writer:
+        for batch in chain([] if first is None else [first], batches):
+            writer.write(batch)
+            rows += batch.num_rows
+            if on_rows is not None:
+                on_rows(batch.num_rows)
+    return rows, writer.attachments_left_out
+
+
+# ---- texts spelled out: every reader knows strings, few know dictionaries within structs
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The same without dictionaries, and with nulls where the struct around them is null.
+
+    >>> plain_type(pa.dictionary(pa.int32(), pa.string()))
+    DataType(string)
+    """
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, plain_type(field.type)) for field in kind.fields])
+    return kind
+
+
+def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    fields = [field.with_type(plain_type(field.type)) for field in batch.schema]
+    columns = [_plain_column(column) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _plain_column(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return column.dictionary_decode()
+    if not pa.types.is_struct(kind):
+        return column
+    fields = plain_type(kind).fields
+    if column.null_count == len(column):
+        return pa.nulls(len(column), pa.struct(fields))
+    children = [_plain_column(pc.struct_field(column, field.name)) for field in fields]
+    mask = column.is_null() if column.null_count else None
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+
+
+# ---- Parquet and Arrow
+
+
+class _Parquet:
+    """Row groups of some size, Zstandard."""
+
+    attachments_left_out = 0
+
+    def __init__(self, stream: Any, schema: pa.Schema) -> None:
+        from pyarrow import parquet
+
+        empty = plain(pa.RecordBatch.from_pylist([], schema=schema))
+        self._writer = parquet.ParquetWriter(stream, empty.schema, compression="zstd")
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        batch = plain(batch)
+        self._waiting.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows >= ROW_GROUP_ROWS or self._bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_table(pa.Table.from_batches(self._waiting), self._rows)
+        self._waiting = []
+        self._rows = self._bytes = 0
+
+    def close(self) -> None:
+        try:
+            self._flush()
+            self._writer.close()
+        finally:
+            self._writer.is_open = False  # or its destructor would try once more
+
+
+class _Arrow:
+    """An IPC file, its buffers packed with Zstandard."""
+
+    attachments_left_out = 0
+
+    def __init__(self, stream: Any, schema: pa.Schema) -> None:
+        empty = plain(pa.RecordBatch.from_pylist([], schema=schema))
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        self._writer = pa.ipc.new_file(stream, empty.schema, options=options)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(plain(batch))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+# ---- MCAP
+
+
+class Naming(NamedTuple):
+    """How MCAP names messages and their schema."""
+
+    message: str
+    schema: str
+    definition: bytes = b""
+
+
+_OBJECT = b'{"type": "object"}'
+NAMES = {
+    "application/json": Naming("json", "jsonschema", _OBJECT),
+    "text/json": Naming("json", "jsonschema", _OBJECT),
+    "application/protobuf": Naming("protobuf", "protobuf"),
+    "application/cdr": Naming("cdr", "ros2msg"),
+    "application/cbor": Naming("cbor", ""),
+}
+"By the type of a Zenoh encoding. Others keep their text, and have a schema without definition."
+DELETES, LOSSES = "@zenlake/deletes", "@zenlake/losses"
+"Topics of their own, as JSON: MCAP knows neither. Zenoh keeps keys that start with @ for itself."
+
+
+class _Mcap:
+    """One channel for a key (and its encoding): chunks, Zstandard, all indexes."""
+
+    def __init__(self, stream: Any, schema: pa.Schema) -> None:
+        try:
+            from mcap.writer import CompressionType, Writer
+        except ImportError:
+            raise ZError("MCAP needs the package mcap: pip install 'zenlake[log]'") from None
+        self._writer = Writer(stream, chunk_size=MCAP_CHUNK_BYTES, compression=CompressionType.ZSTD)
+        self._writer.start(profile="", library="zenlake")
+        self._channels: dict[tuple[str, str, str], int] = {}
+        self._schemas: dict[tuple[str, str], int] = {}
+        self.attachments_left_out = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        self._count_attachments(columns["attachment"])
+        add = self._writer.add_message
+        rows = zip(
+            self._channels_of(columns),
+            columns["kind"].to_pylist(),
+            columns["payload"].to_pylist(),
+            *_times(columns),
+            _sequences(columns),
+            strict=True,
+        )
+        for row, (channel, kind, payload, log_time, publish_time, sequence) in enumerate(rows):
+            if kind != "put":
+                channel, payload = self._as_json(kind, columns, row)
+            add(channel, log_time, payload, publish_time, sequence)
+
+    def _count_attachments(self, column: pa.Array) -> None:
+        self.attachments_left_out += len(column) - column.null_count
+
+    def _channels_of(self, columns: dict[str, pa.Array]) -> list[int]:
+        """The channel of each row; found once for each distinct key, encoding and schema."""
+        texts, codes = zip(
+            *(_coded(columns[n]) for n in ("key", "encoding", "schema")), strict=True
+        )
+        one = (codes[0] * len(texts[1]) + codes[1]) * len(texts[2]) + codes[2]
+        _, first, inverse = np.unique(one, return_index=True, return_inverse=True)
+        found = [
+            self._channel(*(texts[i][codes[i][row]] for i in range(3))) for row in first.tolist()
+        ]
+        return np.array(found, np.int64)[inverse].tolist()  # type: ignore[no-any-return]
+
+    def _channel(self, key: str | None, encoding: str | None, schema: str | None) -> int:
+        if key is None or encoding is None:
+            return 0  # a record of loss: no channel of data
+        named = (key, encoding, schema or "")
+        channel = self._channels.get(named)
+        if channel is None:
+            names = NAMES.get(encoding, Naming(encoding, ""))
+            number = self._schema(schema, names) if schema else 0
+            text = f"{encoding};{schema}" if schema else encoding
+            channel = self._register(named, names.message, number, {"zenoh_encoding": text})
+        return channel
+
+    def _schema(self, name: str, names: Naming) -> int:
+        number = self._schemas.get((name, names.schema))
+        if number is None:
+            number = self._writer.register_schema(name, names.schema, names.definition)
+            self._schemas[name, names.schema] = number
+        return number
+
+    def _register(
+        self, named: tuple[str, str, str], message: str, schema: int, metadata: dict[str, str]
+    ) -> int:
+        if len(self._channels) == MAX_CHANNELS:
+            raise ZError(
+                f"there are more than {MAX_CHANNELS} keys, and MCAP can number no more channels: "
+                "choose some keys, or write Parquet"
+            )
+        channel = self._writer.register_channel(named[0], message, schema, metadata)
+        self._channels[named] = channel
+        return channel
+
+    def _as_json(self, kind: str, columns: dict[str, pa.Array], row: int) -> tuple[int, bytes]:
+        """A delete or a loss."""
+        topic = DELETES if kind == "delete" else LOSSES
+        named = (topic, "application/json", "")
+        channel = self._channels.get(named) or self._register(named, "json", 0, {})
+        said = {name: columns[name][row].as_py() for name in ("partition", "offset")}
+        if kind == "delete":
+            said = {"key": columns["key"][row].as_py(), **said}
+        else:
+            said |= columns["loss"][row].as_py()
+        return channel, json.dumps(said).encode()
+
+    def close(self) -> None:
+        self._writer.finish()  # type: ignore[no-untyped-call]
+
+
+def _coded(column: pa.Array) -> tuple[list[str | None], npt.NDArray[np.int64]]:
+    """Distinct texts, and for each row which; the last text is None."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    texts = column.dictionary.to_pylist()
+    codes = column.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False).astype(np.int64)
+    return [*texts, None], codes
+
+
+def _times(columns: dict[str, pa.Array]) -> tuple[list[int], list[int]]:
+    """When each was received, and when it was put if that is known."""
+    received = columns["received_at"].cast(pa.int64()).to_numpy(zero_copy_only=False) * MICROSECOND
+    stamps = columns["timestamp"]
+    if stamps.null_count == len(stamps):
+        return received.tolist(), received.tolist()
+    ntp64 = pc.struct_field(stamps, "time").fill_null(0).to_numpy(zero_copy_only=False)
+    low = np.uint64(32)
+    put = (ntp64 >> low) * np.uint64(NANOS) + ((ntp64 & np.uint64(U32)) * np.uint64(NANOS) >> low)
+    known = stamps.is_valid().to_numpy(zero_copy_only=False)
+    return received.tolist(), np.where(known, put.astype(np.int64), received).tolist()
+
+
+def _sequences(columns: dict[str, pa.Array]) -> list[int]:
+    """The publisher's number of each, else the low 32 bits of the offset."""
+    offsets = columns["offset"].to_numpy(zero_copy_only=False) & U32
+    source = columns["source"]
+    if source.null_count == len(source):
+        return offsets.tolist()  # type: ignore[no-any-return]
+    numbers = pc.struct_field(source, "sn").fill_null(0).to_numpy(zero_copy_only=False)
+    known = source.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(known, numbers, offsets).tolist()  # type: ignore[no-any-return]
+
+
+FORMATS: dict[str, Callable[[Any, pa.Schema], _Format]] = {
+    ".parquet": _Parquet,
+    ".arrow": _Arrow,
+    ".mcap": _Mcap,
+}

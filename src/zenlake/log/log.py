@@ -1,0 +1,591 @@
+"""A log as readers see it: how far it is durable, which blocks it has, whether it is whole.
+
+Knows partitions, marks and segments. Decodes no message: planning needs neither Numba nor Arrow.
+"""
+
+import fcntl
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from zenlake.errors import ZError
+from zenlake.log.files import (
+    FILES,
+    INDEX_SUFFIX,
+    MAX_OFFSET,
+    read_id,
+    segment_name,
+    segments,
+    size_of,
+)
+from zenlake.log.format import (
+    SEGMENT_BYTES,
+    SETTLED,
+    SLOT_BYTES,
+    WRITING,
+    Block,
+    DamagedLog,
+    Mark,
+)
+from zenlake.log.index import BLOCK, MISSING, OUT_OF_CHAIN, BlockTable, Damage, Index
+
+MAX_INDEX_BYTES = 256 << 20  # of one partition's tables that are kept
+MAX_TRIES = 8  # when segments vanish while somebody looks
+LOCK, MARK, TORN = "lock", "mark", "torn"
+
+Progress = Callable[[int, int], object]
+
+
+class OffsetOutOfRange(ZError):
+    """Offsets that are not there: removed, or not durable yet; says what is there."""
+
+
+class Trimmed(NamedTuple):
+    """What `trim` removed."""
+
+    segments: int
+    bytes: int
+
+
+@dataclass
+class PartitionReport:
+    """What `verify` found in one partition."""
+
+    partition: int
+    first: int
+    end: int
+    segments: int = 0
+    blocks: int = 0
+    samples: int = 0
+    losses: int = 0
+    bytes: int = 0
+    damage: list[Damage] = field(default_factory=list)
+    torn: list[Path] = field(default_factory=list)
+    "Torn tails that recoveries cut off; nothing of them was ever acknowledged."
+
+
+@dataclass
+class Report:
+    """What `verify` found."""
+
+    partitions: list[PartitionReport]
+
+    @property
+    def damage(self) -> list[Damage]:
+        return [damage for one in self.partitions for damage in one.damage]
+
+    @property
+    def ok(self) -> bool:
+        return not self.damage
+
+
+class Log:
+    """A recorded log, to be read; somebody may be writing it meanwhile.
+
+    >>> import tempfile
+    >>> from zenlake.log.writer import Writer
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> Writer(folder.name).close()
+    >>> log = Log(folder.name)
+    >>> log.partitions(), log.first(0), log.mark(0).offset, log.verify().ok
+    ([0], 0, 0, True)
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        try:
+            self._id = read_id(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise ZError(
+                f"{self.path} is no log: it has no log.json. Name the folder that was recorded to"
+            ) from None
+        self._partitions: dict[int, _Partition] = {}
+
+    @property
+    def id(self) -> str:
+        """32 hex digits; a log that is made anew has another."""
+        return self._id.hex()
+
+    def partitions(self) -> list[int]:
+        """The numbers of the partitions that are there."""
+        with os.scandir(self.path) as entries:
+            names = [one.name for one in entries if one.name.isascii() and one.name.isdigit()]
+        return sorted(int(name) for name in names if str(int(name)) == name)
+
+    def mark(self, partition: int) -> Mark:
+        """How far the partition is durable. If its writer is gone without a word, what is there
+        is made durable, and the mark says so from then on."""
+        return self._of(partition).mark()
+
+    def first(self, partition: int) -> int:
+        """The first offset that is still there."""
+        found = self._of(partition)
+        return found.first(found.mark())
+
+    def blocks(self, partition: int, start: int = 0, end: int | None = None) -> BlockTable:
+        """The durable blocks that have something of [start, end), in order: rows of index.BLOCK.
+
+        A record of loss counts as its offset says, so the block before `start` may be among them.
+        """
+        return self._of(partition).blocks(start, end)
+
+    def damage(self, partition: int, start: int = 0, end: int | None = None) -> list[Damage]:
+        """What of [start, end) is known to be unreadable without reading the blocks."""
+        return self._of(partition).damage(start, end)
+
+    def offset_at(self, partition: int, time: int) -> int:
+        """The offset of the first sample that was received at or after `time` (nanoseconds since
+        1970); the one after the last if there is none yet."""
+        return self._of(partition).offset_at(time)
+
+    def segment(self, partition: int, base: int) -> Path:
+        """The file of a segment."""
+        return self._of(partition).folder / segment_name(base)
+
+    def verify(self, progress: Progress | None = None) -> Report:
+        """Read everything: every CRC, and that each block follows the one before.
+
+        `progress` is called with the bytes that are done and those there are.
+        """
+        found = [self._of(number) for number in self.partitions()]
+        total = sum(one.size() for one in found)
+        done = 0
+
+        def advance(amount: int) -> None:
+            nonlocal done
+            done += amount
+            if progress is not None:
+                progress(min(done, total), total)
+
+        return Report([one.verify(advance) for one in found])
+
+    def trim(
+        self,
+        *,
+        before_offset: int | None = None,
+        before_time: int | None = None,
+        keep_bytes: int | None = None,
+        partition: int | None = None,
+    ) -> Trimmed:
+        """Remove whole segments, the oldest first: those with nothing at or behind
+        `before_offset`, those with nothing received at or after `before_time`, and those without
+        which `keep_bytes` are still there. Each of them is enough. The one that is written stays.
+
+        Works beside a writer. Offsets are those of one partition, so one must be named if there
+        are more.
+        """
+        numbers = self.partitions() if partition is None else [partition]
+        if before_offset is not None and len(numbers) > 1:
+            raise ZError(f"an offset is that of one partition: name one of {numbers}")
+        removed = [self._of(n).trim(before_offset, before_time, keep_bytes) for n in numbers]
+        return Trimmed(sum(one.segments for one in removed), sum(one.bytes for one in removed))
+
+    def _of(self, number: int) -> "_Partition":
+        found = self._partitions.get(number)
+        if found is None:
+            folder = self.path / str(number)
+            if number < 0 or not folder.is_dir():
+                raise ZError(
+                    f"{self.path} has no partition {number}: there are {self.partitions()}"
+                )
+            found = self._partitions[number] = _Partition(folder, number, self._id)
+        return found
+
+
+class _Partition:
+    """One partition: its mark, and the indexes of its segments as far as somebody asked."""
+
+    def __init__(self, folder: Path, number: int, log_id: bytes) -> None:
+        self.folder, self.number, self.log_id = folder, number, log_id
+        self._changed = -1
+        "When the folder was last changed, as of the last look."
+        self._bases: list[int] = []
+        self._indexes: dict[int, Index] = {}
+        self._whole: set[int] = set()
+        "Of those, the ones that get no more blocks and are walked to their end."
+        self._unsettled: tuple[Mark | None, int, int, Mark] | None = None
+        "Where nothing can be written: the mark that was found there, for which files."
+
+    # ---- the mark
+
+    def mark(self) -> Mark:
+        found = self._stored()
+        if found is not None and found.state == SETTLED:
+            return found
+        return self._settle() or self._stored() or self._nothing(WRITING)
+
+    def _stored(self) -> Mark | None:
+        try:
+            with (self.folder / MARK).open("rb", buffering=0) as file:
+                mark = Mark.decode(file.read(2 * SLOT_BYTES) or b"")
+        except FileNotFoundError:
+            return None
+        if mark is None or not mark.segment <= mark.offset < MAX_OFFSET:
+            return None
+        return mark
+
+    def _nothing(self, state: int) -> Mark:
+        bases = segments(self.folder)
+        first = bases[0] if bases else 0
+        return Mark(0, first, first, SEGMENT_BYTES, 0, 0, state)
+
+    def _settle(self) -> Mark | None:
+        """The mark behind all that is there, if nobody writes; None if somebody does."""
+        lock = self._open_lock()
+        if lock is None:
+            return self._end_of(self._stored())[0]
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return None
+            stored = self._stored()
+            if stored is not None and stored.state == SETTLED:
+                return stored
+            return self._settled(stored)
+        finally:
+            os.close(lock)
+
+    def _open_lock(self) -> int | None:
+        """None where there is no lock and none can be made: nobody writes there."""
+        for flags in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
+            with suppress(OSError):
+                return os.open(self.folder / LOCK, flags | os.O_CLOEXEC, 0o644)
+        return None
+
+    def _settled(self, stored: Mark | None) -> Mark:
+        bases = segments(self.folder)
+        if not bases:
+            return stored or self._nothing(SETTLED)
+        last = self.folder / segment_name(bases[-1])
+        size = size_of(last)
+        if self._unsettled is not None and self._unsettled[:3] == (stored, bases[-1], size):
+            return self._unsettled[3]
+        mark, synced = self._end_of(stored)
+        try:
+            for path in synced:
+                _sync(path)
+            FILES.fsync_folder(self.folder)
+            marks = os.open(self.folder / MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.pwrite(marks, mark.encode(), mark.place)
+            finally:
+                os.close(marks)
+        except OSError:  # a folder that is only to be read: what is there is all there is
+            self._unsettled = (stored, bases[-1], size, mark)
+        return mark
+
+    def _end_of(self, stored: Mark | None) -> tuple[Mark, list[Path]]:
+        """The mark behind the last good block, and the files that may not be on the disk yet."""
+        start = stored or self._nothing(SETTLED)
+        mark, looked = start, []
+        for base in segments(self.folder):
+            if base < start.segment and stored is not None:
+                continue
+            path = self.folder / segment_name(base)
+            index = Index(path, base, self.log_id, self.number)
+            if index.refused:
+                continue
+            looked.append(path)
+            if base != start.segment or index.header is not None or stored is None:
+                previous = mark.last if index.header is None else index.header.previous
+                if base > mark.segment or mark.position < SEGMENT_BYTES:
+                    mark = mark._replace(
+                        offset=max(mark.offset, base),
+                        segment=base,
+                        position=SEGMENT_BYTES,
+                        last=previous,
+                    )
+            index.walk()
+            mark = self._behind_last_good(path, index.rows, mark)
+        return mark._replace(sequence=start.sequence + 1, state=SETTLED), looked
+
+    def _behind_last_good(self, path: Path, rows: BlockTable, mark: Mark) -> Mark:
+        rows = rows[rows["position"] >= mark.position]
+        if not len(rows):
+            return mark
+        time = max(mark.time, int(rows["last_time"].max()))
+        with path.open("rb", buffering=0) as file:
+            for row in rows[::-1]:
+                data = os.pread(file.fileno(), int(row["length"]), int(row["position"]))
+                with suppress(DamagedLog):
+                    header = Block.decode(data).header
+                    return mark._replace(
+                        offset=max(mark.offset, header.end),
+                        position=int(row["position"]) + header.length,
+                        time=time,
+                        last=header.crc,
+                    )
+        return mark
+
+    # ---- segments
+
+    def first(self, mark: Mark) -> int:
+        bases = self._listed(mark)
+        return bases[0] if bases else mark.offset
+
+    def _listed(self, mark: Mark) -> list[int]:
+        """The segments up to the mark. A segment that is new is noticed by the mark that names
+        it, whatever the folder's time says."""
+        changed = self.folder.stat().st_mtime_ns
+        bases = self._bases
+        at = bisect_left(bases, mark.segment)
+        if changed != self._changed or at == len(bases) or bases[at] != mark.segment:
+            self._changed, self._bases = changed, segments(self.folder)
+            for base in set(self._indexes) - set(self._bases):
+                del self._indexes[base]
+                self._whole.discard(base)
+            bases = self._bases
+            at = bisect_left(bases, mark.segment)
+        return bases[: at + 1]
+
+    def _index(self, base: int, mark: Mark) -> Index:
+        index = self._indexes.get(base)
+        if base in self._whole and index is not None:
+            return index
+        if index is None:
+            path = self.folder / segment_name(base)
+            index = Index(path, base, self.log_id, self.number)
+            self._forget_some()
+            self._indexes[base] = index
+        if base == mark.segment:
+            index.walk(mark.position)
+            return index
+        if index.position > SEGMENT_BYTES or not index.load():
+            index.walk()
+            index.save()
+        self._whole.add(base)
+        return index
+
+    def _forget_some(self) -> None:
+        while sum(index.nbytes for index in self._indexes.values()) > MAX_INDEX_BYTES:
+            base = next(iter(self._indexes))
+            del self._indexes[base]
+            self._whole.discard(base)
+
+    def _segments(
+        self, start: int, end: int | None, mark: Mark
+    ) -> Iterator[tuple[BlockTable, list[Damage]]]:
+        """Blocks and damage of each segment that may have something of [start, end)."""
+        bases = self._listed(mark)
+        for at in range(max(bisect_left(bases, start) - 1, 0), len(bases)):
+            if end is not None and bases[at] > end:
+                break
+            following = bases[at + 1] if at + 1 < len(bases) else None
+            yield self._segment(bases[at], following, mark)
+
+    def _segment(
+        self, base: int, following: int | None, mark: Mark
+    ) -> tuple[BlockTable, list[Damage]]:
+        """What of a segment counts: up to where the next begins, or to the mark."""
+        index = self._index(base, mark)
+        bound = mark.offset if following is None else following
+        rows = index.rows
+        if following is not None:
+            rows = self._acknowledged(rows, following, mark)
+        name = index.path.name
+        if index.refused:
+            there = base < bound or following is None
+            refused = Damage(self.number, base, bound, name, 0, index.refused)
+            return rows[:0], [refused] if there and bound > base else []
+        damage = [
+            Damage(
+                self.number,
+                hole.first,
+                bound if hole.end is None else min(hole.end, bound),
+                name,
+                hole.position,
+                hole.reason,
+            )
+            for hole in index.holes
+            if hole.first < bound or (hole.end is not None and hole.end <= bound)
+        ]
+        reached = max([base, *(_ends(rows)[-1:].tolist()), *(one.end for one in damage)])
+        if reached < bound:
+            gone = segment_name(reached) if following is not None else name
+            reason = MISSING if following is not None else "the segment ends before the mark"
+            damage.append(Damage(self.number, reached, bound, gone, 0, reason))
+        return rows, damage
+
+    def _acknowledged(self, rows: BlockTable, following: int, mark: Mark) -> BlockTable:
+        """Without what a write left behind that failed, and was written again to the next."""
+        rows = rows[: int(np.searchsorted(_ends(rows), following, "right"))]
+        tail = int(np.searchsorted(rows["base"], following))
+        if tail == len(rows):
+            return rows
+        # Blocks of nothing but losses at the very end: the next segment says which was the last.
+        header = self._index(following, mark).header
+        if header is not None:
+            last = np.flatnonzero(rows["crc"][max(tail - 1, 0) :] == header.previous)
+            if len(last):
+                return rows[: max(tail - 1, 0) + int(last[-1]) + 1]
+        return rows
+
+    def _retried(self, start: int, end: int | None) -> list[tuple[BlockTable, list[Damage]]]:
+        """Segments may vanish meanwhile: then what is left is looked at again."""
+        for _ in range(MAX_TRIES):
+            try:
+                return list(self._segments(start, end, self.mark()))
+            except FileNotFoundError:
+                self._changed = -1
+        raise ZError(f"{self.folder}: segments vanish faster than they can be read")
+
+    def blocks(self, start: int, end: int | None) -> BlockTable:
+        found = [_overlapping(rows, start, end) for rows, _ in self._retried(start, end)]
+        found = [rows for rows in found if len(rows)]
+        if len(found) == 1:
+            return found[0]
+        return np.concatenate(found) if found else np.zeros(0, BLOCK)
+
+    def damage(self, start: int, end: int | None) -> list[Damage]:
+        return [
+            damage
+            for _, found in self._retried(start, end)
+            for damage in found
+            if damage.overlaps(start, end)
+        ]
+
+    def offset_at(self, time: int) -> int:
+        mark = self.mark()
+        for rows, _ in self._segments(0, None, mark):
+            for row in rows[(rows["last_time"] >= time) & (rows["samples"] > 0)]:
+                path = self.folder / segment_name(int(row["segment"]))
+                with path.open("rb", buffering=0) as file:
+                    data = os.pread(file.fileno(), int(row["length"]), int(row["position"]))
+                batches, _ = Block.decode(data).body()
+                later = np.flatnonzero((batches["time"] >= time) & (batches["count"] > 0))
+                if len(later):
+                    before = batches["count"][: later[0]].sum(dtype=np.int64)
+                    return int(row["base"]) + int(before)
+        return mark.offset
+
+    # ---- the whole of it
+
+    def size(self) -> int:
+        return sum(self._size(base) for base in segments(self.folder))
+
+    def _size(self, base: int) -> int:
+        with suppress(FileNotFoundError):
+            return (self.folder / segment_name(base)).stat().st_size
+        return 0
+
+    def verify(self, advance: Callable[[int], None]) -> PartitionReport:
+        fresh = _Partition(self.folder, self.number, self.log_id)  # whatever is remembered
+        mark = fresh.mark()
+        bases = fresh._listed(mark)
+        report = PartitionReport(self.number, bases[0] if bases else mark.offset, mark.offset)
+        with suppress(FileNotFoundError):
+            report.torn = sorted((self.folder / TORN).iterdir())
+        last: int | None = None
+        for at, base in enumerate(bases):
+            following = bases[at + 1] if at + 1 < len(bases) else None
+            index = Index(self.folder / segment_name(base), base, self.log_id, self.number)
+            fresh._indexes[base] = index
+            fresh._whole.add(base)
+            index.walk(mark.position if base == mark.segment else None)
+            rows, damage = fresh._segment(base, following, mark)
+            bad = self._bad_blocks(index.path, rows, advance)
+            if index.header is None and not index.refused:
+                reason = "the segment's header is damaged"
+                damage.insert(0, Damage(self.number, base, base, index.path.name, 0, reason))
+            elif index.header is not None and last not in (None, index.header.previous):
+                if not report.damage or report.damage[-1].end != base:
+                    damage.insert(
+                        0, Damage(self.number, base, base, index.path.name, 0, OUT_OF_CHAIN)
+                    )
+            report.damage += sorted([*damage, *bad], key=lambda one: (one.first, one.position))
+            last = int(rows[-1]["crc"]) if len(rows) else index.header and index.header.previous
+            report.segments += 1
+            report.blocks += len(rows) - len(bad)
+            report.samples += int(rows["samples"].sum(dtype=np.int64))
+            report.samples -= sum(one.end - one.first for one in bad)
+            report.losses += int(rows["losses"].sum(dtype=np.int64))
+            report.bytes += self._size(base)
+            del fresh._indexes[base]
+            fresh._whole.discard(base)
+        return report
+
+    def _bad_blocks(
+        self, path: Path, rows: BlockTable, advance: Callable[[int], None]
+    ) -> list[Damage]:
+        """Those of the blocks whose CRC does not fit."""
+        bad = []
+        with path.open("rb", buffering=0) as file:
+            for row in rows:
+                position, length = int(row["position"]), int(row["length"])
+                data = os.pread(file.fileno(), length, position)
+                try:
+                    block = Block.decode(data)
+                    block.keys()
+                    block.body()
+                except DamagedLog as error:
+                    first, end = int(row["base"]), int(row["base"]) + int(row["samples"])
+                    bad.append(Damage(self.number, first, end, path.name, position, str(error)))
+                advance(length)
+        return bad
+
+    def trim(
+        self, before_offset: int | None, before_time: int | None, keep_bytes: int | None
+    ) -> Trimmed:
+        mark = self.mark()
+        bases = self._listed(mark)
+        sizes = [self._size(base) for base in bases]
+        total, removed = sum(sizes), Trimmed(0, 0)
+        for at, base in enumerate(bases[:-1]):
+            if base >= mark.segment:
+                break
+            if not (
+                (before_offset is not None and bases[at + 1] <= before_offset)
+                or (before_time is not None and self._is_before(bases[at:], before_time, mark))
+                or (keep_bytes is not None and total - sizes[at] >= keep_bytes)
+            ):
+                break
+            path = self.folder / segment_name(base)
+            for name in (path, path.with_suffix(INDEX_SUFFIX)):
+                with suppress(FileNotFoundError):
+                    name.unlink()
+            FILES.fsync_folder(self.folder)
+            total -= sizes[at]
+            removed = Trimmed(removed.segments + 1, removed.bytes + sizes[at])
+        self._changed = -1
+        return removed
+
+    def _is_before(self, bases: list[int], time: int, mark: Mark) -> bool:
+        """Whether all of the first segment is; one without blocks goes with the next."""
+        for base in bases[:-1]:
+            rows = self._index(base, mark).rows
+            if len(rows):
+                return bool(rows["last_time"].max() < time)
+        return False
+
+
+def _ends(rows: BlockTable) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    ends: np.ndarray[tuple[int], np.dtype[np.int64]] = rows["base"] + rows["samples"]
+    return ends
+
+
+def _overlapping(rows: BlockTable, start: int, end: int | None) -> BlockTable:
+    high = len(rows) if end is None else int(np.searchsorted(rows["base"], end))
+    rows = rows[:high]
+    ends = _ends(rows)
+    low = int(np.searchsorted(ends, start, "right"))
+    at_start = int(np.searchsorted(ends, start))
+    keep = rows["losses"][at_start:low] > 0  # records of loss that stand before `start`
+    if not keep.any():
+        return rows[low:]
+    return np.concatenate((rows[at_start:low][keep], rows[low:]))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)

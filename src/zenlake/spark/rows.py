@@ -1,0 +1,80 @@
+"""Rows of Spark as samples of columnar/: what the sink puts.
+
+Knows both forms, and what a row is known by. Does not send.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zenlake.errors import ZError
+from zenlake.spark.options import Options
+from zenlake.spark.sink import COLUMNS, DEFAULTS, MAX_ROWS
+
+
+class Rows:
+    """The rows of one task, numbered from 0."""
+
+    def __init__(self, options: Options, source_id: str, partition: int) -> None:
+        self._defaults = {name: options[option] for name, option in DEFAULTS.items()}
+        kind, _, schema = (options["encoding"] or "").partition(";")
+        self._defaults |= {"encoding": kind or None, "schema": schema or None}
+        self._source_id = source_id
+        self._partition = partition
+        self.count = 0
+
+    def samples(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The next rows, as `put_batch` takes them."""
+        columns = {name: batch.column(name) for name in batch.schema.names if name in COLUMNS}
+        given = set(columns)
+        for name, value in self._defaults.items():
+            if value is None or (name == "schema" and "encoding" in given):
+                continue
+            columns[name] = _with_default(columns.get(name), value, batch.num_rows)
+        if "timestamp" in columns:
+            columns["timestamp"] = _timestamp(columns["timestamp"])
+        columns["source"] = self._sources(columns.get("source"), batch.num_rows)
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _sources(self, given: pa.Array | None, rows: int) -> pa.Array:
+        """(id, partition, row) of each; a source that a row brings is kept."""
+        first, self.count = self.count, self.count + rows
+        if self.count > MAX_ROWS:
+            raise ZError(f"more than {MAX_ROWS} rows in one task: repartition() them first")
+        own = pa.StructArray.from_arrays(
+            [
+                pa.DictionaryArray.from_arrays(
+                    pa.array(np.zeros(rows, np.int32)), pa.array([self._source_id])
+                ),
+                pa.array(np.full(rows, self._partition, np.uint32)),
+                pa.array(np.arange(first, self.count, dtype=np.int64).astype(np.uint32)),
+            ],
+            ["id", "entity", "sn"],
+        )
+        if given is None or given.null_count == rows:
+            return own
+        parts = [
+            pc.if_else(given.is_valid(), pc.struct_field(given, name).cast(kind), mine)
+            for name, kind, mine in (
+                ("id", pa.string(), pc.struct_field(own, "id").cast(pa.string())),
+                ("entity", pa.uint32(), pc.struct_field(own, "entity")),
+                ("sn", pa.uint32(), pc.struct_field(own, "sn")),
+            )
+        ]
+        return pa.StructArray.from_arrays(parts, ["id", "entity", "sn"])
+
+
+def _with_default(column: pa.Array | None, value: Any, rows: int) -> pa.Array:
+    if column is None:
+        return pa.repeat(value, rows)
+    return column.fill_null(value) if column.null_count else column
+
+
+def _timestamp(column: pa.Array) -> pa.Array:
+    """From `ntp64` and `id`; the rounded `time` is not looked at."""
+    parts = [pc.struct_field(column, "ntp64").cast(pa.int64()).view(pa.uint64())]
+    parts.append(pc.struct_field(column, "id"))
+    mask = column.is_null() if column.null_count else None
+    return pa.StructArray.from_arrays(parts, ["time", "id"], mask=mask)

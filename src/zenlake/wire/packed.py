@@ -1,0 +1,73 @@
+"""Messages that are encoded already, packed into framed batches.
+
+Knows one lane and its sequence numbers. Knows nothing of the messages but where each ends.
+"""
+
+from bisect import bisect_right
+from typing import Any
+
+from zenlake.wire import frame
+from zenlake.wire.cursor import Writer
+from zenlake.wire.enums import Priority
+from zenlake.wire.extensions import FLAG_EXTENSIONS, LANE
+from zenlake.wire.framing import Framing
+
+
+class Packed:
+    """The messages [first, stop) of `data`, of which message i ends at ends[i], in order.
+
+    `batch_size` counts the length prefix, as it is negotiated; every message has to fit a batch. A
+    `priority` of None: the link has no lanes, and none is named.
+    """
+
+    def __init__(
+        self,
+        data: memoryview,
+        ends: Any,
+        first: int,
+        stop: int,
+        reliable: bool,
+        priority: Priority | None,
+        batch_size: int,
+        sn_mask: int,
+    ) -> None:
+        self.row = first
+        "The next to be written."
+        self._data = data
+        self._ends = ends
+        self._stop = stop
+        self._limit = batch_size - Framing.STREAM
+        self._mask = sn_mask
+        named = priority is not None and priority is not Priority.DATA
+        self._header = (
+            frame.ID | (frame.FLAG_RELIABLE if reliable else 0) | (FLAG_EXTENSIONS if named else 0)
+        )
+        self._lane = bytes((LANE.header, priority)) if named and priority is not None else b""
+
+    @property
+    def done(self) -> bool:
+        return self.row >= self._stop
+
+    def next(self, sn: int, chunk_bytes: int) -> tuple[memoryview, int, int]:
+        """About `chunk_bytes` of whole batches from the sequence number `sn` on: the bytes, how
+        many messages they hold, and the number that follows."""
+        pieces: list[bytes | memoryview] = []
+        size, before = 0, self.row
+        while not self.done and (not pieces or size < chunk_bytes):
+            header = self._frame(sn)
+            start = int(self._ends[self.row - 1]) if self.row else 0
+            most = start + self._limit - len(header)
+            stop = bisect_right(self._ends, most, self.row, self._stop)
+            assert stop > self.row, "a message that fits no batch"
+            end = int(self._ends[stop - 1])
+            length = len(header) + end - start
+            pieces += (length.to_bytes(Framing.STREAM, "little"), header, self._data[start:end])
+            size += Framing.STREAM + length
+            self.row = stop
+            sn = (sn + 1) & self._mask
+        return memoryview(b"".join(pieces)), self.row - before, sn
+
+    def _frame(self, sn: int) -> bytes:
+        w = Writer(bytearray((self._header,)))
+        w.zint("sn", sn)
+        return bytes(w.out) + self._lane

@@ -1,0 +1,553 @@
+"""Encoded messages that a session puts by the run: they arrive as they were, with other ids."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import zenoh
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zenlake
+from api.pairs import dialling, listening, opened, publisher_for, until
+from golden.proxy import free_port
+from interop.api_pair import open_session
+from strategies import pushes
+from zenlake.api.arrow import ArrowBatches
+from zenlake.api.runs import MessagesOut, Sent
+from zenlake.columnar.read import SampleBatcher
+from zenlake.errors import DecodeError, ZError
+from zenlake.keytable import KeyTable
+from zenlake.runtime import kernels
+from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.delete import Del
+from zenlake.wire.encoding import Encoding
+from zenlake.wire.entity import EntityGlobalId, SourceInfo
+from zenlake.wire.enums import CongestionControl, Mapping, Priority
+from zenlake.wire.extensions import Unknown
+from zenlake.wire.framing import Framing, split
+from zenlake.wire.interest import Interest
+from zenlake.wire.network import NETWORK
+from zenlake.wire.packed import Packed
+from zenlake.wire.push import Push
+from zenlake.wire.put import Put
+from zenlake.wire.qos import QoS
+from zenlake.wire.restamp_kernel import restamp_kernel
+from zenlake.wire.scan import Scanner, readable, scan
+from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.tsstack import SEND, TimestampStack
+from zenlake.wire.wireexpr import WireExpr
+from zenlake.wire.zenohid import ZenohId, write_zid
+
+ZID = ZenohId.parse("5a1ad")
+AS_RECORDED = [
+    "key",
+    "kind",
+    "payload",
+    "encoding",
+    "schema",
+    "timestamp",
+    "source",
+    "attachment",
+    "priority",
+    "congestion_control",
+    "express",
+    "reliable",
+]
+LARGE = 200_000  # bytes: no batch holds it
+Pair = tuple[zenlake.Session, zenlake.Session]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    kernels.load()
+
+
+@contextmanager
+def connected(**settings: Any) -> Iterator[Pair]:
+    """Who puts, and who listens to it."""
+    receiver, port = listening(**settings)
+    with receiver, dialling(port, **settings) as sender:
+        yield sender, receiver
+
+
+def encoded(messages: Sequence[Any]) -> memoryview:
+    w = Writer()
+    for message in messages:
+        NETWORK.write(w, message)
+    return memoryview(bytes(w.out))
+
+
+def table_of(**keys: str) -> KeyTable:
+    """Ids as keywords: s7="a" is the sender's 7, r7="a" the receiver's."""
+    table = KeyTable()
+    for name, key in keys.items():
+        mapping = Mapping.SENDER if name[0] == "s" else Mapping.RECEIVER
+        assert table.declare(mapping, int(name[1:]), key)
+    return table
+
+
+def expected(data: memoryview, keys: KeyTable, reliable: bool = True) -> pa.Table:
+    """What the messages say, by the reader of samples."""
+    batcher = SampleBatcher()
+    for part in Scanner().bare(data, reliable=reliable):
+        batcher.append(part.rows, bytes(data), keys)
+    return pa.Table.from_batches([batcher.finish()]).select(AS_RECORDED)
+
+
+def received(subscriber: Any, count: int) -> pa.Table:
+    found: list[pa.RecordBatch] = []
+    while sum(batch.num_rows for batch in found) < count:
+        found.append(subscriber.recv())
+    return pa.Table.from_batches(found).select(AS_RECORDED)
+
+
+def rows(table: pa.Table) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
+
+
+DEFAULT = QoS()
+
+
+def varied(count: int, qos: QoS = DEFAULT) -> list[Push]:
+    """All that a sample can have, in turns; on ids of both sides, with suffixes and without."""
+    names = [
+        WireExpr(7, "", Mapping.SENDER),
+        WireExpr(7, "/x", Mapping.SENDER),
+        WireExpr(9, "", Mapping.RECEIVER),
+        WireExpr(0, "t/in/full", Mapping.SENDER),
+    ]
+    found = []
+    for i in range(count):
+        stamp = Timestamp((1_700_000_000 << 32) + i, ZID) if i % 3 else None
+        source = SourceInfo(EntityGlobalId(ZID, 4), i) if i % 4 == 1 else None
+        attachment = b"a%d" % i if i % 5 == 2 else None
+        body: Put | Del = Put(b"%d" % i, stamp, Encoding.parse("text/plain;utf-8"))
+        if i % 7 == 3:
+            body = Del(stamp)
+        elif i % 7 == 4:
+            body = Put(bytes(i % 50))
+        body.source_info = source
+        body.attachment = attachment
+        found.append(Push(names[i % len(names)], body, qos))
+    return found
+
+
+KEYS = {"s7": "t/seven", "r9": "t/nine"}
+LEVELS = [
+    QoS(),
+    QoS(Priority.REAL_TIME, CongestionControl.BLOCK, express=True),
+    QoS(Priority.BACKGROUND, CongestionControl.BLOCK_FIRST),
+]
+
+
+@pytest.mark.parametrize("reliable", [True, False], ids=["reliable", "best effort"])
+@pytest.mark.parametrize("qos", LEVELS, ids=str)
+def test_what_arrives_is_what_was_put(qos: QoS, reliable: bool) -> None:
+    data, keys = encoded(varied(300, qos)), table_of(**KEYS)
+    with (
+        connected() as (sender, receiver),
+        receiver.declare_subscriber("t/**", ArrowBatches()) as got,
+        publisher_for(sender, "t/seven"),
+    ):
+        counts = np.array([100, 200])
+        sent = MessagesOut(sender._core).put(
+            data, keys, counts=counts, reliable=np.array([reliable] * 2)
+        )
+        found = received(got, 300)
+    wanted = expected(data, keys, reliable)
+    assert rows(found) == rows(wanted)
+    sizes = [len(row["payload"] or b"") for row in rows(wanted)]
+    assert sent == Sent(samples=300, bytes=sum(sizes), heard=300)
+
+
+LINKS = {
+    "low latency": {
+        "transport__unicast__lowlatency": True,
+        "transport__unicast__qos__enabled": False,
+    },
+    "compression": {"transport__unicast__compression__enabled": True},
+}
+
+
+@pytest.mark.parametrize("settings", LINKS.values(), ids=list(LINKS))
+def test_it_goes_over_links_that_take_no_whole_batches(settings: dict[str, Any]) -> None:
+    data, keys = encoded(varied(5000)), table_of(**KEYS)
+    with (
+        connected(**settings) as (sender, receiver),
+        receiver.declare_subscriber("t/**", ArrowBatches(max_rows=1000, batches=1)) as got,
+        publisher_for(sender, "t/seven"),
+    ):
+        port = sender._core.exchange.way_out("t/seven")[0][0]
+        assert port.session.emit_lane(Priority.DATA, True) is None
+        assert MessagesOut(sender._core).put(data, keys).heard == 5000
+        assert rows(received(got, 5000)) == rows(expected(data, keys))
+
+
+def test_large_messages_keep_their_place() -> None:
+    messages = varied(60)
+    for i in (0, 20, 21, 59):
+        messages[i] = Push(messages[i].key, Put(bytes([i]) * LARGE))
+    data, keys = encoded(messages), table_of(**KEYS)
+    with (
+        connected() as (sender, receiver),
+        receiver.declare_subscriber("t/**", ArrowBatches()) as got,
+        publisher_for(sender, "t/seven"),
+    ):
+        assert MessagesOut(sender._core).put(data, keys).dropped == 0
+        assert rows(received(got, 60)) == rows(expected(data, keys))
+
+
+def test_a_message_that_no_session_carries_is_counted_and_the_others_arrive() -> None:
+    messages = varied(20)
+    messages[5] = Push(messages[5].key, Put(bytes(LARGE)))
+    data, keys = encoded(messages), table_of(**KEYS)
+    with (
+        connected(**LINKS["low latency"]) as (sender, receiver),
+        receiver.declare_subscriber("t/**", ArrowBatches()) as got,
+        publisher_for(sender, "t/seven"),
+    ):
+        sent = MessagesOut(sender._core).put(data, keys)
+        found = received(got, 19)
+        assert sender._core.exchange.dropped["it does not fit the other session"] == 1
+    assert (sent.samples, sent.dropped) == (20, 1)
+    wanted = rows(expected(data, keys))
+    assert rows(found) == wanted[:5] + wanted[6:]
+
+
+def test_lanes_that_take_turns_each_keep_their_order() -> None:
+    first, second = (varied(200, qos) for qos in LEVELS[:2])
+    messages = [one for both in zip(first, second, strict=True) for one in both]
+    data, keys = encoded(messages), table_of(**KEYS)
+    with (
+        connected() as (sender, receiver),
+        receiver.declare_subscriber("t/**", ArrowBatches()) as got,
+        publisher_for(sender, "t/seven"),
+    ):
+        MessagesOut(sender._core).put(data, keys)
+        found = rows(received(got, 400))
+    wanted = rows(expected(data, keys))
+    for priority in (1, 5):
+        of_lane = [row for row in found if row["priority"] == priority]
+        assert of_lane == [row for row in wanted if row["priority"] == priority]
+
+
+def test_nothing_is_dropped_for_a_receiver_that_is_slow() -> None:
+    """Although every message says that it may be."""
+    count = 60_000
+    data = encoded([Push(WireExpr(7, "", Mapping.SENDER), Put(bytes(100)))] * count)
+    gate = threading.Event()
+    seen = 0
+
+    def slow(sample: zenlake.Sample) -> None:
+        nonlocal seen
+        gate.wait(30)
+        seen += 1
+
+    with (
+        connected() as (sender, receiver),
+        receiver.declare_subscriber("t/**", slow),
+        publisher_for(sender, "t/seven"),
+    ):
+        out = MessagesOut(sender._core)
+        threading.Timer(0.3, gate.set).start()
+        for _ in range(4):
+            assert out.put(data, table_of(**KEYS)).heard == count
+        until(lambda: seen == 4 * count)
+        assert not sender._core.exchange.dropped
+
+
+def test_own_subscribers_get_it_too() -> None:
+    data, keys = encoded(varied(300)), table_of(**KEYS)
+    samples: list[zenlake.Sample] = []
+    with opened() as session:
+        callback = session.declare_subscriber("t/seven/**", samples.append)
+        with session.declare_subscriber("t/**", ArrowBatches()) as got:
+            counts, reliable = np.array([100, 50, 150]), np.array([1, 0, 1])
+            sent = MessagesOut(session._core).put(data, keys, counts=counts, reliable=reliable)
+            found = rows(received(got, 300))
+        wanted = rows(expected(data, keys))
+        for row in wanted[100:150]:
+            row["reliable"] = False
+        assert found == wanted
+        assert sent.heard == 300
+        mine = [row for row in wanted if row["key"].startswith("t/seven")]
+        until(lambda: len(samples) == len(mine))
+        assert [bytes(s.payload) for s in samples] == [row["payload"] or b"" for row in mine]
+        callback.undeclare()
+
+
+def test_links_that_give_one_id_two_meanings() -> None:
+    class Links:
+        """Link 0 and link 1, each with a table of its own."""
+
+        def prefix(self, number: int) -> bytes | None:
+            return {1 << 16 | 7: b"t/a", 1 << 17 | 1 << 16 | 7: b"t/b"}.get(number)
+
+    messages = [Push(WireExpr(7, "", Mapping.SENDER), Put(b"%d" % i)) for i in range(50)]
+    with opened() as session, session.declare_subscriber("t/**") as got:
+        MessagesOut(session._core).put(
+            encoded(messages), Links(), counts=np.array([20, 10, 20]), links=np.array([0, 1, 0])
+        )
+        found = [(str(s.key_expr), bytes(s.payload)) for s in (got.recv() for _ in range(50))]
+    assert found == [("t/b" if 20 <= i < 30 else "t/a", b"%d" % i) for i in range(50)]
+
+
+def test_keys_may_be_others_or_left_out_or_bad() -> None:
+    def rename(key: str) -> str | None:
+        return None if key == "t/nine" else "u/" + key
+
+    messages = varied(40)
+    messages[0] = Push(WireExpr(77, "", Mapping.SENDER), Put(b"nobody declared it"))
+    messages[1] = Push(WireExpr(7, "//", Mapping.SENDER), Put(b"no key"))
+    data, keys = encoded(messages), table_of(**KEYS)
+    with opened() as session, session.declare_subscriber("u/**", ArrowBatches()) as got:
+        out = MessagesOut(session._core, rename=rename)
+        sent = out.put(data, keys)
+        wanted = [row for row in rows(expected(data, keys)) if row["key"] != "t/nine"]
+        assert (sent.samples, sent.bad_keys) == (len(wanted), 2)
+        for row in wanted:
+            row["key"] = "u/" + row["key"]
+        assert rows(received(got, len(wanted))) == wanted
+
+
+def test_nobody_wants_it() -> None:
+    with opened() as session:
+        sent = MessagesOut(session._core).put(encoded(varied(10)), table_of(**KEYS))
+    assert (sent.samples, sent.heard) == (10, 0)
+
+
+def test_timestamps_of_the_session_instead() -> None:
+    data, keys = encoded(varied(100)), table_of(**KEYS)
+    with opened() as session, session.declare_subscriber("t/**", ArrowBatches()) as got:
+        before = session.new_timestamp()
+        MessagesOut(session._core, restamp=True).put(data, keys)
+        found, after = rows(received(got, 100)), session.new_timestamp()
+        own = str(session.zid())
+    wanted = rows(expected(data, keys))
+    stamps = [row.pop("timestamp") for row in found]
+    recorded = [row.pop("timestamp") for row in wanted]
+    assert found == wanted
+    assert [stamp is None for stamp in stamps] == [stamp is None for stamp in recorded]
+    given = [stamp for stamp in stamps if stamp is not None]
+    assert {stamp["id"] for stamp in given} == {own}
+    times = [stamp["time"] for stamp in given]
+    assert times == sorted(set(times))
+    assert before.wire.time < times[0]
+    assert times[-1] < after.wire.time
+
+
+def test_a_session_that_stamps_gives_what_has_none_a_timestamp() -> None:
+    data, keys = encoded(varied(100)), table_of(**KEYS)
+    settings = {"timestamping__enabled": True}
+    with (
+        opened(**settings) as session,
+        session.declare_subscriber("t/**", ArrowBatches()) as got,
+    ):
+        MessagesOut(session._core).put(data, keys)
+        found, own = rows(received(got, 100)), str(session.zid())
+    for row, was in zip(found, rows(expected(data, keys)), strict=True):
+        if was["timestamp"] is not None:
+            assert row["timestamp"] == was["timestamp"]
+        elif row["kind"] == "put":
+            assert row["timestamp"]["id"] == own
+
+
+def test_a_timestamp_stack_stays_as_it_was_recorded() -> None:
+    messages = varied(30)
+    stack = TimestampStack(SEND, ((SEND, b"\x01\x02"),))
+    messages[10] = replace(messages[10], ts_stack=stack)
+    data, keys = encoded(messages), table_of(**KEYS)
+    with (
+        connected() as (sender, receiver),
+        receiver.declare_subscriber("t/**") as got,
+        sender.declare_subscriber("t/**") as own,
+        publisher_for(sender, "t/seven"),
+    ):
+        sent = MessagesOut(sender._core).put(data, keys)
+        far, near = ([one.recv() for _ in range(30)] for one in (got, own))
+    assert (sent.samples, sent.heard) == (30, 30)
+    for found in (far, near):
+        assert [bytes(s.payload) for s in found] == [
+            row["payload"] or b"" for row in rows(expected(data, keys))
+        ]
+        assert found[10]._push().ts_stack == stack
+
+
+def test_the_reference_gets_it() -> None:
+    at = f"tcp/127.0.0.1:{free_port()}"
+    theirs = open_session(zenoh, "peer", listen=at)
+    ours = open_session(zenlake, "peer", connect=(at,))
+    data, keys = encoded(varied(500)), table_of(**KEYS)
+    got: list[Any] = []
+    try:
+        subscriber = theirs.declare_subscriber("t/**", got.append)
+        with publisher_for(ours, "t/seven"):
+            MessagesOut(ours._core).put(data, keys)
+            until(lambda: len(got) == 500)
+        subscriber.undeclare()
+    finally:
+        ours.close()
+        theirs.close()
+    wanted = rows(expected(data, keys))
+    assert [str(s.key_expr) for s in got] == [row["key"] for row in wanted]
+    assert [s.payload.to_bytes() for s in got] == [row["payload"] or b"" for row in wanted]
+    stamped = [row["timestamp"] is not None for row in wanted]
+    assert [s.timestamp is not None for s in got] == stamped
+
+
+def refused(change: Callable[[bytes], bytes], error: type[Exception], **options: Any) -> Exception:
+    with opened() as session:
+        out = MessagesOut(session._core)
+        with pytest.raises(error) as caught:
+            out.put(memoryview(change(bytes(encoded(varied(10))))), table_of(**KEYS), **options)
+    return caught.value
+
+
+def test_bytes_that_are_no_messages_are_refused() -> None:
+    interest = bytes(encoded([Interest(1)]))
+    assert "no PUSH" in str(refused(lambda data: data + interest, ZError))
+    assert "bytes" in str(refused(lambda data: data + b"\x00", ZError))
+    refused(lambda data: data[:-1], DecodeError)
+    assert "of 11" in str(refused(lambda data: data, ZError, counts=np.array([11])))
+    assert "of 9" in str(refused(lambda data: data, ZError, counts=np.array([9])))
+    refused(lambda data: data, ValueError, links=np.array([1]))
+
+
+def test_not_on_the_thread_that_must_not_wait_and_not_when_closed() -> None:
+    failed: list[Exception] = []
+    with opened() as session:
+        out = MessagesOut(session._core)
+
+        def put() -> None:
+            try:
+                out.put(encoded(varied(1)), table_of(**KEYS))
+            except RuntimeError as error:
+                failed.append(error)
+
+        session._core.node.reactor.call_soon(put)
+        until(lambda: failed)
+    with pytest.raises(ZError, match="session closed"):
+        out.put(encoded(varied(1)), table_of(**KEYS))
+
+
+def test_a_session_that_ends_meanwhile_is_counted() -> None:
+    with connected() as (sender, receiver):
+        subscriber = receiver.declare_subscriber("t/**", lambda sample: None)
+        publisher = publisher_for(sender, "t/seven")
+        out = MessagesOut(sender._core)
+        ways = sender._core.exchange.way_out("t/seven")
+        receiver.close()
+        until(lambda: ways[0][0].session.over)
+        out._way = lambda key: _gone(key, ways)  # type: ignore[method-assign]
+        sent = out.put(encoded(varied(10)), table_of(**KEYS))
+        assert sent.dropped == 10
+        assert sender._core.exchange.dropped["its session had ended"] >= 10
+        publisher.undeclare()
+        del subscriber
+
+
+def _gone(key: Any, ways: Any) -> Any:
+    from zenlake.api.runs import _Route
+
+    return _Route(key, (), ways)
+
+
+# ---- packed
+
+
+@given(
+    st.lists(st.integers(1, 90), min_size=1, max_size=60),
+    st.sampled_from([None, Priority.DATA, Priority.REAL_TIME]),
+    st.booleans(),
+    st.integers(100, 400),
+    st.integers(1, 600),
+    st.data(),
+)
+def test_packed_batches_hold_every_message_once(
+    sizes: list[int],
+    priority: Priority | None,
+    reliable: bool,
+    batch_size: int,
+    chunk: int,
+    data: st.DataObject,
+) -> None:
+    key = WireExpr(0, "k")
+    messages = [encoded([Push(key, Put(bytes(max(0, size - 6))))]) for size in sizes]
+    ends = np.cumsum([len(message) for message in messages])
+    first = data.draw(st.integers(0, len(sizes) - 1))
+    mask, sn = 0x7F, data.draw(st.integers(0, 0x7F))
+    joined = memoryview(b"".join(messages))
+    packed = Packed(joined, ends, first, len(sizes), reliable, priority, batch_size, mask)
+    stream, count, number = b"", 0, sn
+    while not packed.done:
+        part, some, number = packed.next(number, chunk)
+        stream += part
+        count += some
+    assert count == len(sizes) - first
+    batches = list(split(stream, Framing.STREAM))
+    assert all(end - start + Framing.STREAM <= batch_size for start, end in batches)
+    found = scan(stream)
+    pushed = found.rows[found.rows["kind"] == 0x1D]
+    assert found.error is None
+    assert len(pushed) == count
+    assert b"".join(
+        stream[start:end] for start, end in zip(pushed["start"], pushed["end"], strict=True)
+    ) == b"".join(messages[first:])
+    numbers = [(sn + i) & mask for i in range(len(batches))]
+    assert sorted(set(pushed["sn"].tolist())) == sorted(set(numbers))
+    assert number == (sn + len(batches)) & mask
+    lane = (Priority.DATA if priority is None else priority) | (8 if reliable else 0)
+    assert set(pushed["lane"].tolist()) == {lane}
+
+
+# ---- other timestamps
+
+unshared = pushes.filter(lambda push: not getattr(push.body, "shm", False))
+
+
+@pytest.mark.kernel
+@given(st.lists(unshared, min_size=1, max_size=8), st.integers(1, (1 << 63) - 100))
+def test_restamped_messages_differ_in_their_timestamps_only(
+    messages: list[Push], time: int
+) -> None:
+    clock = ZenohId.parse("c10c")
+    w = Writer()
+    write_zid(w, "zid", clock)
+    data = encoded(messages)
+    (found,) = Scanner().bare(data)
+    out = np.zeros(len(data) + len(messages) * 26, np.uint8)
+    used = restamp_kernel(
+        readable(data), found.rows, np.uint64(time), np.frombuffer(bytearray(w.out), np.uint8), out
+    )
+    r = Reader(out[:used].tobytes())
+    for i, message in enumerate(messages):
+        if message.body.timestamp is not None:
+            message.body.timestamp = Timestamp(time + i + 1, clock)
+        assert NETWORK.read(r) == message
+    assert not r.remaining()
+
+
+@pytest.mark.kernel
+def test_restamping_writes_nothing_beyond_its_buffer() -> None:
+    data = encoded([Push(WireExpr(0, "k"), Put(b"x", Timestamp(1, ZID)))])
+    (found,) = Scanner().bare(data)
+    clock = np.zeros(17, np.uint8)
+    for size in range(len(data) + 26):
+        out = np.zeros(size, np.uint8)
+        assert restamp_kernel(readable(data), found.rows, np.uint64(1), clock, out) == -1
+
+
+def test_unknown_extensions_travel_along() -> None:
+    message = Push(WireExpr(7, "", Mapping.SENDER), Put(b"x"))
+    message.body.extensions = (Unknown(0x4E, b"new"),)
+    with opened() as session, session.declare_subscriber("t/**") as got:
+        MessagesOut(session._core).put(encoded([message] * 3), table_of(**KEYS))
+        found = [got.recv() for _ in range(3)]
+    assert all(sample._push().body.extensions == message.body.extensions for sample in found)

@@ -1,0 +1,116 @@
+"""A Spark driver to be killed: streams a log into Parquet until it has all that it was told to.
+
+It says "ready" when Spark is up, then waits for a line; it says "done" at the end. `Driver` starts
+it, with as little start-up as Spark can do with, and kills it.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+READY_SECONDS = 180.0
+OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "512m",
+    "spark.log.level": "OFF",
+    "spark.driver.extraJavaOptions": OPTIONS,
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.minBatchesToRetain": "1000",
+}
+
+
+class Driver:
+    """The process, with its JVM and its workers."""
+
+    def __init__(self, folder: Path, master: str = "local[1]", **settings: str) -> None:
+        self._folder = folder
+        told = json.dumps([str(folder), master, SETTINGS | settings])
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, told],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def go(self, **options: Any) -> None:
+        """Start the query, once Spark is up."""
+        self.expect("ready")
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({k: str(v) for k, v in options.items()}) + "\n")
+        self._process.stdin.flush()
+
+    def expect(self, word: str) -> None:
+        out = self._process.stdout
+        assert out is not None
+        readable, _, _ = select.select([out], [], [], READY_SECONDS)
+        said = out.readline().strip() if readable else "nothing"
+        assert said == word, f"the driver said {said!r}, not {word!r}"
+
+    def descendants(self, name: str) -> list[int]:
+        """Processes below it whose command line has `name`."""
+        found, waiting = [], [self._process.pid]
+        while waiting:
+            pid = waiting.pop()
+            try:
+                tasks = list(Path(f"/proc/{pid}/task").iterdir())
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                for task in tasks:
+                    waiting += map(int, (task / "children").read_text().split())
+            except OSError:  # it ended meanwhile
+                continue
+            if name in line:
+                found.append(pid)
+        return found
+
+    def kill(self) -> None:
+        """The JVM and the Python that drives it, at once. Workers see that and end."""
+        for pid in [*self.descendants("org.apache.spark.deploy.SparkSubmit"), self._process.pid]:
+            os.kill(pid, signal.SIGKILL)
+        self.close()
+
+    def close(self) -> None:
+        for pid in self.descendants("org.apache.spark"):
+            os.kill(pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.communicate()
+
+
+def batches(folder: Path) -> int:
+    """How many were planned so far."""
+    planned = folder / "checkpoint" / "offsets"
+    return max((int(one.name) + 1 for one in planned.glob("[0-9]*")), default=0)
+
+
+def until_planned(folder: Path, count: int) -> None:
+    end = time.monotonic() + READY_SECONDS
+    while batches(folder) < count:
+        assert time.monotonic() < end, f"no batch {count} in time"
+        time.sleep(0.01)
+
+
+def main(folder: str, master: str, settings: dict[str, str]) -> None:
+    import zenlake.spark
+
+    spark = zenlake.spark.session("killed", master, **settings)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    options = json.loads(sys.stdin.readline())
+    stream = spark.readStream.format("zenoh").options(path=f"{folder}/log", **options).load()
+    writing = stream.writeStream.format("parquet").option("path", f"{folder}/out")
+    writing = writing.option("checkpointLocation", f"{folder}/checkpoint")
+    writing.trigger(availableNow=True).start().awaitTermination()
+    sys.stdout.write("done\n")
+    sys.stdout.flush()
+    sys.stdin.readline()  # until it is killed: Spark's own way to end takes longer
+
+
+if __name__ == "__main__":
+    main(*json.loads(sys.argv[1]))
