@@ -58,10 +58,10 @@ ROUTE_AIM = 2  # as long among 100,000 as among one, but for noise
 class Process:
     """One process of the benchmark. It ends when its input does, and when it is asked too long."""
 
-    def __init__(self, role: str, **arguments: Any) -> None:
+    def __init__(self, role: str, module: str = "bench.api_peer", **arguments: Any) -> None:
         self.name = f"{role} {arguments}"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.api_peer", role, json.dumps(arguments)],
+            [sys.executable, "-m", module, role, json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -103,8 +103,8 @@ class Process:
 
 
 @contextmanager
-def process(role: str, **arguments: Any) -> Iterator[Process]:
-    found = Process(role, **arguments)
+def process(role: str, module: str = "bench.api_peer", **arguments: Any) -> Iterator[Process]:
+    found = Process(role, module, **arguments)
     try:
         yield found
     finally:

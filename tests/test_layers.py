@@ -61,7 +61,7 @@ IMPURE = {
 ONLY_IN = {
     "pyspark": {"spark", "lake"},
     "pyarrow": {"columnar", "api", "aio", "log", "capture", "storage", "spark", "lake", "cli"},
-    "numba": {"wire", "columnar"},
+    "numba": {"wire", "columnar", "capture"},
     "typer": {"cli"},
     "rich": {"cli"},
 }

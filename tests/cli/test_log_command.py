@@ -182,7 +182,7 @@ def test_losses_stand_where_something_is_missing(log: Path) -> None:
         (["-k", "other/**"], range(0)),
         (["--to", "1000000"], range(200)),
     ],
-    ids=" ".join,
+    ids=str,
 )
 def test_a_part_of_a_log(tmp_path: Path, options: list[str], wanted: range) -> None:
     assert payloads(str(long_log(tmp_path / "log")), *options) == list(wanted)
@@ -343,7 +343,92 @@ def test_damage_is_named_and_passed_over_only_when_told(tmp_path: Path) -> None:
     assert parquet.read_metadata(file).num_rows == 40
 
 
+# ---- verify
+
+
+def test_a_log_that_is_whole(tmp_path: Path) -> None:
+    path = long_log(tmp_path / "log", 3)
+    (path / "0" / "torn").mkdir()
+    (path / "0" / "torn" / "tail").write_bytes(b"123")
+    done = zenlake("log", "verify", str(path))
+    assert (done.exit_code, done.stderr) == (0, "")
+    said, torn = done.stdout.splitlines()
+    assert re.fullmatch(
+        r"partition 0: offsets 0 to 29, 30 samples and 0 losses in 3 blocks, 3 segments, "
+        r"[\d.]+ KiB: whole",
+        said,
+    )
+    assert torn.startswith("  torn, never acknowledged: ")
+
+
+def test_a_log_that_is_damaged(tmp_path: Path) -> None:
+    path = long_log(tmp_path / "log", 5)
+    damage(path, 20)
+    done = zenlake("log", "verify", str(path))
+    assert done.exit_code == 1
+    said, *named = done.stdout.splitlines()
+    assert said.endswith("DAMAGED in 1 places")
+    assert len(named) == 1
+    assert re.match(r"  damaged: .*offsets 20 to 30.*00020\.zlog at byte 56", named[0])
+    (found,) = objects(zenlake("log", "verify", str(path), "--json").stdout)
+    assert (found["samples"], found["first"], found["end"]) == (40, 0, 50)
+    assert [(one["first"], one["end"]) for one in found["damage"]] == [(20, 30)]
+
+
+def test_verifying_shows_how_far_it_is(log: Path) -> None:
+    status, seen = on_terminal("log", "verify", str(log))
+    assert status == 0
+    assert "verifying" in seen
+    assert "whole" in seen
+
+
+# ---- trim
+
+
+def test_the_oldest_go(tmp_path: Path) -> None:
+    path = long_log(tmp_path / "log")
+    before = zenlake("log", "trim", str(path), "--before", "35", "--json")
+    assert objects(before.stdout)[0]["segments"] == 3
+    assert payloads(str(path)) == [*range(30, 200)]
+    until = zenlake("log", "trim", str(path), "--before", "2026-11-15T10:01:00Z")
+    assert re.fullmatch(r"removed 3 segments, [\d.]+ \w+\n", until.stdout)
+    assert payloads(str(path)) == [*range(60, 200)]
+    segment = (path / "0" / f"{100:020}.zlog").stat().st_size
+    zenlake("log", "trim", str(path), "--keep", str(2 * segment))
+    assert payloads(str(path)) == [*range(180, 200)]
+    zenlake("log", "trim", str(path), "--before", "now")
+    assert payloads(str(path)) == [*range(190, 200)]
+    gone = zenlake("log", "cat", str(path), "--from", "5")
+    assert gone.exit_code == 1
+    assert re.search("190", gone.stderr)
+
+
+def test_trim_beside_a_writer(tmp_path: Path) -> None:
+    with Writer(tmp_path / "log", rotate_bytes=1) as writer:
+        for number in range(5):
+            writer.write([block(numbered(10, 10 * number), BEGAN + number * SECOND)])
+        done = zenlake("log", "trim", str(tmp_path / "log"), "--keep", "1")
+        writer.write([block(numbered(10, 50), BEGAN + 9 * SECOND)])
+    assert done.exit_code == 0, done.stderr
+    assert payloads(str(tmp_path / "log")) == [*range(40, 60)]
+
+
 # ---- wrong
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "--before or --keep"),
+        (["--keep", "7d"], "--keep 7d: this is not a size"),
+        (["--before", "soon"], "--before soon: this is not a time"),
+        (["--before", "5", "--partition", "9"], "--partition 9: there are partitions 0"),
+    ],
+)
+def test_wrong_usage_of_trim(log: Path, options: list[str], said: str) -> None:
+    done = zenlake("log", "trim", str(log), *options)
+    assert done.exit_code == 2
+    assert said in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("command", [["info"], ["verify"], ["cat"], ["trim", "--keep", "1GiB"]])

@@ -127,6 +127,8 @@ class Here:
             push = NETWORK.read(r)
             assert (type(push), r.pos) == (Push, one[5])
             assert getattr(push.body, "payload", b"") == data[starts[0] : ends[0]]
+        if run is not None:
+            rests = run[0].places(run[1]) or [None] * count
         made = [_seen(s) for s in samples(keys, [data] * count, starts, ends, rests)]
         assert len(made) == count
         for one in subscribers:

@@ -40,8 +40,8 @@ class FakeLog:
     def first(self, partition: int) -> int:
         return self.ends[partition][0]
 
-    def offset_at(self, partition: int, time: int) -> int:
-        return min(max(time, self.first(partition)), self.ends[partition][1])
+    def damage(self, partition: int, start: int = 0, end: int | None = None) -> Any:
+        return [SimpleNamespace(first=40, end=50), SimpleNamespace(first=80, end=90)]
 
     def blocks(self, partition: int, start: int = 0, end: int | None = None) -> Any:
         stop = self.ends[partition][1] if end is None else end
@@ -132,12 +132,10 @@ def test_a_log_that_ends_too_early_or_lacks_a_partition_is_refused(
         plan.still_there(log, 1, 0, 1, fail)
 
 
-def test_offsets_in_no_block_are_counted() -> None:
-    holes = blocks_of((0, 10, 1000), (20, 10, 1000), (40, 10, 1000))
-    assert plan.missing(holes, 0, 50) == 20
-    assert plan.missing(holes, 5, 45) == 20
-    assert plan.missing(holes, 12, 18) == 6
-    assert plan.missing(holes, 2, 8) == 0
+def test_damage_is_counted_as_far_as_it_is_asked_for(log: FakeLog) -> None:
+    assert plan.damaged(log, 0, 0, 100) == 20
+    assert plan.damaged(log, 0, 45, 85) == 10
+    assert plan.damaged(log, 0, 55, 60) == 0
 
 
 # ---- how far

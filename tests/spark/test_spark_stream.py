@@ -252,7 +252,7 @@ def test_an_empty_log_has_nothing_and_then_something(path: Path) -> None:
 
 def test_rows_and_bytes_limit_a_batch_together(path: Path) -> None:
     spark_log.append(path, 1000, per_block=100)
-    size = int(Log(path).blocks(0)["length"][0])
+    size, second = Log(path).blocks(0)["length"][:2].tolist()
     start = reader(path).initialOffset()
 
     def end(limit: Any, **options: Any) -> int:
@@ -260,8 +260,9 @@ def test_rows_and_bytes_limit_a_batch_together(path: Path) -> None:
         return int(reached["partitions"]["0"])
 
     assert end(ReadMaxRows(30)) == 30
-    assert end(ReadMaxRows(30), maxBytesPerTrigger=size * 2) == 30
-    assert end(ReadMaxRows(900), maxRowsPerTrigger=900, maxBytesPerTrigger=size * 2) == 200
+    both = {"maxRowsPerTrigger": 900, "maxBytesPerTrigger": size + second}
+    assert end(ReadMaxRows(30), **both) == 30
+    assert end(ReadMaxRows(900), **both) == 200
     assert end(ReadMaxBytes(size // 2)) == pytest.approx(50, abs=1)
     assert end(ReadMaxBytes(1)) == 1
     assert end(ReadAllAvailable(), maxRowsPerTrigger=30) == 1000  # Trigger.Once

@@ -238,7 +238,7 @@ class Subscribers:
         items: Iterable[Sample] = ()
         if run is None or not all(isinstance(one.sink, RunSink) for one in subscribers):
             if run is not None:
-                places = None if run[0].plain else list(rests)
+                places = run[0].places(run[1])
                 chunk = Chunk(data, starts.copy(), ends.copy(), places)
                 items = samples_of(keys, chunk, count)
             else:

@@ -137,7 +137,7 @@ class Side:
         self.number = number
         self.code = 2 * conversation.number + number
         "Another one for each side of each stream; the other side's differs in the last bit."
-        self.end = conversation.ends[number]
+        self.end: tuple[str, int] = conversation.ends[number]
         self.zid: ZenohId | None = None
         self.init: Init | None = None
         self._decoder = decoder
@@ -409,7 +409,7 @@ class Side:
                 limit=form.limit,
             ):
                 if len(scan.rows):
-                    rows = scan.rows.copy()
+                    rows = scan.rows.view(np.uint64).copy().view(ROW)  # a copy of plain words
                     if form.low_latency:
                         rows["lane"] = NO_LANE
                     where = rows["batch"] + batch
@@ -556,8 +556,10 @@ class Conversation:
     def read(self, packets: tuple[Packets, Packets]) -> Iterator[None]:
         """What each side sent in one window of the file."""
         if not self.is_tcp:
-            first, second = (self._without_scouting(*each) for each in zip(self.sides, packets))
-            packets = first, second
+            packets = (
+                self._without_scouting(self.sides[0], packets[0]),
+                self._without_scouting(self.sides[1], packets[1]),
+            )
         regions = [side.regions(some) for side, some in zip(self.sides, packets, strict=True)]
         yield from self._read(regions)
 

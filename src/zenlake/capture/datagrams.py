@@ -54,7 +54,8 @@ def _joined(pieces: dict[int, Packets]) -> Packets | None:
     """The rows in order, if they follow each other from the first to the last."""
     if 0 not in pieces:
         return None
-    rows, at = [], 0
+    rows: list[Packets] = []
+    at = 0
     while at // 8 in pieces or not rows:
         row = pieces[at // 8]
         size = int(row["size"][0]) + (0 if rows else _UDP_HEADER)

@@ -9,7 +9,9 @@ from typing import Any
 
 from zenlake.wire.batch import SCOUTING, TRANSPORT
 from zenlake.wire.declare import DECLARATIONS
+from zenlake.wire.enums import CloseReason
 from zenlake.wire.network import NETWORK
+from zenlake.wire.qos import QoS
 from zenlake.wire.timestamp import Timestamp
 
 MAX_BYTES_SHOWN = 32
@@ -26,7 +28,7 @@ def detail_of(message: object) -> str:
     """
     >>> from zenlake.wire.close import Close
     >>> detail_of(Close())
-    'session reason=GENERIC'
+    'reason=GENERIC'
     """
     text = " ".join(_facts(message))
     return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}..."
@@ -40,12 +42,16 @@ def _facts(message: Any) -> list[str]:
             found += [_NAMES[type(value)], *_facts(value)]
         elif value is True:
             found.append(field.name)
+        elif field.name == "reason" and value in CloseReason.__members__.values():
+            found.append(f"reason={CloseReason(value).name}")
         elif field.name in _ALWAYS or value != field.default:
             found.append(f"{field.name}={_text(value)}")
     return [fact for fact in found if fact]
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, QoS):
+        return f"{value.priority.name},{value.congestion_control.name}" + ",EXPRESS" * value.express
     if isinstance(value, bytes):
         more = "..." if len(value) > MAX_BYTES_SHOWN else ""
         return f"0x{value[:MAX_BYTES_SHOWN].hex()}{more}({len(value)})"

@@ -25,8 +25,8 @@ from zenlake.wire.scan import readable
 
 MAX_STREAMS = 65_536
 MAX_INTERFACES = 256  # of a section
-WINDOW_PACKETS = 32_768
-WINDOW_BYTES = 4 << 20
+WINDOW_PACKETS = 16_384
+WINDOW_BYTES = 1 << 20  # so that all rows of it stay in the processor's cache
 FIRST_BYTES = 2048  # of a stream that are looked at to see whether it is Zenoh
 
 Packets = npt.NDArray[np.void]

@@ -52,8 +52,8 @@ FORMAT_MICROS, FORMAT_NANOS, FORMAT_NG = 0, 1, 2
 COUNT_WORDS = 11
 
 # A stream's numbers; those of a side stand at F_SIDE + side * SIDE_WORDS.
-F_PACKETS, F_BYTES, F_FIRST_TIME, F_LAST_TIME, F_FLIP, F_HASH = range(6)
-F_SIDE = 6
+F_PACKETS, F_BYTES, F_FIRST_TIME, F_LAST_TIME, F_FLIP = range(5)
+F_SIDE = 5
 D_AT, D_SIZE, D_SEQ, D_ISN = range(4)  # the first payload; the sequence number of SYN; -1 = none
 SIDE_WORDS = 4
 STREAM_WORDS = F_SIDE + 2 * SIDE_WORDS
@@ -76,6 +76,7 @@ _SHB, _IDB, _OPB, _SPB, _EPB = 0x0A0D0D0A, 1, 2, 3, 6
 _BYTE_ORDER = 0x1A2B3C4D
 _MIN_BLOCK = 12
 _IPV4, _IPV6 = 0x0800, 0x86DD
+_NO_NEXT_HEADER = 59
 _REUSE = 1 << 20  # a SYN that is further from the data before it starts another connection
 _U32 = 0xFFFF_FFFF
 
@@ -361,7 +362,7 @@ def _read_block(buf, end, state, interfaces, counts, found):
         state[S_INTERFACES] = 0
     elif kind == _IDB:
         _read_interface(buf, pos, size, state, interfaces, counts)
-    elif kind == _EPB or kind == _SPB or kind == _OPB:
+    elif kind in (_EPB, _SPB, _OPB):
         return _read_packet_block(buf, pos, size, kind, state, interfaces, counts, found)
     return False
 
@@ -394,7 +395,7 @@ def _ip_at(buf, pos, end, link):
         if body > end:
             return TOO_SHORT
         kind = _be16(buf, at)
-        if kind == _IPV4 or kind == _IPV6:
+        if kind in (_IPV4, _IPV6):
             return body
         if kind not in (0x8100, 0x88A8, 0x9100, 0x9200):
             return NOT_IP
@@ -516,7 +517,7 @@ def _after_headers(buf, ip, end, wire_end, about):
     kind = load8(buf, ip + 6)
     pos = ip + 40
     for _ in range(_MAX_HEADERS):
-        if kind == TCP or kind == UDP or kind == 59:
+        if kind in (TCP, UDP, _NO_NEXT_HEADER):
             return pos, kind
         if pos + 8 > end:
             return -1, kind

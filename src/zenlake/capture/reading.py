@@ -13,7 +13,6 @@ from zenlake.capture.conversation import Conversation, Decoder
 from zenlake.capture.datagrams import Datagrams
 from zenlake.capture.found import Report, Stream
 from zenlake.capture.packets import MAX_STREAMS, CaptureFile, Packets
-from zenlake.capture.reassembly import NOTHING
 from zenlake.capture.rows import Table
 
 PORTS = (7447, 7446)
@@ -39,8 +38,8 @@ def read(
 ) -> "Reading":
     """The Zenoh messages of a capture as record batches, in the order of the file's packets.
 
-    `streams` are numbers as `zenlake.capture.streams` gives them, None = all; `columns` are names of
-    CAPTURE, None = all; `ports` are those on which Zenoh is expected whatever a stream starts with.
+    `streams` are numbers as the function of that name gives them, None = all; `columns` are names
+    of CAPTURE, None = all; on `ports` Zenoh is expected however a stream starts.
     """
     return Reading(CaptureFile(path), streams, columns, ports, max_rows)
 
@@ -119,6 +118,3 @@ class Reading(Iterator[pa.RecordBatch]):
                 self._decoder, number, self._file.protocol(number), self._file.ends(number)
             )
         return self._conversations[number]
-
-
-assert len(NOTHING) == 0

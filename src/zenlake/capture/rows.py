@@ -5,6 +5,7 @@ Does not know packets or framing. The compiled part is rows_kernel.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,9 +152,9 @@ class Chunk:
 
     def __init__(self, parts: list[Part], data: Bytes, keys: Keys, *, details: bool) -> None:
         sizes = [len(part.rows) for part in parts]
-        rows = np.concatenate([part.rows for part in parts])
-        numbers = np.concatenate([part.numbers for part in parts])
-        times = np.concatenate([part.times for part in parts])
+        rows = _concatenated([part.rows for part in parts])
+        numbers = _concatenated([part.numbers for part in parts])
+        times = _concatenated([part.times for part in parts])
         base = np.repeat(np.array([part.base for part in parts], np.int64), sizes)
         side = np.repeat(np.array([part.side for part in parts], np.int32), sizes)
         fragments = np.repeat(np.array([part.fragments for part in parts], np.int32), sizes)
@@ -217,7 +218,7 @@ class Chunk:
         if len(scoped):
             owner = self.side[start:stop][scoped] ^ (rows["mapping"][scoped] == 0)
             number = owner.astype(np.int64) << 16 | scope[scoped]
-            distinct = np.unique(number)
+            distinct = _distinct(number)
             places = np.full(len(distinct), NONE, np.int32)
             for i, each in enumerate(distinct.tolist()):
                 prefix = keys.prefix(each >> 16, each & 0xFFFF)
@@ -335,7 +336,7 @@ class View:
 
     def bodies(self) -> pa.Array:
         codes = _BODY_CODES[self.kind.astype(np.int32) << 5 | self.rows["body"]]
-        return self.named(_BODY_NAMES, np.where(self.told, codes, NONE))
+        return self.named(_BODY_NAMES, _where(self.told, codes))
 
     def in_lane(self) -> npt.NDArray[np.bool_]:
         framed = (self.kind >= FIRST_ID) | (self.kind == fragment.ID)
@@ -351,7 +352,7 @@ class View:
 
     def mappings(self) -> pa.Array:
         scoped = self.has_key() & (self.rows["scope"] != 0)
-        return self.named(("receiver", "sender"), np.where(scoped, self.rows["mapping"], NONE))
+        return self.named(("receiver", "sender"), _where(scoped, self.rows["mapping"]))
 
     def keys(self) -> pa.Array:
         valid = self.prefix_of >= 0
@@ -383,11 +384,12 @@ class View:
         return found
 
     def encodings(self) -> pa.Array:
-        return self._encodings()[0]
+        return self._encodings[0]
 
     def schemas(self) -> pa.Array:
-        return self._encodings()[1]
+        return self._encodings[1]
 
+    @cached_property
     def _encodings(self) -> tuple[pa.Array, pa.Array]:
         """Type and schema; a custom encoding has both in its schema."""
         valid = self.encoded()
@@ -397,7 +399,7 @@ class View:
             raw = self.spelled("schema", pa.binary(), with_schema).dictionary_encode()
             which = raw.indices.fill_null(NONE).to_numpy(zero_copy_only=False)
             numbers |= (which.astype(np.int64) + 1) << 16
-        distinct = np.unique(numbers)
+        distinct = _distinct(numbers)
         codes = np.searchsorted(distinct, numbers)
         types: list[str | None] = []
         schemas: list[str | None] = []
@@ -408,8 +410,8 @@ class View:
             schemas.append(rest)
         without = np.array([schema is None for schema in schemas])
         return (
-            self.named(types, np.where(valid, codes, NONE)),
-            self.named(schemas, np.where(valid & ~without[codes], codes, NONE)),
+            self.named(types, _where(valid, codes)),
+            self.named(schemas, _where(valid & ~without[codes], codes)),
         )
 
     def stamped(self) -> npt.NDArray[np.bool_]:
@@ -429,17 +431,16 @@ class View:
     def congestion(self) -> pa.Array:
         bits = self.rows["qos"]
         codes = np.where(bits & qos.BLOCK, 1, np.where(bits & qos.BLOCK_FIRST, 2, 0))
-        return self.named(CONGESTION_CONTROLS, np.where(self.with_qos(), codes, NONE))
+        return self.named(CONGESTION_CONTROLS, _where(self.with_qos(), codes))
 
     def consolidations(self) -> pa.Array:
         rows = self.rows
         asked = (self.kind == request.ID) | ((self.kind == response.ID) & (rows["body"] != err.ID))
-        codes = np.where(asked & self.told, rows["consolidation"], NONE)
-        return self.named(_CONSOLIDATIONS, codes.astype(np.int32))
+        return self.named(_CONSOLIDATIONS, _where(asked & self.told, rows["consolidation"]))
 
     def targets(self) -> pa.Array:
         asked = (self.kind == request.ID) & self.told
-        return self.named(_TARGETS, np.where(asked, self.rows["target"], NONE).astype(np.int32))
+        return self.named(_TARGETS, _where(asked, self.rows["target"]))
 
     def timeouts(self) -> pa.Array:
         values = self.rows["timeout_ms"]
@@ -555,10 +556,10 @@ class Table:
             raise ValueError(
                 problem if unknown else f"a batch has one row at least, not {max_rows}"
             )
-        names = CAPTURE.names if columns is None else list(columns)
-        self.schema = pa.schema([CAPTURE.field(name) for name in names])
+        wanted = CAPTURE.names if columns is None else list(columns)
+        self.schema = pa.schema([CAPTURE.field(name) for name in wanted])
         self.sides: dict[int, Side] = {}
-        self._makers = [_MAKERS[name] for name in names]
+        self._makers = [_MAKERS[name] for name in wanted]
         self._max_rows = max_rows
         self._report = report
         self._keys = Keys(report)
@@ -595,7 +596,7 @@ class Table:
     def flush(self) -> Iterator[pa.RecordBatch]:
         if not self._parts:
             return
-        data = np.concatenate(self._buffers) if len(self._buffers) > 1 else self._buffers[0]
+        data = _concatenated(self._buffers)
         data.flags.writeable = False
         chunk = Chunk(self._parts, data, self._keys, details="detail" in self.schema.names)
         self._start()
@@ -637,6 +638,22 @@ def _bytes(
 ) -> pa.Array:
     buffers = [_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, size, buffers)
+
+
+def _concatenated(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _distinct(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """In order; mostly they are all the same, or follow each other."""
+    changes = np.flatnonzero(numbers[1:] != numbers[:-1])
+    if len(changes) * 4 < len(numbers):
+        numbers = numbers[np.append(0, changes + 1)]
+    return np.unique(numbers)
+
+
+def _where(valid: npt.NDArray[np.bool_], codes: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    return np.where(valid, codes.astype(np.int32), np.int32(NONE))
 
 
 def _bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer | None:

@@ -5,7 +5,7 @@ is; `base` says where in the buffer the row's own bytes begin. Every place is ch
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-# mypy: disable-error-code="assignment,attr-defined,call-arg"
+# mypy: disable-error-code="assignment,attr-defined,call-arg,operator"
 
 import numpy as np
 from numba import njit

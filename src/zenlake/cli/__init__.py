@@ -22,6 +22,7 @@ from zenlake.cli.pub import pub
 from zenlake.cli.put import put
 from zenlake.cli.queryable import queryable
 from zenlake.cli.record import record
+from zenlake.cli.replay import replay
 from zenlake.cli.router import router
 from zenlake.cli.scout import scout
 from zenlake.cli.sub import sub
@@ -33,9 +34,13 @@ app = typer.Typer(
     rich_markup_mode=None,  # help and errors as plain text: no boxes, more room for the words
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (put, delete, get, sub, pub, queryable, record, router, info, scout, ping, bench):
+COMMANDS = (
+    *(put, delete, get, sub, pub, queryable),
+    *(record, replay, router),
+    *(info, scout, ping, bench, decode),
+)
+for command in COMMANDS:
     app.command()(command)
-app.command()(decode)
 app.add_typer(liveliness, name="liveliness")
 app.add_typer(log, name="log")
 

@@ -6,9 +6,10 @@ Knows options and what is shown. Does not know files: log/ does.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.text import Text
 
-    from zenlake.log.log import Log
+    from zenlake.log.log import Log, PartitionReport
 
 MAX_PARTITION = (1 << 31) - 1
 FOLLOW_SECONDS = 0.1  # between two looks at how far a log is durable
-FOLLOW_ROWS = 1024  # of one batch, with --follow or --count
+MAX_ROWS = 4096  # of one batch that is shown, as each becomes an object
+EXPORT_ROWS = 65_536  # of one batch that is exported
 
 log = typer.Typer(
     help="Look at a recording, check it, and get samples out of it.",
@@ -105,11 +107,8 @@ class _Range:
         self._skip = skip_damage
         self.log = Log(path)
         self.partitions = _chosen(self.log, partition)
-        by_offset = self.start.offset is not None or self.end.offset is not None
-        if by_offset and len(self.partitions) > 1:
-            raise typer.BadParameter(
-                f"an offset needs --partition: there are {_numbers(self.partitions)}"
-            )
+        for place in (self.start, self.end):
+            _check_offset(place, self.partitions)
         self.skipped: list[Any] = []
 
     def bounds(self, partition: int) -> tuple[int, int]:
@@ -118,30 +117,35 @@ class _Range:
         start, end = self._offset(partition, self.start), self._offset(partition, self.end)
         return first if start is None else start, mark if end is None else min(end, mark)
 
+    def end_of(self, end: int) -> int | None:
+        """None if there is no --until: then losses behind the last sample are read as well."""
+        return None if self.end == Position(None, None) else end
+
     def _offset(self, partition: int, place: Position) -> int | None:
         if place.time is not None:
             return self.log.offset_at(partition, place.time)
         return place.offset
 
     def batches(
-        self, partition: int, start: int, end: int, max_rows: int | None = None
+        self, partition: int, start: int, end: int | None, max_rows: int = MAX_ROWS
     ) -> "Iterator[pa.RecordBatch]":
-        """Samples of an offset range; times of --from and --to are exact as well."""
+        """Samples of an offset range; times of --from and --until are exact as well."""
         from zenlake.log.reader import Reader
 
         reader = Reader(self.log, partition)
-        limit = {} if max_rows is None else {"max_rows": max_rows}
-        yield from reader.batches(
-            start,
-            end,
-            start_time=self.start.time,
-            end_time=self.end.time,
-            key_expr=self.key,
-            losses=self.losses,
-            on_damage="skip" if self._skip else "raise",
-            **limit,
-        )
-        self.skipped += reader.skipped
+        try:
+            yield from reader.batches(
+                start,
+                end,
+                start_time=self.start.time,
+                end_time=self.end.time,
+                key_expr=self.key,
+                max_rows=max_rows,
+                losses=self.losses,
+                on_damage="skip" if self._skip else "raise",
+            )
+        finally:
+            self.skipped += reader.skipped
 
     def tell_skipped(self) -> None:
         for damage in self.skipped:
@@ -157,8 +161,33 @@ def _chosen(opened: "Log", partition: int | None) -> list[int]:
     return [partition]
 
 
+def _check_offset(place: Position, partitions: list[int]) -> None:
+    if place.offset is not None and len(partitions) > 1:
+        raise typer.BadParameter(f"an offset needs --partition: there are {_numbers(partitions)}")
+
+
 def _numbers(partitions: list[int]) -> str:
     return f"partitions {', '.join(map(str, partitions))}" if partitions else "none"
+
+
+class _Advance(Protocol):
+    def __call__(self, amount: int, total: int | None = None) -> None: ...
+
+
+@contextmanager
+def _progress(what: str, total: int | None) -> Iterator[_Advance]:
+    """On standard error, and only on a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    stderr = Console(stderr=True)
+    with Progress(console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+
+        def advance(amount: int, total: int | None = None) -> None:
+            bar.update(task, advance=amount, total=total)
+
+        yield advance
 
 
 # ---- info
@@ -190,6 +219,114 @@ def info(
         print_object(facts)
     else:
         console().print(table_of(facts))
+
+
+# ---- verify
+
+
+@_command
+def verify(path: LogArgument, json: JsonOption = False) -> None:
+    """Read everything, and check every checksum and that no block is missing.
+
+    Torn files are no damage: their bytes were never acknowledged.
+
+    Exit status: 0 it is whole, 1 something is damaged (and which offsets), or there is no log, 2
+    wrong usage.
+
+    \b
+    Example:
+      zenlake log verify recording
+    """
+    from zenlake.log.log import Log
+
+    opened, done = Log(path), 0
+    with _progress("verifying", None) as advance:
+
+        def progress(read: int, total: int) -> None:
+            nonlocal done
+            advance(read - done, total)
+            done = read
+
+        report = opened.verify(progress)
+    for one in report.partitions:
+        (_print_report_object if json else _print_report)(one)
+    if not report.ok:
+        raise typer.Exit(connecting.FAILURE)
+
+
+def _print_report(one: "PartitionReport") -> None:
+    offsets = f"offsets {one.first:,} to {one.end - 1:,}" if one.end > one.first else "no offsets"
+    print_text(
+        f"partition {one.partition}: {offsets}, {one.samples:,} samples and {one.losses:,} losses "
+        f"in {one.blocks:,} blocks, {one.segments:,} segments, {size_shown(one.bytes)}: "
+        + (f"DAMAGED in {len(one.damage):,} places" if one.damage else "whole")
+    )
+    for damage in one.damage:
+        print_text(f"  damaged: {escape(str(damage))}")
+    for file in one.torn:
+        print_text(f"  torn, never acknowledged: {escape(str(file))}")
+
+
+def _print_report_object(one: "PartitionReport") -> None:
+    damage = [found._asdict() for found in one.damage]
+    print_object(asdict(one) | {"damage": damage, "torn": [str(file) for file in one.torn]})
+
+
+# ---- trim
+
+
+@_command
+def trim(
+    path: LogArgument,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OFFSET|TIME", help="Remove segments that have nothing from then on: -7d."
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Remove the oldest segments, as long as this much stays of each."
+        ),
+    ] = None,
+    partition: PartitionOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Remove the oldest segments of each partition. The last one always stays.
+
+    It may run beside a recorder. With both options a segment goes that either of them names.
+
+    Exit status: 0 removed (or nothing to remove), 1 there is no log, or it could not be removed, 2
+    wrong usage.
+
+    \b
+    Examples:
+      zenlake log trim recording --before -7d
+      zenlake log trim recording --keep 50GiB
+    """
+    from zenlake.log.log import Log
+
+    if before is None and keep is None:
+        raise typer.BadParameter("say what goes: --before or --keep")
+    place = Position(None, None) if before is None else quantities.position(before, "--before")
+    size = None if keep is None else quantities.size(keep, "--keep")
+    opened = Log(path)
+    chosen = _chosen(opened, partition)
+    _check_offset(place, chosen)
+    try:
+        removed = opened.trim(
+            before_offset=place.offset,
+            before_time=place.time,
+            keep_bytes=size,
+            partition=partition,
+        )
+    except OSError as error:
+        raise ZError(f"{path}: {error.strerror}: may this user write there?") from None
+    if json:
+        print_object(removed._asdict())
+    else:
+        print_text(f"removed {removed.segments:,} segments, {size_shown(removed.bytes)}")
 
 
 # ---- cat
@@ -238,9 +375,10 @@ def cat(
 
 
 def _rows(wanted: _Range, count: int | None) -> Iterator[Row]:
-    few = None if count is None else min(count, FOLLOW_ROWS)
+    rows = MAX_ROWS if count is None else min(count, MAX_ROWS)
     for partition in wanted.partitions:
-        for batch in wanted.batches(partition, *wanted.bounds(partition), few):
+        start, end = wanted.bounds(partition)
+        for batch in wanted.batches(partition, start, wanted.end_of(end), rows):
             yield from rows_of(batch)
 
 
@@ -253,7 +391,7 @@ def _followed(wanted: _Range) -> Iterator[Row]:
             end = wanted.bounds(partition)[1]
             if end > start:
                 quiet = False
-                for batch in wanted.batches(partition, start, end, FOLLOW_ROWS):
+                for batch in wanted.batches(partition, start, end):
                     yield from rows_of(batch)
                 at[partition] = end
         if quiet:
@@ -322,13 +460,19 @@ def export(
       zenlake log export recording -k 'robot/1/**' --to robot.mcap    # open it with Foxglove
     """
     from zenlake.log import export as exporting
+    from zenlake.log.reader import batch_schema
 
     wanted = _Range(path, partition, start, end, key, losses=losses, skip_damage=skip_damage)
     bounds = {number: wanted.bounds(number) for number in wanted.partitions}
     total = sum(max(0, end - start) for start, end in bounds.values())
     began = time.monotonic()
     with _progress("exporting", total) as advance:
-        done = exporting.export(_exported(wanted, bounds, advance), to, overwrite=force)
+        done = exporting.export(
+            _exported(wanted, bounds, advance),
+            to,
+            schema=batch_schema(None, losses=losses),
+            overwrite=force,
+        )
     seconds = time.monotonic() - began
     wanted.tell_skipped()
     if json:
@@ -345,25 +489,13 @@ def export(
 
 
 def _exported(
-    wanted: _Range, bounds: dict[int, tuple[int, int]], advance: Callable[[int], None]
+    wanted: _Range, bounds: dict[int, tuple[int, int]], advance: _Advance
 ) -> "Iterator[pa.RecordBatch]":
     for number, (start, end) in bounds.items():
         at = start
-        for batch in wanted.batches(number, start, end):
+        for batch in wanted.batches(number, start, wanted.end_of(end), EXPORT_ROWS):
             yield batch
-            last = batch.column("offset")[-1].as_py()
-            advance(last + 1 - at)
-            at = last + 1
-        advance(end - at)
-
-
-@contextmanager
-def _progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """On standard error, and only on a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    stderr = Console(stderr=True)
-    with Progress(console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda amount: bar.advance(task, amount)
+            behind = batch.column("offset")[-1].as_py() + 1
+            advance(behind - at)
+            at = behind
+        advance(max(0, end - at))

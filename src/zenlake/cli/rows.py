@@ -21,8 +21,6 @@ from zenlake.wire.zenohid import ZenohId
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from zenlake import Sample
-
 Row = dict[str, Any]
 
 
@@ -37,7 +35,7 @@ def _nanos(when: datetime) -> int:
     return (when - EPOCH) // timedelta(microseconds=1) * 1000
 
 
-def sample_of(row: Row) -> "Sample":
+def sample_of(row: Row) -> "zenlake.Sample":
     """What a subscriber would have got; not for a row of loss."""
     meta: dict[str, Any] = {
         "timestamp": _timestamp(row["timestamp"]),

@@ -38,7 +38,7 @@ class Loss(NamedTuple):
 
 
 class OpenBlock:
-    """Takes samples until it is written; then it is of no more use."""
+    """Takes samples until it is written; then only its buffer is of use, to another one."""
 
     __slots__ = (
         "_batches",
@@ -49,12 +49,15 @@ class OpenBlock:
         "_suffixes",
         "_times",
         "all_keys",
+        "buffer",
         "count",
-        "data",
+        "size",
     )
 
-    def __init__(self) -> None:
-        self.data = bytearray()
+    def __init__(self, buffer: bytearray | None = None) -> None:
+        self.buffer = bytearray() if buffer is None else buffer
+        "Of which `size` bytes are data. A used one has its pages already."
+        self.size = 0
         self.count = 0
         self.all_keys = True
         self._batches = bytearray()
@@ -97,7 +100,11 @@ class OpenBlock:
 
     def add(self, link: int, reliable: bool, time: int, count: int, data: Buffer) -> None:
         """Messages that stood together; their keys were told before."""
-        self.data += data
+        end = self.size + len(data)
+        if end > len(self.buffer):
+            self.buffer.extend(bytes(max(end, 2 * len(self.buffer)) - len(self.buffer)))
+        self.buffer[self.size : end] = data
+        self.size = end
         self._batches += _BATCH.pack(time, link, reliable, count, len(data))
         self.count += count
         self._seen(time)
@@ -153,7 +160,7 @@ class OpenBlock:
             keys=self._key_texts(),
             losses=losses,
             batches=self._batches,
-            data=self.data,
+            data=memoryview(self.buffer)[: self.size],
         )
 
 

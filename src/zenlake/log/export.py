@@ -6,7 +6,7 @@ batches come from.
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -31,7 +31,7 @@ U32 = (1 << 32) - 1
 SCHEMA: pa.Schema = pa.schema(
     [*SAMPLE, pa.field("partition", pa.int32()), pa.field("offset", pa.int64())]
 )
-"What a file without any sample says of its columns."
+"Of a log's record batches without losses."
 
 
 class Exported(NamedTuple):
@@ -57,12 +57,14 @@ def export(
     batches: Iterable[pa.RecordBatch],
     file: Path | str,
     *,
+    schema: pa.Schema = SCHEMA,
     overwrite: bool = False,
     on_rows: Callable[[int], None] | None = None,
 ) -> Exported:
     """Write all batches to `file`, in the format that its name ends with.
 
-    The file is there when it is complete, not before; `on_rows` is told of each batch's rows.
+    The file is there when it is complete, not before. `schema` is that of a file without any
+    sample; `on_rows` is told of each batch's rows.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -78,7 +80,11 @@ def export(
     unfinished = file.with_name(f".{file.name}.part")
     try:
         with unfinished.open("wb") as stream:
-            rows, left_out = _fill(made, stream, iter(batches), on_rows)
+            into = iter(batches)
+            first = next(into, None)
+            head = [] if first is None else [first]
+            with closing(made(stream, schema if first is None else first.schema)) as writer:
+                rows = _fill(writer, chain(head, into), on_rows)
             stream.flush()
             os.fsync(stream.fileno())
             size = stream.tell()
@@ -87,25 +93,22 @@ def export(
         raise ZError(f"{file} cannot be written: {error.strerror or error}") from error
     finally:
         unfinished.unlink(missing_ok=True)
-    return Exported(rows, size, left_out)
+    return Exported(rows, size, writer.attachments_left_out)
 
 
 def _fill(
-    made: "Callable[[Any, pa.Schema], _Format]",
-    stream: Any,
-    batches: Iterator[pa.RecordBatch],
+    writer: "_Format",
+    batches: Iterable[pa.RecordBatch],
     on_rows: Callable[[int], None] | None,
-) -> tuple[int, int]:
-    """Rows, and attachments that were left out."""
+) -> int:
+    """How many rows there were."""
     rows = 0
-    first = next(batches, None)
-    with closing(made(stream, SCHEMA if first is None else first.schema)) as writer:
-        for batch in chain([] if first is None else [first], batches):
-            writer.write(batch)
-            rows += batch.num_rows
-            if on_rows is not None:
-                on_rows(batch.num_rows)
-    return rows, writer.attachments_left_out
+    for batch in batches:
+        writer.write(batch)
+        rows += batch.num_rows
+        if on_rows is not None:
+            on_rows(batch.num_rows)
+    return rows
 
 
 # ---- texts spelled out: every reader knows strings, few know dictionaries within structs

@@ -240,16 +240,12 @@ class _Partition:
         """The mark behind all that is there, if nobody writes; None if somebody does."""
         lock = self._open_lock()
         if lock is None:
-            return self._end_of(self._stored())[0]
+            return self._settled(self._stored())
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return None
-            stored = self._stored()
-            if stored is not None and stored.state == SETTLED:
-                return stored
-            return self._settled(stored)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return self._settled(self._stored())
+        except BlockingIOError:
+            return None
         finally:
             os.close(lock)
 
@@ -261,11 +257,12 @@ class _Partition:
         return None
 
     def _settled(self, stored: Mark | None) -> Mark:
+        if stored is not None and stored.state == SETTLED:
+            return stored  # somebody was faster
         bases = segments(self.folder)
         if not bases:
             return stored or self._nothing(SETTLED)
-        last = self.folder / segment_name(bases[-1])
-        size = size_of(last)
+        size = size_of(self.folder / segment_name(bases[-1]))
         if self._unsettled is not None and self._unsettled[:3] == (stored, bases[-1], size):
             return self._unsettled[3]
         mark, synced = self._end_of(stored)
@@ -284,28 +281,27 @@ class _Partition:
 
     def _end_of(self, stored: Mark | None) -> tuple[Mark, list[Path]]:
         """The mark behind the last good block, and the files that may not be on the disk yet."""
-        start = stored or self._nothing(SETTLED)
-        mark, looked = start, []
-        for base in segments(self.folder):
-            if base < start.segment and stored is not None:
-                continue
-            path = self.folder / segment_name(base)
-            index = Index(path, base, self.log_id, self.number)
-            if index.refused:
-                continue
-            looked.append(path)
-            if base != start.segment or index.header is not None or stored is None:
-                previous = mark.last if index.header is None else index.header.previous
-                if base > mark.segment or mark.position < SEGMENT_BYTES:
-                    mark = mark._replace(
-                        offset=max(mark.offset, base),
-                        segment=base,
-                        position=SEGMENT_BYTES,
-                        last=previous,
-                    )
+        mark = stored or self._nothing(SETTLED)
+        indexes = [
+            Index(self.folder / segment_name(base), base, self.log_id, self.number)
+            for base in segments(self.folder)
+            if stored is None or base >= stored.segment
+        ]
+        indexes = [index for index in indexes if not index.refused]  # half made, or foreign
+        if stored is None:
+            indexes = indexes[-1:]
+        for index in indexes:
+            if stored is None or index.base > mark.segment:
+                mark = mark._replace(
+                    offset=max(mark.offset, index.base),
+                    segment=index.base,
+                    position=SEGMENT_BYTES,
+                    last=mark.last if index.header is None else index.header.previous,
+                )
             index.walk()
-            mark = self._behind_last_good(path, index.rows, mark)
-        return mark._replace(sequence=start.sequence + 1, state=SETTLED), looked
+            mark = self._behind_last_good(index.path, index.rows, mark)
+        paths = [index.path for index in indexes]
+        return mark._replace(sequence=mark.sequence + 1, state=SETTLED), paths
 
     def _behind_last_good(self, path: Path, rows: BlockTable, mark: Mark) -> Mark:
         rows = rows[rows["position"] >= mark.position]
@@ -392,9 +388,8 @@ class _Partition:
             rows = self._acknowledged(rows, following, mark)
         name = index.path.name
         if index.refused:
-            there = base < bound or following is None
             refused = Damage(self.number, base, bound, name, 0, index.refused)
-            return rows[:0], [refused] if there and bound > base else []
+            return rows[:0], [refused] if bound > base else []
         damage = [
             Damage(
                 self.number,
@@ -459,7 +454,14 @@ class _Partition:
                 path = self.folder / segment_name(int(row["segment"]))
                 with path.open("rb", buffering=0) as file:
                     data = os.pread(file.fileno(), int(row["length"]), int(row["position"]))
-                batches, _ = Block.decode(data).body()
+                try:
+                    batches, _ = Block.decode(data).body()
+                except DamagedLog as error:
+                    first, end = int(row["base"]), int(row["base"]) + int(row["samples"])
+                    place = path.name, int(row["position"])
+                    raise DamagedLog(
+                        str(Damage(self.number, first, end, *place, str(error)))
+                    ) from None
                 later = np.flatnonzero((batches["time"] >= time) & (batches["count"] > 0))
                 if len(later):
                     before = batches["count"][: later[0]].sum(dtype=np.int64)
@@ -495,11 +497,13 @@ class _Partition:
             if index.header is None and not index.refused:
                 reason = "the segment's header is damaged"
                 damage.insert(0, Damage(self.number, base, base, index.path.name, 0, reason))
-            elif index.header is not None and last not in (None, index.header.previous):
-                if not report.damage or report.damage[-1].end != base:
-                    damage.insert(
-                        0, Damage(self.number, base, base, index.path.name, 0, OUT_OF_CHAIN)
-                    )
+            elif (
+                index.header is not None
+                and last not in (None, index.header.previous)
+                and (not report.damage or report.damage[-1].end != base)
+            ):
+                place = index.path.name, 0
+                damage.insert(0, Damage(self.number, base, base, *place, OUT_OF_CHAIN))
             report.damage += sorted([*damage, *bad], key=lambda one: (one.first, one.position))
             last = int(rows[-1]["crc"]) if len(rows) else index.header and index.header.previous
             report.segments += 1

@@ -37,6 +37,7 @@ log = logging.getLogger("zenlake.log")
 SYNC_SECONDS = 0.005  # a sample waits at most so long before it is written,
 SYNC_BYTES = 1 << 20  # or until so much waits
 BLOCK_BYTES = 4 << 20  # a block that has so much is closed, whether it can be written or not
+KEPT_BUFFERS = 4
 WAITING_BYTES = 64 << 20  # not durable yet; then the network is not read
 RETRY_SECONDS = 0.5  # between two attempts to write after a failure
 LAST_RETRY_SECONDS = 0.05  # the same, once it is to end
@@ -101,6 +102,8 @@ class Tape(RunSink):
         self._since = 0.0
         "When the oldest sample came that no commit has taken."
         self._full: deque[OpenBlock] = deque()
+        self._buffers: list[bytearray] = []
+        "Of blocks that are written."
         self._links: dict[Any, Link] = {None: _NOBODY}
         self._serial = 0
         self._let_go = 0
@@ -168,10 +171,10 @@ class Tape(RunSink):
             if self._closed or not self._fits(len(data)):
                 self.dropped += count
                 self._let_go += count
+                for _ in gaps:  # their numbers came: what follows them misses nothing
+                    pass
                 return True
-            if self._let_go:
-                self._lose(Loss(layout.DROPPED, now, b"", missing=self._let_go))
-                self._let_go = 0
+            self._lose_dropped(now)
             place = self._place(port, names)
             for gap in gaps:
                 self._lose_of_source(gap, now)
@@ -188,7 +191,7 @@ class Tape(RunSink):
         """Whether so many bytes may be taken; a message that is too long for a block never is."""
         if size > MAX_MESSAGE_BYTES:
             return False
-        if len(self._block.data) + size > BLOCK_BYTES:
+        if self._block.size + size > BLOCK_BYTES:
             self._cut()
         return self._overflow == "block" or self.waiting < WAITING_BYTES
 
@@ -217,7 +220,7 @@ class Tape(RunSink):
     def _look_at_size(self) -> None:
         block = self._block
         many = self._sync_samples is not None and block.count >= self._sync_samples
-        if many or len(block.data) >= self._sync_bytes:
+        if many or block.size >= self._sync_bytes:
             self._work.notify()
 
     def _started(self) -> None:
@@ -228,7 +231,7 @@ class Tape(RunSink):
     def _cut(self) -> None:
         if self._block:
             self._full.append(self._block)
-            self._block = OpenBlock()
+            self._block = OpenBlock(self._buffers.pop() if self._buffers else None)
             self._work.notify()
 
     # ---- loss
@@ -243,7 +246,7 @@ class Tape(RunSink):
     ) -> None:
         """Numbers of a lane never came."""
         lane = int(priority) | (_LANE_RELIABLE if reliable else 0)
-        zid, last = session.zid.raw, first + missing - 1
+        zid, last = session.zid.raw, first + missing - 1 & session.agreement.sn_mask
         with self._lock:
             self._lose(Loss(layout.LANE, self._clock(), zid, first, last, missing, lane=lane))
 
@@ -255,6 +258,11 @@ class Tape(RunSink):
         with self._lock:
             if self._links.pop(session.face, None) is not None and not goodbye:
                 self._lose(Loss(layout.LINK, self._clock(), session.zid.raw))
+
+    def _lose_dropped(self, now: int) -> None:
+        if self._let_go:
+            self._lose(Loss(layout.DROPPED, now, b"", missing=self._let_go))
+            self._let_go = 0
 
     def _lose(self, loss: Loss, ahead: int = 0) -> None:
         if self._closed:
@@ -283,7 +291,7 @@ class Tape(RunSink):
             return True
         block = self._block
         return bool(block) and (
-            len(block.data) >= self._sync_bytes
+            block.size >= self._sync_bytes
             or (self._sync_samples is not None and block.count >= self._sync_samples)
             or time.monotonic() >= self._since + self._sync_seconds
         )
@@ -321,7 +329,8 @@ class Tape(RunSink):
                 log.warning("writing works again: offset %d is durable", mark.offset)
             self.failure = None
             self.mark = mark
-            self.waiting -= sum(len(block.data) for block in blocks)
+            self.waiting -= sum(block.size for block in blocks)
+            self._buffers += [block.buffer for block in blocks][: KEPT_BUFFERS - len(self._buffers)]
             self._changed.notify_all()
             calls = self._made_room()
         for call in calls:
@@ -374,6 +383,7 @@ class Tape(RunSink):
     def close(self) -> None:
         """Take no more; what came is made durable."""
         with self._lock:
+            self._lose_dropped(self._clock())
             self._closed = True
             self._close_until = time.monotonic() + CLOSE_SECONDS
             self._ending.set()

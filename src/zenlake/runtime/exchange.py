@@ -98,10 +98,11 @@ class Local(Protocol):
         one: "One | None",
     ) -> Iterable[Full]:
         """Samples, each a key, a payload data[start:end] and what stands beside it: None for
-        nothing, a PUSH, or where the PUSH starts in data. `run`: where they come from, which of its
-        rows they are (None: all), what the ids in their keys mean, and from whom. `one`: the
-        message, if there is one alone as it came. Gives those that have enough. `starts` and
-        `ends` are arrays where there is a `run`, else tuples."""
+        nothing, or a PUSH, or where the PUSH starts in data. `run`: where they come from (which says
+        what stands beside them, too), which of its rows they are (None: all), what the ids in
+        their keys mean, and from whom. `one`: the message, if there is one alone as it came. Gives
+        those that have enough. `starts` and `ends` are arrays where there is a `run`, else
+        tuples."""
 
     def routed(self, stack: TimestampStack) -> TimestampStack:
         """`stack` with the time now at ROUTE, if that was asked for."""
@@ -702,17 +703,13 @@ class Exchange:
             else:
                 names = [route.key if route else None for route in routes]
                 keys = map(names.__getitem__, codes.tolist())  # type: ignore[arg-type]
-            rests: Iterable[Any] = repeat(None)
-            if not run.plain:
-                places = run.rows["start"][run.first : run.stop].astype("i8") + run.base
-                rests = (places if rows is None else places[rows]).tolist()
             full += self.local.deliver(
                 subscribers,
                 keys,
                 data,
                 starts,
                 ends,
-                rests,
+                (),
                 len(starts),
                 (run, rows, keys_of, port),
                 None,

@@ -52,6 +52,7 @@ def _replies(options: Options) -> "Iterator[pa.RecordBatch]":
     import zenlake.api as zenoh
     from zenlake.spark.connection import connection
 
+    _compile()
     to = connection(options)
     dropped = to.session.stats().dropped.get(BEYOND_LIMIT, 0)
     collected = zenoh.ArrowBatches(max_rows=MAX_ROWS, max_bytes=MAX_BYTES, max_age=NEVER)
@@ -73,6 +74,17 @@ def _replies(options: Options) -> "Iterator[pa.RecordBatch]":
     collected.close()
     while (batch := _last(collected)) is not None:
         yield batch
+
+
+def _compile() -> None:
+    """Load what makes columns, before there is a session that would be silent meanwhile."""
+    from zenlake.api import ArrowBatches, Sample
+    from zenlake.wire.put import Put
+    from zenlake.wire.qos import DEFAULT
+
+    one = ArrowBatches(max_age=0.0)
+    one.push_one(Sample.of("zenlake", Put(b""), DEFAULT, True, None))
+    one.recv()
 
 
 def _last(collected: Any) -> "pa.RecordBatch | None":

@@ -94,7 +94,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._skipped: dict[int, int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        live = {"_opened": None, "_embedded": None, "_until": None, "_skipped": {}}
+        live: dict[str, Any] = {"_opened": None, "_embedded": None, "_until": None, "_skipped": {}}
         return {**self.__dict__, **live}
 
     # ---- where
@@ -229,7 +229,7 @@ def _tasks(
             continue
         begin = plan.still_there(log, partition, asked, end, fail)
         blocks = log.blocks(partition, begin, end)
-        gone = begin - asked + (0 if fail else plan.missing(blocks, begin, end))
+        gone = begin - asked + (0 if fail else plan.damaged(log, partition, begin, end))
         if gone:
             _log.warning("%s: %d rows of partition %d are gone", log.path, gone, partition)
             if skipped is not None:
@@ -276,9 +276,10 @@ def _rows(
             "meanwhile, or an executor sees another folder there than the driver"
         )
     start, end = _times(options) or (None, None)
+    fail = options["failOnDataLoss"]
     reader = Reader(log, partition.partition)
     for batch in reader.batches(
-        partition.start,
+        plan.still_there(log, partition.partition, partition.start, partition.end, fail),
         partition.end,
         start_time=start,
         end_time=end,
@@ -287,7 +288,8 @@ def _rows(
         max_rows=MAX_ROWS,
         max_bytes=MAX_BYTES,
         losses=options["includeLoss"],
-        on_damage="raise" if options["failOnDataLoss"] else "skip",
+        on_damage="raise" if fail else "skip",
+        plain=True,
     ):
         yield from spark_schema.batches(batch, schema)
     for damage in reader.skipped:

@@ -37,14 +37,15 @@ class AnotherLog(ZError):
 class LogLike(Protocol):
     """What planning asks of a log (see zenlake.log.log)."""
 
-    id: str
     path: Path
 
+    @property
+    def id(self) -> str: ...
     def partitions(self) -> list[int]: ...
     def mark(self, partition: int) -> Any: ...
     def first(self, partition: int) -> int: ...
     def blocks(self, partition: int, start: int = 0, end: int | None = None) -> Any: ...
-    def offset_at(self, partition: int, time: int) -> int: ...
+    def damage(self, partition: int, start: int = 0, end: int | None = None) -> Any: ...
 
 
 # ---- the JSON
@@ -173,11 +174,10 @@ def still_there(log: LogLike, partition: int, begin: int, end: int, fail: bool) 
     return min(first, end)
 
 
-def missing(blocks: Blocks, begin: int, end: int) -> int:
-    """How many offsets of a range stand in no block."""
-    ends = blocks["base"].astype(np.int64) + blocks["samples"]
-    inside = np.minimum(ends, end) - np.maximum(blocks["base"].astype(np.int64), begin)
-    return max(end - begin, 0) - int(np.maximum(inside, 0).sum())
+def damaged(log: LogLike, partition: int, begin: int, end: int) -> int:
+    """How many rows of a range are known to be unreadable before anything is read."""
+    found = log.damage(partition, begin, end)
+    return sum(max(min(one.end, end) - max(one.first, begin), 0) for one in found)
 
 
 # ---- how far

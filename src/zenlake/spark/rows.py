@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zenlake.columnar.write import push_columns
 from zenlake.errors import ZError
 from zenlake.spark.options import Options
 from zenlake.spark.sink import COLUMNS, DEFAULTS, MAX_ROWS
+from zenlake.wire.emit import Emitter, Lane
 
 
 class Rows:
@@ -78,3 +80,13 @@ def _timestamp(column: pa.Array) -> pa.Array:
     parts.append(pc.struct_field(column, "id"))
     mask = column.is_null() if column.null_count else None
     return pa.StructArray.from_arrays(parts, ["time", "id"], mask=mask)
+
+
+def compiled(samples: pa.RecordBatch) -> pa.RecordBatch:
+    """`samples`, after what sends such rows was compiled, or taken from its cache.
+
+    That may take half a minute, in which a session says nothing and is given up by the other
+    side: so it is done before one is opened.
+    """
+    Emitter(push_columns(samples.slice(0, 1)), Lane()).next(chunk_bytes=0)
+    return samples

@@ -116,7 +116,7 @@ class _Sending:
         from pyspark import TaskContext
 
         from zenlake.spark.connection import connection
-        from zenlake.spark.rows import Rows
+        from zenlake.spark.rows import Rows, compiled
 
         context = TaskContext.get()
         assert context is not None
@@ -124,8 +124,9 @@ class _Sending:
         to = None
         for batch in iterator:
             if batch.num_rows:
+                samples = compiled(rows.samples(batch))
                 to = to or connection(self._options)
-                to.session.put_batch(rows.samples(batch))
+                to.session.put_batch(samples)
                 to.check()
         if to is not None:
             to.settle(self._options["timeout"])

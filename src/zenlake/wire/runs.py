@@ -44,6 +44,14 @@ class Run(NamedTuple):
     def __len__(self) -> int:
         return self.stop - self.first
 
+    def places(self, rows: npt.NDArray[np.int64] | None) -> list[int] | None:
+        """Where messages start, counted as `starts` is; None if nothing stands beside payloads."""
+        if self.plain:
+            return None
+        places = self.rows["start"][self.first : self.stop].astype(np.int64) + self.base
+        found: list[int] = (places if rows is None else places[rows]).tolist()
+        return found
+
     def chosen(self, wanted: list[bool]) -> npt.NDArray[np.int64]:
         """Which of the messages have a key whose number is wanted, counted from `first`."""
         return np.flatnonzero(np.array(wanted)[self.codes])

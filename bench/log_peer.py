@@ -1,0 +1,111 @@
+"""The processes of the log's benchmark: `python -m bench.log_peer ROLE ARGUMENTS`, as JSON.
+
+`recorder` is the measured one; `feed` sends messages that are encoded already, and nothing else.
+"""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+
+from bench.api_peer import FLOW, PROFILE, Silent, client, free_port, profiled
+from bench.session_peer import say, serve
+from zenlake.api.config import Config
+from zenlake.log.recorder import Recorder
+from zenlake.runtime.node import Node, NodeConfig
+from zenlake.wire import qos
+from zenlake.wire.cursor import Writer
+from zenlake.wire.declare import Declare, DeclareKeyExpr
+from zenlake.wire.enums import Mapping, Priority
+from zenlake.wire.network import NETWORK
+from zenlake.wire.packed import Packed
+from zenlake.wire.push import Push
+from zenlake.wire.put import Put
+from zenlake.wire.wireexpr import WireExpr
+
+PATIENCE = 60.0
+CHUNK_BYTES = 256 << 10  # of what the feed sends at once
+PLAIN_BYTES = 1 << 20  # of what the plain loop writes before it syncs: as the recorder does
+
+
+def recorder(folder: str) -> None:
+    """Records, one log after another."""
+    endpoint = f"tcp/127.0.0.1:{free_port()}"
+    config = Config()
+    config.insert_json5("listen/endpoints", json.dumps([endpoint]))
+    config.insert_json5("scouting/multicast/enabled", "false")
+    with tempfile.TemporaryDirectory(dir=folder) as here:
+        place = Path(here)
+        with Recorder(place / "log", FLOW, config=config, retain_bytes=1 << 30) as own:
+            say(endpoint=endpoint)
+
+            def arrived(expected: int, stall: float) -> None:
+                until = time.perf_counter() + stall
+                while own.stats().received < expected and time.perf_counter() < until:
+                    time.sleep(0.001)
+                mark = own.durable(PATIENCE)
+                say(count=mark.offset, bytes=own.stats().bytes, time=time.perf_counter())
+
+            serve(
+                {
+                    "arrived": arrived,
+                    "counted": lambda: say(count=own.durable(PATIENCE).offset),
+                    "plain": lambda size: say(seconds=plain(place / "plain", size)),
+                }
+            )
+        shutil.rmtree(place / "log")
+
+
+def plain(path: Path, size: int) -> float:
+    """Seconds to write and sync so many bytes in a plain loop."""
+    chunk = os.urandom(PLAIN_BYTES)
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    start = time.perf_counter()
+    for _ in range(-(-size // PLAIN_BYTES)):
+        os.write(file, chunk)
+        os.fdatasync(file)
+    taken = time.perf_counter() - start
+    os.close(file)
+    path.unlink()
+    return taken
+
+
+def feed(endpoint: str) -> None:
+    with Node(NodeConfig(offer=client()), Silent()) as node:
+        session = node.connect(endpoint)
+        session.send(Declare(DeclareKeyExpr(1, WireExpr(0, FLOW)), qos=qos.DECLARE))
+        say(ok=True)
+
+        def send(size: int, seconds: float = 0.0) -> None:
+            w = Writer()
+            level = qos.QoS.from_byte(int(qos.DEFAULT) | qos.BLOCK)
+            body = Put(bytes(size))
+            NETWORK.write(w, Push(WireExpr(1, mapping=Mapping.SENDER), body, level))
+            number = max(1, CHUNK_BYTES // len(w.out))
+            data = memoryview(bytes(w.out) * number)
+            ends = np.arange(1, number + 1, dtype=np.int64) * len(w.out)
+            sent, start = 0, time.perf_counter()
+            while time.perf_counter() < start + seconds:
+                place = session.emit_lane(Priority.DATA, True)
+                assert place is not None
+                packed = Packed(data, ends, 0, number, *place)
+                session.send_batches(packed, Priority.DATA, reliable=True)
+                sent += number
+            say(sent=sent, time=start)
+
+        serve({"feed": send})
+
+
+ROLES: dict[str, Callable[..., None]] = {"recorder": recorder, "feed": feed}
+
+if __name__ == "__main__":
+    role, arguments = sys.argv[1], json.loads(sys.argv[2])
+    with profiled() if os.environ.get(PROFILE) == role else nullcontext():
+        ROLES[role](**arguments)

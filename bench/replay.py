@@ -1,0 +1,128 @@
+"""Replay at full speed beside an eclipse-zenoh publisher, on the same payloads.
+
+Both sessions listen, and what they send goes to the same kind of sink, which only counts.
+`python -m bench.replay` prints these figures alone.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import zenlake
+from bench.api import (
+    BLOCK,
+    OURS,
+    PATIENCE,
+    THEIRS,
+    Process,
+    all_arrived,
+    in_turns,
+    process,
+    publishing,
+)
+from bench.api_peer import FLOW, listening
+from bench.figures import Figure, Figures
+from zenlake.log.block import Link, OpenBlock
+from zenlake.log.reader import Reader
+from zenlake.log.replay import Replayer
+from zenlake.log.writer import Writer
+from zenlake.wire.cursor import Writer as Bytes
+from zenlake.wire.enums import Mapping
+from zenlake.wire.network import NETWORK
+from zenlake.wire.push import Push
+from zenlake.wire.put import Put
+from zenlake.wire.wireexpr import WireExpr
+
+SIZES = (8, 64)
+SAMPLES = 2_000_000
+FRAME_BYTES = 65_000  # of messages that came at once
+BLOCK_BYTES = 1 << 20
+AIM = 10
+ID = 7  # that the recorded publisher declared for its key
+
+
+def record(path: Path, size: int) -> int:
+    """A log as a recorder writes it: whole frames on a declared key. Gives how many samples."""
+    w = Bytes()
+    NETWORK.write(w, Push(WireExpr(ID, "", Mapping.SENDER), Put(bytes(size))))
+    each = FRAME_BYTES // len(w.out)
+    frame = bytes(w.out) * each
+    frames = SAMPLES // each
+    with Writer(path) as writer:
+        block = OpenBlock()
+        for number in range(frames):
+            link = block.link(Link(1, 2, b"\x01"))
+            assert link is not None
+            block.key(link, Mapping.SENDER << 16 | ID, b"", FLOW.encode())
+            block.add(link, True, number, each, frame)
+            if len(block.data) >= BLOCK_BYTES or number == frames - 1:
+                writer.write([block])
+                block = OpenBlock()
+    return frames * each
+
+
+@contextmanager
+def replaying() -> Iterator[tuple["zenlake.Session", Process]]:
+    """A session of this process, and a sink that takes what it puts."""
+    endpoint, session = listening(zenlake, "peer")
+    with session, process("sink", endpoint=endpoint) as sink:
+        with session.declare_publisher(FLOW) as publisher:
+            end = time.monotonic() + PATIENCE
+            while not publisher.matching_status.matching:
+                if time.monotonic() > end:
+                    raise RuntimeError("the sink does not subscribe")
+                time.sleep(0.01)
+        yield session, sink
+
+
+def replayed(log: Path, session: "zenlake.Session", sink: Process) -> float:
+    """Samples a second; all have arrived."""
+    before = sink.count
+    stats = Replayer(log, session, speed=None).run()
+    all_arrived(sink, before + stats.samples)
+    return stats.samples / stats.seconds
+
+
+def read(log: Path) -> float:
+    """Samples a second that are only read."""
+    start = time.perf_counter()
+    count = sum(int(span.batches["count"].sum()) for span in Reader(log).spans())
+    return count / (time.perf_counter() - start)
+
+
+def figures() -> Figures:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        replaying() as (session, sink),
+        publishing("zenoh") as theirs,
+    ):
+        for size in SIZES:
+            log = Path(folder) / str(size)
+            record(log, size)
+            rates = in_turns(
+                {
+                    OURS: partial(replayed, log, session, sink),
+                    THEIRS: partial(theirs.rate, "put", size=size, congestion_control=BLOCK),
+                    "read": partial(read, log),
+                }
+            )
+            yield Figure(f"spans read, {size} B", rates["read"], "samples/s")
+            yield Figure(f"replay, {size} B, {OURS}", rates[OURS], "samples/s")
+            yield Figure(f"put, {size} B, {BLOCK}, {THEIRS}", rates[THEIRS], "calls/s")
+            ratio = rates[OURS] / rates[THEIRS]
+            yield Figure(f"replay, {size} B, beside {THEIRS}'s put", ratio, "x", AIM)
+
+
+def main() -> int:
+    for figure in figures():
+        sys.stdout.write(figure.line() + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
