@@ -304,12 +304,6 @@ def test_export_to_mcap(log: Path, tmp_path: Path) -> None:
     assert message.publish_time == BEGAN - SECOND // 2
 
 
-def test_export_shows_how_far_it_is(log: Path, tmp_path: Path) -> None:
-    status, seen = on_terminal("log", "export", str(log), "--to", str(tmp_path / "x.arrow"))
-    assert status == 0
-    assert "exporting" in seen
-
-
 def test_export_overwrites_only_when_told(log: Path, tmp_path: Path) -> None:
     file = tmp_path / "x.parquet"
     file.write_bytes(b"mine")

@@ -5,6 +5,21 @@ from dataclasses import dataclass, field
 
 from zenlake.errors import ZError
 
+MICROS, NANOS, NG = "pcap, microseconds", "pcap, nanoseconds", "pcapng"
+MAGIC = {
+    bytes.fromhex("d4c3b2a1"): (MICROS, "little"),
+    bytes.fromhex("a1b2c3d4"): (MICROS, "big"),
+    bytes.fromhex("4d3cb2a1"): (NANOS, "little"),
+    bytes.fromhex("a1b23c4d"): (NANOS, "big"),
+    bytes.fromhex("0a0d0d0a"): (NG, "either"),
+}
+MAGIC_BYTES = 4
+
+
+def is_capture(head: bytes) -> bool:
+    """Whether a file that begins so is pcap or pcapng."""
+    return head[:MAGIC_BYTES] in MAGIC
+
 
 class CaptureError(ZError):
     """A file that is no packet capture, or cannot be read at all; the message names it."""

@@ -14,7 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from zenlake.capture import packets_kernel as kernel
-from zenlake.capture.found import CaptureError, Report, Stream
+from zenlake.capture.found import (
+    MAGIC,
+    MAGIC_BYTES,
+    MICROS,
+    NANOS,
+    NG,
+    CaptureError,
+    Report,
+    Stream,
+)
 from zenlake.capture.packets_kernel import PACKET
 from zenlake.errors import DecodeError
 from zenlake.wire.batch import TRANSPORT, read_scouting
@@ -31,14 +40,11 @@ FIRST_BYTES = 2048  # of a stream that are looked at to see whether it is Zenoh
 
 Packets = npt.NDArray[np.void]
 
-_MAGIC = {
-    bytes.fromhex("d4c3b2a1"): (kernel.FORMAT_MICROS, 0),
-    bytes.fromhex("a1b2c3d4"): (kernel.FORMAT_MICROS, 1),
-    bytes.fromhex("4d3cb2a1"): (kernel.FORMAT_NANOS, 0),
-    bytes.fromhex("a1b23c4d"): (kernel.FORMAT_NANOS, 1),
-    bytes.fromhex("0a0d0d0a"): (kernel.FORMAT_NG, 0),
+_FORMATS = {
+    MICROS: kernel.FORMAT_MICROS,
+    NANOS: kernel.FORMAT_NANOS,
+    NG: kernel.FORMAT_NG,
 }
-MAGIC_BYTES = 4
 _PCAP_HEADER = 24
 _LINK_BITS = 0xFFFF  # above it: how long a frame check sequence is
 
@@ -57,11 +63,6 @@ _PASSED_OVER = {
     kernel.C_NOT_TCP_OR_UDP: "packets that are neither TCP nor UDP",
     kernel.C_FRAGMENTS: "IP fragments",
 }
-
-
-def is_capture(head: bytes) -> bool:
-    """Whether a file that begins so is pcap or pcapng."""
-    return head[:MAGIC_BYTES] in _MAGIC
 
 
 class CaptureFile:
@@ -101,19 +102,20 @@ class CaptureFile:
 
     def _header(self, head: bytes) -> int:
         """Where the first record stands."""
-        found = _MAGIC.get(head[:MAGIC_BYTES])
+        found = MAGIC.get(head[:MAGIC_BYTES])
         if found is None:
             start = f"it starts with {head[:MAGIC_BYTES].hex()}" if head else "it is empty"
             raise CaptureError(
                 f"{self.name}: not a packet capture: {start}; pcap and pcapng files can be read"
             )
-        form, big = found
-        self._state[kernel.S_FORMAT], self._state[kernel.S_BIG] = form, big
-        if form == kernel.FORMAT_NG:
+        form, order = found
+        self._state[kernel.S_FORMAT] = _FORMATS[form]
+        if form == NG:
             return 0
         if len(head) < _PCAP_HEADER:
             raise CaptureError(f"{self.name}: cut off in its first {_PCAP_HEADER} bytes")
-        link = int.from_bytes(head[20:24], "big" if big else "little")
+        self._state[kernel.S_BIG] = order == "big"
+        link = int.from_bytes(head[20:24], "big" if order == "big" else "little")
         self._state[kernel.S_LINK] = link & _LINK_BITS
         return _PCAP_HEADER
 

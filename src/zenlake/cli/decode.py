@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
+from zenlake.capture.found import MAGIC_BYTES, CaptureError, is_capture
 from zenlake.cli.buffers import BadBytes
 from zenlake.cli.direction import Direction, Entry, read_scouting
 from zenlake.cli.hexdump import hexdump
 from zenlake.cli.report import Report
-from zenlake.cli.source import STANDARD_INPUT, SourceError, read_source
+from zenlake.cli.source import STANDARD_INPUT, Source, SourceError, head_of, read_source
 from zenlake.cli.streams import Batch, CompressionChoice, FramingChoice, cut
 from zenlake.errors import REASON_TEXT
 
@@ -20,7 +21,8 @@ def decode(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE", help="What one side of a connection sent; - is standard input."
+            metavar="FILE",
+            help="A packet capture, or what one side of a connection sent; - is standard input.",
         ),
     ] = STANDARD_INPUT,
     as_hex: Annotated[
@@ -68,27 +70,42 @@ def decode(
         bool,
         typer.Option("--verify", help="Write every message again and compare with what was read."),
     ] = False,
+    port: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="In a packet capture: a port of Zenoh besides 7447 and 7446; may be repeated. "
+            "Streams whose handshake was captured are found on any port.",
+        ),
+    ] = None,
 ) -> None:
-    """Show every message in a recorded Zenoh stream.
+    """Show every message in a packet capture, or in a recorded Zenoh stream.
 
-    FILE holds the raw bytes that one side of a TCP connection sent, from its start (with the INIT
-    message) or from any batch on. Keys that this side declared are shown in full.
+    FILE is a capture (pcap or pcapng: what tcpdump and Wireshark write), or holds the raw bytes
+    that one side of a TCP connection sent, from its start (with the INIT message) or from any batch
+    on. Keys that were declared are shown in full.
 
-    Exit status: 0 all was read, 1 bad bytes (or --verify found a difference), 2 wrong usage.
+    Exit status: 0 all was read, 1 bad or missing bytes (or --verify found a difference), 2 wrong
+    usage.
 
     \b
     Examples:
+      zenlake decode traffic.pcapng
+      tcpdump -i eth0 -w - -c 1000 port 7447 | zenlake decode
       zenlake decode sent.bin
       zenlake decode --json sent.bin | jq 'select(.message == "PUSH/PUT").key'
       echo '01 00 04' | zenlake decode
     """
     if json + summary + verify > 1:
         raise typer.BadParameter("only one of --json, --summary and --verify can be given")
-    try:
-        source = read_source(file, is_hex=as_hex)
-    except SourceError as error:
-        typer.echo(f"zenlake: {error}", err=True)
-        raise typer.Exit(USAGE) from None
+    captured = not as_hex and is_capture(head_of(file, MAGIC_BYTES))
+    source = None if captured else _source(file, as_hex)
+    if source is None or (not as_hex and is_capture(source.data)):
+        if verify or scouting or framing is not FramingChoice.AUTO:
+            raise typer.BadParameter("--verify, --scouting and --framing are not for captures")
+        _show_capture(file, source, json=json, summary=summary, top=top, ports=port or [])
+        return
     report = _report(json=json, summary=summary, verify=verify, top=top)
     if scouting:
         datagrams = cut(source, FramingChoice.DATAGRAM, CompressionChoice.NO)
@@ -99,6 +116,32 @@ def decode(
     if bad is not None:
         typer.echo(_explanation(source.name, bad), err=True)
     if bad is not None or not all_well:
+        raise typer.Exit(BAD_BYTES)
+
+
+def _source(file: str, as_hex: bool) -> Source:
+    try:
+        return read_source(file, is_hex=as_hex)
+    except SourceError as error:
+        typer.echo(f"zenlake: {error}", err=True)
+        raise typer.Exit(USAGE) from None
+
+
+def _show_capture(
+    file: str, source: Source | None, *, json: bool, summary: bool, top: int, ports: list[int]
+) -> None:
+    """A packet capture: from its file, or from what was read of standard input."""
+    from zenlake.cli.captured import show
+
+    name, data = (file, None) if source is None else (source.name, source.data)
+    try:
+        unread = show(name, data, json=json, summary=top if summary else 0, ports=ports)
+    except CaptureError as error:
+        typer.echo(f"zenlake: {error}", err=True)
+        raise typer.Exit(USAGE) from None
+    for reason, count in unread.items():
+        typer.echo(f"zenlake: {name}: not read: {count} {reason}", err=True)
+    if unread:
         raise typer.Exit(BAD_BYTES)
 
 

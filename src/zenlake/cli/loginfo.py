@@ -62,6 +62,7 @@ def _partition(log: "Log", path: Path, number: int) -> Facts:
         "blocks": len(blocks),
         "codecs": {name: count for name, count in zip(CODECS, codecs, strict=True) if count},
         "losses": int(blocks["losses"].sum(dtype=np.int64)),
+        "damaged": len(log.damage(number)),
         "torn_files": len(torn),
         "torn_bytes": sum(torn),
     }
@@ -119,6 +120,8 @@ def _partition_rows(one: Facts) -> list[tuple[str, str]]:
         ("packed to", f"{100 * size / raw:.0f} % of {size_shown(raw)}" if raw else "nothing"),
         ("records of loss", f"{one['losses']:,}"),
     ]
+    if one["damaged"]:
+        rows.append(("damaged", f"{one['damaged']:,} places: zenlake log verify names them"))
     if one["torn_files"]:
         rows.append(("torn", f"{one['torn_files']:,} files, {size_shown(one['torn_bytes'])}"))
     return rows

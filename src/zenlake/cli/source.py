@@ -22,6 +22,17 @@ class Source(NamedTuple):
     "Of each datagram, by its start, when the input is datagrams: a line of hex, or all of it."
 
 
+def head_of(file: str, size: int) -> bytes:
+    """The first bytes of a file; nothing of standard input or of what cannot be read."""
+    if file == STANDARD_INPUT:
+        return b""
+    try:
+        with Path(file).open("rb") as opened:
+            return opened.read(size)
+    except OSError:
+        return b""
+
+
 def read_source(file: str, *, is_hex: bool) -> Source:
     """Read all of `file`; hexadecimal text on standard input is recognised by itself."""
     if file == STANDARD_INPUT:

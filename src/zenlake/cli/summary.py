@@ -25,43 +25,42 @@ class Count:
     wire_bytes: int = 0
     payload_bytes: int = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, wire_bytes: int, payload_bytes: int) -> None:
         self.messages += 1
-        self.wire_bytes += entry.end - entry.start
-        self.payload_bytes += payload_bytes(payload_of(entry.message))
+        self.wire_bytes += wire_bytes
+        self.payload_bytes += payload_bytes
 
 
-class Summary(Report):
+class Counts:
+    """Counts by kind and by key, and their tables."""
+
     def __init__(self, top: int) -> None:
         self.by_kind: dict[str, Count] = {}
         self.by_key: dict[str, Count] = {}
         self.total = Count()
         "Without the joined ones: the FRAGMENTs are counted."
-        self._batches = 0
         self._top = top
 
-    def batch(self, batch: Batch) -> None:
-        self._batches += 1
-
-    def message(self, entry: Entry) -> None:
-        kind = name_of(entry.message)
-        if entry.fragments:
+    def add(
+        self, kind: str, key: str | None, wire_bytes: int, payload_bytes: int, *, joined: bool
+    ) -> None:
+        if joined:
             kind += JOINED
         else:
-            self.total.add(entry)
-        self.by_kind.setdefault(kind, Count()).add(entry)
-        if entry.key:
-            self.by_key.setdefault(entry.key, Count()).add(entry)
+            self.total.add(wire_bytes, payload_bytes)
+        self.by_kind.setdefault(kind, Count()).add(wire_bytes, payload_bytes)
+        if key:
+            self.by_key.setdefault(key, Count()).add(wire_bytes, payload_bytes)
 
-    def finish(self) -> bool:
+    def show(self, places: str) -> None:
+        """`places` is what the messages stand in, and how many of that."""
         console = Console(highlight=False)
-        console.print(f"{self.total.messages} messages in {self._batches} batches")
+        console.print(f"{self.total.messages} messages in {places}")
         console.print(self._kinds())
         if self.by_key:
             shown = self._top_keys()
             console.print(f"{len(shown)} of {len(self.by_key)} keys, most messages first")
             console.print(_key_table(shown))
-        return True
 
     def _kinds(self) -> Table:
         table = Table(show_footer=True)
@@ -75,6 +74,28 @@ class Summary(Report):
     def _top_keys(self) -> list[tuple[str, Count]]:
         ranked = sorted(self.by_key.items(), key=lambda item: (-item[1].messages, item[0]))
         return ranked[: self._top]
+
+
+class Summary(Report):
+    def __init__(self, top: int) -> None:
+        self._counts = Counts(top)
+        self._batches = 0
+
+    def batch(self, batch: Batch) -> None:
+        self._batches += 1
+
+    def message(self, entry: Entry) -> None:
+        self._counts.add(
+            name_of(entry.message),
+            entry.key,
+            entry.end - entry.start,
+            payload_bytes(payload_of(entry.message)),
+            joined=bool(entry.fragments),
+        )
+
+    def finish(self) -> bool:
+        self._counts.show(f"{self._batches} batches")
+        return True
 
 
 def _key_table(shown: list[tuple[str, Count]]) -> Table:

@@ -5,7 +5,9 @@ tape.py.
 """
 
 import json
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -14,7 +16,9 @@ from zenlake.api.arguments import IntoKeyExpr, key_of
 from zenlake.api.config import Config
 from zenlake.api.core import Core
 from zenlake.api.query import Query
+from zenlake.api.queryable import Queryable
 from zenlake.api.session import Session
+from zenlake.api.subscriber import Declared
 from zenlake.errors import ZError
 from zenlake.keyexpr import includes
 from zenlake.log.format import Mark
@@ -90,10 +94,13 @@ class Recorder:
             retain_seconds=retain_seconds,
         )
         self._closed = False
+        self._pid = os.getpid()
         self._own = session is None
         self._session: Session | None = session
         self._first = self.writer.next
         self._tape: Tape | None = None
+        self._declared: Declared | None = None
+        self._queryable: Queryable[Any] | None = None
         try:
             self._tape = Tape(
                 self.writer,
@@ -106,7 +113,7 @@ class Recorder:
             self._core: Core = self._session._core
             self._core.watchers += (self._tape,)
             self._declared = self._core.subscribers.declare_sink(_apart(keys), self._tape)
-            self._queryable: Any = self._session.declare_queryable(
+            self._queryable = self._session.declare_queryable(
                 self.admin_key, self._answer, complete=True
             )
         except BaseException:
@@ -170,32 +177,47 @@ class Recorder:
             query.reply(self.admin_key, said, encoding="application/json")
 
     def close(self) -> None:
-        """Make everything durable, seal the log and give it free. ZError: some of it is not."""
+        """Make everything durable, seal the log and give it free. ZError: some of it is not.
+
+        What interrupts it leaves a recorder that can be closed again.
+        """
         if self._closed:
             return
+        if os.getpid() != self._pid:  # of a fork: the log is the parent's
+            self._closed = True
+            return
+        tape = self.tape
+        self._leave()
+        if not tape.join(JOIN_SECONDS):
+            raise ZError(f"{self._unsaved} samples are not durable: the disk does not answer")
+        self.writer.close()
         self._closed = True
-        tape, core = self.tape, self._core
-        if not core.exchange.closed:
-            self._queryable.undeclare()
-        core.watchers = tuple(one for one in core.watchers if one is not tape)
-        core.subscribers.undeclare(self._declared)
-        tape.close()
-        if self._own:
-            self.session.close()
-        done = tape.join(JOIN_SECONDS)
-        unsaved = tape.received - tape.mark.offset
-        if done:
-            self.writer.close()
-        if unsaved:
-            raise ZError(f"{unsaved} samples are not durable: {tape.failure}")
+        if self._unsaved:
+            raise ZError(f"{self._unsaved} samples are not durable: {tape.failure}")
+
+    @property
+    def _unsaved(self) -> int:
+        return self.tape.received - self.tape.mark.offset
+
+    def _leave(self) -> None:
+        """Hear no more. May be repeated."""
+        if self._session is not None:
+            core = self._session._core
+            if self._queryable is not None and not core.exchange.closed:
+                with suppress(ZError):  # it was, before something interrupted
+                    self._queryable.undeclare()
+            core.watchers = tuple(one for one in core.watchers if one is not self._tape)
+            if self._declared is not None:
+                core.subscribers.undeclare(self._declared)
+        self.tape.close()
+        if self._own and self._session is not None:
+            self._session.close()
 
     def _abort(self) -> None:
         """What was opened before something failed."""
         if self._tape is not None:
-            self._tape.close()
+            self._leave()
             self._tape.join(JOIN_SECONDS)
-        if self._own and self._session is not None:
-            self._session.close()
         self.writer.close()
 
     def __enter__(self) -> Self:

@@ -41,6 +41,7 @@ KEPT_BUFFERS = 4
 WAITING_BYTES = 64 << 20  # not durable yet; then the network is not read
 RETRY_SECONDS = 0.5  # between two attempts to write after a failure
 LAST_RETRY_SECONDS = 0.05  # the same, once it is to end
+MAX_LOSSES = 65_536  # records that wait for a commit; more are counted only
 CLOSE_SECONDS = 10.0  # to make the rest durable at the end, when writing fails
 MAX_MESSAGE_BYTES = layout.MAX_BLOCK_BYTES - (8 << 20)  # with its key and what stands around it
 
@@ -79,7 +80,7 @@ class Tape(RunSink):
             raise ZError("sync_seconds is at least 0, sync_bytes and sync_samples at least 1")
         self.writer = writer
         self.mark: Mark = writer.mark
-        self.failure: LogWriteError | None = None
+        self.failure: Exception | None = None
         self.received = writer.next
         "The offset of the next sample that comes."
         self.bytes = 0
@@ -87,6 +88,8 @@ class Tape(RunSink):
         "Records of loss by kind,"
         self.missing: Counter[str] = Counter()
         "and what they say is missing."
+        self.unrecorded = 0
+        "Of them, those that there was no room for."
         self.sources = Sources()
         self.waiting = 0
         "Bytes that are not durable yet."
@@ -108,8 +111,11 @@ class Tape(RunSink):
         self._serial = 0
         self._let_go = 0
         "Samples dropped since the last that was taken."
+        self._open_losses = 0
         self._room_calls: list[Callable[[], None]] = []
         self._closed = False
+        self._over = False
+        "Nothing becomes durable any more."
         self._close_until = 0.0
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._commits, name="zenlake log", daemon=True)
@@ -171,8 +177,8 @@ class Tape(RunSink):
             if self._closed or not self._fits(len(data)):
                 self.dropped += count
                 self._let_go += count
-                for _ in gaps:  # their numbers came: what follows them misses nothing
-                    pass
+                for gap in gaps:  # between what is let go; that itself is not missing
+                    self._lose_of_source(gap._replace(row=0), now)
                 return True
             self._lose_dropped(now)
             place = self._place(port, names)
@@ -267,12 +273,16 @@ class Tape(RunSink):
     def _lose(self, loss: Loss, ahead: int = 0) -> None:
         if self._closed:
             return
-        if not self._block:
-            self._started()
-        self._block.lost(loss, ahead)
         kind = layout.LOSS_KINDS[loss.kind]
         self.losses[kind] += 1
         self.missing[kind] += max(loss.missing, 0)
+        if self._open_losses == MAX_LOSSES:
+            self.unrecorded += 1
+            return
+        if not self._block:
+            self._started()
+        self._open_losses += 1
+        self._block.lost(loss, ahead)
 
     # ---- out, on the committing thread
 
@@ -305,6 +315,7 @@ class Tape(RunSink):
         self._cut()
         blocks = list(self._full)
         self._full.clear()
+        self._open_losses = 0
         return blocks
 
     def _commit(self, blocks: list[OpenBlock]) -> None:
@@ -313,12 +324,12 @@ class Tape(RunSink):
             try:
                 mark = self.writer.write(blocks)
                 break
-            except LogWriteError as error:
+            except Exception as error:
                 if self.failure is None:
-                    log.error("nothing is acknowledged: %s", error)
+                    defect = not isinstance(error, LogWriteError)
+                    log.error("nothing is acknowledged: %s", error, exc_info=defect)
                 with self._lock:
                     self.failure = error
-                    self._changed.notify_all()
                     if self._closed and time.monotonic() >= self._close_until:
                         self._give_up()
                         return
@@ -339,6 +350,8 @@ class Tape(RunSink):
     def _give_up(self) -> None:
         self._full.clear()
         self._block = OpenBlock()
+        self._over = True
+        self._changed.notify_all()
         self.dropped += self.received - self.mark.offset
         log.error("%d samples were not made durable", self.received - self.mark.offset)
 
@@ -374,7 +387,7 @@ class Tape(RunSink):
             target = self.received
             while self.mark.offset < target:
                 left = None if until is None else until - time.monotonic()
-                if (left is not None and left <= 0) or not self._thread.is_alive():
+                if (left is not None and left <= 0) or self._over:
                     why = f": {self.failure}" if self.failure is not None else ""
                     raise ZError(f"offset {target} is not durable, only {self.mark.offset} is{why}")
                 self._changed.wait(left)
@@ -402,5 +415,5 @@ class Tape(RunSink):
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
         self._changed = threading.Condition(self._lock)
-        self._closed = True
+        self._closed = self._over = True
         self._room_calls = []

@@ -1,16 +1,17 @@
 """`format("zenoh-capture")`: packet captures, a row for each message.
 
-Knows files, and how their streams are shared out among tasks. Decoding is capture/'s, and loads
-on executors only.
+Knows files, and how they and their streams are shared out among tasks. Decoding is capture/'s,
+and loads on executors only, where it is also looked which streams there are.
 """
 
+import logging
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from zenlake.errors import ZError
 from zenlake.spark.options import Options, Purpose, check
@@ -18,9 +19,12 @@ from zenlake.spark.options import Options, Purpose, check
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = logging.getLogger("zenlake.spark")
+
 MAX_ROWS = 50_000  # of one record batch
 MAX_FILES = 10_000
-PARTITION_BYTES = 64 << 20  # of packets in one task, about
+PART_BYTES = 128 << 20  # of a file for one task, about
+MAX_PARTS = 64  # of one file: each task walks over all of its packets
 
 
 class CaptureDataSource(DataSource):
@@ -43,30 +47,30 @@ class CaptureDataSource(DataSource):
     def reader(self, schema: StructType) -> "CaptureReader":
         from zenlake.spark.schema import checked
 
-        return CaptureReader(
-            Options.parse(self.options, Purpose.CAPTURE), checked(schema, columns())
-        )
+        options = Options.parse(self.options, Purpose.CAPTURE)
+        return CaptureReader(options, checked(schema, columns()))
 
 
 def columns() -> StructType:
     """Those of a capture, as Spark has them."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from zenlake.capture import CAPTURE
+    from zenlake.capture.schema import CAPTURE
 
-    return from_arrow_schema(CAPTURE)
+    return StructType([StructField(one.name, one.dataType) for one in from_arrow_schema(CAPTURE)])
 
 
 @dataclass
 class Part(InputPartition):
-    """Streams of one file."""
+    """Some of the streams of one file: the `number`th of `parts` shares."""
 
     path: str
-    streams: tuple[int, ...]
+    number: int
+    parts: int
 
 
 class CaptureReader(DataSourceReader):
-    """One task for each group of streams."""
+    """Files, and the streams of large ones, in tasks of their own."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         options.require("path", "paths")
@@ -74,67 +78,66 @@ class CaptureReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[Part]:
-        from zenlake import capture
-
         patterns = (*(self._options["path"] or ()), *(self._options["paths"] or ()))
         parts: list[Part] = []
         for path in files(patterns):
-            sizes = {one.number: one.bytes for one in capture.streams(path)}
-            parts += [Part(path, group) for group in grouped(sizes, PARTITION_BYTES)]
+            count = min(-(-Path(path).stat().st_size // PART_BYTES) or 1, MAX_PARTS)
+            parts += [Part(path, number, count) for number in range(count)]
         return parts
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        if not isinstance(partition, Part):
-            return  # Spark's, where there are no streams at all
+        assert isinstance(partition, Part)
         from zenlake import capture
         from zenlake.spark.schema import to_spark
 
-        yield from (
-            to_spark(batch, self._schema)
-            for batch in capture.read(
-                partition.path,
-                streams=partition.streams,
-                columns=self._schema.names,
-                ports=self._options["ports"],
-                max_rows=MAX_ROWS,
-            )
+        ports, streams = self._options["ports"], None
+        if partition.parts > 1:
+            sizes = {
+                one.number: one.bytes for one in capture.streams(partition.path, ports) if one.zenoh
+            }
+            streams = shares(sizes, partition.parts)[partition.number]
+        reading = capture.read(
+            partition.path,
+            streams=streams,
+            columns=self._schema.names,
+            ports=ports,
+            max_rows=MAX_ROWS,
         )
+        for batch in reading:
+            yield to_spark(batch, self._schema)
+        if reading.report.unread and not partition.number:
+            log.warning("%s: not read: %s", partition.path, dict(reading.report.unread))
 
 
 def files(patterns: Sequence[str]) -> list[str]:
-    """The files that `patterns` name, each once; those of a folder if one is named."""
+    """The files that `patterns` name, each once; of a folder all that are in it."""
     found: dict[str, None] = {}
     for pattern in patterns:
         path = Path(pattern.removeprefix("file://"))
         if path.is_file():
-            names = [str(path)]
+            names = [path]
         elif path.is_dir():
-            names = sorted(str(one) for one in path.iterdir() if one.is_file())
+            names = sorted(one for one in path.iterdir() if one.is_file())
         else:
-            names = sorted(map(str, Path(path.anchor).glob(str(path.relative_to(path.anchor)))))
+            names = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
         if not names:
             raise ZError(f"option 'path': no file is {pattern!r}, as seen from the driver")
-        found.update(dict.fromkeys(names))
+        found.update(dict.fromkeys(str(one.absolute()) for one in names))
     if len(found) > MAX_FILES:
-        raise ZError(
-            f"option 'path': {len(found)} files, more than {MAX_FILES}: read them in parts"
-        )
+        raise ZError(f"option 'path': {len(found)} files, more than {MAX_FILES}: read some at once")
     return list(found)
 
 
-def grouped(sizes: dict[int, int], limit: int) -> list[tuple[int, ...]]:
-    """Numbers in groups whose sizes come to about `limit`; what is larger stands alone.
+def shares(sizes: dict[int, int], count: int) -> list[list[int]]:
+    """The numbers in `count` groups of similar size, the same for whoever asks.
 
-    >>> grouped({0: 70, 1: 5, 2: 60, 3: 30}, 100)
-    [(0, 1), (2, 3)]
+    >>> shares({0: 70, 1: 5, 2: 60, 3: 30}, 2)
+    [[0, 1], [2, 3]]
     """
-    groups: list[tuple[int, list[int]]] = []
+    groups: list[list[int]] = [[] for _ in range(count)]
+    filled = [0] * count
     for number, size in sorted(sizes.items(), key=lambda item: (-item[1], item[0])):
-        for place, (filled, group) in enumerate(groups):
-            if filled + size <= limit:
-                group.append(number)
-                groups[place] = (filled + size, group)
-                break
-        else:
-            groups.append((size, [number]))
-    return [tuple(sorted(group)) for _, group in groups]
+        least = filled.index(min(filled))
+        groups[least].append(number)
+        filled[least] += size
+    return [sorted(group) for group in groups]
