@@ -59,7 +59,7 @@ def record(path: Path, size: int) -> int:
             assert link is not None
             block.key(link, Mapping.SENDER << 16 | ID, b"", FLOW.encode())
             block.add(link, True, number, each, frame)
-            if len(block.data) >= BLOCK_BYTES or number == frames - 1:
+            if block.size >= BLOCK_BYTES or number == frames - 1:
                 writer.write([block])
                 block = OpenBlock()
     return frames * each

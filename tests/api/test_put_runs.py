@@ -259,6 +259,7 @@ def test_nothing_is_dropped_for_a_receiver_that_is_slow() -> None:
         threading.Timer(0.3, gate.set).start()
         for _ in range(4):
             assert out.put(data, table_of(**KEYS)).heard == count
+        assert gate.is_set()  # there was no room for all of it before
         until(lambda: seen == 4 * count)
         assert not sender._core.exchange.dropped
 

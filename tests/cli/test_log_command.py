@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable
+from errno import EACCES
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from cli.toolkit import running
 from zenlake.cli import loginfo
 from zenlake.log.block import Link, Loss, OpenBlock
 from zenlake.log.format import LANE
+from zenlake.log.log import Log
 from zenlake.log.writer import Writer
 from zenlake.wire.cursor import Writer as Bytes
 from zenlake.wire.delete import Del
@@ -293,7 +295,7 @@ def test_export_to_mcap(log: Path, tmp_path: Path) -> None:
     file = tmp_path / "x.mcap"
     done = zenlake("log", "export", str(log), "--to", str(file), "--losses")
     assert done.exit_code == 0, done.stderr
-    assert "without 1 attachments" in done.stdout
+    assert "without 1 attachment: " in done.stdout
     with file.open("rb") as stream:
         found = list(make_reader(stream).iter_messages())
     topics = [channel.topic for _, channel, _ in found]
@@ -361,7 +363,7 @@ def test_a_log_that_is_damaged(tmp_path: Path) -> None:
     done = zenlake("log", "verify", str(path))
     assert done.exit_code == 1
     said, *named = done.stdout.splitlines()
-    assert said.endswith("DAMAGED in 1 places")
+    assert said.endswith("DAMAGED in 1 place")
     assert len(named) == 1
     assert re.match(r"  damaged: .*offsets 20 to 30.*00020\.zlog at byte 56", named[0])
     (found,) = objects(zenlake("log", "verify", str(path), "--json").stdout)
@@ -434,11 +436,30 @@ def test_there_is_no_log(tmp_path: Path, command: list[str]) -> None:
     assert not (tmp_path / "nothing").exists()
 
 
+def test_a_file_that_cannot_be_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(opened: Log, partition: int) -> None:
+        raise PermissionError(EACCES, "Permission denied", "0/mark")
+
+    monkeypatch.setattr(Log, "mark", refused)
+    done = zenlake("log", "info", str(log))
+    assert (done.exit_code, done.stderr) == (1, "zenlake log info: 0/mark: Permission denied\n")
+
+
+def test_whoever_reads_may_stop(tmp_path: Path) -> None:
+    with Writer(tmp_path / "log") as writer:
+        writer.write([block(numbered(5000), BEGAN)])
+    with running("log", "cat", str(tmp_path / "log")) as cat:
+        assert cat.line().startswith("0:0 ")
+        cat.close_output()
+        done = cat.end()
+    assert (done.status, done.err) == (1, "")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--from", "yesterday"], "--from yesterday: this is not a time"),
-        (["--to", "2026-13-01"], "--to 2026-13-01: this is not a time"),
+        (["--to", "2026-13-01"], "--until 2026-13-01: this is not a time"),
         (["--from", "9" * 30], "an offset is at most"),
         (["--follow", "--until", "5"], "leave --until out"),
         (["-k", "a//b"], "a//b"),

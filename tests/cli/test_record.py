@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -29,8 +30,9 @@ from zenlake.log.writer import LogWriteError, Writer
 recording: Any = import_module("zenlake.cli.record")  # the package names its command so, too
 LINE = (
     r"[\d,]+ samples/s, [\d.]+ \w+/s, durable to [\d,]+( \([\d,]+ waiting\))?, "
-    r"\d+ gaps, \d+ dropped, [\d.]+ \w+ left"
+    r"\d+ gaps?, \d+ dropped, [\d.]+ \w+ left"
 )
+AT_MOST = ("--duration", "60s")  # so that a test that fails ends
 BLOCK = api.CongestionControl.BLOCK
 
 
@@ -138,9 +140,10 @@ def test_after_a_kill_it_goes_on(tmp_path: Path) -> None:
             refused = zenlake(*command)  # while the first one holds the lock
         with next((log / "0").glob("*.zlog")).open("ab") as segment:
             segment.write(b"half a block")
+        eventually(lambda: not met.session.info.transports())  # it knows that the first is gone
         more = [b"%d" % number for number in range(100, 150)]
         with publishing(met, "demo/a", more):
-            done = zenlake(*command, "-n", "50")
+            done = zenlake(*command, "-n", "50", *AT_MOST)
     assert refused.exit_code == 1
     assert refused.stderr.startswith("zenlake record: ")
     assert done.exit_code == 0
@@ -190,7 +193,9 @@ def test_it_ends_after_so_many(tmp_path: Path) -> None:
     log = str(tmp_path / "log")
     values = [b"%d" % number for number in range(1000)]
     with peer() as met, publishing(met, "demo/a", values):
-        done = zenlake("record", "-e", met.endpoint, "-k", "demo/**", "-o", log, "-n", "1000")
+        done = zenlake(
+            "record", "-e", met.endpoint, "-k", "demo/**", "-o", log, "-n", "1000", *AT_MOST
+        )
     assert done.exit_code == 0, done.stderr
     assert re.fullmatch(
         r"sealed .*log, partition 0: 1,000 samples \(offsets 0 to 999\), [\d.]+ KiB in [\d.]+ s; "
@@ -213,7 +218,7 @@ def test_segments_rotate_and_old_ones_go(tmp_path: Path) -> None:
         done = zenlake(
             "record", "-e", met.endpoint, "-k", "demo/**", "-o", str(log), "-n", "1000",
             "--partition", "3", "--rotate", "64KiB", "--retain", "200KiB", "--retain", "7d",
-            "--sync", "1ms",
+            "--sync", "1ms", *AT_MOST,
         )  # fmt: skip
     assert done.exit_code == 0, done.stderr
     segments = sorted(file.name for file in (log / "3").glob("*.zlog"))
@@ -284,7 +289,9 @@ def test_writing_may_fail_for_a_while(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(tape, "RETRY_SECONDS", 0.01)
     log = tmp_path / "log"
     with peer() as met, publishing(met, "demo/a", [b"1", b"2"]):
-        done = zenlake("record", "-e", met.endpoint, "-k", "demo/a", "-o", str(log), "-n", "2")
+        done = zenlake(
+            "record", "-e", met.endpoint, "-k", "demo/a", "-o", str(log), "-n", "2", *AT_MOST
+        )
     assert done.exit_code == 0, done.stderr
     assert failures == []
     assert recorded(log) == [("demo/a", b"1"), ("demo/a", b"2")]
@@ -344,7 +351,7 @@ def test_a_line_tells_what_is_wrong() -> None:
     )
     line = recording.line_shown(stats, recording.Rate(12_345.6, 3 << 20))
     assert line == (
-        "12,346 samples/s, 3 MiB/s, durable to 1,200 (5 waiting), 1 gaps, 2 dropped, 1 TiB left, "
+        "12,346 samples/s, 3 MiB/s, durable to 1,200 (5 waiting), 1 gap, 2 dropped, 1 TiB left, "
         r"NOT WRITING: disk \x1b[31m full"
     )
 
@@ -354,3 +361,16 @@ def test_the_handlers_of_signals_are_put_back(tmp_path: Path) -> None:
     endpoint = f"tcp/127.0.0.1:{free_port()}"
     zenlake("record", "-e", endpoint, "-k", "a", "-o", str(tmp_path / "log"))
     assert [signal.getsignal(number) for number in recording.STOP_SIGNALS] == before
+
+
+def test_the_service_file_has_options_that_there_are() -> None:
+    unit = (Path(__file__).parents[2] / "deploy" / "zenlake-record.service").read_text()
+    command = (
+        unit.split("ExecStart=")[1].split("\n#")[0].replace("\\\n", " ").replace("%S", "/var/lib")
+    )
+    program, *words = shlex.split(command)
+    assert program.endswith("/zenlake")
+    # A key expression that is none: everything else of the command line has been accepted then.
+    done = zenlake(*words, "--key", "a//b")
+    assert done.exit_code == 2
+    assert "a//b" in done.stderr

@@ -4,6 +4,7 @@ After a sync all of a file, or of a folder's names, is there. Of what came later
 there: each operation or not, each sector of 512 bytes of a write or not, zeros instead of data.
 """
 
+import errno
 import os
 import random
 from collections.abc import Sequence
@@ -60,6 +61,8 @@ class Journal(Quick):
 
     def __init__(self, root: Path) -> None:
         self.operations: list[Operation] = []
+        self.failing: set[int] = set()
+        "Which syncs fail, counted from now on."
         self._root = root
         self._files: dict[str, int] = {}
         self._descriptors: dict[int, int] = {}
@@ -103,6 +106,10 @@ class Journal(Quick):
         return super().pwritev(descriptor, buffers, position)
 
     def fdatasync(self, descriptor: int) -> None:
+        fails = 0 in self.failing
+        self.failing = {left - 1 for left in self.failing}
+        if fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         self.operations.append(Sync(self._descriptors[descriptor]))
 
     def truncate(self, descriptor: int, size: int) -> None:
@@ -113,13 +120,12 @@ class Journal(Quick):
         super().rename(source, target)
         file = self._files.pop(self._name(source))
         self._files[self._name(target)] = file
-        folders = {self._name(source.parent), self._name(target.parent)}
-        names = (self._name(source), self._name(target), file)
-        if len(folders) == 1:
-            self.operations.append(Names(*folders, *names))
-        else:  # the new name may be there and the old one as well, but never neither
-            self.operations.append(Names(self._name(target.parent), None, *names[1:]))
-            self.operations.append(Names(self._name(source.parent), names[0]))
+        old, new = self._name(source), self._name(target)
+        if source.parent == target.parent:
+            self.operations.append(Names(self._name(source.parent), old, new, file))
+        else:  # both may be there, or only the one whose folder was synced
+            self.operations.append(Names(self._name(target.parent), None, new, file))
+            self.operations.append(Names(self._name(source.parent), old))
 
     def unlink(self, path: Path) -> None:
         super().unlink(path)
@@ -175,16 +181,18 @@ class Image:
 def image_after(operations: Sequence[Operation], chance: random.Random | None) -> Image:
     """What is left after the operations; with `chance` some of what was not synced is missing."""
     image = Image()
+    synced = {
+        operation: number for number, operation in enumerate(operations) if _is_sync(operation)
+    }
+    waiting: list[Operation] = []
     for number, operation in enumerate(operations):
-        if chance is None or isinstance(operation, Told) or _synced(operations, number):
+        sync = _sync_of(operation)
+        if chance is None or sync is None or synced.get(sync, -1) > number:
             image.apply(operation)
+        else:
+            waiting.append(operation)
     if chance is None:
         return image
-    waiting = [
-        operation
-        for number, operation in enumerate(operations)
-        if isinstance(operation, Write | Truncate | Names) and not _synced(operations, number)
-    ]
     older = chance.random() < 0.5
     for operation in waiting[:-MAX_CHOSEN]:
         if older:
@@ -195,13 +203,18 @@ def image_after(operations: Sequence[Operation], chance: random.Random | None) -
     return image
 
 
-def _synced(operations: Sequence[Operation], number: int) -> bool:
-    match operations[number]:
+def _is_sync(operation: Operation) -> bool:
+    return isinstance(operation, Sync | SyncFolder)
+
+
+def _sync_of(operation: Operation) -> Operation | None:
+    """What makes an operation durable."""
+    match operation:
         case Write(file) | Truncate(file):
-            return Sync(file) in operations[number:]
+            return Sync(file)
         case Names(folder):
-            return SyncFolder(folder) in operations[number:]
-    return False
+            return SyncFolder(folder)
+    return None
 
 
 def _left_of(operation: Operation, chance: random.Random) -> list[Operation]:

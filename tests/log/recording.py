@@ -59,6 +59,7 @@ class Lanes(RawLink):
 
     def __init__(self, port: int, zid: ZenohId, *, qos: bool = True, first: int = 0) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
         self.send_batch([Init(zid, WhatAmI.CLIENT, batch_size=BATCH_SIZE, patch=1, qos=qos)])
         (ack,) = self.receive()
@@ -153,9 +154,7 @@ def walked(path: Path, partition: int = 0) -> list[Walked]:
                 assert key in texts
                 offset = len(found)
                 reliable = bool(flags & RELIABLE)
-                found.append(
-                    Walked(offset, key.decode(), push, ids[link], reliable, time, count)
-                )
+                found.append(Walked(offset, key.decode(), push, ids[link], reliable, time, count))
             assert r.pos == end
         assert r.pos == len(data)
         assert block.header.end == len(found)

@@ -544,6 +544,7 @@ def publish(session: Any, api: Any, count: int) -> None:
             encoding="text/plain;utf-8" if i % 2 else "zenoh/bytes",
             attachment=b"a%d" % i if i % 3 == 0 else None,
             timestamp=session.new_timestamp() if i % 4 == 0 else None,
+            source_info=api.SourceInfo(session.id, i) if i % 6 == 0 else None,
             congestion_control=block,
             express=i % 5 == 0,
         )
@@ -583,6 +584,7 @@ def test_a_recording_of_a_replay_is_the_recording(tmp_path: Path, api: Any) -> N
 
     second = recorded(tmp_path / "second", "t/**", port, count + 2, again)
     assert len(first) == count + 2
+    assert all(any(row[name] is not None for row in first) for name in AS_RECORDED)
     assert second == first
 
 

@@ -28,6 +28,7 @@ def spark() -> "Iterator[SparkSession]":
         },
     )
     gateway = session.sparkContext._gateway
+    assert gateway is not None
     # What is opened once and stays is opened here: the first Python task connects back.
     session.createDataFrame([(1,)], "one int").count()
     try:

@@ -32,11 +32,12 @@ class Driver:
     def __init__(self, folder: Path, master: str = "local[1]", **settings: str) -> None:
         self._folder = folder
         told = json.dumps([str(folder), master, SETTINGS | settings])
+        self._said = (folder / f"driver-{time.monotonic_ns()}.txt").open("w+")
         self._process = subprocess.Popen(
             [sys.executable, __file__, told],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._said,
             text=True,
         )
 
@@ -52,7 +53,19 @@ class Driver:
         assert out is not None
         readable, _, _ = select.select([out], [], [], READY_SECONDS)
         said = out.readline().strip() if readable else "nothing"
-        assert said == word, f"the driver said {said!r}, not {word!r}"
+        assert said == word, f"the driver said {said!r}, not {word!r}: {self._errors()}"
+
+    def until_planned(self, count: int) -> None:
+        """Until so many batches were planned."""
+        end = time.monotonic() + READY_SECONDS
+        while batches(self._folder) < count:
+            assert self._process.poll() is None, f"the driver ended: {self._errors()}"
+            assert time.monotonic() < end, f"no batch {count} in time: {self._errors()}"
+            time.sleep(0.01)
+
+    def _errors(self) -> str:
+        self._said.seek(0)
+        return self._said.read()[-5000:]
 
     def descendants(self, name: str) -> list[int]:
         """Processes below it whose command line has `name`."""
@@ -81,19 +94,13 @@ class Driver:
             os.kill(pid, signal.SIGKILL)
         self._process.kill()
         self._process.communicate()
+        self._said.close()
 
 
 def batches(folder: Path) -> int:
     """How many were planned so far."""
     planned = folder / "checkpoint" / "offsets"
     return max((int(one.name) + 1 for one in planned.glob("[0-9]*")), default=0)
-
-
-def until_planned(folder: Path, count: int) -> None:
-    end = time.monotonic() + READY_SECONDS
-    while batches(folder) < count:
-        assert time.monotonic() < end, f"no batch {count} in time"
-        time.sleep(0.01)
 
 
 def main(folder: str, master: str, settings: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark import spark_log
-from spark.spark_driver import Driver, batches, until_planned
+from spark.spark_driver import Driver, batches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +74,7 @@ def test_a_driver_killed_in_mid_stream(spark: "SparkSession", tmp_path: Path) ->
             drivers[0].go(maxRowsPerTrigger=PER_BATCH)
             if kill < DRIVER_KILLS - STANDBY:
                 drivers.append(Driver(tmp_path))
-            until_planned(tmp_path, before + 2)
+            drivers[0].until_planned(before + 2)
             time.sleep(chance.uniform(0, MOMENTS))
             drivers.pop(0).kill()
     finally:
@@ -95,13 +95,13 @@ def test_an_executor_killed_in_mid_stream(spark: "SparkSession", tmp_path: Path)
     killed: set[int] = set()
     try:
         driver.go(maxRowsPerTrigger=PER_BATCH, minPartitions=2)
-        until_planned(tmp_path, 1)
+        driver.until_planned(1)
         for _ in range(EXECUTOR_KILLS):
             victim = _executor(driver, killed)
             time.sleep(chance.uniform(0, MOMENTS))
             killed.add(victim)
             os.kill(victim, signal.SIGKILL)
-            until_planned(tmp_path, batches(tmp_path) + 2)
+            driver.until_planned(batches(tmp_path) + 2)
         driver.kill()
     finally:
         driver.close()

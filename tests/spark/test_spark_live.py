@@ -66,7 +66,7 @@ def test_nobody_answers_no_rows(spark: SparkSession, peer: SparkPeer) -> None:
 
 
 def test_an_error_is_an_error(spark: SparkSession, peer: SparkPeer) -> None:
-    with pytest.raises(Exception, match="in/err at tcp/.* says 'the shelf is empty'"):
+    with pytest.raises(Exception, match=r"in/err at tcp/.* says 'the shelf is empty'"):
         live(spark, peer, "in/err").collect()
 
 

@@ -132,10 +132,12 @@ def test_a_log_that_ends_too_early_or_lacks_a_partition_is_refused(
         plan.still_there(log, 1, 0, 1, fail)
 
 
-def test_damage_is_counted_as_far_as_it_is_asked_for(log: FakeLog) -> None:
-    assert plan.damaged(log, 0, 0, 100) == 20
-    assert plan.damaged(log, 0, 45, 85) == 10
-    assert plan.damaged(log, 0, 55, 60) == 0
+def test_rows_that_are_gone_are_counted(log: FakeLog) -> None:
+    assert plan.gone(log, 0, 20, 100) == 20  # two blocks are damaged
+    assert plan.gone(log, 0, 45, 85) == 10
+    assert plan.gone(log, 0, 55, 60) == 0
+    assert plan.gone(log, 0, 5, 45) == 15 + 5
+    assert plan.gone(log, 0, 5, 12) == 7
 
 
 # ---- how far

@@ -1,9 +1,14 @@
-"""What Spark writes, seen by a subscriber of eclipse-zenoh."""
+"""What Spark writes, seen by a subscriber of eclipse-zenoh.
+
+ZENLAKE_FULL=1 writes a million rows instead of some thousands: minutes, most of them the
+subscriber's, whom nobody may outrun.
+"""
 
 import hashlib
+import os
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -15,12 +20,13 @@ from golden.proxy import free_port
 from interop.conversation import eventually
 from spark.spark_peer import SparkPeer
 from zenlake.errors import ZError
+from zenlake.spark.connection import MAX_SESSIONS, close_all, connection
 from zenlake.spark.options import Options, Purpose
-from zenlake.spark.rows import Rows
+from zenlake.spark.rows import Rows, compiled
 from zenlake.spark.sink import BatchWriter, check, source_id
 
-PATIENCE = 60.0
-ROWS = 20_000
+PATIENCE = 60
+ROWS = 1_000_000 if os.environ.get("ZENLAKE_FULL") else 20_000
 
 
 def received(peer: SparkPeer, count: int) -> list[dict[str, Any]]:
@@ -161,13 +167,61 @@ def test_a_replayed_micro_batch_is_recognised(
     assert ids == ({source_id(f"{query_id}/0")}, {source_id(f"{query_id}/1")})
 
 
+# ---- the session
+
+
+def test_a_session_is_kept_and_replaced_when_it_breaks() -> None:
+    with SparkPeer() as peer:
+        given = options(connect=peer.at)
+        try:
+            first = connection(given)
+            assert connection(given) is first
+            assert connection(options(connect=peer.at, config="{mode: 'client'}")) is not first
+            first.settle(PATIENCE)
+            first.session.close()
+            with pytest.raises(
+                ZError, match=r"link to tcp/127\.0\.0\.1:\d+ was lost .* run it again"
+            ):
+                first.check()
+            again = connection(given)
+            assert again is not first
+            again.settle(PATIENCE)
+        finally:
+            close_all()
+
+
+def test_a_router_that_goes_away_fails_the_task() -> None:
+    with SparkPeer() as peer:
+        try:
+            to = connection(options(connect=peer.at))
+            batch = Rows(options(), "ab", 0).samples(pa.record_batch({"key": ["out/a"] * 10}))
+            assert compiled(batch) is batch
+            to.session.put_batch(batch)
+            to.settle(PATIENCE)
+            peer.stop()
+            with pytest.raises(ZError, match="was lost while this task used it"):
+                eventually(lambda: to.settle(PATIENCE), lambda _: False, PATIENCE)
+        finally:
+            close_all()
+
+
+def test_too_many_sessions_are_not_kept() -> None:
+    with SparkPeer() as peer:
+        try:
+            names = [f"{{metadata: {{name: 'n{i}'}}}}" for i in range(MAX_SESSIONS + 1)]
+            opened = [connection(options(connect=peer.at, config=name)) for name in names]
+            assert [one.session.is_closed() for one in opened] == [True] + [False] * MAX_SESSIONS
+        finally:
+            close_all()
+
+
 # ---- what is refused
 
 
 def test_a_router_that_is_not_there(spark: SparkSession) -> None:
     at = f"tcp/127.0.0.1:{free_port()}#iface=secret"
     frame = spark.sql("SELECT 'a' AS key")
-    with pytest.raises(Exception, match="no session with tcp/127.0.0.1") as refused:
+    with pytest.raises(Exception, match=r"no session with tcp/127\.0\.0\.1") as refused:
         frame.write.format("zenoh").option("connect", at).mode("append").save()
     assert "secret" not in str(refused.value)
 
@@ -194,7 +248,7 @@ def test_a_schema_that_cannot_be_sent(
     spark: SparkSession, ddl: str, given: dict[str, str], says: str
 ) -> None:
     with pytest.raises(ZError, match=says):
-        check(StructType.fromDDL(ddl), options(**given))
+        check(cast(StructType, StructType.fromDDL(ddl)), options(**given))
 
 
 def test_what_was_read_can_be_written_back() -> None:

@@ -18,7 +18,7 @@ from zenlake.keyexpr import KeyExpr, validate
 from zenlake.runtime import kernels
 from zenlake.wire import push
 from zenlake.wire.cursor import Reader, Writer
-from zenlake.wire.enums import PRIORITIES, CongestionControl
+from zenlake.wire.enums import PRIORITIES, CongestionControl, Priority
 from zenlake.wire.network import NETWORK
 from zenlake.wire.packed import Packed
 from zenlake.wire.push import Push
@@ -43,6 +43,8 @@ _RELIABLE = PRIORITY_BITS + 1  # beside the priority of a lane
 _LINK_SHIFT = 1  # of a link beside the mapping
 
 Numbers = npt.NDArray[Any]
+Lanes = Numbers | int
+"Of each message, or of all: the priority, and _RELIABLE."
 
 
 class Keys(Protocol):
@@ -149,13 +151,8 @@ class MessagesOut:
                 break
             if link_of is not None:
                 rows["mapping"] |= (link_of[start:done] << _LINK_SHIFT).astype(np.uint8)
-            lanes = rows["qos"] & PRIORITY_BITS
-            lanes |= (
-                _RELIABLE
-                if reliable_of is None
-                else (reliable_of[start:done] != 0).astype(np.uint8) * _RELIABLE
-            )
-            sent = sent.plus(self._put_rows(data, rows, keys, lanes))
+            flags = None if reliable_of is None else reliable_of[start:done]
+            sent = sent.plus(self._put_rows(data, rows, keys, flags))
             if error is not None:
                 raise error
         if end != len(data) or (expected is not None and done != expected):
@@ -172,7 +169,7 @@ class MessagesOut:
             session.flush()
         self._used.clear()
 
-    def _put_rows(self, data: memoryview, rows: Rows, keys: Keys, lanes: Numbers) -> Sent:
+    def _put_rows(self, data: memoryview, rows: Rows, keys: Keys, reliable: Numbers | None) -> Sent:
         if self._second is not None and rows["clock"].any():
             mappings = rows["mapping"].copy()
             data, rows = self._restamped(data, rows, self._second)
@@ -181,10 +178,12 @@ class MessagesOut:
         while at < len(rows):
             run = self._grouper.run(data, 0, rows, at)
             if run.stop > at:
-                sent = sent.plus(self._put_run(run, keys, lanes[at : run.stop]))
+                flags = None if reliable is None else reliable[at : run.stop]
+                sent = sent.plus(self._put_run(run, keys, _lanes(run, flags)))
                 at = run.stop
             elif rows[at]["kind"] == push.ID:
-                sent = sent.plus(self._put_one(data, rows[at], keys, int(lanes[at])))
+                flag = reliable is None or bool(reliable[at])
+                sent = sent.plus(self._put_one(data, rows[at], keys, flag))
                 at += 1
             else:
                 raise ZError(f"message {at} has the id {rows[at]['kind']:#x}: it is no PUSH")
@@ -237,7 +236,7 @@ class MessagesOut:
 
     # ---- many
 
-    def _put_run(self, run: Run, keys: Keys, lanes: Numbers) -> Sent:
+    def _put_run(self, run: Run, keys: Keys, lanes: Lanes) -> Sent:
         routes = [self._route(keys, number, suffix) for number, suffix in run.keys]
         stamps = (0, b"")
         if self._exchange.stamps and run.stampless:
@@ -246,7 +245,7 @@ class MessagesOut:
         for code, route in enumerate(routes):
             for port, wire in route.out:
                 wires.setdefault(port, [None] * len(routes))[code] = wire
-        written: dict[tuple[WireExpr | None, ...], tuple[memoryview, Numbers, Numbers]] = {}
+        written: dict[tuple[WireExpr | None, ...], tuple[memoryview, Numbers, Lanes]] = {}
         for port, of_port in wires.items():
             name = tuple(of_port)
             if name not in written:
@@ -257,9 +256,9 @@ class MessagesOut:
             self._put_here(*rewrite(run, here, *stamps), _of(run, here, lanes))
         return _summary(run, routes)
 
-    def _send(self, session: "Transport", data: memoryview, ends: Numbers, lanes: Numbers) -> None:
+    def _send(self, session: "Transport", data: memoryview, ends: Numbers, lanes: Lanes) -> None:
         self._used.add(session)
-        for first, stop, lane in _stretches(lanes):
+        for first, stop, lane in _stretches(lanes, len(ends)):
             try:
                 self._send_lane(session, data, ends, first, stop, lane)
             except SessionEnded:
@@ -304,7 +303,9 @@ class MessagesOut:
                 continue
             upto = at + int(np.searchsorted(ends[at:stop], start + most, "right"))
             part = data[start : ends[upto - 1]]
-            session.send_run(part, ends[at:upto] - start, self._keep, reliable, qos.priority)
+            self._dropped += session.send_run(
+                part, ends[at:upto] - start, self._keep, reliable, qos.priority
+            )
             at = upto
 
     def _send_one(self, session: "Transport", data: memoryview, qos: QoS, reliable: bool) -> None:
@@ -318,10 +319,10 @@ class MessagesOut:
         self._exchange.dropped[why] += count
         self._dropped += count
 
-    def _put_here(self, data: memoryview, ends: Numbers, lanes: Numbers) -> None:
+    def _put_here(self, data: memoryview, ends: Numbers, lanes: Lanes) -> None:
         """To the session's own subscribers; waits where there is no room."""
         self._here = self._here or kernels.make()
-        for first, stop, reliable in _stretches(lanes & _RELIABLE):
+        for first, stop, reliable in _stretches(lanes & _RELIABLE, len(ends)):
             part = bytes(data[int(ends[first - 1]) if first else 0 : int(ends[stop - 1])])
             for sink in self._exchange.deliver_own(
                 part,
@@ -333,7 +334,7 @@ class MessagesOut:
 
     # ---- one
 
-    def _put_one(self, data: memoryview, row: Any, keys: Keys, lane: int) -> Sent:
+    def _put_one(self, data: memoryview, row: Any, keys: Keys, reliable: bool) -> Sent:
         """A message that carries a timestamp stack: by the object codec. The stack stays as it
         is: it tells of the way that the message took when it was recorded."""
         message = NETWORK.read(Reader(bytes(data), int(row["start"]), int(row["end"])))
@@ -342,6 +343,7 @@ class MessagesOut:
         route = self._route(keys, number, message.key.suffix.encode())
         if not route.wanted:
             return Sent(bad_keys=int(route.bad))
+        lane = message.qos & PRIORITY_BITS | (_RELIABLE if reliable else 0)
         if self._exchange.stamps and message.body.timestamp is None:
             message.body.timestamp = self._exchange.stamp()
         for port, wire in route.out:
@@ -349,7 +351,7 @@ class MessagesOut:
             w = Writer()
             NETWORK.write(w, message)
             ends = np.array([len(w.out)], np.int64)
-            self._send(port.session, memoryview(w.out), ends, np.array([lane], np.uint8))
+            self._send(port.session, memoryview(w.out), ends, lane)
         if route.local:
             message.key = WireExpr()
             self._core.deliver_local(route.local, route.key, message)
@@ -365,18 +367,29 @@ def _for_each(values: Numbers | None, counts: Numbers | None) -> Numbers | None:
     return np.repeat(values, counts)
 
 
-def _of(run: Run, keys: Sequence[WireExpr | None], lanes: Numbers) -> Numbers:
+def _lanes(run: Run, reliable: Numbers | None) -> Lanes:
+    if run.plain and reliable is None:
+        return Priority.DATA | _RELIABLE
+    lanes: Numbers = run.rows["qos"][run.first : run.stop] & PRIORITY_BITS
+    lanes |= _RELIABLE if reliable is None else (reliable != 0).astype(np.uint8) * _RELIABLE
+    return lanes
+
+
+def _of(run: Run, keys: Sequence[WireExpr | None], lanes: Lanes) -> Lanes:
     """The lanes of those whose key is written."""
-    return lanes[run.chosen([key is not None for key in keys])] if None in keys else lanes
+    if isinstance(lanes, int) or None not in keys:
+        return lanes
+    chosen: Numbers = lanes[run.chosen([key is not None for key in keys])]
+    return chosen
 
 
-def _stretches(lanes: Numbers) -> list[tuple[int, int, int]]:
+def _stretches(lanes: Lanes, count: int) -> list[tuple[int, int, int]]:
     """[first, stop) of those that stand together and have the same lane, and that."""
-    if not len(lanes):
-        return []
+    if isinstance(lanes, int) or not count:
+        return [(0, count, int(lanes))] if count else []
     cuts = (np.flatnonzero(lanes[1:] != lanes[:-1]) + 1).tolist()
     firsts = [0, *cuts]
-    return list(zip(firsts, [*cuts, len(lanes)], lanes[firsts].tolist(), strict=True))
+    return list(zip(firsts, [*cuts, count], lanes[firsts].tolist(), strict=True))
 
 
 def _start(ends: Numbers, at: int) -> int:
@@ -388,24 +401,24 @@ def _larger(ends: Numbers, at: int, stop: int, most: int) -> list[int]:
     start = _start(ends, at)
     if int(ends[stop - 1]) - start <= most:
         return []
-    sizes = ends[at:stop].copy()
-    sizes[1:] -= ends[at : stop - 1]
-    sizes[0] -= start
-    found: list[int] = (np.flatnonzero(sizes > most) + at).tolist()
-    return found
+    first = [at] if int(ends[at]) - start > most else []
+    sizes = ends[at + 1 : stop] - ends[at : stop - 1]
+    if not len(sizes) or int(sizes.max()) <= most:
+        return first
+    others: list[int] = (np.flatnonzero(sizes > most) + at + 1).tolist()
+    return first + others
 
 
 def _summary(run: Run, routes: Sequence[_Route]) -> Sent:
-    counts = np.bincount(run.codes, minlength=len(routes)).tolist()
-    if all(route.wanted for route in routes):
-        size = int((run.ends - run.starts).sum())
-    else:
+    starts, ends = run.starts, run.ends
+    if not all(route.wanted for route in routes):
         rows = run.chosen([route.wanted for route in routes])
-        size = int((run.ends[rows] - run.starts[rows]).sum())
+        starts, ends = starts[rows], ends[rows]
+    counts = [len(run)] if len(routes) == 1 else np.bincount(run.codes).tolist()
     by_route = list(zip(counts, routes, strict=True))
     return Sent(
         sum(count for count, route in by_route if route.wanted),
-        size,
+        int(ends.sum()) - int(starts.sum()),
         sum(count for count, route in by_route if route.out or route.local),
         sum(count for count, route in by_route if route.bad),
     )

@@ -43,6 +43,7 @@ MAX_RESYNC_BYTES = 256 << 10  # kept of a side whose next batch has not been fou
 PLAIN_BYTES = 4 << 20  # uncompressed at once
 SCAN_ROWS = 16_384
 ENDS = 16_384  # batches split at once
+MAX_HANDSHAKE_BYTES = 16 << 10  # of one message of a handshake
 PEEK_PIECES = 256  # of a side's first packets that are looked at for its INIT
 
 SCOUT_KIND, HELLO_KIND = 8, 9  # beside the ids of transport messages, which they share
@@ -145,6 +146,8 @@ class Side:
         self._reassembly = Reassembly(decoder.report)
         self._pending = NOTHING
         "Pieces of a batch that is not complete yet."
+        self._latest = NOTHING
+        "The packet with the highest number of which something was read."
         self._form: Form | None = None
         "None while it has to be found."
         self._handshake = True
@@ -189,17 +192,21 @@ class Side:
             return
         pending = np.concatenate([self._pending, pieces]) if len(self._pending) else pieces
         buf, ends = self._join(pending)
-        whence = _Whence(pending, ends)
+        whence = _Whence(pending, ends, self._latest)
+        if not len(self._latest) or pieces["number"].max() > self._latest["number"][0]:
+            newest = int(pieces["number"].argmax())
+            self._latest = pieces[newest : newest + 1].copy()
         pos = 0
         while True:
-            before, form = pos, self._form
+            form = self._form
+            before = pos, form, self._handshake
             if self._handshake:
                 pos = self._read_handshake(buf, pos, whence)
             elif form is None:
                 pos = self._find_batch(buf, pos, ends)
             else:
                 pos = yield from self._read_batches(buf, pos, whence, form)
-            if pos == before and form is self._form:
+            if before == (pos, self._form, self._handshake):
                 break
         if self.conversation.is_tcp:
             self._pending = _after(pending, pos).copy()
@@ -213,7 +220,8 @@ class Side:
             # Rust ends a low-latency session with one more CLOSE behind two bytes of length.
             buf, ends = self._join(self._pending)
             if buf[:2].tobytes() == b"\2\0" and buf[2] & ID_MASK == close.ID:
-                yield from self._read_batches(buf, 0, _Whence(self._pending, ends), PLAIN)
+                whence = _Whence(self._pending, ends, self._latest)
+                yield from self._read_batches(buf, 0, whence, PLAIN)
                 size = 0
         self._report.count("bytes of batches that the capture does not have whole", size)
         self._pending = NOTHING
@@ -270,6 +278,9 @@ class Side:
             self._after_handshake()
             return pos
         if end > len(buf):
+            # INIT fits one packet; without the SYN, this is a piece of something else.
+            if length > MAX_HANDSHAKE_BYTES or not self._reassembly.from_start:
+                self._after_handshake()
             return pos
         message = _read(buf[pos + 2 : end].tobytes())
         if length and message is None:
@@ -613,16 +624,17 @@ class Conversation:
 
 
 class _Whence:
-    """Which packet completed what ends where."""
+    """Which packet completed what ends where: the last of those up to there to arrive."""
 
-    def __init__(self, pieces: Packets, ends: Numbers) -> None:
-        numbers = pieces["number"]
-        latest = np.arange(len(pieces))
-        if len(pieces) > 1 and (numbers[1:] < numbers[:-1]).any():
-            newer = numbers >= np.maximum.accumulate(numbers)
-            latest = np.maximum.accumulate(np.where(newer, latest, 0))
-        self._numbers = numbers[latest].copy()
-        self._times = pieces["time"][latest].copy()
+    def __init__(self, pieces: Packets, ends: Numbers, before: Packets) -> None:
+        numbers = np.concatenate([before["number"], pieces["number"]])
+        latest = np.arange(len(numbers))
+        if (numbers[1:] < numbers[:-1]).any():
+            newest = numbers >= np.maximum.accumulate(numbers)
+            latest = np.maximum.accumulate(np.where(newest, latest, 0))
+        latest = latest[len(before) :]
+        self._numbers = numbers[latest]
+        self._times = np.concatenate([before["time"], pieces["time"]])[latest]
         self._ends = ends
 
     def of(self, ends: Numbers) -> tuple[Numbers, Numbers]:

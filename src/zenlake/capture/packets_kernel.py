@@ -122,25 +122,22 @@ def _power(base, exponent):
 @njit(cache=True)
 def _nanos(high, low, resolution, offset):
     """A pcapng time; 0 if it is outside of what can be said."""
-    if high >= 1 << 31:
-        return np.int64(0)
-    ticks = np.int64(high << 32 | low)
+    ticks = np.uint64(high) << np.uint64(32) | np.uint64(low)
     exponent = resolution & 0x7F
     if resolution & 0x80:
-        if exponent > 62:
+        if not 1 <= exponent <= 62:
             return np.int64(0)
-        seconds = ticks >> exponent
-        rest = ticks & ((np.int64(1) << exponent) - 1)
-        if exponent > 30:
-            rest >>= exponent - 30
-            exponent = 30
-        rest = rest * _NANOS >> exponent
+        seconds = np.int64(ticks >> np.uint64(exponent))
+        rest = np.int64(ticks & np.uint64((np.int64(1) << exponent) - 1))
+        below = max(0, exponent - 30)  # bits that the product has no room for
+        lower = rest & ((np.int64(1) << below) - 1)
+        rest = (rest >> below) * _NANOS + (lower * _NANOS >> below) >> exponent - below
     else:
-        if exponent > 18:
+        if not 1 <= exponent <= 18:
             return np.int64(0)
         unit = _power(10, exponent)
-        seconds = ticks // unit
-        rest = ticks - seconds * unit
+        seconds = np.int64(ticks // np.uint64(unit))
+        rest = np.int64(ticks % np.uint64(unit))
         if exponent <= 9:
             rest *= _power(10, 9 - exponent)
         else:

@@ -24,6 +24,7 @@ SHOWN_ELSEWHERE = {
     *("message", "body", "key", "payload", "src_zid", "dst_zid", "direction", "wire_bytes"),
     *("timestamp_ntp64", "detail"),
 }
+SAID_IN_WORDS = {"priority", "congestion_control", "express"}  # of what has a `detail`
 ONLY_WITHOUT_KEY = {"scope", "mapping", "suffix"}
 AS_ALWAYS = {
     "encoding": "zenoh/bytes",
@@ -115,6 +116,8 @@ def _facts(row: dict[str, Any]) -> list[str]:
     found = []
     for name, value in row.items():
         if name in SHOWN_ELSEWHERE or name in ONLY_WITHOUT_KEY or AS_ALWAYS.get(name) == value:
+            continue
+        if "detail" in row and name in SAID_IN_WORDS:
             continue
         if value is True:
             found.append(name)

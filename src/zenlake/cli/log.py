@@ -14,7 +14,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from zenlake.cli import connecting, quantities
-from zenlake.cli.quantities import Position, duration_shown, size_shown
+from zenlake.cli.logrange import (
+    NOWHERE,
+    FromOption,
+    JsonOption,
+    KeyOption,
+    LogArgument,
+    LossesOption,
+    PartitionOption,
+    Range,
+    SkipOption,
+    ToOption,
+    check_offset,
+    chosen,
+)
+from zenlake.cli.quantities import counted, duration_shown, size_shown
 from zenlake.cli.rows import Row, loss_text, rows_of, sample_of
 from zenlake.cli.samples import console, print_object, print_text, sample_object, sample_text
 from zenlake.cli.text import escape
@@ -24,11 +38,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.text import Text
 
-    from zenlake.log.log import Log, PartitionReport
+    from zenlake.log.log import PartitionReport
 
-MAX_PARTITION = (1 << 31) - 1
 FOLLOW_SECONDS = 0.1  # between two looks at how far a log is durable
-MAX_ROWS = 4096  # of one batch that is shown, as each becomes an object
+SHOWN_ROWS = 4096  # of one batch, as each becomes an object
 EXPORT_ROWS = 65_536  # of one batch that is exported
 
 log = typer.Typer(
@@ -37,36 +50,6 @@ log = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-LogArgument = Annotated[Path, typer.Argument(metavar="LOG", help="The folder of a recording.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
-KeyOption = Annotated[
-    str | None,
-    typer.Option("--key", "-k", metavar="KEYEXPR", help="Only keys that this matches."),
-]
-PartitionOption = Annotated[
-    int | None,
-    typer.Option("--partition", metavar="N", min=0, max=MAX_PARTITION, help="Only this one."),
-]
-FromOption = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        metavar="OFFSET|TIME",
-        help="Where to start: 1500, 2026-11-15T10:00:00Z, -1h (before now) or now.",
-    ),
-]
-ToOption = Annotated[
-    str | None,
-    typer.Option("--until", "--to", metavar="OFFSET|TIME", help="Where to end, before it."),
-]
-LossesOption = Annotated[
-    bool, typer.Option("--losses", help="Also what is known to be missing, where it is.")
-]
-SkipOption = Annotated[
-    bool,
-    typer.Option("--skip-damage", help="Pass over what is damaged, and name it at the end."),
-]
 
 
 def _command(function: Callable[..., None]) -> Callable[..., None]:
@@ -78,96 +61,13 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
             function(**given)
         except ZError as error:
             connecting.fail(f"log {function.__name__}", error)
+        except OSError as error:
+            if error.filename is None:
+                raise  # not about a file: standard output is closed
+            connecting.fail(f"log {function.__name__}", f"{error.filename}: {error.strerror}")
 
     log.command()(run)
     return run
-
-
-class _Range:
-    """Which part of a log is wanted: the options --partition, --from, --to and -k."""
-
-    def __init__(
-        self,
-        path: Path,
-        partition: int | None,
-        start: str | None,
-        end: str | None,
-        key: str | None,
-        *,
-        losses: bool,
-        skip_damage: bool,
-    ) -> None:
-        from zenlake.log.log import Log
-
-        nowhere = Position(None, None)
-        self.start = nowhere if start is None else quantities.position(start, "--from")
-        self.end = nowhere if end is None else quantities.position(end, "--to")
-        self.key = None if key is None else connecting.key_expr(key)
-        self.losses = losses
-        self._skip = skip_damage
-        self.log = Log(path)
-        self.partitions = _chosen(self.log, partition)
-        for place in (self.start, self.end):
-            _check_offset(place, self.partitions)
-        self.skipped: list[Any] = []
-
-    def bounds(self, partition: int) -> tuple[int, int]:
-        """The offsets from where to where."""
-        first, mark = self.log.first(partition), self.log.mark(partition).offset
-        start, end = self._offset(partition, self.start), self._offset(partition, self.end)
-        return first if start is None else start, mark if end is None else min(end, mark)
-
-    def end_of(self, end: int) -> int | None:
-        """None if there is no --until: then losses behind the last sample are read as well."""
-        return None if self.end == Position(None, None) else end
-
-    def _offset(self, partition: int, place: Position) -> int | None:
-        if place.time is not None:
-            return self.log.offset_at(partition, place.time)
-        return place.offset
-
-    def batches(
-        self, partition: int, start: int, end: int | None, max_rows: int = MAX_ROWS
-    ) -> "Iterator[pa.RecordBatch]":
-        """Samples of an offset range; times of --from and --until are exact as well."""
-        from zenlake.log.reader import Reader
-
-        reader = Reader(self.log, partition)
-        try:
-            yield from reader.batches(
-                start,
-                end,
-                start_time=self.start.time,
-                end_time=self.end.time,
-                key_expr=self.key,
-                max_rows=max_rows,
-                losses=self.losses,
-                on_damage="skip" if self._skip else "raise",
-            )
-        finally:
-            self.skipped += reader.skipped
-
-    def tell_skipped(self) -> None:
-        for damage in self.skipped:
-            typer.echo(f"passed over {escape(str(damage))}", err=True)
-
-
-def _chosen(opened: "Log", partition: int | None) -> list[int]:
-    there = opened.partitions()
-    if partition is None:
-        return there
-    if partition not in there:
-        raise typer.BadParameter(f"--partition {partition}: there are {_numbers(there)}")
-    return [partition]
-
-
-def _check_offset(place: Position, partitions: list[int]) -> None:
-    if place.offset is not None and len(partitions) > 1:
-        raise typer.BadParameter(f"an offset needs --partition: there are {_numbers(partitions)}")
-
-
-def _numbers(partitions: list[int]) -> str:
-    return f"partitions {', '.join(map(str, partitions))}" if partitions else "none"
 
 
 class _Advance(Protocol):
@@ -257,9 +157,10 @@ def verify(path: LogArgument, json: JsonOption = False) -> None:
 def _print_report(one: "PartitionReport") -> None:
     offsets = f"offsets {one.first:,} to {one.end - 1:,}" if one.end > one.first else "no offsets"
     print_text(
-        f"partition {one.partition}: {offsets}, {one.samples:,} samples and {one.losses:,} losses "
-        f"in {one.blocks:,} blocks, {one.segments:,} segments, {size_shown(one.bytes)}: "
-        + (f"DAMAGED in {len(one.damage):,} places" if one.damage else "whole")
+        f"partition {one.partition}: {offsets}, {counted(one.samples, 'sample')} and "
+        f"{counted(one.losses, 'loss')} in {counted(one.blocks, 'block')}, "
+        f"{counted(one.segments, 'segment')}, {size_shown(one.bytes)}: "
+        + (f"DAMAGED in {counted(len(one.damage), 'place')}" if one.damage else "whole")
     )
     for damage in one.damage:
         print_text(f"  damaged: {escape(str(damage))}")
@@ -309,24 +210,20 @@ def trim(
 
     if before is None and keep is None:
         raise typer.BadParameter("say what goes: --before or --keep")
-    place = Position(None, None) if before is None else quantities.position(before, "--before")
+    place = NOWHERE if before is None else quantities.position(before, "--before")
     size = None if keep is None else quantities.size(keep, "--keep")
     opened = Log(path)
-    chosen = _chosen(opened, partition)
-    _check_offset(place, chosen)
-    try:
-        removed = opened.trim(
-            before_offset=place.offset,
-            before_time=place.time,
-            keep_bytes=size,
-            partition=partition,
-        )
-    except OSError as error:
-        raise ZError(f"{path}: {error.strerror}: may this user write there?") from None
+    check_offset(place, chosen(opened, partition))
+    removed = opened.trim(
+        before_offset=place.offset,
+        before_time=place.time,
+        keep_bytes=size,
+        partition=partition,
+    )
     if json:
         print_object(removed._asdict())
     else:
-        print_text(f"removed {removed.segments:,} segments, {size_shown(removed.bytes)}")
+        print_text(f"removed {counted(removed.segments, 'segment')}, {size_shown(removed.bytes)}")
 
 
 # ---- cat
@@ -363,7 +260,7 @@ def cat(
     """
     if follow and end is not None:
         raise typer.BadParameter("--follow goes on until Ctrl-C: leave --until out")
-    wanted = _Range(path, partition, start, end, key, losses=losses, skip_damage=skip_damage)
+    wanted = Range(path, partition, start, end, key, losses=losses, skip_damage=skip_damage)
     show = _print_object if json else _print_row
     rows = _followed(wanted) if follow else _rows(wanted, count)
     with suppress(KeyboardInterrupt) if follow else nullcontext():
@@ -374,15 +271,15 @@ def cat(
     wanted.tell_skipped()
 
 
-def _rows(wanted: _Range, count: int | None) -> Iterator[Row]:
-    rows = MAX_ROWS if count is None else min(count, MAX_ROWS)
+def _rows(wanted: Range, count: int | None) -> Iterator[Row]:
+    rows = SHOWN_ROWS if count is None else min(count, SHOWN_ROWS)
     for partition in wanted.partitions:
         start, end = wanted.bounds(partition)
         for batch in wanted.batches(partition, start, wanted.end_of(end), rows):
             yield from rows_of(batch)
 
 
-def _followed(wanted: _Range) -> Iterator[Row]:
+def _followed(wanted: Range) -> Iterator[Row]:
     """Those there are, and then those that become durable."""
     at = {partition: wanted.bounds(partition)[0] for partition in wanted.partitions}
     while True:
@@ -391,7 +288,7 @@ def _followed(wanted: _Range) -> Iterator[Row]:
             end = wanted.bounds(partition)[1]
             if end > start:
                 quiet = False
-                for batch in wanted.batches(partition, start, end):
+                for batch in wanted.batches(partition, start, end, SHOWN_ROWS):
                     yield from rows_of(batch)
                 at[partition] = end
         if quiet:
@@ -462,7 +359,7 @@ def export(
     from zenlake.log import export as exporting
     from zenlake.log.reader import batch_schema
 
-    wanted = _Range(path, partition, start, end, key, losses=losses, skip_damage=skip_damage)
+    wanted = Range(path, partition, start, end, key, losses=losses, skip_damage=skip_damage)
     bounds = {number: wanted.bounds(number) for number in wanted.partitions}
     total = sum(max(0, end - start) for start, end in bounds.values())
     began = time.monotonic()
@@ -479,17 +376,16 @@ def export(
         print_object({"file": str(to), **done._asdict(), "seconds": round(seconds, 3)})
         return
     print_text(
-        f"{done.rows:,} rows in {escape(str(to))}, {size_shown(done.bytes)}, "
+        f"{counted(done.rows, 'row')} in {escape(str(to))}, {size_shown(done.bytes)}, "
         f"in {duration_shown(seconds)}"
     )
     if done.attachments_left_out:
-        print_text(
-            f"without {done.attachments_left_out:,} attachments, which MCAP has no place for"
-        )
+        attachments = counted(done.attachments_left_out, "attachment")
+        print_text(f"without {attachments}: MCAP has no place for them")
 
 
 def _exported(
-    wanted: _Range, bounds: dict[int, tuple[int, int]], advance: _Advance
+    wanted: Range, bounds: dict[int, tuple[int, int]], advance: _Advance
 ) -> "Iterator[pa.RecordBatch]":
     for number, (start, end) in bounds.items():
         at = start

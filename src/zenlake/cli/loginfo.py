@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zenlake.cli.quantities import duration_shown, size_shown, time_shown
+from zenlake.cli.quantities import counted, duration_shown, size_shown, time_shown
 from zenlake.cli.text import escape
 
 if TYPE_CHECKING:
@@ -115,15 +115,19 @@ def _partition_rows(one: Facts) -> list[tuple[str, str]]:
         ("offsets", f"{one['first']:,} to {one['next'] - 1:,}" if one["samples"] else "none"),
         ("samples", f"{one['samples']:,}"),
         ("received", _times(one)),
-        ("size", f"{size_shown(size)} in {one['segments']:,} segments"),
+        ("size", f"{size_shown(size)} in {counted(one['segments'], 'segment')}"),
         ("blocks", f"{one['blocks']:,}: {codecs}"),
         ("packed to", f"{100 * size / raw:.0f} % of {size_shown(raw)}" if raw else "nothing"),
         ("records of loss", f"{one['losses']:,}"),
     ]
     if one["damaged"]:
-        rows.append(("damaged", f"{one['damaged']:,} places: zenlake log verify names them"))
+        rows.append(
+            ("damaged", f"{counted(one['damaged'], 'place')}: zenlake log verify names them")
+        )
     if one["torn_files"]:
-        rows.append(("torn", f"{one['torn_files']:,} files, {size_shown(one['torn_bytes'])}"))
+        rows.append(
+            ("torn", f"{counted(one['torn_files'], 'file')}, {size_shown(one['torn_bytes'])}")
+        )
     return rows
 
 

@@ -151,6 +151,16 @@ def _wrong(option: str, text: str, what: str, example: str) -> typer.BadParamete
 # ---- shown
 
 
+def counted(count: int, noun: str) -> str:
+    """So many of them.
+
+    >>> counted(1, "gap"), counted(1200, "sample"), counted(0, "loss")
+    ('1 gap', '1,200 samples', '0 losses')
+    """
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{'' if count == 1 else plural}"
+
+
 def size_shown(count: float) -> str:
     """Three digits and a unit.
 

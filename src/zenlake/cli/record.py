@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from zenlake.cli import connecting, quantities
-from zenlake.cli.quantities import duration_shown, size_shown
+from zenlake.cli.quantities import counted, duration_shown, size_shown
 from zenlake.cli.samples import print_object, print_text
 from zenlake.cli.text import escape
 
@@ -227,8 +227,8 @@ def _tell_recovery(found: "Recovery") -> None:
     """What the end of the recorder before left behind."""
     for torn in found.torn:
         typer.echo(
-            f"cut off {torn.length:,} bytes that were never acknowledged; they are kept in "
-            f"{escape(str(torn.kept))}",
+            f"cut off {counted(torn.length, 'byte')} that were never acknowledged; "
+            f"they are kept in {escape(str(torn.kept))}",
             err=True,
         )
     for damage in found.damage:
@@ -280,7 +280,7 @@ def line_shown(stats: "RecorderStats", rate: Rate) -> str:
         f"{rate.samples:,.0f} samples/s",
         f"{size_shown(rate.bytes)}/s",
         f"durable to {stats.durable:,}" + (f" ({waiting:,} waiting)" if waiting else ""),
-        f"{stats.gaps:,} gaps",
+        counted(stats.gaps, "gap"),
         f"{stats.dropped:,} dropped",
         f"{size_shown(stats.disk_left)} left",
     ]
@@ -312,6 +312,7 @@ def _sum_up(recorder: "Recorder", seconds: float, *, as_json: bool) -> None:
     offsets = f"offsets {first:,} to {stats.durable - 1:,}" if stats.samples else "no offsets"
     print_text(
         f"sealed {escape(str(writer.path))}, partition {writer.partition}: "
-        f"{stats.samples:,} samples ({offsets}), {size_shown(stats.bytes)} in "
-        f"{duration_shown(seconds)}; {stats.gaps:,} gaps, {stats.dropped:,} dropped"
+        f"{counted(stats.samples, 'sample')} ({offsets}), {size_shown(stats.bytes)} in "
+        f"{duration_shown(seconds)}; {counted(stats.gaps, 'gap')}, "
+        f"{stats.dropped:,} dropped"
     )

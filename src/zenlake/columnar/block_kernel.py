@@ -23,6 +23,23 @@ DONE, LINKS_FULL, PREFIXES_FULL, DAMAGED = range(4)
 
 _U32 = np.uint64(0xFFFF_FFFF)
 _HALF = np.uint64(32)
+_BYTE = np.uint64(0xFF)
+
+
+def _crc_tables() -> npt.NDArray[np.uint64]:
+    """For each byte, what it does to a CRC-32 that 0 to 7 more bytes go into."""
+    tables = np.zeros((8, 256), np.uint64)
+    crc = np.arange(256, dtype=np.uint64)
+    for number in range(8):
+        for _ in range(8):
+            crc = np.where(
+                crc & np.uint64(1), crc >> np.uint64(1) ^ np.uint64(0xEDB88320), crc >> np.uint64(1)
+            )
+        tables[number] = crc
+    return tables.reshape(-1)
+
+
+CRC_TABLES = _crc_tables()
 
 
 class Links(NamedTuple):
@@ -34,6 +51,36 @@ class Links(NamedTuple):
     ends: npt.NDArray[np.int64]
     prefixes: npt.NDArray[np.uint8]
     used: npt.NDArray[np.int64]
+
+
+@njit(cache=True)
+def _crc(buf, start, end, tables, crc):
+    """CRC-32 as in zlib, without its first and last inversion."""
+    at = start
+    while at + 8 <= end:
+        word = load64(buf, at) ^ crc
+        crc = np.uint64(0)
+        for i in range(8):
+            crc ^= tables[(7 - i) * 256 + np.int64((word >> np.uint64(8 * i)) & _BYTE)]
+        at += 8
+    while at < end:
+        byte = np.int64((crc ^ np.uint64(load8(buf, at))) & _BYTE)
+        crc = (crc >> np.uint64(8)) ^ tables[byte]
+        at += 1
+    return crc
+
+
+@njit(cache=True, nogil=True)
+def crc_kernel(data, starts, ends, longest, tables, out):
+    """The CRC of each block that is not longer than `longest`: all of it but the field itself."""
+    buf = place_of(data)
+    for block in range(len(starts)):
+        start, end = starts[block], ends[block]
+        if end - start > longest or start < 0 or end > len(data) or end - start < HEADER_BYTES:
+            continue
+        crc = _crc(buf, start, start + HEADER_BYTES - 4, tables, _U32)
+        crc = _crc(buf, start + HEADER_BYTES, end, tables, crc)
+        out[block] = crc ^ _U32
 
 
 @njit(cache=True, inline="always")

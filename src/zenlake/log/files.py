@@ -84,18 +84,28 @@ FILES = Files()
 def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
     """All bytes of the buffers, however many calls that takes."""
     views = [memoryview(buffer) for buffer in buffers if len(buffer)]
-    while views:
-        done = files.pwritev(descriptor, views[:MAX_BUFFERS], position)
-        if done <= 0:
-            raise OSError(errno.EIO, "the disk takes no bytes")
-        position += done
-        whole = 0
-        while whole < len(views) and done >= len(views[whole]):
-            done -= len(views[whole])
-            whole += 1
-        views = views[whole:]
-        if done:
-            views[0] = views[0][done:]
+    try:
+        while views:
+            done = files.pwritev(descriptor, views[:MAX_BUFFERS], position)
+            if done <= 0:
+                raise OSError(errno.EIO, "the disk takes no bytes")
+            position += done
+            whole = 0
+            while whole < len(views) and done >= len(views[whole]):
+                done -= len(views[whole])
+                whole += 1
+            views = views[whole:]
+            if done:
+                views[0] = views[0][done:]
+    finally:
+        release(views)
+
+
+def release(buffers: Sequence[Buffer]) -> None:
+    """Lets the memory go that views look at, even while an error remembers them."""
+    for buffer in buffers:
+        if isinstance(buffer, memoryview):
+            buffer.release()
 
 
 def segment_name(base: int) -> str:
@@ -108,12 +118,7 @@ def segment_name(base: int) -> str:
 
 def segments(folder: Path) -> list[int]:
     """The base offsets of a partition's segments, in order."""
-    bases = sorted(int(name[:20]) for name in _names(folder) if _SEGMENT_NAME.fullmatch(name))
-    if bases and bases[-1] >= MAX_OFFSET:
-        raise LogRefused(
-            f"{folder / segment_name(bases[-1])}: no segment has such an offset: move it away"
-        )
-    return bases
+    return sorted(int(name[:20]) for name in _names(folder) if _SEGMENT_NAME.fullmatch(name))
 
 
 def unfinished(folder: Path) -> list[Path]:

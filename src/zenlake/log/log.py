@@ -386,6 +386,8 @@ class _Partition:
         rows = index.rows
         if following is not None:
             rows = self._acknowledged(rows, following, mark)
+        else:
+            rows = rows[: int(np.searchsorted(_ends(rows), bound, "right"))]
         name = index.path.name
         if index.refused:
             refused = Damage(self.number, base, bound, name, 0, index.refused)
@@ -404,9 +406,13 @@ class _Partition:
         ]
         reached = max([base, *(_ends(rows)[-1:].tolist()), *(one.end for one in damage)])
         if reached < bound:
-            gone = segment_name(reached) if following is not None else name
-            reason = MISSING if following is not None else "the segment ends before the mark"
-            damage.append(Damage(self.number, reached, bound, gone, 0, reason))
+            place, reason = (name, index.position), "the segment ends before the mark"
+            if len(rows) < len(index.rows):
+                position = int(index.rows[len(rows)]["position"])
+                place, reason = (name, position), "a block has more samples than were acknowledged"
+            elif following is not None:
+                place, reason = (segment_name(reached), 0), MISSING
+            damage.append(Damage(self.number, reached, bound, *place, reason))
         return rows, damage
 
     def _acknowledged(self, rows: BlockTable, following: int, mark: Mark) -> BlockTable:

@@ -36,6 +36,7 @@ from zenlake.log.format import (
     BlockHeader,
     DamagedLog,
     Entries,
+    _unpack,
 )
 from zenlake.log.index import MISSING, BlockTable, Damage, headers
 from zenlake.log.log import Log, OffsetOutOfRange
@@ -46,6 +47,7 @@ from zenlake.wire.scan_kernel import LANE_RELIABLE
 SPAN_BYTES = 2 << 20  # of blocks that are read and scanned together, unpacked
 PASS_BYTES = 64 << 10  # a block is passed over by its keys from that size on, or if compressed
 FIRST_PREFIXES, FIRST_PREFIX_BYTES = 1 << 10, 64 << 10  # room for what ids stand for, to double
+LITTLE_BYTES = 2 << 10  # a block whose CRC is not taken by zlib
 MAX_PREFIX_BYTES = 64 << 20  # of one table; then the next begins
 MAX_SKIPPED = 10_000  # places that are noted one by one
 KIND_TEXTS = (*KINDS, "loss")
@@ -543,10 +545,10 @@ class _Source:
             listed = (heads["flags"] & ALL_KEYS > 0) & (heads["samples"] > 0)
             for at in np.flatnonzero(good[:there] & large & listed).tolist():
                 passed[at] = self._is_passed(data, int(starts[at]))
-        bodies: dict[int, tuple[Entries, memoryview]] = {}
+        bodies: dict[int, memoryview] = {}
         for at in np.flatnonzero(good[:there] & ~passed[:there] & (heads["codec"] > 0)).tolist():
             try:
-                bodies[at] = _block(data, int(starts[at])).body()
+                bodies[at] = _unpacked(heads[at], data, int(starts[at]))
             except DamagedLog:
                 good[at] = False
         low = 0
@@ -643,7 +645,7 @@ class _Found(NamedTuple):
     heads: npt.NDArray[np.void]
     data: npt.NDArray[np.uint8]
     starts: npt.NDArray[np.int64]
-    bodies: dict[int, tuple[Entries, memoryview]]
+    bodies: dict[int, memoryview]
 
     def part(self, low: int, high: int) -> "_Found":
         some = slice(low, high)
@@ -671,11 +673,8 @@ class _Found(NamedTuple):
             zip(self.starts.tolist(), metas.tolist(), self.heads["length"].tolist(), strict=True)
         ):
             parts.append(view[start : start + meta])
-            if at in self.bodies:
-                batches, body = self.bodies[at]
-                parts += batches.view(np.uint8), body
-            else:
-                parts.append(view[start + meta : start + length])
+            body = self.bodies.get(at)
+            parts.append(view[start + meta : start + length] if body is None else body)
         ends = np.cumsum(metas + self.heads["raw"])
         starts = ends - metas - self.heads["raw"]
         return np.frombuffer(b"".join(parts), np.uint8), starts, starts + metas, ends
@@ -688,6 +687,11 @@ _MAGIC = int.from_bytes(layout.BLOCK_MAGIC, "little")
 def _block(data: npt.NDArray[np.uint8], start: int) -> Block:
     """A block whose CRC is known to fit."""
     return Block(BlockHeader.decode(data.data, start), data.data, start)
+
+
+def _unpacked(head: Any, data: npt.NDArray[np.uint8], start: int) -> memoryview:
+    body = data.data[start + HEADER_BYTES + int(head["meta"]) : start + int(head["length"])]
+    return _unpack(int(head["codec"]), body, int(head["raw"]))
 
 
 def _reason(data: npt.NDArray[np.uint8], start: int) -> str:
@@ -706,16 +710,12 @@ def _good_blocks(
     starts: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.bool_]:
     """Which blocks are those that the index says, as they were written."""
-    view, crc32 = data.data, zlib.crc32
-    crcs = [
-        crc32(view[start + HEADER_BYTES : end], crc32(view[start : start + HEADER_BYTES - 4]))
-        for start, end in zip(starts.tolist(), (starts + run["length"]).tolist(), strict=True)
-    ]
+    crcs = _crcs(data, starts, starts + run["length"])
     links, keys, losses, batches, samples, meta = (heads[one].astype(np.int64) for one in _COUNTS)
     body = heads["length"].astype(np.int64) - HEADER_BYTES - meta
     entries = links * kernel.LINK_BYTES + keys * kernel.KEY_BYTES + losses * kernel.LOSS_BYTES
     good: npt.NDArray[np.bool_] = (
-        (np.array(crcs, np.uint32) == heads["crc"])
+        (crcs == heads["crc"])
         & (heads["length"] == run["length"])
         & (heads["base"] == run["base"].astype(np.uint64))
         & (samples == run["samples"])
@@ -730,6 +730,18 @@ def _good_blocks(
         & (batches * kernel.BATCH_BYTES <= heads["raw"])
     )
     return good
+
+
+def _crcs(data: npt.NDArray[np.uint8], starts: _Places, ends: _Places) -> npt.NDArray[np.uint32]:
+    """The CRCs that blocks should have: zlib is faster, but a call of it costs more than little."""
+    found = np.zeros(len(starts), np.uint32)
+    kernel.crc_kernel(data, starts, ends, LITTLE_BYTES, kernel.CRC_TABLES, found)
+    view = data.data
+    for at in np.flatnonzero(ends - starts > LITTLE_BYTES).tolist():
+        start, end = int(starts[at]), int(ends[at])
+        crc = zlib.crc32(view[start : start + HEADER_BYTES - 4])
+        found[at] = zlib.crc32(view[start + HEADER_BYTES : end], crc)
+    return found
 
 
 def _runs(table: BlockTable) -> Iterator[BlockTable]:

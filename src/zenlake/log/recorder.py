@@ -6,9 +6,12 @@ tape.py.
 
 import json
 import os
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple, Self
 
 from zenlake.api import session as sessions
@@ -26,7 +29,8 @@ from zenlake.log.tape import CLOSE_SECONDS, SYNC_BYTES, SYNC_SECONDS, Tape
 from zenlake.log.writer import ROTATE_BYTES, Writer
 from zenlake.runtime import kernels
 
-ASK_SECONDS = 10.0  # that a query for the durable mark waits at most
+ASK_SECONDS = 10.0  # that a query for the durable mark waits at most,
+MAX_ASKING = 1024  # and how many of them
 JOIN_SECONDS = CLOSE_SECONDS + 5.0
 
 
@@ -101,6 +105,11 @@ class Recorder:
         self._tape: Tape | None = None
         self._declared: Declared | None = None
         self._queryable: Queryable[Any] | None = None
+        self._asked: SimpleQueue[tuple[int, float, Query] | None] = SimpleQueue()
+        "Who waits: for which offset, until when; None: nobody any more."
+        self._answering = threading.Thread(
+            target=self._answer_all, name="zenlake log answers", daemon=True
+        )
         try:
             self._tape = Tape(
                 self.writer,
@@ -113,6 +122,7 @@ class Recorder:
             self._core: Core = self._session._core
             self._core.watchers += (self._tape,)
             self._declared = self._core.subscribers.declare_sink(_apart(keys), self._tape)
+            self._answering.start()
             self._queryable = self._session.declare_queryable(
                 self.admin_key, self._answer, complete=True
             )
@@ -166,13 +176,29 @@ class Recorder:
         )
 
     def _answer(self, query: Query) -> None:
-        with query:
-            if "durable" in query.parameters:
+        if "durable" not in query.parameters:
+            self._tell(query)
+        elif self._asked.qsize() < MAX_ASKING:
+            self._asked.put((self.tape.received, time.monotonic() + ASK_SECONDS, query))
+        else:
+            with query:
+                query.reply_err(f"{MAX_ASKING} others wait for the disk already: ask later")
+
+    def _answer_all(self) -> None:
+        """On a thread of its own: who only wants to know how things stand waits for no disk."""
+        while (asked := self._asked.get()) is not None:
+            target, until, query = asked
+            with suppress(ZError):  # the session is closed: nobody can be told
                 try:
-                    self.durable(ASK_SECONDS)
+                    self.tape.durable(max(0.0, until - time.monotonic()), target)
                 except ZError as error:
-                    query.reply_err(str(error))
-                    return
+                    with query:
+                        query.reply_err(str(error))
+                else:
+                    self._tell(query)
+
+    def _tell(self, query: Query) -> None:
+        with query:
             said = json.dumps(self.stats()._asdict())
             query.reply(self.admin_key, said, encoding="application/json")
 
@@ -190,6 +216,7 @@ class Recorder:
         self._leave()
         if not tape.join(JOIN_SECONDS):
             raise ZError(f"{self._unsaved} samples are not durable: the disk does not answer")
+        self._answering.join(JOIN_SECONDS)
         self.writer.close()
         self._closed = True
         if self._unsaved:
@@ -210,6 +237,7 @@ class Recorder:
             if self._declared is not None:
                 core.subscribers.undeclare(self._declared)
         self.tape.close()
+        self._asked.put(None)
         if self._own and self._session is not None:
             self._session.close()
 
@@ -218,6 +246,8 @@ class Recorder:
         if self._tape is not None:
             self._leave()
             self._tape.join(JOIN_SECONDS)
+        if self._answering.is_alive():
+            self._answering.join(JOIN_SECONDS)
         self.writer.close()
 
     def __enter__(self) -> Self:

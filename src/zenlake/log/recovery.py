@@ -227,6 +227,8 @@ def _recover_segment(
 ) -> Place | None:
     """Where to write on; None if this was no segment yet, and was put aside."""
     path, mark = folder / segment_name(base), found.mark
+    if base >= MAX_OFFSET:
+        raise LogRefused(f"{path}: no segment has such an offset: move it away")
     size = size_of(path)
     marked = mark is not None and mark.segment == base
     durable = mark.position if mark is not None and marked else SEGMENT_BYTES

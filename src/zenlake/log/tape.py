@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zenlake.api.sample import PLAIN, Sample
 from zenlake.api.subscriber import RunSink
-from zenlake.errors import SessionEnded, ZError
+from zenlake.errors import LinkError, SessionEnded, ZError
 from zenlake.log import format as layout
 from zenlake.log.block import Link, Loss, OpenBlock
 from zenlake.log.format import Mark
 from zenlake.log.sources import Gap, Sources
 from zenlake.log.writer import LogWriteError, Writer
 from zenlake.wire.cursor import Writer as Bytes
-from zenlake.wire.enums import Mapping, Priority, WhatAmI
+from zenlake.wire.enums import CloseReason, Mapping, Priority, WhatAmI
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
@@ -259,8 +259,8 @@ class Tape(RunSink):
     def closed(self, session: "Session", why: SessionEnded) -> None:
         """A link ended: nobody knows what is sent until there is another, unless it was the
         sender itself that said goodbye."""
-        agreed = session.agreement
-        goodbye = why.by_peer and agreed.whatami is not WhatAmI.ROUTER
+        broke = isinstance(why.__cause__, LinkError) or why.reason != CloseReason.GENERIC
+        goodbye = why.by_peer and not broke and session.agreement.whatami is not WhatAmI.ROUTER
         with self._lock:
             if self._links.pop(session.face, None) is not None and not goodbye:
                 self._lose(Loss(layout.LINK, self._clock(), session.zid.raw))
@@ -380,11 +380,11 @@ class Tape(RunSink):
 
     # ---- for whoever waits, and the end
 
-    def durable(self, timeout: float | None = None) -> Mark:
-        """Wait until all that came before this call is durable."""
+    def durable(self, timeout: float | None = None, target: int | None = None) -> Mark:
+        """Wait until all that came before this call is durable, or before offset `target`."""
         until = None if timeout is None else time.monotonic() + timeout
         with self._lock:
-            target = self.received
+            target = self.received if target is None else target
             while self.mark.offset < target:
                 left = None if until is None else until - time.monotonic()
                 if (left is not None and left <= 0) or self._over:

@@ -24,6 +24,7 @@ from zenlake.log.files import (
     LogLocked,
     LogRefused,
     log_id,
+    release,
     segment_name,
     write_all,
 )
@@ -217,6 +218,8 @@ class Writer:
                 raise
             self.failure = LogWriteError(self._segment_path, error)
             raise self.failure from error
+        finally:
+            release(buffers)
         self._uncut = self.failure = None
         return self.mark
 
@@ -334,8 +337,11 @@ class Writer:
         return self._retention.removed
 
     def disk_left(self) -> int:
-        """Bytes that the file system still takes."""
-        found = os.statvfs(self.folder)
+        """Bytes that the file system still takes; 0 if it does not say."""
+        try:
+            found = os.statvfs(self.folder)
+        except OSError:  # the folder is gone: the next write says so
+            return 0
         return found.f_bavail * found.f_frsize
 
     def close(self) -> None:

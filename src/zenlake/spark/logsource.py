@@ -92,10 +92,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._embedded: Embedded | None = None
         self._until: PerPartition | None = None
         self._skipped: dict[int, int] = {}
+        "Rows of each partition that are gone,"
+        self._counted: dict[int, int] = {}
+        "and up to which offset they were counted: batches may be planned more than once."
 
-    def __getstate__(self) -> dict[str, Any]:
-        live: dict[str, Any] = {"_opened": None, "_embedded": None, "_until": None, "_skipped": {}}
-        return {**self.__dict__, **live}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LogStreamReader, (self._options, self._schema)
 
     # ---- where
 
@@ -121,15 +123,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for partition in end
         }
         reached = plan.advanced(log, begin, end, *self._limits(limit))
-        return start if reached == at.partitions else at.moved(reached).to_json()
+        if reached == at.partitions:
+            return start
+        for partition, until in reached.items():
+            self._pass_over(log, partition, at.partitions.get(partition, 0), until)
+        return at.moved(reached).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """For progress reports: where the log ends, and what was passed over so far."""
         log = self._here()
         found = Offsets(log.id, plan.available(log)).to_json()
-        if self._skipped:
-            found["skipped"] = {str(one): self._skipped[one] for one in sorted(self._skipped)}
-        return found
+        passed = {str(one): self._skipped[one] for one in sorted(self._skipped)}
+        return {**found, "skipped": passed} if passed else found
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._until = plan.available(self._here())
@@ -161,7 +166,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = Offsets.from_json(end, log)
         begin = Offsets.from_json(start, log).until(until)
         ranges = {one: (begin.get(one, 0), until.partitions[one]) for one in until.partitions}
-        return _tasks(log, ranges, self._options, self._skipped)
+        for partition, (asked, stop) in ranges.items():
+            self._pass_over(log, partition, asked, stop)
+        return _tasks(log, ranges, self._options)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return _rows(self._options, self._schema, partition)
@@ -188,6 +195,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened = Log(self._options["path"])
         return self._opened
 
+    def _pass_over(self, log: Log, partition: int, begin: int, end: int) -> None:
+        """Counts what a batch has to do without, if it may."""
+        begin = max(begin, self._counted.get(partition, 0))
+        if self._options["failOnDataLoss"] or begin >= end:
+            return
+        self._counted[partition] = end
+        gone = plan.gone(log, partition, begin, end)
+        if gone:
+            self._skipped[partition] = self._skipped.get(partition, 0) + gone
+
     def _begin(self, log: Log, partition: int, begin: int, end: int) -> int:
         fail = self._options["failOnDataLoss"]
         return plan.still_there(log, partition, begin, end, fail)
@@ -209,13 +226,8 @@ def _nanoseconds(microseconds: int | None) -> int | None:
     return None if microseconds is None else microseconds * 1000
 
 
-def _tasks(
-    log: Log,
-    ranges: dict[int, tuple[int, int]],
-    options: Options,
-    skipped: dict[int, int] | None = None,
-) -> list[InputPartition]:
-    """The ranges of partitions, cut into tasks. Rows that are gone are counted in `skipped`."""
+def _tasks(log: Log, ranges: dict[int, tuple[int, int]], options: Options) -> list[InputPartition]:
+    """The ranges of partitions, cut into tasks."""
     fail = options["failOnDataLoss"]
     times = _times(options)
     found: list[tuple[int, int, int, Any]] = []
@@ -229,11 +241,9 @@ def _tasks(
             continue
         begin = plan.still_there(log, partition, asked, end, fail)
         blocks = log.blocks(partition, begin, end)
-        gone = begin - asked + (0 if fail else plan.damaged(log, partition, begin, end))
+        gone = 0 if fail else plan.gone(log, partition, asked, end)
         if gone:
             _log.warning("%s: %d rows of partition %d are gone", log.path, gone, partition)
-            if skipped is not None:
-                skipped[partition] = skipped.get(partition, 0) + gone
         if times is not None:
             blocks = blocks[(blocks["last_time"] >= times[0]) & (blocks["first_time"] < times[1])]
             if not len(blocks):

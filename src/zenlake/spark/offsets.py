@@ -174,10 +174,13 @@ def still_there(log: LogLike, partition: int, begin: int, end: int, fail: bool) 
     return min(first, end)
 
 
-def damaged(log: LogLike, partition: int, begin: int, end: int) -> int:
-    """How many rows of a range are known to be unreadable before anything is read."""
-    found = log.damage(partition, begin, end)
-    return sum(max(min(one.end, end) - max(one.first, begin), 0) for one in found)
+def gone(log: LogLike, partition: int, begin: int, end: int) -> int:
+    """How many rows of a range were removed, or are known to be damaged before they are read."""
+    first = min(max(log.first(partition), begin), end)
+    count = first - begin
+    for damage in log.damage(partition, first, end):
+        count += max(min(damage.end, end) - max(damage.first, first), 0)
+    return count
 
 
 # ---- how far

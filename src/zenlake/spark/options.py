@@ -104,6 +104,10 @@ def _limits(text: str) -> Limits:
     return Limits(**found)
 
 
+def _only_size(text: str) -> Limits:
+    return Limits(bytes=_size(text))
+
+
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
@@ -216,6 +220,7 @@ NUMBER = Kind("a whole number from 0 on", _count(0))
 SIZE = Kind("a number of bytes, such as 64m", _size)
 SECONDS = Kind("seconds, or a time such as 500ms or 5min", _seconds)
 LIMITS = Kind("an age such as 7d, a size such as 100g, or both with a comma", _limits)
+SIZE_LIMIT = Kind("a size such as 256m", _only_size)
 NAMES = Kind("names with commas between them", _names)
 TEXT = Kind("a text that is not empty", _some_text)
 PATHS = Kind("a path, or a JSON list of paths", _paths)
@@ -279,7 +284,7 @@ OPTIONS = (
     Option("key", KEY_EXPR, "**", _STREAM, "what the recorder subscribes to"),
     Option("codec", CODEC, None, _STREAM, "how the recorder compresses"),
     Option("retain", LIMITS, None, _STREAM, "how much the recorder keeps"),
-    Option("rotate", LIMITS, None, _STREAM, "when the recorder starts a new segment"),
+    Option("rotate", SIZE_LIMIT, None, _STREAM, "when the recorder starts a new segment"),
     Option("sync", SECONDS, None, _STREAM, "how long samples may wait until they are durable"),
     Option("selector", SELECTOR, None, _LIVE, "what is asked"),
     Option("timeout", SECONDS, 10.0, _LIVE, "how long replies may take"),

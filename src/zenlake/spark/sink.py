@@ -165,7 +165,7 @@ def source_id(epoch: str) -> str:
     `epoch` is the write's uuid, or "<query id>/<batch id>".
 
     >>> source_id("f81d4fae-7dec-11d0-a765-00a0c91e6bf6/7")
-    ''
+    'e324f7b6ba7cb27b2a9210c740252af8'
     """
     number = int.from_bytes(hashlib.sha256(epoch.encode()).digest()[:16], "little")
     return f"{number or 1:x}"

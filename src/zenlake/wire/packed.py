@@ -7,10 +7,11 @@ from bisect import bisect_right
 from typing import Any
 
 from zenlake.wire import frame
-from zenlake.wire.cursor import Writer
 from zenlake.wire.enums import Priority
 from zenlake.wire.extensions import FLAG_EXTENSIONS, LANE
 from zenlake.wire.framing import Framing
+
+_MORE, _SEVEN_BITS = 0x80, 0x7F  # of a zint: here a sequence number, which has at most five bytes
 
 
 class Packed:
@@ -68,6 +69,8 @@ class Packed:
         return memoryview(b"".join(pieces)), self.row - before, sn
 
     def _frame(self, sn: int) -> bytes:
-        w = Writer(bytearray((self._header,)))
-        w.zint("sn", sn)
-        return bytes(w.out) + self._lane
+        header = [self._header]
+        while sn >= _MORE:
+            header.append(sn & _SEVEN_BITS | _MORE)
+            sn >>= 7
+        return bytes((*header, sn)) + self._lane

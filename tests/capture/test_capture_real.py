@@ -1,0 +1,184 @@
+"""Captures that tcpdump takes of eclipse-zenoh talking to eclipse-zenoh, and what that had sent."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capture import reference_talk
+from golden.proxy import free_port
+from zenlake.capture import read, streams
+
+pytestmark = pytest.mark.interop
+
+TCPDUMP = shutil.which("tcpdump")
+PATIENCE = 30.0
+TALK_SECONDS = 120.0
+LOW_LATENCY = {"transport/unicast/lowlatency": True, "transport/unicast/qos/enabled": False}
+COMPRESSION = {"transport/unicast/compression/enabled": True}
+SCENARIOS = {
+    "lanes": ("tcp", {}, {}),
+    "lowlatency": ("tcp", LOW_LATENCY, {"big": 40_000}),
+    "compression": ("tcp", COMPRESSION, {}),
+    "udp": ("udp", {}, {}),
+}
+
+
+class Taken:
+    """A capture and what was said during it."""
+
+    def __init__(self, path: Path, said: list[dict[str, Any]], ports: dict[str, int]) -> None:
+        self.path = path
+        self.said = {one["name"]: one for one in said}
+        self.ports = ports
+        self.reading = read(path)
+        self.rows = [row for batch in self.reading for row in batch.to_pylist()]
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        port = self.ports[name]
+        return [row for row in self.rows if port in (row["src_port"], row["dst_port"])]
+
+
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory: pytest.TempPathFactory) -> Taken:
+    if TCPDUMP is None:
+        pytest.skip("needs tcpdump: apt-get install tcpdump")
+    path = tmp_path_factory.mktemp("real") / "lo.pcap"
+    ports = {name: free_port(_kind(one[0])) for name, one in SCENARIOS.items()}
+    group_port = free_port(socket.SOCK_DGRAM)
+    scenarios: list[dict[str, Any]] = [
+        {"name": name, "at": f"{link}/127.0.0.1:{ports[name]}", "settings": settings, **more}
+        for name, (link, settings, more) in SCENARIOS.items()
+    ]
+    scenarios.append({"group": f"224.0.1.199:{group_port}"})
+    wanted = " or ".join([*(f"port {port}" for port in ports.values()), "udp"])
+    with path.open("wb") as file:
+        dump = subprocess.Popen(
+            [TCPDUMP, "-i", "lo", "-n", "--immediate-mode", "-U", "-w", "-", wanted],
+            stdout=file,
+            stderr=subprocess.PIPE,
+        )
+    try:
+        assert dump.stderr is not None
+        heard = b""
+        while b"listening on" not in heard:
+            line = dump.stderr.readline()
+            if not line:
+                pytest.skip(f"tcpdump may not listen here: {heard.decode().strip()}")
+            heard += line
+        talk = [sys.executable, reference_talk.__file__, json.dumps(scenarios)]
+        told = subprocess.run(talk, check=True, stdout=subprocess.PIPE, timeout=TALK_SECONDS)
+        end = time.monotonic() + PATIENCE
+        mark = reference_talk.END.encode()
+        while path.read_bytes().count(mark) < len(SCENARIOS) and time.monotonic() < end:
+            time.sleep(0.05)
+    finally:
+        dump.terminate()
+        dump.communicate()
+    return Taken(path, json.loads(told.stdout), ports)
+
+
+def _kind(link: str) -> socket.SocketKind:
+    return socket.SOCK_STREAM if link == "tcp" else socket.SOCK_DGRAM
+
+
+def test_nothing_of_these_captures_is_unreadable(taken: Taken) -> None:
+    assert not taken.reading.report.unread
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_put_is_a_row(taken: Taken, name: str) -> None:
+    said, rows = taken.said[name], taken.of(name)
+    puts = [row for row in rows if row["body"] == "put" and "/lane/" in row["key"]]
+    found = [[row["key"], row["payload"].decode(), row["priority"], row["express"]] for row in puts]
+    assert sorted(found) == sorted(said["puts"])
+    for row in puts:
+        assert row["direction"] == "opener"
+        assert (row["src_zid"], row["dst_zid"]) == (said["opener"], said["acceptor"])
+        assert row["dst_port"] == taken.ports[name]
+        assert (row["encoding"], row["schema"]) == ("text/plain", "utf8")
+        assert row["attachment"] == b"attached %d" % int(row["payload"].split()[1])
+        assert row["congestion_control"] == "block"
+        if name == "lowlatency":
+            assert (row["lane"], row["sn"]) == (None, None)
+        else:
+            assert row["lane"] == row["priority"]
+            assert row["sn"] is not None
+    # In one lane, nothing overtakes.
+    for priority in range(1, 8):
+        of_lane = [row["payload"] for row in puts if row["priority"] == priority]
+        assert of_lane == [b"%d %d" % (priority, i) for i in range(3)]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_big_put_and_its_delete(taken: Taken, name: str) -> None:
+    said, rows = taken.said[name], taken.of(name)
+    put, delete = (row for row in rows if row["key"] == f"{name}/big" and row["message"] == "PUSH")
+    assert put["payload"] == b"x" * said["big"]
+    assert (delete["body"], delete["payload"]) == ("delete", None)
+    pieces = [row for row in rows if row["message"] == "FRAGMENT"]
+    if name == "lowlatency":
+        assert not pieces
+        assert put["fragments"] is None
+    else:
+        assert put["fragments"] == len(pieces) > 1
+        assert put["sn"] == pieces[0]["sn"]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_queries_and_replies(taken: Taken, name: str) -> None:
+    said, rows = taken.said[name], taken.of(name)
+    (query,) = (row for row in rows if row["body"] == "query" and row["key"] == "ask/**")
+    assert (query["parameters"], query["payload"]) == ("wanted=1", b"question")
+    assert query["timeout_ms"] == int(reference_talk.PATIENCE * 1000)
+    replies = [
+        row
+        for row in rows
+        if row["message"] == "RESPONSE" and row["request_id"] == query["request_id"]
+    ]
+    assert {row["direction"] for row in replies} == {"acceptor"}
+    kinds = {"reply": "SampleKind.PUT", "reply_delete": "SampleKind.DELETE", "err": "err"}
+    found = sorted([kinds[row["body"]], (row["payload"] or b"").decode()] for row in replies)
+    assert found == said["replies"]
+    finals = [row["request_id"] for row in rows if row["message"] == "RESPONSE_FINAL"]
+    assert query["request_id"] in finals
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_handshakes_declarations_and_tokens(taken: Taken, name: str) -> None:
+    rows = taken.of(name)
+    names = [row["message"] for row in rows]
+    assert names[:4] == ["INIT_SYN", "INIT_ACK", "OPEN_SYN", "OPEN_ACK"]
+    declared = [(row["body"], row["key"]) for row in rows if row["message"] == "DECLARE"]
+    assert ("d_subscriber", f"{name}/**") in declared
+    assert ("d_queryable", "ask/**") in declared
+    assert ("d_token", f"alive/{name}") in declared
+    assert "u_token" in {body for body, _ in declared}
+    closes = [row["detail"] for row in rows if row["message"] == "CLOSE"]
+    assert closes
+    assert all(detail.startswith("reason=") for detail in closes)
+
+
+def test_scouting_and_its_answers(taken: Taken) -> None:
+    said = taken.said["scouting"]
+    assert said["found"]
+    scouts = [row for row in taken.rows if row["message"] == "SCOUT"]
+    hellos = [row for row in taken.rows if row["message"] == "HELLO"]
+    assert {row["protocol"] for row in scouts} == {"multicast"}
+    assert "224.0.1.199" in {row["dst"] for row in scouts}
+    assert said["zid"] in {row["src_zid"] for row in hellos}
+
+
+def test_the_streams_of_the_capture(taken: Taken) -> None:
+    found = {stream.dst_port: stream for stream in streams(taken.path) if stream.zenoh}
+    for name, (link, *_) in SCENARIOS.items():
+        assert found[taken.ports[name]].protocol == link
+    number = found[taken.ports["lanes"]].number
+    only = [row for batch in read(taken.path, streams=[number]) for row in batch.to_pylist()]
+    assert only == [row for row in taken.rows if row["stream"] == number]
