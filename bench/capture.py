@@ -1,4 +1,8 @@
-"""Captures to rows, beside `tshark` reading the same file."""
+"""Captures to rows, beside `tshark` reading the same file.
+
+The files are of a session on Ethernet, in segments of 1448 bytes. `tshark` takes its time for each
+packet and does not look into Zenoh: with larger segments its figure grows, and ours does not.
+"""
 
 import shutil
 import struct
@@ -23,7 +27,7 @@ from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import ZenohId
 
-FILE_BYTES = 64 << 20
+FILE_BYTES = 16 << 20
 SEGMENT_BYTES = 1448  # of TCP on Ethernet
 BATCH_BYTES = 16_000
 KEYS = 10
@@ -33,8 +37,6 @@ SIZES = {"64 B payloads": 64, "1 KiB payloads": 1024, "8 KiB payloads": 8192}
 
 def figures() -> Figures:
     tshark = shutil.which("tshark")
-    if tshark is None:
-        yield Figure("tshark is not installed: no ratio", 0, "")
     with tempfile.TemporaryDirectory() as folder:
         for name, size in SIZES.items():
             path = Path(folder) / f"{size}.pcap"
@@ -52,7 +54,8 @@ def _of_file(name: str, path: Path, tshark: str | None) -> Figures:
         }
     )
     rate = megabytes / took["all"]
-    yield Figure(f"capture, every column, {name}", rate, "MB/s")
+    missing = "" if tshark else " (no ratio: tshark is not installed)"
+    yield Figure(f"capture, every column, {name}{missing}", rate, "MB/s")
     yield Figure(f"capture, three columns, {name}", megabytes / took["some"], "MB/s")
     if tshark is not None:
         theirs = megabytes / median(_tshark_seconds(tshark, path))

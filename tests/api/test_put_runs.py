@@ -24,6 +24,7 @@ from zenlake.columnar.read import SampleBatcher
 from zenlake.errors import DecodeError, ZError
 from zenlake.keytable import KeyTable
 from zenlake.runtime import kernels
+from zenlake.wire import plain_kernel as plain
 from zenlake.wire.cursor import Reader, Writer
 from zenlake.wire.delete import Del
 from zenlake.wire.encoding import Encoding
@@ -41,7 +42,7 @@ from zenlake.wire.restamp_kernel import restamp_kernel
 from zenlake.wire.scan import Scanner, readable, scan
 from zenlake.wire.timestamp import Timestamp
 from zenlake.wire.tsstack import SEND, TimestampStack
-from zenlake.wire.wireexpr import WireExpr
+from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
 from zenlake.wire.zenohid import ZenohId, write_zid
 
 ZID = ZenohId.parse("5a1ad")
@@ -59,6 +60,7 @@ AS_RECORDED = [
     "express",
     "reliable",
 ]
+unshared = pushes.filter(lambda push: not getattr(push.body, "shm", False))
 LARGE = 200_000  # bytes: no batch holds it
 Pair = tuple[zenlake.Session, zenlake.Session]
 
@@ -288,6 +290,8 @@ def test_links_that_give_one_id_two_meanings() -> None:
     class Links:
         """Link 0 and link 1, each with a table of its own."""
 
+        version = -7
+
         def prefix(self, number: int) -> bytes | None:
             return {1 << 16 | 7: b"t/a", 1 << 17 | 1 << 16 | 7: b"t/b"}.get(number)
 
@@ -368,8 +372,8 @@ def test_a_timestamp_stack_stays_as_it_was_recorded() -> None:
     with (
         connected() as (sender, receiver),
         receiver.declare_subscriber("t/**") as got,
-        sender.declare_subscriber("t/**") as own,
         publisher_for(sender, "t/seven"),
+        sender.declare_subscriber("t/**") as own,
     ):
         sent = MessagesOut(sender._core).put(data, keys)
         far, near = ([one.recv() for _ in range(30)] for one in (got, own))
@@ -460,6 +464,183 @@ def _gone(key: Any, ways: Any) -> Any:
     return _Route(key, (), ways)
 
 
+# ---- puts of the usual kind
+
+
+def plain_and_others(count: int) -> list[Push]:
+    """Stretches of plain puts on several ids, of two lanes, and now and then something else."""
+    found = varied(count)
+    for i in range(count):
+        if i % 97 != 96:
+            scope = (7, 300, 70)[i // 10 % 3]
+            qos = LEVELS[1] if i // 500 % 2 else DEFAULT
+            found[i] = Push(WireExpr(scope, "", Mapping.SENDER), Put(b"%d" % i * (i % 60)), qos)
+    return found
+
+
+MORE_KEYS = KEYS | {"s300": "t/three", "s70": "u/seventy"}
+
+
+@pytest.mark.parametrize("others", [True, False], ids=["mixed", "plain"])
+def test_puts_of_the_usual_kind_arrive_as_all_do(others: bool) -> None:
+    messages = plain_and_others(3000)
+    if not others:
+        messages = [push for i, push in enumerate(messages) if i % 97 != 96]
+    data, keys = encoded(messages), table_of(**MORE_KEYS)
+    counts = np.full(len(messages) // 10 + 1, 10)
+    counts[-1] = len(messages) % 10
+    with (
+        connected() as (sender, receiver),
+        receiver.declare_subscriber("t/**", ArrowBatches()) as got,
+        publisher_for(sender, "t/seven"),
+    ):
+        out = MessagesOut(sender._core)
+        sent = [out.put(data, keys, counts=counts) for _ in range(3)]
+        wanted = rows(expected(data, keys))
+        heard = [row for row in wanted if row["key"].startswith("t/")]
+        found = rows(received(got, 3 * len(heard)))
+    sizes = sum(len(row["payload"] or b"") for row in wanted)
+    assert sent == [Sent(len(messages), sizes, len(heard))] * 3
+    for priority in (1, 5):
+        of_lane = [row for row in found if row["priority"] == priority]
+        assert of_lane == 3 * [row for row in heard if row["priority"] == priority]
+
+
+def test_they_go_to_several_sessions_and_to_own_subscribers() -> None:
+    messages = [Push(WireExpr(7, "", Mapping.SENDER), Put(b"%d" % i)) for i in range(1000)]
+    data, keys, counts = encoded(messages), table_of(**KEYS), np.array([400, 600])
+    sender, port = listening()
+    with sender, dialling(port) as first, dialling(port) as second:
+        subscribers = [first.declare_subscriber("t/**", ArrowBatches())]
+        with publisher_for(sender, "t/seven"):
+            out = MessagesOut(sender._core)
+            assert out.put(data, keys, counts=counts).heard == 1000
+            subscribers.append(second.declare_subscriber("t/**", ArrowBatches()))
+            until(lambda: len(sender._core.exchange.way_out("t/seven")) == 2)
+            assert out.put(data, keys, counts=counts).heard == 1000
+            subscribers.append(sender.declare_subscriber("t/**", ArrowBatches()))
+            assert out.put(data, keys, counts=counts).heard == 1000
+        for times, subscriber in zip((3, 2, 1), subscribers, strict=True):
+            assert rows(received(subscriber, times * 1000)) == times * rows(expected(data, keys))
+            subscriber.undeclare()
+
+
+def test_more_keys_than_one_pass_knows() -> None:
+    count = 1500
+    table = KeyTable()
+    for i in range(count):
+        assert table.declare(Mapping.SENDER, i + 1, f"t/{i}")
+    messages = [Push(WireExpr(i + 1, "", Mapping.SENDER), Put(b"%d" % i)) for i in range(count)]
+    data = encoded(messages)
+    with (
+        connected() as (sender, receiver),
+        receiver.declare_subscriber("t/**", ArrowBatches()) as got,
+        publisher_for(sender, "t/7"),
+    ):
+        sent = MessagesOut(sender._core).put(data, table, counts=np.array([count]))
+        assert rows(received(got, count)) == rows(expected(data, table))
+    assert (sent.samples, sent.heard) == (count, count)
+
+
+usual = st.builds(
+    Push,
+    st.builds(
+        WireExpr, st.integers(0, 40) | st.integers(0, 65535), st.just(""), st.sampled_from(Mapping)
+    ),
+    st.builds(Put, st.binary(max_size=200)),
+    st.sampled_from([DEFAULT, DEFAULT, DEFAULT, *LEVELS]),
+)
+
+
+def is_usual(push: Push) -> bool:
+    payload = push.body.payload if type(push.body) is Put else bytes(1 << 14)
+    plainly = push == Push(push.key, Put(payload), push.qos)
+    return plainly and not push.key.suffix and len(payload) < 1 << 14
+
+
+def copied(
+    data: bytes, counts: list[int], links: list[int], codes: np.ndarray[Any, Any], room: int
+) -> tuple[int, bytes, list[int], list[int]]:
+    """What the kernel does with key 1 (id 300 and a suffix) and key 2, which is left out."""
+    w = Writer()
+    write_wireexpr(w, WireExpr(300, "/x"))
+    keys = np.frombuffer(bytes(w.out), np.uint8)
+    state = np.zeros(plain.STATE_SIZE, np.int64)
+    state[plain.BATCH] = -1
+    out, ends, seen = np.zeros(room, np.uint8), np.zeros(100, np.int64), np.zeros(2, np.int64)
+    why = plain.plain_kernel(
+        readable(data),
+        np.array(counts, np.int64),
+        np.array(links, np.uint8),
+        np.ones(len(counts), np.uint8),
+        codes,
+        np.array([0, len(keys), len(keys)]),
+        keys,
+        np.array([flags_of(WireExpr(300, "/x")), -1], np.int16),
+        seen,
+        np.zeros(2, np.int64),
+        out,
+        ends,
+        state,
+    )
+    count = int(state[plain.COUNT])
+    assert 0 <= state[plain.POS] <= len(data)
+    return why, out[: int(ends[count - 1]) if count else 0].tobytes(), state.tolist(), seen.tolist()
+
+
+@pytest.mark.kernel
+@given(st.lists(usual | unshared, max_size=12), st.data())
+def test_the_one_pass_copies_as_the_codec_would(messages: list[Push], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(messages)))
+    links = data.draw(st.tuples(st.integers(0, 127), st.integers(0, 127)))
+    codes = np.zeros(plain.NUMBERS, np.int32)
+    numbers = [
+        links[i >= cut] << 17 | push.key.mapping << 16 | push.key.scope
+        for i, push in enumerate(messages)
+    ]
+    for number in numbers:
+        codes[number] = data.draw(st.sampled_from([1, 1, 1, 2, 0]))
+    raw = bytes(encoded(messages))
+    why, out, state, seen = copied(raw, [cut, len(messages) - cut], list(links), codes, 5000)
+    wanted, lanes, stop, left_out = [], set[int](), plain.ALL, 0
+    for push, number in zip(messages, numbers, strict=True):
+        code = int(codes[number])
+        if not is_usual(push):
+            stop = plain.OTHER
+        elif not code:
+            stop = plain.UNKNOWN
+        elif code == 1 and lanes and push.qos.priority not in lanes:
+            stop = plain.LANE
+        if stop != plain.ALL:
+            break
+        if code == 1:
+            lanes.add(push.qos.priority)
+            wanted.append(replace(push, key=WireExpr(300, "/x")))
+        else:
+            left_out += 1
+    assert why == stop
+    assert out == bytes(encoded(wanted))
+    assert seen == [len(wanted), left_out]
+    taken = len(wanted) + left_out
+    assert state[plain.POS] == len(bytes(encoded(messages[:taken])))
+
+
+@pytest.mark.kernel
+@given(st.lists(usual, min_size=1, max_size=6), st.data())
+def test_the_one_pass_stays_within_its_buffers(messages: list[Push], data: st.DataObject) -> None:
+    raw = bytearray(encoded(messages))
+    for _ in range(data.draw(st.integers(0, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    raw = raw[: data.draw(st.integers(0, len(raw)))]
+    codes = np.ones(data.draw(st.sampled_from([1, 1 << 16, 1 << 17])), np.int32)
+    codes[0] = data.draw(st.integers(-5, 5))
+    room = data.draw(st.integers(0, 300))
+    counts = [len(messages) + data.draw(st.integers(0, 3))]
+    why, out, _, _ = copied(bytes(raw), counts, [0], codes, room)
+    assert len(out) <= room
+    assert why in (plain.OTHER, plain.UNKNOWN, plain.LANE, plain.FULL)
+
+
 # ---- packed
 
 
@@ -509,8 +690,6 @@ def test_packed_batches_hold_every_message_once(
 
 
 # ---- other timestamps
-
-unshared = pushes.filter(lambda push: not getattr(push.body, "shm", False))
 
 
 @pytest.mark.kernel

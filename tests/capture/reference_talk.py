@@ -7,8 +7,10 @@ Takes a list of scenarios as JSON, prints for each what was put, deleted, asked 
 # zenoh's stubs leave close() and put() without a return type.
 
 import json
+import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,10 @@ import zenoh
 PATIENCE = 20.0
 BIG = 150_000
 END = "this is the end"
+PRIORITIES = (
+    *("REAL_TIME", "INTERACTIVE_HIGH", "INTERACTIVE_LOW", "DATA_HIGH"),
+    *("DATA", "DATA_LOW", "BACKGROUND"),
+)
 
 Said = dict[str, Any]
 
@@ -65,7 +71,7 @@ def talk(scenario: dict[str, Any]) -> Said:
     for priority in range(1, 8):
         publisher = dialler.declare_publisher(
             f"{name}/lane/{priority}",
-            priority=zenoh.Priority(priority),
+            priority=getattr(zenoh.Priority, PRIORITIES[priority - 1]),
             congestion_control=zenoh.CongestionControl.BLOCK,
             express=priority % 2 == 0,
         )
@@ -135,4 +141,10 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+        sys.stdout.flush()
+        os._exit(0)
+    except Exception:  # noqa: BLE001 (whatever it was)
+        traceback.print_exc()
+        os._exit(1)  # its sessions would keep this process waiting

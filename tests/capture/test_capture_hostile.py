@@ -14,7 +14,9 @@ from capture.writing import (
     PLAIN,
     Form,
     capture,
+    declare,
     fragments,
+    frame,
     handshake,
     pcap,
     pcapng,
@@ -29,8 +31,12 @@ from capture.writing import (
 from zenlake.capture import CaptureError
 from zenlake.capture.packets import CaptureFile
 from zenlake.capture.reading import Reading
+from zenlake.wire.batch import write_batch
+from zenlake.wire.keepalive import KeepAlive
 
-MUTATIONS = 200_000 if os.environ.get("ZENLAKE_FULL") else 600
+FULL = bool(os.environ.get("ZENLAKE_FULL"))
+MUTATIONS = 200_000 if FULL else 600
+SECONDS = 4 * 3600 if FULL else 300
 MAX_GROWTH_KB = 600 << 10  # of the process, whatever the files say
 EXTREMES = (0, 1, 0x7F, 0x80, 0xFF)
 
@@ -84,6 +90,7 @@ def rows_in(data: bytes) -> int:
     return rows
 
 
+@pytest.mark.timeout(SECONDS)
 def test_mutations() -> None:
     chance = random.Random(20_240_701)
     for seed in SEEDS:
@@ -140,8 +147,6 @@ def test_lengths_that_lie_allocate_nothing(tmp_path: Path) -> None:
 
 
 def test_keys_that_multiply_come_in_small_batches(tmp_path: Path) -> None:
-    from capture.writing import declare, frame
-
     long = "k" * 60_000
     few = [(0, frame(2 + i, *(push(1, "", b"") for _ in range(400)))) for i in range(10)]
     data = capture([*handshake(), (0, frame(1, declare(1, long))), *few])
@@ -152,3 +157,15 @@ def test_keys_that_multiply_come_in_small_batches(tmp_path: Path) -> None:
         assert batch.nbytes < 80 << 20
         rows += batch.num_rows
     assert rows == 4000 + 5
+
+
+def test_a_batch_that_unpacks_to_very_much_is_read_in_steps() -> None:
+    """2 KB of LZ4 that stand for half a million messages."""
+    form = Form(compression=True)
+    bomb = form.stream(*[write_batch([KeepAlive()] * 65_000)] * 8)
+    assert len(bomb) < 3000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    file = CaptureFile.of("bomb", capture([*handshake(form), (0, bomb)]))
+    rows = sum(batch.num_rows for batch in Reading(file, columns=["message"]))
+    assert rows == 4 + 8 * 65_000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_GROWTH_KB

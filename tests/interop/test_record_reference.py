@@ -13,7 +13,7 @@ import subprocess
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import pytest
 import zenoh
 
 from api.pairs import until
-from log.recording import DEADLINE, Disk, disk, lost, recording, rows, walked
+from log.recording import DEADLINE, Disk, Numbered, by_hand, disk, lost, recording, rows, walked
 from zenlake.wire.enums import Priority
 from zenlake.wire.zenohid import ZenohId
 
@@ -43,6 +43,13 @@ LINKS: dict[str, dict[str, Any]] = {
         "transport/unicast/lowlatency": True,
     },
 }
+AGREED = {
+    "lanes": (True, False, False),
+    "compressed": (True, False, True),
+    "no lanes": (False, False, False),
+    "low latency": (False, True, False),
+}
+"Whether there are lanes, low latency, compression."
 Entry = dict[str, Any]
 
 
@@ -70,6 +77,8 @@ class Publishing:
             config.insert_json5(key, json.dumps(value))
         self.session = zenoh.open(config)
         self.name = name
+        self.asks = "transport/unicast/lowlatency" not in settings
+        "Not on a link of low latency: get() panics there in 1.10.2."
         self.zid = str(self.session.zid())
         self.ledger: list[Entry] = []
         self._kept: list[Any] = []
@@ -86,7 +95,9 @@ class Publishing:
 
     def note(self, key: str, payload: bytes | None, qos: dict[str, Any], **more: Any) -> None:
         """`more`: as of put()."""
-        source, timestamp, encoding = (more.get(n) for n in ("source_info", "timestamp", "encoding"))
+        source, timestamp, encoding = (
+            more.get(n) for n in ("source_info", "timestamp", "encoding")
+        )
         self.ledger.append(
             {
                 "key": key,
@@ -121,7 +132,8 @@ class Publishing:
     def singly(self) -> None:
         for number, size in enumerate(SIZES):
             self.put(f"single/{number}", os.urandom(size), {"express": number % 2 == 0})
-            self.durable()
+            if self.asks:
+                self.durable()
 
     def declared(self) -> None:
         key = self.session.declare_keyexpr(self.key("declared"))
@@ -184,7 +196,7 @@ class Publishing:
     def durable(self, parameters: str = "?durable") -> Any:
         """What the recorder says."""
         (reply,) = list(self.session.get(ADMIN + parameters, timeout=ANSWER_SECONDS))
-        assert reply.ok is not None, reply.err.payload.to_string()
+        assert reply.ok is not None, reply.err
         assert str(reply.ok.encoding) == "application/json"
         return json.loads(reply.ok.payload.to_string())
 
@@ -202,7 +214,7 @@ def scenario(at: str, settings: dict[str, Any], large: bool) -> dict[str, Any]:
     if large:
         for one in both:
             one.fragmented()
-    said = [one.durable() for one in both]
+    said = [one.durable() for one in both if one.asks]
     found = {one.zid: one.ledger for one in both}
     for one in both:
         one.session.close()
@@ -228,7 +240,11 @@ def ask_for_all(at: str, count: int) -> dict[str, Any]:
     return said
 
 
-TASKS = {"scenario": scenario, "best_effort": best_effort, "ask_for_all": ask_for_all}
+TASKS: dict[str, Callable[..., Any]] = {
+    "scenario": scenario,
+    "best_effort": best_effort,
+    "ask_for_all": ask_for_all,
+}
 
 
 def serve() -> None:
@@ -261,6 +277,7 @@ class Reference:
         self._process.stdin.flush()
 
     def answers(self, within: float) -> bool:
+        assert self._process.stdout is not None
         return bool(select.select([self._process.stdout], [], [], within)[0])
 
     def answer(self) -> Any:
@@ -310,6 +327,13 @@ def by_lane(entries: list[Entry]) -> dict[str, list[Entry]]:
     return found
 
 
+def numbered(each: Entry) -> Numbered:
+    if each["source"] is None:
+        return None
+    zid, entity, number = each["source"]
+    return (zid.encode(), entity), number
+
+
 @pytest.mark.parametrize("link", LINKS)
 def test_all_that_they_put_is_recorded(tmp_path: Path, other: Reference, link: str) -> None:
     path, settings = tmp_path / "log", LINKS[link]
@@ -318,13 +342,15 @@ def test_all_that_they_put_is_recorded(tmp_path: Path, other: Reference, link: s
     with recording(path, keys, settings=ours) as (recorder, port):
         at = f"tcp/127.0.0.1:{port}"
         other.tell("scenario", at=at, settings=settings, large=link in ("lanes", "compressed"))
+        sessions = until(lambda: list(recorder.session._core.node.sessions.values()))
+        agreed = sessions[0].agreement
+        assert (agreed.qos, agreed.low_latency, agreed.compression) == AGREED[link]
         told = other.answer()
         ledgers = told["ledgers"]
         total = sum(map(len, ledgers.values()))
         assert total > 4 * BURST
         until(lambda: recorder.stats().received == total)  # some lanes are behind the question
         assert recorder.durable(DEADLINE).offset == total
-        assert recorder.stats().gaps == 0
         assert all(said["failure"] is None for said in told["said"])
     found, there = rows(path), walked(path)
     assert [row["key"] for row in found] == [each.key for each in there]
@@ -339,7 +365,13 @@ def test_all_that_they_put_is_recorded(tmp_path: Path, other: Reference, link: s
         assert lanes.keys() == expected.keys()
         for name, lane in lanes.items():
             assert lane == expected[name], f"{name} of {zid}"
-    assert lost(path) == []
+        skipped = by_hand({}, [numbered(each) for each in ledger])
+        assert len(skipped) > 10
+        gaps = [each for each in lost(path) if str(ZenohId(each.id)) == zid]
+        assert {each.kind for each in gaps} == {"source"}
+        assert [(each.entity, each.first, each.missing) for each in gaps] == [
+            (gap.entity, gap.first, gap.missing) for gap in skipped
+        ]
     together = max(each.together for each in there)
     assert together > 10 or link == "low latency", "hardly a frame had many"
     assert {each.push.key.scope > 0 for each in there} == {True, False}

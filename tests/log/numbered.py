@@ -52,6 +52,8 @@ class Held(NamedTuple):
     samples: list[tuple[int, Sample]]
     damage: list[Damage]
     losses: int
+    repeated: int
+    "Blocks that stand in the next segment again."
 
     def by_offset(self) -> dict[int, Sample]:
         """Offsets are never used twice, and only grow."""
@@ -65,14 +67,15 @@ def held(path: Path, partition: int = 0) -> Held:
     folder, log_id = path / str(partition), read_id(path)
     samples: list[tuple[int, Sample]] = []
     damage: list[Damage] = []
-    lost = 0
+    lost = repeated = 0
     bases = segments(folder)
     for base, end in zip(bases, [*bases[1:], 1 << 62], strict=True):
         file = folder / segment_name(base)
         walk = Walk(file, log_id, partition, SEGMENT_BYTES, base)
         for block in walk:
             if block.header.end > end:
-                break  # it belongs to a group that failed, and stands in the next segment again
+                repeated += 1  # of a group that failed, in a segment that could not be cut back
+                break
             samples += enumerate(samples_of(block), block.header.base)
             lost += block.header.losses
         else:
@@ -82,7 +85,7 @@ def held(path: Path, partition: int = 0) -> Held:
                     Damage(file, walk.position, left, walk.offset, walk.offset, walk.reason)
                 )
         damage += walk.damage
-    return Held(samples, damage, lost)
+    return Held(samples, damage, lost, repeated)
 
 
 class Quick(Files):

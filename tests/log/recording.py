@@ -7,23 +7,24 @@ others read of it. Every wait has a deadline.
 import os
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pytest
 
 from api.pairs import configured
 from golden.proxy import free_port
-from rawlink import BATCH_SIZE, DEADLINE, LEASE_MS, RawLink
+from rawlink import BATCH_SIZE, LEASE_MS, RawLink
 from zenlake.log import recorder as recorders
 from zenlake.log.files import Files, read_id, segment_name, segments
 from zenlake.log.format import LOSS_KINDS, RELIABLE, SEGMENT_BYTES, Block, Buffer
 from zenlake.log.reader import Reader
 from zenlake.log.recorder import Recorder
 from zenlake.log.recovery import Walk
+from zenlake.log.sources import Gap
 from zenlake.log.writer import Writer
 from zenlake.wire.cursor import Reader as Bytes
 from zenlake.wire.entity import EntityGlobalId, SourceInfo
@@ -37,6 +38,7 @@ from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import ZenohId
 
+DEADLINE = 30.0  # a busy machine makes it slow, not wrong
 SN_MASK = 0x0FFF_FFFF  # of the resolution that is agreed on if nobody asks for another
 
 
@@ -71,6 +73,9 @@ class Lanes(RawLink):
         assert isinstance(opened, Open), opened
         self.batch_size = min(BATCH_SIZE, ack.batch_size)
         self.next_sn = first
+
+    def __enter__(self) -> Self:
+        return self
 
     def frame(
         self,
@@ -140,8 +145,9 @@ def walked(path: Path, partition: int = 0) -> list[Walked]:
     found: list[Walked] = []
     for block in blocks(path, partition):
         ids = [bytes(entry["id"])[: int(entry["id_len"])] for entry in block.links()]
-        prefixes = {(key.link, key.mapping, key.scope): key.prefix for key in block.keys()}
-        texts = {key.text for key in block.keys()}
+        keys = block.keys()
+        prefixes = {(key.link, key.mapping, key.scope): key.prefix for key in keys}
+        texts = {key.text for key in keys}
         batches, data = block.body()
         r = Bytes(bytes(data))
         for time, link, flags, _, count, length, _ in batches.tolist():
@@ -183,6 +189,36 @@ def rows(path: Path, partition: int = 0, start: int | None = None) -> list[dict[
 
 def payloads(path: Path, partition: int = 0) -> list[bytes]:
     return [row["payload"] for row in rows(path, partition)]
+
+
+# ---- what is missing
+
+
+WRAP, HALF = 1 << 32, 1 << 31
+Name = tuple[bytes, int]
+Numbered = tuple[Name, int] | None
+"A source and its number; None: a sample that has none."
+
+
+def by_hand(last: dict[Name, int], numbered: Iterable[Numbered]) -> list[Gap]:
+    """One sample after another: every number is next, later or old."""
+    found = []
+    for row, one in enumerate(numbered):
+        if one is None:
+            continue
+        name, sn = one
+        if name not in last:
+            last[name] = sn
+            continue
+        missing = []
+        ahead = (sn - last[name]) % WRAP
+        if not 0 < ahead < HALF:
+            continue
+        if ahead > 1:
+            missing = [Gap(row, *name, (last[name] + 1) % WRAP, ahead - 1)]
+        last[name] = sn
+        found += missing
+    return found
 
 
 # ---- disks

@@ -72,6 +72,7 @@ def check_image(root: Path, acknowledged: int, retention: bool) -> None:
         assert sample == Sample(0, offset)
 
 
+@pytest.mark.timeout(3600 if FULL else 300)
 @pytest.mark.parametrize("retain_bytes", [None, 3000], ids=["all is kept", "retention"])
 def test_no_loss_of_power_loses_what_was_acknowledged(
     tmp_path: Path, retain_bytes: int | None
@@ -208,6 +209,7 @@ def test_a_write_or_sync_that_fails(tmp_path: Path, call: str, error: int) -> No
         assert found.by_offset() == {offset: Sample(0, offset) for offset in range(60)}
         assert found.losses == 20
         assert not found.damage
+        assert not found.repeated
         with Writer(path, files=QUICK) as again:
             assert not again.recovery.damage
             assert not again.recovery.torn

@@ -1,6 +1,7 @@
 """What did not come is in the log: where, when and how much, exactly; and nothing that did come."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,7 @@ import pytest
 import zenlake
 from api.pairs import dialling, listening, publisher_for, until
 from faultproxy import FaultProxy
-from log.recording import SN_MASK, Lanes, Lost, lost, put, recording, walked
-from log.test_log_sources import WRAP, by_hand
+from log.recording import SN_MASK, WRAP, Lanes, Lost, by_hand, lost, put, recording, walked
 from zenlake.log.reader import Reader
 from zenlake.log.recorder import Recorder
 from zenlake.wire.close import Close
@@ -32,6 +32,12 @@ def said(found: list[Lost]) -> list[tuple[Any, ...]]:
 def several(name: str, count: int = 20) -> list[Push]:
     """Enough of them for a frame that is scanned."""
     return [put("rec/a", f"{name} {number} ".encode() * 5) for number in range(count)]
+
+
+def heard(recorder: Recorder, send: Callable[[], None], before: int) -> bool:
+    """Whether more than so many have come, after another one is sent."""
+    send()
+    return recorder.stats().received > before
 
 
 # ---- lanes
@@ -71,16 +77,18 @@ def test_numbers_that_a_lane_skips(tmp_path: Path, qos: bool, reliable: bool, ma
 
 
 def test_lanes_count_by_themselves(tmp_path: Path) -> None:
-    with recording(tmp_path / "log") as (recorder, port):
-        with Lanes(port, ZenohId(ZID), first=0) as link:
-            one, two = Priority.REAL_TIME, Priority.BACKGROUND
-            link.frame(0, put("rec/a", b"0"), priority=one)
-            link.frame(0, put("rec/a", b"1"), priority=two, reliable=False)
-            link.frame(2, put("rec/a", b"2"), priority=two, reliable=False)
-            link.frame(1, put("rec/a", b"3"), priority=one)
-            link.frame(3, put("rec/a", b"4"), priority=one)
-            link.frame(1, put("rec/a", b"5"), priority=two, reliable=True)
-            until(lambda: recorder.stats().received == 6)
+    with (
+        recording(tmp_path / "log") as (recorder, port),
+        Lanes(port, ZenohId(ZID), first=0) as link,
+    ):
+        one, two = Priority.REAL_TIME, Priority.BACKGROUND
+        link.frame(0, put("rec/a", b"0"), priority=one)
+        link.frame(0, put("rec/a", b"1"), priority=two, reliable=False)
+        link.frame(2, put("rec/a", b"2"), priority=two, reliable=False)
+        link.frame(1, put("rec/a", b"3"), priority=one)
+        link.frame(3, put("rec/a", b"4"), priority=one)
+        link.frame(1, put("rec/a", b"5"), priority=two, reliable=True)
+        until(lambda: recorder.stats().received == 6)
     assert said(lost(tmp_path / "log")) == [
         ("lane", 2, int(two), 1, 1),
         ("lane", 4, int(one) | RELIABLE, 2, 1),
@@ -89,12 +97,14 @@ def test_lanes_count_by_themselves(tmp_path: Path) -> None:
 
 
 def test_a_gap_over_the_end_of_the_numbers(tmp_path: Path) -> None:
-    with recording(tmp_path / "log") as (recorder, port):
-        with Lanes(port, ZenohId(ZID), first=SN_MASK - 2) as link:
-            link.frame(SN_MASK - 2, put("rec/a", b"0"))
-            link.frame(3, put("rec/a", b"1"))
-            link.frame(4, put("rec/a", b"2"))
-            until(lambda: recorder.stats().received == 3)
+    with (
+        recording(tmp_path / "log") as (recorder, port),
+        Lanes(port, ZenohId(ZID), first=SN_MASK - 2) as link,
+    ):
+        link.frame(SN_MASK - 2, put("rec/a", b"0"))
+        link.frame(3, put("rec/a", b"1"))
+        link.frame(4, put("rec/a", b"2"))
+        until(lambda: recorder.stats().received == 3)
     (found,) = lost(tmp_path / "log")
     assert (found.offset, found.first, found.last, found.missing) == (1, SN_MASK - 1, 2, 5)
 
@@ -103,16 +113,18 @@ def test_a_fragment_that_is_missing(tmp_path: Path) -> None:
     w = Writer()
     NETWORK.write(w, put("rec/a", b"x" * 100_000))
     whole = bytes(w.out)
-    with recording(tmp_path / "log") as (recorder, port):
-        with Lanes(port, ZenohId(ZID), qos=False) as link:
-            cuts = [whole[start : start + 40_000] for start in range(0, len(whole), 40_000)]
-            for sn, piece in enumerate(cuts):
-                more = sn < len(cuts) - 1
-                link.send_batch([Fragment(sn, piece, more=more, first=sn == 0)])
-            link.send_batch([Fragment(3, cuts[0], more=True, first=True)])
-            link.send_batch([Fragment(5, cuts[2], more=False)])
-            link.frame(6, put("rec/a", b"after"))
-            until(lambda: recorder.stats().received == 2)
+    with (
+        recording(tmp_path / "log") as (recorder, port),
+        Lanes(port, ZenohId(ZID), qos=False) as link,
+    ):
+        cuts = [whole[start : start + 40_000] for start in range(0, len(whole), 40_000)]
+        for sn, piece in enumerate(cuts):
+            more = sn < len(cuts) - 1
+            link.send_batch([Fragment(sn, piece, more=more, first=sn == 0)])
+        link.send_batch([Fragment(3, cuts[0], more=True, first=True)])
+        link.send_batch([Fragment(5, cuts[2], more=False)])
+        link.frame(6, put("rec/a", b"after"))
+        until(lambda: recorder.stats().received == 2)
     assert [len(each.payload) for each in walked(tmp_path / "log")] == [100_000, 5]
     assert said(lost(tmp_path / "log")) == [("lane", 1, int(Priority.DATA) | RELIABLE, 4, 1)]
 
@@ -188,7 +200,7 @@ def test_a_link_that_is_cut(tmp_path: Path) -> None:
         until(lambda: recorder.stats().received == 1)
         proxy.reset()
         until(lambda: recorder.stats().gaps == 1)
-        until(lambda: publisher.put(b"after") or recorder.stats().received > 1)
+        until(lambda: heard(recorder, lambda: publisher.put(b"after"), 1))
         zid = other._core.exchange.zid.raw
         assert recorder.durable(30).offset >= 2
         assert recorder.stats().lost == 0, "nobody knows how much"
@@ -213,8 +225,7 @@ def test_a_router_that_says_goodbye_leaves_others_unheard(tmp_path: Path) -> Non
     """It is not the publishers that have ended."""
     with recording(tmp_path / "log") as (recorder, port):
         with dialling(port, mode="router") as router:
-            router.put("rec/a", b"x")
-            until(lambda: router.put("rec/a", b"x") or recorder.stats().received)
+            until(lambda: heard(recorder, lambda: router.put("rec/a", b"x"), 0))
         until(lambda: recorder.stats().gaps == 1)
     (found,) = lost(tmp_path / "log")
     assert found.kind == "link"

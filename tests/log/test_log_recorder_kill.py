@@ -13,19 +13,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from api.pairs import configured
 from golden.proxy import free_port
 from log.numbered import FULL
 from log.recording import Lanes, put, rows
+from zenlake.errors import LinkError
 from zenlake.log.log import Log
 from zenlake.log.recorder import Recorder
 from zenlake.runtime import kernels
+from zenlake.wire.batch import read_batch
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, split
-from zenlake.wire.batch import read_batch
 from zenlake.wire.query import Query
 from zenlake.wire.reply import Reply
 from zenlake.wire.request import Request
@@ -40,6 +41,7 @@ EARLY = 0.15  # of them die before they hear anything
 MAX_EARLY_SECONDS, MAX_SECONDS = 0.03, 0.08
 ROTATE_BYTES = 256 << 10
 WAIT_SECONDS = 30.0
+OPENS = 3  # another process may take the port that was free just now
 _HEAD = struct.Struct("<II")
 
 
@@ -61,15 +63,23 @@ def serve(path: str) -> None:
 
 def record(path: str) -> None:
     try:
-        port = free_port()
-        config = configured(listen__endpoints=[f"tcp/127.0.0.1:{port}"])
-        Recorder(path, "rec/**", config=config, rotate_bytes=ROTATE_BYTES, sync_seconds=0.001)
-        say(f"listens {port}")
+        say(f"listens {listen(path)}")
         while True:
             signal.pause()
     except BaseException as error:  # noqa: BLE001 - whatever it is, the test has to hear of it
         say(f"failed {error!r}")
     os._exit(1)
+
+
+def listen(path: str) -> int:
+    """Opens the recorder; gives its port."""
+    for _ in range(OPENS):
+        port = free_port()
+        config = configured(listen__endpoints=[f"tcp/127.0.0.1:{port}"])
+        with suppress(LinkError):
+            Recorder(path, "rec/**", config=config, rotate_bytes=ROTATE_BYTES, sync_seconds=0.001)
+            return port
+    raise AssertionError("no port is free")
 
 
 def say(words: str) -> None:
@@ -90,13 +100,15 @@ class Forker:
         )
         self._unread = b""
         self._told: dict[str, str] = {}
+        self._recorder: int | None = None
 
     def start(self) -> int:
         """The process id of a recorder that is being opened."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
-        return int(self.told("forked"))
+        self._recorder = int(self.told("forked"))
+        return self._recorder
 
     def told(self, what: str) -> str:
         """What it says behind that word, in whatever order words come."""
@@ -114,10 +126,16 @@ class Forker:
                 self._told[word] = rest
         return self._told.pop(what)
 
-    def forget(self) -> None:
+    def ended(self) -> int:
+        """The signal that ended the recorder."""
+        status = int(self.told("ended"))
         self._told.clear()
+        self._recorder = None
+        return os.WTERMSIG(status)
 
     def close(self) -> None:
+        if self._recorder is not None:
+            os.kill(self._recorder, signal.SIGKILL)
         self._process.communicate(timeout=WAIT_SECONDS)
         assert self._process.returncode == 0
 
@@ -216,8 +234,7 @@ def test_a_recorder_that_is_killed(tmp_path: Path) -> None:
                 while link.hear(max(0.0, end - time.monotonic())):
                     assert time.monotonic() < end
                 link.abandon()
-            assert os.WTERMSIG(int(forker.told("ended"))) == signal.SIGKILL
-            forker.forget()
+            assert forker.ended() == signal.SIGKILL
             if link is None:
                 continue
             base = check(path, base, trial, link.acknowledged)

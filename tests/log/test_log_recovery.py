@@ -60,6 +60,30 @@ def replace(file: Path, data: bytes) -> None:
     file.write_bytes(data)
 
 
+class Copy:
+    """A copy of a log that is made good again after each trial; only what changed is written."""
+
+    def __init__(self, template: Path, path: Path) -> None:
+        shutil.copytree(template, path)
+        self.path = path
+        files = sorted(file for file in template.rglob("*") if file.is_file())
+        self.content = {file.relative_to(template): file.read_bytes() for file in files}
+        self._times = {name: self._time(name) for name in self.content}
+
+    def _time(self, name: Path) -> int:
+        file = self.path / name
+        return file.stat().st_mtime_ns if file.exists() else 0
+
+    def restore(self) -> None:
+        for file in self.path.rglob("*"):
+            if file.is_file() and file.relative_to(self.path) not in self.content:
+                file.unlink()
+        for name, time in self._times.items():
+            if self._time(name) != time:
+                replace(self.path / name, self.content[name])
+                self._times[name] = self._time(name)
+
+
 def goes_on(path: Path, expected: set[int], first: int) -> None:
     """Another writer finds nothing more to do, and writes at `first`."""
     with Writer(path, files=QUICK) as log:
@@ -100,9 +124,9 @@ def test_a_last_block_cut_at_every_byte_without_a_mark(path: Path) -> None:
 def test_a_last_block_cut_at_every_byte_below_the_mark(path: Path, tmp_path: Path) -> None:
     """It was acknowledged: its offsets are not used again, and its bytes stay where they are."""
     data, (*_, last, end) = segment_of(path).read_bytes(), positions(path)
+    trial = Copy(path, tmp_path / "copy")
     for size in range(last, end):
-        copy = tmp_path / "copy"
-        shutil.copytree(path, copy)
+        copy = trial.path
         replace(segment_of(copy), data[:size])
         with Writer(copy, files=QUICK) as log:
             assert log.next == 12
@@ -114,7 +138,7 @@ def test_a_last_block_cut_at_every_byte_below_the_mark(path: Path, tmp_path: Pat
         assert segment_of(copy).read_bytes() == data[:size]
         assert segments(copy / "0") == [0, 12]
         goes_on(copy, set(range(9)), 12)
-        shutil.rmtree(copy)
+        trial.restore()
 
 
 @pytest.mark.parametrize(
@@ -346,9 +370,9 @@ def test_a_flipped_bit_of_every_byte_when_opened(path: Path, tmp_path: Path) -> 
     good = segment_of(path).read_bytes()
     *_, last, _ = positions(path)
     chance = random.Random(SEED)
+    trial = Copy(path, tmp_path / "copy")
     for place in range(len(good)):
-        copy = tmp_path / "copy"
-        shutil.copytree(path, copy)
+        copy = trial.path
         overwrite(segment_of(copy), place, bytes([good[place] ^ 1 << chance.randrange(8)]))
         marked = place % 2 == 0
         if not marked:
@@ -361,7 +385,7 @@ def test_a_flipped_bit_of_every_byte_when_opened(path: Path, tmp_path: Path) -> 
         assert found.pop(first) == Sample(1, 0)
         assert len(found) >= 9
         assert all(sample == Sample(0, offset) for offset, sample in found.items())
-        shutil.rmtree(copy)
+        trial.restore()
 
 
 # Files that somebody changed
@@ -393,28 +417,27 @@ def mutate(data: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.timeout(3600 if FULL else 300)
 def test_files_that_somebody_changed(tmp_path: Path) -> None:
     """A clear error or a log that goes on, never a wrong sample, never memory without measure."""
-    template, copy = tmp_path / "template", tmp_path / "copy"
+    template = tmp_path / "template"
     with Writer(template, rotate_bytes=900, files=QUICK) as log:
         for number in range(8):
             log.write([numbered(0, 2 * number, 2), losses()])
-    files = sorted(file for file in template.rglob("*") if file.is_file())
-    content = {file.relative_to(template): file.read_bytes() for file in files}
-    shutil.copytree(template, copy)
+    trial = Copy(template, tmp_path / "copy")
     # The last segment and the mark are what opening reads; the others are read by a walk.
     often = [f"0/{segment_name(segments(template / '0')[-1])}", "0/mark"]
-    names = [*content, *(Path(name) for name in often * 3)]
+    names = [*trial.content, *(Path(name) for name in often * 3)]
     chance = random.Random(SEED)
     opened = 0
     for number in range(MUTATIONS):
         name = chance.choice(names)
-        replace(copy / name, mutate(content[name], chance))
+        replace(trial.path / name, mutate(trial.content[name], chance))
         measured = number % MEASURED == 0
         if measured:
             tracemalloc.start()
         try:
-            opened += open_and_read(copy)
+            opened += open_and_read(trial.path)
             assert not measured or tracemalloc.get_traced_memory()[1] < MAX_MEMORY
         except BaseException as error:
             error.add_note(f"mutation {number} of {name}")
@@ -422,11 +445,7 @@ def test_files_that_somebody_changed(tmp_path: Path) -> None:
         finally:
             if measured:
                 tracemalloc.stop()
-        for file in copy.rglob("*"):
-            if file.is_file() and file.relative_to(copy) not in content:
-                file.unlink()
-        for name, data in content.items():
-            replace(copy / name, data)
+        trial.restore()
     assert opened > MUTATIONS / 4
 
 

@@ -6,18 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log.recording import put
+from log.recording import HALF, WRAP, Name, Numbered, by_hand, put
 from zenlake.log import sources
 from zenlake.log.sources import Gap, Sources
 from zenlake.wire.cursor import Writer
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.scan import Scanner
-
-WRAP, HALF = 1 << 32, 1 << 31
-Name = tuple[bytes, int]
-Numbered = tuple[Name, int] | None
-"A source and its number; None: a sample that has none."
 
 NAMES: list[Name] = [
     (b"\x01", 0),
@@ -26,27 +21,6 @@ NAMES: list[Name] = [
     (b"\xff" * 16, 0),
     (b"\xff" * 15, 0xFFFF_FFFF),
 ]
-
-
-def by_hand(last: dict[Name, int], numbered: Iterable[Numbered]) -> list[Gap]:
-    """One sample after another: every number is next, later or old."""
-    found = []
-    for row, one in enumerate(numbered):
-        if one is None:
-            continue
-        name, sn = one
-        if name not in last:
-            last[name] = sn
-            continue
-        missing = []
-        ahead = (sn - last[name]) % WRAP
-        if not 0 < ahead < HALF:
-            continue
-        if ahead > 1:
-            missing = [Gap(row, *name, (last[name] + 1) % WRAP, ahead - 1)]
-        last[name] = sn
-        found += missing
-    return found
 
 
 def scanned(sources: Sources, pushes: list[Push]) -> list[Gap]:

@@ -92,7 +92,7 @@ def test_a_sample_alone_is_durable_after_sync_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"sync_bytes": 3000}, {"sync_samples": 30}], ids=str)
-def test_enough_of_them_do_not_wait_for_that(tmp_path: Path, options: dict[str, int]) -> None:
+def test_enough_of_them_do_not_wait_for_that(tmp_path: Path, options: dict[str, Any]) -> None:
     with opened(tmp_path / "log", sync_seconds=A_DAY, **options) as tape:
         take(tape, b"alone")
         assert tape.mark.offset == 0
@@ -130,7 +130,7 @@ def test_options_that_mean_nothing(tmp_path: Path, options: dict[str, Any]) -> N
         Tape(writer, **options)
 
 
-# ---- durable()
+# ---- what is durable, and what is said until then
 
 
 def test_durable_returns_after_the_sync_of_what_was_received(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_durable_gives_up_in_time_and_says_how_far(tmp_path: Path) -> None:
         tape.durable(DEADLINE)
         disk.moving.clear()
         take(tape, b"two")
-        with pytest.raises(ZError, match="offset 2 is not durable, only 1 is$"):
+        with pytest.raises(ZError, match=r"offset 2 is not durable, only 1 is$"):
             tape.durable(0.05)
         disk.moving.set()
         assert tape.durable(DEADLINE).offset == 2
@@ -211,8 +211,8 @@ def test_a_defect_stops_nothing_silently(
         with monkeypatch.context() as patched:
             patched.setattr(tape.writer, "write", lambda _: 1 / 0)
             take(tape, b"one")
+            until(lambda: tape.failure)
             with pytest.raises(ZError, match="division by zero"):
-                until(lambda: tape.failure)
                 tape.durable(0.05)
         assert tape.durable(DEADLINE).offset == 1
     assert "Traceback" in caplog.text
@@ -301,13 +301,14 @@ def test_drop_counts_and_records_what_it_lets_go(tmp_path: Path) -> None:
             assert take(tape, b"%d" % number + b"x" * 1000, source=(zid, 1, number))
             number += 1
         kept = number - 1
-        for number in range(number, number + 6):
+        for _ in range(6):
             take(tape, b"x" * 1000, source=(zid, 1, number))
+            number += 1
         assert tape.dropped == 7
         disk.moving.set()
         tape.durable(DEADLINE)
-        take(tape, b"again", source=(zid, 1, number + 1))
-        take(tape, b"and one is missing", source=(zid, 1, number + 3))
+        take(tape, b"again", source=(zid, 1, number))
+        take(tape, b"and one is missing", source=(zid, 1, number + 2))
         tape.durable(DEADLINE)
         assert tape.losses == {"dropped": 1, "source": 1}
         assert tape.missing == {"dropped": 7, "source": 1}
@@ -358,6 +359,19 @@ def test_a_message_too_long_for_a_block(tmp_path: Path, monkeypatch: pytest.Monk
     assert [each.payload for each in walked(tmp_path / "log")] == [b"a", b"b"]
     (found,) = lost(tmp_path / "log")
     assert (found.kind, found.offset, found.missing) == ("dropped", 1, 1)
+
+
+def test_a_large_message_leaves_no_large_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tapes, "BLOCK_BYTES", 3_000)
+    with opened(tmp_path / "log") as tape:
+        for size in (100, 50_000, 200, 2_900):
+            take(tape, b"x" * size)
+            tape.durable(DEADLINE)
+        kept = [len(buffer) for buffer in tape._buffers]
+        assert all(size <= 6_000 for size in kept)
+    assert [len(each.payload) for each in walked(tmp_path / "log")] == [100, 50_000, 200, 2_900]
 
 
 # ---- links and keys

@@ -106,7 +106,7 @@ def _answer(query: Any, held: list[Any]) -> None:
                 b"%d" % i,
                 encoding="application/json;v1",
                 attachment=b"note %d" % i,
-                timestamp=zenoh.Timestamp.parse_rfc3339(f"2026-01-02T03:04:05.5Z/{i + 1:x}"),
+                timestamp=zenoh.Timestamp.parse_rfc3339(f"2026-01-02T03:04:05.{i:03}Z/{i + 1:x}"),
             )
     elif what == "in/one":
         query.reply("in/one", str(query.parameters).encode())

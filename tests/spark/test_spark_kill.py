@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark import spark_log
-from spark.spark_driver import Driver, batches
+from spark.spark_driver import Driver, Fast, batches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +32,11 @@ CLUSTER = {
     "spark.task.maxFailures": "100",
     "spark.deploy.maxExecutorRetries": "-1",
 }
+
+
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory: pytest.TempPathFactory) -> Fast:
+    return Fast(tmp_path_factory.mktemp("fast") / "first")
 
 
 def rows(out: Path) -> list[tuple[int, int]]:
@@ -62,18 +67,18 @@ def finish(spark: "SparkSession", folder: Path) -> None:
 
 
 @pytest.mark.timeout(7200 if DRIVER_KILLS > 10 else 600)
-def test_a_driver_killed_in_mid_stream(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_driver_killed_in_mid_stream(spark: "SparkSession", fast: Fast, tmp_path: Path) -> None:
     """The next driver starts its JVM while the last one still works: only that makes ten cheap."""
     chance = random.Random(20)
     count = DRIVER_KILLS * PER_BATCH * 20
     spark_log.append(tmp_path / "log", count, rotate=1 << 16)
-    drivers = [Driver(tmp_path) for _ in range(STANDBY)]
+    drivers = [Driver(tmp_path, fast) for _ in range(STANDBY)]
     try:
         for kill in range(DRIVER_KILLS):
             before = batches(tmp_path)
             drivers[0].go(maxRowsPerTrigger=PER_BATCH)
             if kill < DRIVER_KILLS - STANDBY:
-                drivers.append(Driver(tmp_path))
+                drivers.append(Driver(tmp_path, fast))
             drivers[0].until_planned(before + 2)
             time.sleep(chance.uniform(0, MOMENTS))
             drivers.pop(0).kill()
@@ -86,12 +91,14 @@ def test_a_driver_killed_in_mid_stream(spark: "SparkSession", tmp_path: Path) ->
 
 
 @pytest.mark.timeout(600)
-def test_an_executor_killed_in_mid_stream(spark: "SparkSession", tmp_path: Path) -> None:
+def test_an_executor_killed_in_mid_stream(
+    spark: "SparkSession", fast: Fast, tmp_path: Path
+) -> None:
     """Its tasks run again elsewhere; what they had written is not counted twice."""
     chance = random.Random(5)
     count = 10_000
     spark_log.append(tmp_path / "log", count, rotate=1 << 16)
-    driver = Driver(tmp_path, "local-cluster[2,1,512]", **CLUSTER)
+    driver = Driver(tmp_path, fast, "local-cluster[2,1,512]", **CLUSTER)
     killed: set[int] = set()
     try:
         driver.go(maxRowsPerTrigger=PER_BATCH, minPartitions=2)

@@ -11,10 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import zenlake.spark
+from interop.conversation import eventually
+from spark.spark_peer import SparkPeer
 from zenlake.errors import ZError
 from zenlake.spark import local
 
-SUBPROCESS_SECONDS = 200.0
+SUBPROCESS_SECONDS = 280.0  # on a busy machine; a quiet one takes 20
+PATIENCE = 60.0
 
 PROGRAM = """
 import json, sys
@@ -26,7 +29,7 @@ spark.stop()
 """
 
 CONNECT = """
-import json
+import json, os
 from pyspark.sql import SparkSession
 import zenlake.spark
 spark = SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "false").getOrCreate()
@@ -39,7 +42,12 @@ try:
     spark.read.format("zenoh").option("selektor", "a/**").load().columns
 except Exception as error:
     problem = str(error)
-print("FOUND", json.dumps([type(spark).__module__, columns, problem]))
+live = reader.option("selector", "in/one?x=1").option("connect", os.environ["PEER"]).load()
+rows = [[row["key"], bytes(row["payload"]).decode()] for row in live.collect()]
+live.selectExpr("'out/connect' AS key", "payload").write.format("zenoh").option(
+    "connect", os.environ["PEER"]
+).mode("append").save()
+print("FOUND", json.dumps([type(spark).__module__, columns, problem, rows]))
 spark.stop()
 """
 
@@ -171,13 +179,16 @@ def test_registering_twice_is_no_error(
     assert spark.read.format("zenoh").option("selector", "a").load().columns[0] == "key"
 
 
-def test_spark_connect() -> None:
-    module, columns, problem = run(CONNECT)
+def test_spark_connect(peer: SparkPeer) -> None:
+    module, columns, problem, rows = run(CONNECT, PEER=peer.at, PYSPARK_PYTHON=sys.executable)
     assert str(module).startswith("pyspark.sql.connect")
     assert isinstance(columns, list)
     assert columns[0][-2:] == ["partition", "offset"]
     assert columns[1] == ["key", "payload"]
     assert "did you mean 'selector'?" in str(problem)
+    assert rows == [["in/one", "x=1"]]
+    eventually(peer.count, lambda count: count == 1, PATIENCE)
+    assert [(one["key"], one["payload"]) for one in peer.take()] == [("out/connect", b"x=1".hex())]
 
 
 # ---- what planning may import

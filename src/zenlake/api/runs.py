@@ -16,6 +16,7 @@ import numpy.typing as npt
 from zenlake.errors import EncodeError, InvalidKeyExpr, SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr, validate
 from zenlake.runtime import kernels
+from zenlake.wire import plain_kernel as plain
 from zenlake.wire import push
 from zenlake.wire.cursor import Reader, Writer
 from zenlake.wire.enums import PRIORITIES, CongestionControl, Priority
@@ -26,7 +27,7 @@ from zenlake.wire.qos import BLOCK, PRIORITY_BITS, QoS
 from zenlake.wire.restamp_kernel import restamp_kernel
 from zenlake.wire.runs import STAMP_BYTES, Grouper, Run, rewrite
 from zenlake.wire.scan import Rows, Scanner, readable
-from zenlake.wire.wireexpr import WireExpr
+from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
 from zenlake.wire.zenohid import write_zid
 
 if TYPE_CHECKING:
@@ -39,7 +40,11 @@ CHUNK_ROWS = 16_384  # messages that are grouped at once
 MAX_ROUTES = 8192  # keys whose way is remembered,
 LONG_KEY = 1024  # unless they are longer
 FRAME_BYTES = 32  # of a batch that are not messages, and some room
-_RELIABLE = PRIORITY_BITS + 1  # beside the priority of a lane
+MAX_PLAIN_KEYS = 1024  # ids whose puts are copied in one pass
+PLAIN_BYTES = 512 << 10  # that are copied at once,
+PLAIN_MESSAGES = 65_536  # and so many messages
+FEW = 64  # messages of one lane before another's: then the rows are the better way
+_RELIABLE = plain.RELIABLE_BIT  # beside the priority of a lane
 _LINK_SHIFT = 1  # of a link beside the mapping
 
 Numbers = npt.NDArray[Any]
@@ -49,6 +54,10 @@ Lanes = Numbers | int
 
 class Keys(Protocol):
     """What the ids in messages stand for: a KeyTable, or those of several links in one."""
+
+    @property
+    def version(self) -> int:
+        """Another number if an id may mean something else; no two tables have the same."""
 
     def prefix(self, number: int) -> bytes | None:
         """The UTF-8 text of link << 17 | mapping << 16 | scope; None if nobody declared it."""
@@ -87,6 +96,55 @@ class _Route(NamedTuple):
 _UNWANTED, _BAD = _Route(wanted=False), _Route(wanted=False, bad=True)
 
 
+class _PlainKeys:
+    """What plain_kernel knows of ids, while they and the ways of their keys stay the same."""
+
+    def __init__(self, versions: tuple[int, int]) -> None:
+        self.versions = versions
+        self.port: Any = None
+        "The only session that wants any of it."
+        self.fits = True
+        "Whether there is no more than one, and no subscriber here."
+        self.codes = np.zeros(plain.NUMBERS, np.int32)  # pages that nobody writes take no memory
+        self.routes: list[_Route] = []
+        self.offsets = np.zeros(1, np.int64)
+        self.keys = np.zeros(0, np.uint8)
+        self.flags = np.zeros(0, np.int16)
+        self.seen = np.zeros(0, np.int64)
+        self.sizes = np.zeros(0, np.int64)
+
+    def learn(self, number: int, route: _Route) -> None:
+        """Where messages with the id `number` go; or that this is not the way for them."""
+        ports = [port for port, _ in route.out]
+        others = [port for port in ports if self.port not in (None, port)]
+        if route.local or len(ports) > 1 or others or len(self.routes) >= MAX_PLAIN_KEYS:
+            self.fits = False
+            return
+        w, flags = Writer(), -1
+        for port, wire in route.out:
+            self.port = port
+            write_wireexpr(w, wire)
+            flags = flags_of(wire)
+        self.routes.append(route)
+        self.codes[number] = len(self.routes)
+        self.keys = np.append(self.keys, np.frombuffer(w.out, np.uint8))
+        self.offsets = np.append(self.offsets, len(self.keys))
+        self.flags = np.append(self.flags, np.int16(flags))
+        self.seen = np.append(self.seen, 0)
+        self.sizes = np.append(self.sizes, 0)
+
+    def taken(self) -> Sent:
+        """What was copied since the last time."""
+        found = list(zip(self.routes, self.seen.tolist(), self.sizes.tolist(), strict=True))
+        self.seen[:] = self.sizes[:] = 0
+        return Sent(
+            sum(count for route, count, _ in found if route.wanted),
+            sum(size for route, _, size in found if route.wanted),
+            sum(count for route, count, _ in found if route.out),
+            sum(count for route, count, _ in found if route.bad),
+        )
+
+
 class MessagesOut:
     """The way out for encoded PUSH messages; for one thread at a time.
 
@@ -115,6 +173,9 @@ class MessagesOut:
         self._routes: dict[bytes, _Route] = {}
         self._version = -1
         self._keep = np.full(CHUNK_ROWS, BLOCK, np.uint8)
+        self._plain = _PlainKeys((-1, -1))
+        self._copied = np.empty(PLAIN_BYTES, np.uint8)
+        self._copied_ends = np.empty(PLAIN_MESSAGES, np.int64)
         self._used: set[Transport] = set()
         self._dropped = 0
         w = Writer()
@@ -141,10 +202,29 @@ class MessagesOut:
             raise ZError("session closed")
         if exchange.node.reactor.inside:
             raise RuntimeError("many messages at once may have to wait: not on the I/O thread")
+        self._dropped = 0
+        sent = Sent()
+        if counts is not None and not exchange.stamps:
+            sent, data, counts, links, reliable = self._put_plain(
+                data, keys, counts, links, reliable
+            )
+        if len(data) or counts is None or counts.any():
+            sent = sent.plus(self._put_all(data, keys, counts, links, reliable))
+        return sent._replace(dropped=self._dropped)
+
+    def _put_all(
+        self,
+        data: memoryview,
+        keys: Keys,
+        counts: Numbers | None,
+        links: Numbers | None,
+        reliable: Numbers | None,
+    ) -> Sent:
+        """Messages of any kind."""
         expected = None if counts is None else int(counts.sum())
         link_of = _for_each(links, counts)
         reliable_of = _for_each(reliable, counts)
-        sent, done, end, self._dropped = Sent(), 0, 0, 0
+        sent, done, end = Sent(), 0, 0
         for rows, consumed, error in self._scanner.bare(data):
             start, done, end = done, done + len(rows), consumed
             if expected is not None and done > expected:
@@ -161,7 +241,7 @@ class MessagesOut:
                 f"{done} {what} and {end} of {len(data)} bytes were PUSH messages; "
                 "what follows is something else"
             )
-        return sent._replace(dropped=self._dropped)
+        return sent
 
     def flush(self) -> None:
         """What was put leaves now; it does not wait for company in a batch."""
@@ -233,6 +313,67 @@ class MessagesOut:
     def _way(self, key: KeyExpr) -> _Route:
         local = self._core.subscribers.of(key, local=True)
         return _Route(key, local, self._exchange.way_out(key))
+
+    # ---- many of the usual kind
+
+    def _put_plain(
+        self,
+        data: memoryview,
+        keys: Keys,
+        counts: Numbers,
+        links: Numbers | None,
+        reliable: Numbers | None,
+    ) -> tuple[Sent, memoryview, Numbers, Numbers | None, Numbers | None]:
+        """Those at the start that one pass can copy, to the one session that wants them; gives
+        what is left."""
+        versions = (keys.version, self._exchange.version)
+        if self._plain.versions != versions:
+            self._plain = _PlainKeys(versions)
+        known, ends = self._plain, self._copied_ends
+        batches = (
+            np.ascontiguousarray(counts, np.int64),
+            np.zeros(len(counts), np.uint8) if links is None else links.astype(np.uint8),
+            np.ones(len(counts), np.uint8) if reliable is None else reliable.astype(np.uint8),
+        )
+        state = np.zeros(plain.STATE_SIZE, np.int64)
+        state[plain.BATCH] = -1
+        why = plain.FULL
+        while known.fits and why not in (plain.ALL, plain.OTHER):
+            if self._exchange.version != versions[1]:
+                break
+            why = plain.plain_kernel(
+                readable(data),
+                *batches,
+                known.codes,
+                known.offsets,
+                known.keys,
+                known.flags,
+                known.seen,
+                known.sizes,
+                self._copied,
+                ends,
+                state,
+            )
+            count, lane = int(state[plain.COUNT]), int(state[plain.LANE_OF])
+            if count:
+                self._send(known.port.session, self._copied.data, ends[:count], lane)
+            if why == plain.UNKNOWN:
+                number = int(state[plain.NUMBER])
+                known.learn(number, self._route(keys, number, b""))
+            elif why == plain.LANE and count < FEW:
+                break
+        pos, batch, left = state[:3].tolist()
+        rest = slice(max(batch, 0), None)
+        counts = batches[0][rest].copy()
+        if batch >= 0:
+            counts[0] = left
+        return (
+            known.taken(),
+            data[pos:],
+            counts,
+            None if links is None else links[rest],
+            None if reliable is None else reliable[rest],
+        )
 
     # ---- many
 
@@ -310,7 +451,7 @@ class MessagesOut:
 
     def _send_one(self, session: "Transport", data: memoryview, qos: QoS, reliable: bool) -> None:
         try:
-            session.send_encoded(data, qos, reliable)
+            session.send_encoded(bytes(data), qos, reliable)  # it may have to wait
         except EncodeError as error:
             self._count_dropped("it does not fit the other session", 1)
             log.warning("%s: %s", session, error)

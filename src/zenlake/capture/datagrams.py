@@ -9,7 +9,8 @@ from zenlake.capture.found import Report
 from zenlake.capture.packets import Packets
 
 MAX_UNFINISHED = 256  # datagrams; the oldest is given up
-MAX_PIECES = 64 * 1024 // 8  # of a datagram
+MAX_BYTES = 0xFFFF  # of a datagram, as IP counts them
+MAX_PIECES = MAX_BYTES // 8
 _UDP_HEADER = 8
 
 
@@ -63,6 +64,8 @@ def _joined(pieces: dict[int, Packets]) -> Packets | None:
         if row["cut"][0]:
             return None
         at += size
+        if at > MAX_BYTES:
+            return None
         if not row["more"][0]:
             break
         if size % 8 or size == 0:

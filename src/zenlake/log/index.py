@@ -199,7 +199,8 @@ class Index:
             size = os.fstat(fd).st_size
             _Walk(self, fd, size if end is None else min(end, size)).run()
             if end is not None and size < end:
-                self.holes.append(Hole(size, self.end, None, "the file ends before the mark"))
+                if not self.is_open:
+                    self.holes.append(Hole(size, self.end, None, "the file ends before the mark"))
                 self.position = end
         finally:
             os.close(fd)

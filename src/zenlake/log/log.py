@@ -5,7 +5,7 @@ Knows partitions, marks and segments. Decodes no message: planning needs neither
 
 import fcntl
 import os
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -139,6 +139,13 @@ class Log:
     def damage(self, partition: int, start: int = 0, end: int | None = None) -> list[Damage]:
         """What of [start, end) is known to be unreadable without reading the blocks."""
         return self._of(partition).damage(start, end)
+
+    def parts(
+        self, partition: int, start: int = 0, end: int | None = None
+    ) -> Iterator[tuple[BlockTable, list[Damage]]]:
+        """Blocks and damage of [start, end), segment by segment: a log may have more blocks than
+        there is memory for a table of them all."""
+        return self._of(partition).parts(start, end)
 
     def offset_at(self, partition: int, time: int) -> int:
         """The offset of the first sample that was received at or after `time` (nanoseconds since
@@ -387,7 +394,7 @@ class _Partition:
         if following is not None:
             rows = self._acknowledged(rows, following, mark)
         else:
-            rows = rows[: int(np.searchsorted(_ends(rows), bound, "right"))]
+            rows = _up_to(rows, bound)
         name = index.path.name
         if index.refused:
             refused = Damage(self.number, base, bound, name, 0, index.refused)
@@ -404,7 +411,8 @@ class _Partition:
             for hole in index.holes
             if hole.first < bound or (hole.end is not None and hole.end <= bound)
         ]
-        reached = max([base, *(_ends(rows)[-1:].tolist()), *(one.end for one in damage)])
+        last = [_end(rows, -1)] if len(rows) else []
+        reached = max([base, *last, *(one.end for one in damage)])
         if reached < bound:
             place, reason = (name, index.position), "the segment ends before the mark"
             if len(rows) < len(index.rows):
@@ -417,8 +425,8 @@ class _Partition:
 
     def _acknowledged(self, rows: BlockTable, following: int, mark: Mark) -> BlockTable:
         """Without what a write left behind that failed, and was written again to the next."""
-        rows = rows[: int(np.searchsorted(_ends(rows), following, "right"))]
-        tail = int(np.searchsorted(rows["base"], following))
+        rows = _up_to(rows, following)
+        tail = bisect_left(rows["base"], following)
         if tail == len(rows):
             return rows
         # Blocks of nothing but losses at the very end: the next segment says which was the last.
@@ -429,29 +437,33 @@ class _Partition:
                 return rows[: max(tail - 1, 0) + int(last[-1]) + 1]
         return rows
 
+    def parts(self, start: int, end: int | None) -> Iterator[tuple[BlockTable, list[Damage]]]:
+        try:
+            for rows, damage in self._segments(start, end, self.mark()):
+                here = [one for one in damage if one.overlaps(start, end)]
+                yield _overlapping(rows, start, end), here
+        except FileNotFoundError as error:
+            self._changed = -1
+            raise OffsetOutOfRange(
+                f"{error.filename} was removed while it was read: partition {self.number} starts "
+                f"at offset {self.first(self.mark())} now"
+            ) from None
+
     def _retried(self, start: int, end: int | None) -> list[tuple[BlockTable, list[Damage]]]:
         """Segments may vanish meanwhile: then what is left is looked at again."""
         for _ in range(MAX_TRIES):
-            try:
-                return list(self._segments(start, end, self.mark()))
-            except FileNotFoundError:
-                self._changed = -1
+            with suppress(OffsetOutOfRange):
+                return list(self.parts(start, end))
         raise ZError(f"{self.folder}: segments vanish faster than they can be read")
 
     def blocks(self, start: int, end: int | None) -> BlockTable:
-        found = [_overlapping(rows, start, end) for rows, _ in self._retried(start, end)]
-        found = [rows for rows in found if len(rows)]
+        found = [rows for rows, _ in self._retried(start, end) if len(rows)]
         if len(found) == 1:
             return found[0]
         return np.concatenate(found) if found else np.zeros(0, BLOCK)
 
     def damage(self, start: int, end: int | None) -> list[Damage]:
-        return [
-            damage
-            for _, found in self._retried(start, end)
-            for damage in found
-            if damage.overlaps(start, end)
-        ]
+        return [damage for _, found in self._retried(start, end) for damage in found]
 
     def offset_at(self, time: int) -> int:
         mark = self.mark()
@@ -576,21 +588,32 @@ class _Partition:
         return False
 
 
-def _ends(rows: BlockTable) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    ends: np.ndarray[tuple[int], np.dtype[np.int64]] = rows["base"] + rows["samples"]
-    return ends
+def _end(rows: BlockTable, at: int) -> int:
+    return int(rows["base"][at]) + int(rows["samples"][at])
+
+
+def _up_to(rows: BlockTable, bound: int) -> BlockTable:
+    """Without the blocks at the end that go beyond an offset. (No NumPy: it would copy the column
+    to search in it, and most looks are for a few blocks among many.)"""
+    high = bisect_right(rows["base"], bound)
+    while high and _end(rows, high - 1) > bound:
+        high -= 1
+    return rows[:high]
 
 
 def _overlapping(rows: BlockTable, start: int, end: int | None) -> BlockTable:
-    high = len(rows) if end is None else int(np.searchsorted(rows["base"], end))
-    rows = rows[:high]
-    ends = _ends(rows)
-    low = int(np.searchsorted(ends, start, "right"))
-    at_start = int(np.searchsorted(ends, start))
-    keep = rows["losses"][at_start:low] > 0  # records of loss that stand before `start`
+    if end is not None:
+        rows = rows[: bisect_left(rows["base"], end)]
+    low = bisect_right(rows["base"], start)
+    if low and _end(rows, low - 1) > start:
+        low -= 1
+    before = low
+    while before and _end(rows, before - 1) == start:
+        before -= 1
+    keep = rows["losses"][before:low] > 0  # records of loss that stand before `start`
     if not keep.any():
         return rows[low:]
-    return np.concatenate((rows[at_start:low][keep], rows[low:]))
+    return np.concatenate((rows[before:low][keep], rows[low:]))
 
 
 def _sync(path: Path) -> None:

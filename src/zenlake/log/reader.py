@@ -385,32 +385,21 @@ class Reader:
         self, asked: _Range, wanted: Wanted | None, losses: bool
     ) -> Iterator["_Piece | Damage | Entries"]:
         """Pieces, records of loss and damage, each before what comes after it."""
-        end = None if asked.open_end else asked.end
-        damage = self.log.damage(asked.partition, asked.start, end)
-        table = self.log.blocks(asked.partition, asked.start, end)
-        if not losses:
-            table = table[table["samples"] > 0]
-        keep = np.ones(len(table), np.bool_)
-        if asked.start_time is not None:
-            keep &= table["last_time"] >= asked.start_time
-        if asked.end_time is not None:
-            keep &= table["first_time"] < asked.end_time
-        table = table[keep]
         source = _Source(self.log, asked.partition, wanted, losses)
-        at = 0
-        for one in damage:
-            stop = int(np.searchsorted(table["base"], one.first))
-            # Blocks that start where nothing but bytes is missing: those before them in the file.
-            while stop < len(table) and (
-                table[stop]["base"] == one.first
-                and table[stop]["samples"] == 0
-                and table[stop]["position"] < one.position
-            ):
-                stop += 1
-            yield from source.parts(table[at:stop])
-            yield one
-            at = stop
-        yield from source.parts(table[at:])
+        end = None if asked.open_end else asked.end
+        for table, damage in self.log.parts(asked.partition, asked.start, end):
+            keep = (table["samples"] > 0) | losses
+            if asked.start_time is not None:
+                keep &= table["last_time"] >= asked.start_time
+            if asked.end_time is not None:
+                keep &= table["first_time"] < asked.end_time
+            table, at = table if keep.all() else table[keep], 0
+            for one in damage:
+                stop = _blocks_before(table, one)
+                yield from source.parts(table[at:stop])
+                yield one
+                at = stop
+            yield from source.parts(table[at:])
 
     def _damaged(self, damage: Damage, on_damage: str) -> None:
         """What is unreadable and has no sample is only noted."""
@@ -469,6 +458,7 @@ class _Scanned(NamedTuple):
 
 
 _BAD_MESSAGES = "a block's messages are not what its batches say"
+_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 _BAD_META = "a block contradicts itself"
 
 
@@ -478,6 +468,12 @@ def _damage_of(partition: int, row: Any, reason: str, first: int | None = None) 
     name = segment_name(int(row["segment"]))
     place = name, int(row["position"])
     return Damage(partition, base if first is None else first, end, *place, reason)
+
+
+def _blocks_before(table: BlockTable, damage: Damage) -> int:
+    """How many blocks of its segment stand before a damage: by offset, then by place."""
+    low, high = (int(np.searchsorted(table["base"], damage.first, side)) for side in _SIDES)
+    return low + int((table["position"][low:high] < damage.position).sum())
 
 
 def _good_rows(

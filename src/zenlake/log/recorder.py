@@ -161,7 +161,9 @@ class Recorder:
         return self.tape.durable(timeout)
 
     def stats(self) -> RecorderStats:
-        tape = self.tape
+        tape, left = self.tape, 0
+        with suppress(OSError):  # somebody moved the folder away
+            left = self.writer.disk_left()
         return RecorderStats(
             samples=tape.received - self._first,
             bytes=tape.bytes,
@@ -171,7 +173,7 @@ class Recorder:
             gaps=tape.losses.total(),
             lost=tape.missing.total(),
             dropped=tape.dropped,
-            disk_left=self.writer.disk_left(),
+            disk_left=left,
             failure=None if tape.failure is None else str(tape.failure),
         )
 

@@ -28,6 +28,7 @@ from zenlake.log.format import (
     SEGMENT_MAGIC,
     SLOT_BYTES,
     VERSION,
+    WRITING,
     Block,
     BlockHeader,
     DamagedLog,
@@ -36,6 +37,7 @@ from zenlake.log.format import (
 )
 
 MARK, TORN = "mark", "torn"
+_NO_MARK = Mark(0, 0, -1, SEGMENT_BYTES, 0, 0, WRITING)
 MAX_SEARCH_BYTES = 4 << 30  # that one walk takes CRCs of while it looks for a good block
 MAX_SAME_NAMES = 10_000  # torn tails of one place
 
@@ -79,6 +81,12 @@ class Recovery:
     samples: int = 0
     walked: int = 0
     "Bytes that were looked at."
+
+    def add(self, walk: "Walk") -> None:
+        self.damage += walk.damage
+        self.blocks += walk.blocks
+        self.samples += walk.samples
+        self.walked += max(walk.size - walk.start, 0)
 
 
 class Place(NamedTuple):
@@ -226,46 +234,37 @@ def _recover_segment(
     files: Files, folder: Path, base: int, log_id: bytes, partition: int, found: Recovery
 ) -> Place | None:
     """Where to write on; None if this was no segment yet, and was put aside."""
-    path, mark = folder / segment_name(base), found.mark
+    path, mark = folder / segment_name(base), found.mark or _NO_MARK
     if base >= MAX_OFFSET:
         raise LogRefused(f"{path}: no segment has such an offset: move it away")
     size = size_of(path)
-    marked = mark is not None and mark.segment == base
-    durable = mark.position if mark is not None and marked else SEGMENT_BYTES
-    if mark is not None and marked and SEGMENT_BYTES <= durable <= size:
+    durable = mark.position if mark.segment == base else SEGMENT_BYTES
+    if mark.segment == base and SEGMENT_BYTES <= durable <= size:
         walk = Walk(path, log_id, partition, durable, mark.offset, mark.last)
     else:
         walk = Walk(path, log_id, partition, SEGMENT_BYTES, base)
     whole = _check_header(walk, path, base, log_id, partition, found)
     for _ in walk:
         pass
-    found.damage += walk.damage
-    found.blocks += walk.blocks
-    found.samples += walk.samples
-    found.walked += walk.size - walk.start
-    acknowledged = max(base, 0 if mark is None else mark.offset)
+    found.add(walk)
+    acknowledged = max(base, mark.offset)
     offset = max(walk.offset, acknowledged)
     if not whole and offset == base:
         found.torn.append(Torn(path, 0, size, _put_aside(files, path)))
         return None
-    time = max(walk.time, 0 if mark is None else mark.time)
-    last = walk.last or 0
-    lost = walk.offset < acknowledged or (marked and walk.position < durable)
-    if lost and mark is not None:
+    lost = walk.offset < acknowledged or walk.position < durable
+    if whole and walk.sure and not lost:
+        if walk.position < size:
+            found.torn.append(_cut(files, walk, path))
+        return Place(base, walk.position, offset, max(walk.time, mark.time), walk.last or 0)
+    if lost or walk.position < size:
         reason = walk.reason or "the segment ends before what is durable"
         length = max(size - walk.position, 0)
-        found.damage.append(Damage(path, walk.position, length, walk.offset, acknowledged, reason))
-        last = mark.last
-    elif walk.position < size and walk.sure and whole:
-        found.torn.append(_cut(files, walk, path))
-    elif walk.position < size:
-        found.damage.append(
-            Damage(path, walk.position, size - walk.position, offset, offset, walk.reason)
-        )
-    if whole and not lost and walk.sure:
-        return Place(base, walk.position, offset, time, last)
+        found.damage.append(Damage(path, walk.position, length, walk.offset, offset, reason))
     # What is damaged stays as it is. Without a sample in it no other segment can have its name.
-    return Place(base if offset == base else None, max(size, SEGMENT_BYTES), offset, time, last)
+    segment = base if offset == base else None
+    last = mark.last if lost else walk.last or 0
+    return Place(segment, size, offset, max(walk.time, mark.time), last)
 
 
 def _check_header(

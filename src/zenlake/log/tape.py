@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zenlake.api.sample import PLAIN, Sample
@@ -154,7 +155,7 @@ class Tape(RunSink):
         body = Put(bytes(sample.payload)) if push is PLAIN else push.body
         key = str(sample.key_expr)
         w = Bytes()
-        NETWORK.write(w, Push(WireExpr(0, key, Mapping.SENDER), body, push.qos))
+        NETWORK.write(w, replace(push, key=WireExpr(0, key, Mapping.SENDER), body=body))
         names = [Names(_FULL_KEY, key.encode(), b"")]
         return self._take(None, True, names, 1, memoryview(w.out), self._gaps_of(push))
 
@@ -341,7 +342,8 @@ class Tape(RunSink):
             self.failure = None
             self.mark = mark
             self.waiting -= sum(block.size for block in blocks)
-            self._buffers += [block.buffer for block in blocks][: KEPT_BUFFERS - len(self._buffers)]
+            used = [block.buffer for block in blocks if len(block.buffer) <= 2 * BLOCK_BYTES]
+            self._buffers += used[: KEPT_BUFFERS - len(self._buffers)]
             self._changed.notify_all()
             calls = self._made_room()
         for call in calls:

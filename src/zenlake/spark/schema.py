@@ -29,7 +29,7 @@ MAX_TEXT_BYTES = 256 << 20  # of one column of texts, spelled out; Arrow's offse
 
 TIMESTAMP = StructType(
     [
-        StructField("time", TimestampType()),  # to the microsecond
+        StructField("time", TimestampType()),  # cut to microseconds
         StructField("ntp64", LongType()),  # all 64 bits: order is kept until 2038-01-19
         StructField("id", StringType()),
     ]

@@ -1,0 +1,216 @@
+"""SampleBatcher as recordings use it: chosen columns, plain texts, chosen keys, offsets."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import strategies as s
+from zenlake.columnar import gather_kernel as kernel
+from zenlake.columnar import read
+from zenlake.columnar.read import SampleBatcher, record_batches, sample_schema
+from zenlake.columnar.schema import SAMPLE
+from zenlake.errors import ZError
+from zenlake.keyexpr import intersects
+from zenlake.keytable import KeyTable
+from zenlake.wire.batch import write_batch
+from zenlake.wire.encoding import Encoding
+from zenlake.wire.enums import Mapping
+from zenlake.wire.frame import Frame
+from zenlake.wire.framing import Framing
+from zenlake.wire.push import Push
+from zenlake.wire.put import Put
+from zenlake.wire.scan import scan
+from zenlake.wire.wireexpr import WireExpr
+
+pytestmark = pytest.mark.kernel
+
+KEYS = KeyTable()
+KEYS.declare(Mapping.SENDER, 1, "sender/one")
+keys = st.sampled_from(
+    [WireExpr(0, "a"), WireExpr(0, "a/b"), WireExpr(0, "//"), WireExpr(9, "x")]
+    + [WireExpr(1, suffix, Mapping.SENDER) for suffix in ("", "/x", "/y")]
+)
+pushes = st.lists(st.builds(Push, keys, s.push_bodies, qos=s.qos), max_size=12)
+
+
+def framed(sent: list[Any]) -> bytes:
+    return write_batch([Frame(1, messages=sent)])
+
+
+def table(data: bytes, batcher: SampleBatcher, **options: Any) -> pa.Table:
+    found = list(record_batches(data, KEYS, Framing.DATAGRAM, batcher=batcher, **options))
+    for batch in found:
+        batch.validate(full=True)
+    return pa.Table.from_batches(found, batcher.schema)
+
+
+@settings(max_examples=50)
+@given(pushes, st.permutations(SAMPLE.names), st.integers(1, 13), st.booleans(), st.integers(1, 9))
+def test_chosen_columns_say_what_they_say_among_all(
+    sent: list[Push], order: list[str], count: int, plain: bool, most: int
+) -> None:
+    data, names = framed(sent), order[:count]
+    everything = table(data, SampleBatcher()).to_pylist()
+    batcher = SampleBatcher(most, columns=names, plain=plain)
+    found = table(data, batcher)
+    assert found.schema == sample_schema(names, plain=plain)
+    assert found.to_pylist() == [{name: row[name] for name in names} for row in everything]
+
+
+@settings(max_examples=50)
+@given(pushes, st.sampled_from(["a", "a/**", "**", "sender/*/x", "nothing"]), st.integers(1, 5))
+def test_chosen_keys_and_offsets(sent: list[Push], wanted: str, most: int) -> None:
+    """Who is left out takes no offset of others, be it by its key or because it has none."""
+    data = framed(sent)
+    rows = scan(data, Framing.DATAGRAM).rows
+    asked: list[str] = []
+
+    def choose(key: str) -> bool:
+        asked.append(key)
+        return intersects(wanted, key)
+
+    batcher = SampleBatcher(most, columns=["key", "offset"], wanted=choose)
+    numbers = np.arange(100, 100 + len(rows)) * 7
+    found: list[dict[str, Any]] = []
+    first = 0
+    while True:
+        first = batcher.append(rows, data, KEYS, None, first, offsets=numbers)
+        found += batcher.finish().to_pylist()
+        if first == len(rows):
+            break
+    texts = [KEYS.text(push.key) for push in sent]
+    good = [(n, text) for n, text in enumerate(texts) if text not in (None, "//")]
+    assert found == [
+        {"key": text, "offset": (100 + n) * 7} for n, text in good if intersects(wanted, text or "")
+    ]
+    assert len(asked) == len(set(asked))  # once for a key, however many batches
+    assert batcher.unresolved + batcher.invalid == len(sent) - len(good)
+
+
+def test_the_dictionary_has_no_key_that_is_not_wanted() -> None:
+    sent = [Push(WireExpr(0, f"k/{n % 5}"), Put(b"")) for n in range(50)]
+    batcher = SampleBatcher(wanted=lambda key: key in ("k/2", "k/4"))
+    (column,) = table(framed(sent), batcher)["key"].chunks
+    assert sorted(column.dictionary.to_pylist()) == ["k/2", "k/4"]
+
+
+def test_keys_that_nobody_wants_do_not_pile_up() -> None:
+    sent = [Push(WireExpr(0, f"{n}/" + "x" * 3000), Put(b"")) for n in range(20)]
+    batcher = SampleBatcher(max_bytes=5_000, wanted=lambda key: key == "last")
+    for _ in range(40):
+        assert table(framed(sent), batcher).num_rows == 0
+        assert len(batcher._texts.values) < 2_000_000
+    assert table(framed([*sent, Push(WireExpr(0, "last"), Put(b"1"))]), batcher).num_rows == 1
+
+
+def test_a_payload_that_nobody_wants_takes_no_room() -> None:
+    big = Push(WireExpr(0, "big"), Put(bytes(60_000)))
+    small = Push(WireExpr(0, "small"), Put(b"1"))
+    batcher = SampleBatcher(max_bytes=100, wanted=lambda key: key == "small")
+    assert table(framed([small, big, small]), batcher)["payload"].to_pylist() == [b"1", b"1"]
+    batcher = SampleBatcher(max_bytes=100, columns=["key"])
+    assert batcher.append(scan(framed([big]), Framing.DATAGRAM).rows, framed([big]), KEYS) == 1
+    assert len(batcher._columns.payload) <= 100
+
+
+def test_long_keys_end_a_plain_batch_before_arrow_overflows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(read, "MAX_SPELLED_BYTES", 20_000)
+    monkeypatch.setattr(read, "PLAIN_STEP", 10)
+    sent = [Push(WireExpr(0, "k" * 1000 + str(n % 3)), Put(b"%d" % n)) for n in range(60)]
+    found = list(
+        record_batches(framed(sent), KEYS, Framing.DATAGRAM, batcher=SampleBatcher(plain=True))
+    )
+    assert [len(batch) for batch in found] == [20, 20, 20]
+    payloads = [int(one) for batch in found for one in batch["payload"].to_pylist()]
+    assert payloads == list(range(60))
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_nothing_gives_an_empty_batch(plain: bool) -> None:
+    batch = SampleBatcher(plain=plain, columns=["key", "schema", "offset"]).finish()
+    batch.validate(full=True)
+    assert (batch.num_rows, batch.schema.names) == (0, ["key", "schema", "offset"])
+
+
+def test_rows_of_no_columns_are_counted() -> None:
+    data = framed([Push(WireExpr(0, "a"), Put(b"")), Push(WireExpr(0, "//"), Put(b""))])
+    (batch,) = record_batches(data, KEYS, Framing.DATAGRAM, batcher=SampleBatcher(columns=[]))
+    assert (batch.num_rows, batch.num_columns) == (1, 0)
+
+
+def test_a_whole_byte_of_mapping_tells_links_apart() -> None:
+    class ByLink:
+        version, longest = KeyTable().version, 8
+
+        def prefix(self, number: int, /) -> bytes | None:
+            return b"link%d" % (number >> 17) if number & 0xFFFF else b""
+
+    data = framed([Push(WireExpr(1, "/x", Mapping.SENDER), Put(b""))] * 4)
+    rows = scan(data, Framing.DATAGRAM).rows
+    rows["mapping"] |= np.array([0, 1, 127, 0], np.uint8) << 1
+    batcher = SampleBatcher(columns=["key"])
+    batcher.append(rows, data, ByLink())
+    assert batcher.finish()["key"].to_pylist() == ["link0/x", "link1/x", "link127/x", "link0/x"]
+
+
+def test_offsets_must_be_one_for_each_row() -> None:
+    data = framed([Push(WireExpr(0, "a"), Put(b""))] * 2)
+    with pytest.raises(ValueError, match="1 offsets are not one for each of 2 rows"):
+        SampleBatcher().append(
+            scan(data, Framing.DATAGRAM).rows, data, KEYS, offsets=np.zeros(1, np.int64)
+        )
+
+
+@pytest.mark.parametrize("names", [["nope"], ["key", "key"]])
+def test_columns_that_are_not_there(names: list[str]) -> None:
+    with pytest.raises(ZError, match="column"):
+        SampleBatcher(columns=names)
+
+
+# ---- texts by their codes
+
+
+def spelled(texts: list[str], codes: list[int]) -> Iterator[str]:
+    for code in codes:
+        yield texts[code] if code >= 0 else ""
+
+
+@given(st.lists(st.text(max_size=90), min_size=1, max_size=6), st.data())
+def test_texts_are_gathered_by_their_codes(texts: list[str], data: st.DataObject) -> None:
+    codes = data.draw(st.lists(st.integers(-1, len(texts) - 1), max_size=40))
+    values = pa.array(texts, pa.string())
+    found = read._spelled(np.array(codes, np.int32), values, None)
+    found.validate(full=True)
+    assert found.to_pylist() == list(spelled(texts, codes))
+
+
+@pytest.mark.parametrize(
+    ("codes", "ends", "room"),
+    [([2], [0, 1, 2], 9), ([0], [0, 99], 99), ([0, 0], [0, 3], 5), ([0], [3, 1], 9)],
+)
+def test_codes_and_ends_that_lead_nowhere_are_refused(
+    codes: list[int], ends: list[int], room: int
+) -> None:
+    values, out = np.zeros(3, np.uint8), np.zeros(room, np.uint8)
+    offsets = np.zeros(len(codes) + 1, np.int32)
+    numbers = np.array(codes, np.int32)
+    assert not kernel.spell_kernel(numbers, np.array(ends, np.int32), values, offsets, out)
+
+
+def test_plain_texts_of_everything_that_repeats() -> None:
+    sent = [
+        Push(WireExpr(0, "k"), Put(b"", encoding=Encoding.parse(text)))
+        for text in ("text/plain;utf-8", "application/json", "mine;x")
+    ]
+    found = table(framed(sent), SampleBatcher(plain=True))
+    assert found.schema.field("key").type == pa.string()
+    assert found["encoding"].to_pylist() == ["text/plain", "application/json", "mine"]
+    assert found["schema"].to_pylist() == ["utf-8", None, "x"]
+    assert found["congestion_control"].to_pylist() == ["drop"] * 3
