@@ -14,6 +14,10 @@ PARTS = {
     "keyexpr": "key expressions and the matching tree",
     "session": "sessions between two processes, beside a raw socket and eclipse-zenoh",
     "api": "the session API and the router, beside eclipse-zenoh",
+    "log": "recording and reading, beside a plain loop and eclipse-zenoh",
+    "replay": "replay at full speed, beside an eclipse-zenoh publisher",
+    "capture": "packet captures, beside tshark",
+    "spark": "a log on Spark, beside the same rows as Parquet",
 }
 
 

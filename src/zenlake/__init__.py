@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = ("aio", "ext", "handlers", "router", "shm")
+_MODULES = ("aio", "capture", "ext", "handlers", "log", "router", "shm", "spark")
 _FUNCTIONS = ("init_log_from_env_or", "open", "scout", "try_init_log_from_env")
 _STARRED = ("ext", "handlers", "shm")  # what `import *` brings besides the API's names
 

@@ -124,7 +124,7 @@ class Driver:
 
     def kill(self) -> None:
         """The JVM and the Python that drives it, at once. Workers see that and end."""
-        for pid in [*self.descendants("org.apache.spark.deploy.SparkSubmit"), self._process.pid]:
+        for pid in [*self.descendants("org.apache.spark"), self._process.pid]:
             os.kill(pid, signal.SIGKILL)
         self.close()
 

@@ -3,7 +3,6 @@
 Few kills by default, since each driver is a JVM: ZENLAKE_FULL=1 has 100 of drivers.
 """
 
-import json
 import os
 import random
 import signal
@@ -11,7 +10,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
 import pytest
 
 from spark import spark_log
@@ -39,19 +37,13 @@ def fast(tmp_path_factory: pytest.TempPathFactory) -> Fast:
     return Fast(tmp_path_factory.mktemp("fast") / "first")
 
 
-def rows(out: Path) -> list[tuple[int, int]]:
+def rows(spark: "SparkSession", out: Path) -> list[tuple[int, int]]:
     """What the sink has committed: files that its own log names."""
-    found = []
-    for note in sorted((out / "_spark_metadata").glob("[0-9]*")):
-        for line in note.read_text().splitlines()[1:]:
-            entry = json.loads(line)
-            name = Path(entry["path"].removeprefix("file://")).name
-            table = pq.read_table(out / name, columns=["partition", "offset", "payload"])
-            for row in table.to_pylist():
-                place = row["partition"], row["offset"]
-                assert row["payload"] == spark_log.payload(*place)
-                found.append(place)
-    return found
+    frame = spark.read.schema("partition int, offset bigint, payload binary").parquet(str(out))
+    found = frame.collect()
+    for row in found:
+        assert bytes(row.payload) == spark_log.payload(row.partition, row.offset)
+    return sorted((row.partition, row.offset) for row in found)
 
 
 def finish(spark: "SparkSession", folder: Path) -> None:
@@ -87,7 +79,7 @@ def test_a_driver_killed_in_mid_stream(spark: "SparkSession", fast: Fast, tmp_pa
             driver.close()
     assert batches(tmp_path) < count // PER_BATCH, "the kills came too late"
     finish(spark, tmp_path)
-    assert sorted(rows(tmp_path / "out")) == [(0, offset) for offset in range(count)]
+    assert rows(spark, tmp_path / "out") == [(0, offset) for offset in range(count)]
 
 
 @pytest.mark.timeout(600)
@@ -114,7 +106,7 @@ def test_an_executor_killed_in_mid_stream(
         driver.close()
     assert batches(tmp_path) < count // PER_BATCH, "the kills came too late"
     finish(spark, tmp_path)
-    assert sorted(rows(tmp_path / "out")) == [(0, offset) for offset in range(count)]
+    assert rows(spark, tmp_path / "out") == [(0, offset) for offset in range(count)]
 
 
 def _executor(driver: Driver, killed: set[int]) -> int:

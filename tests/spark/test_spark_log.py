@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from zenlake.log.log import Log
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spark import spark_log
 from spark.spark_log import START, STEP
 from zenlake.errors import ZError
 from zenlake.log.block import Loss
 from zenlake.log.format import SOURCE
+from zenlake.log.log import Log
 from zenlake.log.writer import Writer
 from zenlake.spark.logsource import LogRange, LogReader
 from zenlake.spark.options import Options, Purpose
@@ -125,6 +127,22 @@ def test_the_same_rows_in_the_same_order_however_many_tasks(path: Path, tasks: i
     planned = reading.partitions()
     assert len(planned) >= tasks
     assert found(reading) == ALL
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 9), st.integers(1, 9))
+def test_any_range_is_the_same_twice_with_other_tasks(
+    path: Path, one: int, other: int, tasks: int, again: int
+) -> None:
+    start, end = min(one, other), max(one, other)
+    options = {
+        "startingOffsets": json.dumps({"0": start, "1": 0}),
+        "endingOffsets": json.dumps({"0": end, "1": 0}),
+        "columns": "partition,offset,payload",
+    }
+    first = list(rows(reader(path, minPartitions=tasks, **options)))
+    assert [row["offset"] for row in first] == list(range(start, end))
+    assert list(rows(reader(path, minPartitions=again, **options))) == first
 
 
 def test_a_range_twice_after_the_index_is_gone_and_other_tasks(path: Path) -> None:

@@ -297,6 +297,8 @@ def test_latest_is_kept_until_a_batch_is_behind_it(path: Path) -> None:
     assert again.initialOffset() == first
     other = reader(path, startingOffsets="latest", keyExpr="robot/1/**")
     assert other.initialOffset()["partitions"] == {"0": 150}
+    named = reader(path, startingOffsets="latest", startName="mine")
+    assert named.initialOffset()["partitions"] == {"0": 150}
     end = again.latestOffset(first, ReadAllAvailable())
     assert taken(again, first, end) == expected(p0=(100, 150))
     again.commit(end)

@@ -280,6 +280,7 @@ OPTIONS = (
     Option("minPartitions", COUNT, None, _LOG, "at least as many tasks, if there are rows"),
     Option("failOnDataLoss", BOOLEAN, True, _LOG, "fail when rows asked for are gone"),
     Option("includeLoss", BOOLEAN, False, _LOG, "a column `loss`, with a row for each gap"),
+    Option("startName", TEXT, None, _STREAM, "tells queries with equal options apart"),
     Option("recorderPartition", NUMBER, 0, _STREAM, "the partition that the recorder writes"),
     Option("key", KEY_EXPR, "**", _STREAM, "what the recorder subscribes to"),
     Option("codec", CODEC, None, _STREAM, "how the recorder compresses"),
