@@ -82,17 +82,14 @@ class Range:
     def bounds(self, partition: int) -> tuple[int, int]:
         """The offsets from where to where."""
         first, mark = self.log.first(partition), self.log.mark(partition).offset
-        start, end = self._offset(partition, self.start), self._offset(partition, self.end)
+        start, end = self.start.offset, self.end.offset  # a clock may have been set back:
+        if self.start.time is not None:  # later samples may still be from before --until
+            start = self.log.offset_at(partition, self.start.time)
         return first if start is None else start, mark if end is None else min(end, mark)
 
     def end_of(self, end: int) -> int | None:
         """None if there is no --until: then losses behind the last sample are read as well."""
         return None if self.end == NOWHERE else end
-
-    def _offset(self, partition: int, place: Position) -> int | None:
-        if place.time is not None:
-            return self.log.offset_at(partition, place.time)
-        return place.offset
 
     def batches(
         self, partition: int, start: int, end: int | None, max_rows: int

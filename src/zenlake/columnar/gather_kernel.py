@@ -306,7 +306,7 @@ def append_kernel(
     out.used[1] = payload_at
     out.used[2] = attachment_at
     if undecided >= 0:
-        return undecided, full if full else UNDECIDED
+        return undecided, UNDECIDED  # its key is interned: what is full can wait for a row's turn
     return number, full
 
 

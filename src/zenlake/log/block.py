@@ -9,7 +9,8 @@ from typing import NamedTuple
 from zenlake.log import format as layout
 from zenlake.log.format import Buffer, KeyText
 
-MAX_NAMED_KEYS = 4096  # of one block; with more only what the ids stand for is kept
+MAX_NAMED_KEYS = 4096  # of one block, and
+MAX_NAMED_BYTES = 1 << 20  # of their texts; with more only what the ids stand for is kept
 
 _BATCH = struct.Struct("<qBBxxII4x")
 _LINK = struct.Struct("<IBBxx16s")
@@ -45,12 +46,14 @@ class OpenBlock:
         "_links",
         "_losses",
         "_named",
+        "_named_bytes",
         "_prefixes",
         "_suffixes",
         "_times",
         "all_keys",
         "buffer",
         "count",
+        "meta",
         "size",
     )
 
@@ -65,7 +68,9 @@ class OpenBlock:
         self._prefixes: dict[tuple[int, int], bytes] = {}
         "By link, and by mapping and scope as one number (see keytable.number_of)."
         self._suffixes: dict[tuple[int, int], set[bytes]] = {}
-        self._named = 0
+        self._named = self._named_bytes = 0
+        self.meta = 0
+        "Bytes of the keys, more or less."
         self._losses: list[tuple[int, Loss]] = []
         self._times: tuple[int, int] | None = None
 
@@ -88,14 +93,18 @@ class OpenBlock:
         if suffixes is None:
             self._prefixes[name] = prefix
             suffixes = self._suffixes[name] = set()
+            self.meta += len(prefix)
         elif self._prefixes[name] != prefix:
             return False
         if suffix not in suffixes:
-            if self._named == MAX_NAMED_KEYS:
+            size = len(prefix) + len(suffix)
+            if self._named == MAX_NAMED_KEYS or self._named_bytes + size > MAX_NAMED_BYTES:
                 self.all_keys = False
             else:
                 suffixes.add(suffix)
                 self._named += 1
+                self._named_bytes += size
+                self.meta += size
         return True
 
     def add(self, link: int, reliable: bool, time: int, count: int, data: Buffer) -> None:

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from weakref import WeakSet
 
 from zenlake.errors import ZError
 from zenlake.log.format import VERSION, Buffer
 
-LOCK_SECONDS = 1.0  # how long a lock is waited for: readers hold it for moments
+LOCK_SECONDS = 2.0  # how long a lock is waited for: readers hold it for moments
 LOCK_POLL_SECONDS = 0.01
 MAX_JSON_BYTES = 64 << 10  # of log.json and of what stands in a lock
 MAX_BUFFERS = min(os.sysconf("SC_IOV_MAX"), 1024)  # of one pwritev
@@ -228,7 +229,9 @@ class Lock:
 
     def __init__(self, files: Files, path: Path) -> None:
         self._files = files
+        self._pid = os.getpid()
         self._descriptor = files.open(path, os.O_RDWR | os.O_CREAT)
+        _locks.add(self)
         try:
             if not _flock(self._descriptor):
                 raise LogLocked(
@@ -240,6 +243,7 @@ class Lock:
                 who = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
                 write_all(files, self._descriptor, [who.encode()], 0)
         except BaseException:
+            _locks.discard(self)
             files.close(self._descriptor)
             raise
 
@@ -251,6 +255,26 @@ class Lock:
             return "a process that did not say who it is"
 
     def release(self) -> None:
+        if os.getpid() != self._pid:  # of a fork, which has let go already
+            return
         with suppress(OSError):
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # also for what was forked meanwhile
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # also for what was spawned meanwhile
         self._files.close(self._descriptor)
+        _locks.discard(self)
+
+    def _in_child(self) -> None:
+        """Without unlocking: the lock is the parent's, and must end with it."""
+        with suppress(OSError):
+            os.close(self._descriptor)
+
+
+_locks: "WeakSet[Lock]" = WeakSet()
+
+
+def _close_in_child() -> None:
+    for lock in list(_locks):
+        lock._in_child()
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -9,8 +9,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -36,6 +37,8 @@ from zenlake.log.format import (
 from zenlake.log.index import BLOCK, MISSING, OUT_OF_CHAIN, BlockTable, Damage, Index
 
 MAX_INDEX_BYTES = 256 << 20  # of one partition's tables that are kept
+T = TypeVar("T")
+
 MAX_TRIES = 8  # when segments vanish while somebody looks
 LOCK, MARK, TORN = "lock", "mark", "torn"
 
@@ -141,11 +144,11 @@ class Log:
         return self._of(partition).damage(start, end)
 
     def parts(
-        self, partition: int, start: int = 0, end: int | None = None
+        self, partition: int, start: int = 0, end: int | None = None, *, whole: bool = False
     ) -> Iterator[tuple[BlockTable, list[Damage]]]:
         """Blocks and damage of [start, end), segment by segment: a log may have more blocks than
-        there is memory for a table of them all."""
-        return self._of(partition).parts(start, end)
+        there is memory for a table of them all. `whole`: OffsetOutOfRange if the first are gone."""
+        return self._of(partition).parts(start, end, whole=whole)
 
     def offset_at(self, partition: int, time: int) -> int:
         """The offset of the first sample that was received at or after `time` (nanoseconds since
@@ -277,12 +280,15 @@ class _Partition:
             for path in synced:
                 _sync(path)
             FILES.fsync_folder(self.folder)
+        except OSError:  # what is not known to be on the disk is not shown
+            return stored or self._nothing(WRITING)
+        try:
             marks = os.open(self.folder / MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 os.pwrite(marks, mark.encode(), mark.place)
             finally:
                 os.close(marks)
-        except OSError:  # a folder that is only to be read: what is there is all there is
+        except OSError:  # a folder that is only to be read
             self._unsettled = (stored, bases[-1], size, mark)
         return mark
 
@@ -437,9 +443,18 @@ class _Partition:
                 return rows[: max(tail - 1, 0) + int(last[-1]) + 1]
         return rows
 
-    def parts(self, start: int, end: int | None) -> Iterator[tuple[BlockTable, list[Damage]]]:
+    def parts(
+        self, start: int, end: int | None, *, whole: bool = False
+    ) -> Iterator[tuple[BlockTable, list[Damage]]]:
         try:
-            for rows, damage in self._segments(start, end, self.mark()):
+            mark = self.mark()
+            first = self.first(mark)
+            if whole and start < first:
+                raise OffsetOutOfRange(
+                    f"{self.folder} starts at offset {first} now, not at {start}: older ones were "
+                    "removed: start at the first that is there"
+                )
+            for rows, damage in self._segments(start, end, mark):
                 here = [one for one in damage if one.overlaps(start, end)]
                 yield _overlapping(rows, start, end), here
         except FileNotFoundError as error:
@@ -466,6 +481,17 @@ class _Partition:
         return [damage for _, found in self._retried(start, end) for damage in found]
 
     def offset_at(self, time: int) -> int:
+        return self._again(partial(self._offset_at, time))
+
+    def _again(self, look: Callable[[], T]) -> T:
+        """Segments may vanish meanwhile: then what is left is looked at again."""
+        for _ in range(MAX_TRIES):
+            with suppress(FileNotFoundError):
+                return look()
+            self._changed = -1
+        raise ZError(f"{self.folder}: segments vanish faster than they can be read")
+
+    def _offset_at(self, time: int) -> int:
         mark = self.mark()
         for rows, _ in self._segments(0, None, mark):
             for row in rows[(rows["last_time"] >= time) & (rows["samples"] > 0)]:
@@ -474,12 +500,8 @@ class _Partition:
                     data = os.pread(file.fileno(), int(row["length"]), int(row["position"]))
                 try:
                     batches, _ = Block.decode(data).body()
-                except DamagedLog as error:
-                    first, end = int(row["base"]), int(row["base"]) + int(row["samples"])
-                    place = path.name, int(row["position"])
-                    raise DamagedLog(
-                        str(Damage(self.number, first, end, *place, str(error)))
-                    ) from None
+                except DamagedLog:  # whoever reads it is told
+                    return int(row["base"])
                 later = np.flatnonzero((batches["time"] >= time) & (batches["count"] > 0))
                 if len(later):
                     before = batches["count"][: later[0]].sum(dtype=np.int64)
@@ -497,6 +519,9 @@ class _Partition:
         return 0
 
     def verify(self, advance: Callable[[int], None]) -> PartitionReport:
+        return self._again(partial(self._verify, advance))
+
+    def _verify(self, advance: Callable[[int], None]) -> PartitionReport:
         fresh = _Partition(self.folder, self.number, self.log_id)  # whatever is remembered
         mark = fresh.mark()
         bases = fresh._listed(mark)
@@ -554,6 +579,11 @@ class _Partition:
         return bad
 
     def trim(
+        self, before_offset: int | None, before_time: int | None, keep_bytes: int | None
+    ) -> Trimmed:
+        return self._again(partial(self._trim, before_offset, before_time, keep_bytes))
+
+    def _trim(
         self, before_offset: int | None, before_time: int | None, keep_bytes: int | None
     ) -> Trimmed:
         mark = self.mark()
@@ -617,7 +647,7 @@ def _overlapping(rows: BlockTable, start: int, end: int | None) -> BlockTable:
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fdatasync(descriptor)
     finally:

@@ -113,10 +113,10 @@ class LogKeys:
             self._prefixes.append(prefix)
             self.longest = max(self.longest, len(prefix))
 
-    def _enlarge(self, text: int) -> bool:
-        """Room for another prefix of so many bytes; False if this table is large enough."""
+    def _enlarge(self, text: int, must: bool) -> bool:
+        """Room for prefixes of so many bytes; False if this table is large enough."""
         links, size = self._links, len(self._links.prefixes)
-        if size + text > MAX_PREFIX_BYTES and links.used[1]:
+        if size + text > MAX_PREFIX_BYTES and not must:
             return False
         ends = np.zeros(2 * len(links.ends), np.int64)
         prefixes = np.zeros(2 * size + text, np.uint8)
@@ -387,7 +387,7 @@ class Reader:
         """Pieces, records of loss and damage, each before what comes after it."""
         source = _Source(self.log, asked.partition, wanted, losses)
         end = None if asked.open_end else asked.end
-        for table, damage in self.log.parts(asked.partition, asked.start, end):
+        for table, damage in self.log.parts(asked.partition, asked.start, end, whole=True):
             keep = (table["samples"] > 0) | losses
             if asked.start_time is not None:
                 keep &= table["last_time"] >= asked.start_time
@@ -615,7 +615,7 @@ class _Source:
                 )
                 keys._note()
                 if why == kernel.PREFIXES_FULL and not keys._enlarge(
-                    int(counts[done, kernel.META])
+                    int(counts[done, kernel.META]), must=fresh and not done
                 ):
                     break
             if done:
@@ -835,9 +835,8 @@ def _record_batch(arrays: list[pa.Array], schema: pa.Schema, rows: int) -> pa.Re
 
 def _losses_in(losses: Entries, asked: _Range) -> Entries:
     """Those of some records of loss that are asked for."""
-    keep = losses["offset"] >= asked.start
-    if not asked.open_end:
-        keep &= losses["offset"] < asked.end
+    end = asked.end + asked.open_end  # more may have come since the end was looked up
+    keep = (losses["offset"] >= asked.start) & (losses["offset"] < end)
     times = asked.times(losses["time"])
     return losses[keep if times is None else keep & times]
 

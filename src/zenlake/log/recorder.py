@@ -4,6 +4,7 @@ Knows sessions, key expressions and the admin space. What is recorded never beco
 tape.py.
 """
 
+import hashlib
 import json
 import os
 import threading
@@ -31,6 +32,7 @@ from zenlake.runtime import kernels
 
 ASK_SECONDS = 10.0  # that a query for the durable mark waits at most,
 MAX_ASKING = 1024  # and how many of them
+NAME_DIGITS = 16  # of the log's name in the admin space
 JOIN_SECONDS = CLOSE_SECONDS + 5.0
 
 
@@ -121,6 +123,7 @@ class Recorder:
             self._session = session or sessions.open(config or Config())
             self._core: Core = self._session._core
             self._core.watchers += (self._tape,)
+            self._core.exchange.wants_messages = True
             self._declared = self._core.subscribers.declare_sink(_apart(keys), self._tape)
             self._answering.start()
             self._queryable = self._session.declare_queryable(
@@ -145,8 +148,9 @@ class Recorder:
         """Whoever queries this gets `stats()` as JSON; with the parameter `durable` only once all
         that the recorder had received by then is durable."""
         role = self._core.exchange.whatami.name.lower()  # type: ignore[union-attr]
-        log_id, partition = self.writer.log_id.hex(), self.writer.partition
-        return f"@/{self._core.exchange.zid}/{role}/recorder/{log_id}/{partition}"
+        # Not the id itself: whoever knows that could put what looks like a block of this log.
+        log = hashlib.sha256(self.writer.log_id).hexdigest()[:NAME_DIGITS]
+        return f"@/{self._core.exchange.zid}/{role}/recorder/{log}/{self.writer.partition}"
 
     @property
     def mark(self) -> Mark:
@@ -161,9 +165,7 @@ class Recorder:
         return self.tape.durable(timeout)
 
     def stats(self) -> RecorderStats:
-        tape, left = self.tape, 0
-        with suppress(OSError):  # somebody moved the folder away
-            left = self.writer.disk_left()
+        tape = self.tape
         return RecorderStats(
             samples=tape.received - self._first,
             bytes=tape.bytes,
@@ -173,9 +175,17 @@ class Recorder:
             gaps=tape.losses.total(),
             lost=tape.missing.total(),
             dropped=tape.dropped,
-            disk_left=left,
-            failure=None if tape.failure is None else str(tape.failure),
+            disk_left=self.writer.disk_left(),
+            failure=self._failure,
         )
+
+    @property
+    def _failure(self) -> str | None:
+        if self.tape.failure is not None:
+            return str(self.tape.failure)
+        if self._core.exchange.closed and not self._closed:
+            return "its session was closed: nothing more is recorded"
+        return None
 
     def _answer(self, query: Query) -> None:
         if "durable" not in query.parameters:

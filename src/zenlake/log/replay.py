@@ -282,7 +282,6 @@ class Replayer:
         self._began = self._clock()
         try:
             ranges = [self._range(partition) for partition in self._partitions]
-            self._total = sum(end - start for _, start, end in ranges)
             while self._round(ranges) and self._loop and not self._stopped.is_set():
                 pass
             self._out.flush()
@@ -311,12 +310,21 @@ class Replayer:
             return otherwise if when is None else log.offset_at(partition, when)
 
         start = offset(self._from, log.first(partition))
-        return partition, start, max(start, min(offset(self._to, durable), durable))
+        self._total += max(0, min(offset(self._to, durable), durable) - start)
+        # A clock may have been set back: behind the first sample that is too late others are not.
+        end = durable if self._to[0] is None else min(self._to[0], durable)
+        return partition, start, max(start, end)
 
     def _spans(self, partition: int, start: int, end: int) -> "Iterator[Span]":
         from zenlake.log.reader import Reader
 
-        yield from Reader(self._log, partition).spans(start, end, key_expr=self._key_expr)
+        yield from Reader(self._log, partition).spans(
+            start,
+            end,
+            start_time=self._from[1],
+            end_time=self._to[1],
+            key_expr=self._key_expr,
+        )
 
     def _round(self, ranges: list[tuple[int, int, int]]) -> bool:
         """Once through; False if there was nothing, or it was stopped."""

@@ -3,13 +3,12 @@
 Knows files and the times in block headers. Never touches the segment that is being written.
 """
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from zenlake.log.files import INDEX_SUFFIX, Files, segment_name, segments
-from zenlake.log.format import HEADER_BYTES, SEGMENT_BYTES, BlockHeader, DamagedLog
+from zenlake.log.index import Index
 
 MAX_REMOVED = 8  # segments of one run: a clock that jumped costs no more before somebody looks
 
@@ -27,11 +26,19 @@ class Removed(NamedTuple):
 class Retention:
     """How much of a partition stays; None means all of it."""
 
-    def __init__(self, folder: Path, max_bytes: int | None, max_seconds: float | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        log_id: bytes,
+        partition: int,
+        max_bytes: int | None,
+        max_seconds: float | None,
+    ) -> None:
         self.max_bytes = max_bytes
         self.max_age = None if max_seconds is None else int(max_seconds * 1e9)
         self.removed = Removed(0, 0)
         self._folder = folder
+        self._owner = (log_id, partition)
         self._times: dict[int, int] = {}
 
     def ended(self, base: int, time: int) -> None:
@@ -74,23 +81,20 @@ class Retention:
         for base in bases[:-1]:
             time = self._times.get(base)
             if time is None:
-                time = _latest(self._folder / segment_name(base))
+                time = self._latest(base)
             if time is not None:
                 self._times[base] = time
                 return time < now - self.max_age
         return False
 
-
-def _latest(path: Path) -> int | None:
-    """The latest time in a segment; None if its headers cannot all be read."""
-    found: int | None = None
-    try:
-        with path.open("rb", buffering=0) as file:
-            size, position = os.fstat(file.fileno()).st_size, SEGMENT_BYTES
-            while position < size:
-                head = BlockHeader.decode(os.pread(file.fileno(), HEADER_BYTES, position))
-                found = head.last_time if found is None else max(found, head.last_time)
-                position += head.length
-    except (OSError, DamagedLog):
-        return None
-    return found
+    def _latest(self, base: int) -> int | None:
+        """The latest time in a segment; None if it cannot be read throughout."""
+        try:
+            index = Index(self._folder / segment_name(base), base, *self._owner)
+            if not index.load():
+                index.walk()
+        except OSError:
+            return None
+        if index.refused or index.holes or not len(index.rows):
+            return None
+        return int(index.rows["last_time"].max())

@@ -48,10 +48,10 @@ class Sources:
             return
         sns = rows["source_sn"][numbered].astype(np.int64)
         names = _names(rows[numbered], data)
-        distinct, which = np.unique(names, return_inverse=True)
+        distinct, which, counts = np.unique(names, return_inverse=True, return_counts=True)
+        in_order = np.argsort(which, kind="stable")
         found: list[Gap] = []
-        for number, name in enumerate(distinct):
-            mine = np.flatnonzero(which == number)
+        for name, mine in zip(distinct, np.split(in_order, np.cumsum(counts)[:-1]), strict=True):
             found += self._source(name.tobytes(), sns[mine], numbered[mine])
         yield from sorted(found)
 

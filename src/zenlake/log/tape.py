@@ -37,6 +37,8 @@ log = logging.getLogger("zenlake.log")
 
 SYNC_SECONDS = 0.005  # a sample waits at most so long before it is written,
 SYNC_BYTES = 1 << 20  # or until so much waits
+PLACES = 4  # tries: a block that has no room for its keys is cut, a link whose ids changed is new
+META_BYTES = 4 << 20  # of keys in one block; then it is cut
 BLOCK_BYTES = 4 << 20  # a block that has so much is closed, whether it can be written or not
 KEPT_BUFFERS = 4
 WAITING_BYTES = 64 << 20  # not durable yet; then the network is not read
@@ -45,9 +47,11 @@ LAST_RETRY_SECONDS = 0.05  # the same, once it is to end
 MAX_LOSSES = 65_536  # records that wait for a commit; more are counted only
 CLOSE_SECONDS = 10.0  # to make the rest durable at the end, when writing fails
 MAX_MESSAGE_BYTES = layout.MAX_BLOCK_BYTES - (8 << 20)  # with its key and what stands around it
+MAX_NAMES_BYTES = 64 << 20  # that the ids of one frame stand for
 
 _LANE_RELIABLE = 0x08
 _NOBODY = Link(0, 0, b"")
+_SCOPE = 0xFFFF
 _FULL_KEY = int(Mapping.SENDER) << 16
 
 
@@ -119,6 +123,9 @@ class Tape(RunSink):
         "Nothing becomes durable any more."
         self._close_until = 0.0
         self._ending = threading.Event()
+        if writer.next:  # nobody knows what was sent since the last recording
+            with self._lock:
+                self._lose(Loss(layout.LINK, clock(), b""))
         self._thread = threading.Thread(target=self._commits, name="zenlake log", daemon=True)
         self._thread.start()
 
@@ -145,7 +152,7 @@ class Tape(RunSink):
     def push_message(self, one: "One") -> bool:
         port, reliable, name, data, start, end, push = one
         number, suffix = name if type(name) is tuple else (name, b"")
-        prefix = port.face.keys.prefix(number) or b""
+        prefix = (port.face.keys.prefix(number) or b"") if number & _SCOPE else b""
         gaps = self._gaps_of(push)
         view = memoryview(data)[start:end]
         return self._take(port, reliable, [Names(number, suffix, prefix)], 1, view, gaps)
@@ -175,7 +182,8 @@ class Tape(RunSink):
         """Messages into the open block; False if that is enough for now."""
         now = self._clock()
         with self._lock:
-            if self._closed or not self._fits(len(data)):
+            named = sum(len(name.prefix) for name in names)
+            if self._closed or not self._fits(len(data), named):
                 self.dropped += count
                 self._let_go += count
                 for gap in gaps:  # between what is let go; that itself is not missing
@@ -194,9 +202,9 @@ class Tape(RunSink):
             self._look_at_size()
             return self._has_room()
 
-    def _fits(self, size: int) -> bool:
-        """Whether so many bytes may be taken; a message that is too long for a block never is."""
-        if size > MAX_MESSAGE_BYTES:
+    def _fits(self, size: int, named: int) -> bool:
+        """Whether so many bytes may be taken; what is too long for a block never is."""
+        if size > MAX_MESSAGE_BYTES or named > MAX_NAMES_BYTES:
             return False
         if self._block.size + size > BLOCK_BYTES:
             self._cut()
@@ -204,9 +212,9 @@ class Tape(RunSink):
 
     def _place(self, port: "Port | None", names: list[Names]) -> int:
         """The link's number in the open block, which knows the keys then."""
-        for _ in range(3):
+        for _ in range(PLACES):
             place = self._block.link(self._link(port))
-            if place is None:
+            if place is None or self._block.meta >= META_BYTES:
                 self._cut()
                 continue
             if all(self._block.key(place, *name) for name in names):
@@ -263,7 +271,8 @@ class Tape(RunSink):
         broke = isinstance(why.__cause__, LinkError) or why.reason != CloseReason.GENERIC
         goodbye = why.by_peer and not broke and session.agreement.whatami is not WhatAmI.ROUTER
         with self._lock:
-            if self._links.pop(session.face, None) is not None and not goodbye:
+            self._links.pop(session.face, None)
+            if not goodbye:
                 self._lose(Loss(layout.LINK, self._clock(), session.zid.raw))
 
     def _lose_dropped(self, now: int) -> None:

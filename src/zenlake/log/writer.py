@@ -129,9 +129,9 @@ class Writer:
         "Why nothing is acknowledged now."
         self.retention_failure: LogWriteError | None = None
         "Why the last run of retention did not come to its end."
+        self._keep = (retain_bytes, retain_seconds)
         self._codec = CODECS.index(codec)
         self._rotate_bytes = rotate_bytes
-        self._retention = Retention(self.folder, retain_bytes, retain_seconds)
         self._files = files
         self._clock = clock
         self._lock: Lock | None = None
@@ -140,6 +140,7 @@ class Writer:
         self._uncut: tuple[Path, int] | None = None
         "A segment that has more than what is durable, and where that starts."
         self._marks: int | None = None
+        self._pid = os.getpid()
         try:
             self._open()
         except OSError as error:
@@ -152,6 +153,7 @@ class Writer:
     def _open(self) -> None:
         files = self._files
         self.log_id = log_id(files, self.path, self._clock)
+        self._retention = Retention(self.folder, self.log_id, self.partition, *self._keep)
         with suppress(FileExistsError):
             files.mkdir(self.folder)
         files.fsync_folder(self.path)
@@ -168,6 +170,8 @@ class Writer:
         if self.recovery.mark is None:
             files.truncate(self._marks, 0)
         self._move(self.mark)
+        files.fdatasync(self._marks)  # an older one, SETTLED, must not come back
+        files.fsync_folder(self.folder)
 
     def _after(self, place: Place) -> Mark:
         found = self.recovery.mark
@@ -192,8 +196,8 @@ class Writer:
         LogWriteError if it is not: nothing of the group is acknowledged, and the same blocks can
         be given again. They then go to a new segment.
         """
-        if self._marks is None:
-            raise ZError(f"the writer of {self.folder} is closed: open another")
+        if self._marks is None or os.getpid() != self._pid:
+            raise ZError(f"the writer of {self.folder} is closed, or of another process: open one")
         buffers, heads = self._encode(blocks)
         if not heads:
             return self.mark
@@ -345,8 +349,9 @@ class Writer:
         return found.f_bavail * found.f_frsize
 
     def close(self) -> None:
-        """Says that nobody writes any more, and gives the lock back."""
-        if self._marks is not None:
+        """Says that nobody writes any more, and gives the lock back. In the child of a fork it
+        only lets go: the log is the parent's."""
+        if self._marks is not None and os.getpid() == self._pid:
             with suppress(OSError):  # whoever finds the lock free settles it then
                 self._cut()
                 self._move(self.mark._replace(state=SETTLED))

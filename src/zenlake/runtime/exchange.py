@@ -98,7 +98,7 @@ class Local(Protocol):
         one: "One | None",
     ) -> Iterable[Full]:
         """Samples, each a key, a payload data[start:end] and what stands beside it: None for
-        nothing, or a PUSH, or where the PUSH starts in data. `run`: where they come from (which says
+        nothing, a PUSH, or where the PUSH starts in data. `run`: where they come from (which says
         what stands beside them, too), which of its rows they are (None: all), what the ids in
         their keys mean, and from whom. `one`: the message, if there is one alone as it came. Gives
         those that have enough. `starts` and `ends` are arrays where there is a `run`, else
@@ -186,6 +186,8 @@ class Exchange:
         self.dropped: Counter[str] = Counter()
         "What came in and went nowhere, by reason."
         self.clock = HybridLogicalClock(zid)
+        self.wants_messages = False
+        "Whether somebody here takes messages as they are (see `One`)."
         self.stamps = timestamping
         "Whether what has no timestamp gets one."
         self._wall = wall
@@ -488,9 +490,9 @@ class Exchange:
         route = port.routes.get(name) or self._find_route(port, name)
         if route is None:
             return r.pos
+        changed = self.stamps or push.ts_stack is not None
         if push.ts_stack is not None:
-            self._on_object(port, push)
-            return r.pos
+            push.ts_stack = self.local.routed(push.ts_stack)
         if self.stamps and type(push.body) is Put:
             try:
                 with self.lock:
@@ -504,9 +506,21 @@ class Exchange:
             NETWORK.write(w, push)
             self._pass(port, other, bytes(w.out), push.qos, reliable)
         if route.local:
-            one = None if self.stamps else (port, reliable, name, data, pos, r.pos, push)
+            one: One | None = (port, reliable, name, data, pos, r.pos, push)
+            if changed:
+                one = self._changed_one(port, reliable, route.key, push)
             self._give_push(port, route.local, route.key, push, one)
         return r.pos
+
+    def _changed_one(self, port: Port, reliable: bool, key: KeyExpr, push: Push) -> One | None:
+        """What became of a message here; only for those who want messages."""
+        if not self.wants_messages:
+            return None
+        push.key = WireExpr(0, key)
+        w = Writer()
+        NETWORK.write(w, push)
+        name = (push.key.mapping << 16, key.encode())
+        return (port, reliable, name, bytes(w.out), 0, len(w.out), push)
 
     def _give_push(
         self,
@@ -625,6 +639,7 @@ class Exchange:
         found: kernels.Kernels | None = None,
         *,
         reliable: bool = True,
+        port: Port | None = None,
     ) -> list[Full]:
         """PUSH messages with keys in full to subscribers here; gives those that have enough."""
         if found is None:
@@ -641,7 +656,7 @@ class Exchange:
             for _, suffix in run.keys:
                 key = KeyExpr.trusted(suffix.decode())
                 routes.append(Route(key, who(key), ()))
-            full += self._deliver_run(data, run, routes, KeyTable(), None)
+            full += self._deliver_run(data, run, routes, KeyTable(), port)
         return full
 
     def _on_run(self, port: Port, reliable: bool, data: bytes, run: "Run") -> None:
@@ -664,7 +679,7 @@ class Exchange:
             with self.lock:
                 stamps = (self.clock.reserve(len(run), self._ntp64()), self._clock_bytes)
         if stamps[1] and any(route and route.local for route in routes):
-            filled = self._deliver_stamped(run, routes, stamps)
+            filled = self._deliver_stamped(port, reliable, run, routes, stamps)
         else:
             filled = self._deliver_run(data, run, routes, port.face.keys, port)
         for full in filled:
@@ -717,7 +732,12 @@ class Exchange:
         return full
 
     def _deliver_stamped(
-        self, run: "Run", routes: "Sequence[Route | None]", stamps: tuple[int, bytes]
+        self,
+        port: Port,
+        reliable: bool,
+        run: "Run",
+        routes: "Sequence[Route | None]",
+        stamps: tuple[int, bytes],
     ) -> list[Full]:
         """The same, with timestamps: written anew, and read again."""
         from zenlake.wire.runs import rewrite
@@ -728,7 +748,8 @@ class Exchange:
         ]
         data = bytes(rewrite(run, keys, *stamps).data)
         self._second = self._second or kernels.make()
-        return self.deliver_own(data, self.local.who_hears, self._second)
+        who = self.local.who_hears
+        return self.deliver_own(data, who, self._second, reliable=reliable, port=port)
 
     def _forward_run(
         self,
