@@ -11,6 +11,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from zenlake.wire.zenohid import ZenohId
 
 __all__ = ["disk"]
 TESTS = Path(__file__).parent.parent
+LET_GO_SECONDS = 0.005
 ANSWER_SECONDS = 60.0
 BURST = 3000
 SIZES = (0, 1, 100, 1000, 20_000)
@@ -182,6 +184,8 @@ class Publishing:
                     }
                     for number in range(3):
                         self.put(f"way/{name}/{number}", name.encode() * 20, qos)
+                        if control is DROP:  # which it does when its two batches are on the way
+                            self.let_go_out()
 
     def fragmented(self) -> None:
         for size in FRAGMENTED:
@@ -192,6 +196,12 @@ class Publishing:
         for number in range(count):
             publisher.put(b"%d" % number)
             self.note(str(publisher.key_expr), b"%d" % number, {})
+
+    def let_go_out(self) -> None:
+        """Wait until nothing is on its way: what may be dropped has room then."""
+        if self.asks:
+            self.durable("")
+        time.sleep(LET_GO_SECONDS)
 
     def durable(self, parameters: str = "?durable") -> Any:
         """What the recorder says."""

@@ -14,7 +14,7 @@ import pytest
 
 from log.handmade import LOG_ID, TIME, Made, block_of, loss_block, numbered_log
 from zenlake.errors import ZError
-from zenlake.log.format import SEGMENT_BYTES, SETTLED, WRITING, DamagedLog, Mark, SegmentHeader
+from zenlake.log.format import SEGMENT_BYTES, SETTLED, WRITING, Mark, SegmentHeader
 from zenlake.log.log import Log
 
 SECOND = 10**9
@@ -322,8 +322,7 @@ def test_a_time_that_leads_to_a_damaged_block(tmp_path: Path) -> None:
     made = numbered_log(tmp_path / "log", [3, 3])
     with made.file.open("r+b") as file:
         os.pwrite(file.fileno(), b"\xff", made.position(0, 1) - 1)
-    with pytest.raises(DamagedLog, match="partition 0, offsets 0 to 3"):
-        Log(made.path).offset_at(0, TIME)
+    assert Log(made.path).offset_at(0, TIME) == 0  # whoever reads from there is told
     assert Log(made.path).offset_at(0, TIME + 4 * SECOND) == 4
 
 

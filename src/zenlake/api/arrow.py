@@ -147,7 +147,7 @@ class ArrowBatches(RunSink, Channel[Any]):
 
                 batcher = self._open = SampleBatcher(self.max_rows, self.max_bytes)
                 self._started()
-            at = batcher.append(rows, data, keys, now, at, checked=True)  # type: ignore[arg-type]
+            at = batcher.append(rows, data, keys, now, at, checked=True)
             if at < len(rows) or len(batcher) >= self.max_rows:
                 self._full.append(batcher)
                 self._open = None
