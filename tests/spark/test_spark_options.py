@@ -302,3 +302,12 @@ def test_a_batch_whose_texts_are_too_long_is_cut(monkeypatch: pytest.MonkeyPatch
     assert len(parts) > 1
     assert all(part.column("key").nbytes < 1200 for part in parts)
     assert [key for part in parts for key in part.column("key").to_pylist()] == keys.to_pylist()
+
+
+def test_a_time_among_the_offsets_is_a_time() -> None:
+    raw = {"path": "log", "startingoffsets": "2026-08-22T10:00:00Z", "endingoffsets": "1500"}
+    options = Options.parse(raw, Purpose.LOG_BATCH)
+    said = {"path": "log", "startingtimestamp": "2026-08-22T10:00:00Z", "endingtimestamp": "1500"}
+    same = Options.parse(said, Purpose.LOG_BATCH)
+    assert options.values == same.values
+    assert (options["startingOffsets"], options["endingTimestamp"]) == ("earliest", 1_500_000)

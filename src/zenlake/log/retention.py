@@ -83,7 +83,7 @@ class Retention:
             if time is None:
                 time = self._latest(base)
             if time is not None:
-                self._times[base] = time
+                self._times[base] = time = min(time, now)  # a time to come is somebody's mistake
                 return time < now - self.max_age
         return False
 

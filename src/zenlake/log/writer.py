@@ -252,7 +252,7 @@ class Writer:
 
     def _rotate(self) -> None:
         """All that the segment holds is durable: nothing is left to do for it."""
-        self._retention.ended(self.mark.segment, self.mark.time)
+        self._retention.ended(self.mark.segment, min(self.mark.time, self._clock()))
         self._close_segment()
         try:
             self._start()

@@ -152,10 +152,13 @@ def _ports(text: str) -> tuple[int, ...]:
     return ports
 
 
-def _offsets(*words: str) -> Callable[[str], str | dict[int, int]]:
-    def read(text: str) -> str | dict[int, int]:
+def _offsets(*words: str) -> Callable[[str], str | int | dict[int, int]]:
+    def read(text: str) -> str | int | dict[int, int]:
+        """A word, offsets, or an instant."""
         if text.strip().lower() in words:
             return text.strip().lower()
+        if not text.strip().startswith("{"):
+            return _instant(text)
         found = json.loads(text)
         if not isinstance(found, dict) or not found:
             raise ValueError
@@ -228,8 +231,9 @@ KEY_EXPR = Kind("a key expression, such as robot/*/battery", _key_expr)
 SELECTOR = Kind("a selector, such as robot/**?_time=[now(-1h)..]", _selector)
 ENDPOINTS = Kind("endpoints with commas between them, such as tcp/127.0.0.1:7447", _endpoints)
 PORTS = Kind("port numbers with commas between them", _ports)
-START = Kind('earliest, latest, or JSON such as {"0": 1200}', _offsets("earliest", "latest"))
-END = Kind('latest, or JSON such as {"0": 1500}', _offsets("latest"))
+_WHERE = 'or JSON such as {"0": 1200}, or a time such as 2026-08-22T10:00:00Z'
+START = Kind(f"earliest, latest, {_WHERE}", _offsets("earliest", "latest"))
+END = Kind(f"latest, {_WHERE}", _offsets("latest"))
 INSTANT = Kind("milliseconds since 1970, or ISO 8601 such as 2026-08-22T10:00:00Z", _instant)
 MODE = _one_of("client", "peer")
 CODEC = _one_of("none", "lz4", "zstd")
@@ -345,6 +349,10 @@ class Options:
                 raise _not_of(name, (purpose,))
             values[option.name] = _read(option, text)
             given.add(option.name)
+        for edge in ("starting", "ending"):  # a time among the offsets is a time
+            if type(values.get(f"{edge}Offsets")) is int:
+                values[f"{edge}Timestamp"] = values[f"{edge}Offsets"]
+                values[f"{edge}Offsets"] = known[f"{edge}offsets"].default
         return cls(purpose, values, frozenset(given))
 
     def __getitem__(self, name: str) -> Any:
