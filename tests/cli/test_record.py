@@ -21,6 +21,7 @@ from cli.terminal import on_terminal
 from cli.toolkit import DEADLINE, Peer, Running, eventually, matching, peer
 from golden.proxy import free_port
 from reference_peer import ReferenceProcess, payload
+from zenlake.cli.stopping import STOP_SIGNALS
 from zenlake.log import tape
 from zenlake.log.format import SETTLED, Mark
 from zenlake.log.reader import Reader
@@ -357,10 +358,10 @@ def test_a_line_tells_what_is_wrong() -> None:
 
 
 def test_the_handlers_of_signals_are_put_back(tmp_path: Path) -> None:
-    before = [signal.getsignal(number) for number in recording.STOP_SIGNALS]
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
     endpoint = f"tcp/127.0.0.1:{free_port()}"
     zenlake("record", "-e", endpoint, "-k", "a", "-o", str(tmp_path / "log"))
-    assert [signal.getsignal(number) for number in recording.STOP_SIGNALS] == before
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
 
 
 def test_the_service_file_has_options_that_there_are() -> None:

@@ -1,6 +1,5 @@
 """`zenlake record`: what is put on keys goes into a log, until told to stop."""
 
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,13 +13,13 @@ import typer
 from zenlake.cli import connecting, quantities
 from zenlake.cli.quantities import counted, duration_shown, size_shown
 from zenlake.cli.samples import print_object, print_text
+from zenlake.cli.stopping import stopped_by_signals
 from zenlake.cli.text import escape
 
 if TYPE_CHECKING:
     from zenlake.log.recorder import Recorder, RecorderStats
     from zenlake.log.recovery import Recovery
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 MAX_PARTITION = (1 << 31) - 1
 MAX_SYNC_SECONDS = 60.0
 MIN_ROTATE_BYTES = 1 << 16
@@ -115,7 +114,8 @@ def record(
         **_retention(retain or []),
     }
     seconds = None if duration is None else quantities.seconds(duration, "--duration")
-    with _told_to_stop() as told, connecting.opened(at) as session:
+    told: SimpleQueue[int] = SimpleQueue()
+    with stopped_by_signals(told.put), connecting.opened(at) as session:
         from zenlake.log.recorder import Recorder
 
         with Recorder(output, checked, session=session, **options) as recorder:
@@ -153,28 +153,6 @@ def _retention(texts: list[str]) -> dict[str, Any]:
             raise typer.BadParameter(f"--retain {text}: give one age and one size at most")
         found[name] = value
     return found
-
-
-@contextmanager
-def _told_to_stop() -> "Iterator[SimpleQueue[int]]":
-    """What gets the number of the signal; the second one has its usual effect."""
-    told: SimpleQueue[int] = SimpleQueue()
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def stop(number: int, frame: object) -> None:
-        restore()
-        told.put(number)
-
-    for number in STOP_SIGNALS:
-        signal.signal(number, stop)
-    try:
-        yield told
-    finally:
-        restore()
 
 
 class Rate(NamedTuple):

@@ -1,6 +1,5 @@
 """`zenlake replay`: what a log holds, put again."""
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -11,9 +10,10 @@ import typer
 
 from zenlake.cli import connecting, quantities
 from zenlake.cli.samples import print_object, print_text
+from zenlake.cli.stopping import stopped_by_signals
 
 if TYPE_CHECKING:
-    from zenlake.log.replay import Replayer, ReplayStats
+    from zenlake.log.replay import ReplayStats
 
 AS_FAST_AS_POSSIBLE = "max"
 MAX_SPEED = 1e6
@@ -110,7 +110,13 @@ def replay(
             on_progress=tell,
             **choice,
         )
-        with _stopped_by_signals(replayer) as stopped:
+        stopped: list[int] = []
+
+        def stop(number: int) -> None:
+            stopped.append(number)
+            replayer.stop()
+
+        with stopped_by_signals(stop):
             stats = replayer.run()
     _print(stats, as_json=json)
     if stats.dropped:
@@ -165,27 +171,6 @@ def _rule(text: str) -> tuple[str, str]:
     except InvalidKeyExpr as error:
         raise typer.BadParameter(f"--remap {text}: {error}") from None
     return start, to
-
-
-@contextmanager
-def _stopped_by_signals(replayer: "Replayer") -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM ends it in order; the next one does what it always does. Gives
-    the signals that came."""
-    came: list[int] = []
-
-    def stop(number: int, _: object) -> None:
-        came.append(number)
-        signal.signal(number, before[number])
-        replayer.stop()
-
-    before: dict[int, Any] = {
-        number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

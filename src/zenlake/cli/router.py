@@ -1,10 +1,7 @@
 """`zenlake router`: pass on what clients and peers say to each other, until told to stop."""
 
 import json as jsonlib
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,6 +13,7 @@ import zenlake
 from zenlake.cli import connecting
 from zenlake.cli.ping import Mode
 from zenlake.cli.samples import print_object, print_text
+from zenlake.cli.stopping import stopped_by_signals
 from zenlake.cli.text import escape
 from zenlake.errors import ZError
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from zenlake.router import Event, Router
 
 MAX_EVENTS = 10_000  # that may wait to be shown; those beyond are counted
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def router(
@@ -110,7 +107,7 @@ def router(
         else:
             unshown += 1
 
-    with _told_to_stop(news):
+    with stopped_by_signals(lambda number: news.put(None)):
         zenlake.init_log_from_env_or("error")  # what goes wrong at first is said once, below
         try:
             running = Router(made, watch)
@@ -125,27 +122,6 @@ def router(
             if (event := news.get()) is not None:
                 show(_fields(event))
         show({"event": "stopped", **_counts(running), "unshown": unshown})
-
-
-@contextmanager
-def _told_to_stop(news: "SimpleQueue[Event | None]") -> Iterator[None]:
-    """None is put after the events when a signal comes; the second one has its usual effect."""
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def stop(number: int, frame: object) -> None:
-        restore()
-        news.put(None)
-
-    for number in STOP_SIGNALS:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        restore()
 
 
 def _fields(event: "Event") -> dict[str, Any]:
