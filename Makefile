@@ -35,7 +35,13 @@ $(READY): requirements.lock pyproject.toml
 TALKING := $(addprefix tests/,aio api cli examples interop link router runtime)
 
 test: check
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line talking computing
+	@$(MAKE) --no-print-directory computing > $(VENV)/computing.log 2>&1 & other=$$!; \
+	trap 'kill $$other; exit 130' INT TERM; \
+	$(MAKE) --no-print-directory talking; first=$$?; \
+	echo "waiting for the other run, which writes to $(VENV)/computing.log"; \
+	wait $$other; second=$$?; \
+	cat $(VENV)/computing.log; \
+	exit $$((first + second > 0))
 
 talking: $(READY)
 	@$(BIN)/pytest -q -o cache_dir=.pytest_cache/talking $(TALKING)
