@@ -142,7 +142,7 @@ def test_a_token_of_two_dies_with_the_last(net: Net, side: Side) -> None:
         eventually(
             net.router.tables, lambda now: now["declared"] == before["declared"] + 1, PATIENCE
         )
-        assert alive(side, key) == [key]
+        eventually(lambda: alive(side, key), lambda found: found == [key], PATIENCE)
         second.undeclare()
         tokens.wait(("PUT", key), ("DELETE", key))
     net.settled(before)
