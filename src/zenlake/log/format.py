@@ -4,12 +4,12 @@ Pure: knows layouts and checks them. Does not know files, and decodes no message
 """
 
 import struct
-import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from isal.isal_zlib import crc32 as crc32  # zlib's, four times as fast
 
 from zenlake.errors import ZError
 
@@ -102,7 +102,7 @@ class SegmentHeader(NamedTuple):
             self.created,
             self.previous,
         )
-        return head + _CRC.pack(zlib.crc32(head))
+        return head + _CRC.pack(crc32(head))
 
     @classmethod
     def decode(cls, data: Buffer) -> "SegmentHeader":
@@ -112,7 +112,7 @@ class SegmentHeader(NamedTuple):
         if magic != SEGMENT_MAGIC:
             raise DamagedLog("this is no segment of a log")
         _check_version(version)
-        if _CRC.unpack_from(data, _SEGMENT.size)[0] != zlib.crc32(data[: _SEGMENT.size]):
+        if _CRC.unpack_from(data, _SEGMENT.size)[0] != crc32(data[: _SEGMENT.size]):
             raise DamagedLog("the segment's header is damaged: its CRC does not fit")
         return cls(*fields)
 
@@ -213,7 +213,7 @@ class Block:
         if header.length > len(data) - pos:
             raise DamagedLog(f"a block has {len(data) - pos} of {header.length} bytes")
         view = memoryview(data)[pos : pos + header.length]
-        crc = zlib.crc32(view[HEADER_BYTES:], zlib.crc32(view[: _BLOCK.size]))
+        crc = crc32(view[HEADER_BYTES:], crc32(view[: _BLOCK.size]))
         if crc != header.crc:
             raise DamagedLog("a block is damaged: its CRC does not fit")
         return cls(header, data, pos)
@@ -314,9 +314,9 @@ def encode_block(
         previous,
     )
     head = _BLOCK.pack(BLOCK_MAGIC, VERSION, *fields)
-    crc = zlib.crc32(meta, zlib.crc32(head))
+    crc = crc32(meta, crc32(head))
     for part in body:
-        crc = zlib.crc32(part, crc)
+        crc = crc32(part, crc)
     return [head + _CRC.pack(crc) + meta, *body], BlockHeader._make((*fields, crc))
 
 
@@ -367,7 +367,7 @@ class Mark(NamedTuple):
 
     def encode(self) -> bytes:
         head = _MARK.pack(*self)
-        return head + _CRC.pack(zlib.crc32(head))
+        return head + _CRC.pack(crc32(head))
 
     @property
     def place(self) -> int:
@@ -380,6 +380,6 @@ class Mark(NamedTuple):
         found = []
         for pos in range(0, min(len(data), 2 * SLOT_BYTES) - SLOT_BYTES + 1, SLOT_BYTES):
             head = bytes(data[pos : pos + _MARK.size])
-            if zlib.crc32(head) == _CRC.unpack_from(data, pos + _MARK.size)[0]:
+            if crc32(head) == _CRC.unpack_from(data, pos + _MARK.size)[0]:
                 found.append(cls(*_MARK.unpack(head)))
         return max(found, default=None)

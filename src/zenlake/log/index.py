@@ -7,7 +7,6 @@ and checks a CRC only where something does not fit.
 import contextlib
 import os
 import struct
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from zenlake.log.format import (
     BlockHeader,
     DamagedLog,
     SegmentHeader,
+    crc32,
 )
 
 FEWEST_BYTES = 4 << 10  # read at once where blocks are long,
@@ -180,7 +180,7 @@ class Index:
             header = SegmentHeader.decode(head)
         except DamagedLog as error:
             whole = len(head) == SEGMENT_BYTES
-            if not whole or _CRC.unpack_from(head, SEGMENT_BYTES - 4)[0] == zlib.crc32(head[:-4]):
+            if not whole or _CRC.unpack_from(head, SEGMENT_BYTES - 4)[0] == crc32(head[:-4]):
                 self.refused = str(error)  # empty, or by another version, or no segment at all
             return
         if (header.log_id, header.partition) != (self._log_id, self._partition):
@@ -240,7 +240,7 @@ class Index:
         if (
             tuple(head) != (_CACHE_MAGIC, _CACHE_VERSION, self._header_crc(), size)
             or end - _CACHE.size != count * BLOCK.itemsize
-            or zlib.crc32(memoryview(data)[:end]) != _CRC.unpack_from(data, end)[0]
+            or crc32(memoryview(data)[:end]) != _CRC.unpack_from(data, end)[0]
         ):
             return False
         rows = np.frombuffer(data, BLOCK, count, _CACHE.size)
@@ -271,7 +271,7 @@ class Index:
         data += self.rows.tobytes()
         temporary = self._cache.with_suffix(f"{INDEX_SUFFIX}.{os.getpid()}")
         try:
-            temporary.write_bytes(data + _CRC.pack(zlib.crc32(data)))
+            temporary.write_bytes(data + _CRC.pack(crc32(data)))
             temporary.replace(self._cache)
         except OSError:
             with contextlib.suppress(OSError):

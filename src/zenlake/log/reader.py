@@ -5,7 +5,6 @@ and for each distinct key, not for each block or sample.
 """
 
 import os
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -37,6 +36,7 @@ from zenlake.log.format import (
     DamagedLog,
     Entries,
     _unpack,
+    crc32,
 )
 from zenlake.log.index import MISSING, BlockTable, Damage, headers
 from zenlake.log.log import Log, OffsetOutOfRange
@@ -47,7 +47,7 @@ from zenlake.wire.scan_kernel import LANE_RELIABLE
 SPAN_BYTES = 2 << 20  # of blocks that are read and scanned together, unpacked
 PASS_BYTES = 64 << 10  # a block is passed over by its keys from that size on, or if compressed
 FIRST_PREFIXES, FIRST_PREFIX_BYTES = 1 << 10, 64 << 10  # room for what ids stand for, to double
-LITTLE_BYTES = 2 << 10  # a block whose CRC is not taken by zlib
+LITTLE_BYTES = 2 << 10  # a block whose CRC is taken by a kernel
 MAX_PREFIX_BYTES = 64 << 20  # of one table; then the next begins
 MAX_SKIPPED = 10_000  # places that are noted one by one
 KIND_TEXTS = (*KINDS, "loss")
@@ -729,14 +729,14 @@ def _good_blocks(
 
 
 def _crcs(data: npt.NDArray[np.uint8], starts: _Places, ends: _Places) -> npt.NDArray[np.uint32]:
-    """The CRCs that blocks should have: zlib is faster, but a call of it costs more than little."""
+    """The CRCs that blocks should have: a call of crc32 costs more than a small one takes."""
     found = np.zeros(len(starts), np.uint32)
     kernel.crc_kernel(data, starts, ends, LITTLE_BYTES, kernel.CRC_TABLES, found)
     view = data.data
     for at in np.flatnonzero(ends - starts > LITTLE_BYTES).tolist():
         start, end = int(starts[at]), int(ends[at])
-        crc = zlib.crc32(view[start : start + HEADER_BYTES - 4])
-        found[at] = zlib.crc32(view[start + HEADER_BYTES : end], crc)
+        crc = crc32(view[start : start + HEADER_BYTES - 4])
+        found[at] = crc32(view[start + HEADER_BYTES : end], crc)
     return found
 
 

@@ -5,7 +5,6 @@ Knows segments as they lie on the disk, and cuts torn tails. Does not know who w
 
 import mmap
 import os
-import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from zenlake.log.format import (
     DamagedLog,
     Mark,
     SegmentHeader,
+    crc32,
 )
 
 MARK, TORN = "mark", "torn"
@@ -291,7 +291,7 @@ def _refuse_newer(head: bytes, path: Path) -> None:
         len(head) == SEGMENT_BYTES
         and head.startswith(SEGMENT_MAGIC)
         and version != VERSION
-        and zlib.crc32(head[:-4]) == int.from_bytes(head[-4:], "little")
+        and crc32(head[:-4]) == int.from_bytes(head[-4:], "little")
     ):
         raise LogRefused(
             f"{path}: format version {version} is unknown, only {VERSION} is known here: "

@@ -761,12 +761,14 @@ class Exchange:
     ) -> None:
         """To each session that wants some of it, with keys as it knows them; written once for all
         that know them alike."""
-        from zenlake.wire.runs import rewrite
-
         keys: dict[Port, list[WireExpr | None]] = {}
         for code, route in enumerate(routes):
             for other, wire, _, _ in route.out if route is not None else ():
                 keys.setdefault(other, [None] * len(routes))[code] = wire
+        if not keys:
+            return
+        from zenlake.wire.runs import rewrite
+
         written = {}
         for other, wires in keys.items():
             name = tuple(wires)
