@@ -123,7 +123,7 @@ def test_tokens_with_and_without_history(net: Net, side: Side, other: Side) -> N
             with_.wait(("PUT", first), ("PUT", second), ("DELETE", second))
             without.wait(("PUT", second), ("DELETE", second))
     net.settled(before)
-    assert alive(side, f"{key}/*") == []
+    eventually(lambda: alive(side, f"{key}/*"), lambda found: found == [], PATIENCE)
 
 
 def test_a_token_of_two_dies_with_the_last(net: Net, side: Side) -> None:
