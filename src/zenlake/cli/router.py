@@ -2,9 +2,10 @@
 
 import json as jsonlib
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from zenlake.errors import ZError
 if TYPE_CHECKING:
     from zenlake.router import Event, Router
 
+SIGNAL_SECONDS = 0.5  # until a signal is noticed at the latest
 MAX_EVENTS = 10_000  # that may wait to be shown; those beyond are counted
 
 
@@ -116,12 +118,19 @@ def router(
         zenlake.init_log_from_env_or("warn")
         with running:
             show({"event": "listening", "zid": str(running.zid), "locators": running.locators})
-            while (event := news.get()) is not None:
+            while (event := _next(news)) is not None:
                 show(_fields(event))
         while not news.empty():
             if (event := news.get()) is not None:
                 show(_fields(event))
         show({"event": "stopped", **_counts(running), "unshown": unshown})
+
+
+def _next(news: "SimpleQueue[Event | None]") -> "Event | None":
+    """Waits in pieces: a signal that comes just before a wait is looked at only after it."""
+    while True:
+        with suppress(Empty):
+            return news.get(timeout=SIGNAL_SECONDS)
 
 
 def _fields(event: "Event") -> dict[str, Any]:
