@@ -62,6 +62,7 @@ ONLY_IN = {
     "pyspark": {"spark", "lake"},
     "pyarrow": {"columnar", "api", "aio", "log", "capture", "storage", "spark", "lake", "cli"},
     "numba": {"wire", "columnar", "capture"},
+    "deltalake": {"storage", "lake"},
     "typer": {"cli"},
     "rich": {"cli"},
 }
