@@ -9,7 +9,7 @@ from interop.api_pair import OURS, Side
 from interop.conversation import eventually
 from router.routed import PATIENCE, SIDES, Holding, Net, routed, unique
 
-pytestmark = [pytest.mark.interop, pytest.mark.kernel]
+pytestmark = pytest.mark.interop
 
 
 @pytest.fixture(scope="module")

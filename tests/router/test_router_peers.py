@@ -17,7 +17,7 @@ from interop.api_pair import OPENS, OURS, THEIRS, Side, open_session, replies
 from interop.conversation import eventually
 from router.routed import PATIENCE, Heard, Net, routed, unique
 
-pytestmark = [pytest.mark.interop, pytest.mark.kernel]
+pytestmark = pytest.mark.interop
 
 APIS = {"their": THEIRS, "our": OURS}
 TURNS, WARM = 10, b"warm"

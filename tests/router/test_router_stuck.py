@@ -17,7 +17,7 @@ from zenlake.router import Event
 from zenlake.runtime import kernels
 from zenlake.transport.outbox import BACKLOG_BYTES
 
-pytestmark = [pytest.mark.interop, pytest.mark.kernel]
+pytestmark = pytest.mark.interop
 
 OTHERS = 9
 SIZE = 60_000
