@@ -394,12 +394,33 @@ class Node:
 
         When two nodes dial each other at once, the link that the greater id dialled stays.
         """
-        if self.zid > zid and any(
-            session.handshake.state is State.OPEN_ACK and session.peer == zid
-            for session in self._handshakes
-        ):
+        if self._is_dialled(zid):
             raise SessionRefused(f"{zid} is being dialled from here", CloseReason.MAX_LINKS)
         self._claim(zid)
+
+    def must_wait(self, session: Session) -> bool:
+        """Whether a link that was dialled by a greater id has to wait with its OPEN syn.
+
+        That node may have acknowledged ours already, and then refuses its own: with both
+        acknowledged none would be left. How ours ends tells.
+        """
+        peer = session.peer
+        if peer is None or not isinstance(session.handshake, Acceptor) or self.zid > peer:
+            return False
+        return self._is_dialled(peer)
+
+    def _is_dialled(self, zid: ZenohId) -> bool:
+        """Whether a dial from here waits for the OPEN ack of `zid`."""
+        return any(
+            session.handshake.state is State.OPEN_ACK and session.peer == zid
+            for session in self._handshakes
+        )
+
+    def _dialled(self, session: Session) -> None:
+        """A dial has come to its end: whoever waited for that goes on."""
+        for other in self._handshakes:
+            if other.peer == session.peer:
+                other.resume()
 
     def _claim(self, zid: ZenohId) -> None:
         refusal = self._admission.open_session(zid)
@@ -465,6 +486,7 @@ class Node:
         if ticket is not None:
             self._admission.leave(ticket)
         else:
+            self._dialled(session)
             self._claim(session.zid)
         self._by_zid[session.zid] = session
         session.is_open = True
@@ -496,6 +518,8 @@ class Node:
         ticket = self._handshakes.pop(session, None)
         if ticket is not None:
             self._admission.leave(ticket)
+        elif isinstance(session.handshake, Opener):
+            self._dialled(session)
         agreed = session.handshake.agreement
         if session.is_open:
             del self._by_zid[session.zid]

@@ -604,6 +604,9 @@ class Session:
     def _read(self) -> None:
         core, link = self._core, self.link
         assert core is not None
+        if not self.is_open and self._node.must_wait(self):
+            self.pause()
+            return
         stream = link.framing is Framing.STREAM
         self._reading = True
         self._turn_end = self._reactor.now() + TURN_SECONDS
