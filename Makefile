@@ -7,9 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help test talking computing quietly check kernel bench golden lock clean
+.PHONY: help demo test talking computing quietly check kernel bench golden lock clean
 
 help:
+	@echo "make demo    a fleet, recorded into tables by Spark while it drives, and asked about its past"
 	@echo "make test    format, lint and type checks, then every test"
 	@echo "make bench   the speed figures, one a line"
 	@echo "make golden  record the golden vectors again from eclipse-zenoh"
@@ -31,6 +32,9 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . && \
 	touch $(READY)
 
+demo: $(READY)
+	@$(BIN)/python -m demo $(DEMO)
+
 # Two runs side by side: what talks to other nodes waits most of the time, the rest computes.
 TALKING := $(addprefix tests/,aio api cli examples interop link router runtime)
 
@@ -44,10 +48,10 @@ quietly: $(READY)
 
 talking: $(READY)
 	@$(BIN)/pytest -q -o cache_dir=.pytest_cache/talking $(TALKING)
+	@$(MAKE) --no-print-directory kernel
 
 computing: $(READY)
 	@$(BIN)/pytest -q $(addprefix --ignore=,$(TALKING))
-	@$(MAKE) --no-print-directory kernel
 
 check: $(READY)
 	@$(BIN)/ruff format --quiet --check . || { echo "Run: $(BIN)/ruff format ." >&2; exit 1; }

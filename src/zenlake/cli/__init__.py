@@ -15,6 +15,7 @@ from zenlake.cli.decode import decode
 from zenlake.cli.delete import delete
 from zenlake.cli.get import get
 from zenlake.cli.info import info
+from zenlake.cli.lake import lake
 from zenlake.cli.liveliness import liveliness
 from zenlake.cli.log import log
 from zenlake.cli.ping import ping
@@ -43,6 +44,7 @@ for command in COMMANDS:
     app.command()(command)
 app.add_typer(liveliness, name="liveliness")
 app.add_typer(log, name="log")
+app.add_typer(lake, name="lake")
 
 
 def _print_version(wanted: bool) -> None:

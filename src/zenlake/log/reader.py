@@ -5,6 +5,7 @@ and for each distinct key, not for each block or sample.
 """
 
 import os
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,6 +19,12 @@ from zenlake.columnar import block_kernel as kernel
 from zenlake.columnar.block_kernel import Links
 from zenlake.columnar.read import MAX_BYTES, MAX_ROWS, OFFSET, SampleBatcher, sample_schema
 from zenlake.columnar.schema import KINDS
+from zenlake.columnar.source_kernel import (
+    SourceTable,
+    rehash,
+    source_table,
+    sources_kernel,
+)
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr, intersects, is_canonical
 from zenlake.keytable import KeyTable
@@ -41,7 +48,7 @@ from zenlake.log.format import (
 from zenlake.log.index import MISSING, BlockTable, Damage, headers
 from zenlake.log.log import Log, OffsetOutOfRange
 from zenlake.wire.push import ID as PUSH
-from zenlake.wire.scan import Rows, Scanner
+from zenlake.wire.scan import Rows, Scanner, readable
 from zenlake.wire.scan_kernel import LANE_RELIABLE
 
 SPAN_BYTES = 2 << 20  # of blocks that are read and scanned together, unpacked
@@ -49,6 +56,7 @@ PASS_BYTES = 64 << 10  # a block is passed over by its keys from that size on, o
 FIRST_PREFIXES, FIRST_PREFIX_BYTES = 1 << 10, 64 << 10  # room for what ids stand for, to double
 LITTLE_BYTES = 2 << 10  # a block whose CRC is taken by a kernel
 MAX_PREFIX_BYTES = 64 << 20  # of one table; then the next begins
+FIRST_SOURCES = 64  # room for sources, to double
 MAX_SKIPPED = 10_000  # places that are noted one by one
 KIND_TEXTS = (*KINDS, "loss")
 ON_DAMAGE = ("raise", "skip")
@@ -68,6 +76,7 @@ LOSS = pa.struct(
 )
 
 Wanted = Callable[[str], bool]
+Losses = Literal[False, True, "only"]
 _Places = npt.NDArray[np.int64]
 
 
@@ -136,6 +145,21 @@ class Span(NamedTuple):
     data: memoryview
     "PUSH messages one after another."
     keys: LogKeys
+
+
+class Numbered(NamedTuple):
+    """Samples that their sources numbered, in the order of their offsets."""
+
+    partition: int
+    offsets: npt.NDArray[np.int64]
+    times: npt.NDArray[np.int64]
+    "When they were received, in nanoseconds."
+    codes: npt.NDArray[np.int64]
+    "The place of the source in `names`,"
+    numbers: npt.NDArray[np.int64]
+    "and the number that it gave."
+    names: list[bytes]
+    "Id (16 bytes, little-endian) and entity (4) of each source so far; the next go on with it."
 
 
 class _Piece(NamedTuple):
@@ -224,7 +248,7 @@ class Reader:
         columns: Sequence[str] | None = None,
         max_rows: int = MAX_ROWS,
         max_bytes: int = MAX_BYTES,
-        losses: bool = False,
+        losses: Losses = False,
         on_damage: Literal["raise", "skip"] = "raise",
         plain: bool = False,
     ) -> Iterator[pa.RecordBatch]:
@@ -234,12 +258,13 @@ class Reader:
         The columns are those of SAMPLE, then `partition` and `offset`; `columns` picks and orders.
         `losses`: records of loss are rows too, each before the sample that it stands before, with
         kind "loss", and what was lost in one more column `loss`; without an `end` those behind the
-        last sample come as well. They are not chosen by `key_expr`. `plain`: texts are strings,
-        not dictionaries. OffsetOutOfRange if the log has not what is asked for; DamagedLog if it
-        cannot be read, unless `on_damage` is "skip": then `skipped` says what is missing.
+        last sample come as well. They are not chosen by `key_expr`. "only": they alone are rows,
+        and blocks without any are not read. `plain`: texts are strings, not dictionaries.
+        OffsetOutOfRange if the log has not what is asked for; DamagedLog if it cannot be read,
+        unless `on_damage` is "skip": then `skipped` says what is missing.
         """
         _check_on_damage(on_damage)
-        schema = batch_schema(columns, losses=losses, plain=plain)
+        schema = batch_schema(columns, losses=bool(losses), plain=plain)
         wanted = _chooser(key_expr)
         inner = [name for name in schema.names if name not in ("partition", "loss")]
         if "offset" not in inner:
@@ -254,7 +279,7 @@ class Reader:
             self.invalid += batcher.invalid
 
     def _batches(
-        self, asked: _Range, maker: "_Maker", wanted: Wanted | None, losses: bool, on_damage: str
+        self, asked: _Range, maker: "_Maker", wanted: Wanted | None, losses: Losses, on_damage: str
     ) -> Iterator[pa.RecordBatch]:
         batcher = maker.batcher
         for part in self._parts(asked, wanted, losses):
@@ -264,6 +289,8 @@ class Reader:
                 continue
             if not isinstance(part, _Piece):
                 maker.losses.append(_losses_in(part, asked))
+                if losses == "only" and sum(map(len, maker.losses)) >= batcher.max_rows:
+                    yield from maker.flush(None)
                 continue
             for found in self._rows(part):
                 if isinstance(found, Damage):
@@ -281,6 +308,32 @@ class Reader:
                         break
                     yield from maker.flush(int(offsets[at]))
         yield from maker.flush(None)
+
+    # ---- source numbers
+
+    def numbered(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        start_time: int | None = None,
+        end_time: int | None = None,
+        on_damage: Literal["raise", "skip"] = "raise",
+    ) -> Iterator[Numbered]:
+        """The samples that have a source, and nothing else of them, some thousand at a time."""
+        _check_on_damage(on_damage)
+        sources = _Sources()
+        for asked in self._ranges(start, end, start_time, end_time):
+            for part in self._parts(asked, None, losses=False):
+                if isinstance(part, Damage):
+                    self._damaged(part, on_damage)
+                    continue
+                assert isinstance(part, _Piece)
+                for found in self._rows(part):
+                    if isinstance(found, Damage):
+                        self._damaged(found, on_damage)
+                    elif found.rows["source"].any():
+                        yield sources.numbered(found, asked)
 
     # ---- bytes
 
@@ -382,13 +435,13 @@ class Reader:
             yield _Range(partition, low, high, end is None, start_time, end_time)
 
     def _parts(
-        self, asked: _Range, wanted: Wanted | None, losses: bool
+        self, asked: _Range, wanted: Wanted | None, losses: Losses
     ) -> Iterator["_Piece | Damage | Entries"]:
         """Pieces, records of loss and damage, each before what comes after it."""
         source = _Source(self.log, asked.partition, wanted, losses)
         end = None if asked.open_end else asked.end
         for table, damage in self.log.parts(asked.partition, asked.start, end, whole=True):
-            keep = (table["samples"] > 0) | losses
+            keep = table["losses"] > 0 if losses == "only" else (table["samples"] > 0) | losses
             if asked.start_time is not None:
                 keep &= table["last_time"] >= asked.start_time
             if asked.end_time is not None:
@@ -457,6 +510,55 @@ class _Scanned(NamedTuple):
     span: Span
 
 
+class _Sources:
+    """Numbers the sources of one reading."""
+
+    def __init__(self) -> None:
+        self._seed = np.uint64(secrets.randbits(64))
+        self._table = source_table(FIRST_SOURCES)
+        self._names: list[bytes] = []
+
+    def numbered(self, found: _Scanned, asked: _Range) -> Numbered:
+        """Those rows that are asked for and have a source."""
+        rows, offsets = _asked_rows(found, asked)
+        data = readable(found.span.data)
+        places, codes, numbers = np.empty((3, len(rows)), np.int64)
+        at = count = 0
+        while True:
+            rest = places[count:], codes[count:], numbers[count:]
+            at, more = sources_kernel(rows, at, data, self._seed, self._table, *rest)
+            count += more
+            if at == len(rows):
+                break
+            self._table = self._enlarged()
+        self._note()
+        places = places[:count]
+        times = found.span.batches["time"][rows["batch"][places]]
+        return Numbered(
+            asked.partition,
+            offsets[places],
+            times.astype(np.int64),
+            codes[:count],
+            numbers[:count],
+            self._names,
+        )
+
+    def _note(self) -> None:
+        table = self._table
+        for code in range(len(self._names), int(table.used[0])):
+            name = table.low[code].tobytes() + table.high[code].tobytes()
+            self._names.append(name + table.entity[code].tobytes())
+
+    def _enlarged(self) -> SourceTable:
+        old, count = self._table, int(self._table.used[0])
+        new = source_table(2 * len(old.low))
+        new.low[:count], new.high[:count] = old.low[:count], old.high[:count]
+        new.entity[:count] = old.entity[:count]
+        new.used[:] = count
+        rehash(new, self._seed)
+        return new
+
+
 _BAD_MESSAGES = "a block's messages are not what its batches say"
 _SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 _BAD_META = "a block contradicts itself"
@@ -519,9 +621,10 @@ def _chooser(key_expr: str | None) -> Wanted | None:
 class _Source:
     """Reads blocks by the run and makes pieces of them."""
 
-    def __init__(self, log: Log, partition: int, wanted: Wanted | None, losses: bool) -> None:
+    def __init__(self, log: Log, partition: int, wanted: Wanted | None, losses: Losses) -> None:
         self._log, self._partition = log, partition
-        self._wanted, self._losses = wanted, losses
+        self._only_losses = losses == "only"
+        self._wanted, self._losses = None if self._only_losses else wanted, losses
         self._keys = LogKeys()
 
     def parts(self, table: BlockTable) -> Iterator["_Piece | Damage | Entries"]:
@@ -542,7 +645,8 @@ class _Source:
             for at in np.flatnonzero(good[:there] & large & listed).tolist():
                 passed[at] = self._is_passed(data, int(starts[at]))
         bodies: dict[int, memoryview] = {}
-        for at in np.flatnonzero(good[:there] & ~passed[:there] & (heads["codec"] > 0)).tolist():
+        packed = good[:there] & ~passed[:there] & (heads["codec"] > 0)
+        for at in () if self._only_losses else np.flatnonzero(packed).tolist():
             try:
                 bodies[at] = _unpacked(heads[at], data, int(starts[at]))
             except DamagedLog:
@@ -553,7 +657,8 @@ class _Source:
                 found = _Found(run, heads, data, starts, bodies).part(low, at)
                 if self._losses and found.heads["losses"].any():
                     yield found.losses()
-                yield from self._pieces(found)
+                if not self._only_losses:
+                    yield from self._pieces(found)
             low = at + 1
             if at == len(run):
                 break

@@ -1,15 +1,15 @@
 """A log as a table and as a stream of Spark: ranges of offsets are planned, tasks decode them.
 
-Knows options, offsets and Spark's calls. Planning reads block headers only; the scan and Arrow load
-in `read`, on an executor, and the network where a recorder was asked for.
+Knows options, offsets and Spark's calls. Planning reads block headers only, unless duplicates are
+looked for; else the scan and Arrow load in `read`, on an executor, and the network for a recorder.
 """
 
 import hashlib
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -28,17 +28,21 @@ from zenlake.spark.offsets import Offsets, PerPartition
 from zenlake.spark.options import Options
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
+    from zenlake.spark.duplicates import Duplicates
     from zenlake.spark.embedded import Embedded
 
 MAX_ROWS = 50_000  # of one record batch: the best measured
 MAX_BYTES = 8 << 20
 NEVER = 1 << 62  # nanoseconds: no sample is received later
+LOSSES: dict[str, Literal[False, True, "only"]] = {"false": False, "true": True, "only": "only"}
 
 QUERY = (
-    *("startName", "path", "keyExpr", "columns", "includeLoss", "startingOffsets"),
-    *("startingTimestamp", "connect", "key", "recorderPartition"),
+    *("startName", "path", "keyExpr", "columns", "includeLoss", "duplicates"),
+    *("startingOffsets", "startingTimestamp", "connect", "key", "recorderPartition"),
 )
 "The options that tell one query from another, as far as its start is concerned."
 
@@ -53,6 +57,8 @@ class LogRange(InputPartition):
     partition: int
     start: int
     end: int
+    repeats: bytes = field(default=b"", repr=False)
+    "Which of them came before (duplicates.packed)."
 
 
 class LogReader(DataSourceReader):
@@ -69,7 +75,7 @@ class LogReader(DataSourceReader):
         start = plan.resolved(log, options["startingOffsets"], "earliest")
         end = plan.resolved(log, options["endingOffsets"], "latest")
         ranges = {partition: (start[partition], end[partition]) for partition in start}
-        return _tasks(log, ranges, options)
+        return _tasks(log, ranges, options, _duplicates(options, keeps=False))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return _rows(self._options, self._schema, partition)
@@ -91,6 +97,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened: Log | None = None
         self._embedded: Embedded | None = None
         self._until: PerPartition | None = None
+        self._duplicates: Duplicates | None = None
         self._skipped: dict[int, int] = {}
         "Rows of each partition that are gone,"
         self._counted: dict[int, int] = {}
@@ -168,7 +175,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = {one: (begin.get(one, 0), until.partitions[one]) for one in until.partitions}
         for partition, (asked, stop) in ranges.items():
             self._pass_over(log, partition, asked, stop)
-        return _tasks(log, ranges, self._options)
+        if self._duplicates is None:
+            self._duplicates = _duplicates(self._options, keeps=True)
+        return _tasks(log, ranges, self._options, self._duplicates)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return _rows(self._options, self._schema, partition)
@@ -226,10 +235,25 @@ def _nanoseconds(microseconds: int | None) -> int | None:
     return None if microseconds is None else microseconds * 1000
 
 
-def _tasks(log: Log, ranges: dict[int, tuple[int, int]], options: Options) -> list[InputPartition]:
+def _duplicates(options: Options, keeps: bool) -> "Duplicates | None":
+    """Whoever finds them, if somebody wants to know."""
+    if options["duplicates"] == "keep" or options["includeLoss"] == "only":
+        return None
+    from zenlake.spark.duplicates import Duplicates
+
+    return Duplicates(options["duplicatesWithin"], keeps)
+
+
+def _tasks(
+    log: Log,
+    ranges: dict[int, tuple[int, int]],
+    options: Options,
+    duplicates: "Duplicates | None",
+) -> list[InputPartition]:
     """The ranges of partitions, cut into tasks."""
     fail = options["failOnDataLoss"]
     times = _times(options)
+    spans = dict(ranges)
     found: list[tuple[int, int, int, Any]] = []
     for partition, (asked, end) in sorted(ranges.items()):
         if asked > end:
@@ -245,19 +269,38 @@ def _tasks(log: Log, ranges: dict[int, tuple[int, int]], options: Options) -> li
         if gone:
             _log.warning("%s: %d rows of partition %d are gone", log.path, gone, partition)
         if times is not None:
-            blocks = blocks[(blocks["last_time"] >= times[0]) & (blocks["first_time"] < times[1])]
-            if not len(blocks):
+            inside = (blocks["last_time"] >= times[0]) & (blocks["first_time"] < times[1])
+            if not inside.any():
+                spans[partition] = (asked, asked)
                 continue
+            blocks = blocks[inside]
             begin = max(begin, int(blocks["base"][0]))
             end = min(end, int(blocks["base"][-1]) + int(blocks["samples"][-1]))
+        if options["includeLoss"] == "only":
+            blocks = blocks[blocks["losses"] > 0]
+            if not len(blocks) and not log.damage(partition, begin, end):
+                continue
+        spans[partition] = (begin, end)
         found.append((partition, begin, end, blocks))
     rows = sum(end - begin for _, begin, end, _ in found)
     wanted = options["minPartitions"] or 1
-    return [
+    tasks = [
         LogRange(log.id, partition, *piece)
         for partition, begin, end, blocks in found
         for piece in plan.cut(blocks, begin, end, -(-wanted * (end - begin) // rows))
     ]
+    if duplicates is not None:
+        _mark(tasks, duplicates.repeats(log, spans, fail))
+    return list(tasks)
+
+
+def _mark(tasks: list[LogRange], repeats: "dict[int, npt.NDArray[np.int64]]") -> None:
+    """Tell each task which of its samples came before."""
+    from zenlake.spark.duplicates import packed
+
+    for task in tasks:
+        if task.partition in repeats:
+            task.repeats = packed(repeats[task.partition], task.start, task.end)
 
 
 def _times(options: Options) -> tuple[int, int] | None:
@@ -278,6 +321,7 @@ def _rows(
         return  # what Spark makes of a plan without tasks
     from zenlake.log.reader import Reader
     from zenlake.spark import schema as spark_schema
+    from zenlake.spark.duplicates import Marks
 
     log = Log(options["path"])
     if log.id != partition.log:
@@ -288,19 +332,26 @@ def _rows(
     start, end = _times(options) or (None, None)
     fail = options["failOnDataLoss"]
     reader = Reader(log, partition.partition)
+    marks = Marks(
+        options["duplicates"],
+        partition.repeats,
+        partition.start,
+        partition.end,
+        losses=options["includeLoss"] == "true",
+    )
     for batch in reader.batches(
         plan.still_there(log, partition.partition, partition.start, partition.end, fail),
         partition.end,
         start_time=start,
         end_time=end,
         key_expr=options["keyExpr"],
-        columns=schema.names,
+        columns=marks.needed(schema.names),
         max_rows=MAX_ROWS,
         max_bytes=MAX_BYTES,
-        losses=options["includeLoss"],
+        losses=LOSSES[options["includeLoss"]],
         on_damage="raise" if fail else "skip",
         plain=True,
     ):
-        yield from spark_schema.batches(batch, schema)
+        yield from spark_schema.batches(marks.on(batch), schema)
     for damage in reader.skipped:
         _log.warning("%s: passed over: %s", log.path, damage)

@@ -235,6 +235,8 @@ _WHERE = 'or JSON such as {"0": 1200}, or a time such as 2026-08-22T10:00:00Z'
 START = Kind(f"earliest, latest, {_WHERE}", _offsets("earliest", "latest"))
 END = Kind(f"latest, {_WHERE}", _offsets("latest"))
 INSTANT = Kind("milliseconds since 1970, or ISO 8601 such as 2026-08-22T10:00:00Z", _instant)
+INCLUDE_LOSS = _one_of("false", "true", "only")
+DUPLICATES = _one_of("keep", "drop", "mark")
 MODE = _one_of("client", "peer")
 CODEC = _one_of("none", "lz4", "zstd")
 TARGET = _one_of("best_matching", "all", "all_complete")
@@ -283,7 +285,9 @@ OPTIONS = (
     Option("maxBytesPerTrigger", SIZE, None, _STREAM, "bytes of the log in one micro-batch"),
     Option("minPartitions", COUNT, None, _LOG, "at least as many tasks, if there are rows"),
     Option("failOnDataLoss", BOOLEAN, True, _LOG, "fail when rows asked for are gone"),
-    Option("includeLoss", BOOLEAN, False, _LOG, "a column `loss`, with a row for each gap"),
+    Option("includeLoss", INCLUDE_LOSS, "false", _LOG, "a column `loss`, a row for each gap"),
+    Option("duplicates", DUPLICATES, "keep", _LOG, "what to do with samples that came before"),
+    Option("duplicatesWithin", SECONDS, 600.0, _LOG, "how long a sample is recognised"),
     Option("startName", TEXT, None, _STREAM, "tells queries with equal options apart"),
     Option("recorderPartition", NUMBER, 0, _STREAM, "the partition that the recorder writes"),
     Option("key", KEY_EXPR, "**", _STREAM, "what the recorder subscribes to"),

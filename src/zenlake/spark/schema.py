@@ -73,6 +73,7 @@ SAMPLE_COLUMNS = StructType(
     ]
 )
 LOSS_COLUMN = StructField("loss", LOSS)
+DUPLICATE_COLUMN = StructField("duplicate", BooleanType())
 
 
 # ---- which columns
@@ -85,6 +86,15 @@ def with_loss(columns: StructType = SAMPLE_COLUMNS) -> StructType:
     ['offset', 'loss']
     """
     return StructType([*columns.fields, LOSS_COLUMN])
+
+
+def with_duplicate(columns: StructType = SAMPLE_COLUMNS) -> StructType:
+    """The columns, and `duplicate` as the last.
+
+    >>> with_duplicate(with_loss()).names[-2:]
+    ['loss', 'duplicate']
+    """
+    return StructType([*columns.fields, DUPLICATE_COLUMN])
 
 
 def narrowed(columns: StructType, names: Sequence[str] | None) -> StructType:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 )
 
 from zenlake.errors import ZError
-from zenlake.spark.options import Options, Purpose, check
+from zenlake.spark.options import DUPLICATES, INCLUDE_LOSS, Options, Purpose, check
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -42,10 +42,16 @@ class ZenohDataSource(DataSource):
 
     def _columns(self) -> "StructType":
         """All that there are."""
-        from zenlake.spark.schema import SAMPLE_COLUMNS, with_loss
+        from zenlake.spark.schema import SAMPLE_COLUMNS, with_duplicate, with_loss
 
-        loss = self.options.get("includeloss", "false").strip().lower() == "true"
-        return with_loss() if loss and not self._is_live else SAMPLE_COLUMNS
+        columns = SAMPLE_COLUMNS
+        if self._is_live:
+            return columns
+        if INCLUDE_LOSS.read(self.options.get("includeloss", "false")) != "false":
+            columns = with_loss(columns)
+        if DUPLICATES.read(self.options.get("duplicates", "keep")) == "mark":
+            columns = with_duplicate(columns)
+        return columns
 
     def schema(self) -> "StructType":
         from zenlake.spark.options import NAMES

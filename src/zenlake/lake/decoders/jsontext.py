@@ -1,0 +1,74 @@
+"""JSON: the payload is the text. Whole columns; only doubtful rows are read one by one.
+
+Knows that Spark's parser stops behind the first value and would not see what follows it.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zenlake.lake.decoders.values import (
+    Decode,
+    Decoded,
+    Undecodable,
+    only,
+    reason_of,
+    spread,
+    utf8,
+)
+
+SURE_DEPTH = 16  # of brackets that the pattern follows; what is deeper is read by Python
+
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
+_SPACE = r"[ \t\r\n]*"
+
+
+def _brackets(depth: int) -> str:
+    deeper = f"|{_brackets(depth - 1)}" if depth > 1 else ""
+    return rf'[{{\[](?:[^{{}}\[\]"]|{_TEXT}{deeper})*[}}\]]'
+
+
+ONE_VALUE = rf"^{_SPACE}(?:{_brackets(SURE_DEPTH)}|{_TEXT}|{_NUMBER}|true|false|null){_SPACE}$"
+"Either no JSON at all, which Spark says, or one value and nothing behind it."
+
+
+def decoder(home: Path) -> Decode:
+    """Takes no arguments."""
+
+    def decode(payloads: pa.Array, rows: pa.RecordBatch) -> Decoded:
+        texts, good = utf8(payloads)
+        return only(good, lambda: _checked(texts.filter(pa.array(good))), "the text is not UTF-8")
+
+    return decode
+
+
+def _checked(texts: pa.Array) -> Decoded:
+    sure = pc.match_substring_regex(texts, ONE_VALUE)
+    doubtful = ~sure.to_numpy(zero_copy_only=False)
+    if not doubtful.any():
+        return texts, pa.nulls(len(texts), pa.string())
+    reasons = [_problem(text) for text in texts.filter(pa.array(doubtful)).to_pylist()]
+    told = spread(pa.array(reasons, pa.string()), np.asarray(doubtful))
+    return pc.if_else(told.is_null(), texts, pa.scalar(None, pa.string())), told
+
+
+def _problem(text: str) -> str | None:
+    """Why it is not one JSON value; None if it is."""
+    try:
+        json.loads(text, parse_constant=_refused, parse_int=_unread, parse_float=_unread)
+    except (ValueError, RecursionError, Undecodable) as error:
+        return f"not JSON: {reason_of(error)}"
+    return None
+
+
+def _refused(name: str) -> Any:
+    raise Undecodable(f"there is no {name} in JSON")
+
+
+def _unread(digits: str) -> None:
+    """Only whether it is a number matters: none is made of hostile digits."""

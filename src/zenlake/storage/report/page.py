@@ -1,0 +1,61 @@
+"""The page of a report: one HTML file that holds its style, its script and its data.
+
+Knows how texts get into HTML without harm. Does not know what the data says: page.js does.
+"""
+
+import base64
+import hashlib
+import html
+import json
+from importlib import resources
+from typing import Any
+
+SCRIPTS = ("words.js", "charts.js", "lists.js", "keys.js", "page.js")  # each may use those before
+_ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}
+
+
+def page(data: dict[str, Any]) -> str:
+    """The whole page. Only the page's own script and style may run, whatever the data holds.
+
+    >>> text = page({"lake": "</script><b>"})
+    >>> "</script><b>" in text, "\\\\u003c/script\\\\u003e" in text
+    (False, True)
+    """
+    folder = resources.files(__package__)
+    frame, style = ((folder / name).read_text("utf-8") for name in ("page.html", "page.css"))
+    script = "\n".join((folder / name).read_text("utf-8") for name in SCRIPTS)
+    policy = (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; "
+        f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
+    )
+    parts = {
+        "$POLICY": policy,
+        "$TITLE": html.escape(f"{data['lake']}: report"),
+        "$STYLE": style,
+        "$SCRIPT": script,
+        "$DATA": embedded(data),
+    }
+    found = []
+    rest = frame
+    while rest:
+        before, mark, rest = rest.partition("$")
+        found.append(before)
+        if mark:
+            name = next(name for name in parts if rest.startswith(name[1:]))
+            found.append(parts[name])
+            rest = rest[len(name) - 1 :]
+    return "".join(found)
+
+
+def embedded(data: Any) -> str:
+    """JSON that may stand inside a script element: ASCII, and nothing that HTML could read.
+
+    >>> embedded({"key": "<!--é"})
+    '{"key":"\\\\u003c!--\\\\u00e9"}'
+    """
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.translate(_ESCAPED)
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,267 @@
+"""eclipse-zenoh asks for its own past: what it published through a router was recorded, is in part
+in tables, and comes back as it was, however it asks.
+"""
+
+# mypy: allow-untyped-calls
+# zenoh's stubs leave close() and put() without a return type.
+
+import json
+import os
+import select
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zenoh
+
+from api.pairs import configured, until
+from golden.proxy import free_port
+from interop.api_pair import OURS, open_session
+from storage.pasts import Past
+from zenlake.log.recorder import Recorder
+from zenlake.storage.serve import Server
+
+TESTS = Path(__file__).parent.parent
+ANSWER_SECONDS = 60.0
+BLOCK = zenoh.CongestionControl.BLOCK
+ROUNDS = 12
+KEYS = ("past/pose", "past/battery", "past/deep/er/state", "past/gone", "past/plain")
+Said = dict[str, Any]
+
+
+# ---- in the process of eclipse-zenoh
+
+
+def opened(at: str) -> Any:
+    config = zenoh.Config()
+    values = {
+        "mode": "client",
+        "listen/endpoints": [],
+        "connect/endpoints": [at],
+        "scouting/multicast/enabled": False,
+        "transport/shared_memory/enabled": False,
+    }
+    for key, value in values.items():
+        config.insert_json5(key, json.dumps(value))
+    return zenoh.open(config)
+
+
+def said(sample: Any) -> Said:
+    put = sample.kind == zenoh.SampleKind.PUT
+    return {
+        "key": str(sample.key_expr),
+        "payload": bytes(sample.payload).hex() if put else None,
+        "encoding": str(sample.encoding) if put else None,
+        "attachment": None if sample.attachment is None else bytes(sample.attachment).hex(),
+        "timestamp": None if sample.timestamp is None else str(sample.timestamp),
+        "shown": None
+        if sample.timestamp is None
+        else sample.timestamp.to_string_rfc3339_lossy().partition("/")[0],
+    }
+
+
+class Puts:
+    """What one session puts, and what another one hears."""
+
+    def __init__(self, at: str) -> None:
+        self.session, self.other = opened(at), opened(at)
+        self.heard: list[Said] = []
+        self.subscriber = self.other.declare_subscriber(
+            "past/**", lambda sample: self.heard.append(said(sample))
+        )
+        self.count = 0
+        probe = self.session.declare_publisher("past/pose")
+        until(lambda: bool(probe.matching_status.matching))
+        probe.undeclare()
+
+    def put(self, key: str, payload: bytes | None, **more: Any) -> None:
+        if payload is None:
+            self.session.delete(key, congestion_control=BLOCK, **more)
+        else:
+            self.session.put(key, payload, congestion_control=BLOCK, **more)
+        self.count += 1
+
+    def close(self) -> None:
+        until(lambda: len(self.heard) >= self.count)
+        self.subscriber.undeclare()
+        self.session.close()
+        self.other.close()
+
+
+def publish(at: str) -> list[Said]:
+    puts = Puts(at)
+    clock = puts.session.new_timestamp
+    for number in range(ROUNDS):
+        pose = json.dumps({"x": number}).encode()
+        puts.put(KEYS[0], pose, encoding=zenoh.Encoding("application/json;fleet.Pose"))
+        puts.put(KEYS[1], b"%d" % number, timestamp=clock(), attachment=b"at %d" % number)
+        if number % 3 == 2:
+            puts.put(KEYS[1], None, timestamp=clock(), attachment=b"why")
+        puts.put(KEYS[2], bytes(number), encoding=zenoh.Encoding.APPLICATION_CBOR)
+        puts.put(KEYS[4], b"plain")
+    puts.put(KEYS[3], b"soon gone", timestamp=clock())
+    puts.put(KEYS[3], None, timestamp=clock())
+    puts.close()
+    return puts.heard
+
+
+def ask(at: str, selector: str, target: str = "", consolidation: str = "") -> list[Said]:
+    session = opened(at)
+    options: dict[str, Any] = {}
+    if target:
+        options["target"] = getattr(zenoh.QueryTarget, target)
+    if consolidation:
+        options["consolidation"] = getattr(zenoh.ConsolidationMode, consolidation)
+    with session.declare_querier("past/pose") as querier:
+        until(lambda: bool(querier.matching_status.matching))
+    replies = [*session.get(selector, timeout=ANSWER_SECONDS, **options)]
+    session.close()
+    return [
+        {"error": one.err.payload.to_string()} if one.ok is None else said(one.ok)
+        for one in replies
+    ]
+
+
+TASKS: dict[str, Callable[..., Any]] = {"publish": publish, "ask": ask}
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            found = {"found": TASKS[asked.pop("do")](**asked)}
+        except Exception:  # noqa: BLE001 - whatever it is, the test has to hear of it
+            found = {"failed": traceback.format_exc()}
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+
+
+class Reference:
+    """That process, seen from the test."""
+
+    def __init__(self) -> None:
+        call = "from interop.test_serve_reference import serve; serve()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", call],
+            cwd=TESTS,
+            env={**os.environ, "PYTHONPATH": str(TESTS)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+        stdin.flush()
+        assert select.select([stdout], [], [], ANSWER_SECONDS)[0], "eclipse-zenoh is stuck"
+        found = json.loads(stdout.readline())
+        assert "failed" not in found, found["failed"]
+        return found["found"]
+
+    def close(self) -> None:
+        self._process.communicate(timeout=ANSWER_SECONDS)
+
+
+# ---- a lake of what it published
+
+
+class Lake:
+    """The past as eclipse-zenoh heard it, and how to ask for it."""
+
+    def __init__(self, reference: Reference, at: str, heard: list[Said]) -> None:
+        self.heard = heard
+        self._reference, self._at = reference, at
+
+    def ask(self, selector: str, **options: str) -> list[Said]:
+        found: list[Said] = self._reference.ask("ask", at=self._at, selector=selector, **options)
+        return found
+
+    def of(self, key: str) -> list[Said]:
+        return [one for one in self.heard if one["key"] == key]
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    past = Past(tmp_path_factory.mktemp("lake"))
+    at = f"tcp/127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        stack.enter_context(open_session(OURS, "router", listen=at))
+        reference = Reference()
+        stack.callback(reference.close)
+        client = configured(mode="client", connect__endpoints=[at])
+        with Recorder(past.project.log, "past/**", config=client) as recorder:
+            heard = reference.ask("publish", at=at)
+            until(lambda: recorder.stats().received == len(heard))
+            recorder.durable(ANSWER_SECONDS)
+        past.table({0: 11})
+        past.table({0: len(heard) - 5})
+        past.compact()
+        session = stack.enter_context(open_session(OURS, "client", connect=(at,)))
+        stack.enter_context(Server(session, past.project, ("past/**",)))
+        made = Lake(reference, at, heard)
+        made.ask("past/none")  # so that no single test is to be blamed for the first thread
+        yield made
+
+
+def by_key(replies: list[Said]) -> dict[str, list[Said]]:
+    found: dict[str, list[Said]] = {}
+    for one in replies:
+        found.setdefault(one["key"], []).append(one)
+    return found
+
+
+def test_the_latest_values(lake: Lake) -> None:
+    latest = {key: lake.of(key)[-1:] for key in KEYS}
+    living = {key: some for key, some in latest.items() if some[0]["payload"] is not None}
+    assert living.keys() == set(KEYS) - {"past/gone", "past/battery"}
+    assert by_key(lake.ask("past/**")) == living
+    assert lake.ask("past/pose") == living["past/pose"]
+    assert lake.ask("past/gone") == []
+
+
+def test_all_of_the_past(lake: Lake) -> None:
+    assert by_key(lake.ask("past/**?_time=[..]")) == {key: lake.of(key) for key in KEYS}
+    battery = lake.of("past/battery")
+    assert any(one["payload"] is None for one in battery)
+    assert all(one["attachment"] is not None for one in battery)
+    assert lake.ask("past/battery?_time=[..]") == battery
+    middle = battery[5:9]
+    first, last = middle[0]["shown"], middle[-1]["shown"]
+    assert lake.ask(f"past/battery?_time=[{first}..{last}]") == middle
+    assert lake.ask(f"past/battery?_time=]{first}..{last}[") == middle[1:-1]
+    assert lake.ask("past/battery?_time=[now(-1h)..];_max=3") == battery[-3:]
+    assert lake.ask("past/battery?_time=[..now(-1h)]") == []
+
+
+def test_the_state_at_a_time(lake: Lake) -> None:
+    for one in (lake.heard[7], lake.heard[-3]):
+        until_then = [each for each in lake.heard if each["shown"] <= one["shown"]]
+        state = {key: some[-1:] for key, some in by_key(until_then).items()}
+        assert by_key(lake.ask(f"past/**?_time=[..{one['shown']}];_max=1")) == state
+
+
+@pytest.mark.parametrize("target", ["ALL", "BEST_MATCHING", "ALL_COMPLETE"])
+def test_any_target_reaches_it(lake: Lake, target: str) -> None:
+    assert lake.ask("past/pose?_time=[..]", target=target) == lake.of("past/pose")
+    assert lake.ask("past/deep/**", target=target) == lake.of("past/deep/er/state")[-1:]
+
+
+def test_what_it_asks_to_be_left_out_is(lake: Lake) -> None:
+    battery = lake.of("past/battery")
+    for mode in ("NONE", "MONOTONIC"):
+        assert lake.ask("past/battery?_time=[..]", consolidation=mode) == battery
+    assert lake.ask("past/battery?_time=[..]", consolidation="LATEST") == battery[-1:]
+
+
+def test_what_is_wrong_is_told(lake: Lake) -> None:
+    (reply,) = lake.ask("past/**?_time=[soon..]")
+    assert "is not a range of time" in reply["error"]
+    (reply,) = lake.ask("past/**?_max=none")
+    assert "write a whole number from 1 on" in reply["error"]

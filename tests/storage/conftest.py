@@ -1,0 +1,18 @@
+"""What delta-rs opens once in a process and keeps is open before the first test looks."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _delta_is_awake(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Its runtime has a pair of sockets for signals."""
+    awaken(tmp_path_factory.mktemp("delta"))
+
+
+def awaken(folder: Path) -> None:
+    from deltalake import DeltaTable
+
+    DeltaTable.create(folder, pa.schema([("one", pa.int64())]))
