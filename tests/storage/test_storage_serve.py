@@ -223,18 +223,45 @@ def test_who_has_left_is_answered_no_more(past: Past, monkeypatch: pytest.Monkey
         assert read <= server.stats().replies + 50
 
 
-def test_a_query_ends_when_its_time_is_over(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def endless(past: Past, monkeypatch: pytest.MonkeyPatch) -> History:
+    """A past that never ends."""
     past.record(sampled(5))
     history = History(past.project)
+    real = history.between
 
-    def endless(*arguments: Any, **options: Any) -> Any:
+    def between(*arguments: Any, **options: Any) -> Any:
         (batch,) = [*real(*arguments, **options)][:1]
         while True:
             yield batch
 
-    real = history.between
-    monkeypatch.setattr(history, "between", endless)
-    with pair() as (session, asker), Server(session, history) as server:
+    monkeypatch.setattr(history, "between", between)
+    return history
+
+
+def test_who_stops_in_the_middle_says_so(endless: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MAX_QUERIES", 1)
+    with pair() as (session, asker):
+        server = Server(session, endless)
+        known(asker)
+        ends: list[list[zenlake.Reply]] = [[], []]
+        over = [threading.Event(), threading.Event()]
+        for mine, done in zip(ends, over, strict=True):
+            handler = zenlake.handlers.Callback(mine.append, done.set)
+            asker.get("k/*?_time=[..]", handler, timeout=DEADLINE)
+            until(lambda: ends[0])
+        until(lambda: server.stats().waiting == 1)
+        server.close()
+        assert all(done.wait(DEADLINE) for done in over)
+        for mine in ends:
+            err = mine[-1].err
+            assert err is not None
+            assert b"stopped before the end" in bytes(err.payload)
+        assert (len(ends[1]), server.stats().errors) == (1, 2)
+
+
+def test_a_query_ends_when_its_time_is_over(endless: History) -> None:
+    with pair() as (session, asker), Server(session, endless) as server:
         known(asker)
         asker.get("k/*?_time=[..]", lambda _: None, timeout=0.5)
         until(lambda: server.stats().left == 1)

@@ -26,6 +26,7 @@ from zenlake.cli.record import record
 from zenlake.cli.replay import replay
 from zenlake.cli.router import router
 from zenlake.cli.scout import scout
+from zenlake.cli.serve import serve
 from zenlake.cli.sub import sub
 
 app = typer.Typer(
@@ -37,7 +38,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(put, delete, get, sub, pub, queryable),
-    *(record, replay, router),
+    *(record, replay, router, serve),
     *(info, scout, ping, bench, decode),
 )
 for command in COMMANDS:

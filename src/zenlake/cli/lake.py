@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from zenlake.cli import connecting
+from zenlake.cli.lakereport import report
 from zenlake.cli.lakerun import run
 from zenlake.cli.lakeupkeep import compact, info, retain, sql
 from zenlake.cli.samples import print_text
@@ -96,5 +97,5 @@ def name_of(folder: Path) -> str:
     return found.lstrip("._-")[:MAX_NAME] or "lake"
 
 
-for command in (run, sql, info, compact, retain):
+for command in (run, sql, info, report, compact, retain):
     lake.command()(command)

@@ -320,7 +320,8 @@ class DeltaStore:
                 app_transactions=[
                     deltalake.Transaction(app, version, now)
                     for app, version in transactions.items()
-                ]
+                ],
+                max_commit_retries=0,  # else a lost race against a compaction goes unnoticed
             ),
         )
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import lru_cache, partial
-from queue import Full, Queue
+from queue import Empty, Full, Queue
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -40,6 +40,7 @@ SEND_ROWS = 128  # replies that are made before the first of them is sent
 ROOM_SECONDS = 0.0005  # between two looks whether the link has room
 JOIN_SECONDS = 10.0
 BUSY = f"more than {MAX_WAITING} queries wait here: ask again later"
+STOPPING = "what answers here was stopped before the end: ask again"
 TEXT = "text/plain"
 
 log = logging.getLogger("zenlake.serve")
@@ -101,8 +102,8 @@ class ServeStats(NamedTuple):
 class Server:
     """Answers queries on some key expressions from a lake, as long as it is open.
 
-    Two threads of queries never share one answer; each is read and sent piece by piece, no faster
-    than the asker takes it.
+    MAX_QUERIES are answered at once; each answer is read and sent piece by piece, no faster than
+    the asker takes it.
     """
 
     def __init__(
@@ -149,15 +150,15 @@ class Server:
         for queryable in self._queryables:
             with suppress(ZError):  # the session was closed before
                 queryable.undeclare()
-        while not self._queue.empty():
-            with suppress(Exception):
-                waiting = self._queue.get_nowait()
-                if waiting is not None:
-                    waiting[0].drop()
-        for _ in self._workers:
+        for _ in self._workers:  # behind those that wait, which are told that it is over
             self._queue.put(None)
         for worker in self._workers:
             worker.join(JOIN_SECONDS)
+        with suppress(Empty):  # those that came while it ended
+            while True:
+                left = self._queue.get_nowait()
+                if left is not None:
+                    _refuse(left[0], STOPPING)
 
     def __enter__(self) -> Self:
         return self
@@ -185,8 +186,7 @@ class Server:
             self._queue.put_nowait((query, share))
         except Full:
             self._count("refused")
-            with query, suppress(ZError):
-                query.reply_err(BUSY, encoding=TEXT)
+            _refuse(query, BUSY)
 
     def _count(self, name: str, more: int = 1) -> None:
         with self._lock:
@@ -203,11 +203,12 @@ class Server:
                     self._count("errors")
                     if not isinstance(error, ZError):
                         log.exception("a query was not answered: %s", query)
-                    with suppress(ZError):  # nobody is there any more
-                        query.reply_err(str(error) or type(error).__name__, encoding=TEXT)
+                    _refuse(query, str(error) or type(error).__name__)
             del query
 
     def _answer(self, query: Query, share: Also | None) -> None:
+        if self._stopped.is_set():
+            raise ZError(STOPPING)
         asked = wanted(str(query.parameters), time.time_ns())
         key = str(query.key_expr)
         if asked.times is None:
@@ -220,9 +221,16 @@ class Server:
                 sent = asker.send(batch, self._stopped)
                 self._count("replies", sent)
                 if sent < batch.num_rows:
+                    if self._stopped.is_set():
+                        raise ZError(STOPPING)
                     self._count("left")
                     return
         self._count("answered")
+
+
+def _refuse(query: Query, why: str) -> None:
+    with query, suppress(ZError):  # nobody is there any more
+        query.reply_err(why, encoding=TEXT)
 
 
 class _Asker:

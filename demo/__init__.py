@@ -1,0 +1,1 @@
+"""`python -m demo`: a fleet drives, its lake fills, and both are held against each other."""
