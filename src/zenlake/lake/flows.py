@@ -122,5 +122,6 @@ def _declare_sink(project: Project, one: Flow, query: Query) -> None:
     options = {"path": project.tables, "into": ",".join(one.into), "flow": one.name}
     if one.partition_by is not None:
         options["partitionBy"] = one.partition_by
+    rows = query()  # here, and not where Spark asks: it allows no analysis there, as maps need
     pipelines.create_sink(one.name, SINK, _texts(options))
-    pipelines.append_flow(target=one.name, name=one.name)(query)
+    pipelines.append_flow(target=one.name, name=one.name)(lambda: rows)

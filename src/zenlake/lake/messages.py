@@ -61,6 +61,9 @@ def decoded(df: "DataFrame", project: Project) -> "DataFrame":
     samples = df.where(F.col("kind") == "put").drop("kind", *UNUSED)
     with warnings.catch_warnings():  # of Spark about a pandas that is not used here
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
+        if hasattr(samples, "_cached_schema"):
+            # Of Connect: it asks for the names of the columns, which a pipeline does not allow.
+            vars(samples)["_cached_schema"] = from_arrow_schema(TAKEN)
         made = samples.mapInArrow(decode, from_arrow_schema(MADE))
     made = made.withColumn("value", F.try_parse_json("json"))
     refused = F.col("value").isNull() & F.col("reason").isNull()

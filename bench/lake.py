@@ -1,0 +1,327 @@
+"""A lake: from the log to all tables, beside a Spark job written by hand; what one more update of
+`latest` costs; how soon a `put` is seen; how many samples a second two cores keep up with.
+
+ZENLAKE_FULL=1 takes ten times the rows.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import chdir, closing, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import zenlake.spark
+from bench import lake_plain
+from bench.api import process
+from bench.figures import Figure, Figures
+from bench.lake_rows import write_log
+from bench.serve import _session
+from zenlake.lake import flows
+from zenlake.lake.start import make
+from zenlake.storage import schema
+from zenlake.storage.delta import DeltaStore
+from zenlake.storage.folds import as_samples, newest
+from zenlake.storage.project import Project
+from zenlake.storage.tables import LATEST, TABLES, TOMBSTONES
+from zenlake.storage.write import Batch, fold
+
+FULL = bool(os.environ.get("ZENLAKE_FULL"))
+ROWS = 10_000_000 if FULL else 1_000_000
+ROUNDS = 3
+CORES = 2
+MEMORY = "4g"
+ALL_TABLES_AIM = 0.7
+ROOT = Path(__file__).parents[1]
+
+CHANGED = 1_000  # keys of one update
+LIVE = 10_000  # keys
+UPDATES = 5  # of the shortest history
+TIMES = (1, 10, 100)
+REPEATS = 9  # of a measured update
+UPDATE_AIM = 2.0  # a history of a hundred times may cost that much more
+
+EVERY = "1s"
+PUTS = 10
+RATE = 100_000  # samples a second that are sent
+CYCLES = 5  # that are watched
+PATIENCE = 180.0
+ROWS_MODULE = "bench.lake_rows"
+
+
+def figures() -> Figures:
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
+        folder = Path(name)
+        yield from updates(folder / "updates")
+        yield from all_tables(folder / "all")
+        yield from running(folder / "running")
+
+
+# ---- from the log to all tables
+
+
+def all_tables(folder: Path) -> Figures:
+    project = make(folder / "lake", "bench")
+    write_log(project.log, ROWS)
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    )
+    settings = {"spark.ui.enabled": "false", "spark.driver.memory": MEMORY}
+    settings |= {"spark.log.level": "OFF", "spark.sql.shuffle.partitions": str(CORES)}
+    spark = zenlake.spark.session("bench", f"local[{CORES}]", **settings)
+    try:
+        yield from beside_plain(spark, project, folder)
+    finally:
+        spark.stop()
+
+
+def beside_plain(spark: SparkSession, project: Project, folder: Path) -> Figures:
+    """Both ways from start to end, queries' start and commits included; medians, in turns."""
+    rows, plain = folder / "rows", folder / "plain"
+    logged = spark.read.format("zenoh").option("minPartitions", CORES).load(str(project.log))
+    logged.write.mode("overwrite").parquet(str(rows))
+    took = _seconds(
+        {
+            "lake": lambda: fill(spark, project, folder / "checkpoints"),
+            "plain": lambda: lake_plain.make(spark, rows, plain),
+        }
+    )
+    _same(spark, project, plain)
+    million = ROWS / 1e6
+    yield Figure("log to all tables", million / took["lake"], "M samples/s")
+    yield Figure("Parquet to such tables, by hand", million / took["plain"], "M samples/s")
+    ratio = took["plain"] / took["lake"]
+    yield Figure("log to all tables, beside by hand", ratio, "x", ALL_TABLES_AIM)
+
+
+FLOWS: dict[str, tuple[str, Callable[[SparkSession], DataFrame]]] = {
+    "samples": ("samples,latest,health", lambda spark: flows.stream(spark, duplicates="mark")),
+    "loss": ("loss", lambda spark: flows.stream(spark, includeLoss="only")),
+    "messages": (
+        "messages,messages_failed",
+        lambda spark: flows.decoded(flows.stream(spark, duplicates="drop")),
+    ),
+}
+"What the transformations of a new lake declare, as queries of one session."
+
+
+def fill(spark: SparkSession, project: Project, checkpoints: Path, *names: str) -> None:
+    """Everything of the log into empty tables, by all flows at once."""
+    shutil.rmtree(project.tables, ignore_errors=True)
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    shutil.rmtree(project.log / "spark", ignore_errors=True)
+    with chdir(project.home):
+        queries = [
+            FLOWS[name][1](spark)
+            .writeStream.format("zenoh-lake")
+            .options(path=str(project.tables), into=FLOWS[name][0], flow=name)
+            .option("checkpointLocation", str(checkpoints / name))
+            .trigger(availableNow=True)
+            .start()
+            for name in names or FLOWS
+        ]
+    for query in queries:
+        query.awaitTermination()
+
+
+def _same(spark: SparkSession, project: Project, plain: Path) -> None:
+    """Both have made as many rows of each table."""
+    for name in ("samples", "latest", "health", "messages"):
+        ours = DeltaStore(project.table(name), TABLES[name]).snapshot().rows
+        theirs = spark.read.parquet(str(plain / name)).count()
+        assert ours == theirs > 0, f"{name}: {ours} rows, and by hand {theirs}"
+
+
+def _seconds(work: dict[str, Callable[[], None]]) -> dict[str, float]:
+    """Medians, in turns, after one turn that warms up."""
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for turn in range(ROUNDS + 1):
+        for name, job in work.items():
+            before = time.perf_counter()
+            job()
+            if turn:
+                times[name].append(time.perf_counter() - before)
+    return {name: median(taken) for name, taken in times.items()}
+
+
+# ---- one more update of `latest`
+
+
+def updates(folder: Path) -> Figures:
+    """Of CHANGED keys, after histories of different length, and among different numbers of keys."""
+    took = {}
+    for times in TIMES:
+        tables = Updated(folder / f"history{times}", LIVE)
+        for _ in range(UPDATES * times):
+            tables.update()
+        took[times] = tables.milliseconds()
+        yield Figure(f"update of latest, history x{times}", took[times], "ms")
+    ratio = took[TIMES[-1]] / took[TIMES[0]]
+    name = f"update of latest, history x{TIMES[-1]} beside x1"
+    yield Figure(name, ratio, "x", at_most=UPDATE_AIM)
+    for times in TIMES:
+        tables = Updated(folder / f"keys{times}", LIVE * times)
+        took[times] = tables.milliseconds()
+        yield Figure(f"update of latest, {LIVE * times:,} keys, all over", took[times], "ms")
+        near = tables.milliseconds(near=True)
+        yield Figure(f"update of latest, {LIVE * times:,} keys, neighbours", near, "ms")
+
+
+class Updated:
+    """A table `latest` with so many keys, and updates of some of them."""
+
+    def __init__(self, folder: Path, keys: int) -> None:
+        self._latest = DeltaStore(folder / LATEST.name, LATEST)
+        self._tombstones = DeltaStore(folder / TOMBSTONES.name, TOMBSTONES)
+        self._random = np.random.default_rng(1)
+        self._keys = keys
+        self._next = 0
+        self._number = 0
+        self._fold(np.arange(keys))
+
+    def update(self, near: bool = False) -> float:
+        """Milliseconds that it took."""
+        if near:
+            first = int(self._random.integers(0, self._keys - CHANGED + 1))
+            keys = np.arange(first, first + CHANGED)
+        else:
+            keys = self._random.choice(self._keys, CHANGED, replace=False)
+        return self._fold(keys)
+
+    def milliseconds(self, near: bool = False) -> float:
+        return median(self.update(near) for _ in range(REPEATS))
+
+    def _fold(self, keys: "np.ndarray[Any, np.dtype[np.int64]]") -> float:
+        n = len(keys)
+        offsets = np.arange(self._next, self._next + n)
+        rows = pa.table(
+            {
+                "key": pa.array([f"fleet/robot/{key:07}/pose" for key in keys.tolist()]),
+                "kind": ["put"] * n,
+                "payload": pa.array([b"%064d" % one for one in offsets.tolist()]),
+                "encoding": ["zenoh/bytes"] * n,
+                "received_at": pa.array(1_800_000_000_000_000 + offsets, schema.TIME),
+                "partition": pa.array(np.zeros(n, np.int32)),
+                "offset": pa.array(offsets),
+            }
+        )
+        batch = Batch("bench", "bench", self._number, {0: (self._next, self._next + n - 1)})
+        self._next += n
+        self._number += 1
+        reduced = newest(as_samples(rows))
+        before = time.perf_counter()
+        assert fold(self._latest, self._tombstones, reduced, batch) is not None
+        return (time.perf_counter() - before) * 1000
+
+
+# ---- a lake that runs
+
+
+def running(folder: Path) -> Figures:
+    """`zenlake lake run` with a recorder, and another process that sends."""
+    with process("feed", ROWS_MODULE) as feed:
+        project = make(folder, "bench", [feed.facts["endpoint"]])
+        text = (folder / "lake.toml").read_text().replace('mode = "client"', 'mode = "peer"')
+        (folder / "lake.toml").write_text(text)
+        with lake_run(folder) as events, process("server", "bench.serve", folder=str(folder)) as it:
+            _until(events, "cycle", lambda _: _known(project, feed))
+            yield from seen(project, feed, it.facts["endpoint"])
+            yield from kept_up(feed, events)
+
+
+def seen(project: Project, feed: Any, endpoint: str) -> Figures:
+    """From a `put` until it is found."""
+    latest = DeltaStore(project.table(LATEST.name), LATEST)
+    table, served = [], []
+    with closing(_session(endpoint)) as session:
+        for number in range(PUTS):
+            sent = feed.ask("put", key="robot/seen", value=str(number))["time"]
+            wanted = str(number).encode()
+            served.append(_when(lambda value=wanted: value in _asked(session)) - sent)
+            table.append(_when(lambda value=wanted: value in _looked_up(latest)) - sent)
+            time.sleep(0.1 * number)  # not in step with the cycles
+    yield Figure("from put to served", median(served) * 1000, "ms")
+    yield Figure(f"from put to latest, a cycle every {EVERY}", median(table) * 1000, "ms")
+
+
+def kept_up(feed: Any, events: Iterator[dict[str, Any]]) -> Figures:
+    """While RATE is recorded: what the slowest flow takes, from the end of a cycle to another."""
+    seconds = 600.0
+    feed.begin("send", rate=RATE, seconds=CYCLES * 6.0)
+    found: list[dict[str, Any]] = []
+    until = time.monotonic() + seconds
+    while len(found) < CYCLES + 2 and time.monotonic() < until:
+        event = next(events)
+        if event["event"] == "cycle" and any(one["taken"] for one in event["flows"]):
+            found.append(event)
+    sent = feed.answer()["sent"]
+    first, *others = found[1:]
+    taken = min(
+        sum(one["taken"] for event in others for one in event["flows"] if one["flow"] == name)
+        for name in ("samples", "messages")
+    )
+    rate = taken / (others[-1]["time"] - first["time"])
+    yield Figure(f"samples taken while {RATE:,}/s are sent", rate, "/s")
+    behind = [max(one["behind"] for one in event["flows"]) / RATE for event in others]
+    yield Figure("behind, at the end of such a cycle", median(behind), "s")
+    assert sent > 0
+
+
+@contextmanager
+def lake_run(folder: Path) -> Iterator[Iterator[dict[str, Any]]]:
+    """What it says, line by line."""
+    command = [sys.executable, "-m", "zenlake.cli", "lake", "run", str(folder)]
+    command += ["--json", "--every", EVERY, "--master", f"local[{CORES}]"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    try:
+        yield (json.loads(line) for line in running.stdout)
+    finally:
+        running.terminate()
+        running.communicate(timeout=PATIENCE)
+
+
+def _known(project: Project, feed: Any) -> bool:
+    """Whether what is put arrives in the table; one more is put."""
+    feed.ask("put", key="robot/seen", value="first")
+    return project.table(LATEST.name).exists()
+
+
+def _until(
+    events: Iterator[dict[str, Any]], name: str, enough: Callable[[dict[str, Any]], bool]
+) -> None:
+    for event in events:
+        assert event["event"] != "failed", event
+        if event["event"] == name and enough(event):
+            return
+    raise RuntimeError("the lake has ended")
+
+
+def _asked(session: zenlake.Session) -> list[bytes]:
+    return [
+        reply.ok.payload.to_bytes() for reply in session.get("robot/seen", timeout=PATIENCE)
+        if reply.ok is not None
+    ]
+
+
+def _looked_up(latest: DeltaStore) -> list[bytes]:
+    found: list[bytes] = latest.read(None, ["payload"])["payload"].to_pylist()
+    return found
+
+
+def _when(true: Callable[[], bool]) -> float:
+    until = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < until, "it does not come"
+        time.sleep(0.002)
+    return time.time()
