@@ -77,7 +77,8 @@ def all_tables(folder: Path) -> Figures:
         filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
     )
     settings = {"spark.ui.enabled": "false", "spark.driver.memory": MEMORY}
-    settings |= {"spark.log.level": "OFF", "spark.sql.shuffle.partitions": str(CORES)}
+    settings |= {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": str(CORES)}
+    settings["spark.python.authenticate.socketTimeout"] = "120s"  # of a busy machine
     spark = zenlake.spark.session("bench", f"local[{CORES}]", **settings)
     try:
         yield from beside_plain(spark, project, folder)

@@ -35,7 +35,6 @@ SILENT_FROM = 0.4  # of the drive
 BEHIND_SECONDS = 1.0  # later than that, a robot does not catch up
 LISTENER_SECONDS = 60.0  # for somebody to listen
 ANSWER_SECONDS = 20.0  # for the planner's last answers
-CLOSE_WAIT_MICROS = 60_000_000  # a busy machine is no reason to close a link
 
 LOSSY, SILENT, REPEATING, LATE_CLOCK = 2, 3, 4, 5  # the robots' numbers; the others are fine
 LEAST = LATE_CLOCK
@@ -102,9 +101,7 @@ class Robot:
         self.number = number
         self.session = session
         lossy = number == LOSSY
-        self.reliability = (
-            zenoh.Reliability.BEST_EFFORT if lossy else zenoh.Reliability.RELIABLE
-        )
+        self.reliability = zenoh.Reliability.BEST_EFFORT if lossy else zenoh.Reliability.RELIABLE
         self._random = random.Random(number)
         self.pose = Voice(self, "pose", JSON)
         self.battery = Voice(self, "battery", JSON)
@@ -239,12 +236,10 @@ def nanos(stamp: zenoh.Timestamp) -> int:
 
 def opened(endpoint: str) -> zenoh.Session:
     config = zenoh.Config()
-    waiting = "transport/link/tx/queue/congestion_control/block/wait_before_close"
     for key, value in (
         ("mode", "client"),
         ("connect/endpoints", [endpoint]),
         ("scouting/multicast/enabled", False),
-        (waiting, CLOSE_WAIT_MICROS),
     ):
         config.insert_json5(key, json.dumps(value))
     return zenoh.open(config)

@@ -61,7 +61,7 @@ def flow(
             declare_tables(one, query)
         else:
             _declare_sink(project, one, query)
-        declared[one.name] = one
+            declared[one.name] = one
         return query
 
     return declare

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from zenlake.errors import ZError
 from zenlake.storage import schema
+from zenlake.storage.coded import coded
 from zenlake.storage.delta import STAGED, Added, DeltaStore
-from zenlake.storage.folds import as_samples, health_of, hlc_of, newest
+from zenlake.storage.folds import health_of, hlc_of, newest, plain
 from zenlake.storage.tables import TABLES, TOMBSTONES, Table
 from zenlake.storage.write import Batch, append, fold, fold_health
 
@@ -38,7 +39,7 @@ class Chunk:
     """Rows that become files together, and the parts of them that tables look at."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
-        self.rows = pa.Table.from_batches(batches).combine_chunks()
+        self.rows = coded(pa.Table.from_batches(batches))
         self._ranges: dict[str, Ranges] = {}
 
     def ranges(self, part: str) -> Ranges:
@@ -61,17 +62,23 @@ class Chunk:
     @cached_property
     def samples(self) -> pa.Table:
         """Each once, with `hlc` and `day`."""
-        return as_samples(self.given)
+        rows = self.given
+        if "duplicate" in rows.column_names:
+            rows = rows.filter(pc.invert(rows["duplicate"].fill_null(False)))
+        return _timed(rows)
 
     @cached_property
     def timed(self) -> pa.Table:
         """The rows, with `hlc` and `day`."""
-        rows = self.rows
-        if "hlc" not in rows.column_names:
-            rows = rows.append_column(schema.HLC, hlc_of(rows))
-        if "day" not in rows.column_names:
-            rows = rows.append_column(schema.DAY, rows["received_at"].cast(pa.date32()))
-        return rows
+        return _timed(self.rows)
+
+
+def _timed(rows: pa.Table) -> pa.Table:
+    if "hlc" not in rows.column_names:
+        rows = rows.append_column(schema.HLC, hlc_of(rows))
+    if "day" not in rows.column_names:
+        rows = rows.append_column(schema.DAY, rows["received_at"].cast(pa.date32()))
+    return rows
 
 
 class Take(NamedTuple):
@@ -110,7 +117,7 @@ _MESSAGES = _but(TABLES["messages"].schema, "hlc", "day")
 _REASON = pa.field("reason", pa.string())
 TAKES = {
     "samples": Take("given", lambda c: c.samples, schema.SAMPLE),
-    "latest": Take("given", lambda c: newest(c.samples), schema.SAMPLE),
+    "latest": Take("given", lambda c: plain(newest(c.samples), schema.LATEST), schema.SAMPLE),
     "health": Take("given", lambda c: health_of(c.given), schema.SAMPLE),
     "loss": Take("losses", _losses, pa.schema([*_PLACED, pa.field("loss", _LOSS)])),
     "messages": Take("rows", _decoded(False), pa.schema([*_MESSAGES, _REASON])),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import traceback
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -40,6 +41,7 @@ SETTINGS = {
     "spark.sql.artifact.isolation.enabled": "true",
     "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
     "spark.sql.shuffle.partitions": "4",
+    "spark.python.authenticate.socketTimeout": "120s",  # workers start slowly where much runs
     # The next cycle tries again, and by then what was wrong has been shown.
     "spark.sql.pipelines.maxFlowRetryAttempts": "0",
 }
@@ -67,6 +69,8 @@ class Pipelines:
     """
 
     def __init__(self, project: Project, master: str, conf: Mapping[str, str]) -> None:
+        # Of Spark, about a pandas that is not used here.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
         self._spec_path = spec_of(project)
         self._spec = _loaded(self._spec_path)
         self.state = state_of(project, self._spec.storage)
@@ -323,6 +327,7 @@ def _no_spark(error: Exception, said: Path | None) -> ZError:
 
 def _connected(url: str) -> Any:
     from pyspark.errors import PySparkException
+
     from pyspark.sql.connect.session import SparkSession
 
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # columns and functions are those of Connect

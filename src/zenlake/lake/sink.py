@@ -36,7 +36,7 @@ OPTIONS = {
     "flow": "the name of the flow, if it shall not be that of its tables",
     "partitionBy": "the column by which a table of your own is partitioned",
 }
-OF_SPARK = frozenset({"checkpointlocation"})  # what Spark itself adds
+OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # what Spark itself adds
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 
 

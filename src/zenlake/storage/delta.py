@@ -27,6 +27,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from zenlake.errors import ZError
 from zenlake.storage import migrate
+from zenlake.storage.coded import coded, coded_schema, values_of
 from zenlake.storage.folds import sorted_by
 from zenlake.storage.tables import SCHEMA_PROPERTY, SCHEMA_VERSION, Table
 
@@ -246,7 +247,7 @@ class DeltaStore:
                 )
             day = _text(values[0].as_py())
         with self.writer(None if by is None else _text(day)) as file:
-            file.write(sorted_by(rows, self.table.order))
+            file.write(sorted_by(coded(rows.select(file.names)), self.table.order))
         assert file.added is not None
         return file.added
 
@@ -430,13 +431,19 @@ class FileWriter:
         self._whole.parent.mkdir(parents=True, exist_ok=True)
         self._file = pq.ParquetWriter(
             self._whole,
-            self._schema,
+            coded_schema(self._schema),
             compression="zstd",
             compression_level=ZSTD_LEVEL,
             use_dictionary=_leaves(self._schema, pa.types.is_string),
             column_encoding=dict.fromkeys(_leaves(self._schema, _is_wide), "DELTA_BINARY_PACKED"),
             write_page_index=True,
+            store_schema=False,  # it would say that texts are dictionaries
         )
+
+    @property
+    def names(self) -> list[str]:
+        """The columns of the file."""
+        return list(self._schema.names)
 
     @property
     def _whole(self) -> Path:
@@ -449,7 +456,7 @@ class FileWriter:
 
     def write(self, rows: pa.Table) -> None:
         """Rows that follow those before; the partition column may be left out."""
-        rows = rows.select(self._schema.names).cast(self._schema)
+        rows = coded(rows.select(self.names)).cast(coded_schema(self._schema))
         self._file.write_table(rows, row_group_size=ROW_GROUP_ROWS)
         self._stats.add(rows)
         self.rows += rows.num_rows
@@ -485,7 +492,7 @@ class _Stats:
                 continue
             column = rows[name]
             self.nulls[name] = self.nulls.get(name, 0) + column.null_count
-            both = pc.min_max(column)
+            both = pc.min_max(values_of(column))
             low, high = both["min"].as_py(), both["max"].as_py()
             if low is not None:
                 self.low[name] = min(self.low.get(name, low), low)

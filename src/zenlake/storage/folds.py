@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zenlake.storage import schema
+from zenlake.storage.coded import is_text
 
 MAX_CODE = 1 << 62  # of names of a group in one number
 DENSE = 8  # numbers are looked up in a table if that is at most so many times their count
@@ -142,7 +143,7 @@ def winners(table: pa.Table) -> Ints:
     if not len(rows) or len(rows) == np.count_nonzero(np.bincount(keys)):
         return np.asarray(rows[np.argsort(keys, kind="stable")])
     ties = table.select(["timestamp", "partition", "offset"]).take(pa.array(rows))
-    clocks, _ = ranks(_field(ties["timestamp"], "id").fill_null(""))
+    clocks, _ = ranks(_field(ties["timestamp"], "id").cast(pa.string()).fill_null(""))
     order = np.lexsort((_ints(ties["offset"]), _ints(ties["partition"]), clocks, keys))
     last = np.append(keys[order][1:] != keys[order][:-1], True)
     return np.asarray(rows[order[last]])
@@ -155,10 +156,9 @@ def sorted_by(table: pa.Table, order: Sequence[str]) -> pa.Table:
     columns = [_sortable(table[name]) for name in order]
     if len(columns) == 2 and np.all(columns[1][1:] >= columns[1][:-1]):
         columns.pop()  # a stable sort keeps what is sorted
-    if len(columns) == 1:
-        rows = np.argsort(_narrow(columns[0]), kind="stable")
-    else:
-        rows = np.lexsort(columns[::-1])
+    rows = np.argsort(_narrow(columns.pop()), kind="stable")
+    for column in reversed(columns):
+        rows = rows[np.argsort(_narrow(column[rows]), kind="stable")]
     return taken(table, rows)
 
 
@@ -190,6 +190,8 @@ def _increasing(column: pa.ChunkedArray) -> bool:
     """Whether each value is above the one before, and none null."""
     if column.null_count or len(column) < 2:
         return len(column) < 2
+    if pa.types.is_dictionary(column.type):
+        return bool(np.all(np.diff(ranks(column)[0]) > 0))
     values = column.combine_chunks()
     return bool(pc.all(pc.greater(values[1:], values[:-1])).as_py())
 
@@ -202,7 +204,7 @@ def _narrow(values: Ints) -> npt.NDArray[Any]:
 
 
 def _sortable(column: pa.ChunkedArray) -> Ints:
-    if pa.types.is_string(column.type):
+    if is_text(column.type):
         return ranks(column)[0]
     return _ints(column, null=_LOWEST)
 
@@ -299,6 +301,7 @@ def _health(names: pa.Table, parts: _Parts, buckets: _Buckets) -> pa.Table:
     one[group] = np.arange(len(group))
     names = names.take(pa.array(one))
     sums = _summed(group, parts, groups, _ints(names["minute"]))
+    names = plain(names, pa.schema([schema.HEALTH.field(name) for name in names.column_names]))
     columns = {name: names[name] for name in names.column_names} | sums
     columns |= _latency(group[buckets.row], buckets, groups)
     return pa.table([columns[name] for name in schema.HEALTH.names], schema=schema.HEALTH)
@@ -310,7 +313,7 @@ def _groups(names: pa.Table) -> tuple[Ints, int]:
     span = 1
     for name in names.column_names:
         column = names[name]
-        if pa.types.is_string(column.type):
+        if is_text(column.type):
             values, width = ranks(column)
         elif column.null_count == len(column):
             continue

@@ -1,0 +1,61 @@
+"""`python -m demo`: see __init__.py. Exit status 0: everything is accounted for."""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+
+from demo.child import ChildFailed
+from demo.fleet import LEAST
+from demo.story import Failed, Options, play
+from zenlake.errors import ZError
+
+QUICK_ROBOTS, QUICK_SECONDS = LEAST, 14.0
+REPORT = Path(__file__).parent / "report.html"
+
+
+def options() -> Options:
+    parser = argparse.ArgumentParser(
+        prog="python -m demo",
+        description="A fleet drives; Spark makes tables of it; its past answers over Zenoh.",
+    )
+    parser.add_argument("--robots", type=int, default=8, help=f"{LEAST} or more (default: 8)")
+    parser.add_argument("--seconds", type=float, default=40.0, help="of driving (default: 40)")
+    parser.add_argument("--out", type=Path, default=REPORT, help="the report to write")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the lake in this folder")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{QUICK_ROBOTS} robots, {QUICK_SECONDS:.0f} seconds"
+    )
+    args = parser.parse_args()
+    if args.quick:
+        args.robots, args.seconds = QUICK_ROBOTS, QUICK_SECONDS
+    if args.robots < LEAST or args.seconds < QUICK_SECONDS:
+        parser.error(f"at least {LEAST} robots and {QUICK_SECONDS:.0f} seconds")
+    if args.keep is not None and (args.keep / "fleet").exists():
+        parser.error(f"{args.keep}/fleet is there already: name another folder")
+    return Options(args.robots, args.seconds, args.out.absolute(), args.keep)
+
+
+def main() -> int:
+    chosen = options()
+    console = Console(highlight=False)
+    signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        return 0 if play(chosen, console) else 1
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return 130
+    except (Failed, ChildFailed, ZError) as error:
+        console.print(f"the demo failed: {error}", style="bold red", markup=False)
+        return 1
+
+
+def _interrupted(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,414 @@
+"""The story: a fleet drives, a lake fills beside it, its past is asked for, and the books are closed.
+
+Knows the order of events and how they are told. What is true, account.py finds out.
+"""
+
+import importlib.util
+import json
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from demo.account import Account, Ledger, RobotFigures, account
+from demo.child import Child, answer_of
+from zenlake.lake.progress import behind, marks, taken
+from zenlake.log.log import Log
+from zenlake.router import Router
+from zenlake.router import run as run_router
+from zenlake.storage.project import Project
+from zenlake.storage.report import report
+
+FLOWS = ("samples", "loss", "messages")
+EVERY = "5s"  # from one cycle to the next
+SPARK = ("--master", "local[2]", "--conf", "spark.driver.memory=1g")
+START_SECONDS = 60.0  # for a recorder to come up
+DRIVE_SECONDS = 120.0  # more than the drive itself
+SETTLE_SECONDS = 60.0  # for the last samples to be durable
+CATCH_UP_SECONDS = 300.0  # for the tables to have them
+SERVE_SECONDS = 60.0
+POLL_SECONDS = 0.25
+LINE_SECONDS = 5.0  # between two lines where there is no terminal
+LOOK_BACK_NANOS = 5_000_000_000
+RECORDER = "@/*/*/recorder/**"
+
+
+class Failed(Exception):
+    """What did not happen in time."""
+
+
+class Options(NamedTuple):
+    robots: int
+    seconds: float
+    out: Path
+    keep: Path | None
+
+
+class Teller:
+    """Says what happens: a line that lives on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._said = 0.0
+        self._began = time.monotonic()
+
+    def chapter(self, title: str) -> None:
+        self.console.print(f"{self._clock()}   {title}", style="bold", markup=False)
+
+    def shell(self, *words: object) -> None:
+        shown = shlex.join(map(str, words))
+        self.console.print(f"       $ {shown}", style="dim", markup=False, soft_wrap=True)
+
+    def line(self, text: str, style: str = "") -> None:
+        self.console.print(f"       {text}", style=style, markup=False, soft_wrap=True)
+
+    def verdict(self, good: bool, text: str) -> None:
+        self.line(f"{'✓' if good else '✗'} {text}", "green" if good else "bold red")
+
+    @contextmanager
+    def waiting(self) -> Iterator[Callable[[str], None]]:
+        """Whatever is given to it is shown as long as it lasts."""
+        if self.console.is_terminal:
+            with self.console.status("") as status:
+                yield lambda text: status.update(escape(text))
+            return
+        yield self._now_and_then
+
+    def _now_and_then(self, text: str) -> None:
+        if time.monotonic() - self._said >= LINE_SECONDS:
+            self._said = time.monotonic()
+            self.line(text, "dim")
+
+    def _clock(self) -> str:
+        seconds = int(time.monotonic() - self._began)
+        return f"{seconds // 60}:{seconds % 60:02}"
+
+
+def play(options: Options, console: Console) -> bool:
+    """From the first robot to the last figure; whether the books balance."""
+    tell = Teller(console)
+    with ExitStack() as stack:
+        home = stack.enter_context(_folder(options.keep))
+        stage = Stage(tell, home, stack)
+        ledger = stage.drive(options)
+        answers = stage.ask(ledger)
+        stage.stop()
+        tell.chapter("the books")
+        found = account(stage.project, ledger)
+        tell_of_robots(tell, ledger, found)
+        tell_of_tables(tell, found)
+        tell.chapter("the report")
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        written = report(stage.project, options.out)
+        tell.line(
+            f"{written.samples:,} samples of {written.keys:,} keys, {written.lost:,} missing, "
+            f"{written.duplicates:,} repeats, {written.stopped:,} keys that stopped:"
+        )
+        tell.line(f"open {options.out}", "bold")
+        if options.keep is not None:
+            tell.line(f"the lake is in {stage.project.home}, to be asked further")
+        good = found.balanced and answers
+        tell.verdict(
+            good,
+            "everything that was sent is accounted for" if good else "the books do not balance",
+        )
+    return good
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep.absolute()
+        return
+    folder = Path(tempfile.mkdtemp(prefix="zenlake-demo-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Stage:
+    """The router and the processes of the demo."""
+
+    def __init__(self, tell: Teller, home: Path, stack: ExitStack) -> None:
+        self._tell = tell
+        self._home = home
+        self._stack = stack
+        tell.chapter("a router")
+        self.router: Router = stack.enter_context(
+            run_router(["tcp/127.0.0.1:0", "udp/127.0.0.1:0"])
+        )
+        tcp, udp = sorted(self.router.locators)
+        self.endpoint, self.udp_port = tcp, udp.rpartition(":")[2]
+        tell.line(f"listens on {tcp} and {udp}")
+        tell.chapter("a lake")
+        self._call("lake", "init", str(home / "fleet"), "-e", tcp, "-k", "robot/**")
+        self.project = Project.load(home / "fleet")
+        self.run = self._start(
+            "zenlake", "lake", "run", str(self.project.home), "--every", EVERY, "--json", *SPARK
+        )
+        self._until("a recorder", START_SECONDS, lambda: self.recorded() is not None, self.spark)
+        tell.line("it records, and Spark starts meanwhile")
+
+    # ---- driving
+
+    def drive(self, options: Options) -> Ledger:
+        """Let the fleet drive, and wait until the tables have all of it."""
+        tell = self._tell
+        tell.chapter(f"{options.robots} robots drive for {options.seconds:.0f} seconds")
+        told = self._home / "ledger.json"
+        fleet = self._start(
+            "demo.fleet",
+            *("--connect", self.endpoint, "--udp-port", self.udp_port),
+            *("--robots", str(options.robots), "--seconds", str(options.seconds)),
+            *("--ledger", str(told)),
+        )
+
+        def driving() -> str:
+            sent = (fleet.last("sent") or {}).get("samples", 0)
+            return f"{sent:,} sent; {self.recording()}; {self.spark()}"
+
+        self._until(
+            "the end of the drive",
+            options.seconds + DRIVE_SECONDS,
+            lambda: not fleet.running(),
+            driving,
+        )
+        ledger: Ledger = json.loads(told.read_text())
+        sent = sum(len(one["sent"]) for one in ledger["voices"].values())
+        tell.line(
+            f"{sent:,} numbered samples sent, {len(ledger['tasks'])} tasks begun, "
+            f"{ledger['answered']} of {ledger['asked']} questions answered by the planner"
+        )
+        self._settle()
+        tell.chapter("the tables catch up")
+        self._until("the tables", CATCH_UP_SECONDS, self.caught_up, self.spark)
+        tell.line(self.spark())
+        return ledger
+
+    def _settle(self) -> None:
+        """Until all that was sent is durable, and no more comes."""
+        self.router.drain()
+        before = -1
+
+        def settled() -> bool:
+            nonlocal before
+            stats = self.recorded("?durable")
+            same = stats is not None and stats["received"] == before == stats["durable"]
+            before = -1 if stats is None else stats["received"]
+            return same
+
+        self._until("the recorder", SETTLE_SECONDS, settled, self.recording)
+
+    def recorded(self, parameters: str = "") -> dict[str, Any] | None:
+        """What the recorder says of itself, over Zenoh; None: it is not there."""
+        for reply in self.router.session.get(RECORDER + parameters, timeout=SETTLE_SECONDS):
+            if reply.ok is not None:
+                stats: dict[str, Any] = json.loads(reply.ok.payload.to_string())
+                return stats
+        return None
+
+    def recording(self) -> str:
+        stats = self.recorded()
+        if stats is None:
+            return "no recorder"
+        return f"{stats['durable']:,} recorded and durable, {stats['lost']:,} missed"
+
+    def spark(self) -> str:
+        """What the pipeline does now. Says what failed."""
+        for event in list(self.run.events):
+            if event.get("state") == "FAILED" or event.get("event") == "failed":
+                if not event.get("told"):
+                    event["told"] = True
+                    where = event.get("flow") or event.get("what")
+                    self._tell.line(f"{where} failed: {event.get('reason')}", "red")
+        cycle = self.run.last("cycle")
+        if cycle is None:
+            return "Spark works" if self.run.last("ready") else "Spark starts"
+        rows = {name: count for flow in cycle["flows"] for name, count in flow["rows"].items()}
+        return f"cycle {cycle['number']}: {rows.get('samples', 0):,} rows in samples"
+
+    def caught_up(self) -> bool:
+        durable = marks(self.project)
+        done = taken(self.project.home / "state", Log(self.project.log).id)
+        return bool(durable) and all(
+            flow in done and behind(durable, done[flow].offsets) == 0 for flow in FLOWS
+        )
+
+    # ---- asking
+
+    def ask(self, ledger: Ledger) -> bool:
+        """Whether the lake answers as the fleet remembers, to whomever asks over Zenoh."""
+        tell = self._tell
+        tell.chapter("its past, over Zenoh")
+        serve = self._start(
+            "zenlake", "serve", str(self.project.home), "-e", self.endpoint, "--json"
+        )
+        self._until(
+            "answers",
+            SERVE_SECONDS,
+            lambda: serve.last("serving") is not None,
+            lambda: "serve starts",
+        )
+        questions = list(_questions(ledger))
+        good = True
+        for module in ("zenlake", "zenoh"):
+            if importlib.util.find_spec(module) is None:
+                tell.line("eclipse-zenoh is not installed: it asks nothing")
+                continue
+            said = answer_of(
+                "demo.ask", module, self.endpoint, *(one.selector for one in questions)
+            )
+            for question, line in zip(questions, said.splitlines(), strict=True):
+                replies = json.loads(line)
+                right = question.right(replies)
+                good = good and right
+                if module == "zenlake" or not right:
+                    tell.shell("zenlake", "get", "-e", self.endpoint, question.selector)
+                    tell.verdict(right, f"{question.what}: {_shown(replies)}")
+            if module == "zenoh" and good:
+                tell.verdict(good, "eclipse-zenoh, asked the same, gets the same")
+        return good
+
+    def stop(self) -> None:
+        """Spark and everything else."""
+        self._tell.chapter("Spark ends")
+        self.run.stop()
+
+    # ---- processes
+
+    def _call(self, *args: str) -> None:
+        self._tell.shell("zenlake", *args)
+        answer_of("zenlake", *args)
+
+    def _start(self, program: str, *args: str) -> Child:
+        words = [program] if program == "zenlake" else ["python", "-m", program]
+        self._tell.shell(*words, *args)
+        return self._stack.enter_context(Child(program, *args, folder=self._home))
+
+    def _until(
+        self, what: str, seconds: float, true: Callable[[], bool], shown: Callable[[], str]
+    ) -> None:
+        end = time.monotonic() + seconds
+        with self._tell.waiting() as show:
+            while not true():
+                if not self.run.running():
+                    raise Failed("`zenlake lake run` ended by itself")
+                if time.monotonic() > end:
+                    raise Failed(f"{what}: not within {seconds:.0f} s\n{self.run.said()}")
+                show(shown())
+                time.sleep(POLL_SECONDS)
+
+
+# ---- questions
+
+
+class Question(NamedTuple):
+    """What is asked, and the replies that the fleet's ledger expects: (kind, payload) each."""
+
+    what: str
+    selector: str
+    expected: list[tuple[str, str | None]]
+
+    def right(self, replies: list[dict[str, str]]) -> bool:
+        """In any order; a payload that is None may be anything."""
+        if len(replies) != len(self.expected):
+            return False
+        found = sorted((one.get("kind", "error"), one.get("payload", "")) for one in replies)
+        wanted = sorted((kind, payload or "") for kind, payload in self.expected)
+        return all(
+            kind == also and (not payload or payload == there)
+            for (kind, payload), (also, there) in zip(wanted, found, strict=True)
+        )
+
+
+def _questions(ledger: Ledger) -> Iterator[Question]:
+    voices = ledger["voices"]
+    batteries = [one["last"] for key, one in voices.items() if key.endswith("/battery")]
+    yield Question(
+        "the battery of every robot now",
+        "robot/*/battery",
+        [("put", payload) for payload in batteries],
+    )
+    times = [at for _, at in voices["robot/1/pose"]["sent"]]
+    low = times[-1] - LOOK_BACK_NANOS
+    seconds = LOOK_BACK_NANOS // 10**9
+    yield Question(
+        f"where robot 1 was in the last {seconds} seconds of its drive",
+        f"robot/1/pose?_time=[{_text(low)}..]",
+        [("put", None) for at in times if at >= low],
+    )
+    task = next(one for one in ledger["tasks"] if one["finished"])
+    middle = (task["began"] + task["finished"]) // 2
+    yield Question("the first task is finished, and gone now", task["key"], [])
+    yield Question(
+        "and what it was, a moment before that",
+        f"{task['key']}?_time=[..{_text(middle)}];_max=1",
+        [("put", task["payload"])],
+    )
+
+
+def _text(nanos: int) -> str:
+    seconds, rest = divmod(nanos, 10**9)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
+
+
+def _shown(replies: list[dict[str, str]]) -> str:
+    if not replies:
+        return "no reply"
+    first = replies[0]
+    text = first.get("error") or first["payload"]
+    more = f", and {len(replies) - 1} more" if len(replies) > 1 else ""
+    return f"{first.get('key', 'error')} = {text}{more}"
+
+
+# ---- figures
+
+
+def tell_of_robots(tell: Teller, ledger: Ledger, found: Account) -> None:
+    shown = Table(box=None, padding=(0, 2), title_justify="left")
+    for name in ("robot", "sent", "in samples", "lost", "repeats", "latency", ""):
+        shown.add_column(name, justify="left" if not name else "right")
+    for one in found.robots:
+        shown.add_row(
+            str(one.number),
+            f"{one.sent:,}",
+            f"{one.held:,}",
+            f"{one.lost + one.tail:,}",
+            f"{one.repeated:,}",
+            f"{one.latency * 1000:,.1f} ms",
+            _remark(one, ledger),
+        )
+    tell.console.print(shown)
+
+
+def _remark(one: RobotFigures, ledger: Ledger) -> str:
+    late, seconds = ledger["late"]
+    remarks = {
+        ledger["lossy"]: f"its link lost {ledger['datagrams_lost']} datagrams"
+        + (f"; {one.tail} after all that came" if one.tail else ""),
+        ledger["silent"]: f"silent for the last {one.silent:.1f} s",
+        ledger["repeating"]: "repeats itself; nothing is there twice",
+        late: f"its clock is {seconds} s behind",
+    }
+    return remarks.get(one.number, "")
+
+
+def tell_of_tables(tell: Teller, found: Account) -> None:
+    rows = ", ".join(f"{name} {count:,}" for name, count in found.rows.items())
+    tell.line(f"rows: {rows}; {found.payload / 2**20:,.1f} MiB of payload")
+    losses = ", ".join(f"{kind} {count:,}" for kind, count in found.losses.items())
+    tell.line(f"records of loss: {losses or 'none'}")
+    for check in found.checks:
+        other = "" if check.holds else f", and found are {check.found:,}"
+        tell.verdict(check.holds, f"{check.what}: {check.expected:,}{other}")
