@@ -13,10 +13,11 @@ PAGES = sorted([*DOCS.rglob("*.md"), DOCS.parent / "CONTRIBUTING.md", DOCS.paren
 
 
 @pytest.mark.kernel
-def test_the_guide_s_examples() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    parsed = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "api", str(GUIDE), 0)
-    assert len(parsed.examples) > 40
+@pytest.mark.parametrize(("page", "examples"), [(GUIDE, 40), (DOCS / "inside.md", 40)])
+def test_the_examples_of_a_page(page: Path, examples: int) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    parsed = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, page.stem, str(page), 0)
+    assert len(parsed.examples) > examples
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     runner.run(parsed)
     assert runner.summarize(verbose=False).failed == 0

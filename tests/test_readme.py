@@ -11,6 +11,7 @@ import pytest
 
 README = Path(__file__).parent.parent / "README.md"
 TEXT = README.read_text()
+TOOLS = README.parent / "docs" / "tools.md"
 
 
 def blocks(language: str) -> list[str]:
@@ -29,14 +30,15 @@ def test_the_python_examples() -> None:
 
 def test_the_console_examples() -> None:
     command = shlex.quote(str(Path(sys.executable).parent / "zenlake"))
-    for block in blocks("console"):
+    found = re.findall(r"```console\n(.*?)```", TOOLS.read_text(), re.DOTALL)
+    assert found
+    for block in found:
         line, _, want = block.partition("\n")
         script = line.removeprefix("$ ").replace("zenlake", command)
         done = subprocess.run(
             ["sh", "-c", script], capture_output=True, text=True, timeout=60, check=True
         )
         assert [row.rstrip() for row in done.stdout.splitlines()] == want.splitlines()
-    assert blocks("console")
 
 
 def test_its_files_exist() -> None:
