@@ -14,6 +14,7 @@ from demo.story import Failed, Options, play
 from zenlake.errors import ZError
 
 QUICK_ROBOTS, QUICK_SECONDS = LEAST, 14.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 REPORT = Path(__file__).parent / "report.html"
 
 
@@ -42,11 +43,12 @@ def options() -> Options:
 def main() -> int:
     chosen = options()
     console = Console(highlight=False)
-    signal.signal(signal.SIGTERM, _interrupted)
+    for one in STOP_SIGNALS:
+        signal.signal(one, _interrupted)
     try:
         return 0 if play(chosen, console) else 1
     except KeyboardInterrupt:
-        console.print("stopped")
+        console.print("stopped; nothing is left running")
         return 130
     except (Failed, ChildFailed, ZError) as error:
         console.print(f"the demo failed: {error}", style="bold red", markup=False)
@@ -54,6 +56,9 @@ def main() -> int:
 
 
 def _interrupted(*_: object) -> NoReturn:
+    """Once: what was started is ended in any case, and that takes some seconds."""
+    for one in STOP_SIGNALS:
+        signal.signal(one, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

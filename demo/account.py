@@ -1,4 +1,4 @@
-"""The fleet's ledger held against the tables: what was sent, what is there, what is known to be lost.
+"""The fleet's ledger held against the tables: what was sent, is there, is known to be lost.
 
 Knows both. Reads the tables without Spark.
 """
@@ -32,6 +32,22 @@ class Check(NamedTuple):
         return self.expected == self.found
 
 
+class Balance(NamedTuple):
+    """One publisher: what was sent of it, and where that is."""
+
+    key: str
+    sent: int
+    held: int
+    lost: int
+    "Numbers that the recorder missed, and says so."
+    tail: int
+    "Numbers after the last that came: only the sender knows of them."
+
+    @property
+    def accounted(self) -> int:
+        return self.held + self.lost + self.tail
+
+
 class RobotFigures(NamedTuple):
     """One robot, by both."""
 
@@ -39,9 +55,7 @@ class RobotFigures(NamedTuple):
     sent: int
     held: int
     lost: int
-    "Numbers that the recorder missed, and says so."
     tail: int
-    "Numbers after the last that came: only the sender knows of them."
     repeated: int
     latency: float
     "Seconds, the median; holds the difference of two clocks."
@@ -74,19 +88,24 @@ def account(project: Project, ledger: Ledger) -> Account:
     broken = sum(one["broken"] for one in voices.values())
     readable = sum(len(numbered[key]) for key, one in voices.items() if one["encoding"] in DECODED)
     balance = [
-        (key, len(one["sent"]), len(numbered[key]), *_missing(one, numbered[key], lost))
+        Balance(key, len(one["sent"]), len(numbered[key]), *_missing(one, numbered[key], lost))
         for key, one in voices.items()
     ]
     checks = [
         Check(
             "numbered samples sent = in `samples` + counted as lost",
-            sum(sent for _, sent, *_ in balance),
-            sum(found + gone + tail for _, _, found, gone, tail in balance),
+            sum(one.sent for one in balance),
+            sum(one.accounted for one in balance),
         ),
         Check(
             "publishers for which that holds one by one",
             len(voices),
-            sum(sent == found + gone + tail for _, sent, found, gone, tail in balance),
+            sum(one.sent == one.accounted for one in balance),
+        ),
+        Check(
+            "samples lost at the end of a link that loses none",
+            0,
+            sum(one.tail for one in balance if _robot(one.key) != ledger["lossy"]),
         ),
         Check(
             "payloads that are, byte for byte, what was sent",
@@ -111,7 +130,7 @@ def account(project: Project, ledger: Ledger) -> Account:
         Check("keys alive in `latest`", len(last), tables["latest"].num_rows),
         Check(
             "of these with the last value sent",
-            len(last) - _lost_lasts(balance),
+            len(last) - sum(one.tail > 0 for one in balance),
             _with_last(tables["latest"], last),
         ),
         Check("keys in `tombstones`", len(finished), tables["tombstones"].num_rows),
@@ -168,10 +187,6 @@ def _same(voice: Ledger, held: dict[int, int]) -> int:
     return sum(number < len(sent) and sent[number][0] == crc for number, crc in held.items())
 
 
-def _lost_lasts(balance: list[tuple[str, int, int, int, int]]) -> int:
-    return sum(tail > 0 for *_, tail in balance)
-
-
 def _with_last(latest: pa.Table, last: dict[str, str | None]) -> int:
     """None is a payload that the ledger does not keep."""
     found = 0
@@ -180,23 +195,28 @@ def _with_last(latest: pa.Table, last: dict[str, str | None]) -> int:
     return found
 
 
-def _robots(
-    ledger: Ledger, samples: pa.Table, balance: list[tuple[str, int, int, int, int]]
-) -> list[RobotFigures]:
-    number = np.array([int(key.split("/")[1]) for key in samples["key"].to_pylist()])
+def _robots(ledger: Ledger, samples: pa.Table, balance: list[Balance]) -> list[RobotFigures]:
+    number = np.array([_robot(key) for key in samples["key"].to_pylist()])
     received = samples["received_at"].cast(pa.int64()).to_numpy()
     stamped = pc.struct_field(samples["timestamp"], "time").cast(pa.int64()).to_numpy()
     figures = []
-    for robot in sorted({int(key.split("/")[1]) for key in ledger["voices"]}):
-        mine = [one for one in balance if one[0].startswith(f"robot/{robot}/")]
+    for robot in sorted({_robot(key) for key in ledger["voices"]}):
+        mine = [one for one in balance if _robot(one.key) == robot]
         at = number == robot
         figures.append(
             RobotFigures(
                 robot,
-                *(sum(one[column] for one in mine) for column in (1, 2, 3, 4)),
-                sum(ledger["voices"][one[0]]["repeated"] for one in mine),
+                sum(one.sent for one in mine),
+                sum(one.held for one in mine),
+                sum(one.lost for one in mine),
+                sum(one.tail for one in mine),
+                sum(ledger["voices"][one.key]["repeated"] for one in mine),
                 float(np.median(received[at] - stamped[at])) / 1e6,
                 float(received.max() - received[at].max()) / 1e6,
             )
         )
     return figures
+
+
+def _robot(key: str) -> int:
+    return int(key.split("/")[1])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 END_SECONDS = 60.0  # that a process may take to end in order
+HURRY_SECONDS = 5.0  # and after Ctrl-C: by then a recorder has sealed its log
 MAX_EVENTS = 10_000  # that are kept
 MAX_SHOWN = 2_000  # characters of what one said before it failed
 
@@ -87,7 +88,7 @@ class Child:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.stop(END_SECONDS if kind is None else END_SECONDS / 4)
+        self.stop(END_SECONDS if kind is None else HURRY_SECONDS)
 
 
 def command(program: str) -> list[str]:

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -294,7 +295,7 @@ def main() -> int:
         for one in (signal.SIGINT, signal.SIGTERM):
             signal.signal(one, lambda *_: drive.stopped.set())
         for robot in robots:
-            wait_for("a listener", LISTENER_SECONDS, lambda robot=robot: heard(robot.session))
+            wait_for("a listener", LISTENER_SECONDS, partial(heard, robot.session))
         say(event="driving")
         drive.run(lambda sent: say(event="sent", samples=sent))
         if drive.stopped.is_set():

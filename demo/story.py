@@ -1,4 +1,4 @@
-"""The story: a fleet drives, a lake fills beside it, its past is asked for, and the books are closed.
+"""The story: a fleet drives, a lake fills beside it, its past answers, the books are closed.
 
 Knows the order of events and how they are told. What is true, account.py finds out.
 """
@@ -30,12 +30,18 @@ from zenlake.storage.report import report
 
 FLOWS = ("samples", "loss", "messages")
 EVERY = "5s"  # from one cycle to the next
-SPARK = ("--master", "local[2]", "--conf", "spark.driver.memory=1g")
-START_SECONDS = 60.0  # for a recorder to come up
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # it lives for two minutes only
+SPARK = (
+    *("--master", "local[2]"),
+    *("--conf", "spark.driver.memory=1g"),
+    *("--conf", f"spark.driver.extraJavaOptions={JVM}"),
+)
+START_SECONDS = 120.0  # for a recorder to come up
 DRIVE_SECONDS = 120.0  # more than the drive itself
 SETTLE_SECONDS = 60.0  # for the last samples to be durable
 CATCH_UP_SECONDS = 300.0  # for the tables to have them
-SERVE_SECONDS = 60.0
+SERVE_SECONDS = 120.0
+RUN_END_SECONDS = 150.0
 POLL_SECONDS = 0.25
 LINE_SECONDS = 5.0  # between two lines where there is no terminal
 LOOK_BACK_NANOS = 5_000_000_000
@@ -226,17 +232,21 @@ class Stage:
 
     def spark(self) -> str:
         """What the pipeline does now. Says what failed."""
+        flows: dict[str, str] = {}
         for event in list(self.run.events):
-            if event.get("state") == "FAILED" or event.get("event") == "failed":
-                if not event.get("told"):
-                    event["told"] = True
-                    where = event.get("flow") or event.get("what")
-                    self._tell.line(f"{where} failed: {event.get('reason')}", "red")
+            if event.get("event") == "flow":
+                flows[event["flow"]] = event["state"].lower()
+            if event.get("reason") and not event.get("told"):
+                event["told"] = True
+                where = event.get("flow") or event.get("what")
+                self._tell.line(f"{where} failed, and is tried again: {event['reason']}", "red")
         cycle = self.run.last("cycle")
-        if cycle is None:
+        if not flows:
             return "Spark works" if self.run.last("ready") else "Spark starts"
-        rows = {name: count for flow in cycle["flows"] for name, count in flow["rows"].items()}
-        return f"cycle {cycle['number']}: {rows.get('samples', 0):,} rows in samples"
+        rows = {} if cycle is None else {n: r for f in cycle["flows"] for n, r in f["rows"].items()}
+        number = 1 if cycle is None else cycle["number"]
+        states = ", ".join(f"{name} {state}" for name, state in flows.items())
+        return f"Spark, cycle {number}: {states}; {rows.get('samples', 0):,} samples in the table"
 
     def caught_up(self) -> bool:
         durable = marks(self.project)
@@ -283,7 +293,9 @@ class Stage:
     def stop(self) -> None:
         """Spark and everything else."""
         self._tell.chapter("Spark ends")
-        self.run.stop()
+        status = self.run.stop(RUN_END_SECONDS)
+        if status:
+            raise Failed(f"`zenlake lake run` ended with status {status}\n{self.run.said()}")
 
     # ---- processes
 
@@ -376,8 +388,8 @@ def _shown(replies: list[dict[str, str]]) -> str:
 
 
 def tell_of_robots(tell: Teller, ledger: Ledger, found: Account) -> None:
-    shown = Table(box=None, padding=(0, 2), title_justify="left")
-    for name in ("robot", "sent", "in samples", "lost", "repeats", "latency", ""):
+    shown = Table(box=None, padding=(0, 1))
+    for name in ("robot", "sent", "held", "lost", "repeats", "latency", ""):
         shown.add_column(name, justify="left" if not name else "right")
     for one in found.robots:
         shown.add_row(
@@ -395,10 +407,10 @@ def tell_of_robots(tell: Teller, ledger: Ledger, found: Account) -> None:
 def _remark(one: RobotFigures, ledger: Ledger) -> str:
     late, seconds = ledger["late"]
     remarks = {
-        ledger["lossy"]: f"its link lost {ledger['datagrams_lost']} datagrams"
-        + (f"; {one.tail} after all that came" if one.tail else ""),
+        ledger["lossy"]: f"lost {ledger['datagrams_lost']} datagrams on its link"
+        + (f", {one.tail} samples at the end" if one.tail else ""),
         ledger["silent"]: f"silent for the last {one.silent:.1f} s",
-        ledger["repeating"]: "repeats itself; nothing is there twice",
+        ledger["repeating"]: "repeats itself; nothing is twice",
         late: f"its clock is {seconds} s behind",
     }
     return remarks.get(one.number, "")

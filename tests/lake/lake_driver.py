@@ -7,6 +7,7 @@ durable by then is in the tables. A query that fails is started again: so does `
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -129,9 +130,7 @@ class Quick(Fast):
 class LakeDriver(Driver):
     """The process, with its JVM and its workers. `local[2,4]`: a task is tried four times."""
 
-    def __init__(
-        self, home: Path, fast: Fast, master: str = "local[2,4]", **settings: str
-    ) -> None:
+    def __init__(self, home: Path, fast: Fast, master: str = "local[2,4]", **settings: str) -> None:
         self._folder = home
         own = {"spark.driver.extraJavaOptions": fast.jvm}
         told = [str(home), master, SETTINGS | own | settings]
@@ -154,13 +153,19 @@ class LakeDriver(Driver):
         self._process.stdin.flush()
 
     def until_more(self, name: str, count: int) -> None:
-        """Until so many more batches were planned."""
+        """Until so many more batches were planned, or all that there was is done."""
         count += batches(self._folder, name)
         end = time.monotonic() + READY_SECONDS
-        while batches(self._folder, name) < count:
+        while batches(self._folder, name) < count and not self.is_done():
             assert self._process.poll() is None, f"the driver ended: {self._errors()}"
             assert time.monotonic() < end, f"no batch {count} in time: {self._errors()}"
             time.sleep(0.01)
+
+    def is_done(self) -> bool:
+        """Whether it has said so, or anything."""
+        out = self._process.stdout
+        assert out is not None
+        return bool(select.select([out], [], [], 0)[0])
 
     def kill_worker(self, chance: random.Random) -> bool:
         """One of the processes in which Python runs for Spark, whatever it does; False: none."""

@@ -312,8 +312,7 @@ class Voice:
     @property
     def gaps(self) -> set[tuple[str, int, int, int]]:
         return {
-            (*self.sources[source], first, last)
-            for source, first, last in self.speech.known_gaps()
+            (*self.sources[source], first, last) for source, first, last in self.speech.known_gaps()
         }
 
 

@@ -6,12 +6,13 @@ Also what a new lake consists of, and how far its flows are by the files that Sp
 import json
 import tomllib
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from spark import spark_log
 from zenlake.errors import ZError
-from zenlake.lake import progress, start
+from zenlake.lake import flows, progress, start
 from zenlake.lake.session import reason_of, state_of
 from zenlake.log.log import Log
 from zenlake.storage.project import SECTIONS, Project, find
@@ -287,3 +288,42 @@ def test_a_log_that_is_kept_or_not_there_is_not_trimmed(tmp_path: Path) -> None:
 )
 def test_the_reason_is_one_line(text: str, reason: str) -> None:
     assert reason_of(text) == reason
+
+
+# ---- tables of a catalog
+
+
+class Rows:
+    """What a flow gives, as far as it is asked for its session's settings."""
+
+    def __init__(self, provider: str) -> None:
+        self.sparkSession = self.conf = self
+        self._provider = provider
+
+    def get(self, name: str) -> str:
+        assert name == "spark.sql.sources.default"
+        return self._provider
+
+
+def test_a_catalog_that_cannot_merge_is_refused_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lake.toml").write_text('[lake]\nname = "x"\nformat = "catalog"')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ZError, match="`latest` needs a table format that merges"):
+        flows.flow(into="latest")(lambda: cast(Any, Rows("parquet")))
+    with pytest.raises(ZError, match="`health` is made of `samples`"):
+        flows.flow(into="health")(lambda: cast(Any, Rows("delta")))
+
+
+@pytest.mark.parametrize(
+    ("into", "said"),
+    [([], "goes into 0 tables"), ("../x", "no name of a table"), ("tombstones", "with `latest`")],
+)
+def test_flows_that_are_refused(
+    into: str | list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lake.toml").write_text('[lake]\nname = "x"')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ZError, match=said):
+        flows.flow(into=into)(lambda: cast(Any, None))

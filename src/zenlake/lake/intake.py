@@ -77,8 +77,13 @@ def _timed(rows: pa.Table) -> pa.Table:
     if "hlc" not in rows.column_names:
         rows = rows.append_column(schema.HLC, hlc_of(rows))
     if "day" not in rows.column_names:
-        rows = rows.append_column(schema.DAY, rows["received_at"].cast(pa.date32()))
+        rows = rows.append_column(schema.DAY, _day(rows["received_at"]))
     return rows
+
+
+def _day(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """In UTC: Spark gives times in the zone of its session."""
+    return times.cast(schema.TIME).cast(pa.date32())
 
 
 class Take(NamedTuple):
@@ -95,7 +100,7 @@ def _losses(chunk: Chunk) -> pa.Table:
     parts = dict(zip(loss.type.names, loss.flatten(), strict=True))
     at = rows["received_at"]
     place = {"partition": rows["partition"], "offset": rows["offset"]}
-    return pa.table({"at": at, **parts, **place, "day": at.cast(pa.date32())})
+    return pa.table({"at": at, **parts, **place, "day": _day(at)})
 
 
 def _decoded(failed: bool) -> Callable[[Chunk], pa.Table]:
@@ -195,9 +200,10 @@ def ranges_of(rows: pa.Table) -> Ranges:
     >>> ranges_of(pa.table(place))
     {0: (5, 7), 3: (9, 9)}
     """
-    if not {"partition", "offset"} <= set(rows.column_names):
-        return {}
-    low_high = rows.select(["partition", "offset"]).group_by("partition")
+    columns = zip(rows.schema.names, rows.schema.types, strict=True)
+    if not {(one.name, one.type) for one in schema.PLACE} <= set(columns):
+        return {}  # of a user's table: it has none, or means something else by it
+    low_high = rows.select(["partition", "offset"]).drop_null().group_by("partition")
     found = low_high.aggregate([("offset", "min"), ("offset", "max")]).to_pylist()
     return {one["partition"]: (one["offset_min"], one["offset_max"]) for one in found}
 

@@ -17,6 +17,7 @@ from zenlake.storage.project import Project
 CHECKPOINTS = "_checkpoints"
 MAX_LINES = 64  # of an offsets file: a stream has a source a line
 NANOS = 1_000_000_000
+BACK = 1.25  # times `duplicates_within`: numbers are remembered by the quarter of it
 
 PerPartition = Mapping[int, int]
 
@@ -122,11 +123,20 @@ def trim(project: Project, state: Path, flows: Iterable[str], now: float | None 
         end = log.mark(number).offset
         if not end:
             continue
-        # Repeats are looked for that far back, and a clock that jumped ahead counts for nothing.
-        keep = int(max(age, project.duplicates_within) * NANOS)
+        # A clock that jumped ahead counts for nothing.
         newest = int(log.blocks(number, end - 1, end)["last_time"].max())
         wall = int((time.time() if now is None else now) * NANOS)
-        old = log.offset_at(number, max(0, min(newest, wall) - keep))
-        one = log.trim(before_offset=min(below, old), partition=number)
+        old = log.offset_at(number, max(0, min(newest, wall) - int(age * NANOS)))
+        looked_at = _looked_at(log, number, below, project.duplicates_within)
+        one = log.trim(before_offset=min(below, old, looked_at), partition=number)
         removed = Trimmed(removed.segments + one.segments, removed.bytes + one.bytes)
     return removed
+
+
+def _looked_at(log: Log, partition: int, at: int, within: float) -> int:
+    """The first offset that whoever goes on at an offset looks at, to find repeats behind it."""
+    near = log.blocks(partition, max(0, at - 1), at + 1)
+    if not len(near):
+        return 0
+    back = int(within * BACK * NANOS)
+    return log.offset_at(partition, max(0, int(near["first_time"].min()) - back))

@@ -37,6 +37,8 @@ OPTIONS = {
     "partitionBy": "the column by which a table of your own is partitioned",
 }
 OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # what Spark itself adds
+_FILE = re.compile(r"file:(?://)?(/(?!/).*)")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 
 
@@ -70,8 +72,20 @@ class Target(NamedTuple):
             raise ZError(f"option 'into': tables are named more than once: {', '.join(into)}")
         if "tombstones" in into:
             raise ZError("option 'into': `tombstones` is written with `latest`: name that instead")
-        path = Path(given["path"].removeprefix("file://")).absolute()
-        return cls(path, into, given.get("flow") or "+".join(into), given.get("partitionBy"))
+        return cls(
+            _folder(given["path"]),
+            into,
+            given.get("flow") or "+".join(into),
+            given.get("partitionBy"),
+        )
+
+
+def _folder(text: str) -> Path:
+    """As it is, or as a URI of a file in any form."""
+    found = _FILE.fullmatch(text)
+    if found is None and _SCHEME.match(text):
+        raise ZError(f"option 'path': {text!r} is no folder that can be written here: name one")
+    return Path(found[1] if found else text).absolute()
 
 
 def _known(raw: Mapping[str, str]) -> dict[str, str]:

@@ -276,10 +276,12 @@ class DeltaStore:
         `data_change` False says that the rows are the same in other files.
         """
         added, removed = list(added), list(removed)
-        delta = self._create()
+        seen = {app: self.transaction(app) for app in transactions or {}}
+        delta = self._create()  # which may look again, and see more than the caller has
         named = self._named(dict(transactions or {}))
-        before = {app: self.transaction(app) for app in named}
+        before = {app: self.transaction(app) for app in named} | seen
         self._still(removed, before, None)
+        self._whole(added)
         for _ in range(MAX_ATTEMPTS):
             try:
                 self._try(delta, added, removed, named, data_change)
@@ -336,6 +338,16 @@ class DeltaStore:
         if any(self.transaction(app) != version for app, version in before.items()):
             raise Conflict(f"{self.path}: another writer committed its batch") from error
 
+    def _whole(self, added: list[Added]) -> None:
+        """Names no file that somebody has taken for a leftover meanwhile."""
+        for one in added:
+            path = self.path / one.path
+            if not path.is_file() or path.stat().st_size != one.size:
+                raise StoreError(
+                    f"{path} is gone or cut, and nothing was committed (vacuumed, by a clock that "
+                    "jumped?): run the batch again, which writes it again"
+                )
+
     def _named(self, transactions: dict[str, int]) -> dict[str, int]:
         """With what `offsets` needs to find them; an offset never goes back."""
         known = self._partitions()
@@ -378,6 +390,8 @@ class DeltaStore:
                     configuration={SCHEMA_PROPERTY: str(SCHEMA_VERSION)},
                     raise_if_key_not_exists=False,
                 )
+            for made in (self.path / LOG / f"{0:020}.json", self.path / LOG, self.path):
+                sync(made)
             sync(self.path.parent)
             self._refresh()
         elif not self._prepared and migrate.prepared(self):
@@ -465,7 +479,8 @@ class FileWriter:
         """The file is whole and on the disk."""
         self._file.close()
         sync(self._whole)
-        sync(self._whole.parent)
+        for folder in {self._whole.parent, self._store.path}:
+            sync(folder)
         self.added = Added(
             self._path, self.size, self.rows, self._stats.json(self.rows), self._partition
         )

@@ -42,7 +42,9 @@ BATCH_ROWS = 8_192
 BATCH_BYTES = 8 << 20
 RUN_BYTES = 64 << 20  # of the tail in memory for one question; the rest waits in a file
 MAX_TIES = 262_144  # rows of one key and time that are looked at together
-MAX_NEWEST = 1 << 22  # rows that `newest` may choose
+MAX_NEWEST = 1 << 22  # rows that `newest` may choose,
+MAX_HELD_BYTES = 512 << 20  # and of one key their bytes, if they are more than
+FEW_ROWS = 16
 FOLD_ROWS = 65_536
 
 ROWS = pa.schema([*(SAMPLE.field(name) for name in COLUMNS), HLC])
@@ -207,13 +209,15 @@ class History:
 
     def _latest_rows(self, answer: "_Answer") -> Iterator[pa.Table]:
         picking, state = answer.picking, self._latest.now()
+        # In this order: a tombstone that was dropped by now was beaten by what is in the tail.
+        tombstones = self._tombstones.now(within=0.0)
         tail = self._newest_tail.rows(state.offsets, picking.key_expr)
         with ExitStack() as stack:
             runs = self._runs(map(picking.pick, tail), BY_KEY, stack)
             inputs = [iter([run]) for run in runs]
             files = chains(state.files)
             if runs:  # what was deleted long ago is newer than what comes late
-                files += chains(self._tombstones.now(within=0.0).files)
+                files += chains(tombstones.files)
             inputs += [self._chained(one, picking, EVERYTHING) for one in files]
             for rows in _whole(_merged(inputs, BY_KEY), BY_KEY):
                 found = folds.newest(rows)
@@ -251,7 +255,7 @@ class History:
             some = [one for one in state.files if one.path in groups]
             inputs += [self._chained(one, picking, times, groups) for one in chains(some)]
             chosen = (newest.chosen(rows, picking) for rows in _merged(inputs, BY_TIME))
-            for rows in _whole(chosen, BY_KEY):
+            for rows in _whole(_bounded(chosen, answer), BY_KEY):
                 yield last_of_each(distinct(rows), count)
 
     def _newest_groups(self, files: Sequence[File], picking: Picking, newest: "Newest") -> Groups:
@@ -424,6 +428,27 @@ def _whole(tables: Iterable[pa.Table], columns: tuple[str, ...]) -> Iterator[pa.
         held = rows.slice(cut) if cut < rows.num_rows else None
     if held is not None:
         yield held
+
+
+def _bounded(tables: Iterable[pa.Table], answer: "_Answer") -> Iterator[pa.Table]:
+    """The same tables, sorted by key, as long as no key has too much."""
+    key: str | None = None
+    rows = size = 0
+    for table in tables:
+        if table.num_rows:
+            last = table.column("key")[-1].as_py()
+            if last != key:
+                key, rows, size = last, 0, 0
+                table_of_key = table.filter(pc.equal(table.column("key"), last))
+            else:
+                table_of_key = table
+            rows, size = rows + table_of_key.num_rows, size + table_of_key.nbytes
+            if rows > FEW_ROWS and size > MAX_HELD_BYTES:
+                raise ZError(
+                    f"_max={answer.newest} of {key} is more than {MAX_HELD_BYTES} bytes: ask for "
+                    "fewer, or for all of a range of time"
+                )
+        yield table
 
 
 def distinct(rows: pa.Table) -> pa.Table:

@@ -4,18 +4,23 @@ Knows which batch a table has, leaves, and the order of commits that a crash can
 know Spark, nor where a batch comes from.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import parquet
 
 from zenlake.storage import schema
 from zenlake.storage.delta import OFFSET_APP, Added, Conflict, DeltaStore, File, StoreError
 from zenlake.storage.folds import merged_health, newest, plain, sorted_by, taken, winners
+from zenlake.storage.tables import TABLES
 
 LEAF_ROWS = 32 << 10
 LEAF_BYTES = 64 << 20  # of a leaf in memory
@@ -119,6 +124,8 @@ def has(store: DeltaStore, batch: Batch) -> bool:
     store.snapshot()
     done = store.transaction(batch.app)
     if done is not None:
+        if done >= batch.number and store.table.name in TABLES:
+            _check_that_it_has_all(store, batch)
         return done >= batch.number
     present = store.offsets()
     for partition, (first, last) in batch.offsets.items():
@@ -130,6 +137,20 @@ def has(store: DeltaStore, batch: Batch) -> bool:
                 f"{present[partition]}, or move the table away to fill it anew"
             )
     return False
+
+
+def _check_that_it_has_all(store: DeltaStore, batch: Batch) -> None:
+    """What is passed over since a batch of its number is there has to be in the table."""
+    present = store.offsets() if batch.offsets else {}
+    for partition, (_, last) in batch.offsets.items():
+        there = present.get(partition, 0)
+        if last >= there:
+            raise OffsetsPresent(
+                f"{store.path}: batch {batch.number} of {batch.app!r} is there, up to offset "
+                f"{there - 1} of partition {partition}, and now it goes to {last} (a part of its "
+                f"checkpoint was removed?): start with a new checkpoint at offset {there}, or move "
+                "the table away to fill it anew"
+            )
 
 
 # ---- latest
@@ -274,19 +295,30 @@ class _Folding:
         return place
 
     def _cut(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Equal pieces of at most a leaf's size; rows of one place stay together."""
-        if not rows.num_rows:
-            return
-        pieces = max(-(-rows.num_rows // self._leaf_rows), -(-rows.nbytes // LEAF_BYTES))
-        place = _Values(rows[self._place])
+        """Equal pieces of at most a leaf's rows and bytes; rows of one place stay together."""
+        count, place, ends = rows.num_rows, _Values(rows[self._place]), _ends(rows)
+        most = -(-count // max(1, -(-count // self._leaf_rows)))
+        size = rows.nbytes / max(1, -(-rows.nbytes // LEAF_BYTES))
         start = 0
-        for piece in range(1, pieces + 1):
-            stop = rows.num_rows * piece // pieces
-            if stop < rows.num_rows:
+        while start < count:
+            large = int(np.searchsorted(ends, (ends[start - 1] if start else 0) + size, "right"))
+            stop = max(min(start + most, large), start + 1)
+            if stop < count:
                 stop = bisect_left(place, place[stop])
-            if stop > start:
-                yield rows.slice(start, stop - start)
-                start = stop
+            if stop <= start:
+                stop = bisect_right(place, place[start])
+            yield rows.slice(start, stop - start)
+            start = stop
+
+
+def _ends(rows: pa.Table) -> npt.NDArray[np.float64]:
+    """How many bytes there are up to each row, and with it."""
+    sizes = np.zeros(rows.num_rows)
+    for column in rows.columns:
+        if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+            sizes += pc.binary_length(column).fill_null(0).to_numpy()
+    rest = rows.nbytes - sizes.sum()
+    return np.cumsum(sizes + rest / max(1, rows.num_rows))
 
 
 def _touched(store: DeltaStore, place: pa.ChunkedArray, leaf_rows: int) -> list[_Leaf]:
@@ -301,14 +333,26 @@ def _touched(store: DeltaStore, place: pa.ChunkedArray, leaf_rows: int) -> list[
     name = store.table.place or ""
     starts = [0, *(bisect_left(values, group[0].low[name]) for group in groups[1:]), len(values)]
     leaves: list[_Leaf] = []
+    size = cache(lambda path: _unpacked(store.path / path))
     for group, start, stop in zip(groups, starts, starts[1:], strict=False):
         leaf = _Leaf(group, start, stop)
         last = leaves[-1] if leaves else None
-        if last and stop > last.start and last.rows + leaf.rows <= leaf_rows // 2:
+        if (
+            last
+            and stop > last.start
+            and last.rows + leaf.rows <= leaf_rows // 2
+            and sum(size(file.path) for file in last.files + group) <= LEAF_BYTES // 2
+        ):
             leaves[-1] = _Leaf(last.files + group, last.start, stop)
         else:
             leaves.append(leaf)
     return [leaf for leaf in leaves if leaf.stop > leaf.start]
+
+
+def _unpacked(path: Path) -> int:
+    """About the bytes of a file in memory: on the disk it may be far smaller."""
+    footer = parquet.read_metadata(path)
+    return sum(footer.row_group(one).total_byte_size for one in range(footer.num_row_groups))
 
 
 def _groups(store: DeltaStore) -> list[list[File]]:

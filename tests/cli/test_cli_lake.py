@@ -1,0 +1,294 @@
+"""`zenlake lake init` and `run`: what they write, say and refuse, with a stand-in for Spark."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from rich.console import Console
+
+import zenlake as api
+from cli.running import zenlake
+from cli.toolkit import matching, peer
+from spark import spark_log
+from zenlake.cli.lakerun import _Table, line_shown
+from zenlake.errors import ZError
+from zenlake.lake import flows, run
+from zenlake.lake.session import Event
+from zenlake.log.reader import Reader
+from zenlake.storage.project import Project
+
+MANY = 600  # cycles until something must have happened
+
+# ---- init
+
+
+def test_a_new_lake_and_what_to_do_next(tmp_path: Path) -> None:
+    home = tmp_path / "my fleet"
+    done = zenlake("lake", "init", str(home), "-e", "tcp/127.0.0.1:7447", "-k", "robot/**")
+    assert done.exit_code == 0, done.output
+    assert "a lake named my_fleet" in done.output
+    assert f"zenlake lake run {home}" in done.output
+    assert "zenlake record" not in done.output
+    record = Project.load(home).record
+    assert record is not None
+    assert (record.connect, record.keys) == (("tcp/127.0.0.1:7447",), ("robot/**",))
+    again = zenlake("lake", "init", str(home))
+    assert again.exit_code == 1
+    assert "lake.toml is there already" in again.output
+
+
+def test_a_lake_that_others_feed(tmp_path: Path) -> None:
+    done = zenlake("lake", "init", str(tmp_path / "x"), "--name", "fleet")
+    assert done.exit_code == 0
+    assert "zenlake record -e ENDPOINT" in done.output
+    project = Project.load(tmp_path / "x")
+    assert (project.name, project.record) == ("fleet", None)
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "said"),
+    [
+        (["-e", "nowhere"], 2, "is not an endpoint"),
+        (["-e", "tcp/[::1]:1", "-k", "a//b"], 2, "a//b"),
+        (["-k", "a/**"], 2, "--connect ENDPOINT"),
+        (["--name", "a/b"], 1, "write a name"),
+    ],
+)
+def test_what_init_refuses(tmp_path: Path, args: list[str], status: int, said: str) -> None:
+    done = zenlake("lake", "init", str(tmp_path / "new"), *args)
+    assert done.exit_code == status
+    assert said in done.output
+    assert not (tmp_path / "new").exists()
+
+
+# ---- run
+
+
+class Stand:
+    """In place of Spark: what each run does is in `script`, one for each; then they go well."""
+
+    script: ClassVar[list[Callable[["Stand"], bool]]] = []
+    started = 0
+    runs = 0
+
+    def __init__(self, project: Project, master: str, conf: dict[str, str]) -> None:
+        type(self).started += 1
+        self.state, self.alive = project.home / "state", True
+        self.tell: Callable[[Event], None] = lambda event: None
+
+    def run(self, tell: Callable[[Event], None]) -> bool:
+        number, type(self).runs = self.runs, self.runs + 1
+        flows.declared.clear()
+        flows.declared["samples"] = flows.Flow("samples", ("samples", "latest"))
+        self.tell = tell
+        tell(Event("samples", "RUNNING"))
+        if number < len(self.script):
+            return self.script[number](self)
+        tell(Event("samples", "COMPLETED"))
+        return True
+
+    def close(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lake with ten samples, on no Spark."""
+    monkeypatch.setattr(run, "Pipelines", Stand)
+    monkeypatch.setattr(Stand, "script", [])
+    monkeypatch.setattr(Stand, "started", 0)
+    monkeypatch.setattr(Stand, "runs", 0)
+    assert zenlake("lake", "init", str(tmp_path / "fleet")).exit_code == 0
+    spark_log.append(tmp_path / "fleet" / "log", 10)
+    return tmp_path / "fleet"
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def stopped(_: Stand) -> bool:
+    os.kill(os.getpid(), signal.SIGTERM)
+    return True
+
+
+def failed(stand: Stand) -> bool:
+    stand.tell(Event("samples", "FAILED", "no such column"))
+    return False
+
+
+def test_once_takes_what_is_there(lake: Path) -> None:
+    done = zenlake("lake", "run", str(lake), "--once", "--json")
+    assert done.exit_code == 0, done.output
+    found = events(done.stdout)
+    assert [one["event"] for one in found if one["event"] != "flow"] == [
+        *("starting", "ready", "cycle", "stopped")
+    ]
+    (cycle,) = (one for one in found if one["event"] == "cycle")
+    assert (cycle["number"], cycle["ok"]) == (1, True)
+    assert cycle["flows"] == [
+        {
+            "flow": "samples",
+            "into": ["samples", "latest"],
+            "state": "COMPLETED",
+            "taken": 0,
+            "behind": 10,
+            "at": None,
+            "rows": {},
+            "reason": None,
+        }
+    ]
+
+
+def test_once_that_fails_is_status_1_and_says_why(lake: Path) -> None:
+    Stand.script = [failed]
+    done = zenlake("lake", "run", str(lake), "--once")
+    assert done.exit_code == 1
+    assert "flow samples failed: no such column" in done.output
+    assert "samples 0 taken, 10 behind (failed)" in done.output
+
+
+def test_a_run_that_cannot_begin_says_why(lake: Path) -> None:
+    def refused(_: Stand) -> bool:
+        raise ZError("transformations/own.py, line 3: NameError: spork")
+
+    Stand.script = [refused]
+    done = zenlake("lake", "run", str(lake), "--once")
+    assert done.exit_code == 1
+    assert "own.py, line 3: NameError: spork" in done.output
+
+
+def test_a_cycle_that_failed_is_tried_again_until_told_to_stop(lake: Path) -> None:
+    Stand.script = [failed, failed, stopped]
+    done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
+    assert done.exit_code == 0, done.output
+    cycles = [one["ok"] for one in events(done.stdout) if one["event"] == "cycle"]
+    assert cycles == [False, False, True]
+    assert Stand.started == 1
+
+
+def test_without_news_there_is_no_cycle(lake: Path) -> None:
+    def more(_: Stand) -> bool:
+        threading.Timer(0.5, lambda: spark_log.append(lake / "log", 1)).start()
+        return True
+
+    Stand.script = [more, stopped]
+    done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
+    cycles = [one for one in events(done.stdout) if one["event"] == "cycle"]
+    assert [one["flows"][0]["behind"] for one in cycles] == [10, 11]
+
+
+def test_a_spark_that_is_gone_is_started_again(lake: Path) -> None:
+    def gone(stand: Stand) -> bool:
+        stand.alive = False
+        raise ZError("the connection is refused")
+
+    Stand.script = [gone, stopped]
+    done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
+    assert done.exit_code == 0, done.output
+    assert Stand.started == 2
+
+
+def test_a_cycle_that_does_not_end_is_broken_off(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "STOP_SECONDS", 0.2)
+    killed = threading.Event()
+    monkeypatch.setattr(Stand, "kill", lambda _: killed.set())
+
+    def endless(_: Stand) -> bool:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert killed.wait(60.0)
+        raise ZError("the connection is refused")
+
+    Stand.script = [endless]
+    done = zenlake("lake", "run", str(lake), "--json")
+    assert done.exit_code == 0, done.output
+    assert killed.is_set()
+    assert "failed" not in [one["event"] for one in events(done.stdout)]
+
+
+def test_it_records_while_it_runs(tmp_path: Path, lake: Path) -> None:
+    with peer() as publisher:
+        home = tmp_path / "recorded"
+        zenlake("lake", "init", str(home), "-e", publisher.endpoint, "-k", "robot/**")
+
+        def put(_: Stand) -> bool:
+            matching(publisher.session, "robot/1")
+            block = api.CongestionControl.BLOCK
+            publisher.session.put("robot/1", "hello", congestion_control=block)
+            return False  # so that there is a next cycle
+
+        def until_durable(_: Stand) -> bool:
+            if _recorded(home / "log"):
+                os.kill(os.getpid(), signal.SIGTERM)
+                return True
+            return False
+
+        Stand.script = [put, *[until_durable] * MANY, stopped]
+        done = zenlake("lake", "run", str(home), "--every", "50ms", "--json")
+        assert done.exit_code == 0, done.output
+        assert _recorded(home / "log") == [("robot/1", b"hello")]
+
+        Stand.runs, Stand.script = 0, [stopped]
+        quiet = zenlake("lake", "run", str(home), "--no-record", "--json")
+        assert quiet.exit_code == 0
+
+
+def _recorded(log: Path) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
+    for batch in Reader(log).batches():
+        columns = (batch.column(name).to_pylist() for name in ("key", "payload"))
+        found += zip(*columns, strict=True)
+    return found
+
+
+def test_what_run_refuses(lake: Path, tmp_path: Path) -> None:
+    missing = zenlake("lake", "run", str(tmp_path / "none"))
+    assert missing.exit_code == 1
+    assert "zenlake lake init" in missing.output
+    assert zenlake("lake", "run", str(lake), "--conf", "x").exit_code == 2
+    assert zenlake("lake", "run", str(lake), "--every", "soon").exit_code == 2
+    with run.alone(Project.load(lake)):
+        busy = zenlake("lake", "run", str(lake), "--once")
+    assert busy.exit_code == 1
+    assert "another process runs" in busy.output
+
+
+# ---- shown
+
+
+def test_the_live_table_shows_flows(tmp_path: Path) -> None:
+    project = Project.parse('[lake]\nname = "fleet"', tmp_path / "lake.toml")
+    console = Console(width=120, record=True, file=(tmp_path / "shown").open("w"))
+    shown = _Table(project, console)
+    shown.show("starting", {"master": "local[2]"})
+    shown.show("flow", {"flow": "samples", "state": "RUNNING", "reason": None})
+    one = {
+        "flow": "samples",
+        "into": ("samples", "latest"),
+        "state": "COMPLETED",
+        "taken": 1234,
+        "behind": 5,
+        "at": 1_790_000_000.0,
+        "rows": {"samples": 9876, "latest": 4},
+        "reason": None,
+    }
+    shown.show("cycle", {"number": 3, "ok": True, "seconds": 1.5, "flows": [one]})
+    shown.show("flow", {"flow": "loss\x1b", "state": "FAILED", "reason": "bad\x1b[2J"})
+    console.print(shown)
+    text = console.export_text()
+    for part in ("cycle 3 took", "1,234", "9,876", "14:13:20Z", "completed", "failed: bad"):
+        assert part in text
+    assert "\x1b" not in text
+    console.file.close()
+
+
+@pytest.mark.parametrize("event", ["flow", "unheard"])
+def test_what_nobody_needs_to_know_is_no_line(event: str) -> None:
+    assert line_shown(event, {"state": "RUNNING"}) is None

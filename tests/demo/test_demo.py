@@ -1,0 +1,92 @@
+"""The demo, as small as it gets: its books balance, it leaves a report and nothing else."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEMO_SECONDS = 550.0  # on a machine that has other things to do; alone it takes one minute
+GRACE_SECONDS = 15.0  # for workers of a Spark that has ended
+MARK = "ZENLAKE_DEMO_MARK"
+
+
+@contextmanager
+def demo(*options: str) -> "Iterator[tuple[subprocess.Popen[str], str]]":
+    """The process, and by what all that it starts is known."""
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [sys.executable, "-m", "demo", "--quick", *options],
+        cwd=ROOT,
+        env={**os.environ, MARK: mark, "COLUMNS": "120"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    watch = threading.Timer(DEMO_SECONDS, process.terminate)
+    watch.start()
+    with process:
+        try:
+            yield process, mark
+        finally:
+            watch.cancel()
+            watch.join()
+            if process.poll() is None:
+                process.terminate()
+
+
+def left_of(mark: str) -> list[str]:
+    """What runs and was started by that demo, once workers had the time to end."""
+    end = time.monotonic() + GRACE_SECONDS
+    while (left := list(_marked(mark))) and time.monotonic() < end:
+        time.sleep(0.1)
+    return left
+
+
+def _marked(mark: str) -> Iterator[str]:
+    wanted = f"{MARK}={mark}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (process / "environ").read_bytes().split(b"\0"):
+                yield (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:  # it has just ended, or is another's
+            continue
+
+
+@pytest.mark.timeout(DEMO_SECONDS + 60)
+def test_the_books_balance(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    with demo("--out", str(report)) as (process, mark):
+        said, _ = process.communicate()
+    assert process.returncode == 0, said
+    assert "everything that was sent is accounted for" in said
+    assert "✗" not in said
+    assert "eclipse-zenoh, asked the same, gets the same" in said
+    assert "repeats itself" in said
+    assert "datagrams on its link" in said
+    assert "robot/1/pose" in report.read_text()
+    assert left_of(mark) == []
+
+
+@pytest.mark.timeout(DEMO_SECONDS + 60)
+def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    with demo("--out", str(report)) as (process, mark):
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "demo.fleet" in line:  # Spark is starting, the fleet is about to drive
+                break
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate()
+    assert process.returncode == 130, said
+    assert "nothing is left running" in said
+    assert left_of(mark) == []
+    assert not report.exists()

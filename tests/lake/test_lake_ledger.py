@@ -1,0 +1,250 @@
+"""The tables of a lake against the publishers' own accounts, though everything is killed.
+
+Recorders, drivers and Python workers die by SIGKILL at random moments, and commits break off at
+any step. Few kills by default, since each driver is a JVM: ZENLAKE_FULL=1 has 25 of drivers.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from api.pairs import opened
+from lake.lake_account import Account, same_rows
+from lake.lake_driver import LakeDriver, Quick, fill
+from lake.lake_world import Elsewhere, Said, Session, Voice, World
+from log.recording import DEADLINE
+from zenlake.lake import intake, sink
+from zenlake.lake.sink import LakeDataSource
+from zenlake.log.recorder import Recorder
+from zenlake.spark.logsource import LogStreamReader
+from zenlake.spark.options import Options, Purpose
+from zenlake.spark.schema import with_duplicate
+from zenlake.storage.delta import DeltaStore, FileWriter
+from zenlake.storage.tables import TABLES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+FULL = bool(os.environ.get("ZENLAKE_FULL"))
+DRIVER_KILLS = 25 if FULL else 3
+AT_FIRST = 1500 if FULL else 300  # samples of each voice before the first driver starts,
+PER_KILL = 90  # and while one works
+PER_BATCH = 40
+MOMENTS = 0.8  # seconds: longer than a micro-batch, so that a kill hits any part of one
+STANDBY = 2  # drivers that are up or coming up
+PLAIN = 200  # samples without number and timestamp
+FAULTS = 200 if FULL else 12  # steps at which commits break off
+CLUSTER = {
+    "spark.executor.memory": "1g",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+class Lake(NamedTuple):
+    """A log that is complete, its account, and tables that drivers were killed over."""
+
+    home: Path
+    account: Account
+    fast: Quick
+    late: int
+    "Kills that came when a driver was done."
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    home = tmp_path_factory.mktemp("lake")
+    (home / "lake.toml").write_text('[lake]\nname = "ledger"\n')
+    fast = Quick(home / "fast")
+    plain = murmured(home / "log")
+    voices = [
+        Voice("ours", "a1", -3.0, Session("zenlake")),
+        Voice("theirs", "b2", 4.0, Elsewhere()),
+    ]
+    with World(home / "log", voices) as world:
+        world.go_on(AT_FIRST, kills=1)
+        fast.learn(home, name="first", maxRowsPerTrigger=400)
+        late = killed(home, fast, world)
+        world.go_on(PER_KILL)
+        assert world.kills == DRIVER_KILLS + 1
+    return Lake(home, Account(home / "log", voices, plain), fast, late)
+
+
+def murmured(log: Path) -> list[Said]:
+    """Into partition 1, by a recorder that nobody kills: what has no number counts as it comes."""
+    chance = random.Random(3)
+    said = [
+        Said(
+            f"plain/{chance.randrange(20)}",
+            b"%d" % number if chance.random() < 0.9 else None,
+            "zenoh/bytes",
+        )
+        for number in range(PLAIN)
+    ]
+    with opened() as session, Recorder(log, "plain/**", session=session, partition=1) as recorder:
+        for one in said:
+            if one.payload is None:
+                session.delete(one.key)
+            else:
+                session.put(one.key, one.payload)
+        recorder.durable(DEADLINE)
+    return said
+
+
+def killed(home: Path, fast: Quick, world: World) -> int:
+    """One driver after the other, while voices speak and recorders die; how many were done."""
+    chance = random.Random(11)
+    late = 0
+    drivers = [LakeDriver(home, fast) for _ in range(STANDBY)]
+    try:
+        for kill in range(DRIVER_KILLS):
+            drivers[0].go(name="killed", maxRowsPerTrigger=PER_BATCH, minPartitions=2)
+            if kill < DRIVER_KILLS - STANDBY:
+                drivers.append(LakeDriver(home, fast))
+            with ThreadPoolExecutor(1) as aside:
+                speaking = aside.submit(world.go_on, PER_KILL, kills=1)
+                drivers[0].until_more("killed", chance.randint(1, 6))
+                if kill % 2:
+                    drivers[0].kill_worker(chance)
+                    drivers[0].until_more("killed", 2)
+                time.sleep(chance.uniform(0, MOMENTS))
+                late += drivers[0].is_done()
+                drivers.pop(0).kill()
+                speaking.result()
+    finally:
+        for driver in drivers:
+            driver.close()
+    return late
+
+
+@pytest.mark.timeout(7200 if FULL else 900)
+@pytest.mark.interop
+def test_every_table_is_the_ledger(spark: "SparkSession", lake: Lake) -> None:
+    assert lake.late <= DRIVER_KILLS // 2, "the kills came too late"
+    fill(spark, lake.home, "killed", maxRowsPerTrigger=1000, minPartitions=2)
+    lake.account.check(lake.home / "killed")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.interop
+def test_another_run_from_scratch_makes_the_same_tables(spark: "SparkSession", lake: Lake) -> None:
+    """In one batch, and after those of a driver that ended in order."""
+    fill(spark, lake.home, "again")
+    lake.account.check(lake.home / "again")
+    fill(spark, lake.home, "first", minPartitions=3)
+    for name in TABLES:
+        same_rows(lake.home / "again" / name, lake.home / "killed" / name)
+        same_rows(lake.home / "again" / name, lake.home / "first" / name)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.interop
+def test_a_cluster_makes_the_same_tables(lake: Lake) -> None:
+    driver = LakeDriver(lake.home, lake.fast, "local-cluster[2,1,1024]", **CLUSTER)
+    try:
+        driver.go(name="cluster", maxRowsPerTrigger=400, minPartitions=3)
+        driver.expect("done")
+    finally:
+        driver.close()
+    lake.account.check(lake.home / "cluster")
+    for name in TABLES:
+        same_rows(lake.home / "cluster" / name, lake.home / "again" / name)
+
+
+# ---- steps at which commits break off
+
+
+class Steps:
+    """Counts what changes a disk, and breaks off at one of the steps, before it or after."""
+
+    PLACES: Sequence[tuple[Any, str]] = (
+        (DeltaStore, "_try"),
+        (DeltaStore, "_committed"),
+        (FileWriter, "close"),
+        (intake.Intake, "_stage"),
+        (sink.LakeWriter, "_unstage"),
+    )
+
+    def __init__(self, broken: int | None = None, after: bool = False) -> None:
+        self.count = 0
+        self._broken, self._after = broken, after
+
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        for owner, name in self.PLACES:
+            patch.setattr(owner, name, self._counted(getattr(owner, name)))
+
+    def _counted(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            mine, self.count = self.count, self.count + 1
+            if mine == self._broken and not self._after:
+                raise OSError("the disk is gone")
+            found = step(*args, **kwargs)
+            if mine == self._broken:
+                raise OSError("the disk is gone")
+            return found
+
+        return counted
+
+
+def batches(log: Path, size: int, count: int) -> "Iterator[list[pa.RecordBatch]]":
+    """Of the log, as Spark's tasks read them."""
+    raw = {"path": str(log), "duplicates": "mark", "maxrowspertrigger": str(size)}
+    reader = LogStreamReader(Options.parse(raw, Purpose.LOG_STREAM), with_duplicate())
+    start = reader.initialOffset()
+    for _ in range(count):
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        yield [rows for task in reader.partitions(start, end) for rows in reader.read(task)]
+        start = end
+
+
+def poured(tables: Path, some: "list[list[pa.RecordBatch]]", chance: random.Random) -> int:
+    """Batches into tables as Spark does it: one that fails is done again; how many did."""
+    raw = {"path": str(tables), "into": "samples,latest,health", "flow": "samples"}
+    failures = 0
+    for number, rows in enumerate(some):
+        found = {"sql.streaming.queryId": "f81d4fae", "streaming.sql.batchId": str(number)}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                "pyspark.TaskContext.get", partial(SimpleNamespace, getLocalProperty=found.get)
+            )
+            while True:
+                writer: Any = LakeDataSource(raw).streamWriter(with_duplicate(), False)
+                messages: list[Any] = []
+                try:
+                    half = len(rows) // 2
+                    messages += [writer.write(iter(part)) for part in (rows[:half], rows[half:])]
+                    writer.commit(messages, number)
+                    break
+                except OSError:
+                    failures += 1
+                    if chance.random() < 0.5:  # a driver that lives calls this; a dead one not
+                        writer.abort(messages, number)
+    return failures
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.interop
+def test_a_commit_may_break_off_at_any_step(lake: Lake, tmp_path: Path) -> None:
+    chance = random.Random(5)
+    some = [*batches(lake.home / "log", 120, 3)]
+    whole = Steps()
+    with pytest.MonkeyPatch.context() as patch:
+        whole.patch(patch)
+        assert not poured(tmp_path / "whole", some, chance)
+    every = [(step, after) for step in range(whole.count) for after in (False, True)]
+    assert len(every) > 40
+    for step, after in chance.sample(every, min(FAULTS, len(every))):
+        tables = tmp_path / f"{step}-{after}"
+        with pytest.MonkeyPatch.context() as patch:
+            Steps(step, after).patch(patch)
+            assert poured(tables, some, chance) == 1
+        for name in ("samples", "latest", "tombstones", "health"):
+            same_rows(tables / name, tmp_path / "whole" / name)

@@ -1,0 +1,345 @@
+"""What could go wrong between tables, log, upkeep and readers, each tried on purpose."""
+
+import json
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from storage.lakerows import Row, as_rows
+from storage.pasts import MICROS, Event, Past, by_key
+from spark import spark_log
+from zenlake.errors import ZError
+from zenlake.lake import intake, progress
+from zenlake.lake.sink import Target
+from zenlake.log.log import Log
+from zenlake.storage import delta, folds, write
+from zenlake.storage import history as histories
+from zenlake.storage.delta import Conflict, DeltaStore, StoreError
+from zenlake.storage.history import History
+from zenlake.storage.project import Project
+from zenlake.storage.tables import LATEST, SAMPLES, TABLES, TOMBSTONES, Table
+from zenlake.storage.vacuum import tidy_log, vacuum
+from zenlake.storage.write import Batch, OffsetsPresent
+
+FIRST = 1_700_000_000
+DAY = 86_400
+
+
+def samples(*rows: Row) -> pa.Table:
+    return folds.as_samples(as_rows(rows))
+
+
+def stamped(key: str, second: int, payload: bytes | None, received: int) -> Event:
+    return Event(key, payload, (FIRST + received) * MICROS, (FIRST + second) << 32)
+
+
+@pytest.fixture
+def past(tmp_path: Path) -> Past:
+    return Past(tmp_path)
+
+
+# ---- commits
+
+
+def test_two_drivers_that_make_the_table_append_a_batch_once(tmp_path: Path) -> None:
+    """The second looked before there was a table, and the first made it and committed."""
+    one, two = (DeltaStore(tmp_path / "samples", SAMPLES) for _ in range(2))
+    batch = Batch("f", "q", 0, {0: (0, 0)})
+    assert not write.has(two, batch)
+    write.append(one, one.write(samples(Row("a", 0))), batch)
+    added = two.write(samples(Row("a", 0)))
+    with pytest.raises(Conflict):
+        two.commit(added, (), batch.transactions)
+    assert write.append(two, added, batch) is None
+    assert one.snapshot().rows == 1
+
+
+def test_files_that_are_gone_are_not_committed(tmp_path: Path) -> None:
+    """A clock that jumped lets vacuum take the files of a batch that is under way."""
+    store = DeltaStore(tmp_path / "samples", SAMPLES)
+    write.append(store, store.write(samples(Row("a", 0))), Batch("f", "q", 0))
+    added = store.write(samples(Row("b", 1)))
+    assert vacuum(store, 3600, now=time.time() + 2 * DAY).files == 1
+    with pytest.raises(StoreError, match=r"is gone.*again"):
+        write.append(store, added, Batch("f", "q", 1))
+    assert store.read()["offset"].to_pylist() == [0]
+    write.append(store, store.write(samples(Row("b", 1))), Batch("f", "q", 1))
+    assert sorted(store.read()["offset"].to_pylist()) == [0, 1]
+
+
+def test_all_that_a_commit_stands_on_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[Path] = set()
+    really = delta.sync
+
+    def noted(path: Path) -> None:
+        synced.add(path)
+        really(path)
+
+    monkeypatch.setattr(delta, "sync", noted)
+    root = tmp_path / "samples"
+    store = DeltaStore(root, SAMPLES)
+    write.append(store, store.write(samples(Row("a", 0))), Batch("f", "q", 0))
+    for path in [root, *root.rglob("*")]:
+        if path.suffix != ".crc":
+            assert path in synced, path
+    assert tmp_path in synced
+
+
+def test_a_reader_that_slept_over_a_tidied_log_goes_on(tmp_path: Path) -> None:
+    writer, sleeper = (DeltaStore(tmp_path / "samples", SAMPLES) for _ in range(2))
+    write.append(writer, writer.write(samples(Row("a", 0))), Batch("f", "q", 0, {0: (0, 0)}))
+    assert sleeper.snapshot().rows == 1
+    for number in range(1, 6):
+        added = writer.write(samples(Row("a", number)))
+        write.append(writer, added, Batch("f", "q", number, {0: (number, number)}))
+    old = time.time() - 30 * DAY
+    for path in (writer.path / delta.LOG).glob("*.json"):
+        os.utime(path, (old, old))
+    tidy_log(writer, 3600)
+    assert not (writer.path / delta.LOG / f"{3:020}.json").exists()
+    added = writer.write(samples(Row("a", 6)))
+    write.append(writer, added, Batch("f", "q", 6, {0: (6, 6)}))
+    for store in (sleeper, DeltaStore(tmp_path / "samples", SAMPLES)):
+        assert store.snapshot().rows == 7
+        assert store.transaction("zenlake/f/q") == 6
+        assert store.offsets() == {0: 7}
+        assert {file.low["key"] for file in store.snapshot().files} == {"a"}
+        assert min(file.low["hlc"] for file in store.snapshot().files) == Row("a", 0).hlc
+
+
+def test_a_writer_that_slept_over_a_tidied_log_goes_on(tmp_path: Path) -> None:
+    writer, sleeper = (DeltaStore(tmp_path / "samples", SAMPLES) for _ in range(2))
+    write.append(writer, writer.write(samples(Row("a", 0))), Batch("f", "q", 0))
+    sleeper.snapshot()
+    for number in range(1, 4):
+        write.append(writer, writer.write(samples(Row("a", number))), Batch("f", "q", number))
+    old = time.time() - 30 * DAY
+    for path in (writer.path / delta.LOG).glob("*.json"):
+        os.utime(path, (old, old))
+    tidy_log(writer, 3600)
+    assert write.append(sleeper, [], Batch("f", "q", 3)) is None
+    sleeper.commit(sleeper.write(samples(Row("a", 4))))
+    assert writer.snapshot().rows == 5
+
+
+# ---- odd names
+
+
+@pytest.mark.parametrize(
+    "value", ["a/b", "a%2Fb", "ä ö", "#?&=:", "..", "x" * 100, "%", "a+b", "'\"\\"]
+)
+def test_live_files_of_any_partition_are_not_vacuumed(tmp_path: Path, value: str) -> None:
+    columns = pa.schema([("zone", pa.string()), ("n", pa.int64())])
+    store = DeltaStore(tmp_path / "own", Table("own", columns, "zone"))
+    rows = pa.table({"zone": [value], "n": [1]}, columns)
+    store.commit(store.write(rows))
+    again = DeltaStore(tmp_path / "own", Table("own", columns, "zone"))
+    vacuum(again, 0, now=time.time() + 9 * DAY)
+    assert again.read().to_pylist() == rows.to_pylist()
+    tidy_log(again, 0)
+    again = DeltaStore(tmp_path / "own", Table("own", columns, "zone"))
+    vacuum(again, 0, now=time.time() + 9 * DAY)
+    assert again.read().to_pylist() == rows.to_pylist()
+    again.commit(again.write(rows), again.snapshot().files)
+    assert again.snapshot().rows == 1
+    vacuum(again, 0, now=time.time() + 9 * DAY)
+    assert again.read().to_pylist() == rows.to_pylist()
+    assert DeltaTable(tmp_path / "own").to_pyarrow_table().num_rows == 1
+
+
+def test_columns_of_a_users_table_may_be_called_partition_and_offset(tmp_path: Path) -> None:
+    columns = pa.schema([("partition", pa.string()), ("offset", pa.float64())])
+    store = DeltaStore(tmp_path / "own", intake.table_of("own", columns, None))
+    for number in range(2):
+        taking = intake.Intake({"own": store}, f"q/{number}")
+        taking.add(pa.record_batch({"partition": ["north", None], "offset": [0.5, None]}, columns))
+        intake.give(store, [taking.finish()], Batch("f", "q", number))
+    assert store.snapshot().rows == 4
+    columns = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
+    store = DeltaStore(tmp_path / "joined", intake.table_of("joined", columns, None))
+    taking = intake.Intake({"joined": store}, "q/0")
+    taking.add(pa.record_batch({"partition": [0, None], "offset": [4, None]}, columns))
+    intake.give(store, [taking.finish()], Batch("f", "q", 0))
+    assert store.offsets() == {0: 5}
+
+
+# ---- leaves of large values
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_leaves_of_large_values_are_not_rewritten_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    monkeypatch.setattr(write, "LEAF_BYTES", 1 << 18)
+    random = np.random.default_rng(5)
+    latest = DeltaStore(tmp_path / "latest", LATEST)
+    tombstones = DeltaStore(tmp_path / "tombstones", TOMBSTONES)
+    payload = bytes if packed else random.bytes
+    rows = [Row(f"k/{n:03}", n, payload=payload(1 << 15)) for n in range(64)]
+    write.fold(latest, tombstones, samples(*rows), Batch("l", "q", 0))
+    files = len(latest.snapshot().files)
+    assert files >= 8
+    late = samples(Row("k/000", 64, received=1))
+    change = write.fold(latest, tombstones, late, Batch("l", "q", 1))
+    assert change is not None
+    assert change.removed <= 2
+    assert latest.snapshot().rows == 64
+
+
+def test_no_leaf_is_large_since_its_neighbours_are_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "LEAF_BYTES", 1 << 18)
+    latest = DeltaStore(tmp_path / "latest", LATEST)
+    tombstones = DeltaStore(tmp_path / "tombstones", TOMBSTONES)
+    sizes = [8] * 400 + [1 << 15] * 64 + [8] * 400
+    for number in range(2):
+        rows = [
+            Row(f"k/{n:03}", n, received=number, payload=bytes(size))
+            for n, size in enumerate(sizes)
+        ]
+        write.fold(latest, tombstones, samples(*rows), Batch("l", "q", number))
+        for file in latest.snapshot().files:
+            assert latest.read([file]).nbytes <= 1 << 18
+        assert latest.read()["payload"].to_pylist() == [row.payload for row in rows]
+
+
+# ---- days and zones
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
+def test_a_day_is_that_of_utc_whatever_zone_spark_is_in(zone: str) -> None:
+    times = [datetime(2026, 11, 15, hour, tzinfo=UTC) for hour in (0, 3, 20, 23)]
+    rows = as_rows([Row("a", n) for n in range(4)])
+    kind = pa.timestamp("us", zone)
+    at = rows.schema.get_field_index("received_at")
+    rows = rows.set_column(at, "received_at", pa.array(times).cast(kind))
+    (batch,) = rows.combine_chunks().to_batches()
+    chunk = intake.Chunk([batch])
+    assert {str(day) for day in chunk.samples["day"].to_pylist()} == {"2026-11-15"}
+    assert chunk.samples["hlc"].to_pylist() == [int(one.timestamp()) << 32 for one in times]
+
+
+# ---- what is served
+
+
+def test_a_late_put_is_not_served_as_alive_while_its_key_is_born_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K was deleted at 5, a put of 4 comes late, then a put of 6, folded while somebody asks."""
+    past = Past(tmp_path)
+    past.record([stamped("k", 5, None, 10)])
+    past.table({0: 1})
+    past.record([stamped("k", 4, b"late", 11)])
+    history = History(past.project)
+    assert by_key(history.latest("**")) == {}
+    now = history._tombstones.now
+
+    def meanwhile(**options: Any) -> Any:
+        if len(past.events[0]) == 2:
+            past.record([stamped("k", 6, b"again", 12)])
+            past.table({0: 3})
+        return now(**options)
+
+    monkeypatch.setattr(history._tombstones, "now", meanwhile)
+    found = by_key(history.latest("**"))
+    assert [event.payload for event in found.get("k", [])] in ([], [b"again"])
+
+
+def test_what_is_asked_for_at_once_is_bounded_in_bytes(
+    past: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(histories, "MAX_HELD_BYTES", 1 << 16)
+    past.record([stamped("k", n, bytes(1 << 10), n) for n in range(200)])
+    past.table({0: 150})
+    history = History(past.project)
+    assert len(by_key(history.between("k", newest=20))["k"]) == 20
+    assert len(by_key(history.between("k"))["k"]) == 200
+    with pytest.raises(ZError, match=r"_max=190 of k.*ask for fewer"):
+        by_key(history.between("k", newest=190))
+
+
+# ---- batches and their numbers
+
+
+def test_a_batch_of_the_same_number_that_has_more_is_not_passed_over(tmp_path: Path) -> None:
+    """A checkpoint lost its offsets and kept its id: batches are counted from 0 again."""
+    store = DeltaStore(tmp_path / "samples", SAMPLES)
+    for number in range(3):
+        rows = store.write(samples(Row("a", number)))
+        write.append(store, rows, Batch("f", "q", number, {0: (number, number)}))
+    assert write.append(store, [], Batch("f", "q", 1, {0: (0, 2)})) is None
+    with pytest.raises(OffsetsPresent, match=r"batch 0 .* up to offset 2.*goes to 9.*checkpoint"):
+        write.append(store, [], Batch("f", "q", 0, {0: (0, 9)}))
+    assert store.offsets() == {0: 3}
+
+
+def test_properties_that_change_meanwhile_hinder_no_commit(tmp_path: Path) -> None:
+    store = DeltaStore(tmp_path / "samples", SAMPLES)
+    write.append(store, store.write(samples(Row("a", 0))), Batch("f", "q", 0))
+    added = store.write(samples(Row("a", 1)))
+    assert not write.has(store, Batch("f", "q", 1))
+    tidy_log(DeltaStore(tmp_path / "samples", SAMPLES), 9 * DAY)
+    store.commit(added, (), Batch("f", "q", 1).transactions)
+    assert store.snapshot().rows == 2
+
+
+@pytest.mark.parametrize("path", ["file:/t/x y", "file:///t/x y", "/t/x y"])
+def test_a_folder_may_be_named_as_hadoop_does(path: str) -> None:
+    assert Target.parse({"path": path, "into": "samples"}).path == Path("/t/x y")
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/tables", "hdfs:/tables", "file://host/tables"])
+def test_what_is_no_folder_is_refused(path: str) -> None:
+    with pytest.raises(ZError, match="folder"):
+        Target.parse({"path": path, "into": "samples"})
+
+
+def test_the_log_is_kept_as_far_back_as_repeats_of_the_slowest_flow_are_looked_for(
+    tmp_path: Path,
+) -> None:
+    spark_log.append(tmp_path / "log", 1000, per_block=10, rotate=1 << 10)  # a millisecond each
+    text = '[lake]\nname = "x"\n[samples]\nduplicates_within = "100ms"\n[retention]\nlog = "10ms"'
+    project = Project.parse(text, tmp_path / "lake.toml")
+    folder = tmp_path / "state" / "_checkpoints" / "samples" / "0"
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    log = Log(project.log)
+    told = json.dumps({"log": log.id, "partitions": {"0": 400}})
+    (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{told}\n")
+    (folder / "commits" / "0").write_text("v1\n{}")
+    assert progress.trim(project, tmp_path / "state", ["samples"]).segments > 0
+    assert 200 < Log(project.log).first(0) <= 275
+
+
+def test_all_tables_take_rows_in_the_zone_of_a_session(tmp_path: Path) -> None:
+    names = ("samples", "latest", "health")
+    found = []
+    for zone in ("UTC", "America/New_York"):
+        batch = as_rows(
+            [Row(f"k/{n % 2}", n, received=n * 7_200_000_000, stamp=n) for n in range(12)]
+        )
+        kind = pa.timestamp("us", zone)
+        stamp = pa.struct([("time", kind), ("ntp64", pa.int64()), ("id", pa.string())])
+        batch = batch.set_column(5, "timestamp", batch["timestamp"].cast(stamp))
+        batch = batch.set_column(12, "received_at", batch["received_at"].cast(kind))
+        stores = {name: DeltaStore(tmp_path / zone / name, TABLES[name]) for name in names}
+        taking = intake.Intake(stores, "q/0")
+        for one in batch.to_batches():
+            taking.add(one)
+        taken = taking.finish()
+        for store in stores.values():
+            intake.give(store, [taken], Batch("f", "q", 0))
+        found.append(
+            [store.read().sort_by(store.table.order[0]).to_pylist() for store in stores.values()]
+        )
+    assert found[0] == found[1]
