@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import chdir, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -77,7 +78,11 @@ def all_tables(folder: Path) -> Figures:
         filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
     )
     settings = {"spark.ui.enabled": "false", "spark.driver.memory": MEMORY}
-    settings |= {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": str(CORES)}
+    settings |= {
+        "spark.log.level": "OFF",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": str(CORES),
+    }
     settings["spark.python.authenticate.socketTimeout"] = "120s"  # of a busy machine
     spark = zenlake.spark.session("bench", f"local[{CORES}]", **settings)
     try:
@@ -247,9 +252,9 @@ def seen(project: Project, feed: Any, endpoint: str) -> Figures:
     with closing(_session(endpoint)) as session:
         for number in range(PUTS):
             sent = feed.ask("put", key="robot/seen", value=str(number))["time"]
-            wanted = str(number).encode()
-            served.append(_when(lambda value=wanted: value in _asked(session)) - sent)
-            table.append(_when(lambda value=wanted: value in _looked_up(latest)) - sent)
+            value = str(number).encode()
+            served.append(_when(value, partial(_asked, session)) - sent)
+            table.append(_when(value, partial(_looked_up, latest)) - sent)
             time.sleep(0.1 * number)  # not in step with the cycles
     yield Figure("from put to served", median(served) * 1000, "ms")
     yield Figure(f"from put to latest, a cycle every {EVERY}", median(table) * 1000, "ms")
@@ -310,7 +315,8 @@ def _until(
 
 def _asked(session: zenlake.Session) -> list[bytes]:
     return [
-        reply.ok.payload.to_bytes() for reply in session.get("robot/seen", timeout=PATIENCE)
+        reply.ok.payload.to_bytes()
+        for reply in session.get("robot/seen", timeout=PATIENCE)
         if reply.ok is not None
     ]
 
@@ -320,9 +326,9 @@ def _looked_up(latest: DeltaStore) -> list[bytes]:
     return found
 
 
-def _when(true: Callable[[], bool]) -> float:
+def _when(value: bytes, look: Callable[[], list[bytes]]) -> float:
     until = time.monotonic() + PATIENCE
-    while not true():
+    while value not in look():
         assert time.monotonic() < until, "it does not come"
         time.sleep(0.002)
     return time.time()

@@ -32,6 +32,7 @@ FIRST = 1_800_000_000  # seconds
 LATENCY = 2_000  # microseconds
 ZID = "5a" * 16
 TEXTS = [f"fleet/robot/{number:03}/pose" for number in range(KEYS)]
+NUMBERS = {text: 1 + number for number, text in enumerate(TEXTS)}
 
 
 def rows_of(first: int, count: int, start: float = FIRST, rate: int = PER_SECOND) -> pa.RecordBatch:
@@ -73,29 +74,31 @@ def rows_of(first: int, count: int, start: float = FIRST, rate: int = PER_SECOND
 
 
 def write_log(path: Path, rows: int) -> None:
-    """As a recorder would: keys by id, batches as large as links carry them."""
-    link = Link(1, 1, bytes(range(1, 17)))
-    numbers = {text: 1 + number for number, text in enumerate(TEXTS)}
+    """As a recorder would."""
     with Writer(path, codec="zstd") as writer:
         for first in range(0, rows, BLOCK_ROWS):
             count = min(BLOCK_ROWS, rows - first)
-            block = OpenBlock()
-            place = block.link(link)
-            assert place is not None
-            for text, number in numbers.items():
-                block.key(place, 1 << 16 | number, b"", text.encode())
             received = (FIRST * 1_000_000 + first * 1_000_000 // PER_SECOND + LATENCY) * 1000
-            emitter = Emitter(
-                push_columns(
-                    rows_of(first, count), lambda text: WireExpr(numbers[text], "", Mapping.SENDER)
-                ),
-                None,
-            )
-            while not emitter.done:
-                sent = emitter.next(chunk_bytes=BATCH_BYTES)
-                block.add(place, True, received, sent.rows, sent.data)
-                received += sent.rows * 1_000_000_000 // PER_SECOND
-            writer.write([block])
+            writer.write([block_of(rows_of(first, count), received)])
+
+
+def block_of(rows: pa.RecordBatch, received: int) -> OpenBlock:
+    """Keys by id, batches as large as links carry them; the first came at `received` (ns)."""
+    block = OpenBlock()
+    place = block.link(Link(1, 1, bytes(range(1, 17))))
+    assert place is not None
+    for text, number in NUMBERS.items():
+        block.key(place, 1 << 16 | number, b"", text.encode())
+    emitter = Emitter(push_columns(rows, _by_number), None)
+    while not emitter.done:
+        sent = emitter.next(chunk_bytes=BATCH_BYTES)
+        block.add(place, True, received, sent.rows, sent.data)
+        received += sent.rows * 1_000_000_000 // PER_SECOND
+    return block
+
+
+def _by_number(key: str) -> WireExpr:
+    return WireExpr(NUMBERS[key], "", Mapping.SENDER)
 
 
 def feed() -> None:

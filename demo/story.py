@@ -243,10 +243,12 @@ class Stage:
         cycle = self.run.last("cycle")
         if not flows:
             return "Spark works" if self.run.last("ready") else "Spark starts"
-        rows = {} if cycle is None else {n: r for f in cycle["flows"] for n, r in f["rows"].items()}
-        number = 1 if cycle is None else cycle["number"]
         states = ", ".join(f"{name} {state}" for name, state in flows.items())
-        return f"Spark, cycle {number}: {states}; {rows.get('samples', 0):,} samples in the table"
+        if cycle is None:
+            return f"Spark, first cycle: {states}"
+        rows = {name: count for flow in cycle["flows"] for name, count in flow["rows"].items()}
+        samples = rows.get("samples", 0)
+        return f"Spark, {cycle['number']} cycles done: {states}; {samples:,} rows in samples"
 
     def caught_up(self) -> bool:
         durable = marks(self.project)

@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from lake.lake_account import Account, same_rows
 from lake.lake_driver import LakeDriver, Quick, fill
 from lake.lake_world import Elsewhere, Said, Session, Voice, World
 from log.recording import DEADLINE
+from zenlake.errors import ZError
 from zenlake.lake import intake, sink
 from zenlake.lake.sink import LakeDataSource
 from zenlake.log.recorder import Recorder
@@ -163,7 +165,7 @@ def test_a_cluster_makes_the_same_tables(lake: Lake) -> None:
 
 
 class Steps:
-    """Counts what changes a disk, and breaks off at one of the steps, before it or after."""
+    """Counts what changes a disk; before or after one of these steps something else happens."""
 
     PLACES: Sequence[tuple[Any, str]] = (
         (DeltaStore, "_try"),
@@ -173,9 +175,11 @@ class Steps:
         (sink.LakeWriter, "_unstage"),
     )
 
-    def __init__(self, broken: int | None = None, after: bool = False) -> None:
+    def __init__(
+        self, at: int | None = None, after: bool = False, happens: Callable[[], None] | None = None
+    ) -> None:
         self.count = 0
-        self._broken, self._after = broken, after
+        self._at, self._after, self._happens = at, after, happens
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
         for owner, name in self.PLACES:
@@ -184,14 +188,22 @@ class Steps:
     def _counted(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any, **kwargs: Any) -> Any:
             mine, self.count = self.count, self.count + 1
-            if mine == self._broken and not self._after:
-                raise OSError("the disk is gone")
+            if mine == self._at and not self._after:
+                self._happen()
             found = step(*args, **kwargs)
-            if mine == self._broken:
-                raise OSError("the disk is gone")
+            if mine == self._at and self._after:
+                self._happen()
             return found
 
         return counted
+
+    def _happen(self) -> None:
+        assert self._happens is not None
+        self._happens()
+
+
+def breaks_off() -> None:
+    raise OSError("the disk is gone")
 
 
 def batches(log: Path, size: int, count: int) -> "Iterator[list[pa.RecordBatch]]":
@@ -205,29 +217,46 @@ def batches(log: Path, size: int, count: int) -> "Iterator[list[pa.RecordBatch]]
         start = end
 
 
-def poured(tables: Path, some: "list[list[pa.RecordBatch]]", chance: random.Random) -> int:
-    """Batches into tables as Spark does it: one that fails is done again; how many did."""
+def writer_of(tables: Path) -> Any:
     raw = {"path": str(tables), "into": "samples,latest,health", "flow": "samples"}
+    return LakeDataSource(raw).streamWriter(with_duplicate(), False)
+
+
+def written(tables: Path, number: int, rows: "list[pa.RecordBatch]") -> list[Any]:
+    """By two tasks."""
+    found = {"sql.streaming.queryId": "f81d4fae", "streaming.sql.batchId": str(number)}
+    half = len(rows) // 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "pyspark.TaskContext.get", partial(SimpleNamespace, getLocalProperty=found.get)
+        )
+        return [writer_of(tables).write(iter(part)) for part in (rows[:half], rows[half:])]
+
+
+def pour(tables: Path, number: int, rows: "list[pa.RecordBatch]") -> None:
+    writer_of(tables).commit(written(tables, number, rows), number)
+
+
+def pour_all(tables: Path, some: "list[list[pa.RecordBatch]]", chance: random.Random) -> int:
+    """As Spark does it: a batch that fails is done again; how many did."""
     failures = 0
     for number, rows in enumerate(some):
-        found = {"sql.streaming.queryId": "f81d4fae", "streaming.sql.batchId": str(number)}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                "pyspark.TaskContext.get", partial(SimpleNamespace, getLocalProperty=found.get)
-            )
-            while True:
-                writer: Any = LakeDataSource(raw).streamWriter(with_duplicate(), False)
-                messages: list[Any] = []
-                try:
-                    half = len(rows) // 2
-                    messages += [writer.write(iter(part)) for part in (rows[:half], rows[half:])]
-                    writer.commit(messages, number)
-                    break
-                except OSError:
-                    failures += 1
-                    if chance.random() < 0.5:  # a driver that lives calls this; a dead one not
-                        writer.abort(messages, number)
+        while True:
+            messages: list[Any] = []
+            try:
+                messages = written(tables, number, rows)
+                writer_of(tables).commit(messages, number)
+                break
+            except OSError:
+                failures += 1
+                if chance.random() < 0.5:  # a driver that lives calls this; a dead one not
+                    writer_of(tables).abort(messages, number)
     return failures
+
+
+def same_tables(one: Path, other: Path) -> None:
+    for name in ("samples", "latest", "tombstones", "health"):
+        same_rows(one / name, other / name)
 
 
 @pytest.mark.timeout(900)
@@ -238,13 +267,43 @@ def test_a_commit_may_break_off_at_any_step(lake: Lake, tmp_path: Path) -> None:
     whole = Steps()
     with pytest.MonkeyPatch.context() as patch:
         whole.patch(patch)
-        assert not poured(tmp_path / "whole", some, chance)
+        assert not pour_all(tmp_path / "whole", some, chance)
     every = [(step, after) for step in range(whole.count) for after in (False, True)]
     assert len(every) > 40
     for step, after in chance.sample(every, min(FAULTS, len(every))):
         tables = tmp_path / f"{step}-{after}"
         with pytest.MonkeyPatch.context() as patch:
-            Steps(step, after).patch(patch)
-            assert poured(tables, some, chance) == 1
-        for name in ("samples", "latest", "tombstones", "health"):
-            same_rows(tables / name, tmp_path / "whole" / name)
+            Steps(step, after, breaks_off).patch(patch)
+            assert pour_all(tables, some, chance) == 1
+        same_tables(tables, tmp_path / "whole")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.interop
+def test_a_driver_that_is_thought_to_be_dead_may_go_on(lake: Lake, tmp_path: Path) -> None:
+    """Between two steps of its commit another one does that batch, and those that follow."""
+    chance = random.Random(6)
+    some = [*batches(lake.home / "log", 120, 4)]
+    assert not pour_all(tmp_path / "whole", some, chance)
+
+    def commit(tables: Path, steps: Steps) -> None:
+        pour(tables, 0, some[0])
+        messages = written(tables, 1, some[1])
+        with pytest.MonkeyPatch.context() as patch:
+            steps.patch(patch)
+            writer_of(tables).commit(messages, 1)
+
+    alone = Steps()
+    commit(tmp_path / "alone", alone)
+    every = [(step, after) for step in range(alone.count) for after in (False, True)]
+    assert len(every) > 10
+    for step, after in chance.sample(every, min(FAULTS, len(every))):
+        tables = tmp_path / f"{step}-{after}"
+
+        def others(tables: Path = tables) -> None:
+            for number in range(1, len(some)):
+                pour(tables, number, some[number])
+
+        with suppress(ZError, OSError):  # nobody hears what a dead one says
+            commit(tables, Steps(step, after, others))
+        same_tables(tables, tmp_path / "whole")

@@ -18,8 +18,8 @@ from spark.spark_driver import Driver, Fast, batches
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DRIVER_KILLS = 100 if os.environ.get("ZENLAKE_FULL") else 10
-EXECUTOR_KILLS = 5
+DRIVER_KILLS = 100 if os.environ.get("ZENLAKE_FULL") else 5
+EXECUTOR_KILLS = 3
 PER_BATCH = 20
 MOMENTS = 0.4  # seconds: longer than a micro-batch, so that a kill hits any part of one
 WAIT_SECONDS = 120.0
@@ -58,7 +58,7 @@ def finish(spark: "SparkSession", folder: Path) -> None:
         query.stop()
 
 
-@pytest.mark.timeout(7200 if DRIVER_KILLS > 10 else 600)
+@pytest.mark.timeout(7200 if DRIVER_KILLS > 5 else 600)
 def test_a_driver_killed_in_mid_stream(spark: "SparkSession", fast: Fast, tmp_path: Path) -> None:
     """The next driver starts its JVM while the last one still works: only that makes ten cheap."""
     chance = random.Random(20)

@@ -12,19 +12,23 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from storage.lakerows import Row, as_rows
-from storage.pasts import MICROS, Event, Past, by_key
 from spark import spark_log
+from storage.lakerows import T0, Row, as_rows
+from storage.pasts import MICROS, Event, Past, by_key
 from zenlake.errors import ZError
 from zenlake.lake import intake, progress
 from zenlake.lake.sink import Target
 from zenlake.log.log import Log
 from zenlake.storage import delta, folds, write
 from zenlake.storage import history as histories
+from zenlake.storage.compaction import compact
+from zenlake.storage.contents import facts_of
 from zenlake.storage.delta import Conflict, DeltaStore, StoreError
+from zenlake.storage.expiry import expire
 from zenlake.storage.history import History
 from zenlake.storage.project import Project
 from zenlake.storage.tables import LATEST, SAMPLES, TABLES, TOMBSTONES, Table
+from zenlake.storage.upkeep import keep_up
 from zenlake.storage.vacuum import tidy_log, vacuum
 from zenlake.storage.write import Batch, OffsetsPresent
 
@@ -343,3 +347,123 @@ def test_all_tables_take_rows_in_the_zone_of_a_session(tmp_path: Path) -> None:
             [store.read().sort_by(store.table.order[0]).to_pylist() for store in stores.values()]
         )
     assert found[0] == found[1]
+
+
+# ---- upkeep beside others
+
+
+def broken_behind_the_commit(self: DeltaStore) -> int:
+    raise OSError("the disk is gone")
+
+
+def test_a_merge_whose_commit_happened_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DeltaStore(tmp_path / "samples", SAMPLES)
+    for number in range(4):
+        write.append(store, store.write(samples(Row("a", number))), Batch("f", "q", number))
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaStore, "_committed", broken_behind_the_commit)
+        with pytest.raises(OSError, match="the disk is gone"):
+            compact(store, 1 << 20)
+    assert len(store.snapshot().files) == 1
+    assert sorted(store.read()["offset"].to_pylist()) == [0, 1, 2, 3]
+
+
+def test_retention_whose_commit_happened_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latest = DeltaStore(tmp_path / "latest", LATEST)
+    tombstones = DeltaStore(tmp_path / "tombstones", TOMBSTONES)
+    dead = [Row("a", 0, delete=True), Row("b", 1, received=3_600_000_000, delete=True)]
+    write.fold(latest, tombstones, samples(*dead), Batch("l", "q", 0))
+    now = datetime.fromtimestamp(T0 + 5400, UTC)
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaStore, "_committed", broken_behind_the_commit)
+        with pytest.raises(OSError, match="the disk is gone"):
+            expire(tombstones, 3600, now)
+    assert tombstones.read()["key"].to_pylist() == ["b"]
+
+
+def test_a_table_that_was_only_begun_stops_no_upkeep(tmp_path: Path) -> None:
+    project = Project.parse(
+        '[lake]\nname = "x"\n[retention]\nsamples = "1d"', tmp_path / "lake.toml"
+    )
+    for name in ("samples", "mine"):
+        (project.table(name) / delta.LOG).mkdir(parents=True)
+    loss = DeltaStore(project.table("loss"), TABLES["loss"])
+    loss.commit()
+    assert set(keep_up(project).vacuumed) == {"loss"}
+    assert [one["table"] for one in facts_of(project)["tables"]] == ["loss"]
+
+
+@pytest.mark.parametrize("disturbed", range(3))
+def test_tombstones_that_expire_while_a_batch_is_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disturbed: int
+) -> None:
+    """Before each of its three commits the old tombstones go; `latest` is what it would be."""
+    latest = DeltaStore(tmp_path / "latest", LATEST)
+    tombstones = DeltaStore(tmp_path / "tombstones", TOMBSTONES)
+    hour = 3_600_000_000
+    first = [
+        Row("a", 0, stamp=10, delete=True),
+        Row("b", 1, received=hour, stamp=10, delete=True),
+        Row("c", 2, stamp=10),
+        Row("d", 3, received=hour, stamp=10, delete=True),
+    ]
+    write.fold(latest, tombstones, samples(*first), Batch("l", "q", 0))
+    commits = 0
+    commit = DeltaStore.commit
+
+    def late(self: DeltaStore, *args: Any, **options: Any) -> int:
+        nonlocal commits
+        commits += 1
+        if commits == disturbed + 1:
+            other = DeltaStore(tombstones.path, TOMBSTONES)
+            assert expire(other, 3600, datetime.fromtimestamp(T0 + 5400, UTC)).rows == 1
+        return commit(self, *args, **options)
+
+    second = [
+        Row("b", 4, received=hour, stamp=11),
+        Row("c", 5, received=hour, stamp=11, delete=True),
+        Row("d", 6, received=hour, stamp=9),
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaStore, "commit", late)
+        write.fold(latest, tombstones, samples(*second), Batch("l", "q", 1))
+    assert latest.read()["key"].to_pylist() == ["b"]
+    assert latest.read()["offset"].to_pylist() == [4]
+    assert tombstones.read()["key"].to_pylist() == ["c", "d"]
+    assert latest.transaction("zenlake/l/q") == 1
+
+
+# ---- what others send
+
+
+@pytest.mark.parametrize(
+    "odd", ["a//b", "/a", "a/", "a/$*$*", "a#b", "a?b", "k/*", "**/**", "a/***"]
+)
+def test_a_key_that_is_none_spoils_no_answer(past: Past, odd: str) -> None:
+    past.record([stamped("k/1", 1, b"one", 1), stamped(odd, 2, b"two", 2)])
+    history = History(past.project)
+    for _ in range(2):
+        for asked in ("**", "k/*", "k/1"):
+            assert by_key(history.latest(asked))["k/1"][0].payload == b"one"
+            assert by_key(history.between(asked))["k/1"][0].payload == b"one"
+            assert by_key(history.between(asked, newest=1))["k/1"][0].payload == b"one"
+        past.table({0: 2})
+
+
+def test_rows_without_a_key_are_no_samples(tmp_path: Path) -> None:
+    """Of a stream with losses from which the column of the loss was dropped."""
+    rows = as_rows([Row("a", 0), Row("b", 1), Row("b", 2)])
+    rows = rows.set_column(0, "key", pa.array(["a", None, "b"]))
+    names = ("samples", "latest", "health")
+    stores = {name: DeltaStore(tmp_path / name, TABLES[name]) for name in names}
+    taking = intake.Intake(stores, "q/0")
+    for one in rows.to_batches():
+        taking.add(one)
+    taken = taking.finish()
+    for store in stores.values():
+        intake.give(store, [taken], Batch("f", "q", 0))
+        assert sorted(store.read()["key"].to_pylist()) == ["a", "b"]

@@ -63,6 +63,8 @@ class Chunk:
     def samples(self) -> pa.Table:
         """Each once, with `hlc` and `day`."""
         rows = self.given
+        if rows["key"].null_count:  # a loss, of which only the other columns are left
+            rows = rows.filter(pc.is_valid(rows["key"]))
         if "duplicate" in rows.column_names:
             rows = rows.filter(pc.invert(rows["duplicate"].fill_null(False)))
         return _timed(rows)

@@ -5,7 +5,6 @@ Arrow and delta-rs in those only: Spark imports this in processes that only plan
 """
 
 import re
-import shutil
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -191,15 +190,15 @@ class LakeWriter(DataSourceStreamArrowWriter):
         self._unstage([one for one in messages if one is not None])
 
     def _unstage(self, tasks: list[Written]) -> None:
-        folders = {
-            Path(path).parent
-            for one in tasks
-            for paths in one.taken.staged.values()
-            for path in paths
-        }
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
-            with suppress(OSError):  # another batch of the query may still be there
+        """Only their own: a driver that is thought to be dead may do the same batch."""
+        paths = [
+            Path(path) for one in tasks for paths in one.taken.staged.values() for path in paths
+        ]
+        for path in paths:
+            path.unlink(missing_ok=True)
+        for folder in {path.parent for path in paths}:
+            with suppress(OSError):  # another attempt, or batch, of the query may still be there
+                folder.rmdir()
                 folder.parent.rmdir()
 
     def __repr__(self) -> str:

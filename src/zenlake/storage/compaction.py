@@ -124,9 +124,11 @@ def _write(
 
 
 def discard(store: DeltaStore, added: Iterable[Added]) -> None:
-    """Files of a commit that did not happen."""
+    """Files of a commit that failed; if it did happen, the table names them, and they stay."""
+    named = {file.path for file in store.snapshot().files}
     for one in added:
-        (store.path / one.path).unlink(missing_ok=True)
+        if one.path not in named:
+            (store.path / one.path).unlink(missing_ok=True)
 
 
 def _rows_of(store: DeltaStore, file: File, share: int, opened: ExitStack) -> Iterator[pa.Table]:

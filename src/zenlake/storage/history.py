@@ -436,13 +436,11 @@ def _bounded(tables: Iterable[pa.Table], answer: "_Answer") -> Iterator[pa.Table
     rows = size = 0
     for table in tables:
         if table.num_rows:
-            last = table.column("key")[-1].as_py()
-            if last != key:
-                key, rows, size = last, 0, 0
-                table_of_key = table.filter(pc.equal(table.column("key"), last))
-            else:
-                table_of_key = table
-            rows, size = rows + table_of_key.num_rows, size + table_of_key.nbytes
+            keys = table.column("key")
+            if keys[-1].as_py() != key:
+                key, rows, size = keys[-1].as_py(), 0, 0
+            count = pc.sum(pc.equal(keys, keys[-1])).as_py()
+            rows, size = rows + count, size + table.slice(table.num_rows - count).nbytes
             if rows > FEW_ROWS and size > MAX_HELD_BYTES:
                 raise ZError(
                     f"_max={answer.newest} of {key} is more than {MAX_HELD_BYTES} bytes: ask for "

@@ -47,7 +47,8 @@ def stores(project: Project, names: Sequence[str] | None = None) -> dict[str, De
 
     ZError: one of `names` is not there.
     """
-    there = sorted(path.parent.name for path in project.tables.glob(f"*/{LOG}"))
+    folders = (path.parent for path in project.tables.glob(f"*/{LOG}"))
+    there = sorted(one.name for one in folders if DeltaTable.is_deltatable(str(one)))
     for name in names or ():
         if name not in there:
             known = ", ".join(there) or "none yet: `zenlake lake run` makes them"
