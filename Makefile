@@ -36,7 +36,7 @@ demo: $(READY)
 	@$(BIN)/python -m demo $(DEMO)
 
 # Two runs side by side: what talks to other nodes waits most of the time, the rest computes.
-TALKING := $(addprefix tests/,aio api cli examples interop link router runtime)
+TALKING := $(addprefix tests/,aio api cli demo examples interop link router runtime)
 
 test: check
 	@echo "two runs; what the second says comes at the end, and stands in $(VENV)/computing.log"

@@ -29,7 +29,9 @@ from zenlake.log.recorder import Recorder
 from zenlake.spark.logsource import LogStreamReader
 from zenlake.spark.options import Options, Purpose
 from zenlake.spark.schema import with_duplicate
+from zenlake.storage import upkeep
 from zenlake.storage.delta import DeltaStore, FileWriter
+from zenlake.storage.project import Project
 from zenlake.storage.tables import TABLES
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class Lake(NamedTuple):
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     home = tmp_path_factory.mktemp("lake")
-    (home / "lake.toml").write_text('[lake]\nname = "ledger"\n')
+    (home / "lake.toml").write_text('[lake]\nname = "ledger"\ntables = "killed"\n')
     fast = Quick(home / "fast")
     plain = murmured(home / "log")
     voices = [
@@ -102,8 +104,9 @@ def murmured(log: Path) -> list[Said]:
 
 
 def killed(home: Path, fast: Quick, world: World) -> int:
-    """One driver after the other, while voices speak and recorders die; how many were done."""
-    chance = random.Random(11)
+    """One driver after the other, while voices speak, recorders die and tables are compacted; how
+    many were done."""
+    chance, project = random.Random(11), Project.load(home)
     late = 0
     drivers = [LakeDriver(home, fast) for _ in range(STANDBY)]
     try:
@@ -117,6 +120,8 @@ def killed(home: Path, fast: Quick, world: World) -> int:
                 if kill % 2:
                     drivers[0].kill_worker(chance)
                     drivers[0].until_more("killed", 2)
+                if project.tables.is_dir():
+                    upkeep.compact(project)  # beside it
                 time.sleep(chance.uniform(0, MOMENTS))
                 late += drivers[0].is_done()
                 drivers.pop(0).kill()

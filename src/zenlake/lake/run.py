@@ -118,17 +118,18 @@ class Run:
         self._say("starting", lake=self._project.name, master=self._spark[0])
         with closing(Pipelines(self._project, *self._spark)) as self._pipelines:
             self._say("ready", seconds=round(time.monotonic() - began, 3))
+            self._before = self._taken(self._pipelines.state)
             seen: dict[int, int] | None = None
             while not self._over():
                 began, durable = time.monotonic(), marks(self._project)
                 if self._every is None or durable != seen or not self.ok:
                     self._cycle(self._pipelines)
                     seen = durable
-                    if not self.ok and not self._pipelines.alive:
-                        return
                 self._upkeep(self._pipelines.state)
                 if self._every is not None:
                     self._stopped.wait(max(0.0, began + self._every - time.monotonic()))
+                if not self.ok and not self._pipelines.alive:
+                    return
 
     def _cycle(self, pipelines: Pipelines) -> None:
         began = time.monotonic()
