@@ -138,9 +138,7 @@ def test_a_writer_that_slept_over_a_tidied_log_goes_on(tmp_path: Path) -> None:
 # ---- odd names
 
 
-@pytest.mark.parametrize(
-    "value", ["a/b", "a%2Fb", "ä ö", "#?&=:", "..", "x" * 100, "%", "a+b", "'\"\\"]
-)
+@pytest.mark.parametrize("value", ["a%2Fb/%", "ä #?&=:+", "..", "'\"\\"])
 def test_live_files_of_any_partition_are_not_vacuumed(tmp_path: Path, value: str) -> None:
     columns = pa.schema([("zone", pa.string()), ("n", pa.int64())])
     store = DeltaStore(tmp_path / "own", Table("own", columns, "zone"))
@@ -440,9 +438,7 @@ def test_tombstones_that_expire_while_a_batch_is_folded(
 # ---- what others send
 
 
-@pytest.mark.parametrize(
-    "odd", ["a//b", "/a", "a/", "a/$*$*", "a#b", "a?b", "k/*", "**/**", "a/***"]
-)
+@pytest.mark.parametrize("odd", ["a//b", "a/$*$*", "a#?b", "k/*"])
 def test_a_key_that_is_none_spoils_no_answer(past: Past, odd: str) -> None:
     past.record([stamped("k/1", 1, b"one", 1), stamped(odd, 2, b"two", 2)])
     history = History(past.project)
