@@ -18,6 +18,8 @@ PARTS = {
     "replay": "replay at full speed, beside an eclipse-zenoh publisher",
     "capture": "packet captures, beside tshark",
     "spark": "a log on Spark, beside the same rows as Parquet",
+    "lake": "from the log to all tables, beside a Spark job by hand; how soon, how many",
+    "serve": "a lake of ten million rows that answers",
 }
 
 

@@ -102,7 +102,7 @@ def beside_plain(spark: SparkSession, project: Project, folder: Path) -> Figures
             "plain": lambda: lake_plain.make(spark, rows, plain),
         }
     )
-    _same(spark, project, plain)
+    compare(spark, project, plain)
     million = ROWS / 1e6
     yield Figure("log to all tables", million / took["lake"], "M samples/s")
     yield Figure("Parquet to such tables, by hand", million / took["plain"], "M samples/s")
@@ -140,7 +140,7 @@ def fill(spark: SparkSession, project: Project, checkpoints: Path, *names: str) 
         query.awaitTermination()
 
 
-def _same(spark: SparkSession, project: Project, plain: Path) -> None:
+def compare(spark: SparkSession, project: Project, plain: Path) -> None:
     """Both have made as many rows of each table."""
     for name in ("samples", "latest", "health", "messages"):
         ours = DeltaStore(project.table(name), TABLES[name]).snapshot().rows

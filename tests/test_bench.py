@@ -38,7 +38,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "TSHARK_ROUNDS", 1)
 
 
-@pytest.mark.parametrize("part", sorted(PARTS.keys() - {"spark"}))  # that is in tests/spark
+@pytest.mark.parametrize("part", sorted(PARTS.keys() - {"spark", "lake", "serve"}))  # elsewhere
 def test_the_figures_can_be_measured(part: str) -> None:
     found = [Figure(*figure) for figure in importlib.import_module(f"bench.{part}").figures()]
     assert len(found) > 1

@@ -96,7 +96,13 @@ class Account:
         )
 
     def check_loss(self, found: list[Row]) -> None:
-        recorded = [(number, one) for number in PARTITIONS for one in lost(self._path, number)]
+        recorded = [
+            (number, one)
+            for number in PARTITIONS
+            for one in lost(self._path, number)
+            if one.offset
+            < len(self.log[number])  # what is behind the last sample comes with the next
+        ]
         names = ("partition", "offset", "kind", "first", "last", "count", "id", "entity")
         same(
             (tuple(row[name] for name in names) for row in found),

@@ -23,6 +23,7 @@ from bench.lake_rows import FIRST, block_of, rows_of
 from cli.terminal import SCRIPT
 from cli.toolkit import ENV
 from golden.proxy import LOOPBACK, free_port
+from zenlake.errors import ZError
 from zenlake.lake.start import make
 from zenlake.log import format as layout
 from zenlake.log.block import Loss
@@ -49,7 +50,6 @@ SPARK = {
 }
 DAEMONS = {
     "PYSPARK_PYTHON": sys.executable,
-    "SPARK_DAEMON_MEMORY": "256m",
     "SPARK_DAEMON_JAVA_OPTS": JVM,
     "SPARK_LOCAL_IP": LOOPBACK,
 }
@@ -111,14 +111,14 @@ def lake_run(project: Project, master: str, **settings: str) -> None:
     ran([SCRIPT, "lake", "run", project.home, "--once", f"--master={master}", *told])
 
 
-def ran(command: list[Any], cwd: Path | None = None) -> None:
+def ran(command: list[Any], cwd: Path | None = None, **env: str) -> None:
     """It ends well; flows that Spark gave no time to start are done by the next attempt."""
     said = ""
     for _ in range(ATTEMPTS):
         done = subprocess.run(
             command,
             cwd=cwd,
-            env=ENV | DAEMONS,
+            env=ENV | DAEMONS | env,
             capture_output=True,
             text=True,
             timeout=DEADLINE,
@@ -133,7 +133,9 @@ def ran(command: list[Any], cwd: Path | None = None) -> None:
 
 
 @contextmanager
-def daemon(folder: Path, name: str, *arguments: str, started: str) -> Iterator[Path]:
+def daemon(
+    folder: Path, name: str, *arguments: str, started: str, memory: str = "256m"
+) -> Iterator[None]:
     """A part of a cluster, until the end; it has started when its log says so."""
     log = folder / f"{name.rpartition('.')[2]}.txt"
     with log.open("w") as out:
@@ -142,7 +144,7 @@ def daemon(folder: Path, name: str, *arguments: str, started: str) -> Iterator[P
             stdout=out,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=ENV | DAEMONS,
+            env=ENV | DAEMONS | {"SPARK_DAEMON_MEMORY": memory},
         )
     try:
         end = time.monotonic() + DEADLINE
@@ -150,7 +152,7 @@ def daemon(folder: Path, name: str, *arguments: str, started: str) -> Iterator[P
             assert running.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < end, log.read_text()[-3000:]
             time.sleep(0.05)
-        yield log
+        yield
     finally:
         running.terminate()
         try:
@@ -181,6 +183,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 # ---- the tests
 
 
+@pytest.mark.parametrize("name", ["log", "tables"])
+def test_an_object_store_is_refused(name: str) -> None:
+    with pytest.raises(ZError, match=rf"\[lake\] {name} = 's3://fleet/x': write the path"):
+        Project.parse(f'[lake]\nname = "fleet"\n{name} = "s3://fleet/x"\n')
+
+
 def test_a_cluster_makes_the_same_tables(
     wanted: dict[str, list[str]], cluster: str, tmp_path: Path
 ) -> None:
@@ -196,7 +204,7 @@ def test_so_does_the_command_of_spark(
     project = new_lake(tmp_path / "fleet")
     settings = [f"--conf={name}={value}" for name, value in SPARK.items()]
     command = Path(sys.executable).with_name("spark-pipelines")
-    ran([command, "run", "--remote", cluster, *settings], project.home)
+    ran([command, "run", "--remote", cluster, *settings], project.home, SPARK_API_MODE="connect")
     assert tables_of(project) == wanted
 
 
@@ -210,9 +218,8 @@ def test_so_does_a_server_of_spark_connect(
     settings = SPARK | {"spark.connect.grpc.binding.port": str(port)}
     told = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     submit = ("--class", server, "--master", cluster, *told, "spark-internal")
-    with daemon(
-        tmp_path, "org.apache.spark.deploy.SparkSubmit", *submit, started="server started at"
-    ):
+    program = "org.apache.spark.deploy.SparkSubmit"
+    with daemon(tmp_path, program, *submit, started="server started at", memory="1g"):
         ran([SCRIPT, "lake", "run", project.home, "--once", f"--master=sc://{LOOPBACK}:{port}"])
         assert tables_of(project) == wanted
 

@@ -194,6 +194,12 @@ def _text(value: Any) -> str:
     return value
 
 
+def _folder(value: Any) -> str:
+    if "://" in _text(value):
+        raise ValueError
+    return str(value)
+
+
 def _name(value: Any) -> str:
     if not _NAME.fullmatch(_text(value)):
         raise ValueError
@@ -228,6 +234,7 @@ def _one_of(*words: str) -> Kind:
 
 
 TEXT = Kind("a text that is not empty", _text)
+FOLDER = Kind("the path of a folder on a file system, not the URL of a store", _folder)
 NAME = Kind("a name of letters, digits, '.', '_' and '-', such as fleet", _name)
 TIME = Kind("a time such as 90s, 10min, 2h or 30d", seconds_of)
 EVERY = Kind('a time such as 10min or 1h, or "never"', _every)
@@ -238,7 +245,7 @@ ENDPOINTS = Kind('a list of endpoints, such as ["tcp/127.0.0.1:7447"]', _several
 KEYS = Kind('a list of key expressions, such as ["robot/**"]', _several(KeyExpr.autocanonize))
 
 SECTIONS: dict[str, dict[str, Kind]] = {
-    "lake": {"name": NAME, "log": TEXT, "tables": TEXT, "format": _one_of(*FORMATS)},
+    "lake": {"name": NAME, "log": FOLDER, "tables": FOLDER, "format": _one_of(*FORMATS)},
     "record": {
         "connect": ENDPOINTS,
         "keys": KEYS,

@@ -298,7 +298,7 @@ class _Folding:
         """Equal pieces of at most a leaf's rows and bytes; rows of one place stay together."""
         count, place, ends = rows.num_rows, _Values(rows[self._place]), _ends(rows)
         most = -(-count // max(1, -(-count // self._leaf_rows)))
-        size = rows.nbytes / max(1, -(-rows.nbytes // LEAF_BYTES))
+        size = rows.nbytes / max(1, -(-rows.nbytes // LEAF_BYTES)) + 1  # sums are rounded
         start = 0
         while start < count:
             large = int(np.searchsorted(ends, (ends[start - 1] if start else 0) + size, "right"))

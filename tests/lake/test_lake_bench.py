@@ -1,0 +1,64 @@
+"""The figures of `python -m bench lake serve` can be measured; how large they are, is not
+asked here.
+
+ZENLAKE_FULL=1: also those of a lake that runs, with a Spark of its own.
+"""
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from bench import lake as bench
+from bench import lake_plain, serve
+from bench.lake_rows import write_log
+
+from zenlake.lake.start import make
+
+if TYPE_CHECKING:
+    from bench.figures import Figures
+    from pyspark.sql import SparkSession
+
+
+def measured(figures: "Figures", count: int) -> None:
+    found = list(figures)
+    assert len(found) == count
+    assert all(math.isfinite(figure.value) and figure.value >= 0 for figure in found)
+
+
+def test_a_job_by_hand_makes_as_many_rows(spark: "SparkSession", tmp_path: Path) -> None:
+    project = make(tmp_path / "fleet", "bench")
+    write_log(project.log, 2_000)
+    rows = spark.read.format("zenoh").load(str(project.log))
+    rows.write.parquet(str(tmp_path / "rows"))
+    bench.fill(spark, project, tmp_path / "checkpoints")
+    lake_plain.make(spark, tmp_path / "rows", tmp_path / "plain")
+    bench.compare(spark, project, tmp_path / "plain")
+
+
+def test_updates_of_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "CHANGED": 10,
+        "LIVE": 50,
+        "UPDATES": 1,
+        "TIMES": (1, 2),
+        "REPEATS": 1,
+    }.items():
+        monkeypatch.setattr(bench, name, value)
+    measured(bench.updates(tmp_path), 7)
+
+
+def test_a_lake_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "ROWS", 8_000)
+    monkeypatch.setattr(serve, "BATCH_ROWS", 4_000)
+    monkeypatch.setattr(serve, "ROUNDS", 1)
+    measured(serve.figures(), 7)
+
+
+@pytest.mark.skipif(not os.environ.get("ZENLAKE_FULL"), reason="ZENLAKE_FULL=1 runs it")
+def test_a_lake_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "PUTS", 2)
+    monkeypatch.setattr(bench, "RATE", 1_000)
+    monkeypatch.setattr(bench, "CYCLES", 2)
+    measured(bench.running(tmp_path / "fleet"), 4)
