@@ -46,7 +46,7 @@ PER_BATCH = 40
 MOMENTS = 0.8  # seconds: longer than a micro-batch, so that a kill hits any part of one
 STANDBY = 2  # drivers that are up or coming up
 PLAIN = 200  # samples without number and timestamp
-FAULTS = 200 if FULL else 12  # steps at which commits break off
+FAULTS = 200 if FULL else 8  # steps at which commits break off
 CLUSTER = {
     "spark.executor.memory": "1g",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
