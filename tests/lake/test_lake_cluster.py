@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,6 @@ DAEMONS = {
     "SPARK_DAEMON_JAVA_OPTS": JVM,
     "SPARK_LOCAL_IP": LOOPBACK,
 }
-FULL = pytest.mark.skipif(not os.environ.get("ZENLAKE_FULL"), reason="ZENLAKE_FULL=1 runs it")
 BIN = Path(pyspark.__file__).parent / "bin"
 
 
@@ -189,43 +188,42 @@ def test_an_object_store_is_refused(name: str) -> None:
         Project.parse(f'[lake]\nname = "fleet"\n{name} = "s3://fleet/x"\n')
 
 
-def test_a_cluster_makes_the_same_tables(
-    wanted: dict[str, list[str]], cluster: str, tmp_path: Path
-) -> None:
-    project = new_lake(tmp_path / "fleet")
+# ---- how a project runs on a cluster
+
+
+def by_lake_run(project: Project, cluster: str) -> None:
     lake_run(project, cluster)
-    assert tables_of(project) == wanted
 
 
-@FULL
-def test_so_does_the_command_of_spark(
-    wanted: dict[str, list[str]], cluster: str, tmp_path: Path
-) -> None:
-    project = new_lake(tmp_path / "fleet")
+def by_the_command_of_spark(project: Project, cluster: str) -> None:
     settings = [f"--conf={name}={value}" for name, value in SPARK.items()]
     command = Path(sys.executable).with_name("spark-pipelines")
     ran([command, "run", "--remote", cluster, *settings], project.home, SPARK_API_MODE="connect")
-    assert tables_of(project) == wanted
 
 
-@FULL
-def test_so_does_a_server_of_spark_connect(
-    wanted: dict[str, list[str]], cluster: str, tmp_path: Path
-) -> None:
-    project = new_lake(tmp_path / "fleet")
+def by_a_server_of_spark_connect(project: Project, cluster: str) -> None:
     port = free_port()
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"
     settings = SPARK | {"spark.connect.grpc.binding.port": str(port)}
     told = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     submit = ("--class", server, "--master", cluster, *told, "spark-internal")
     program = "org.apache.spark.deploy.SparkSubmit"
-    with daemon(tmp_path, program, *submit, started="server started at", memory="1g"):
+    with daemon(project.home.parent, program, *submit, started="server started at", memory="1g"):
         ran([SCRIPT, "lake", "run", project.home, "--once", f"--master=sc://{LOOPBACK}:{port}"])
-        assert tables_of(project) == wanted
 
 
-@FULL
-def test_so_does_a_cluster_within_one_machine(wanted: dict[str, list[str]], tmp_path: Path) -> None:
-    project = new_lake(tmp_path / "fleet")
+def within_one_machine(project: Project, cluster: str) -> None:
     lake_run(project, "local-cluster[2,1,1024]")
+
+
+MORE = (by_the_command_of_spark, by_a_server_of_spark_connect, within_one_machine)
+WAYS = (by_lake_run, *(MORE if os.environ.get("ZENLAKE_FULL") else ()))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cluster_makes_the_same_tables(
+    wanted: dict[str, list[str]], cluster: str, tmp_path: Path, way: Callable[[Project, str], None]
+) -> None:
+    project = new_lake(tmp_path / "fleet")
+    way(project, cluster)
     assert tables_of(project) == wanted
