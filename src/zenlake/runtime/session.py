@@ -518,7 +518,7 @@ class Session:
         except LinkError as error:
             self._rest = None
             broken = error
-            self._reactor.call_soon(lambda: self._broke(broken))
+            self._reactor.call_soon(lambda: self._takes_no_more(broken))
         if core.outbox is not None:
             if self._rest is None and not full_only:
                 core.outbox.written()
@@ -597,7 +597,7 @@ class Session:
                 self._watch(write=False)
                 self._flush(self._reactor.now())
         except LinkError as error:  # without the lock: handlers are called
-            self._broke(error)
+            self._takes_no_more(error)
             return
         self._end_if_said()
 
@@ -776,6 +776,13 @@ class Session:
         if self._outbox is not None:
             self._outbox.close_short_ways()
             self._outbox = None
+
+    def _takes_no_more(self, error: LinkError) -> None:
+        """Nothing can be sent. A peer that closed the link may have said why: that is read first.
+        On the I/O thread."""
+        if self.over is None and self._core is not None:
+            self._read()
+        self._broke(error)
 
     def _broke(self, error: LinkError) -> None:
         """The link is no more. On the I/O thread."""
