@@ -22,6 +22,15 @@ settings.register_profile(
 settings.load_profile("zenlake")
 
 
+WITH_SPARK = ("lake", "spark")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A Spark that runs in the process opens connections whenever it likes, and changes how
+    log records are shown: its tests come last."""
+    items.sort(key=lambda item: item.path.parent.name in WITH_SPARK)
+
+
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     before = alive()
