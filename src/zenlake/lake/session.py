@@ -42,8 +42,7 @@ SETTINGS = {
     "spark.sql.artifact.isolation.enabled": "true",
     "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
     "spark.sql.shuffle.partitions": "4",
-    # Each flow starts processes, which Spark gives ten seconds: not all of them at once.
-    "spark.sql.pipelines.execution.maxConcurrentFlows": "2",
+    "spark.sql.pipelines.execution.maxConcurrentFlows": "1",  # see start.CONFIGURATION
     # The next cycle tries again, and by then what was wrong has been shown.
     "spark.sql.pipelines.maxFlowRetryAttempts": "0",
 }
