@@ -8,13 +8,12 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from demo.child import ChildFailed
+from demo.child import STOP_SIGNALS, ChildFailed
 from demo.fleet import LEAST
 from demo.story import Failed, Options, play
 from zenlake.errors import ZError
 
 QUICK_ROBOTS, QUICK_SECONDS = LEAST, 14.0
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 REPORT = Path(__file__).parent / "report.html"
 
 

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 END_SECONDS = 60.0  # that a process may take to end in order
 HURRY_SECONDS = 5.0  # and after Ctrl-C: by then a recorder has sealed its log
 MAX_EVENTS = 10_000  # that are kept
@@ -22,6 +24,22 @@ MAX_SHOWN = 2_000  # characters of what one said before it failed
 
 class ChildFailed(Exception):
     """A process that ended by itself, and what it said last."""
+
+
+@contextmanager
+def unbroken() -> Iterator[None]:
+    """Signals that end the demo wait meanwhile: what was started is known, or was not started."""
+    came: list[tuple[int, object]] = []
+    before = {one: signal.getsignal(one) for one in STOP_SIGNALS}
+    for one in STOP_SIGNALS:
+        signal.signal(one, lambda *told: came.append(told))
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        for number, _ in came[:1]:
+            signal.raise_signal(number)
 
 
 class Child:
@@ -72,12 +90,14 @@ class Child:
 
     def stop(self, seconds: float = END_SECONDS) -> int:
         """Tell it to end, in order; then end it, and whatever it started. Gives its status."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(seconds)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        try:
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGINT)
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(seconds)
+        finally:  # though Ctrl-C ends the waiting
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         status = self._process.wait()
         self._reader.join(END_SECONDS)
         assert self._process.stdout is not None

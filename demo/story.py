@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from demo.account import Account, Ledger, RobotFigures, account
-from demo.child import Child, answer_of
+from demo.child import Child, answer_of, unbroken
 from zenlake.lake.progress import behind, marks, taken
 from zenlake.log.log import Log
 from zenlake.router import Router
@@ -308,7 +308,8 @@ class Stage:
     def _start(self, program: str, *args: str) -> Child:
         words = [program] if program == "zenlake" else ["python", "-m", program]
         self._tell.shell(*words, *args)
-        return self._stack.enter_context(Child(program, *args, folder=self._home))
+        with unbroken():
+            return self._stack.enter_context(Child(program, *args, folder=self._home))
 
     def _until(
         self, what: str, seconds: float, true: Callable[[], bool], shown: Callable[[], str]

@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 import zenlake.spark
 from interop.conversation import eventually
+from spark.spark_log import append
 from spark.spark_peer import SparkPeer
 from zenlake.errors import ZError
 from zenlake.spark import local
@@ -177,6 +179,28 @@ def test_registering_twice_is_no_error(
     for _ in range(2):
         zenlake.spark.register(spark)
     assert spark.read.format("zenoh").option("selector", "a").load().columns[0] == "key"
+
+
+def test_streams_may_start_at_the_same_moment(spark: SparkSession, tmp_path: Path) -> None:
+    """What they all write into is made for that; if Spark writes no more, `share` can go."""
+    append(tmp_path / "log", 3)
+    own = spark.newSession()
+    local.share(own)
+    state: Any = own._jsparkSession.sessionState()
+    settings = state.dataSourceManager().lookupDataSource("zenoh").dataSourceCls().envVars()
+    assert settings.getClass().getName() == "java.util.concurrent.ConcurrentHashMap"
+    before = settings.size()
+    rows = own.readStream.format("zenoh").option("path", str(tmp_path / "log")).load()
+    streams = [
+        rows.writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / f"state{number}"))
+        .trigger(availableNow=True)
+        .start()
+        for number in range(3)
+    ]
+    for one in streams:
+        one.awaitTermination()
+    assert settings.size() > before
 
 
 def test_spark_connect(peer: SparkPeer) -> None:

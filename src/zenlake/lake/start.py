@@ -18,8 +18,8 @@ CONFIGURATION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
-    # One after another: each starts processes, which Spark gives ten seconds, and two that are
-    # planned at the same moment can fail in Spark's own serialisation of them.
+    # One after another: each starts processes, which Spark gives ten seconds, and two that start
+    # at the same moment can spoil what Spark keeps of a data source (spark/local.py, `share`).
     "spark.sql.pipelines.execution.maxConcurrentFlows": "1",
 }
 "What suits the flows of a lake on any Spark; the session's own settings are the user's."

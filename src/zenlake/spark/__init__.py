@@ -19,6 +19,10 @@ def register(spark: "SparkSession") -> None:
 
     for source in (ZenohDataSource, CaptureDataSource):
         spark.dataSource.register(source)
+    if hasattr(spark, "_jsparkSession"):  # not of Connect
+        from zenlake.spark.local import share
+
+        share(spark)
 
 
 def session(app: str = "zenlake", master: str = "local[*]", **conf: Any) -> "SparkSession":

@@ -54,7 +54,35 @@ def session_of(app: str, master: str, conf: Mapping[str, Any]) -> SparkSession:
     builder = SparkSession.builder.appName(app).master(master)
     for name, value in {**SETTINGS, **conf}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    share(spark)
+    return spark
+
+
+def share(spark: Any, name: str = "zenoh") -> None:
+    """Let several streams of one session start at the same moment.
+
+    Each puts settings for its Python process into one map that Spark keeps for a data source,
+    which is not made for that: two at once can leave it such that no task of any query can be
+    serialised from then on. So the source is registered again, with a map that is made for it.
+    Under Spark Connect it is out of reach: start streams one after another there.
+    """
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    if not manager.dataSourceExists(name):
+        return
+    there = manager.lookupDataSource(name).dataSourceCls()
+    jvm = spark._jvm
+    function = jvm.org.apache.spark.api.python.SimplePythonFunction(
+        there.command(),
+        jvm.java.util.concurrent.ConcurrentHashMap(there.envVars()),
+        there.pythonIncludes(),
+        there.pythonExec(),
+        there.pythonVer(),
+        there.broadcastVars(),
+        there.accumulator(),
+    )
+    python = jvm.org.apache.spark.sql.execution.datasources.v2.python
+    manager.registerDataSource(name, python.UserDefinedPythonDataSource(function))
 
 
 def java_home() -> Path | None:
