@@ -27,6 +27,7 @@ from zenlake.cli.replay import replay
 from zenlake.cli.router import router
 from zenlake.cli.scout import scout
 from zenlake.cli.serve import serve
+from zenlake.cli.stopping import interrupted_again
 from zenlake.cli.sub import sub
 
 app = typer.Typer(
@@ -71,4 +72,5 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character
             stream.reconfigure(errors="backslashreplace")
+    sys.unraisablehook = interrupted_again
     app(prog_name="zenlake")

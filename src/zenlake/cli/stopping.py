@@ -2,7 +2,9 @@
 the second has its usual effect. Knows signals, and nothing of what is to be stopped.
 """
 
+import _thread
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,7 +13,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[int], object]) -> Iterator[None]:
-    """`stop` is called with the number of the first signal."""
+    """`stop` is called with the number of the first signal, on a thread of its own: this one may
+    hold any lock when a signal comes."""
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
 
     def restore() -> None:
@@ -20,7 +23,7 @@ def stopped_by_signals(stop: Callable[[int], object]) -> Iterator[None]:
 
     def told(number: int, _: object) -> None:
         restore()
-        stop(number)
+        _thread.start_new_thread(stop, (number,))
 
     for number in STOP_SIGNALS:
         signal.signal(number, told)
@@ -28,3 +31,12 @@ def stopped_by_signals(stop: Callable[[int], object]) -> Iterator[None]:
         yield
     finally:
         restore()
+
+
+def interrupted_again(lost: "sys.UnraisableHookArgs") -> None:
+    """As `sys.unraisablehook`: Ctrl-C that came where nothing can be raised, as while an object
+    ends, comes once more."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        _thread.start_new_thread(_thread.interrupt_main, ())
+    else:
+        sys.__unraisablehook__(lost)

@@ -1,0 +1,72 @@
+"""Ctrl-C is never lost, and never waits for a lock that the interrupted thread holds."""
+
+import gc
+import signal
+import subprocess
+import sys
+import threading
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+from interop.conversation import eventually
+from zenlake.api import below
+from zenlake.cli.stopping import STOP_SIGNALS, stopped_by_signals
+
+SUBPROCESS_SECONDS = 60.0
+
+# The interruption comes while an object ends, where nothing can be raised.
+LOST = """
+import signal, sys, time
+from zenlake.cli.stopping import interrupted_again
+
+class Ends:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+sys.unraisablehook = interrupted_again
+try:
+    one = Ends()
+    del one
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_waits_for_no_lock_of_the_thread_it_comes_to(number: signal.Signals) -> None:
+    lock = threading.Lock()
+    told: list[int] = []
+
+    def stop(which: int) -> None:
+        with lock:
+            told.append(which)
+
+    before = signal.getsignal(number)
+    with stopped_by_signals(stop):
+        with lock:
+            signal.raise_signal(number)
+            assert signal.getsignal(number) == before  # the next has its usual effect
+        eventually(lambda: told, lambda found: found == [number])
+    assert signal.getsignal(number) == before
+
+
+def test_what_is_lost_while_an_object_ends_comes_again() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOST],
+        capture_output=True,
+        text=True,
+        timeout=SUBPROCESS_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
+def test_no_python_of_ours_runs_in_the_cycle_collector() -> None:
+    """A signal that came in it would be lost for whoever uses a session."""
+    there: list[Any] = gc.callbacks
+    assert below._phases.move_to_end in there
+    python = [one for one in there if isinstance(one, FunctionType)]
+    assert not [one for one in python if one.__module__.startswith("zenlake")]
