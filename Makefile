@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test talking computing check kernel bench golden lock clean
+.PHONY: help demo test talking computing tables check kernel bench golden lock clean
 
 help:
 	@echo "make demo    a fleet, recorded into tables by Spark while it drives, and asked about its past"
@@ -35,9 +35,11 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)
 	@$(BIN)/python -m demo $(DEMO)
 
-# Runs side by side: what talks to other nodes waits most of the time, the rest computes.
-QUIET := kernel computing
+# Runs side by side: what talks to other nodes waits most of the time, Spark starts and ends, the
+# rest computes.
+QUIET := computing tables
 TALKING := $(addprefix tests/,aio api cli demo examples interop link router runtime)
+TABLES := tests/spark tests/lake
 
 test: check
 	@echo "three runs; what two of them say comes at the end, and stands in $(QUIET:%=$(VENV)/%.log)"
@@ -51,7 +53,11 @@ talking: $(READY)
 	@$(BIN)/pytest -q -o cache_dir=.pytest_cache/talking $(TALKING)
 
 computing: $(READY)
-	@$(BIN)/pytest -q $(addprefix --ignore=,$(TALKING))
+	@$(BIN)/pytest -q $(addprefix --ignore=,$(TALKING) $(TABLES))
+	@$(MAKE) --no-print-directory kernel
+
+tables: $(READY)
+	@$(BIN)/pytest -q -o cache_dir=.pytest_cache/tables $(TABLES)
 
 check: $(READY)
 	@$(BIN)/ruff format --quiet --check . || { echo "Run: $(BIN)/ruff format ." >&2; exit 1; }

@@ -81,6 +81,8 @@ class ArrowBatches(RunSink, Channel[Any]):
         self._open: SampleBatcher | None = None
         self._since = 0.0
         "When the open batch got its first sample."
+        self._spare: SampleBatcher | None = None
+        "One that was given out: it knows how much room a batch needs."
         self._full: deque[SampleBatcher] = deque()
         self._singles = bytearray()
         self._single_count = 0
@@ -143,15 +145,19 @@ class ArrowBatches(RunSink, Channel[Any]):
                 return
             batcher = self._open
             if batcher is None:
-                from zenlake.columnar.read import SampleBatcher
-
-                batcher = self._open = SampleBatcher(self.max_rows, self.max_bytes)
+                batcher = self._open = self._spare or self._made()
+                self._spare = None
                 self._started()
             at = batcher.append(rows, data, keys, now, at, checked=True)
             if at < len(rows) or len(batcher) >= self.max_rows:
                 self._full.append(batcher)
                 self._open = None
                 self._ready.notify()
+
+    def _made(self) -> "SampleBatcher":
+        from zenlake.columnar.read import SampleBatcher
+
+        return SampleBatcher(self.max_rows, self.max_bytes)
 
     def _started(self) -> None:
         """The first sample of a batch: whoever waits has to look at the clock from now on."""
@@ -210,7 +216,9 @@ class ArrowBatches(RunSink, Channel[Any]):
     def _given(self, batcher: "SampleBatcher", calls: list[Callable[[], None]]) -> "pa.RecordBatch":
         for call in calls:
             call()
-        return batcher.finish()
+        batch = batcher.finish()
+        self._spare = batcher
+        return batch
 
     def when_room(self, call: Callable[[], None]) -> None:
         with self._lock:
