@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test talking computing tables check kernel bench golden lock clean
+.PHONY: help demo test talking computing check kernel bench golden lock clean
 
 help:
 	@echo "make demo    a fleet, recorded into tables by Spark while it drives, and asked about its past"
@@ -35,11 +35,12 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)
 	@$(BIN)/python -m demo $(DEMO)
 
-# Runs side by side: what talks to other nodes waits most of the time, Spark starts and ends, the
-# rest computes.
-QUIET := computing tables
-TALKING := $(addprefix tests/,aio api cli demo examples interop link router runtime)
-TABLES := tests/spark tests/lake
+# Runs side by side: what talks to other nodes waits most of the time, the rest computes; the rounds
+# of the kernels take what is left over.
+QUIET := kernel computing
+NICE_OF_kernel := 19
+NICE_OF_computing := 10
+TALKING := $(addprefix tests/,aio api cli demo examples interop link router runtime sim)
 
 test: check
 	@echo "three runs; what two of them say comes at the end, and stands in $(QUIET:%=$(VENV)/%.log)"
@@ -47,17 +48,13 @@ test: check
 	cat $(QUIET:%=$(VENV)/%.log); exit $$done
 
 quietly-%: $(READY)
-	@nice -n 10 $(MAKE) --no-print-directory $* > $(VENV)/$*.log 2>&1
+	@nice -n $(NICE_OF_$*) $(MAKE) --no-print-directory $* > $(VENV)/$*.log 2>&1
 
 talking: $(READY)
 	@$(BIN)/pytest -q -o cache_dir=.pytest_cache/talking $(TALKING)
 
 computing: $(READY)
-	@$(BIN)/pytest -q $(addprefix --ignore=,$(TALKING) $(TABLES))
-	@$(MAKE) --no-print-directory kernel
-
-tables: $(READY)
-	@$(BIN)/pytest -q -o cache_dir=.pytest_cache/tables $(TABLES)
+	@$(BIN)/pytest -q $(addprefix --ignore=,$(TALKING))
 
 check: $(READY)
 	@$(BIN)/ruff format --quiet --check . || { echo "Run: $(BIN)/ruff format ." >&2; exit 1; }

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.kernel
 
 ROWS = 3000
 PATIENCE = 30.0
+LOW = zenoh.Priority.DATA_LOW
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -95,6 +96,43 @@ def test_what_the_reference_puts_comes_as_record_batches(pair: Pair) -> None:
     assert set(table["schema"].to_pylist()) == {"utf-8"}
     assert set(table["attachment"].to_pylist()) == {b"a"}
     assert set(table["congestion_control"].to_pylist()) == {"block"}
+
+
+def test_large_values_of_the_reference_among_small_ones(pair: Pair) -> None:
+    """In order, though they take different ways: alone, by the run and in fragments."""
+    ours, theirs = pair(zenlake, zenoh)
+    sizes = [10, 70_000, 3, 20_000, 20_000, 1, 1 << 20, 40_000] * 20
+    with ours.declare_subscriber("t/**", ArrowBatches(max_bytes=1 << 20, batches=64)) as subscriber:
+        known(theirs, "t/1")
+        publisher = theirs.declare_publisher(
+            "t/declared", congestion_control=zenoh.CongestionControl.BLOCK
+        )
+        for i, size in enumerate(sizes):
+            payload = b"%d " % i + b"x" * size
+            if i % 2:
+                publisher.put(payload, attachment=b"%d" % i)
+            else:
+                theirs.put(
+                    f"t/{i}",
+                    payload,
+                    congestion_control=zenoh.CongestionControl.BLOCK,
+                    priority=LOW,
+                )
+        table = rows_of(subscriber, len(sizes))
+    found = {_number(row["payload"]): row for row in table.to_pylist()}
+    assert sorted(found) == list(range(len(sizes)))
+    for i, row in found.items():
+        assert row["payload"] == b"%d " % i + b"x" * sizes[i]
+        assert row["key"] == ("t/declared" if i % 2 else f"t/{i}")
+        assert row["attachment"] == (b"%d" % i if i % 2 else None)
+        assert row["reliable"] is True
+    for odd in (0, 1):
+        order = [i for i in map(_number, table["payload"].to_pylist()) if i % 2 == odd]
+        assert order == sorted(order)  # of each lane
+
+
+def _number(payload: bytes) -> int:
+    return int(payload.split(b" ")[0])
 
 
 def test_a_record_batch_comes_to_the_reference_as_samples(pair: Pair) -> None:

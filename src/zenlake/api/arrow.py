@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from zenlake.api.core import Core
     from zenlake.api.publisher import Way
     from zenlake.columnar.read import SampleBatcher
-    from zenlake.runtime.exchange import Exchange, Port
+    from zenlake.runtime.exchange import Exchange, One, Port
     from zenlake.wire.emit_kernel import PushColumns
     from zenlake.wire.runs import Run
     from zenlake.wire.scan import Scanner
 
 BATCHES = 4  # full ones that may wait to be read
+LARGE_BYTES = 16 << 10  # a sample of so many that came alone is scanned as it came
 SINGLES_BYTES = 64 << 10  # of samples that came one by one, before they are scanned together
 MAX_ROWS = 65_536
 MAX_BYTES = 16 << 20
@@ -55,6 +56,8 @@ class ArrowBatches(RunSink, Channel[Any]):
     >>> ArrowBatches(max_rows=1000, max_age=0.5)
     ArrowBatches(max_rows=1000, max_bytes=16777216, max_age=0.5, batches=4, overflow='block')
     """
+
+    messages_from = LARGE_BYTES
 
     def __init__(
         self,
@@ -106,6 +109,17 @@ class ArrowBatches(RunSink, Channel[Any]):
             self._append(chosen if rows is None else chosen[rows], run.data, keys)
             return self._has_room()
 
+    def push_message(self, one: "One") -> bool:
+        port, reliable, _, whole, start, end, _ = one
+        data = memoryview(whole)[start:end]
+        with self._lock:
+            if self._closed:
+                self.dropped += 1
+                return True
+            self._take_singles()
+            self._scan(data, port.face.keys, reliable)
+            return self._has_room()
+
     def push_one(self, sample: Sample) -> bool:
         push = sample._push()
         body = Put(bytes(sample.payload)) if push is PLAIN else push.body
@@ -127,13 +141,15 @@ class ArrowBatches(RunSink, Channel[Any]):
         """What came one by one, into the open batch."""
         if not self._single_count:
             return
+        data, self._singles, self._single_count = bytes(self._singles), bytearray(), 0
+        self._scan(memoryview(data), KeyTable(), True)
+
+    def _scan(self, data: memoryview, keys: "KeyTable", reliable: bool) -> None:
         from zenlake.wire.scan import Scanner
 
-        data, self._singles, self._single_count = bytes(self._singles), bytearray(), 0
         self._scanner = self._scanner or Scanner()
-        table = KeyTable()
-        for rows, _, error in self._scanner.bare(data):
-            self._append(rows, memoryview(data), table)
+        for rows, _, error in self._scanner.bare(data, reliable=reliable):
+            self._append(rows, data, keys)
             if error is not None:
                 raise error
 

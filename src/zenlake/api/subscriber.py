@@ -54,8 +54,9 @@ class Declared:
 class RunSink(Sink[Any]):
     """A sink that takes samples by the run, as the scan found them: no Sample is made."""
 
-    takes_messages = False
-    "Whether a sample that came alone is given as the message that it was, to `push_message`."
+    messages_from: int | None = None
+    """From how many bytes on a sample that came alone is given as the message that it was, to
+    `push_message`; None: never."""
 
     def push_run(self, run: "Run", rows: Any, keys: Any, port: "Port | None") -> bool:
         """The rows of `run` that `rows` names (None: all), by the key table of their link."""
@@ -251,10 +252,16 @@ class Subscribers:
                 sink.fit(int(ends[-1] - starts[0]) // count)
             if run is not None and isinstance(sink, RunSink):
                 room = sink.push_run(*run)
-            elif one is not None and isinstance(sink, RunSink) and sink.takes_messages:
+            elif one is not None and isinstance(sink, RunSink) and _wants(sink, one):
                 room = sink.push_message(one)
             else:
                 room = sink.push(items, count)
             if not room:
                 full.append(sink)
         return full
+
+
+def _wants(sink: RunSink, one: "One") -> bool:
+    """Whether it takes the message itself."""
+    _, _, _, _, start, end, _ = one
+    return sink.messages_from is not None and end - start >= sink.messages_from

@@ -66,7 +66,7 @@ class Names(NamedTuple):
 class Tape(RunSink):
     """What a recorder subscribes with. One writer, one thread that commits."""
 
-    takes_messages = True
+    messages_from = 0
 
     def __init__(
         self,
