@@ -196,6 +196,7 @@ def test_half_open_connector_comes_back() -> None:
         proxy.half_open()
         until(lambda: first.over is not None)
         proxy.restore()
+        until(lambda: connector.session not in (None, first))
         second = session_of(connector)
         assert second.send(numbered(7))
         until(lambda: record(server).numbers == [7])
