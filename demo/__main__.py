@@ -8,9 +8,10 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from demo.child import STOP_SIGNALS, ChildFailed
+from demo.child import ChildFailed
 from demo.fleet import LEAST
 from demo.story import Failed, Options, play
+from zenlake.cli.stopping import STOP_SIGNALS
 from zenlake.errors import ZError
 
 QUICK_ROBOTS, QUICK_SECONDS = LEAST, 14.0

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from demo.child import unbroken
 
 ROOT = Path(__file__).parents[2]
 DEMO_SECONDS = 550.0  # on a machine that has other things to do; alone it takes one minute
@@ -59,6 +60,20 @@ def _marked(mark: str) -> Iterator[str]:
                 yield (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:  # it has just ended, or is another's
             continue
+
+
+def test_a_signal_waits_until_what_is_started_is_known() -> None:
+    done = []
+
+    def start() -> None:
+        with unbroken():
+            signal.raise_signal(signal.SIGINT)
+            done.append("started")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert done == ["started"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.timeout(DEMO_SECONDS + 60)

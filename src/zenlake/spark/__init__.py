@@ -15,14 +15,12 @@ __all__ = ["register", "session"]
 def register(spark: "SparkSession") -> None:
     """Make `format("zenoh")` and `format("zenoh-capture")` known to `spark`, Connect or not."""
     from zenlake.spark.capturesource import CaptureDataSource
+    from zenlake.spark.local import share
     from zenlake.spark.source import ZenohDataSource
 
     for source in (ZenohDataSource, CaptureDataSource):
         spark.dataSource.register(source)
-    if hasattr(spark, "_jsparkSession"):  # not of Connect
-        from zenlake.spark.local import share
-
-        share(spark)
+    share(spark)
 
 
 def session(app: str = "zenlake", master: str = "local[*]", **conf: Any) -> "SparkSession":

@@ -67,6 +67,8 @@ def share(spark: Any, name: str = "zenoh") -> None:
     serialised from then on. So the source is registered again, with a map that is made for it.
     Under Spark Connect it is out of reach: start streams one after another there.
     """
+    if not hasattr(spark, "_jsparkSession"):  # of Connect
+        return
     manager = spark._jsparkSession.sessionState().dataSourceManager()
     if not manager.dataSourceExists(name):
         return
