@@ -21,7 +21,7 @@ from typing import Any
 import zenlake
 from bench.api_peer import PROFILE
 from bench.figures import Figure, Figures
-from zenlake.api.publisher import Way
+from zenlake.api.pubsub.publisher import Way
 from zenlake.routing import Routing
 from zenlake.wire.declare import Declare, DeclareSubscriber
 from zenlake.wire.enums import WhatAmI

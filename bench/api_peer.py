@@ -23,7 +23,7 @@ from bench.session_peer import memory, offer, say, serve
 from zenlake.errors import SessionEnded
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.reactor import Reactor
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
 from zenlake.transport.offer import Offer
 from zenlake.wire.cursor import Reader
 from zenlake.wire.declare import Declare, DeclareKeyExpr, DeclareSubscriber

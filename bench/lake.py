@@ -28,15 +28,15 @@ from bench.api import process
 from bench.figures import Figure, Figures
 from bench.lake_rows import write_log
 from bench.serve import _session
-from zenlake.lake import flows
-from zenlake.lake.session import _spark_home
-from zenlake.lake.start import make
-from zenlake.storage import schema
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.folds import as_samples, newest
-from zenlake.storage.project import Project
-from zenlake.storage.tables import LATEST, TABLES, TOMBSTONES
-from zenlake.storage.write import Batch, fold
+from zenlake.lake.pipeline import flows
+from zenlake.lake.pipeline.spark_connect import _spark_home
+from zenlake.lake.project import Project
+from zenlake.lake.scaffold import make
+from zenlake.lake.tables import schema
+from zenlake.lake.tables.commit import Batch, fold
+from zenlake.lake.tables.definitions import LATEST, TABLES, TOMBSTONES
+from zenlake.lake.tables.delta import DeltaStore
+from zenlake.lake.tables.reduce import as_samples, newest
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 ROWS = 10_000_000 if FULL else 1_000_000

@@ -18,7 +18,7 @@ from bench.api_peer import free_port
 from bench.session_peer import say, serve
 from zenlake.columnar.write import push_columns
 from zenlake.log.block import Link, OpenBlock
-from zenlake.log.writer import Writer
+from zenlake.log.write.writer import Writer
 from zenlake.wire.emit import Emitter
 from zenlake.wire.enums import Mapping
 from zenlake.wire.wireexpr import WireExpr

@@ -85,8 +85,8 @@ def recording(folder: str) -> Figures:
 def reading(folder: Path) -> Figures:
     """From the log to record batches, in blocks as a busy and as an idle recorder writes them."""
     from zenlake.log.block import Link, OpenBlock
-    from zenlake.log.reader import Reader
-    from zenlake.log.writer import Writer
+    from zenlake.log.read.reader import Reader
+    from zenlake.log.write.writer import Writer
     from zenlake.wire.cursor import Writer as Bytes
     from zenlake.wire.enums import Mapping
     from zenlake.wire.network import NETWORK

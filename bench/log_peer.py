@@ -17,8 +17,8 @@ import numpy as np
 
 from bench.api_peer import FLOW, PROFILE, Silent, client, free_port, profiled
 from bench.session_peer import say, serve
-from zenlake.api.config import Config
-from zenlake.log.recorder import Recorder
+from zenlake.api.config.config import Config
+from zenlake.log.write.recorder import Recorder
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.wire import qos
 from zenlake.wire.cursor import Writer

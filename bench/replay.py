@@ -27,9 +27,9 @@ from bench.api import (
 from bench.api_peer import FLOW, listening
 from bench.figures import Figure, Figures
 from zenlake.log.block import Link, OpenBlock
-from zenlake.log.reader import Reader
-from zenlake.log.replay import Replayer
-from zenlake.log.writer import Writer
+from zenlake.log.read.reader import Reader
+from zenlake.log.replay.replayer import Replayer
+from zenlake.log.write.writer import Writer
 from zenlake.wire.cursor import Writer as Bytes
 from zenlake.wire.enums import Mapping
 from zenlake.wire.network import NETWORK

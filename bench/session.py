@@ -20,7 +20,7 @@ from bench.session_peer import DONE, FLOW, PING, Counting, offer
 from zenlake.errors import SessionEnded, ZError
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.reactor import Reactor
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
 from zenlake.wire.cursor import Writer
 from zenlake.wire.enums import CongestionControl, Priority
 from zenlake.wire.network import NETWORK

@@ -17,7 +17,7 @@ from typing import Any
 
 from zenlake.errors import SessionEnded
 from zenlake.runtime.node import Node, NodeConfig
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.offer import Offer
 from zenlake.wire.enums import Priority, WhatAmI

@@ -19,10 +19,10 @@ import zenlake.spark
 from bench.figures import Figure, Figures
 from zenlake.columnar.write import push_columns
 from zenlake.log.block import Link, OpenBlock
-from zenlake.log.log import Log
-from zenlake.log.reader import Reader
-from zenlake.log.writer import Writer
-from zenlake.spark.logsource import LogRange, LogReader
+from zenlake.log.read.log import Log
+from zenlake.log.read.reader import Reader
+from zenlake.log.write.writer import Writer
+from zenlake.spark.log_source import LogRange, LogReader
 from zenlake.spark.options import Options, Purpose
 from zenlake.spark.schema import SAMPLE_COLUMNS, to_spark
 from zenlake.wire.emit import Emitter

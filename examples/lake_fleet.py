@@ -5,8 +5,8 @@ from pathlib import Path
 
 import zenlake.router
 from robots import drive, local_spark, recording
-from zenlake.lake.start import make
-from zenlake.lake.views import register
+from zenlake.lake.pipeline.views import register
+from zenlake.lake.scaffold import make
 
 ASK = """
     SELECT split(key, '/')[1] AS robot, count(*) AS samples,

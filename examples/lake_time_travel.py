@@ -10,8 +10,8 @@ import zenlake
 import zenlake.router
 from common import say
 from robots import BLOCK, client, recording
-from zenlake.lake.start import make
-from zenlake.storage.serve import Server
+from zenlake.lake.scaffold import make
+from zenlake.lake.serve.server import Server
 
 
 def now() -> str:

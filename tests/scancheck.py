@@ -13,16 +13,7 @@ from zenlake.wire.err import Err
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, split
-from zenlake.wire.network import is_network
-from zenlake.wire.push import Push
-from zenlake.wire.put import Put
-from zenlake.wire.query import Query
-from zenlake.wire.reply import Reply
-from zenlake.wire.request import Request
-from zenlake.wire.response import Response
-from zenlake.wire.response_final import ResponseFinal
-from zenlake.wire.scan import Scanner
-from zenlake.wire.scan_kernel import (
+from zenlake.wire.kernels.scan import (
     DEFAULT_LANE,
     FLAG_DROP,
     FLAG_FIRST,
@@ -32,6 +23,15 @@ from zenlake.wire.scan_kernel import (
     LANE_RELIABLE,
     ROW,
 )
+from zenlake.wire.network import is_network
+from zenlake.wire.push import Push
+from zenlake.wire.put import Put
+from zenlake.wire.query import Query
+from zenlake.wire.reply import Reply
+from zenlake.wire.request import Request
+from zenlake.wire.response import Response
+from zenlake.wire.response_final import ResponseFinal
+from zenlake.wire.scan import Scanner
 
 NAMES = ROW.names or ()
 FOUND = [name.removesuffix("_len") for name in NAMES if name.endswith("_len")]

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from zenlake.api.below import Stamp, unstamped
-from zenlake.api.liveliness import Liveliness
-from zenlake.api.matching import Interests
-from zenlake.api.queries import Queries
-from zenlake.api.queryable import Queryables
+from zenlake.api.discovery.liveliness import Liveliness
+from zenlake.api.discovery.matching import Interests
+from zenlake.api.gc_finalize import Stamp, unstamped
+from zenlake.api.query.get import Queries
+from zenlake.api.query.queryable import Queryables
 from zenlake.errors import ZError
 from zenlake.wire.cursor import Reader, Writer
 from zenlake.wire.network import NETWORK, NetworkMessage

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from zenlake.api.selector import Parameters
+from zenlake.api.values.selector import Parameters
 from zenlake.errors import ZError
 from zenlake.ext.advanced_cache import Body, Cache, select
 from zenlake.keyexpr import KeyExpr

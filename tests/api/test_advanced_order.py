@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from zenlake.api.ids import EntityGlobalId
-from zenlake.api.sample import Sample
+from zenlake.api.values.ids import EntityGlobalId
+from zenlake.api.values.sample import Sample
 from zenlake.ext import advanced_order
 from zenlake.ext.advanced_config import Miss
 from zenlake.ext.advanced_order import RETENTION, U32, Order, Source

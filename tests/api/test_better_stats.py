@@ -9,7 +9,7 @@ import zenlake
 from api.pairs import listening, opened, pair, publisher_for, until
 from rawlink import RawLink
 from zenlake.handlers import FifoChannel, RingChannel
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 from zenlake.wire.frame import Frame
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
@@ -21,7 +21,7 @@ RAW = ZenohId(b"\x77" * 8)
 
 @pytest.fixture(autouse=True)
 def _kernels() -> None:
-    kernels.load()  # many messages at once make a session load them, on a thread
+    kernel_loader.load()  # many messages at once make a session load them, on a thread
 
 
 def push(key: str = "a/b", payload: bytes = b"x") -> Push:

@@ -12,8 +12,8 @@ import zenoh
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zenlake.api.config import Config, changes, for_mode
-from zenlake.api.config_defaults import TREE, Section
+from zenlake.api.config.config import Config, changes, for_mode
+from zenlake.api.config.schema import TREE, Section
 from zenlake.errors import ZError
 from zenlake.wire.enums import WhatAmI
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from api.query_sides import Side
-from zenlake.api import matching
-from zenlake.api.enums import Locality, QueryTarget
+from zenlake.api.discovery import matching
+from zenlake.api.discovery.matching import MatchingListener, MatchingStatus, Watch
 from zenlake.api.handlers import Callback
-from zenlake.api.matching import MatchingListener, MatchingStatus, Watch
-from zenlake.api.querier import Querier
+from zenlake.api.query.querier import Querier
+from zenlake.api.values.enums import Locality, QueryTarget
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire.declare import (

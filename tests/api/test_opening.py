@@ -19,10 +19,10 @@ from interop.discovering import new_group
 from reference_peer import ReferenceProcess
 from runtime.nodes import ANYWHERE, Record, until
 from zenlake import link as links
-from zenlake.api import opening
-from zenlake.api.config import Config
-from zenlake.api.config_defaults import TREE
-from zenlake.api.opening import Settings, StartConditions, open_node, settings
+from zenlake.api.config import opening
+from zenlake.api.config.config import Config
+from zenlake.api.config.opening import Settings, StartConditions, open_node, settings
+from zenlake.api.config.schema import TREE
 from zenlake.errors import AuthError, LinkError, ZError
 from zenlake.runtime.node import Node
 from zenlake.transport.autoconnect import ANYBODY, NOBODY, Strategy

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 import pytest
 
 from runtime.nodes import ANYWHERE, Record, make_node, until
-from zenlake.api.enums import Reliability, SampleKind, WhatAmI
+from zenlake.api.discovery.info import LinkEvent, SessionInfo, Transport, TransportEvent
 from zenlake.api.handlers import Callback
-from zenlake.api.info import LinkEvent, SessionInfo, Transport, TransportEvent
+from zenlake.api.values.enums import Reliability, SampleKind, WhatAmI
 from zenlake.errors import SessionEnded, ZError
-from zenlake.runtime.delivery import Inline
 from zenlake.runtime.node import Node
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
+from zenlake.sim.delivery import Inline
 from zenlake.wire import enums as wire
 
 PUT, DELETE = SampleKind.PUT, SampleKind.DELETE

@@ -18,13 +18,12 @@ from api.pairs import dialling, listening, opened, publisher_for, until
 from golden.proxy import free_port
 from interop.api_pair import open_session
 from strategies import pushes
-from zenlake.api.arrow import ArrowBatches
-from zenlake.api.runs import MessagesOut, Sent
+from zenlake.api.pubsub.arrow import ArrowBatches
 from zenlake.columnar.read import SampleBatcher
 from zenlake.errors import DecodeError, ZError
 from zenlake.keytable import KeyTable
-from zenlake.runtime import kernels
-from zenlake.wire import plain_kernel as plain
+from zenlake.log.replay.encoded_sender import MessagesOut, Sent
+from zenlake.runtime import kernel_loader
 from zenlake.wire.cursor import Reader, Writer
 from zenlake.wire.delete import Del
 from zenlake.wire.encoding import Encoding
@@ -33,12 +32,13 @@ from zenlake.wire.enums import CongestionControl, Mapping, Priority
 from zenlake.wire.extensions import Unknown
 from zenlake.wire.framing import Framing, split
 from zenlake.wire.interest import Interest
+from zenlake.wire.kernels import plain
+from zenlake.wire.kernels.restamp import restamp_kernel
 from zenlake.wire.network import NETWORK
 from zenlake.wire.packed import Packed
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
-from zenlake.wire.restamp_kernel import restamp_kernel
 from zenlake.wire.scan import Scanner, readable, scan
 from zenlake.wire.timestamp import Timestamp
 from zenlake.wire.tsstack import SEND, TimestampStack
@@ -67,7 +67,7 @@ Pair = tuple[zenlake.Session, zenlake.Session]
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded() -> None:
-    kernels.load()
+    kernel_loader.load()
 
 
 @contextmanager
@@ -459,7 +459,7 @@ def test_a_session_that_ends_meanwhile_is_counted() -> None:
 
 
 def _gone(key: Any, ways: Any) -> Any:
-    from zenlake.api.runs import _Route
+    from zenlake.log.replay.encoded_sender import _Route
 
     return _Route(key, (), ways)
 

@@ -13,10 +13,10 @@ import pytest
 from interop.discovering import LOOPBACK, new_group, on_lo, scouting
 from reference_peer import ReferenceProcess
 from runtime.nodes import make_node, until
-from zenlake.api.config import Config
-from zenlake.api.enums import WhatAmI, WhatAmIMatcher
+from zenlake.api.config.config import Config
+from zenlake.api.discovery.scouting import Hello, Scout, scout
 from zenlake.api.handlers import Callback, FifoChannel, RingChannel
-from zenlake.api.scouting import Hello, Scout, scout
+from zenlake.api.values.enums import WhatAmI, WhatAmIMatcher
 from zenlake.errors import LinkError, ZError
 from zenlake.runtime.discovery import DiscoveryConfig
 from zenlake.runtime.node import Node
@@ -211,8 +211,8 @@ def test_arguments() -> None:
 def test_the_interpreter_ends_though_nobody_stopped_it() -> None:
     group = new_group()
     program = f"""
-from zenlake.api.config import Config
-from zenlake.api.scouting import scout
+from zenlake.api.config.config import Config
+from zenlake.api.discovery.scouting import scout
 config = Config.from_json5("{{scouting: {{multicast: {{address: '{group}', interface: 'lo'}}}}}}")
 kept = scout(print, config=config)
 other = scout(config=config)

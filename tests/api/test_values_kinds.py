@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from zenlake.api.encoding import Encoding
-from zenlake.api.enums import (
+from zenlake.api.values.encoding import Encoding
+from zenlake.api.values.enums import (
     CongestionControl,
     ConsolidationMode,
     InterceptionPoint,
@@ -22,16 +22,16 @@ from zenlake.api.enums import (
     WhatAmI,
     WhatAmIMatcher,
 )
-from zenlake.api.ids import EntityGlobalId, SourceInfo, ZenohId
-from zenlake.api.instrumentation import (
+from zenlake.api.values.ids import EntityGlobalId, SourceInfo, ZenohId
+from zenlake.api.values.instrumentation import (
     TimestampContext,
     TimestampInstrumentation,
     TimestampStack,
     TimestampStackRecord,
 )
-from zenlake.api.selector import Parameters, Selector
-from zenlake.api.timestamps import NTP64, Timestamp, TimestampId
-from zenlake.api.zbytes import ZBytes
+from zenlake.api.values.selector import Parameters, Selector
+from zenlake.api.values.timestamps import NTP64, Timestamp, TimestampId
+from zenlake.api.values.zbytes import ZBytes
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire import entity, tsstack, zenohid
 

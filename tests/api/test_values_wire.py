@@ -7,17 +7,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zenlake.api import enums
-from zenlake.api.encoding import Encoding
-from zenlake.api.ids import EntityGlobalId, SourceInfo, ZenohId
-from zenlake.api.instrumentation import (
+from zenlake.api.values import enums
+from zenlake.api.values.encoding import Encoding
+from zenlake.api.values.ids import EntityGlobalId, SourceInfo, ZenohId
+from zenlake.api.values.instrumentation import (
     TimestampContext,
     TimestampInstrumentationBuilder,
     TimestampStack,
     stamped,
 )
-from zenlake.api.timestamps import NTP64, Timestamp
-from zenlake.api.zbytes import ZBytes, payload_bytes
+from zenlake.api.values.timestamps import NTP64, Timestamp
+from zenlake.api.values.zbytes import ZBytes, payload_bytes
 from zenlake.errors import ZError
 from zenlake.wire import encoding, entity, timestamp, tsstack, zenohid
 from zenlake.wire import enums as wire

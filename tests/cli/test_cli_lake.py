@@ -15,12 +15,12 @@ import zenlake as api
 from cli.running import zenlake
 from cli.toolkit import matching, peer
 from spark import spark_log
-from zenlake.cli.lakerun import _Table, line_shown
+from zenlake.cli.commands.lake_run import _Table, line_shown
 from zenlake.errors import ZError
-from zenlake.lake import flows, run
-from zenlake.lake.session import Event
-from zenlake.log.reader import Reader
-from zenlake.storage.project import Project
+from zenlake.lake.pipeline import flows, runner
+from zenlake.lake.pipeline.spark_connect import Event
+from zenlake.lake.project import Project
+from zenlake.log.read.reader import Reader
 
 MANY = 600  # cycles until something must have happened
 
@@ -99,7 +99,7 @@ class Stand:
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A lake with ten samples, on no Spark."""
-    monkeypatch.setattr(run, "Pipelines", Stand)
+    monkeypatch.setattr(runner, "Pipelines", Stand)
     monkeypatch.setattr(Stand, "script", [])
     monkeypatch.setattr(Stand, "started", 0)
     monkeypatch.setattr(Stand, "runs", 0)
@@ -197,7 +197,7 @@ def test_a_spark_that_is_gone_is_started_again(lake: Path) -> None:
 def test_a_cycle_that_does_not_end_is_broken_off(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(runner, "STOP_SECONDS", 0.2)
     killed = threading.Event()
     monkeypatch.setattr(Stand, "kill", lambda _: killed.set())
 
@@ -254,7 +254,7 @@ def test_what_run_refuses(lake: Path, tmp_path: Path) -> None:
     assert "zenlake lake init" in missing.output
     assert zenlake("lake", "run", str(lake), "--conf", "x").exit_code == 2
     assert zenlake("lake", "run", str(lake), "--every", "soon").exit_code == 2
-    with run.alone(Project.load(lake)):
+    with runner.alone(Project.load(lake)):
         busy = zenlake("lake", "run", str(lake), "--once")
     assert busy.exit_code == 1
     assert "another process runs" in busy.output

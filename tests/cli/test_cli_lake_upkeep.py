@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from cli.running import zenlake
+from zenlake.lake.tables.definitions import SAMPLES
+from zenlake.lake.tables.delta import DeltaStore
+from zenlake.lake.tables.reduce import as_samples
+from zenlake.lake.tables.schema import SAMPLE
 from zenlake.log.block import Link, OpenBlock
-from zenlake.log.writer import Writer
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.folds import as_samples
-from zenlake.storage.schema import SAMPLE
-from zenlake.storage.tables import SAMPLES
+from zenlake.log.write.writer import Writer
 from zenlake.wire.cursor import Writer as Bytes
 from zenlake.wire.enums import Mapping
 from zenlake.wire.network import NETWORK

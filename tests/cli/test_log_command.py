@@ -15,11 +15,11 @@ from pyarrow import parquet
 from cli.running import zenlake
 from cli.terminal import on_terminal
 from cli.toolkit import running
-from zenlake.cli import loginfo
+from zenlake.cli.render import log_info
 from zenlake.log.block import Link, Loss, OpenBlock
 from zenlake.log.format import LANE
-from zenlake.log.log import Log
-from zenlake.log.writer import Writer
+from zenlake.log.read.log import Log
+from zenlake.log.write.writer import Writer
 from zenlake.wire.cursor import Writer as Bytes
 from zenlake.wire.delete import Del
 from zenlake.wire.encoding import Encoding
@@ -249,8 +249,8 @@ def test_what_a_log_holds_for_programs(log: Path) -> None:
 def test_keys_of_a_long_log_are_counted_when_asked_for(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loginfo, "COUNTED_SAMPLES", 3)
-    monkeypatch.setattr(loginfo, "TOP_KEYS", 1)
+    monkeypatch.setattr(log_info, "COUNTED_SAMPLES", 3)
+    monkeypatch.setattr(log_info, "TOP_KEYS", 1)
     assert "--keys counts them" in zenlake("log", "info", str(log)).stdout
     counted = zenlake("log", "info", str(log), "--keys").stdout
     assert "demo/b" in counted

@@ -18,8 +18,8 @@ from golden.proxy import free_port
 from reference_node import ReferenceNode
 from reference_peer import ReferenceProcess
 from zenlake.link.options import LinkOptions, TlsOptions
-from zenlake.runtime.delivery import Inline
 from zenlake.runtime.node import Node, NodeConfig
+from zenlake.sim.delivery import Inline
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.offer import Offer
 from zenlake.transport.usrpwd import UserPassword

@@ -13,7 +13,7 @@ from cli.terminal import SCRIPT, on_terminal
 from cli.toolkit import DEADLINE, ENV, Peer, eventually, peer, running, tool
 from zenlake.cli import app
 from zenlake.log.block import Link, OpenBlock
-from zenlake.log.writer import Writer
+from zenlake.log.write.writer import Writer
 from zenlake.wire.cursor import Writer as Bytes
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push

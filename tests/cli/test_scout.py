@@ -13,9 +13,9 @@ from cli.running import zenlake
 from cli.terminal import SCRIPT, on_terminal
 from golden.proxy import free_port
 from zenlake.runtime import discovery
-from zenlake.runtime.delivery import Inline
 from zenlake.runtime.discovery import DiscoveryConfig
 from zenlake.runtime.node import Node, NodeConfig
+from zenlake.sim.delivery import Inline
 from zenlake.transport.offer import Offer
 from zenlake.wire.enums import WhatAmI
 from zenlake.wire.zenohid import ZenohId

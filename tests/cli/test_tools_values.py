@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.toolkit import eventually
-from zenlake.cli import payloads
-from zenlake.cli.inbox import Inbox
-from zenlake.cli.samples import MAX_LINES, pretty, shown
+from zenlake.cli import payload_input
+from zenlake.cli.callback_queue import Inbox
+from zenlake.cli.render.sample import MAX_LINES, pretty, shown
 from zenlake.wire.encoding import PREDEFINED
 
 ENCODINGS = st.sampled_from(PREDEFINED) | st.text(max_size=20)
@@ -64,13 +64,13 @@ def test_a_long_payload_is_cut() -> None:
 
 
 def test_a_payload_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payloads, "MAX_PAYLOAD_BYTES", 3)
+    monkeypatch.setattr(payload_input, "MAX_PAYLOAD_BYTES", 3)
     file = tmp_path / "large"
     file.write_bytes(b"1234")
     with pytest.raises(typer.BadParameter, match="is larger than 3 bytes"):
-        payloads.payload(None, file)
+        payload_input.payload(None, file)
     file.write_bytes(b"123")
-    assert payloads.payload(None, file) == b"123"
+    assert payload_input.payload(None, file) == b"123"
 
 
 def test_an_inbox_keeps_the_order_and_its_limit() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strategies as s
-from zenlake.columnar import gather_kernel as kernel
 from zenlake.columnar import read
+from zenlake.columnar.kernels import gather as kernel
 from zenlake.columnar.read import SampleBatcher, record_batches, sample_schema
 from zenlake.columnar.schema import SAMPLE
 from zenlake.errors import ZError

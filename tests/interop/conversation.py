@@ -22,9 +22,9 @@ from reference_peer import (
 from zenlake.errors import SessionEnded
 from zenlake.keytable import KeyTable
 from zenlake.link.options import LinkOptions
-from zenlake.runtime.delivery import Inline
 from zenlake.runtime.node import Node, NodeConfig
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
+from zenlake.sim.delivery import Inline
 from zenlake.transport.auth import Authenticator, Entropy
 from zenlake.transport.offer import Offer
 from zenlake.transport.retry import RetryPolicy

@@ -20,7 +20,7 @@ from interop.conversation import (
     eventually,
 )
 from reference_peer import ReferenceFailed, ReferencePeer, ReferenceProcess
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
 from zenlake.transport.offer import Offer
 from zenlake.wire.enums import CloseReason
 

@@ -18,7 +18,7 @@ from interop.conversation import (
     we_send,
 )
 from reference_peer import ReferencePeer, ReferenceProcess, Settings
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
 from zenlake.transport.offer import SN_MASKS
 from zenlake.wire.zenohid import ZenohId
 

@@ -11,7 +11,7 @@ from bench import lake as bench
 from bench import lake_plain, serve
 from bench.lake_rows import write_log
 
-from zenlake.lake.start import make
+from zenlake.lake.scaffold import make
 
 if TYPE_CHECKING:
     from bench.figures import Figures

@@ -10,10 +10,10 @@ import pytest
 
 from cli.running import zenlake
 from zenlake.errors import ZError
-from zenlake.lake import sql, views
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.project import Project
-from zenlake.storage.tables import HEALTH, MESSAGES, SAMPLES, TABLES, Table
+from zenlake.lake.pipeline import sql, views
+from zenlake.lake.project import Project
+from zenlake.lake.tables.definitions import HEALTH, MESSAGES, SAMPLES, TABLES, Table
+from zenlake.lake.tables.delta import DeltaStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,8 @@ from certificates import Authority
 from zenlake import link as links
 from zenlake.errors import LinkError
 from zenlake.link.base import Link, Listener, Progress
-from zenlake.link.memory import Faults, Network
 from zenlake.link.options import LinkOptions, TlsOptions
+from zenlake.sim.memory_link import Faults, Network
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from zenlake.log.block import Link, Loss, OpenBlock
 from zenlake.log.files import Files, read_id, segment_name, segments
 from zenlake.log.format import LANE, SEGMENT_BYTES, Block
-from zenlake.log.recovery import Damage, Walk
+from zenlake.log.write.recovery import Damage, Walk
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 LINK = Link(7, 2, b"\x11" * 8)

@@ -18,14 +18,14 @@ import pytest
 from api.pairs import configured
 from golden.proxy import free_port
 from rawlink import BATCH_SIZE, LEASE_MS, RawLink
-from zenlake.log import recorder as recorders
 from zenlake.log.files import Files, read_id, segment_name, segments
 from zenlake.log.format import LOSS_KINDS, RELIABLE, SEGMENT_BYTES, Block, Buffer
-from zenlake.log.reader import Reader
-from zenlake.log.recorder import Recorder
-from zenlake.log.recovery import Walk
-from zenlake.log.sources import Gap
-from zenlake.log.writer import Writer
+from zenlake.log.read.reader import Reader
+from zenlake.log.write import recorder as recorders
+from zenlake.log.write.recorder import Recorder
+from zenlake.log.write.recovery import Walk
+from zenlake.log.write.source_gaps import Gap
+from zenlake.log.write.writer import Writer
 from zenlake.wire.cursor import Reader as Bytes
 from zenlake.wire.entity import EntityGlobalId, SourceInfo
 from zenlake.wire.enums import Priority, WhatAmI

@@ -11,8 +11,8 @@ import zenlake
 from api.pairs import dialling, listening, publisher_for, until
 from faultproxy import FaultProxy
 from log.recording import SN_MASK, WRAP, Lanes, Lost, by_hand, lost, put, recording, walked
-from zenlake.log.reader import Reader
-from zenlake.log.recorder import Recorder
+from zenlake.log.read.reader import Reader
+from zenlake.log.write.recorder import Recorder
 from zenlake.wire.close import Close
 from zenlake.wire.cursor import Writer
 from zenlake.wire.enums import CloseReason, Priority

@@ -30,11 +30,11 @@ from log.handmade import (
 )
 from zenlake.errors import ZError
 from zenlake.keyexpr import intersects, is_canonical
-from zenlake.log import reader as reading
 from zenlake.log.block import Link, Loss, OpenBlock
 from zenlake.log.format import CODECS, DamagedLog, _unpack
-from zenlake.log.log import Log, OffsetOutOfRange
-from zenlake.log.reader import LogKeys, Reader, batch_schema
+from zenlake.log.read import reader as reading
+from zenlake.log.read.log import Log, OffsetOutOfRange
+from zenlake.log.read.reader import LogKeys, Reader, batch_schema
 from zenlake.wire.batch import write_batch
 from zenlake.wire.enums import Mapping
 from zenlake.wire.frame import Frame

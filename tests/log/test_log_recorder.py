@@ -26,13 +26,13 @@ from log.recording import (
     rows,
     walked,
 )
-from zenlake.log import recorder as recorders
-from zenlake.log import tape as tapes
 from zenlake.log.files import LogLocked
 from zenlake.log.format import SETTLED
-from zenlake.log.log import Log
-from zenlake.log.recorder import Recorder
-from zenlake.log.writer import Writer
+from zenlake.log.read.log import Log
+from zenlake.log.write import recorder as recorders
+from zenlake.log.write import recording_sink as tapes
+from zenlake.log.write.recorder import Recorder
+from zenlake.log.write.writer import Writer
 from zenlake.wire.declare import Declare, DeclareKeyExpr, UndeclareKeyExpr
 from zenlake.wire.enums import Mapping
 from zenlake.wire.wireexpr import WireExpr

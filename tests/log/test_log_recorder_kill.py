@@ -21,9 +21,9 @@ from golden.proxy import free_port
 from log.numbered import FULL
 from log.recording import Lanes, put, rows
 from zenlake.errors import LinkError
-from zenlake.log.log import Log
-from zenlake.log.recorder import Recorder
-from zenlake.runtime import kernels
+from zenlake.log.read.log import Log
+from zenlake.log.write.recorder import Recorder
+from zenlake.runtime import kernel_loader
 from zenlake.wire.batch import read_batch
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, split
@@ -50,7 +50,7 @@ _HEAD = struct.Struct("<II")
 
 def serve(path: str) -> None:
     """A recorder for each line that comes; says who it is, where it listens, and how it ended."""
-    kernels.load()
+    kernel_loader.load()
     say("loaded")
     for _ in sys.stdin:
         pid = os.fork()

@@ -13,11 +13,11 @@ import pytest
 
 from log.numbered import FULL, QUICK, Sample, held, losses, numbered, samples_of
 from zenlake.errors import ZError
-from zenlake.log import recovery
 from zenlake.log.files import read_id, segment_name, segments
 from zenlake.log.format import HEADER_BYTES, SEGMENT_BYTES, Block, Buffer, Mark
-from zenlake.log.recovery import Walk
-from zenlake.log.writer import Writer
+from zenlake.log.write import recovery
+from zenlake.log.write.recovery import Walk
+from zenlake.log.write.writer import Writer
 
 MUTATIONS = 100_000 if FULL else 3_000
 MEASURED = 20  # of so many mutations the memory of one is measured

@@ -16,16 +16,15 @@ import zenlake
 from api.pairs import dialling, opened, until
 from golden.proxy import free_port
 from interop.api_pair import open_session
-from zenlake.api.arrow import ArrowBatches
-from zenlake.api.runs import Sent
+from zenlake.api.pubsub.arrow import ArrowBatches
 from zenlake.errors import InvalidKeyExpr, ZError
 from zenlake.keytable import KeyTable
 from zenlake.log.block import Link, OpenBlock
 from zenlake.log.format import BATCH_ENTRY
-from zenlake.log.log import Log
-from zenlake.log.reader import Reader, Span
-from zenlake.log.recorder import Recorder
-from zenlake.log.replay import (
+from zenlake.log.read.log import Log
+from zenlake.log.read.reader import Reader, Span
+from zenlake.log.replay.encoded_sender import Sent
+from zenlake.log.replay.replayer import (
     LONGEST_SLEEP,
     Piece,
     Remap,
@@ -35,8 +34,9 @@ from zenlake.log.replay import (
     merged,
     pieces,
 )
-from zenlake.log.writer import Writer
-from zenlake.runtime import kernels
+from zenlake.log.write.recorder import Recorder
+from zenlake.log.write.writer import Writer
+from zenlake.runtime import kernel_loader
 from zenlake.wire.cursor import Reader as Cursor
 from zenlake.wire.cursor import Writer as Bytes
 from zenlake.wire.enums import Mapping
@@ -69,7 +69,7 @@ ZID = ZenohId.parse("5a1ad")
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded() -> None:
-    kernels.load()
+    kernel_loader.load()
 
 
 class Batch(NamedTuple):

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from log.recording import HALF, WRAP, Name, Numbered, by_hand, put
-from zenlake.log import sources
-from zenlake.log.sources import Gap, Sources
+from zenlake.log.write import source_gaps as sources
+from zenlake.log.write.source_gaps import Gap, Sources
 from zenlake.wire.cursor import Writer
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push

@@ -13,13 +13,13 @@ import pytest
 
 from api.pairs import until
 from log.recording import DEADLINE, Disk, blocks, lost, put, walked
-from zenlake.api.sample import Sample
+from zenlake.api.values.sample import Sample
 from zenlake.errors import ZError
 from zenlake.keytable import KeyTable
-from zenlake.log import tape as tapes
 from zenlake.log.format import MAX_LINKS
-from zenlake.log.tape import Tape
-from zenlake.log.writer import Writer
+from zenlake.log.write import recording_sink as tapes
+from zenlake.log.write.recording_sink import Tape
+from zenlake.log.write.writer import Writer
 from zenlake.runtime.exchange import Port
 from zenlake.wire import qos
 from zenlake.wire.cursor import Writer as Bytes

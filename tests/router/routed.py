@@ -14,10 +14,10 @@ from typing import Any
 import zenlake.router
 from interop.api_pair import OURS, THEIRS, Seen, Side, open_session, seen
 from interop.conversation import eventually
-from zenlake.runtime import kernels
-from zenlake.runtime.delivery import Inline
+from zenlake.runtime import kernel_loader
 from zenlake.runtime.node import Node, NodeConfig
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
+from zenlake.sim.delivery import Inline
 from zenlake.transport.offer import Offer
 from zenlake.wire.enums import Priority, WhatAmI
 from zenlake.wire.network import NetworkMessage
@@ -104,7 +104,7 @@ SIDES = {
 @contextmanager
 def routed(connect: Sequence[str] = (), **settings: str) -> Iterator[Net]:
     """A router with nobody around it yet."""
-    kernels.load()  # by a thread that no single test is to be blamed for
+    kernel_loader.load()  # by a thread that no single test is to be blamed for
     config = zenlake.Config()
     config.insert_json5("scouting/multicast/enabled", "false")
     for key, value in settings.items():

@@ -13,7 +13,7 @@ from interop.api_pair import THEIRS, Side
 from interop.conversation import eventually
 from router.routed import PATIENCE, SIDES, Heard, Net, routed, unique
 from zenlake.runtime.exchange import Exchange
-from zenlake.wire.runs import Run
+from zenlake.wire.push_run import Run
 
 pytestmark = [pytest.mark.interop, pytest.mark.kernel]
 

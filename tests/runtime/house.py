@@ -22,7 +22,7 @@ from runtime.nodes import (
 )
 from zenlake.errors import SessionEnded
 from zenlake.runtime.node import Node
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
 from zenlake.wire.enums import Priority
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.zenohid import ZenohId

@@ -8,9 +8,9 @@ from dataclasses import fields
 from typing import Any
 
 from zenlake.errors import SessionEnded
-from zenlake.runtime.delivery import Inline, OnMessage
 from zenlake.runtime.node import Node, NodeConfig
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
+from zenlake.sim.delivery import Inline, OnMessage
 from zenlake.transport.offer import Offer
 from zenlake.wire.enums import CongestionControl, Priority, WhatAmI
 from zenlake.wire.network import NetworkMessage

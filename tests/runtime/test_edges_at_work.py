@@ -23,14 +23,15 @@ from runtime.nodes import (
 )
 from zenlake.errors import InvalidLocator, LinkError, SessionEnded
 from zenlake.link.base import READ_BYTES
-from zenlake.runtime import delivery, reactor, session
-from zenlake.runtime.delivery import Delivery
+from zenlake.runtime import reactor
+from zenlake.runtime import transport_session as session
 from zenlake.runtime.discovery import DiscoveryConfig
 from zenlake.runtime.group import Group
 from zenlake.runtime.node import Node
 from zenlake.runtime.reactor import Reactor
-from zenlake.runtime.session import Session
-from zenlake.sim import World
+from zenlake.runtime.transport_session import Session
+from zenlake.sim import World, delivery
+from zenlake.sim.delivery import Delivery
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.multicast import GroupOffer, Member
 from zenlake.transport.retry import RetryPolicy

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from zenlake.api.sample import Sample, samples
+from zenlake.api.values.sample import Sample, samples
 from zenlake.errors import DecodeError, Reason
 from zenlake.keyexpr import intersects
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 from zenlake.runtime.exchange import Exchange
 from zenlake.wire.cursor import Reader, Writer
 from zenlake.wire.declare import (
@@ -276,10 +276,10 @@ class Frames:
 @pytest.fixture
 def scan(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Whether the compiled scan is used, for every frame of several messages or for none."""
-    kernels.load()
-    make = kernels.make
+    kernel_loader.load()
+    make = kernel_loader.make
     assert make() is not None
-    return lambda on: monkeypatch.setattr(kernels, "make", make if on else lambda: None)
+    return lambda on: monkeypatch.setattr(kernel_loader, "make", make if on else lambda: None)
 
 
 def unstamped(data: bytes) -> Any:

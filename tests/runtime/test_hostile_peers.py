@@ -20,7 +20,7 @@ from hostile import (
 from runtime.house import Canary, House, attacked
 from runtime.nodes import BLOCK, DROP, Record, make_node, new_zid, payload_of, put, until
 from zenlake.errors import SessionClosed, ZError
-from zenlake.runtime import session as session_module
+from zenlake.runtime import transport_session as session_module
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.fragments import Memory
 from zenlake.transport.outbox import BLOCK_SECONDS

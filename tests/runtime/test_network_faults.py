@@ -21,7 +21,7 @@ from runtime.nodes import (
 )
 from zenlake.errors import SessionClosed, ZError
 from zenlake.runtime.node import Connector, Node
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.enums import CloseReason

@@ -26,9 +26,9 @@ from runtime.nodes import (
     until,
 )
 from zenlake.errors import LinkError, SessionEnded, SessionRefused
-from zenlake.runtime.delivery import Delivery
 from zenlake.runtime.node import CLOSE_SECONDS, Node
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
+from zenlake.sim.delivery import Delivery
 from zenlake.transport import throttle
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.retry import RetryPolicy

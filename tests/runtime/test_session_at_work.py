@@ -30,10 +30,10 @@ from runtime.nodes import (
 )
 from zenlake.errors import SessionClosed, SessionEnded
 from zenlake.link.tcp import TcpLink
-from zenlake.runtime import delivery as delivery_module
-from zenlake.runtime.delivery import Delivery
 from zenlake.runtime.node import Node
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
+from zenlake.sim import delivery as delivery_module
+from zenlake.sim.delivery import Delivery
 from zenlake.transport import outbox as outbox_module
 from zenlake.transport.outbox import LANE_BATCHES
 from zenlake.transport.retry import RetryPolicy

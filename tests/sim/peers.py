@@ -6,11 +6,11 @@ from random import Random
 from typing import Any
 
 from zenlake.errors import LinkError, SessionEnded
-from zenlake.link.memory import MemoryLink
-from zenlake.runtime.delivery import Inline
 from zenlake.runtime.node import Node
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
 from zenlake.sim import World
+from zenlake.sim.delivery import Inline
+from zenlake.sim.memory_link import MemoryLink
 from zenlake.transport.fragments import PROCESS
 from zenlake.wire.batch import TransportMessage, read_batch, write_batch
 from zenlake.wire.close import Close

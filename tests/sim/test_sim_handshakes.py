@@ -20,10 +20,10 @@ from sim.peers import (
     tally,
 )
 from zenlake.errors import SessionRefused, ZError
-from zenlake.link.memory import MemoryLink
 from zenlake.runtime.node import Node
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
 from zenlake.sim import Faults, World
+from zenlake.sim.memory_link import MemoryLink
 from zenlake.transport.fragments import PROCESS
 from zenlake.transport.offer import MAX_LEASE
 from zenlake.transport.usrpwd import UserPassword

@@ -11,7 +11,7 @@ import pytest
 from zenlake.errors import SessionEnded
 from zenlake.keyexpr import KeyExpr
 from zenlake.runtime.exchange import Exchange, Full
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
 from zenlake.sim import World
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.wire import qos

@@ -7,10 +7,10 @@ import pytest
 
 from sim.peers import Heard, assert_nothing_left, heard, numbered, pair
 from zenlake.errors import SessionRefused, ZError
-from zenlake.link.memory import MemoryLink
 from zenlake.runtime.node import Node
-from zenlake.runtime.session import LINGER_SECONDS, Session
+from zenlake.runtime.transport_session import LINGER_SECONDS, Session
 from zenlake.sim import Faults, World
+from zenlake.sim.memory_link import MemoryLink
 from zenlake.transport.offer import KEEP_ALIVES
 from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.enums import CloseReason

@@ -6,7 +6,7 @@ import pytest
 
 from sim.peers import assert_nothing_left, heard, numbered, pair
 from zenlake.errors import SessionClosed
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
 from zenlake.sim import Faults, World
 from zenlake.transport.fragments import PROCESS
 from zenlake.transport.offer import KEEP_ALIVES

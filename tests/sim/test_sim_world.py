@@ -10,7 +10,7 @@ import pytest
 from sim.peers import Heard, assert_nothing_left, heard, numbered, pair
 from zenlake.errors import LinkError, ZError
 from zenlake.runtime.node import Node
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
 from zenlake.sim import Faults, World
 from zenlake.sim import reactor as sim_reactor
 

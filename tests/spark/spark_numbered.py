@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zenlake.log.block import Link, Loss, OpenBlock
-from zenlake.log.writer import Writer
+from zenlake.log.write.writer import Writer
 from zenlake.wire.cursor import Writer as Bytes
 from zenlake.wire.entity import EntityGlobalId, SourceInfo
 from zenlake.wire.push import Push, write_push

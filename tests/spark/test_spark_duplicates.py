@@ -18,12 +18,12 @@ from spark.spark_numbered import SECOND, START, Sample
 from zenlake.errors import ZError
 from zenlake.log.block import Loss
 from zenlake.log.format import SOURCE
-from zenlake.log.log import Log
-from zenlake.log.reader import Reader
-from zenlake.log.writer import Writer
+from zenlake.log.read.log import Log
+from zenlake.log.read.reader import Reader
+from zenlake.log.write.writer import Writer
 from zenlake.spark import duplicates
 from zenlake.spark.duplicates import GENERATIONS, Duplicates, Intervals, Seen, packed, unpacked
-from zenlake.spark.logsource import LogReader, LogStreamReader
+from zenlake.spark.log_source import LogReader, LogStreamReader
 from zenlake.spark.options import Options, Purpose
 from zenlake.spark.schema import SAMPLE_COLUMNS, narrowed, with_duplicate, with_loss
 from zenlake.spark.source import ZenohDataSource
@@ -477,7 +477,7 @@ def test_losses_alone_do_not_decode_what_has_none(
     def never(*_: Any) -> Any:
         raise AssertionError("nothing is to be unpacked or scanned")
 
-    monkeypatch.setattr("zenlake.log.reader._unpack", never)
+    monkeypatch.setattr("zenlake.log.read.reader._unpack", never)
     monkeypatch.setattr("zenlake.wire.scan.Scanner.bare", never)
     for more in ({}, {"minPartitions": 3}, {"keyExpr": "other"}):
         got = rows_of(batch_reader(path, includeLoss="only", **more))

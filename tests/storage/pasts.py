@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from zenlake.keyexpr import intersects
+from zenlake.lake.project import Project
+from zenlake.lake.tables.commit import Batch, append, fold
+from zenlake.lake.tables.definitions import LATEST, SAMPLES, TOMBSTONES
+from zenlake.lake.tables.delta import DeltaStore
+from zenlake.lake.tables.reduce import as_samples, newest
 from zenlake.log.block import Link, OpenBlock
-from zenlake.log.log import Log
-from zenlake.log.reader import Reader
-from zenlake.log.writer import Writer
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.folds import as_samples, newest
-from zenlake.storage.project import Project
-from zenlake.storage.tables import LATEST, SAMPLES, TOMBSTONES
-from zenlake.storage.write import Batch, append, fold
+from zenlake.log.read.log import Log
+from zenlake.log.read.reader import Reader
+from zenlake.log.write.writer import Writer
 from zenlake.wire.cursor import Writer as Bytes
 from zenlake.wire.delete import Del
 from zenlake.wire.encoding import Encoding

@@ -5,11 +5,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.folds import as_samples, newest
-from zenlake.storage.schema import TIME
-from zenlake.storage.tables import LATEST, TOMBSTONES
-from zenlake.storage.write import Batch, fold
+from zenlake.lake.tables.commit import Batch, fold
+from zenlake.lake.tables.definitions import LATEST, TOMBSTONES
+from zenlake.lake.tables.delta import DeltaStore
+from zenlake.lake.tables.reduce import as_samples, newest
+from zenlake.lake.tables.schema import TIME
 
 
 @pytest.mark.parametrize("count", [395, 396, 397, 1000, 1001, 1007])

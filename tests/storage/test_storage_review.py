@@ -16,28 +16,29 @@ from spark import spark_log
 from storage.lakerows import T0, Row, as_rows
 from storage.pasts import MICROS, Event, Past, by_key
 from zenlake.errors import ZError
-from zenlake.lake import intake, progress
-from zenlake.lake.sink import Target
-from zenlake.log.log import Log
-from zenlake.storage import delta, folds, write
-from zenlake.storage import history as histories
-from zenlake.storage.compaction import compact
-from zenlake.storage.contents import facts_of
-from zenlake.storage.delta import Conflict, DeltaStore, StoreError
-from zenlake.storage.expiry import expire
-from zenlake.storage.history import History
-from zenlake.storage.project import Project
-from zenlake.storage.tables import LATEST, SAMPLES, TABLES, TOMBSTONES, Table
-from zenlake.storage.upkeep import keep_up
-from zenlake.storage.vacuum import tidy_log, vacuum
-from zenlake.storage.write import Batch, OffsetsPresent
+from zenlake.lake.pipeline import progress
+from zenlake.lake.pipeline.sink import Target
+from zenlake.lake.project import Project
+from zenlake.lake.serve import history as histories
+from zenlake.lake.serve.history import History
+from zenlake.lake.tables import commit as write
+from zenlake.lake.tables import delta, projections, reduce
+from zenlake.lake.tables.commit import Batch, OffsetsPresent
+from zenlake.lake.tables.compaction import compact
+from zenlake.lake.tables.definitions import LATEST, SAMPLES, TABLES, TOMBSTONES, Table
+from zenlake.lake.tables.delta import Conflict, DeltaStore, StoreError
+from zenlake.lake.tables.maintenance import keep_up
+from zenlake.lake.tables.retention import expire
+from zenlake.lake.tables.table_stats import facts_of
+from zenlake.lake.tables.vacuum import tidy_log, vacuum
+from zenlake.log.read.log import Log
 
 FIRST = 1_700_000_000
 DAY = 86_400
 
 
 def samples(*rows: Row) -> pa.Table:
-    return folds.as_samples(as_rows(rows))
+    return reduce.as_samples(as_rows(rows))
 
 
 def stamped(key: str, second: int, payload: bytes | None, received: int) -> Event:
@@ -160,17 +161,17 @@ def test_live_files_of_any_partition_are_not_vacuumed(tmp_path: Path, value: str
 
 def test_columns_of_a_users_table_may_be_called_partition_and_offset(tmp_path: Path) -> None:
     columns = pa.schema([("partition", pa.string()), ("offset", pa.float64())])
-    store = DeltaStore(tmp_path / "own", intake.table_of("own", columns, None))
+    store = DeltaStore(tmp_path / "own", projections.table_of("own", columns, None))
     for number in range(2):
-        taking = intake.Intake({"own": store}, f"q/{number}")
+        taking = projections.Intake({"own": store}, f"q/{number}")
         taking.add(pa.record_batch({"partition": ["north", None], "offset": [0.5, None]}, columns))
-        intake.give(store, [taking.finish()], Batch("f", "q", number))
+        projections.give(store, [taking.finish()], Batch("f", "q", number))
     assert store.snapshot().rows == 4
     columns = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
-    store = DeltaStore(tmp_path / "joined", intake.table_of("joined", columns, None))
-    taking = intake.Intake({"joined": store}, "q/0")
+    store = DeltaStore(tmp_path / "joined", projections.table_of("joined", columns, None))
+    taking = projections.Intake({"joined": store}, "q/0")
     taking.add(pa.record_batch({"partition": [0, None], "offset": [4, None]}, columns))
-    intake.give(store, [taking.finish()], Batch("f", "q", 0))
+    projections.give(store, [taking.finish()], Batch("f", "q", 0))
     assert store.offsets() == {0: 5}
 
 
@@ -226,7 +227,7 @@ def test_a_day_is_that_of_utc_whatever_zone_spark_is_in(zone: str) -> None:
     at = rows.schema.get_field_index("received_at")
     rows = rows.set_column(at, "received_at", pa.array(times).cast(kind))
     (batch,) = rows.combine_chunks().to_batches()
-    chunk = intake.Chunk([batch])
+    chunk = projections.Chunk([batch])
     assert {str(day) for day in chunk.samples["day"].to_pylist()} == {"2026-11-15"}
     assert chunk.samples["hlc"].to_pylist() == [int(one.timestamp()) << 32 for one in times]
 
@@ -335,12 +336,12 @@ def test_all_tables_take_rows_in_the_zone_of_a_session(tmp_path: Path) -> None:
         batch = batch.set_column(5, "timestamp", batch["timestamp"].cast(stamp))
         batch = batch.set_column(12, "received_at", batch["received_at"].cast(kind))
         stores = {name: DeltaStore(tmp_path / zone / name, TABLES[name]) for name in names}
-        taking = intake.Intake(stores, "q/0")
+        taking = projections.Intake(stores, "q/0")
         for one in batch.to_batches():
             taking.add(one)
         taken = taking.finish()
         for store in stores.values():
-            intake.give(store, [taken], Batch("f", "q", 0))
+            projections.give(store, [taken], Batch("f", "q", 0))
         found.append(
             [store.read().sort_by(store.table.order[0]).to_pylist() for store in stores.values()]
         )
@@ -456,10 +457,10 @@ def test_rows_without_a_key_are_no_samples(tmp_path: Path) -> None:
     rows = rows.set_column(0, "key", pa.array(["a", None, "b"]))
     names = ("samples", "latest", "health")
     stores = {name: DeltaStore(tmp_path / name, TABLES[name]) for name in names}
-    taking = intake.Intake(stores, "q/0")
+    taking = projections.Intake(stores, "q/0")
     for one in rows.to_batches():
         taking.add(one)
     taken = taking.finish()
     for store in stores.values():
-        intake.give(store, [taken], Batch("f", "q", 0))
+        projections.give(store, [taken], Batch("f", "q", 0))
         assert sorted(store.read()["key"].to_pylist()) == ["a", "b"]

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 from deltalake import Schema
 
+from zenlake.lake.tables import schema
+from zenlake.lake.tables.definitions import TABLES, Table
 from zenlake.spark.schema import LOSS, SAMPLE_COLUMNS, arrow_schema
-from zenlake.storage import schema
-from zenlake.storage.tables import TABLES, Table
 
 EACH = pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
 

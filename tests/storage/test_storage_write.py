@@ -17,10 +17,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage.lakerows import Row, as_rows
-from zenlake.storage import folds, schema, write
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.tables import HEALTH, LATEST, SAMPLES, TOMBSTONES
-from zenlake.storage.write import Batch, Change, OffsetsPresent
+from zenlake.lake.tables import commit as write
+from zenlake.lake.tables import reduce, schema
+from zenlake.lake.tables.commit import Batch, Change, OffsetsPresent
+from zenlake.lake.tables.definitions import HEALTH, LATEST, SAMPLES, TOMBSTONES
+from zenlake.lake.tables.delta import DeltaStore
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 LEAF = 4  # rows: many leaves of few keys
@@ -32,11 +33,11 @@ class Killed(BaseException):
 
 
 def samples(rows: Iterable[Row]) -> pa.Table:
-    return folds.as_samples(as_rows(rows))
+    return reduce.as_samples(as_rows(rows))
 
 
 def reduced(rows: Iterable[Row]) -> pa.Table:
-    return folds.newest(samples(rows))
+    return reduce.newest(samples(rows))
 
 
 class Lake:
@@ -318,9 +319,9 @@ def test_health_of_batches_is_health_of_all(
         part = rows[len(rows) * number // batches : len(rows) * (number + 1) // batches]
         for _ in range(2):
             batch = Batch("health", "q", number)
-            done = write.fold_health(store, folds.health_of(as_rows(part)), batch, LEAF)
+            done = write.fold_health(store, reduce.health_of(as_rows(part)), batch, LEAF)
         assert done is None
-    assert seconds(store.read()) == seconds(folds.health_of(as_rows(rows)))
+    assert seconds(store.read()) == seconds(reduce.health_of(as_rows(rows)))
     files = sorted(store.snapshot().files, key=lambda file: file.low["minute"])
     for one, following in pairwise(files):
         assert one.high["minute"] < following.low["minute"]  # a minute is in one leaf
@@ -329,9 +330,9 @@ def test_health_of_batches_is_health_of_all(
 def test_only_leaves_of_those_minutes_are_rewritten(tmp_path: Path) -> None:
     store = DeltaStore(tmp_path / "health", HEALTH)
     rows = [Row("k", n, received=n * MINUTE) for n in range(20)]
-    write.fold_health(store, folds.health_of(as_rows(rows)), Batch("h", "q", 0), LEAF)
+    write.fold_health(store, reduce.health_of(as_rows(rows)), Batch("h", "q", 0), LEAF)
     assert len(store.snapshot().files) == 5
-    late = folds.health_of(as_rows([Row("k", 20, received=7 * MINUTE + 5)]))
+    late = reduce.health_of(as_rows([Row("k", 20, received=7 * MINUTE + 5)]))
     change = write.fold_health(store, late, Batch("h", "q", 1), LEAF)
     assert change is not None
     assert (change.added, change.removed) == (1, 1)
@@ -341,5 +342,5 @@ def test_only_leaves_of_those_minutes_are_rewritten(tmp_path: Path) -> None:
 def test_a_minute_larger_than_a_leaf_stays_in_one(tmp_path: Path) -> None:
     store = DeltaStore(tmp_path / "health", HEALTH)
     rows = [Row(f"k{n}", n, received=n % 2 * MINUTE) for n in range(30)]
-    write.fold_health(store, folds.health_of(as_rows(rows)), Batch("h", "q", 0), LEAF)
+    write.fold_health(store, reduce.health_of(as_rows(rows)), Batch("h", "q", 0), LEAF)
     assert sorted(file.rows for file in store.snapshot().files) == [15, 15]

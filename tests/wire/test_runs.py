@@ -11,8 +11,8 @@ from strategies import keys, pushes, responses
 from zenlake.wire.cursor import Reader, Writer
 from zenlake.wire.network import NETWORK, NetworkMessage
 from zenlake.wire.push import Push
+from zenlake.wire.push_run import Grouper, Run, rewrite
 from zenlake.wire.put import Put
-from zenlake.wire.runs import Grouper, Run, rewrite
 from zenlake.wire.scan import Scanner
 from zenlake.wire.timestamp import Timestamp
 from zenlake.wire.wireexpr import WireExpr

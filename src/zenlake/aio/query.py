@@ -15,17 +15,17 @@ from zenlake.aio.handler import Handler, IntoHandler, Plan, Receiver, plan_for, 
 from zenlake.aio.pubsub import Sender, Subscriber
 from zenlake.aio.sending import Gate
 from zenlake.api.arguments import IntoKeyExpr
-from zenlake.api.cancellation import CancellationToken
-from zenlake.api.encoding import Encoding, IntoEncoding
-from zenlake.api.enums import CongestionControl, Priority, ReplyKeyExpr
-from zenlake.api.ids import EntityGlobalId, SourceInfo
-from zenlake.api.instrumentation import TimestampInstrumentation, TimestampStack
-from zenlake.api.query import Query as SyncQuery
-from zenlake.api.reply import Reply
-from zenlake.api.sample import Sample
-from zenlake.api.selector import IntoParameters, Parameters, Selector
-from zenlake.api.timestamps import Timestamp
-from zenlake.api.zbytes import IntoZBytes, ZBytes
+from zenlake.api.query.cancellation import CancellationToken
+from zenlake.api.query.query import Query as SyncQuery
+from zenlake.api.values.encoding import Encoding, IntoEncoding
+from zenlake.api.values.enums import CongestionControl, Priority, ReplyKeyExpr
+from zenlake.api.values.ids import EntityGlobalId, SourceInfo
+from zenlake.api.values.instrumentation import TimestampInstrumentation, TimestampStack
+from zenlake.api.values.reply import Reply
+from zenlake.api.values.sample import Sample
+from zenlake.api.values.selector import IntoParameters, Parameters, Selector
+from zenlake.api.values.timestamps import Timestamp
+from zenlake.api.values.zbytes import IntoZBytes, ZBytes
 from zenlake.keyexpr import KeyExpr
 
 

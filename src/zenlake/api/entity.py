@@ -6,7 +6,7 @@ Knows that it is good for nothing afterwards, and ends with a `with` block; not 
 from types import TracebackType
 from typing import ClassVar, Self
 
-from zenlake.api.wrapped import own
+from zenlake.api.values.wrapped import own
 from zenlake.errors import ZError
 
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast, final, overload
 from weakref import WeakSet
 
 from zenlake.api.entity import Entity
-from zenlake.api.wrapped import own
+from zenlake.api.values.wrapped import own
 from zenlake.errors import ZError
 from zenlake.runtime.reactor import rest
 

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Any, Self
 from weakref import finalize
 
 from zenlake.api.arguments import IntoKeyExpr, instance, key_of, member, qos_of
-from zenlake.api.cancellation import CancellationToken
-from zenlake.api.config import Config
-from zenlake.api.core import Core, TimestampCallback
-from zenlake.api.encoding import IntoEncoding
-from zenlake.api.enums import (
+from zenlake.api.config.config import Config
+from zenlake.api.discovery.info import SessionInfo
+from zenlake.api.discovery.liveliness import Liveliness
+from zenlake.api.discovery.stats import Stats, stats
+from zenlake.api.pubsub.publisher import Publisher, Way, del_body
+from zenlake.api.pubsub.subscriber import Subscriber
+from zenlake.api.query.cancellation import CancellationToken
+from zenlake.api.query.get import IntoConsolidation
+from zenlake.api.query.querier import Querier
+from zenlake.api.query.queryable import Queryable
+from zenlake.api.session_core import Core, TimestampCallback
+from zenlake.api.values.encoding import IntoEncoding
+from zenlake.api.values.enums import (
     CongestionControl,
     Locality,
     Priority,
@@ -20,19 +28,11 @@ from zenlake.api.enums import (
     Reliability,
     ReplyKeyExpr,
 )
-from zenlake.api.ids import EntityGlobalId, SourceInfo, ZenohId
-from zenlake.api.info import SessionInfo
-from zenlake.api.instrumentation import TimestampInstrumentation
-from zenlake.api.liveliness import Liveliness
-from zenlake.api.publisher import Publisher, Way, del_body
-from zenlake.api.querier import Querier
-from zenlake.api.queries import IntoConsolidation
-from zenlake.api.queryable import Queryable
-from zenlake.api.selector import IntoSelector
-from zenlake.api.stats import Stats, stats
-from zenlake.api.subscriber import Subscriber
-from zenlake.api.timestamps import Timestamp
-from zenlake.api.zbytes import IntoZBytes
+from zenlake.api.values.ids import EntityGlobalId, SourceInfo, ZenohId
+from zenlake.api.values.instrumentation import TimestampInstrumentation
+from zenlake.api.values.selector import IntoSelector
+from zenlake.api.values.timestamps import Timestamp
+from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire import entity
@@ -210,7 +210,7 @@ class Session:
         Columns as in `zenlake.columnar.schema`, all but `key` may be missing. Waits while there is
         no room; nothing is dropped.
         """
-        from zenlake.api.arrow import put_batch
+        from zenlake.api.pubsub.arrow import put_batch
 
         self._check()
         return put_batch(self._core, batch, None)

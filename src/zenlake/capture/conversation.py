@@ -11,10 +11,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from zenlake.capture import packets_kernel as kernel
-from zenlake.capture.found import Report
+from zenlake.capture.kernels import packets as kernel
 from zenlake.capture.packets import Packets
 from zenlake.capture.reassembly import NOTHING, Reassembly
+from zenlake.capture.report import Report
 from zenlake.errors import DecodeError, Reason
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES, Assembly, Memory
 from zenlake.transport.offer import SN_MASKS
@@ -30,11 +30,11 @@ from zenlake.wire.framing import FLAG_COMPRESSED, MAX_BATCH_BYTES, Framing, to_s
 from zenlake.wire.hello import Hello
 from zenlake.wire.init import Init
 from zenlake.wire.join import Join
+from zenlake.wire.kernels.scan import FLAG_DROP, FLAG_FIRST, FLAG_MORE, LANE_RELIABLE, ROW
 from zenlake.wire.network import FIRST_ID
 from zenlake.wire.open import Open
 from zenlake.wire.qos import PRIORITY_BITS
 from zenlake.wire.scan import Rows, Scanner
-from zenlake.wire.scan_kernel import FLAG_DROP, FLAG_FIRST, FLAG_MORE, LANE_RELIABLE, ROW
 from zenlake.wire.scout import Scout
 from zenlake.wire.zenohid import ZenohId
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from zenlake.capture import packets_kernel as kernel
-from zenlake.capture.found import (
+from zenlake.capture.kernels import packets as kernel
+from zenlake.capture.kernels.packets import PACKET
+from zenlake.capture.report import (
     MAGIC,
     MAGIC_BYTES,
     MICROS,
@@ -24,7 +25,6 @@ from zenlake.capture.found import (
     Report,
     Stream,
 )
-from zenlake.capture.packets_kernel import PACKET
 from zenlake.errors import DecodeError
 from zenlake.wire.batch import TRANSPORT, read_scouting
 from zenlake.wire.cursor import Reader

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from zenlake.capture.conversation import Conversation, Decoder
 from zenlake.capture.datagrams import Datagrams
-from zenlake.capture.found import Report, Stream
 from zenlake.capture.packets import MAX_STREAMS, CaptureFile, Packets
+from zenlake.capture.report import Report, Stream
 from zenlake.capture.rows import Table
 
 PORTS = (7447, 7446)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zenlake.capture.found import Report
+from zenlake.capture.kernels.packets import PACKET, SYN
 from zenlake.capture.packets import Packets
-from zenlake.capture.packets_kernel import PACKET, SYN
+from zenlake.capture.report import Report
 
 MAX_HELD_BYTES = 1 << 20  # of a side: with more behind a gap, nobody waits for it any longer
 MAX_HELD_PIECES = 1024

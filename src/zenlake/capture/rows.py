@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zenlake.capture import rows_kernel as kernel
 from zenlake.capture.conversation import (
     HELLO_KIND,
     IN_WORDS,
@@ -22,8 +21,9 @@ from zenlake.capture.conversation import (
     Numbers,
     Side,
 )
-from zenlake.capture.detail import detail_of
-from zenlake.capture.found import Report
+from zenlake.capture.describe import detail_of
+from zenlake.capture.kernels import rows as kernel
+from zenlake.capture.report import Report
 from zenlake.capture.schema import CAPTURE
 from zenlake.columnar.schema import CONGESTION_CONTROLS
 from zenlake.errors import DecodeError
@@ -51,9 +51,7 @@ from zenlake.wire.declare import Declare, DeclareKeyExpr, UndeclareKeyExpr
 from zenlake.wire.dispatch import ID_MASK
 from zenlake.wire.encoding import CUSTOM_ID, SCHEMA_SEPARATOR, Encoding
 from zenlake.wire.enums import Consolidation, QueryTarget
-from zenlake.wire.network import FIRST_ID, NETWORK
-from zenlake.wire.scan import Rows
-from zenlake.wire.scan_kernel import (
+from zenlake.wire.kernels.scan import (
     FLAG_DROP,
     FLAG_FIRST,
     FLAG_MORE,
@@ -61,6 +59,8 @@ from zenlake.wire.scan_kernel import (
     LANE_RELIABLE,
     ROW,
 )
+from zenlake.wire.network import FIRST_ID, NETWORK
+from zenlake.wire.scan import Rows
 
 MAX_HELD_ROWS = 1 << 18  # brought in order at once
 MAX_HELD_BYTES = 64 << 20

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zenlake.columnar import gather_kernel as kernel
-from zenlake.columnar.gather_kernel import Columns, Interner
+from zenlake.columnar.kernels import gather as kernel
+from zenlake.columnar.kernels.gather import Columns, Interner
 from zenlake.columnar.schema import (
     CONGESTION_CONTROLS,
     KINDS,

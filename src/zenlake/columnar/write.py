@@ -19,9 +19,9 @@ from zenlake.errors import EncodeError
 from zenlake.keyexpr import validate
 from zenlake.wire import qos
 from zenlake.wire.emit import clock_table, encoding_table, key_table, source_table
-from zenlake.wire.emit_kernel import PushColumns
 from zenlake.wire.encoding import CUSTOM_ID, IDS, SCHEMA_SEPARATOR, Encoding
 from zenlake.wire.enums import Mapping, Priority
+from zenlake.wire.kernels.emit import PushColumns
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import ZenohId
 

@@ -7,8 +7,8 @@ threads or the clock: the time is an argument.
 from collections import OrderedDict
 from heapq import heappop, heappush
 
-from zenlake.api.sample import Sample
-from zenlake.api.timestamps import Timestamp
+from zenlake.api.values.sample import Sample
+from zenlake.api.values.timestamps import Timestamp
 from zenlake.ext.advanced_config import Miss
 from zenlake.ext.advanced_keys import UHLC
 

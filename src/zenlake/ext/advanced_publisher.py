@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Self, final
 
 from zenlake.api.arguments import encoding_of
-from zenlake.api.below import at_end
-from zenlake.api.encoding import Encoding, IntoEncoding
 from zenlake.api.entity import Entity
-from zenlake.api.enums import CongestionControl, Locality, Priority, Reliability
+from zenlake.api.gc_finalize import at_end
 from zenlake.api.handlers import Callback
-from zenlake.api.ids import EntityGlobalId
-from zenlake.api.instrumentation import TimestampInstrumentation
-from zenlake.api.publisher import Publisher, Way, del_body, put_body
-from zenlake.api.timestamps import Timestamp
-from zenlake.api.zbytes import IntoZBytes
+from zenlake.api.pubsub.publisher import Publisher, Way, del_body, put_body
+from zenlake.api.values.encoding import Encoding, IntoEncoding
+from zenlake.api.values.enums import CongestionControl, Locality, Priority, Reliability
+from zenlake.api.values.ids import EntityGlobalId
+from zenlake.api.values.instrumentation import TimestampInstrumentation
+from zenlake.api.values.timestamps import Timestamp
+from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.errors import ZError
 from zenlake.ext.advanced_cache import Cache
 from zenlake.ext.advanced_config import CacheConfig, MissDetectionConfig, RepliesConfig, seconds

@@ -12,12 +12,18 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final, overload
 
-from zenlake.api.below import at_end
-from zenlake.api.enums import ConsolidationMode, Locality, QueryTarget, ReplyKeyExpr, SampleKind
+from zenlake.api.gc_finalize import at_end
 from zenlake.api.handlers import Callback, Handler, Receiver, Sink, make_sink
-from zenlake.api.ids import EntityGlobalId
-from zenlake.api.reply import Reply
-from zenlake.api.sample import Sample
+from zenlake.api.values.enums import (
+    ConsolidationMode,
+    Locality,
+    QueryTarget,
+    ReplyKeyExpr,
+    SampleKind,
+)
+from zenlake.api.values.ids import EntityGlobalId
+from zenlake.api.values.reply import Reply
+from zenlake.api.values.sample import Sample
 from zenlake.errors import ZError
 from zenlake.ext.advanced_config import HistoryConfig, Miss, RecoveryConfig, seconds
 from zenlake.ext.advanced_keys import everyone, own_key, publishers, source_key, source_of
@@ -26,8 +32,8 @@ from zenlake.ext.periodic import SCHEDULER, Periodic
 from zenlake.keyexpr import KeyExpr
 
 if TYPE_CHECKING:
+    from zenlake.api.pubsub.subscriber import Subscriber
     from zenlake.api.session import Session
-    from zenlake.api.subscriber import Subscriber
 
 log = logging.getLogger("zenlake.ext")
 

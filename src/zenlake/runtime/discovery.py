@@ -18,7 +18,7 @@ from zenlake.link import multicast
 from zenlake.link.options import LinkOptions
 from zenlake.runtime.group import Sending
 from zenlake.runtime.reactor import Timer
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
 from zenlake.transport.autoconnect import ANYBODY, DEFAULTS, NOBODY, Autoconnect
 from zenlake.transport.gossip import Bodies, Gossip
 from zenlake.transport.scouting import Responder, Scouter

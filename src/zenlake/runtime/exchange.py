@@ -18,10 +18,10 @@ from zenlake.hlc import HybridLogicalClock
 from zenlake.keyexpr import KeyExpr
 from zenlake.keytable import KeyTable
 from zenlake.routing import Face, Out, Routing
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 from zenlake.runtime.node import Node
 from zenlake.runtime.reactor import Timer
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
 from zenlake.transport.lanes import skip_messages
 from zenlake.wire.cursor import Reader, Writer
 from zenlake.wire.declare import Declare, UndeclareKeyExpr
@@ -44,8 +44,8 @@ from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED, WireExpr, flags_of, 
 from zenlake.wire.zenohid import ZenohId, write_zid
 
 if TYPE_CHECKING:
-    from zenlake.wire.emit_kernel import PushColumns
-    from zenlake.wire.runs import Run
+    from zenlake.wire.kernels.emit import PushColumns
+    from zenlake.wire.push_run import Run
 
 log = logging.getLogger("zenlake.runtime")
 
@@ -211,8 +211,8 @@ class Exchange:
         self._draining = False
         self._timer: Timer | None = None
         self._timer_at = 0.0
-        self._kernels: kernels.Kernels | None = None
-        self._second: kernels.Kernels | None = None
+        self._kernels: kernel_loader.Kernels | None = None
+        self._second: kernel_loader.Kernels | None = None
         "For what is read while the first are in use."
         w = Writer()
         write_zid(w, "zid", zid)
@@ -415,7 +415,7 @@ class Exchange:
         return pos
 
     def _load(self) -> bool:
-        self._kernels = kernels.make()
+        self._kernels = kernel_loader.make()
         return self._kernels is not None
 
     def _one_message(self, port: Port, data: bytes, pos: int, end: int) -> int:
@@ -563,7 +563,7 @@ class Exchange:
         """With a timestamp for every row that has none: times[row]."""
         import numpy as np
 
-        from zenlake.wire.emit_kernel import Table
+        from zenlake.wire.kernels.emit import Table
 
         bare = columns.clock < 0
         if not bare.any():
@@ -636,15 +636,15 @@ class Exchange:
         self,
         data: bytes,
         who: Callable[[str], tuple[Any, ...]],
-        found: kernels.Kernels | None = None,
+        found: kernel_loader.Kernels | None = None,
         *,
         reliable: bool = True,
         port: Port | None = None,
     ) -> list[Full]:
         """PUSH messages with keys in full to subscribers here; gives those that have enough."""
         if found is None:
-            kernels.load()
-            found = kernels.make()
+            kernel_loader.load()
+            found = kernel_loader.make()
         assert found is not None
         full: list[Full] = []
         view = memoryview(data)
@@ -740,14 +740,14 @@ class Exchange:
         stamps: tuple[int, bytes],
     ) -> list[Full]:
         """The same, with timestamps: written anew, and read again."""
-        from zenlake.wire.runs import rewrite
+        from zenlake.wire.push_run import rewrite
 
         keys = [
             WireExpr(0, route.key) if route is not None and route.local else None
             for route in routes
         ]
         data = bytes(rewrite(run, keys, *stamps).data)
-        self._second = self._second or kernels.make()
+        self._second = self._second or kernel_loader.make()
         who = self.local.who_hears
         return self.deliver_own(data, who, self._second, reliable=reliable, port=port)
 
@@ -767,7 +767,7 @@ class Exchange:
                 keys.setdefault(other, [None] * len(routes))[code] = wire
         if not keys:
             return
-        from zenlake.wire.runs import rewrite
+        from zenlake.wire.push_run import rewrite
 
         written = {}
         for other, wires in keys.items():

@@ -21,7 +21,7 @@ from zenlake.link.options import LinkOptions
 from zenlake.runtime.discovery import Discovery, DiscoveryConfig
 from zenlake.runtime.group import Group
 from zenlake.runtime.reactor import Loop, Reactor, guard
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import Session
 from zenlake.transport.admission import Admission, AdmissionLimits, Ticket
 from zenlake.transport.auth import Authenticator, Entropy
 from zenlake.transport.establishment import Acceptor, Opener, State

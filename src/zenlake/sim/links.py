@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from zenlake.errors import LinkError
 from zenlake.link.base import Link, Listener
-from zenlake.link.memory import PROTOCOL, Faults, Network
 from zenlake.link.options import LinkOptions
+from zenlake.sim.memory_link import PROTOCOL, Faults, Network
 from zenlake.wire.locator import EndPoint
 
 DATAGRAM = "datagram"

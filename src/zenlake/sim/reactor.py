@@ -9,8 +9,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
 
-from zenlake.link.memory import MemoryLink, MemoryListener, Network
 from zenlake.runtime.reactor import Ready, Source, Timer
+from zenlake.sim.memory_link import MemoryLink, MemoryListener, Network
 from zenlake.sim.trace import Trace
 
 TURNS_AT_ONE_TIME = 100_000  # more than these are callbacks that call each other for ever

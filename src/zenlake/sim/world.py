@@ -11,10 +11,10 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from zenlake.link.memory import PROTOCOL, Faults, MemoryLink, Network
-from zenlake.runtime.delivery import Inline
 from zenlake.runtime.node import CLOSE_SECONDS, Handler, Node, NodeConfig
+from zenlake.sim.delivery import Inline
 from zenlake.sim.links import Links
+from zenlake.sim.memory_link import PROTOCOL, Faults, MemoryLink, Network
 from zenlake.sim.reactor import SimReactor
 from zenlake.sim.trace import Trace
 from zenlake.transport.offer import Offer

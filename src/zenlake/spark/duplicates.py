@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zenlake.log.log import Log, OffsetOutOfRange
-from zenlake.log.reader import Numbered, Reader
+from zenlake.log.read.log import Log, OffsetOutOfRange
+from zenlake.log.read.reader import Numbered, Reader
 from zenlake.spark.offsets import FOLDER, PerPartition
 
 GENERATIONS = 4  # that `within` is cut into: what is older is forgotten by the generation

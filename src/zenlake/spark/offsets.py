@@ -35,7 +35,7 @@ class AnotherLog(ZError):
 
 
 class LogLike(Protocol):
-    """What planning asks of a log (see zenlake.log.log)."""
+    """What planning asks of a log (see zenlake.log.read.log)."""
 
     path: Path
 

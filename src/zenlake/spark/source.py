@@ -66,10 +66,10 @@ class ZenohDataSource(DataSource):
 
         wanted = checked(schema, self._columns())
         if self._is_live:
-            from zenlake.spark.live import LiveReader
+            from zenlake.spark.query_source import LiveReader
 
             return LiveReader(Options.parse(self.options, Purpose.LIVE), wanted)
-        from zenlake.spark.logsource import LogReader
+        from zenlake.spark.log_source import LogReader
 
         return LogReader(Options.parse(self.options, Purpose.LOG_BATCH), wanted)
 
@@ -88,7 +88,7 @@ class ZenohDataSource(DataSource):
                 "option 'selector': a query is answered once, it is no stream. "
                 "Use spark.read, or leave it out and give 'path'"
             )
-        from zenlake.spark.logsource import LogStreamReader
+        from zenlake.spark.log_source import LogStreamReader
 
         return LogStreamReader(Options.parse(self.options, Purpose.LOG_STREAM), wanted)
 

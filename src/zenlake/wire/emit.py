@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from zenlake.errors import EncodeError
-from zenlake.wire import emit_kernel as kernel
 from zenlake.wire.cursor import Writer
-from zenlake.wire.emit_kernel import PushColumns, Table
 from zenlake.wire.encoding import Encoding, write_encoding
 from zenlake.wire.enums import Priority
 from zenlake.wire.fragment import Fragment, write_fragment
 from zenlake.wire.frame import FLAG_RELIABLE
 from zenlake.wire.frame import ID as FRAME_ID
 from zenlake.wire.framing import MAX_BATCH_BYTES, Framing, to_stream
+from zenlake.wire.kernels import emit as kernel
+from zenlake.wire.kernels.emit import PushColumns, Table
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
 from zenlake.wire.zenohid import ZenohId, write_packed, write_zid
 
