@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 import zenlake.spark
 from bench.figures import Figure, Figures
 from zenlake.columnar.write import push_columns
-from zenlake.log.block import Link, OpenBlock
+from zenlake.log.block import OpenBlock, SourceLink
 from zenlake.log.read.log import Log
 from zenlake.log.read.reader import Reader
 from zenlake.log.write.writer import Writer
@@ -126,7 +126,7 @@ def _streamed(spark: SparkSession, folder: Path) -> None:
 
 def write_log(path: Path, rows: int) -> None:
     """As a recorder would: keys by id, batches as large as links carry them."""
-    link = Link(1, 1, bytes(range(1, 17)))
+    link = SourceLink(1, 1, bytes(range(1, 17)))
     texts = [f"fleet/robot/{number:03}/sensor/pose" for number in range(KEYS)]
     numbers = {text: 1 + number for number, text in enumerate(texts)}
 
@@ -155,7 +155,10 @@ def write_log(path: Path, rows: int) -> None:
 
 
 def _block(
-    link: Link, numbers: dict[str, int], batch: pa.RecordBatch, key_of: Callable[[str], WireExpr]
+    link: SourceLink,
+    numbers: dict[str, int],
+    batch: pa.RecordBatch,
+    key_of: Callable[[str], WireExpr],
 ) -> OpenBlock:
     block = OpenBlock()
     place = block.link(link)

@@ -32,7 +32,6 @@ ORDER = (
     "aio",
     "log",
     "capture",
-    "storage",
     "router",
     "spark",
     "lake",
@@ -59,10 +58,10 @@ IMPURE = {
     "uuid",
 }
 ONLY_IN = {
-    "pyspark": {"spark", "lake"},
-    "pyarrow": {"columnar", "api", "aio", "log", "capture", "storage", "spark", "lake", "cli"},
-    "numba": {"wire", "columnar", "capture"},
-    "deltalake": {"storage", "lake"},
+    "pyspark": {"spark", "lake.pipeline"},
+    "pyarrow": {"columnar", "api", "aio", "log", "capture", "spark", "lake", "cli"},
+    "numba": {"wire.kernels", "columnar.kernels", "log.kernels", "capture.kernels"},
+    "deltalake": {"lake"},
     "typer": {"cli"},
     "rich": {"cli"},
 }

@@ -15,12 +15,12 @@ from typing import Self
 from zenlake.api.config.config import Config
 from zenlake.api.discovery.stats import Stats
 from zenlake.api.session import Session
-from zenlake.api.session_core import Core
+from zenlake.api.session_core import SessionCore
 from zenlake.api.values.enums import WHATAMI_OF, WhatAmI
 from zenlake.api.values.ids import ZenohId
 from zenlake.errors import SessionEnded, ZError
 from zenlake.runtime import kernel_loader
-from zenlake.runtime.transport_session import Session as Transport
+from zenlake.runtime.transport_session import TransportSession as Transport
 from zenlake.wire.enums import CloseReason
 
 log = logging.getLogger("zenlake.router")
@@ -50,7 +50,7 @@ class Event:
 Watch = Callable[[Event], None]
 
 
-class _Watched(Core):
+class _Watched(SessionCore):
     """A session's parts that tell who comes and goes."""
 
     def __init__(self, config: Config, watch: Watch) -> None:

@@ -14,9 +14,9 @@ from zenlake.wire.frame import Frame
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
-RAW = ZenohId(b"\x77" * 8)
+RAW = WireZenohId(b"\x77" * 8)
 
 
 @pytest.fixture(autouse=True)

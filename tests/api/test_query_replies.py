@@ -36,7 +36,7 @@ from zenlake.wire.declare import Declare, DeclareQueryable, UndeclareQueryable
 from zenlake.wire.enums import Mapping
 from zenlake.wire.err import Err
 from zenlake.wire.put import Put
-from zenlake.wire.reply import Reply as WireReply
+from zenlake.wire.reply import WireReply
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
@@ -97,7 +97,7 @@ def test_a_reply_carries_all_that_was_said() -> None:
 
 def test_what_a_request_says() -> None:
     asking, _ = linked()
-    source = SourceInfo(EntityGlobalId.of(entity.EntityGlobalId(asking.exchange.zid, 3)), 7)
+    source = SourceInfo(EntityGlobalId.of(entity.WireEntityId(asking.exchange.zid, 3)), 7)
     asking.get(
         "a/b?x=1",
         target=QueryTarget.ALL,
@@ -111,8 +111,8 @@ def test_what_a_request_says() -> None:
     )
     request = request_of(asking)
     assert (request.key, request.timeout_ms) == (WireExpr(0, "a/b", Mapping.SENDER), 1500)
-    assert request.target is wire.QueryTarget.ALL
-    assert (request.qos.priority, request.qos.express) == (wire.Priority.REAL_TIME, True)
+    assert request.target is wire.WireQueryTarget.ALL
+    assert (request.qos.priority, request.qos.express) == (wire.WirePriority.REAL_TIME, True)
     assert request.body.parameters == "x=1;_anyke"
     assert request.body.consolidation is wire.Consolidation.LATEST
     assert request.body.source_info == source.wire

@@ -39,8 +39,8 @@ ENUMS = [
     *[CongestionControl, ConsolidationMode, InterceptionPoint, Locality, Priority, QueryTarget],
     *[Reliability, ReplyKeyExpr, SampleKind, SetIntersectionLevel, WhatAmI],
 ]
-A, B = zenohid.ZenohId(b"a"), zenohid.ZenohId(b"b")
-ENTITIES = [entity.EntityGlobalId(A, 2), entity.EntityGlobalId(B, 1)]
+A, B = zenohid.WireZenohId(b"a"), zenohid.WireZenohId(b"b")
+ENTITIES = [entity.WireEntityId(A, 2), entity.WireEntityId(B, 1)]
 
 SORTED: list[list[Any]] = [
     *[list(kind) for kind in ENUMS],
@@ -61,8 +61,8 @@ SORTED: list[list[Any]] = [
     [TimestampContext.of((A, WhatAmI.PEER)), TimestampContext.of((B, WhatAmI.PEER))],
 ]
 STACKS = [
-    TimestampStack.of(tsstack.TimestampStack(1)),
-    TimestampStack.of(tsstack.TimestampStack(2)),
+    TimestampStack.of(tsstack.WireTimestampStack(1)),
+    TimestampStack.of(tsstack.WireTimestampStack(2)),
 ]
 VALUES = [value for values in [*SORTED, STACKS] for value in values]
 

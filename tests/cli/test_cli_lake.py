@@ -18,7 +18,7 @@ from spark import spark_log
 from zenlake.cli.commands.lake_run import _Table, line_shown
 from zenlake.errors import ZError
 from zenlake.lake.pipeline import flows, runner
-from zenlake.lake.pipeline.spark_connect import Event
+from zenlake.lake.pipeline.spark_connect import FlowEvent
 from zenlake.lake.project import Project
 from zenlake.log.read.reader import Reader
 
@@ -79,17 +79,17 @@ class Stand:
     def __init__(self, project: Project, master: str, conf: dict[str, str]) -> None:
         type(self).started += 1
         self.state, self.alive = project.home / "state", True
-        self.tell: Callable[[Event], None] = lambda event: None
+        self.tell: Callable[[FlowEvent], None] = lambda event: None
 
-    def run(self, tell: Callable[[Event], None]) -> bool:
+    def run(self, tell: Callable[[FlowEvent], None]) -> bool:
         number, type(self).runs = self.runs, self.runs + 1
         flows.declared.clear()
         flows.declared["samples"] = flows.Flow("samples", ("samples", "latest"))
         self.tell = tell
-        tell(Event("samples", "RUNNING"))
+        tell(FlowEvent("samples", "RUNNING"))
         if number < len(self.script):
             return self.script[number](self)
-        tell(Event("samples", "COMPLETED"))
+        tell(FlowEvent("samples", "COMPLETED"))
         return True
 
     def close(self) -> None: ...
@@ -118,7 +118,7 @@ def stopped(_: Stand) -> bool:
 
 
 def failed(stand: Stand) -> bool:
-    stand.tell(Event("samples", "FAILED", "no such column"))
+    stand.tell(FlowEvent("samples", "FAILED", "no such column"))
     return False
 
 
@@ -254,7 +254,7 @@ def test_what_run_refuses(lake: Path, tmp_path: Path) -> None:
     assert "zenlake lake init" in missing.output
     assert zenlake("lake", "run", str(lake), "--conf", "x").exit_code == 2
     assert zenlake("lake", "run", str(lake), "--every", "soon").exit_code == 2
-    with runner.alone(Project.load(lake)):
+    with runner.exclusive(Project.load(lake)):
         busy = zenlake("lake", "run", str(lake), "--once")
     assert busy.exit_code == 1
     assert "another process runs" in busy.output

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cli.toolkit import eventually
 from zenlake.cli import payload_input
-from zenlake.cli.callback_queue import Inbox
+from zenlake.cli.callback_queue import CallbackQueue
 from zenlake.cli.render.sample import MAX_LINES, pretty, shown
 from zenlake.wire.encoding import PREDEFINED
 
@@ -74,7 +74,7 @@ def test_a_payload_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_an_inbox_keeps_the_order_and_its_limit() -> None:
-    with Inbox[int](capacity=2) as inbox:
+    with CallbackQueue[int](capacity=2) as inbox:
         put: list[int] = []
 
         def fill() -> None:
@@ -93,7 +93,7 @@ def test_an_inbox_keeps_the_order_and_its_limit() -> None:
 
 
 def test_leaving_an_inbox_frees_who_waits() -> None:
-    with Inbox[int](capacity=1) as inbox:
+    with CallbackQueue[int](capacity=1) as inbox:
         inbox.put(1)
         thread = threading.Thread(target=inbox.put, args=(2,))
         thread.start()

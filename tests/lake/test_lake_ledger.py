@@ -176,7 +176,7 @@ class Steps:
         (DeltaStore, "_try"),
         (DeltaStore, "_committed"),
         (FileWriter, "close"),
-        (projections.Intake, "_stage"),
+        (projections.TableWriter, "_stage"),
         (sink.LakeWriter, "_unstage"),
     )
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import BooleanType, StructField, StructType, VariantType
 
 from spark import spark_log
 from zenlake.errors import ZError
-from zenlake.lake.pipeline.sink import LakeDataSource, LakeWriter, Target, Written
+from zenlake.lake.pipeline.sink import LakeDataSource, LakeWriter, SinkOptions, WrittenFiles
 from zenlake.lake.tables import projections, schema
 from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DeltaStore
@@ -105,13 +105,13 @@ class Flow:
 )
 def test_options_that_cannot_be_meant(options: dict[str, str], said: str) -> None:
     with pytest.raises(ZError, match=said):
-        Target.parse(options)
+        SinkOptions.parse(options)
 
 
 def test_options_as_spark_hands_them_over() -> None:
     raw = {"path": "file:///t", "into": "mine", "partitionby": "day", "checkpointlocation": "/c"}
-    assert Target.parse(raw) == Target(Path("/t"), ("mine",), "mine", "day")
-    assert Target.parse(raw | {"flow": "f"}).flow == "f"
+    assert SinkOptions.parse(raw) == SinkOptions(Path("/t"), ("mine",), "mine", "day")
+    assert SinkOptions.parse(raw | {"flow": "f"}).flow == "f"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_task_leaves_sorted_files_a_day(tmp_path: Path) -> None:
 
 def test_no_rows_leave_no_file(tmp_path: Path) -> None:
     flow = Flow(tmp_path)
-    assert flow.run(0, [rows([])], []) == [Written("f81d4fae", projections.Taken())] * 2
+    assert flow.run(0, [rows([])], []) == [WrittenFiles("f81d4fae", projections.TaskOutput())] * 2
     assert not list(tmp_path.rglob("*.*"))
     flow.writer.commit([], 1)
 

@@ -10,7 +10,13 @@ from zenlake import capture
 from zenlake.columnar.write import full_text
 from zenlake.errors import ZError
 from zenlake.spark import capture_source
-from zenlake.spark.capture_source import CaptureDataSource, CaptureReader, Part, files, shares
+from zenlake.spark.capture_source import (
+    CaptureDataSource,
+    CaptureReader,
+    StreamShare,
+    files,
+    shares,
+)
 from zenlake.spark.options import Options, Purpose
 from zenlake.wire.batch import write_batch
 from zenlake.wire.frame import Frame
@@ -85,7 +91,7 @@ def test_streams_are_shared_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     options = Options.parse({"path": str(folder / "one.pcap")}, Purpose.CAPTURE)
     reader = CaptureReader(options, schema)
     parts = reader.partitions()
-    assert parts == [Part(str(folder / "one.pcap"), number, 3) for number in range(3)]
+    assert parts == [StreamShare(str(folder / "one.pcap"), number, 3) for number in range(3)]
     streams, found = [], []
     for part in parts:
         rows = [row for batch in reader.read(part) for row in batch.to_pylist()]

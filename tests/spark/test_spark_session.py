@@ -185,7 +185,7 @@ def test_streams_may_start_at_the_same_moment(spark: SparkSession, tmp_path: Pat
     """What they all write into is made for that; if Spark writes no more, `share` can go."""
     append(tmp_path / "log", 3)
     own = spark.newSession()
-    local_session.share(own)
+    local_session.patch_source_env_map(own)
     state: Any = own._jsparkSession.sessionState()
     settings = state.dataSourceManager().lookupDataSource("zenoh").dataSourceCls().envVars()
     assert settings.getClass().getName() == "java.util.concurrent.ConcurrentHashMap"

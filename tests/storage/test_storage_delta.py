@@ -15,7 +15,13 @@ from deltalake import DeltaTable
 
 from storage.lakerows import T0, Row, as_rows
 from zenlake.lake.tables import delta, reduce
-from zenlake.lake.tables.definitions import LATEST, SAMPLES, SCHEMA_PROPERTY, TABLES, Table
+from zenlake.lake.tables.definitions import (
+    LATEST,
+    SAMPLES,
+    SCHEMA_PROPERTY,
+    TABLES,
+    TableDefinition,
+)
 from zenlake.lake.tables.delta import Conflict, DeltaStore, StoreError
 
 NIGHT = 12 * 3600 * 1_000_000
@@ -106,7 +112,7 @@ def test_any_lakehouse_tool_reads_it(store: DeltaStore) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
-def test_every_table_can_be_written(tmp_path: Path, table: Table) -> None:
+def test_every_table_can_be_written(tmp_path: Path, table: TableDefinition) -> None:
     store = DeltaStore(tmp_path / table.name, table)
     empty: dict[pa.DataType, Any] = {pa.date32(): date(2026, 1, 2), pa.string(): "a"}
     columns = [pa.array([empty.get(field.type)], field.type) for field in table.schema]
@@ -118,7 +124,7 @@ def test_every_table_can_be_written(tmp_path: Path, table: Table) -> None:
 @pytest.mark.parametrize("value", ["plain", "a/b c", "50%", "ü", None])
 def test_a_partition_may_have_any_name(tmp_path: Path, value: str | None) -> None:
     schema = pa.schema([("fleet", pa.string()), ("n", pa.int64())])
-    store = DeltaStore(tmp_path / "mine", Table("mine", schema, "fleet"))
+    store = DeltaStore(tmp_path / "mine", TableDefinition("mine", schema, "fleet"))
     store.commit(store.write(pa.table({"fleet": [value], "n": [1]}, schema=schema)))
     assert store.read().to_pylist() == [{"fleet": value, "n": 1}]
     (file,) = store.snapshot().files

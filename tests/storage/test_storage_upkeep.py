@@ -28,12 +28,12 @@ from zenlake.lake.tables.definitions import (
     MESSAGES_FAILED,
     SAMPLES,
     TOMBSTONES,
-    Table,
+    TableDefinition,
 )
 from zenlake.lake.tables.delta import DeltaStore, File
-from zenlake.lake.tables.retention import MAX_SPAN, believed, expire
+from zenlake.lake.tables.retention import MAX_SPAN, expire, trusted_now
 from zenlake.lake.tables.schema import TIME, VARIANT
-from zenlake.lake.tables.table_stats import facts_of
+from zenlake.lake.tables.table_stats import lake_stats
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -47,7 +47,7 @@ def lake(folder: Path, more: str = "") -> Project:
     return project
 
 
-def rows(table: Table, count: int, when: datetime = NOON, first: int = 0) -> pa.Table:
+def rows(table: TableDefinition, count: int, when: datetime = NOON, first: int = 0) -> pa.Table:
     """Rows of a table, one a millisecond, of seven keys; what is not said is null."""
     numbers = np.arange(first, first + count)
     micros = int(when.timestamp() * 1e6)
@@ -71,7 +71,7 @@ def rows(table: Table, count: int, when: datetime = NOON, first: int = 0) -> pa.
 
 
 def filled(
-    project: Project, table: Table, files: int, count: int = 10, when: datetime = NOON
+    project: Project, table: TableDefinition, files: int, count: int = 10, when: datetime = NOON
 ) -> DeltaStore:
     """Small files, a commit each."""
     store = DeltaStore(project.table(table.name), table)
@@ -441,7 +441,7 @@ def test_one_run_takes_two_days_at_most(tmp_path: Path) -> None:
 def test_a_clock_is_believed_within_limits(
     clock: datetime, newest: datetime | None, believed_time: datetime
 ) -> None:
-    assert believed(clock, newest) == believed_time
+    assert trusted_now(clock, newest) == believed_time
 
 
 def test_a_clock_that_jumped_removes_nothing(tmp_path: Path) -> None:
@@ -514,7 +514,7 @@ def test_keep_up_does_all_of_it(tmp_path: Path) -> None:
     store = filled(project, SAMPLES, 3, when=now)
     store.commit([store.write_file(rows(SAMPLES, 10, now - 30 * DAY, 30))])
     filled(project, LATEST, 2, when=now)
-    kept = maintenance.keep_up(project)
+    kept = maintenance.run_maintenance(project)
     assert kept.expired.keys() == {"samples"}
     assert kept.expired["samples"].rows == 10
     assert kept.compacted["samples"].files == 3
@@ -536,7 +536,7 @@ def test_failed_messages_are_kept_as_long_as_messages(tmp_path: Path) -> None:
 
 def test_a_users_own_table_is_compacted_too(tmp_path: Path) -> None:
     project = lake(tmp_path)
-    own = Table("speeds", pa.schema([("key", pa.string()), ("speed", pa.float64())]))
+    own = TableDefinition("speeds", pa.schema([("key", pa.string()), ("speed", pa.float64())]))
     store = DeltaStore(project.table("speeds"), own)
     for number in range(3):
         store.commit([store.write_file(pa.table({"key": ["a"], "speed": [float(number)]}))])
@@ -549,9 +549,9 @@ def test_one_upkeep_at_a_time(tmp_path: Path) -> None:
     filled(project, SAMPLES, 1)
     with (project.tables / maintenance.MARK).open("a") as mark:
         fcntl.flock(mark, fcntl.LOCK_EX)
-        with pytest.raises(maintenance.Busy, match="under way"):
-            maintenance.keep_up(project)
-    maintenance.keep_up(project)
+        with pytest.raises(maintenance.MaintenanceBusy, match="under way"):
+            maintenance.run_maintenance(project)
+    maintenance.run_maintenance(project)
 
 
 def test_it_is_due_when_its_time_has_passed(tmp_path: Path) -> None:
@@ -560,7 +560,7 @@ def test_it_is_due_when_its_time_has_passed(tmp_path: Path) -> None:
     assert not maintenance.due(project, 1000.0, 1599.0)
     assert maintenance.due(project, 1000.0, 1600.0)
     assert maintenance.due(project, 1000.0, 900.0)  # the clock was set back
-    maintenance.keep_up(project)
+    maintenance.run_maintenance(project)
     assert not maintenance.due(project)
     os.utime(project.tables / maintenance.MARK, (0, 0))
     assert maintenance.due(project)
@@ -573,7 +573,7 @@ def test_tables_of_a_catalog_are_left_to_it(tmp_path: Path) -> None:
     project = lake(tmp_path, 'format = "catalog"\n')
     assert not maintenance.due(project)
     with pytest.raises(ZError, match=r"catalog.*OPTIMIZE"):
-        maintenance.keep_up(project)
+        maintenance.run_maintenance(project)
 
 
 def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -583,14 +583,14 @@ def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
         maintenance.compact(project, ["sampels"])
     project.tables.rename(tmp_path / "away")
     with pytest.raises(ZError, match="no tables yet"):
-        maintenance.keep_up(project)
+        maintenance.run_maintenance(project)
 
 
 def test_what_a_lake_holds(tmp_path: Path) -> None:
     project = lake(tmp_path)
     store = filled(project, SAMPLES, 2)
     store.commit(transactions={"zenlake/offset/0": 20})
-    (one,) = facts_of(project)["tables"]
+    (one,) = lake_stats(project)["tables"]
     assert one.pop("bytes") == sum(file.size for file in store.snapshot().files)
     assert one == {
         "table": "samples",

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from zenlake.aio.handler import IntoHandler, Receiver, receive
-from zenlake.aio.sending import Gate
+from zenlake.aio.sending import SendGate
 from zenlake.api.discovery.matching import MatchingStatus
 from zenlake.api.values.encoding import Encoding, IntoEncoding
 from zenlake.api.values.enums import CongestionControl, Priority, Reliability
@@ -57,7 +57,7 @@ class Sender:
     def __init__(self, entity: Any, kept: MutableSet[Any]) -> None:
         self._entity = entity
         self._kept = kept
-        self._gate = Gate()
+        self._gate = SendGate()
         self._undeclared = False
 
     @property

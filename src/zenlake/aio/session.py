@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from zenlake.aio.handler import IntoHandler, Receiver, receive
 from zenlake.aio.pubsub import Publisher, Subscriber
 from zenlake.aio.query import Liveliness, Querier, Query, Queryable, Replies, get
-from zenlake.aio.sending import Gate
+from zenlake.aio.sending import SendGate
 from zenlake.api import session as api
 from zenlake.api.arguments import IntoKeyExpr
 from zenlake.api.config.config import Config
@@ -54,7 +54,7 @@ class Session:
     def __init__(self, session: api.Session) -> None:
         self._session = session
         self._kept: set[Any] = set()
-        self._gates: defaultdict[Priority, Gate] = defaultdict(Gate)
+        self._gates: defaultdict[Priority, SendGate] = defaultdict(SendGate)
 
     # ---- itself
 
@@ -185,7 +185,7 @@ class Session:
         gate = self._gate(Priority.DEFAULT)
         return await gate.send(partial(self._session.put_batch, batch), waits=True)
 
-    def _gate(self, priority: Priority | None) -> Gate:
+    def _gate(self, priority: Priority | None) -> SendGate:
         return self._gates[priority or Priority.DEFAULT]
 
     async def get(
@@ -286,7 +286,7 @@ class Session:
             complete=complete,
             allowed_origin=allowed_origin,
         )
-        wrap = partial(Query, Gate())
+        wrap = partial(Query, SendGate())
         return receive(Queryable, handler, lambda sink: declare(handler=sink), self._kept, wrap)
 
     async def declare_querier(

@@ -71,7 +71,7 @@ def key_of(key_expr: IntoKeyExpr) -> KeyExpr:
     return checked_key(instance("key_expr", key_expr, str))
 
 
-def encoding_of(encoding: IntoEncoding | None) -> wire.Encoding:
+def encoding_of(encoding: IntoEncoding | None) -> wire.WireEncoding:
     """An encoding as it travels."""
     if encoding is None:
         return wire.DEFAULT

@@ -13,22 +13,22 @@ from weakref import WeakSet
 from zenlake.api.values.enums import InterceptionPoint
 from zenlake.errors import ZError
 from zenlake.wire.network import NetworkMessage
-from zenlake.wire.tsstack import TimestampStack
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.tsstack import WireTimestampStack
+from zenlake.wire.zenohid import WireZenohId
 
-Stamp = Callable[[TimestampStack, InterceptionPoint], TimestampStack]
+Stamp = Callable[[WireTimestampStack, InterceptionPoint], WireTimestampStack]
 """Record the time at a point, if the stack asks for it: the session's clock does it."""
 
 
-class Timer(Protocol):
+class TimerLike(Protocol):
     def cancel(self) -> None: ...
 
 
-class Exchange(Protocol):
+class ExchangeLike(Protocol):
     """The way into routing, from the session's own face. Nothing of it waits."""
 
     @property
-    def zid(self) -> ZenohId: ...
+    def zid(self) -> WireZenohId: ...
     @property
     def query_timeout(self) -> float: ...
     @property
@@ -36,11 +36,11 @@ class Exchange(Protocol):
     def now(self) -> float: ...
     def send(self, message: NetworkMessage) -> None: ...
     def forget_query(self, request_id: int) -> None: ...
-    def call_later(self, seconds: float, call: Callable[[], None]) -> Timer: ...
+    def call_later(self, seconds: float, call: Callable[[], None]) -> TimerLike: ...
     def next_id(self) -> int: ...
 
 
-def unstamped(stack: TimestampStack, point: InterceptionPoint) -> TimestampStack:
+def unstamped(stack: WireTimestampStack, point: InterceptionPoint) -> WireTimestampStack:
     """The Stamp of a session without a clock."""
     return stack
 
@@ -51,16 +51,16 @@ in one would be lost there."""
 gc.callbacks.append(_phases.move_to_end)  # type: ignore[arg-type]  # a dict counts as True
 
 
-_of_the_parent: "WeakSet[Exchange]" = WeakSet()
+_of_the_parent: "WeakSet[ExchangeLike]" = WeakSet()
 "In the child of a fork: those whose threads and links it does not have."
 
 
-def abandon(exchange: Exchange) -> None:
+def abandon(exchange: ExchangeLike) -> None:
     """From now on nothing is said through it: it is the parent's."""
     _of_the_parent.add(exchange)
 
 
-def at_end(exchange: Exchange, call: Callable[[], None]) -> None:
+def finalize_safely(exchange: ExchangeLike, call: Callable[[], None]) -> None:
     """Make the last `call` of an object that is going.
 
     The cycle collector comes in the middle of anything: this thread may hold any lock. What it

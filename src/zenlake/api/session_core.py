@@ -18,31 +18,31 @@ from zenlake.api import gc_finalize
 from zenlake.api.config.config import Config
 from zenlake.api.config.opening import StartConditions, open_node, settings
 from zenlake.api.discovery.info import SessionInfo
-from zenlake.api.discovery.matching import Interests
-from zenlake.api.discovery.stats import Ended
+from zenlake.api.discovery.matching import SessionInterests
+from zenlake.api.discovery.stats import EndedTransports
 from zenlake.api.handlers import Sink
-from zenlake.api.pubsub.subscriber import Declared, Subscribers
-from zenlake.api.query.get import Queries
+from zenlake.api.pubsub.subscriber import SubscriberEntry, Subscribers
+from zenlake.api.query.get import SessionQueries
 from zenlake.api.query.queryable import Queryables
 from zenlake.api.values.enums import WHATAMI_OF, InterceptionPoint
 from zenlake.api.values.instrumentation import TimestampContext, stamped
 from zenlake.errors import SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr
-from zenlake.runtime.exchange import Exchange, One, Port
+from zenlake.runtime.exchange import Exchange, RawPush, SessionFace
 from zenlake.runtime.node import Node
-from zenlake.runtime.transport_session import Session as Transport
+from zenlake.runtime.transport_session import TransportSession as Transport
 from zenlake.wire.declare import Declare
-from zenlake.wire.enums import Priority
+from zenlake.wire.enums import WirePriority
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
-from zenlake.wire.tsstack import TimestampStack
+from zenlake.wire.tsstack import WireTimestampStack
 
 if TYPE_CHECKING:
-    from zenlake.wire.push_run import Run
+    from zenlake.wire.push_run import PushRun
 
 log = logging.getLogger("zenlake.api")
 
@@ -52,23 +52,23 @@ CALLBACK_SECONDS = 2.0  # for callbacks to take what waits for them, when a sess
 TimestampCallback = Callable[[TimestampContext], bytes]
 
 
-class Watcher(Protocol):
+class LossObserver(Protocol):
     """Told on the I/O thread what did not come."""
 
     def lost(
-        self, session: Transport, priority: Priority, reliable: bool, first: int, missing: int
+        self, session: Transport, priority: WirePriority, reliable: bool, first: int, missing: int
     ) -> None: ...
     def closed(self, session: Transport, why: SessionEnded) -> None: ...
 
 
-class Core:
+class SessionCore:
     """A session without its handle. `Local` of its exchange."""
 
     def __init__(self, config: Config, timestamp_callback: TimestampCallback | None = None) -> None:
         self.settings = settings(config)
         self._timestamp_callback = timestamp_callback
         self.publishers: dict[int, None] = {}
-        self.watchers: tuple[Watcher, ...] = ()
+        self.watchers: tuple[LossObserver, ...] = ()
         "Those who keep account of what did not come."
         self.exchange = Exchange(
             self.settings.zid,
@@ -82,12 +82,12 @@ class Core:
         "Of the session itself, among the ids of its entities."
         self.node = Node(self.settings.node, self.exchange.handler, network=self.settings.network)
         self.exchange.attach(self.node)
-        self.interests = Interests(self.exchange)
+        self.interests = SessionInterests(self.exchange)
         self.subscribers = Subscribers(self.exchange, self.interests)
         self.queryables = Queryables(self.exchange, self.interests, stamp=self.record)
-        self.queries = Queries(self.exchange, self.queryables, stamp=self.record)
+        self.queries = SessionQueries(self.exchange, self.queryables, stamp=self.record)
         self.info = SessionInfo(self.node)
-        self.ended = Ended()
+        self.ended = EndedTransports()
         self._conditions = StartConditions(self.settings.wait_declares)
         self._on: dict[type, Callable[[Any], None]] = {
             Request: self.queryables.on_request,
@@ -126,25 +126,25 @@ class Core:
             watcher.closed(session, why)
 
     def lost(
-        self, session: Transport, priority: Priority, reliable: bool, first: int, missing: int
+        self, session: Transport, priority: WirePriority, reliable: bool, first: int, missing: int
     ) -> None:
         for watcher in self.watchers:
             watcher.lost(session, priority, reliable, first, missing)
 
-    def who_hears(self, key: str) -> tuple[Declared, ...]:
+    def who_hears(self, key: str) -> tuple[SubscriberEntry, ...]:
         return self.subscribers.of(key)
 
     def deliver(
         self,
-        subscribers: tuple[Declared, ...],
+        subscribers: tuple[SubscriberEntry, ...],
         keys: Iterable[KeyExpr],
         data: bytes,
         starts: Any,
         ends: Any,
         rests: Iterable[Any],
         count: int,
-        run: "tuple[Run, Any, Any, Port | None] | None",
-        one: "One | None" = None,
+        run: "tuple[PushRun, Any, Any, SessionFace | None] | None",
+        one: "RawPush | None" = None,
     ) -> Iterable[Sink[Any]]:
         if count == 1 and run is None:
             rests = tuple(map(self._received, rests))
@@ -152,7 +152,7 @@ class Core:
             subscribers, keys, data, starts, ends, rests, count, run, one
         )
 
-    def routed(self, stack: TimestampStack) -> TimestampStack:
+    def routed(self, stack: WireTimestampStack) -> WireTimestampStack:
         return self.record(stack, InterceptionPoint.ROUTE)
 
     def _received(self, rest: Any) -> Any:
@@ -162,7 +162,9 @@ class Core:
 
     # ---- for its parts
 
-    def deliver_local(self, subscribers: tuple[Declared, ...], key: KeyExpr, push: Push) -> None:
+    def deliver_local(
+        self, subscribers: tuple[SubscriberEntry, ...], key: KeyExpr, push: Push
+    ) -> None:
         """What the session itself puts; whoever puts waits where there is no room."""
         payload = b""
         if type(push.body) is Put:
@@ -174,7 +176,7 @@ class Core:
             for sink in full:
                 sink.wait_room()
 
-    def record(self, stack: TimestampStack, point: InterceptionPoint) -> TimestampStack:
+    def record(self, stack: WireTimestampStack, point: InterceptionPoint) -> WireTimestampStack:
         """`stack` with the time now at `point`, if that was asked for."""
         if not stack.conf & point.wire:
             return stack
@@ -246,7 +248,7 @@ class Core:
         self.node.reactor.abandon()
 
 
-_open: "WeakSet[Core]" = WeakSet()
+_open: "WeakSet[SessionCore]" = WeakSet()
 
 
 @atexit.register

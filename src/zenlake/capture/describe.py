@@ -12,7 +12,7 @@ from zenlake.wire.declare import DECLARATIONS
 from zenlake.wire.enums import CloseReason
 from zenlake.wire.network import NETWORK
 from zenlake.wire.qos import QoS
-from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.timestamp import WireTimestamp
 
 MAX_BYTES_SHOWN = 32
 MAX_CHARACTERS = 4096
@@ -24,7 +24,7 @@ _NAMES = {
 }
 
 
-def detail_of(message: object) -> str:
+def describe(message: object) -> str:
     """
     >>> from zenlake.wire.close import Close
     >>> detail_of(Close())
@@ -59,7 +59,7 @@ def _text(value: Any) -> str:
         return "|".join(member.name or "" for member in type(value) if member in value) or "0"
     if isinstance(value, Enum):
         return value.name
-    if isinstance(value, Timestamp):
+    if isinstance(value, WireTimestamp):
         return value.rfc3339()
     if isinstance(value, list | tuple):
         return f"[{', '.join(_text(item) for item in value)}]"

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
 from zenlake.capture.offline_buffer import BadBytes, Buffer
-from zenlake.cli.input_source import Source
+from zenlake.cli.input_source import InputSource
 from zenlake.errors import DecodeError, Reason
 from zenlake.wire import close
 from zenlake.wire.batch import TRANSPORT, walk
@@ -36,14 +36,14 @@ class CompressionChoice(StrEnum):
     NO = "no"
 
 
-class Link(NamedTuple):
+class OfflineFraming(NamedTuple):
     """What stands around each batch."""
 
     framing: Framing = Framing.STREAM
     compression: bool = False
 
 
-class Batch(NamedTuple):
+class OfflineBatch(NamedTuple):
     number: int
     "From 1."
     offset: int
@@ -66,16 +66,18 @@ _FRAMINGS = {
 
 
 def cut(
-    source: Source,
+    source: InputSource,
     framing: FramingChoice = FramingChoice.AUTO,
     compression: CompressionChoice = CompressionChoice.AUTO,
-) -> Iterator[Batch]:
+) -> Iterator[OfflineBatch]:
     """The batches of `source`, in order; BadBytes where it ends inside one or makes no sense.
 
     If the first batch is an INIT, it and the OPEN behind it are plain; then comes what the choices
     say or, for `auto`, what `guess_link` finds. Without an INIT `auto` means plain all through.
     """
-    handshake = Link(Framing.DATAGRAM if framing is FramingChoice.DATAGRAM else Framing.STREAM)
+    handshake = OfflineFraming(
+        Framing.DATAGRAM if framing is FramingChoice.DATAGRAM else Framing.STREAM
+    )
     init = _read_one(source, 0, handshake, Init)
     link = handshake if init else _told(handshake, framing, compression)
     pos, number = 0, 1
@@ -88,7 +90,9 @@ def cut(
             link = _told(guess_link(source, pos, handshake, init), framing, compression)
 
 
-def guess_link(source: Source, pos: int, handshake: Link, init: Init) -> Link:
+def guess_link(
+    source: InputSource, pos: int, handshake: OfflineFraming, init: Init
+) -> OfflineFraming:
     """What stands around the batches from `pos` on, where the first one after OPEN starts.
 
     Low latency and compression apply when both sides offered them in INIT. One direction shows
@@ -99,17 +103,17 @@ def guess_link(source: Source, pos: int, handshake: Link, init: Init) -> Link:
     compression headers.
     """
     if init.low_latency and handshake.framing is Framing.STREAM:
-        low_latency = Link(Framing.LOW_LATENCY)
+        low_latency = OfflineFraming(Framing.LOW_LATENCY)
         if _reads_as(source, pos, low_latency):
             return low_latency
     if init.compression:
-        compressed = Link(handshake.framing, compression=True)
+        compressed = OfflineFraming(handshake.framing, compression=True)
         if _reads_as(source, pos, compressed):
             return compressed
     return handshake
 
 
-def _reads_as(source: Source, pos: int, link: Link) -> bool:
+def _reads_as(source: InputSource, pos: int, link: OfflineFraming) -> bool:
     """Whether the first batch from `pos` on that is not empty is one of `link`."""
     try:
         while pos < len(source.data):
@@ -125,9 +129,11 @@ def _reads_as(source: Source, pos: int, link: Link) -> bool:
     return False
 
 
-def _told(link: Link, framing: FramingChoice, compression: CompressionChoice) -> Link:
+def _told(
+    link: OfflineFraming, framing: FramingChoice, compression: CompressionChoice
+) -> OfflineFraming:
     """`link`, changed to what the user said."""
-    return Link(
+    return OfflineFraming(
         _FRAMINGS.get(framing, link.framing),
         link.compression
         if compression is CompressionChoice.AUTO
@@ -135,7 +141,9 @@ def _told(link: Link, framing: FramingChoice, compression: CompressionChoice) ->
     )
 
 
-def _read_one(source: Source, pos: int, link: Link, kind: type[_Kind]) -> _Kind | None:
+def _read_one(
+    source: InputSource, pos: int, link: OfflineFraming, kind: type[_Kind]
+) -> _Kind | None:
     """The message at the start of the batch at `pos`, if it is a `kind`."""
     try:
         message = TRANSPORT.read(_batch_at(source, pos, link).buffer.reader())
@@ -144,16 +152,16 @@ def _read_one(source: Source, pos: int, link: Link, kind: type[_Kind]) -> _Kind 
     return message if isinstance(message, kind) else None
 
 
-def _link_here(source: Source, pos: int, link: Link) -> Link:
+def _link_here(source: InputSource, pos: int, link: OfflineFraming) -> OfflineFraming:
     """`link`, but for the end of a low-latency stream: Rust sends CLOSE once more there, behind a
     2-byte length."""
     rest = source.data[pos : pos + 5]
     if link.framing is not Framing.LOW_LATENCY or len(rest) != 4 or rest[:2] != b"\2\0":
         return link
-    return Link() if rest[2] & ID_MASK == close.ID else link
+    return OfflineFraming() if rest[2] & ID_MASK == close.ID else link
 
 
-def _batch_at(source: Source, pos: int, link: Link, number: int = 0) -> Batch:
+def _batch_at(source: InputSource, pos: int, link: OfflineFraming, number: int = 0) -> OfflineBatch:
     """The batch whose prefix starts at `pos`."""
     whole = Buffer(source.data, 0, len(source.data))
     try:
@@ -161,7 +169,7 @@ def _batch_at(source: Source, pos: int, link: Link, number: int = 0) -> Batch:
         buffer = _plain(source.data, start, end) if link.compression else None
     except DecodeError as error:
         raise BadBytes(error, whole) from None
-    return Batch(
+    return OfflineBatch(
         number,
         pos,
         start,
@@ -171,7 +179,7 @@ def _batch_at(source: Source, pos: int, link: Link, number: int = 0) -> Batch:
     )
 
 
-def _span(source: Source, pos: int, framing: Framing) -> tuple[int, int]:
+def _span(source: InputSource, pos: int, framing: Framing) -> tuple[int, int]:
     if framing is Framing.DATAGRAM and pos in source.datagram_ends:
         return pos, source.datagram_ends[pos]
     limit = MAX_LOW_LATENCY_BYTES if framing is Framing.LOW_LATENCY else MAX_BATCH_BYTES

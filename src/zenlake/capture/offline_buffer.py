@@ -7,7 +7,7 @@ made from a part of it (a batch uncompressed, fragments joined): `where` tells b
 from typing import NamedTuple
 
 from zenlake.errors import DecodeError
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import ByteReader
 
 
 class Buffer(NamedTuple):
@@ -19,9 +19,9 @@ class Buffer(NamedTuple):
     origin: tuple[int, int] = (0, 0)
     "The part of the input that it was made from."
 
-    def reader(self) -> Reader:
+    def reader(self) -> ByteReader:
         """Payloads in shared memory are accepted: this only looks at them."""
-        return Reader(self.data, self.start, self.end, shm=True)
+        return ByteReader(self.data, self.start, self.end, shm=True)
 
     def input_span(self, start: int, end: int) -> tuple[int, int]:
         """Where the bytes from `start` to `end` stand in the input, as closely as can be said."""

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from zenlake.capture.offline_batches import Batch
+from zenlake.capture.offline_batches import OfflineBatch
 from zenlake.capture.offline_buffer import BadBytes, Buffer
 from zenlake.cli.render.message import key_of
 from zenlake.errors import DecodeError
 from zenlake.keytable import KeyTable
-from zenlake.wire.batch import SCOUTING, Located, Message, walk
+from zenlake.wire.batch import SCOUTING, LocatedMessage, Message, walk
 from zenlake.wire.declare import Declare, DeclareKeyExpr, UndeclareKeyExpr
-from zenlake.wire.enums import Mapping, Priority
+from zenlake.wire.enums import Mapping, WirePriority
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.init import Init
@@ -28,7 +28,7 @@ HIGHEST_SNS = (0x7F, 0x3FFF, 0x0FFF_FFFF, 0xFFFF_FFFF)  # by resolution; 0 comes
 class Entry(NamedTuple):
     """One message, and where it was found."""
 
-    batch: Batch
+    batch: OfflineBatch
     buffer: Buffer
     start: int
     end: int
@@ -47,7 +47,7 @@ class Direction:
         self._keys = KeyTable()
         self._fragments = Fragments()
 
-    def read(self, batch: Batch) -> Iterator[Entry]:
+    def read(self, batch: OfflineBatch) -> Iterator[Entry]:
         """Every message of `batch`; one that its last FRAGMENT completes comes after that."""
         for located in _located(batch):
             message = located.message
@@ -59,7 +59,9 @@ class Direction:
                 if pieces is not None:
                     yield self._joined(batch, located, pieces)
 
-    def _entry(self, batch: Batch, buffer: Buffer, located: Located, fragments: int = 0) -> Entry:
+    def _entry(
+        self, batch: OfflineBatch, buffer: Buffer, located: LocatedMessage, fragments: int = 0
+    ) -> Entry:
         start, end, message, frame = located
         self._learn(message)
         key = key_of(message)
@@ -79,7 +81,7 @@ class Direction:
         elif isinstance(body, UndeclareKeyExpr):
             self._keys.undeclare(Mapping.SENDER, body.id)
 
-    def _joined(self, batch: Batch, last: Located, pieces: "Pieces") -> Entry:
+    def _joined(self, batch: OfflineBatch, last: LocatedMessage, pieces: "Pieces") -> Entry:
         data = bytes(pieces.data)
         origin = batch.buffer.input_span(last.start, last.end)
         buffer = Buffer(data, 0, len(data), "joined", origin)
@@ -89,17 +91,17 @@ class Direction:
             r.finish("joined message")
         except DecodeError as error:
             raise BadBytes(error.within("FRAGMENT"), buffer) from None
-        return self._entry(batch, buffer, Located(0, len(data), message), pieces.count)
+        return self._entry(batch, buffer, LocatedMessage(0, len(data), message), pieces.count)
 
 
-def _located(batch: Batch) -> Iterator[Located]:
+def _located(batch: OfflineBatch) -> Iterator[LocatedMessage]:
     try:
         yield from walk(batch.buffer.reader(), low_latency=batch.low_latency)
     except DecodeError as error:
         raise BadBytes(error, batch.buffer) from None
 
 
-def read_scouting(datagram: Batch) -> Iterator[Entry]:
+def read_scouting(datagram: OfflineBatch) -> Iterator[Entry]:
     """The one message of a scouting datagram."""
     buffer = datagram.buffer
     r = buffer.reader()
@@ -128,7 +130,7 @@ class Fragments:
     def __init__(self) -> None:
         self.from_start = False
         "The input starts with the session, so that a piece without First can begin a message."
-        self._lanes: dict[tuple[Priority, bool], Pieces] = {}
+        self._lanes: dict[tuple[WirePriority, bool], Pieces] = {}
 
     def add(self, fragment: Fragment) -> Pieces | None:
         """All pieces, if `fragment` is the last of a message of which none is missing."""

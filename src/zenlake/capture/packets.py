@@ -27,7 +27,7 @@ from zenlake.capture.report import (
 )
 from zenlake.errors import DecodeError
 from zenlake.wire.batch import TRANSPORT, read_scouting
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.init import VERSION, Init
 from zenlake.wire.join import Join
 from zenlake.wire.scan import readable
@@ -207,7 +207,7 @@ def _is_group(address: str) -> bool:
 
 def _is_init(batch: bytes) -> bool:
     try:
-        message = TRANSPORT.read(Reader(batch))
+        message = TRANSPORT.read(ByteReader(batch))
     except DecodeError:
         return False
     return isinstance(message, Init | Join) and message.version == VERSION

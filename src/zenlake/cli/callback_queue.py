@@ -15,7 +15,7 @@ CAPACITY = 10_000  # items; a callback waits while there are as many
 T = TypeVar("T")
 
 
-class Inbox(Generic[T]):
+class CallbackQueue(Generic[T]):
     """Leave `with` before the session closes: no callback waits for room any more.
 
     >>> with Inbox() as inbox:

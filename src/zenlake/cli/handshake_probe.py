@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from zenlake import link as links
 from zenlake.errors import LinkError, SessionRefused, ZError
-from zenlake.link.base import Link, Progress
+from zenlake.link.base import Progress, TransportLink
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import Address
 from zenlake.transport.auth import Authenticator
 from zenlake.transport.establishment import Opener
 from zenlake.transport.offer import Agreement, Offer
 from zenlake.transport.unicast import Unicast
-from zenlake.wire.enums import CloseReason, Priority
+from zenlake.wire.enums import CloseReason, WirePriority
 from zenlake.wire.init import Init
 from zenlake.wire.locator import EndPoint, Locator
 
@@ -26,7 +26,7 @@ CLOSE_SECONDS = 1.0  # for the CLOSE to leave
 EVENTS = {Progress.WANT_READ: select.POLLIN, Progress.WANT_WRITE: select.POLLOUT}
 
 
-class Opened(NamedTuple):
+class ProbeResult(NamedTuple):
     """A session that was open, and how long each step took, in seconds."""
 
     protocol: str
@@ -46,7 +46,7 @@ class _Listener:
     def opened(self) -> None:
         """The loop looks for the agreement."""
 
-    def frame(self, priority: Priority, reliable: bool, data: bytes, pos: int, end: int) -> int:
+    def frame(self, priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int) -> int:
         return end
 
 
@@ -56,7 +56,7 @@ def open_once(
     options: LinkOptions,
     authenticators: Sequence[Authenticator],
     seconds: float,
-) -> Opened:
+) -> ProbeResult:
     """Dial, agree, close. LinkError, SessionRefused: how far it came, and why not further."""
     addresses = links.resolve(endpoint)
     began = time.monotonic()
@@ -74,7 +74,7 @@ def open_once(
         _write(link, core, opened + CLOSE_SECONDS)
     finally:
         link.close()
-    return Opened(
+    return ProbeResult(
         link.protocol,
         link.local,
         link.remote,
@@ -87,7 +87,7 @@ def open_once(
 
 def _connect(
     endpoint: EndPoint, addresses: Sequence[Address], options: LinkOptions, until: float
-) -> Link:
+) -> TransportLink:
     """A link to the first address that answers; the last one's error if none does."""
     for address in addresses[:-1]:
         try:
@@ -97,7 +97,9 @@ def _connect(
     return _connect_to(endpoint, addresses[-1], options, until)
 
 
-def _connect_to(endpoint: EndPoint, address: Address, options: LinkOptions, until: float) -> Link:
+def _connect_to(
+    endpoint: EndPoint, address: Address, options: LinkOptions, until: float
+) -> TransportLink:
     link = links.dial(endpoint, address, options)
     try:
         while (progress := link.handshake()) is not Progress.DONE:
@@ -109,7 +111,7 @@ def _connect_to(endpoint: EndPoint, address: Address, options: LinkOptions, unti
     return link
 
 
-def _agree(link: Link, core: Unicast, until: float) -> None:
+def _agree(link: TransportLink, core: Unicast, until: float) -> None:
     """INIT and OPEN, both ways."""
     while core.agreement is None:
         _write(link, core, until)
@@ -126,7 +128,7 @@ def _agree(link: Link, core: Unicast, until: float) -> None:
                 raise
 
 
-def _write(link: Link, core: Unicast, until: float) -> None:
+def _write(link: TransportLink, core: Unicast, until: float) -> None:
     """Everything that the core has to say."""
     while (data := core.pull(time.monotonic())) is not None:
         rest = memoryview(data)
@@ -138,7 +140,7 @@ def _write(link: Link, core: Unicast, until: float) -> None:
         link.flush()
 
 
-def _wait(link: Link, event: int, until: float) -> bool:
+def _wait(link: TransportLink, event: int, until: float) -> bool:
     poll = select.poll()
     poll.register(link.fileno(), event)
     return bool(poll.poll(max(0.0, until - time.monotonic()) * 1000))

@@ -15,7 +15,7 @@ class SourceError(Exception):
     """The input cannot be had; the text is for the user and names the input."""
 
 
-class Source(NamedTuple):
+class InputSource(NamedTuple):
     name: str
     data: bytes
     datagram_ends: dict[int, int]
@@ -33,7 +33,7 @@ def head_of(file: str, size: int) -> bytes:
         return b""
 
 
-def read_source(file: str, *, is_hex: bool) -> Source:
+def read_source(file: str, *, is_hex: bool) -> InputSource:
     """Read all of `file`; hexadecimal text on standard input is recognised by itself."""
     if file == STANDARD_INPUT:
         name, data = "standard input", sys.stdin.buffer.read()
@@ -47,14 +47,14 @@ def read_source(file: str, *, is_hex: bool) -> Source:
     return from_lines(name, [data])
 
 
-def from_lines(name: str, lines: list[bytes]) -> Source:
+def from_lines(name: str, lines: list[bytes]) -> InputSource:
     ends: dict[int, int] = {}
     size = 0
     for line in lines:
         if line:
             ends[size] = size + len(line)
             size += len(line)
-    return Source(name, b"".join(lines), ends)
+    return InputSource(name, b"".join(lines), ends)
 
 
 def _read_file(file: str) -> bytes:

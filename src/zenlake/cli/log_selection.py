@@ -52,7 +52,7 @@ SkipOption = Annotated[
 ]
 
 
-class Range:
+class LogSelection:
     """What --partition, --from, --until and -k choose of a log."""
 
     def __init__(

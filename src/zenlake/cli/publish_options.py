@@ -16,14 +16,15 @@ from zenlake.cli import choices, session_options
 WANTED_SECONDS = 1.0  # for somebody to say that he wants it: a node may still be declaring
 
 PriorityOption = Annotated[
-    choices.Priority, typer.Option(help="Which lane of the link it takes; real-time goes first.")
+    choices.PriorityChoice,
+    typer.Option(help="Which lane of the link it takes; real-time goes first."),
 ]
 CongestionOption = Annotated[
-    choices.CongestionControl,
+    choices.CongestionControlChoice,
     typer.Option(help="On a full lane: block waits, drop loses it without a word."),
 ]
 ReliabilityOption = Annotated[
-    choices.Reliability, typer.Option(help="Best effort may take links that lose messages.")
+    choices.ReliabilityChoice, typer.Option(help="Best effort may take links that lose messages.")
 ]
 ExpressOption = Annotated[
     bool, typer.Option("--express", help="Send at once instead of in a batch.")
@@ -46,16 +47,16 @@ EncodingOption = Annotated[
 def publisher(
     session: "zenlake.Session",
     key: str,
-    priority: choices.Priority,
-    congestion_control: choices.CongestionControl,
-    reliability: choices.Reliability,
+    priority: choices.PriorityChoice,
+    congestion_control: choices.CongestionControlChoice,
+    reliability: choices.ReliabilityChoice,
     express: bool,
 ) -> Iterator["zenlake.Publisher"]:
     with session.declare_publisher(
         key,
-        priority=choices.meant(priority),
-        congestion_control=choices.meant(congestion_control),
-        reliability=choices.meant(reliability),
+        priority=choices.to_api(priority),
+        congestion_control=choices.to_api(congestion_control),
+        reliability=choices.to_api(reliability),
         express=express,
     ) as declared:
         until = time.monotonic() + WANTED_SECONDS

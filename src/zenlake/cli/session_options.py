@@ -27,7 +27,7 @@ POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
-class Connection:
+class SessionOptions:
     """Where a command connects. Every field is an option of every command."""
 
     connect: Annotated[
@@ -85,8 +85,8 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**given: Any) -> None:
-        names = [field.name for field in fields(Connection)]
-        at = Connection(**{name: given.pop(name) for name in names})
+        names = [field.name for field in fields(SessionOptions)]
+        at = SessionOptions(**{name: given.pop(name) for name in names})
         try:
             command(at=at, **given)
         except ZError as error:
@@ -101,7 +101,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
             default=field.default,
             annotation=field.type,
         )
-        for field in fields(Connection)
+        for field in fields(SessionOptions)
     ]
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     run.__signature__ = inspect.Signature([*keyword_only, *common])  # type: ignore[attr-defined]
@@ -116,7 +116,7 @@ def fail(what: str, error: object, status: int = FAILURE) -> NoReturn:
 
 
 @contextmanager
-def opened(at: Connection, *, meet: bool = False) -> Iterator["zenlake.Session"]:
+def opened(at: SessionOptions, *, meet: bool = False) -> Iterator["zenlake.Session"]:
     """A session, closed on leaving. `meet`: somebody has to be there, or ZError."""
     config = config_of(at)
     try:
@@ -142,7 +142,7 @@ def met(session: "zenlake.Session") -> bool:
     return False
 
 
-def config_of(at: Connection) -> "zenlake.Config":
+def config_of(at: SessionOptions) -> "zenlake.Config":
     """The configuration that the options make: the file, then each option, then --cfg."""
     config = _config_file(at.config)
     settings: list[tuple[str, str, str]] = []  # option, key, JSON5
@@ -196,7 +196,7 @@ def _where(config: "zenlake.Config") -> str:
     return f"with {named}" if endpoints else "without --connect"
 
 
-def _advice(at: Connection) -> str:
+def _advice(at: SessionOptions) -> str:
     if at.connect:
         return f"Is a node listening there? Try: zenlake ping {at.connect[0]}"
     return "Name a node with --connect ENDPOINT; zenlake scout shows who is there."

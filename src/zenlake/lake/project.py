@@ -26,7 +26,7 @@ RETAINED = ("log", "samples", "messages", "loss", "health", "tombstones")
 
 
 @dataclass(frozen=True)
-class Record:
+class RecordSettings:
     """What `zenlake lake run` records while it runs."""
 
     connect: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Upkeep:
+class MaintenanceSettings:
     """When tables are tidied, and how."""
 
     every: float | None = 3600.0
@@ -59,12 +59,12 @@ class Project:
     log: Path
     tables: Path
     format: str = "delta"
-    record: Record | None = None
+    record: RecordSettings | None = None
     duplicates_within: float = 600.0
     max_rows: int = 1_000_000
     retention: Mapping[str, float] = field(default_factory=dict)
     "Seconds, by what is kept; what is not named is kept for ever."
-    upkeep: Upkeep = Upkeep()
+    upkeep: MaintenanceSettings = MaintenanceSettings()
     decoders: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
@@ -122,9 +122,9 @@ class Project:
             log=home / found["lake"].get("log", "log"),
             tables=home / found["lake"].get("tables", "tables"),
             format=found["lake"].get("format", "delta"),
-            record=Record(**record) if "record" in raw else None,
+            record=RecordSettings(**record) if "record" in raw else None,
             retention=found["retention"],
-            upkeep=Upkeep(**found["upkeep"]),
+            upkeep=MaintenanceSettings(**found["upkeep"]),
             decoders=_decoders(raw.get("decoders", []), path),
             **samples,
         )

@@ -35,7 +35,7 @@ partition = 0        # of the log; each recorder has its own
 """
 
 
-def make(
+def create_project(
     folder: Path | str, name: str, connect: Sequence[str] = (), keys: Sequence[str] = ("**",)
 ) -> Project:
     """A new lake in `folder`, which records from `connect` if that is given.

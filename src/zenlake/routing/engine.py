@@ -10,12 +10,12 @@ from typing import Any
 
 from zenlake.errors import ClockDrift
 from zenlake.hlc import HybridLogicalClock
-from zenlake.routing.declarations import SUBSCRIBERS, Declarations
+from zenlake.routing.declarations import SUBSCRIBERS, DeclarationTables
 from zenlake.routing.face import Face, Out
-from zenlake.routing.queries import Queries
+from zenlake.routing.queries import QueryRouter
 from zenlake.routing.topology import Topology
 from zenlake.wire.declare import Declare
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.interest import Interest
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.oam import NetworkOam
@@ -24,9 +24,9 @@ from zenlake.wire.put import Put
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
-from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 QUERY_SECONDS = 10.0  # a hop's time to answer, where the query says none
 
@@ -52,8 +52,8 @@ class Routing:
 
     def __init__(
         self,
-        zid: ZenohId,
-        whatami: WhatAmI,
+        zid: WireZenohId,
+        whatami: WireWhatAmI,
         *,
         query_timeout: float = QUERY_SECONDS,
         hlc: HybridLogicalClock | None = None,
@@ -63,8 +63,8 @@ class Routing:
         if hlc is not None and wall is None:
             raise ValueError("a clock that stamps needs the time: give wall=, NTP64 of now")
         self._topology = Topology(zid, whatami)
-        self._declarations = Declarations(self._topology)
-        self._queries = Queries(self._topology, self._declarations, query_timeout)
+        self._declarations = DeclarationTables(self._topology)
+        self._queries = QueryRouter(self._topology, self._declarations, query_timeout)
         self._hlc = hlc
         self._wall = wall
         self._drop_future = drop_future_timestamp
@@ -109,7 +109,7 @@ class Routing:
 
     # ---- faces
 
-    def open(self, zid: ZenohId, whatami: WhatAmI, now: float) -> tuple[Face, Out]:
+    def open(self, zid: WireZenohId, whatami: WireWhatAmI, now: float) -> tuple[Face, Out]:
         """A session opened: its face, and what to say first. ZError: such two do not talk."""
         out: Out = []
         face, changed = self._topology.add(zid, whatami)
@@ -199,13 +199,13 @@ class Routing:
         """Whether a PUT that passes without a timestamp is to be given one."""
         return self._hlc is not None
 
-    def stamp(self) -> Timestamp | None:
+    def stamp(self) -> WireTimestamp | None:
         """A new timestamp of this node's clock; None: it has none."""
         if self._hlc is None or self._wall is None:
             return None
         return self._hlc.stamp(self._wall())
 
-    def stamped(self, timestamp: Timestamp | None) -> Timestamp | None:
+    def stamped(self, timestamp: WireTimestamp | None) -> WireTimestamp | None:
         """The timestamp that a PUT passes on with: its own, or a new one if it has none.
 
         One that is too far ahead of the clock is replaced, or ClockDrift, as configured.

@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from zenlake.wire.push_run import Grouper
+    from zenlake.wire.push_run import KeyGrouper
     from zenlake.wire.scan import Scanner
 
 log = logging.getLogger("zenlake.runtime")
@@ -23,7 +23,7 @@ class Kernels(NamedTuple):
     """One reader's own arrays."""
 
     scanner: "Scanner"
-    grouper: "Grouper"
+    grouper: "KeyGrouper"
 
 
 _lock = threading.Lock()
@@ -48,10 +48,10 @@ def load() -> None:
 
 
 def _make() -> Kernels:
-    from zenlake.wire.push_run import Grouper
+    from zenlake.wire.push_run import KeyGrouper
     from zenlake.wire.scan import Scanner
 
-    return Kernels(Scanner(FRAME_ROWS), Grouper(secrets.randbits(64), FRAME_ROWS))
+    return Kernels(Scanner(FRAME_ROWS), KeyGrouper(secrets.randbits(64), FRAME_ROWS))
 
 
 def _load() -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from zenlake.errors import EncodeError, LinkError, SessionClosed, SessionEnded, SessionRefused
-from zenlake.link.base import READ_BYTES, Link, Progress
+from zenlake.link.base import READ_BYTES, Progress, TransportLink
 from zenlake.runtime.reactor import Timer
 from zenlake.transport.counters import Counters
 from zenlake.transport.establishment import Acceptor, Opener
@@ -23,20 +23,20 @@ from zenlake.transport.outbox import (
     FLUSH_SECONDS,
     FRAGMENT_DROP_SECONDS,
     EmitLane,
-    Integers,
-    Lane,
+    IntegerSequence,
+    OutboundLane,
     Outbox,
-    Pushed,
-    droppable,
+    PushResult,
+    may_drop,
 )
 from zenlake.transport.sequence import SequenceIn
 from zenlake.transport.unicast import Unicast
-from zenlake.wire.cursor import Writer
-from zenlake.wire.enums import CloseReason, CongestionControl, Priority
+from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.enums import CloseReason, WireCongestionControl, WirePriority
 from zenlake.wire.framing import Framing
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.qos import EXPRESS, PRIORITY_BITS, QoS
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 if TYPE_CHECKING:
     from zenlake.runtime.node import Node
@@ -59,7 +59,7 @@ MAX_HEADS = 1024  # lengths that one publisher remembers
 MAX_SHORT_LENGTH = 3  # bytes of a length that fits a batch
 
 
-class Heads(dict[int, bytes]):
+class HeaderCache(dict[int, bytes]):
     """A message up to its payload, by the payload's length."""
 
     def __init__(self, head: bytes) -> None:
@@ -69,13 +69,13 @@ class Heads(dict[int, bytes]):
     def __missing__(self, size: int) -> bytes:
         if len(self) >= MAX_HEADS:
             self.clear()
-        w = Writer(bytearray(self._head))
+        w = ByteWriter(bytearray(self._head))
         w.zint("payload length", size)
         self[size] = bytes(w.out)
         return self[size]
 
 
-class ShortWay(NamedTuple):
+class FastPath(NamedTuple):
     """What it takes to add a message to a lane without a lock and almost without a call.
 
     While `lane.open`, and (n + 1) * (length + overhead) < most for n messages in `lane.added`:
@@ -83,14 +83,14 @@ class ShortWay(NamedTuple):
     `settle`. Otherwise `send_encoded` is the way, which opens the lane when more may come.
     """
 
-    lane: Lane
-    heads: Heads
+    lane: OutboundLane
+    heads: HeaderCache
     overhead: int
     most: int
     settle: Callable[[], None]
 
 
-class Batches(Protocol):
+class BatchEmitter(Protocol):
     """Something that writes whole batches for one lane."""
 
     @property
@@ -100,17 +100,17 @@ class Batches(Protocol):
         and the number that follows."""
 
 
-class Session:
+class TransportSession:
     """With one peer, over one link. `send`, `close` and the properties: from any thread."""
 
     def __init__(
         self,
         node: "Node",
-        link: Link,
+        link: TransportLink,
         handshake: Opener | Acceptor,
         patience: float,
-        ended: Callable[["Session", SessionEnded], None],
-        on_open: Callable[["Session"], None] | None = None,
+        ended: Callable[["TransportSession", SessionEnded], None],
+        on_open: Callable[["TransportSession"], None] | None = None,
     ) -> None:
         self.link = link
         self.handshake = handshake
@@ -130,7 +130,10 @@ class Session:
         "The core's, while the session is open and nobody has closed it."
         self.frame = partial(node.handler.frame, self)
         "Network messages, from the core to the node's handler."
-        self._hides = type(link).more is not Link.more or type(link).unsent is not Link.unsent
+        self._hides = (
+            type(link).more is not TransportLink.more
+            or type(link).unsent is not TransportLink.unsent
+        )
         "Whether bytes may wait inside the link."
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
@@ -163,12 +166,12 @@ class Session:
         return agreed
 
     @property
-    def zid(self) -> ZenohId:
+    def zid(self) -> WireZenohId:
         """The peer's."""
         return self.agreement.zid
 
     @property
-    def peer(self) -> ZenohId | None:
+    def peer(self) -> WireZenohId | None:
         """The peer's id as it says itself, which nothing has proved before the session opens."""
         return self.handshake.peer.zid if self.handshake.peer is not None else None
 
@@ -182,7 +185,7 @@ class Session:
         return self._core.counters if self._core is not None else Counters()
 
     @property
-    def sequences(self) -> dict[tuple[Priority, bool], SequenceIn]:
+    def sequences(self) -> dict[tuple[WirePriority, bool], SequenceIn]:
         """Gaps, missing and stale numbers of every lane that was used."""
         return self._core.sequences() if self._core is not None else {}
 
@@ -202,7 +205,7 @@ class Session:
         with self._lock:
             outbox = self._outbox or self._open_outbox()
             now = self._reactor.now()
-            if outbox.push(message, reliable, now=now) is Pushed.DONE:
+            if outbox.push(message, reliable, now=now) is PushResult.DONE:
                 self._pushed(outbox, message.qos, now)
                 return True
             qos = QoS.from_byte(message.qos)
@@ -225,11 +228,11 @@ class Session:
         """The same for one message that is encoded already."""
         with self._lock:
             outbox = self._outbox or self._open_outbox()
-            if outbox.blocked and droppable(qos) and outbox.congested(qos):
+            if outbox.blocked and may_drop(qos) and outbox.congested(qos):
                 outbox.counters.drop_sent(STILL_CONGESTED)
                 return False
             now = self._reactor.now()
-            if outbox.push_encoded(data, qos, reliable, now=now) is Pushed.DONE:
+            if outbox.push_encoded(data, qos, reliable, now=now) is PushResult.DONE:
                 self._pushed(outbox, qos, now)
                 return True
             return self._wait(
@@ -244,17 +247,22 @@ class Session:
         with self._lock:
             outbox = self._outbox or self._open_outbox()
             now = self._reactor.now()
-            if outbox.push(message, reliable, now=now) is Pushed.FULL:
+            if outbox.push(message, reliable, now=now) is PushResult.FULL:
                 if self._rest is None:  # nothing holds it up but that nobody wrote yet
                     self._flush(now)
-                if outbox.push(message, reliable, now=now) is Pushed.FULL:
+                if outbox.push(message, reliable, now=now) is PushResult.FULL:
                     qos = QoS.from_byte(message.qos)
                     return self._keep_or_drop(outbox, message, qos, reliable, now)
             self._pushed(outbox, message.qos, now)
             return True
 
     def send_run(
-        self, data: memoryview, ends: Integers, qos: Integers, reliable: bool, lane: int
+        self,
+        data: memoryview,
+        ends: IntegerSequence,
+        qos: IntegerSequence,
+        reliable: bool,
+        lane: int,
     ) -> int:
         """Many encoded messages that go to the lane of the priority `lane`, from the I/O thread.
 
@@ -280,11 +288,11 @@ class Session:
     ) -> bool:
         """One of many that cannot wait; that it can never be sent holds up none of the others."""
         try:
-            if outbox.push_encoded(message, qos, reliable, now=now) is Pushed.DONE:
+            if outbox.push_encoded(message, qos, reliable, now=now) is PushResult.DONE:
                 return True
             if self._rest is None:
                 self._flush(now)
-                if outbox.push_encoded(message, qos, reliable, now=now) is Pushed.DONE:
+                if outbox.push_encoded(message, qos, reliable, now=now) is PushResult.DONE:
                     return True
             return self._keep_or_drop(outbox, message, qos, reliable, now)
         except EncodeError as error:
@@ -292,48 +300,48 @@ class Session:
             log.warning("%s: %s", self, error)
             return False
 
-    def send_columns(self, columns: "PushColumns", priority: Priority, reliable: bool) -> int:
+    def send_columns(self, columns: "PushColumns", priority: WirePriority, reliable: bool) -> int:
         """Every row of `columns`, in order; gives how many. Waits for room; drops nothing."""
-        from zenlake.wire.emit import Emitter, Lane
+        from zenlake.wire.emit import Emitter, LaneSettings
 
         if self._reactor.inside:
             raise RuntimeError("many rows at once may have to wait: not on the I/O thread")
         outbox = self._outbox or self._open_outbox()
         place = outbox.emit_lane(priority, reliable)
-        emitter = Emitter(columns, Lane(*place) if place is not None else None)
+        emitter = Emitter(columns, LaneSettings(*place) if place is not None else None)
         outbox._check_size(emitter.largest)  # before any row has left
         if place is not None:
             self.send_batches(emitter, priority, reliable)
-        qos = QoS(priority, CongestionControl.BLOCK)
+        qos = QoS(priority, WireCongestionControl.BLOCK)
         for message in emitter.messages():
             self.send_encoded(message, qos, reliable)
         return emitter.row
 
-    def emit_lane(self, priority: Priority, reliable: bool) -> EmitLane | None:
+    def emit_lane(self, priority: WirePriority, reliable: bool) -> EmitLane | None:
         """What `send_batches` is to be given batches for; None: this link takes none."""
         return (self._outbox or self._open_outbox()).emit_lane(priority, reliable)
 
-    def send_batches(self, source: Batches, priority: Priority, reliable: bool) -> None:
+    def send_batches(self, source: BatchEmitter, priority: WirePriority, reliable: bool) -> None:
         """Whole batches until `source` is done. Waits for room; drops nothing."""
         if self._reactor.inside:
             raise RuntimeError("many rows at once may have to wait: not on the I/O thread")
         outbox = self._outbox or self._open_outbox()
-        qos = QoS(priority, CongestionControl.BLOCK)
+        qos = QoS(priority, WireCongestionControl.BLOCK)
         write = partial(source.next, chunk_bytes=COLUMNS_BYTES)
 
-        def push(now: float) -> Pushed:
+        def push(now: float) -> PushResult:
             return outbox.push_batches(write, priority, reliable)
 
         while not source.done:
             with self._lock:
                 outbox = self._outbox or self._open_outbox()
                 now = self._reactor.now()
-                if push(now) is Pushed.DONE:
+                if push(now) is PushResult.DONE:
                     self._pushed(outbox, qos, now)
                 else:
                     self._wait(qos, reliable, push, b"")
 
-    def short_way(self, head: bytes, qos: int, reliable: bool) -> ShortWay | None:
+    def short_way(self, head: bytes, qos: int, reliable: bool) -> FastPath | None:
         """For messages that are `head`, a length and a payload, one after another; None: there is
         no short way for them."""
         outbox = self._outbox
@@ -343,9 +351,9 @@ class Session:
         if lane is None:
             return None
         overhead = len(head) + MAX_SHORT_LENGTH
-        return ShortWay(lane, Heads(head), overhead, outbox.top, partial(self._settle, lane))
+        return FastPath(lane, HeaderCache(head), overhead, outbox.top, partial(self._settle, lane))
 
-    def _settle(self, lane: Lane) -> None:
+    def _settle(self, lane: OutboundLane) -> None:
         """A message was added to a lane that was just being closed: see that it is sent."""
         with self._lock:
             if self._outbox is None:
@@ -397,21 +405,21 @@ class Session:
         self,
         qos: QoS,
         reliable: bool,
-        push: Callable[[float], Pushed],
+        push: Callable[[float], PushResult],
         message: NetworkMessage | bytes,
     ) -> bool:
         """For room in a full lane, as long as the congestion control allows."""
         outbox = self._open_outbox()
         now = self._reactor.now()
         priority = int(qos.priority)
-        blocks = qos.congestion_control is not CongestionControl.DROP
-        first = qos.congestion_control is CongestionControl.BLOCK_FIRST
+        blocks = qos.congestion_control is not WireCongestionControl.DROP
+        first = qos.congestion_control is WireCongestionControl.BLOCK_FIRST
         if first and priority in self._first_waiting:
             blocks = False
         if self._reactor.inside:
             if self._rest is None:  # nothing holds it up but that nobody wrote yet
                 self._flush(now)
-                if push(now) is Pushed.DONE:
+                if push(now) is PushResult.DONE:
                     self._pushed(outbox, qos, now)
                     return True
             return self._keep_or_drop(outbox, message, qos, reliable, now)
@@ -428,7 +436,7 @@ class Session:
         try:
             while True:
                 outbox.give_up_stale(now)
-                if push(now) is Pushed.DONE:
+                if push(now) is PushResult.DONE:
                     self._pushed(outbox, qos, now)
                     return True
                 if blocks:
@@ -458,9 +466,9 @@ class Session:
         now: float,
     ) -> bool:
         """For a caller that cannot wait: keep what must not be lost, to a limit; drop the rest."""
-        first = qos.congestion_control is CongestionControl.BLOCK_FIRST
+        first = qos.congestion_control is WireCongestionControl.BLOCK_FIRST
         waits = first and int(qos.priority) in self._first_waiting
-        if qos.congestion_control is CongestionControl.DROP or waits:
+        if qos.congestion_control is WireCongestionControl.DROP or waits:
             outbox.counters.drop_sent("congestion: no room, and no time to wait")
             return False
         stalls = outbox.stalled_at is None

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from zenlake.errors import SessionEnded
 from zenlake.runtime.reactor import guard
-from zenlake.runtime.transport_session import Session
-from zenlake.wire.cursor import Reader
-from zenlake.wire.enums import Priority
+from zenlake.runtime.transport_session import TransportSession
+from zenlake.wire.cursor import ByteReader
+from zenlake.wire.enums import WirePriority
 from zenlake.wire.network import NETWORK, NetworkMessage, is_network
 from zenlake.wire.oam import LINK_STATE, NetworkOam
 
@@ -24,14 +24,14 @@ MAX_BYTES = 64 << 20  # the same, for the bytes that they came in and what they 
 MESSAGE_BYTES = 128  # what the smallest message takes as an object
 STOP_SECONDS = 5.0
 
-Received = tuple[NetworkMessage, Priority, bool]
-OnMessage = Callable[[Session, NetworkMessage, Priority, bool], None]
+Received = tuple[NetworkMessage, WirePriority, bool]
+OnMessage = Callable[[TransportSession, NetworkMessage, WirePriority, bool], None]
 "(session, message, priority, reliable)"
 
 
 def read_messages(
-    session: Session,
-    priority: Priority,
+    session: TransportSession,
+    priority: WirePriority,
     reliable: bool,
     data: bytes,
     pos: int,
@@ -42,7 +42,7 @@ def read_messages(
 
     DecodeError: what stands before the bad one has been added. The node hears of link states.
     """
-    r = Reader(data, pos, end)
+    r = ByteReader(data, pos, end)
     while r.pos < end and is_network(data[r.pos]):
         message = NETWORK.read(r)
         if type(message) is NetworkOam and message.id == LINK_STATE:
@@ -60,19 +60,25 @@ class Inline:
     def __init__(
         self,
         on_message: OnMessage,
-        on_open: Callable[[Session], None] | None = None,
-        on_close: Callable[[Session, SessionEnded], None] | None = None,
+        on_open: Callable[[TransportSession], None] | None = None,
+        on_close: Callable[[TransportSession, SessionEnded], None] | None = None,
     ) -> None:
         self._on_message = on_message
         self._on_open = on_open
         self._on_close = on_close
 
-    def opened(self, session: Session) -> None:
+    def opened(self, session: TransportSession) -> None:
         if self._on_open is not None:
             self._on_open(session)
 
     def frame(
-        self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+        self,
+        session: TransportSession,
+        priority: WirePriority,
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
     ) -> int:
         found: list[Received] = []
         try:
@@ -80,11 +86,11 @@ class Inline:
         finally:
             self._deliver(session, found)
 
-    def closed(self, session: Session, why: SessionEnded) -> None:
+    def closed(self, session: TransportSession, why: SessionEnded) -> None:
         if self._on_close is not None:
             self._on_close(session, why)
 
-    def _deliver(self, session: Session, messages: list[Received]) -> None:
+    def _deliver(self, session: TransportSession, messages: list[Received]) -> None:
         for message in messages:
             guard(self._on_message, session, *message)
 
@@ -95,8 +101,8 @@ class Delivery(Inline):
     def __init__(
         self,
         on_message: OnMessage,
-        on_open: Callable[[Session], None] | None = None,
-        on_close: Callable[[Session, SessionEnded], None] | None = None,
+        on_open: Callable[[TransportSession], None] | None = None,
+        on_close: Callable[[TransportSession, SessionEnded], None] | None = None,
         *,
         name: str = "zenlake delivery",
     ) -> None:
@@ -104,16 +110,22 @@ class Delivery(Inline):
         self._queue: deque[tuple[int, Callable[[], None]]] = deque()
         self._waiting_bytes = 0
         self._changed = threading.Condition()
-        self._paused: dict[Session, None] = {}
+        self._paused: dict[TransportSession, None] = {}
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def opened(self, session: Session) -> None:
+    def opened(self, session: TransportSession) -> None:
         self._put(0, lambda: super(Delivery, self).opened(session))
 
     def frame(
-        self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+        self,
+        session: TransportSession,
+        priority: WirePriority,
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
     ) -> int:
         found: list[Received] = []
         try:
@@ -123,7 +135,7 @@ class Delivery(Inline):
             self._put(size, lambda: self._deliver(session, found))
             self._limit(session)
 
-    def closed(self, session: Session, why: SessionEnded) -> None:
+    def closed(self, session: TransportSession, why: SessionEnded) -> None:
         self._put(0, lambda: super(Delivery, self).closed(session, why))
 
     def stop(self) -> None:
@@ -142,7 +154,7 @@ class Delivery(Inline):
             self._waiting_bytes += size
             self._changed.notify()
 
-    def _limit(self, session: Session) -> None:
+    def _limit(self, session: TransportSession) -> None:
         """Read no more from `session` while too much waits."""
         with self._changed:
             if len(self._queue) >= MAX_CALLS or self._waiting_bytes >= MAX_BYTES:

@@ -15,7 +15,7 @@ from math import inf
 from typing import Any
 
 from zenlake.errors import LinkError
-from zenlake.link.base import MAX_STREAM_BATCH, READ_BYTES, Link, Listener, Progress
+from zenlake.link.base import MAX_STREAM_BATCH, READ_BYTES, Listener, Progress, TransportLink
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import Locator
 
@@ -87,7 +87,7 @@ class _Pipe:
         self.dead = False
 
 
-class MemoryLink(Link):
+class MemoryLink(TransportLink):
     """One end. Its address is the name of the other end."""
 
     protocol = PROTOCOL
@@ -193,7 +193,7 @@ class MemoryListener(Listener):
 
     writable = False
 
-    def accept(self) -> Link | None:
+    def accept(self) -> TransportLink | None:
         if self._closed:
             raise LinkError(f"{self.locators[0]}: accept: it is closed on this side")
         return self._waiting.popleft() if self._waiting else None
@@ -308,11 +308,11 @@ class Network:
 
     # --- faults
 
-    def set_faults(self, link: Link, faults: Faults) -> None:
+    def set_faults(self, link: TransportLink, faults: Faults) -> None:
         """What happens from now on to what `link` sends."""
         _memory(link)._out.faults = faults
 
-    def cut(self, link: Link, *, after: int = 0, reset: bool = True) -> None:
+    def cut(self, link: TransportLink, *, after: int = 0, reset: bool = True) -> None:
         """Break the link: now, or when `after` more of the bytes that `link` sends have arrived.
 
         Both ends get LinkError; with `reset` false the end b"" instead.
@@ -336,7 +336,7 @@ class Network:
             else:
                 side._end()
 
-    def half_open(self, link: Link) -> None:
+    def half_open(self, link: TransportLink) -> None:
         """All that `link` sends vanishes from now on, and nobody is told."""
         _memory(link)._out.vanishing = True
 
@@ -488,6 +488,6 @@ class Network:
             _wake(pipe.source)
 
 
-def _memory(link: Link) -> MemoryLink:
+def _memory(link: TransportLink) -> MemoryLink:
     assert isinstance(link, MemoryLink), f"{link} is not a link of this network"
     return link

@@ -15,12 +15,12 @@ __all__ = ["register", "session"]
 def register(spark: "SparkSession") -> None:
     """Make `format("zenoh")` and `format("zenoh-capture")` known to `spark`, Connect or not."""
     from zenlake.spark.capture_source import CaptureDataSource
-    from zenlake.spark.local_session import share
+    from zenlake.spark.local_session import patch_source_env_map
     from zenlake.spark.source import ZenohDataSource
 
     for source in (ZenohDataSource, CaptureDataSource):
         spark.dataSource.register(source)
-    share(spark)
+    patch_source_env_map(spark)
 
 
 def session(app: str = "zenlake", master: str = "local[*]", **conf: Any) -> "SparkSession":

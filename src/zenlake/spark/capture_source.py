@@ -61,7 +61,7 @@ def columns() -> StructType:
 
 
 @dataclass
-class Part(InputPartition):
+class StreamShare(InputPartition):
     """Some of the streams of one file: the `number`th of `parts` shares."""
 
     path: str
@@ -77,16 +77,16 @@ class CaptureReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
-    def partitions(self) -> Sequence[Part]:
+    def partitions(self) -> Sequence[StreamShare]:
         patterns = (*(self._options["path"] or ()), *(self._options["paths"] or ()))
-        parts: list[Part] = []
+        parts: list[StreamShare] = []
         for path in files(patterns):
             count = min(-(-Path(path).stat().st_size // PART_BYTES) or 1, MAX_PARTS)
-            parts += [Part(path, number, count) for number in range(count)]
+            parts += [StreamShare(path, number, count) for number in range(count)]
         return parts
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        assert isinstance(partition, Part)
+        assert isinstance(partition, StreamShare)
         from zenlake import capture
         from zenlake.spark.schema import to_spark
 

@@ -21,7 +21,7 @@ LOCK_POLL_SECONDS = 0.1
 _log = logging.getLogger(__name__)
 
 
-class Embedded:
+class EmbeddedRecorder:
     """Records from now on, until `close` or SIGTERM."""
 
     def __init__(self, options: Options) -> None:

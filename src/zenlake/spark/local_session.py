@@ -55,11 +55,11 @@ def session_of(app: str, master: str, conf: Mapping[str, Any]) -> SparkSession:
     for name, value in {**SETTINGS, **conf}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    share(spark)
+    patch_source_env_map(spark)
     return spark
 
 
-def share(spark: Any, name: str = "zenoh") -> None:
+def patch_source_env_map(spark: Any, name: str = "zenoh") -> None:
     """Let several streams of one session start at the same moment.
 
     Each puts settings for its Python process into one map that Spark keeps for a data source,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from zenlake.spark.duplicates import Duplicates
-    from zenlake.spark.embedded_recorder import Embedded
+    from zenlake.spark.embedded_recorder import EmbeddedRecorder
 
 MAX_ROWS = 50_000  # of one record batch: the best measured
 MAX_BYTES = 8 << 20
@@ -72,8 +72,8 @@ class LogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         log = Log(options["path"])
-        start = plan.resolved(log, options["startingOffsets"], "earliest")
-        end = plan.resolved(log, options["endingOffsets"], "latest")
+        start = plan.resolve_offsets(log, options["startingOffsets"], "earliest")
+        end = plan.resolve_offsets(log, options["endingOffsets"], "latest")
         ranges = {partition: (start[partition], end[partition]) for partition in start}
         return _tasks(log, ranges, options, _duplicates(options, keeps=False))
 
@@ -95,7 +95,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._opened: Log | None = None
-        self._embedded: Embedded | None = None
+        self._embedded: EmbeddedRecorder | None = None
         self._until: PerPartition | None = None
         self._duplicates: Duplicates | None = None
         self._skipped: dict[int, int] = {}
@@ -115,10 +115,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def resolve() -> dict[int, int]:
             if time is not None:
                 return {one: log.offset_at(one, time) for one in log.partitions()}
-            return plan.resolved(log, options["startingOffsets"], "earliest")
+            return plan.resolve_offsets(log, options["startingOffsets"], "earliest")
 
         moves = time is not None or options["startingOffsets"] == "latest"
-        start = plan.kept(log, self._name(), resolve) if moves else resolve()
+        start = plan.remembered_start(log, self._name(), resolve) if moves else resolve()
         return Offsets(log.id, start, start).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partition: self._begin(log, partition, at.partitions.get(partition, 0), end[partition])
             for partition in end
         }
-        reached = plan.advanced(log, begin, end, *self._limits(limit))
+        reached = plan.batch_end(log, begin, end, *self._limits(limit))
         if reached == at.partitions:
             return start
         for partition, until in reached.items():
@@ -195,9 +195,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _here(self) -> Log:
         if self._embedded is None and (self._options["connect"] or self._options["config"]):
-            from zenlake.spark.embedded_recorder import Embedded
+            from zenlake.spark.embedded_recorder import EmbeddedRecorder
 
-            self._embedded = Embedded(self._options)
+            self._embedded = EmbeddedRecorder(self._options)
         if self._embedded is not None:
             self._embedded.check()
         if self._opened is None:
@@ -210,13 +210,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options["failOnDataLoss"] or begin >= end:
             return
         self._counted[partition] = end
-        gone = plan.gone(log, partition, begin, end)
+        gone = plan.missing_rows(log, partition, begin, end)
         if gone:
             self._skipped[partition] = self._skipped.get(partition, 0) + gone
 
     def _begin(self, log: Log, partition: int, begin: int, end: int) -> int:
         fail = self._options["failOnDataLoss"]
-        return plan.still_there(log, partition, begin, end, fail)
+        return plan.require_available(log, partition, begin, end, fail)
 
     def _name(self) -> str:
         """Of the file that keeps the start. The same after a restart of the same query."""
@@ -263,9 +263,9 @@ def _tasks(
             )
         if asked == end:
             continue
-        begin = plan.still_there(log, partition, asked, end, fail)
+        begin = plan.require_available(log, partition, asked, end, fail)
         blocks = log.blocks(partition, begin, end)
-        gone = 0 if fail else plan.gone(log, partition, asked, end)
+        gone = 0 if fail else plan.missing_rows(log, partition, asked, end)
         if gone:
             _log.warning("%s: %d rows of partition %d are gone", log.path, gone, partition)
         if times is not None:
@@ -287,7 +287,7 @@ def _tasks(
     tasks = [
         LogRange(log.id, partition, *piece)
         for partition, begin, end, blocks in found
-        for piece in plan.cut(blocks, begin, end, -(-wanted * (end - begin) // rows))
+        for piece in plan.split_range(blocks, begin, end, -(-wanted * (end - begin) // rows))
     ]
     if duplicates is not None:
         _mark(tasks, duplicates.repeats(log, spans, fail))
@@ -321,7 +321,7 @@ def _rows(
         return  # what Spark makes of a plan without tasks
     from zenlake.log.read.reader import Reader
     from zenlake.spark import schema as spark_schema
-    from zenlake.spark.duplicates import Marks
+    from zenlake.spark.duplicates import DuplicateMarker
 
     log = Log(options["path"])
     if log.id != partition.log:
@@ -332,7 +332,7 @@ def _rows(
     start, end = _times(options) or (None, None)
     fail = options["failOnDataLoss"]
     reader = Reader(log, partition.partition)
-    marks = Marks(
+    marks = DuplicateMarker(
         options["duplicates"],
         partition.repeats,
         partition.start,
@@ -340,7 +340,7 @@ def _rows(
         losses=options["includeLoss"] == "true",
     )
     for batch in reader.batches(
-        plan.still_there(log, partition.partition, partition.start, partition.end, fail),
+        plan.require_available(log, partition.partition, partition.start, partition.end, fail),
         partition.end,
         start_time=start,
         end_time=end,

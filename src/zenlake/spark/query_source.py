@@ -25,7 +25,7 @@ TIMEOUT = b"Timeout"  # what a session, or a router, says instead of a replier
 NEVER = 1e9  # seconds: only a full batch, or the end, is given out
 
 
-class LiveReader(DataSourceReader):
+class QueryReader(DataSourceReader):
     """`spark.read.format("zenoh")` with `selector`. Every action asks anew, in one task."""
 
     def __init__(self, options: Options, schema: StructType) -> None:

@@ -66,9 +66,9 @@ class ZenohDataSource(DataSource):
 
         wanted = checked(schema, self._columns())
         if self._is_live:
-            from zenlake.spark.query_source import LiveReader
+            from zenlake.spark.query_source import QueryReader
 
-            return LiveReader(Options.parse(self.options, Purpose.LIVE), wanted)
+            return QueryReader(Options.parse(self.options, Purpose.LIVE), wanted)
         from zenlake.spark.log_source import LogReader
 
         return LogReader(Options.parse(self.options, Purpose.LOG_BATCH), wanted)
@@ -77,7 +77,7 @@ class ZenohDataSource(DataSource):
         try:
             return self._stream_reader(schema)
         except ZError as error:
-            return Refused(error)
+            return RefusedStream(error)
 
     def _stream_reader(self, schema: "StructType") -> DataSourceStreamReader:
         from zenlake.spark.schema import checked
@@ -105,7 +105,7 @@ class ZenohDataSource(DataSource):
         return StreamWriter(Options.parse(self.options, Purpose.WRITE), schema)
 
 
-class Refused(DataSourceStreamReader):
+class RefusedStream(DataSourceStreamReader):
     """A stream that cannot be read, and why: Spark hides what `streamReader` itself raises."""
 
     def __init__(self, error: ZError) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zenlake.wire.cursor import Writer
+from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.kernels import push_run as kernel
 from zenlake.wire.scan import CHUNK_ROWS, Rows, readable
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
@@ -17,7 +17,7 @@ from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
 STAMP_BYTES = 9 + 17  # the longest time and clock id
 
 
-class Run(NamedTuple):
+class PushRun(NamedTuple):
     """PUSH messages that stand together."""
 
     data: memoryview
@@ -57,7 +57,7 @@ class Run(NamedTuple):
         return np.flatnonzero(np.array(wanted)[self.codes])
 
 
-class Grouper:
+class KeyGrouper:
     """Groups one scan after another in the same arrays. `seed`: 64 bits that nobody can guess."""
 
     __slots__ = ("_codes", "_ends", "_firsts", "_found", "_keys", "_seed", "_slots", "_starts")
@@ -72,7 +72,7 @@ class Grouper:
         self._found = np.empty(kernel.FOUND_SIZE, np.int64)
         self._seed = np.uint64(seed)
 
-    def run(self, data: memoryview, base: int, rows: Rows, first: int) -> Run:
+    def run(self, data: memoryview, base: int, rows: Rows, first: int) -> PushRun:
         """The PUSH messages from rows[first] on; none if that is another message."""
         found = self._found
         kernel.group_kernel(
@@ -91,7 +91,7 @@ class Grouper:
         )
         stop, groups, plain, stampless = found.tolist()
         n = stop - first
-        return Run(
+        return PushRun(
             data,
             base,
             rows,
@@ -110,7 +110,7 @@ class Grouper:
         )
 
 
-def chosen_bytes(run: Run, chosen: npt.NDArray[np.int64]) -> memoryview:
+def chosen_bytes(run: PushRun, chosen: npt.NDArray[np.int64]) -> memoryview:
     """The messages that `chosen` names, counted from `first`, one after another as they are."""
     size = int(run.rows[run.stop - 1]["end"]) - int(run.rows[run.first]["start"])
     out = np.empty(size, np.uint8)
@@ -118,13 +118,15 @@ def chosen_bytes(run: Run, chosen: npt.NDArray[np.int64]) -> memoryview:
     return out.data[:used]
 
 
-class Rewritten(NamedTuple):
+class RewrittenRun(NamedTuple):
     data: memoryview
     ends: npt.NDArray[np.int64]
     "Where each message ends in it."
 
 
-def rewrite(run: Run, keys: list[WireExpr | None], time: int = 0, clock: bytes = b"") -> Rewritten:
+def rewrite(
+    run: PushRun, keys: list[WireExpr | None], time: int = 0, clock: bytes = b""
+) -> RewrittenRun:
     """The messages of `run` whose key's number has an entry in `keys`, with that key instead.
 
     With a `clock` (an encoded id) a put without a timestamp gets `time` plus its place in the run,
@@ -137,7 +139,7 @@ def rewrite(run: Run, keys: list[WireExpr | None], time: int = 0, clock: bytes =
         if key is None:
             encoded.append(b"")
             continue
-        w = Writer()
+        w = ByteWriter()
         write_wireexpr(w, key)
         encoded.append(bytes(w.out))
         flags[code] = flags_of(key)
@@ -163,4 +165,4 @@ def rewrite(run: Run, keys: list[WireExpr | None], time: int = 0, clock: bytes =
         ends,
     )
     last = int(ends[count - 1]) if count else 0
-    return Rewritten(out.data[:last], ends[:count])
+    return RewrittenRun(out.data[:last], ends[:count])

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from zenlake.errors import DecodeError, Reason
 from zenlake.wire.batch import walk
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.framing import MAX_BATCH_BYTES, Framing
 from zenlake.wire.kernels import scan as kernel
 from zenlake.wire.kernels.scan import ROW
@@ -132,7 +132,7 @@ class Scanner:
         state = self._state[0]
         pos, end = int(state["pos"]), int(state["batch_end"])
         if pos < end:
-            r = Reader(bytes(data), pos, end)
+            r = ByteReader(bytes(data), pos, end)
             in_frame = bool(state["in_frame"]) and is_network(r.data[pos])
             try:
                 for _ in walk(r, low_latency=low_latency or in_frame):

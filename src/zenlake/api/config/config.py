@@ -17,7 +17,7 @@ import yaml
 
 from zenlake.api.config.schema import FREE_KINDS, ROLES, TREE, Field, Misfit, Section, unknown
 from zenlake.errors import ZError
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.enums import WireWhatAmI
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 SECRETS = ("password", "private_key_pem")  # and what is hidden: not shown by repr()
@@ -178,7 +178,7 @@ def _restore(tree: dict[str, Any]) -> Config:
 # ---- for those who open sessions
 
 
-def for_mode(config: Config, key: str, whatami: WhatAmI) -> Any:
+def for_mode(config: Config, key: str, whatami: WireWhatAmI) -> Any:
     """What `key` means for a node of this role: the value, that of its mode, or the default.
 
     >>> for_mode(Config(), "listen/endpoints", WhatAmI.ROUTER)
@@ -194,7 +194,7 @@ def for_mode(config: Config, key: str, whatami: WhatAmI) -> Any:
     return copy.deepcopy(of_mode(field.unset, whatami) if value is None else value)
 
 
-def of_mode(value: Any, whatami: WhatAmI) -> Any:
+def of_mode(value: Any, whatami: WireWhatAmI) -> Any:
     """The part for one role, if `value` has one for each."""
     if isinstance(value, dict) and all(name in ROLES for name in value):
         return value.get(str(whatami.name).lower())

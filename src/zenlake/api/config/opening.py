@@ -17,11 +17,11 @@ from typing import Any
 from zenlake import link as links
 from zenlake.api.config.config import Config, changes, for_mode, of_mode
 from zenlake.errors import LinkError, SessionEnded, ZError
-from zenlake.link.base import Link, Listener
+from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions, TlsOptions
 from zenlake.runtime.discovery import DiscoveryConfig
-from zenlake.runtime.node import Links, Node, NodeConfig
-from zenlake.runtime.transport_session import Session
+from zenlake.runtime.node import LinkProvider, Node, NodeConfig
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.auth import Authenticator
 from zenlake.transport.autoconnect import NOBODY, Autoconnect, Strategy
@@ -29,10 +29,10 @@ from zenlake.transport.fragments import MAX_MESSAGE_BYTES
 from zenlake.transport.offer import Offer
 from zenlake.transport.retry import Retry, RetryPolicy
 from zenlake.transport.usrpwd import UserPassword, read_dictionary
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.init import DEFAULT_RESOLUTION
 from zenlake.wire.locator import EndPoint
-from zenlake.wire.zenohid import MAX_BYTES, ZenohId
+from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
 
 log = logging.getLogger("zenlake.config")
 
@@ -40,7 +40,7 @@ LOOK_SECONDS = 0.02  # between two looks at what may have changed while `open` w
 DEFAULT_RETRY = {"period_init_ms": 1000, "period_max_ms": 4000, "period_increase_factor": 2.0}
 RESOLUTIONS = {"8bit": 0, "16bit": 1, "32bit": 2}
 STRATEGIES = {strategy.value: strategy for strategy in Strategy}
-ROLE_OF = {"router": WhatAmI.ROUTER, "peer": WhatAmI.PEER, "client": WhatAmI.CLIENT}
+ROLE_OF = {"router": WireWhatAmI.ROUTER, "peer": WireWhatAmI.PEER, "client": WireWhatAmI.CLIENT}
 
 NOT_HONOURED = (
     "adminspace",
@@ -74,15 +74,15 @@ _said: set[str] = set()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class SessionSettings:
     """What a configuration means for one session. Times are in seconds."""
 
     config: Config
     "A copy: what is changed later in the one that was given does not count."
-    whatami: WhatAmI
-    zid: ZenohId
+    whatami: WireWhatAmI
+    zid: WireZenohId
     node: NodeConfig
-    network: Links
+    network: LinkProvider
     "For the node: links that keep to `transport/link`."
     listen: tuple[EndPoint, ...]
     listen_retry: RetryPolicy
@@ -122,10 +122,10 @@ class EndPoints:
 # ---- from keys to settings
 
 
-def settings(config: Config) -> Settings:
+def settings(config: Config) -> SessionSettings:
     """What `config` means. ZError: it contradicts itself, or names a file that is no good."""
     config = copy(config)
-    role = ROLE_OF[for_mode(config, "mode", WhatAmI.PEER)]
+    role = ROLE_OF[for_mode(config, "mode", WireWhatAmI.PEER)]
 
     def get(key: str) -> Any:
         return for_mode(config, key, role)
@@ -137,9 +137,9 @@ def settings(config: Config) -> Settings:
             "take it out to open without"
         )
     own = get("id")
-    zid = ZenohId.parse(own) if own else ZenohId(secrets.token_bytes(MAX_BYTES))
+    zid = WireZenohId.parse(own) if own else WireZenohId(secrets.token_bytes(MAX_BYTES))
     connect = tuple(_endpoints(entry) for entry in get("connect/endpoints"))
-    return Settings(
+    return SessionSettings(
         config=config,
         whatami=role,
         zid=zid,
@@ -182,7 +182,7 @@ def _endpoints(entry: Any) -> EndPoints:
     return EndPoints(tuple(EndPoint(text) for text in entry["locators"]), entry["strategy"])
 
 
-def _retry(get: Get, section: str, role: WhatAmI) -> RetryPolicy:
+def _retry(get: Get, section: str, role: WireWhatAmI) -> RetryPolicy:
     told = {
         name: value
         for name, values in (get(f"{section}/retry") or {}).items()
@@ -197,7 +197,9 @@ def _retry(get: Get, section: str, role: WhatAmI) -> RetryPolicy:
         raise ZError(f"{section}/retry: {error}") from None
 
 
-def _node_config(get: Get, role: WhatAmI, zid: ZenohId, *, has_endpoints: bool) -> NodeConfig:
+def _node_config(
+    get: Get, role: WireWhatAmI, zid: WireZenohId, *, has_endpoints: bool
+) -> NodeConfig:
     largest = get("transport/link/rx/max_message_size")
     default = for_mode(Config(), "transport/link/rx/max_message_size", role)
     return NodeConfig(
@@ -216,7 +218,7 @@ def _node_config(get: Get, role: WhatAmI, zid: ZenohId, *, has_endpoints: bool) 
     )
 
 
-def _offer(get: Get, role: WhatAmI, zid: ZenohId) -> Offer:
+def _offer(get: Get, role: WireWhatAmI, zid: WireZenohId) -> Offer:
     qos, low_latency = get("transport/unicast/qos/enabled"), get("transport/unicast/lowlatency")
     if qos and low_latency:
         raise ZError(
@@ -266,9 +268,9 @@ def _tls(get: Get) -> TlsOptions:
     )
 
 
-def _discovery(get: Get, role: WhatAmI, *, has_endpoints: bool) -> DiscoveryConfig | None:
+def _discovery(get: Get, role: WireWhatAmI, *, has_endpoints: bool) -> DiscoveryConfig | None:
     """A client with endpoints looks for nobody; without, for the first who answers."""
-    is_client = role is WhatAmI.CLIENT
+    is_client = role is WireWhatAmI.CLIENT
     answer = get("scouting/multicast/listen")
     scouted = _autoconnect(get, "multicast", role)
     if is_client and has_endpoints:
@@ -306,7 +308,7 @@ def scouting_group(get: Get) -> str:
     return f"udp/{get('scouting/multicast/address')}#{joined}"
 
 
-def _autoconnect(get: Get, found_by: str, role: WhatAmI) -> Autoconnect:
+def _autoconnect(get: Get, found_by: str, role: WireWhatAmI) -> Autoconnect:
     strategy = get(f"scouting/{found_by}/autoconnect_strategy")
     if isinstance(strategy, str):
         strategy = {f"to_{name}": strategy for name in ROLE_OF}
@@ -319,7 +321,7 @@ def _autoconnect(get: Get, found_by: str, role: WhatAmI) -> Autoconnect:
     )
 
 
-def _roles(names: Iterable[str]) -> WhatAmI:
+def _roles(names: Iterable[str]) -> WireWhatAmI:
     found = NOBODY
     for name in names:
         found |= ROLE_OF[name]
@@ -333,7 +335,10 @@ class ConfiguredLinks:
     """Links of the protocols that are allowed, with the buffers that are asked for."""
 
     def __init__(
-        self, protocols: Sequence[str] | None, buffers: dict[str, dict[str, str]], below: Links
+        self,
+        protocols: Sequence[str] | None,
+        buffers: dict[str, dict[str, str]],
+        below: LinkProvider,
     ) -> None:
         self._protocols = protocols
         self._buffers = buffers
@@ -343,7 +348,7 @@ class ConfiguredLinks:
         self._check(endpoint)
         return self._below.resolve(endpoint)
 
-    def dial(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> Link:
+    def dial(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink:
         return self._below.dial(self._with_buffers(endpoint), address, options)
 
     def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener:
@@ -366,7 +371,7 @@ class ConfiguredLinks:
         return EndPoint(f"{endpoint.locator}#{joined}")
 
 
-def _network(get: Get) -> Links:
+def _network(get: Get) -> LinkProvider:
     protocols = get("transport/link/protocols")
     buffers = {
         protocol: {
@@ -395,19 +400,19 @@ class StartConditions:
     def __init__(self, wait_declares: bool = False) -> None:
         self._wait_declares = wait_declares
         self._changed = threading.Condition()
-        self._declared: set[ZenohId] = set()
+        self._declared: set[WireZenohId] = set()
         self._unreached: set[EndPoint] = set()
 
-    def declared(self, zid: ZenohId) -> None:
+    def declared(self, zid: WireZenohId) -> None:
         with self._changed:
             self._declared.add(zid)
             self._changed.notify_all()
 
-    def awaits(self, endpoint: EndPoint) -> Callable[[Session | ZError], None]:
+    def awaits(self, endpoint: EndPoint) -> Callable[[TransportSession | ZError], None]:
         """Wait for a session at `endpoint`; gives what to call when there is one, or none."""
         self._unreached.add(endpoint)
 
-        def done(found: Session | ZError) -> None:
+        def done(found: TransportSession | ZError) -> None:
             with self._changed:
                 self._unreached.discard(endpoint)
                 self._changed.notify_all()
@@ -432,7 +437,9 @@ class StartConditions:
         return not self._wait_declares or self._declared.issuperset(sessions)
 
 
-def open_node(node: Node, settings: Settings, conditions: StartConditions | None = None) -> None:
+def open_node(
+    node: Node, settings: SessionSettings, conditions: StartConditions | None = None
+) -> None:
     """Start `node`, which was made of `settings`: listen, connect, and wait as configured.
 
     ZError: it cannot; the node is closed then. `conditions` is for an owner that knows when the
@@ -441,7 +448,7 @@ def open_node(node: Node, settings: Settings, conditions: StartConditions | None
     try:
         _listen(node, settings)
         node.start()
-        if settings.whatami is WhatAmI.CLIENT:
+        if settings.whatami is WireWhatAmI.CLIENT:
             _open_client(node, settings)
         else:
             _open_others(node, settings, conditions or StartConditions())
@@ -450,9 +457,9 @@ def open_node(node: Node, settings: Settings, conditions: StartConditions | None
         raise
 
 
-def _open_client(node: Node, settings: Settings) -> None:
+def _open_client(node: Node, settings: SessionSettings) -> None:
     if settings.connect:
-        OneSession(node, settings).open()
+        ClientConnector(node, settings).open()
     elif not settings.scouting:
         raise ZError(
             "No peer specified and multicast scouting deactivated! "
@@ -469,7 +476,7 @@ def _open_client(node: Node, settings: Settings) -> None:
             time.sleep(LOOK_SECONDS)
 
 
-def _open_others(node: Node, settings: Settings, conditions: StartConditions) -> None:
+def _open_others(node: Node, settings: SessionSettings, conditions: StartConditions) -> None:
     began = time.monotonic()
     for entry in settings.connect:
         for endpoint in entry.endpoints:
@@ -485,7 +492,11 @@ def _open_others(node: Node, settings: Settings, conditions: StartConditions) ->
 
 
 def _connect(
-    node: Node, settings: Settings, endpoint: EndPoint, began: float, conditions: StartConditions
+    node: Node,
+    settings: SessionSettings,
+    endpoint: EndPoint,
+    began: float,
+    conditions: StartConditions,
 ) -> None:
     """One attempt, or as many as there is time for, or from now on in the background."""
     check_unicast(endpoint)
@@ -510,9 +521,9 @@ def _first_outcome(
 ) -> ZError | None:
     """Dial and wait; gives why there is no session."""
     over = threading.Event()
-    outcome: list[Session | ZError] = []
+    outcome: list[TransportSession | ZError] = []
 
-    def done(found: Session | ZError) -> None:
+    def done(found: TransportSession | ZError) -> None:
         outcome.append(found)
         over.set()
 
@@ -521,14 +532,14 @@ def _first_outcome(
         connector.stop()
         return connector.last_error or ZError(f"{endpoint.locator}: no answer in time")
     found = outcome[0]
-    return None if isinstance(found, Session) else found
+    return None if isinstance(found, TransportSession) else found
 
 
 def _with_timeout(policy: RetryPolicy, timeout: float | None) -> RetryPolicy:
     return RetryPolicy(policy.first, policy.factor, policy.longest, timeout)
 
 
-def _listen(node: Node, settings: Settings) -> None:
+def _listen(node: Node, settings: SessionSettings) -> None:
     policy = settings.listen_retry
     began = time.monotonic()
     for endpoint in settings.listen:
@@ -578,14 +589,14 @@ def must_succeed(endpoint: EndPoint, default: bool) -> bool:
     return default if said not in ("true", "false") else said == "true"
 
 
-def _listed(settings: Settings) -> str:
+def _listed(settings: SessionSettings) -> str:
     return f"[{', '.join(str(entry) for entry in settings.connect)}]"
 
 
-class OneSession:
+class ClientConnector:
     """A client's: with the first endpoint that answers, and again when it is lost."""
 
-    def __init__(self, node: Node, settings: Settings) -> None:
+    def __init__(self, node: Node, settings: SessionSettings) -> None:
         self._node = node
         self._settings = settings
         self._endpoints = [e for entry in settings.connect for e in entry.endpoints]
@@ -611,9 +622,9 @@ class OneSession:
         if not self._given_up and not self._node.closing:
             self._node.dial(self._endpoints[index], lambda found: self._done(index, found))
 
-    def _done(self, index: int, found: Session | ZError) -> None:
+    def _done(self, index: int, found: TransportSession | ZError) -> None:
         now = self._node.reactor.now()
-        if isinstance(found, Session):
+        if isinstance(found, TransportSession):
             self._retry.succeeded(now)
             self._error = None
             self._over.set()

@@ -17,7 +17,7 @@ from zenlake.errors import InvalidKeyExpr, InvalidLocator
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire.extensions import REGION_NAME_BYTES
 from zenlake.wire.locator import EndPoint
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 log = logging.getLogger("zenlake.config")
 
@@ -159,7 +159,7 @@ def zid(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)  # YAML without quotes
     try:
-        return str(ZenohId.parse(text(value)))
+        return str(WireZenohId.parse(text(value)))
     except ValueError as error:
         raise Misfit(str(error)) from None
 

@@ -15,13 +15,13 @@ from zenlake.api.values.ids import ZenohId
 from zenlake.errors import ZError
 from zenlake.link import sockets
 from zenlake.runtime.node import Node
-from zenlake.runtime.transport_session import Session
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.wire import enums as wire
 from zenlake.wire import zenohid
 from zenlake.wire.framing import Framing
 
 CALLBACK_SECONDS = 5.0  # for a callback to end, when its listener is undeclared
-ALL_PRIORITIES = (wire.Priority.CONTROL.value, wire.Priority.BACKGROUND.value)
+ALL_PRIORITIES = (wire.WirePriority.CONTROL.value, wire.WirePriority.BACKGROUND.value)
 
 H = TypeVar("H")
 E = TypeVar("E")
@@ -42,7 +42,7 @@ def _debug(value: Any) -> str:
             return repr(value) if isinstance(value, WhatAmI) else str(value)
 
 
-class _Shown:
+class _Described:
     __slots__ = ()
 
     def __repr__(self) -> str:
@@ -54,7 +54,7 @@ class _Shown:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, slots=True)
-class Transport(_Shown):
+class Transport(_Described):
     """A session with one other node."""
 
     zid: ZenohId
@@ -68,7 +68,7 @@ class Transport(_Shown):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, slots=True)
-class Link(_Shown):
+class Link(_Described):
     """What a transport's bytes go through."""
 
     zid: ZenohId
@@ -91,7 +91,7 @@ class Link(_Shown):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, slots=True)
-class TransportEvent(_Shown):
+class TransportEvent(_Described):
     """A transport that has opened (PUT) or closed (DELETE)."""
 
     kind: SampleKind
@@ -99,14 +99,14 @@ class TransportEvent(_Shown):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, slots=True)
-class LinkEvent(_Shown):
+class LinkEvent(_Described):
     """A link that has opened (PUT) or closed (DELETE)."""
 
     kind: SampleKind
     link: Link
 
 
-def transport_of(session: Session) -> Transport:
+def transport_of(session: TransportSession) -> Transport:
     agreed = session.agreement
     return Transport(
         zid=ZenohId.of(agreed.zid),
@@ -117,7 +117,7 @@ def transport_of(session: Session) -> Transport:
     )
 
 
-def link_of(session: Session) -> Link:
+def link_of(session: TransportSession) -> Link:
     link, agreed = session.link, session.agreement
     reliability = Reliability.RELIABLE if link.reliable else Reliability.BEST_EFFORT
     return Link(
@@ -144,11 +144,11 @@ def _interfaces_of(address: str) -> tuple[str, ...]:
 class Listeners(Generic[E]):
     """Those who want to hear of one kind of event."""
 
-    def __init__(self, event: Callable[[SampleKind, Session], E]) -> None:
+    def __init__(self, event: Callable[[SampleKind, TransportSession], E]) -> None:
         self._event = event
         self._sinks: set[Sink[E]] = set()
 
-    def add(self, sink: Sink[E], open_now: Iterable[Session]) -> None:
+    def add(self, sink: Sink[E], open_now: Iterable[TransportSession]) -> None:
         self._sinks.add(sink)
         for session in open_now:
             sink.push([self._event(SampleKind.PUT, session)], 1)
@@ -157,7 +157,7 @@ class Listeners(Generic[E]):
         self._sinks.discard(sink)
         sink.close()
 
-    def tell(self, kind: SampleKind, session: Session) -> None:
+    def tell(self, kind: SampleKind, session: TransportSession) -> None:
         """Never waits: a listener that does not read keeps its events."""
         if self._sinks:
             event = self._event(kind, session)
@@ -214,7 +214,7 @@ class SessionInfo:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._lock = threading.RLock()
-        self._open: dict[zenohid.ZenohId, Session] = {}
+        self._open: dict[zenohid.WireZenohId, TransportSession] = {}
         self._is_closed = False
         self._transports: Listeners[TransportEvent] = Listeners(
             lambda kind, session: TransportEvent(kind=kind, transport=transport_of(session))
@@ -231,13 +231,13 @@ class SessionInfo:
 
     def routers_zid(self) -> list[ZenohId]:
         """The ids of the routers that it is connected to."""
-        return [ZenohId.of(zid) for zid in self._with(wire.WhatAmI.ROUTER)]
+        return [ZenohId.of(zid) for zid in self._with(wire.WireWhatAmI.ROUTER)]
 
     def peers_zid(self) -> list[ZenohId]:
         """The ids of the peers that it is connected to."""
-        return [ZenohId.of(zid) for zid in self._with(wire.WhatAmI.PEER)]
+        return [ZenohId.of(zid) for zid in self._with(wire.WireWhatAmI.PEER)]
 
-    def _with(self, whatami: wire.WhatAmI) -> Iterator[zenohid.ZenohId]:
+    def _with(self, whatami: wire.WireWhatAmI) -> Iterator[zenohid.WireZenohId]:
         for zid, session in self._node.sessions.items():
             if session.agreement.whatami is whatami:
                 yield zid
@@ -281,17 +281,17 @@ class SessionInfo:
 
     # ---- for the owner
 
-    def opened(self, session: Session) -> None:
+    def opened(self, session: TransportSession) -> None:
         with self._lock:
             self._open[session.zid] = session
             self._tell(SampleKind.PUT, session)
 
-    def closed(self, session: Session) -> None:
+    def closed(self, session: TransportSession) -> None:
         with self._lock:
             if self._open.pop(session.zid, None) is not None:
                 self._tell(SampleKind.DELETE, session)
 
-    def _tell(self, kind: SampleKind, session: Session) -> None:
+    def _tell(self, kind: SampleKind, session: TransportSession) -> None:
         self._transports.tell(kind, session)
         self._links.tell(kind, session)
 

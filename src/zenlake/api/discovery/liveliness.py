@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any, cast
 
 from zenlake.api.arguments import IntoKeyExpr, instance, key_of, seconds
-from zenlake.api.discovery.matching import Interests
+from zenlake.api.discovery.matching import SessionInterests
 from zenlake.api.entity import Entity
-from zenlake.api.gc_finalize import Exchange, at_end
+from zenlake.api.gc_finalize import ExchangeLike, finalize_safely
 from zenlake.api.handlers import Sink, make_sink
-from zenlake.api.pubsub.subscriber import Declared, Subscriber
+from zenlake.api.pubsub.subscriber import Subscriber, SubscriberEntry
 from zenlake.api.query.cancellation import CancellationToken
-from zenlake.api.query.get import Get, Queries
+from zenlake.api.query.get import PendingGet, SessionQueries
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.sample import Sample
 from zenlake.errors import ZError
@@ -34,7 +34,7 @@ class LivelinessToken(Entity):
 
     _what = "LivelinessToken"
 
-    def __init__(self, exchange: Exchange, key: KeyExpr) -> None:
+    def __init__(self, exchange: ExchangeLike, key: KeyExpr) -> None:
         self._key_expr = key
         self._exchange = exchange
         self._number = exchange.next_id()
@@ -50,19 +50,19 @@ class LivelinessToken(Entity):
 
     def __del__(self) -> None:
         if not self._undeclared:
-            at_end(self._exchange, partial(_undeclare, self._exchange, self._number))
+            finalize_safely(self._exchange, partial(_undeclare, self._exchange, self._number))
 
     def __repr__(self) -> str:
         self._check()
         return f"LivelinessToken({self._key_expr!r})"
 
 
-def _undeclare(exchange: Exchange, number: int) -> None:
+def _undeclare(exchange: ExchangeLike, number: int) -> None:
     with suppress(ZError):  # the tokens of a closed session are gone
         exchange.send(Declare(UndeclareToken(number), qos=qos.DECLARE))
 
 
-class _Watching:
+class _TokenSubscription:
     """A liveliness subscriber, as Interests knows it."""
 
     def __init__(self, key: KeyExpr, history: bool, sink: Sink[Sample]) -> None:
@@ -77,14 +77,14 @@ class _Watching:
         self._sink.close()
 
 
-class _Subscribed:
+class _TokenSubscriberHandle:
     """What a Subscriber needs to undeclare itself, for those of tokens."""
 
-    def __init__(self, interests: Interests) -> None:
+    def __init__(self, interests: SessionInterests) -> None:
         self.exchange = interests.exchange
         self._interests = interests
 
-    def undeclare(self, declared: Declared) -> None:
+    def undeclare(self, declared: SubscriberEntry) -> None:
         self._interests.unwatch_tokens(declared.id)
         declared.sink.close()
 
@@ -92,7 +92,7 @@ class _Subscribed:
 class Liveliness:
     """Tokens, and how to find out about them; made by `Session.liveliness`."""
 
-    def __init__(self, interests: Interests, queries: Queries) -> None:
+    def __init__(self, interests: SessionInterests, queries: SessionQueries) -> None:
         self._exchange = interests.exchange
         self._interests = interests
         self._queries = queries
@@ -117,7 +117,7 @@ class Liveliness:
         if self._exchange.closed:
             raise ZError("session closed")
 
-        def send(get: Get) -> None:
+        def send(get: PendingGet) -> None:
             self._interests.ask_tokens(get.id, key, get)
 
         return self._queries.ask_tokens(
@@ -135,9 +135,11 @@ class Liveliness:
         if self._exchange.closed:
             raise ZError("session closed")
         sink, reader, background = make_sink(handler, f"zenlake liveliness {key}")
-        number = self._interests.watch_tokens(_Watching(key, bool(history), sink))
-        declared = Declared({number: key}, Locality.ANY, sink)
-        return Subscriber(cast(Any, _Subscribed(self._interests)), declared, reader, background)
+        number = self._interests.watch_tokens(_TokenSubscription(key, bool(history), sink))
+        declared = SubscriberEntry({number: key}, Locality.ANY, sink)
+        return Subscriber(
+            cast(Any, _TokenSubscriberHandle(self._interests)), declared, reader, background
+        )
 
     def __repr__(self) -> str:
         return f"Liveliness({self._exchange.zid})"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from zenlake.api.gc_finalize import Exchange, at_end
+from zenlake.api.gc_finalize import ExchangeLike, finalize_safely
 from zenlake.api.handlers import Receiver, make_sink
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.wrapped import Value
@@ -91,7 +91,7 @@ class _Sayings:
                 self._busy.release()
 
 
-class Watch:
+class MatchWatch:
     """Whether there is a match for a key: something that was declared elsewhere, or here.
 
     `local` says whether there is one in this very session; `recheck` when that may have changed.
@@ -99,7 +99,7 @@ class Watch:
 
     def __init__(
         self,
-        interests: "Interests",
+        interests: "SessionInterests",
         kind: Kind,
         key: KeyExpr,
         complete: bool,
@@ -206,7 +206,7 @@ class TokenWatch(Protocol):
     def end(self) -> None: ...
 
 
-class TokenQuestion(Protocol):
+class TokenQuery(Protocol):
     """A liveliness query."""
 
     def token(self, key: str) -> None: ...
@@ -214,19 +214,19 @@ class TokenQuestion(Protocol):
 
 
 @dataclass(slots=True)
-class _Declared:
+class _RemoteDeclarations:
     """What was declared elsewhere, of one kind, and who watches it."""
 
     keys: dict[int, tuple[str, bool]] = field(default_factory=dict)
     "By id: key, and whether a queryable is complete."
     by_key: KeyExprTree[int] = field(default_factory=KeyExprTree)
-    watches: KeyExprTree[Watch] = field(default_factory=KeyExprTree)
-    heard_by: dict[int, set[Watch]] = field(default_factory=dict)
+    watches: KeyExprTree[MatchWatch] = field(default_factory=KeyExprTree)
+    heard_by: dict[int, set[MatchWatch]] = field(default_factory=dict)
     "By id: the watches that count it."
     interests: dict[str, tuple[int, int]] = field(default_factory=dict)
     "By key: the INTEREST's id, and how many watches share it."
 
-    def add(self, number: int, key: str, complete: bool) -> set[Watch]:
+    def add(self, number: int, key: str, complete: bool) -> set[MatchWatch]:
         """Those that it may make a difference for."""
         if self.keys.get(number) == (key, complete):
             return set()  # every INTEREST is told of it; who asked has counted it
@@ -239,7 +239,7 @@ class _Declared:
             watch.remote.add(number)
         return touched | hearing
 
-    def remove(self, number: int) -> set[Watch]:
+    def remove(self, number: int) -> set[MatchWatch]:
         """Those that it may make a difference for."""
         key, _ = self.keys.pop(number, (None, False))
         if key is None:
@@ -250,7 +250,7 @@ class _Declared:
             watch.remote.discard(number)
         return touched
 
-    def open(self, watch: Watch) -> None:
+    def open(self, watch: MatchWatch) -> None:
         self.watches.insert(watch.key, watch)
         if watch.hears:
             for _, ids in self.by_key.intersecting(watch.key):
@@ -258,7 +258,7 @@ class _Declared:
             for number in watch.remote:
                 self.heard_by[number].add(watch)
 
-    def close(self, watch: Watch) -> bool:
+    def close(self, watch: MatchWatch) -> bool:
         """Take `watch` away, and what only it wanted to know; False if it was not there."""
         if not self.watches.remove(watch.key, watch):
             return False
@@ -270,20 +270,20 @@ class _Declared:
         return True
 
 
-class Interests:
+class SessionInterests:
     """What one session wants to know of what others declare."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: ExchangeLike) -> None:
         self.exchange = exchange
         self.lock = threading.RLock()
         self.counters: Counter[str] = Counter()
         "What came beyond MAX_DECLARED, by kind."
-        self._kinds = {"subscribers": _Declared(), "queryables": _Declared()}
+        self._kinds = {"subscribers": _RemoteDeclarations(), "queryables": _RemoteDeclarations()}
         self._tokens: dict[int, str] = {}
         self._alive: Counter[str] = Counter()
         "How many tokens each key has."
         self._token_watches: dict[int, TokenWatch] = {}
-        self._questions: dict[int, TokenQuestion] = {}
+        self._questions: dict[int, TokenQuery] = {}
         self._sayings = _Sayings()
         "What the token watches are to be told."
 
@@ -297,11 +297,11 @@ class Interests:
         complete: bool = False,
         local: Callable[[], bool] = lambda: False,
         destination: Locality = Locality.ANY,
-    ) -> Watch:
+    ) -> MatchWatch:
         """Whether a subscriber or queryable matches `key`: here (`local`), elsewhere, or both."""
         if self.exchange.closed:
             raise ZError("session closed")
-        watch = Watch(self, kind, key, complete, local, destination)
+        watch = MatchWatch(self, kind, key, complete, local, destination)
         declared = self._kinds[kind]
         new = self.exchange.next_id()
         with self.lock:
@@ -314,7 +314,7 @@ class Interests:
             self._send(interest, InterestMode.CURRENT_FUTURE, _OPTIONS[kind], key)
         return watch
 
-    def unwatch(self, kind: Kind, watch: Watch) -> None:
+    def unwatch(self, kind: Kind, watch: MatchWatch) -> None:
         """Forget `watch`; nothing happens when that was done."""
         declared = self._kinds[kind]
         with self.lock:
@@ -326,7 +326,7 @@ class Interests:
         if sharing == 1:
             self._send_final(interest)
 
-    def matches(self, kind: Kind, watch: Watch) -> bool:
+    def matches(self, kind: Kind, watch: MatchWatch) -> bool:
         """Was anything declared elsewhere that `watch` counts?"""
         if not watch.complete:
             return bool(watch.remote)
@@ -369,7 +369,7 @@ class Interests:
                     self._forget_alive(key)
         self._send_final(interest)
 
-    def ask_tokens(self, interest: int, key: KeyExpr, question: TokenQuestion) -> None:
+    def ask_tokens(self, interest: int, key: KeyExpr, question: TokenQuery) -> None:
         """Tell `question` each token that there is now, then that these were all."""
         with self.lock:
             self._questions[interest] = question
@@ -402,7 +402,10 @@ class Interests:
                 for watch in some
             ]
             tokens, self._token_watches = list(self._token_watches.values()), {}
-            self._kinds = {"subscribers": _Declared(), "queryables": _Declared()}
+            self._kinds = {
+                "subscribers": _RemoteDeclarations(),
+                "queryables": _RemoteDeclarations(),
+            }
             self._questions.clear()
             self._tokens.clear()
             self._alive.clear()
@@ -483,19 +486,19 @@ class Interests:
             self.exchange.send(Interest(number, qos=qos.DECLARE))
 
 
-def _recheck_all(watches: Iterable[Watch]) -> None:
+def _recheck_all(watches: Iterable[MatchWatch]) -> None:
     for watch in watches:
         watch.recheck()
 
 
-_HANDLERS: dict[type, Callable[[Interests, Declare, Any], None]] = {
+_HANDLERS: dict[type, Callable[[SessionInterests, Declare, Any], None]] = {
     DeclareSubscriber: lambda interests, _, body: interests._declared("subscribers", body),
     UndeclareSubscriber: lambda interests, _, body: interests._undeclared("subscribers", body.id),
     DeclareQueryable: lambda interests, _, body: interests._declared("queryables", body),
     UndeclareQueryable: lambda interests, _, body: interests._undeclared("queryables", body.id),
-    DeclareToken: Interests._on_token,
-    UndeclareToken: Interests._on_token_gone,
-    DeclareFinal: Interests._on_final,
+    DeclareToken: SessionInterests._on_token,
+    UndeclareToken: SessionInterests._on_token_gone,
+    DeclareFinal: SessionInterests._on_final,
 }
 
 
@@ -507,7 +510,7 @@ class MatchingListener(Receiver[H], Generic[H]):
 
     _what = "matching listener"
 
-    def __init__(self, watch: Watch, handler: Any = None) -> None:
+    def __init__(self, watch: MatchWatch, handler: Any = None) -> None:
         self._undeclared = True
         sink, reader, self._background = make_sink(handler, f"zenlake matching {watch.key}")
         self._exchange = watch.exchange
@@ -530,7 +533,7 @@ class MatchingListener(Receiver[H], Generic[H]):
 
     def __del__(self) -> None:
         if not (self._undeclared or self._background):
-            at_end(self._exchange, self._stop)
+            finalize_safely(self._exchange, self._stop)
 
     def __repr__(self) -> str:
         self._check()

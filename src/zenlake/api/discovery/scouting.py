@@ -50,7 +50,7 @@ class Hello:
         return list(self._locators)
 
     @classmethod
-    def of(cls, message: hello.Hello) -> "Hello":
+    def of(cls, message: hello.WireHello) -> "Hello":
         return cls(
             whatami=WHATAMI_OF[message.whatami],
             zid=ZenohId.of(message.zid),
@@ -69,7 +69,7 @@ class Scout(Receiver[H]):
 
     _what = "scout"
 
-    def __init__(self, sink: Sink[Hello], handler: H, asking: "Asking") -> None:
+    def __init__(self, sink: Sink[Hello], handler: H, asking: "ScoutThread") -> None:
         super().__init__(sink, handler)
         self._asking = asking
         finalize(self, asking.stop).atexit = False
@@ -98,10 +98,10 @@ class Scout(Receiver[H]):
             self.stop()
 
 
-class Asking:
+class ScoutThread:
     """The thread. It does not know its Scout, which so may be dropped."""
 
-    def __init__(self, link: multicast.MulticastLink, what: wire.WhatAmI, sink: Sink[Hello]):
+    def __init__(self, link: multicast.MulticastLink, what: wire.WireWhatAmI, sink: Sink[Hello]):
         self._link = link
         self._sink = sink
         self._scouter = Scouter(what, time.monotonic())
@@ -172,11 +172,11 @@ def scout(
         config = Config()
     elif not isinstance(config, Config):
         raise TypeError(f"argument 'config': {type(config).__name__!r} is not a Config")
-    role = wire.WhatAmI.PEER
+    role = wire.WireWhatAmI.PEER
     group = EndPoint(scouting_group(lambda key: for_mode(config, key, role)))
     sink, shown, _ = make_sink(handler, "zenlake scout callback")
     link = multicast.join(group, LinkOptions())
-    return Scout(sink, shown, Asking(link, wire.WhatAmI(matcher.mask), sink))
+    return Scout(sink, shown, ScoutThread(link, wire.WireWhatAmI(matcher.mask), sink))
 
 
 def _matcher(what: object) -> WhatAmIMatcher:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from zenlake.api.values.enums import PRIORITY_OF, WHATAMI_OF, Reliability, WhatAmI
 from zenlake.api.values.ids import ZenohId
-from zenlake.runtime.transport_session import Session
-from zenlake.wire.enums import Priority as WirePriority
+from zenlake.runtime.transport_session import TransportSession
+from zenlake.wire.enums import WirePriority
 
 if TYPE_CHECKING:
-    from zenlake.api.session_core import Core
+    from zenlake.api.session_core import SessionCore
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ class Stats:
     transports: tuple[TransportStats, ...] = field(default=())
 
 
-class Ended:
+class EndedTransports:
     """The sums of transports that are no more."""
 
     def __init__(self) -> None:
         self.sums: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
 
-    def add(self, session: Session) -> None:
+    def add(self, session: TransportSession) -> None:
         one = _transport(session)
         for name in SUMMED:
             self.sums[name] += getattr(one, name)
@@ -89,7 +89,7 @@ def _lane(priority: WirePriority, reliable: bool) -> str:
     return f"{name} {(Reliability.RELIABLE if reliable else Reliability.BEST_EFFORT).name}"
 
 
-def _transport(session: Session) -> TransportStats:
+def _transport(session: TransportSession) -> TransportStats:
     counters, agreed = session.counters, session.agreement
     return TransportStats(
         ZenohId.of(agreed.zid),
@@ -106,7 +106,7 @@ def _transport(session: Session) -> TransportStats:
     )
 
 
-def stats(core: "Core") -> Stats:
+def stats(core: "SessionCore") -> Stats:
     transports = tuple(_transport(session) for session in core.node.sessions.values())
     sums = Counter(core.ended.sums)
     dropped = Counter(core.ended.dropped)

@@ -19,8 +19,8 @@ from zenlake.api.values.sample import PLAIN, Sample
 from zenlake.errors import EncodeError, SessionEnded, ZError
 from zenlake.keyexpr import validate
 from zenlake.keytable import KeyTable
-from zenlake.wire.cursor import Writer
-from zenlake.wire.enums import Mapping, Priority
+from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.enums import Mapping, WirePriority
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
@@ -29,12 +29,12 @@ from zenlake.wire.wireexpr import WireExpr
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from zenlake.api.pubsub.publisher import Way
-    from zenlake.api.session_core import Core
+    from zenlake.api.pubsub.publisher import OutboundRoute
+    from zenlake.api.session_core import SessionCore
     from zenlake.columnar.read import SampleBatcher
-    from zenlake.runtime.exchange import Exchange, One, Port
+    from zenlake.runtime.exchange import Exchange, RawPush, SessionFace
     from zenlake.wire.kernels.emit import PushColumns
-    from zenlake.wire.push_run import Run
+    from zenlake.wire.push_run import PushRun
     from zenlake.wire.scan import Scanner
 
 BATCHES = 4  # full ones that may wait to be read
@@ -99,7 +99,9 @@ class ArrowBatches(RunSink, Channel[Any]):
 
     # ---- in, on the I/O thread or that of a local put
 
-    def push_run(self, run: "Run", rows: Any, keys: "KeyTable", port: "Port | None") -> bool:
+    def push_run(
+        self, run: "PushRun", rows: Any, keys: "KeyTable", port: "SessionFace | None"
+    ) -> bool:
         chosen = run.rows[run.first : run.stop]
         with self._lock:
             if self._closed:
@@ -109,7 +111,7 @@ class ArrowBatches(RunSink, Channel[Any]):
             self._append(chosen if rows is None else chosen[rows], run.data, keys)
             return self._has_room()
 
-    def push_message(self, one: "One") -> bool:
+    def push_message(self, one: "RawPush") -> bool:
         port, reliable, _, whole, start, end, _ = one
         data = memoryview(whole)[start:end]
         with self._lock:
@@ -123,7 +125,7 @@ class ArrowBatches(RunSink, Channel[Any]):
     def push_one(self, sample: Sample) -> bool:
         push = sample._push()
         body = Put(bytes(sample.payload)) if push is PLAIN else push.body
-        w = Writer()
+        w = ByteWriter()
         NETWORK.write(w, Push(WireExpr(0, str(sample.key_expr)), body, push.qos))
         with self._lock:
             if self._closed:
@@ -275,7 +277,7 @@ class ArrowBatches(RunSink, Channel[Any]):
 # ---- out, many rows at once
 
 
-def put_batch(core: "Core", batch: "pa.RecordBatch", way: "Way | None") -> int:
+def put_batch(core: "SessionCore", batch: "pa.RecordBatch", way: "OutboundRoute | None") -> int:
     """Every row to whoever wants it; as `way` says if one is given. Gives how many rows."""
     from zenlake.columnar.write import split_lanes
 
@@ -290,7 +292,7 @@ def put_batch(core: "Core", batch: "pa.RecordBatch", way: "Way | None") -> int:
     return batch.num_rows  # type: ignore[no-any-return]
 
 
-def _as_published(batch: "pa.RecordBatch", way: "Way") -> "pa.RecordBatch":
+def _as_published(batch: "pa.RecordBatch", way: "OutboundRoute") -> "pa.RecordBatch":
     """With the key of a publisher, and its encoding and QoS where the batch says nothing."""
     import pyarrow as pa
 
@@ -318,7 +320,11 @@ def _as_published(batch: "pa.RecordBatch", way: "Way") -> "pa.RecordBatch":
 
 
 def _put_lane(
-    core: "Core", rows: "pa.RecordBatch", priority: Priority, reliable: bool, way: "Way | None"
+    core: "SessionCore",
+    rows: "pa.RecordBatch",
+    priority: WirePriority,
+    reliable: bool,
+    way: "OutboundRoute | None",
 ) -> None:
     import numpy as np
     import pyarrow as pa
@@ -372,7 +378,7 @@ def _full_text(key: str) -> WireExpr:
     return WireExpr(0, key, Mapping.SENDER)
 
 
-def _put_here(core: "Core", columns: "PushColumns") -> None:
+def _put_here(core: "SessionCore", columns: "PushColumns") -> None:
     """To the session's own subscribers; waits where there is no room."""
     from zenlake.wire.emit import Emitter
 

@@ -21,7 +21,7 @@ from zenlake.api.arguments import (
 )
 from zenlake.api.discovery.matching import MatchingListener, MatchingStatus
 from zenlake.api.entity import Entity
-from zenlake.api.gc_finalize import at_end
+from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.values.encoding import Encoding, IntoEncoding
 from zenlake.api.values.enums import (
     QOS_CONGESTION_CONTROL,
@@ -38,10 +38,10 @@ from zenlake.api.values.timestamps import Timestamp
 from zenlake.api.values.zbytes import IntoZBytes, ZBytes, payload_bytes
 from zenlake.errors import SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr
-from zenlake.runtime.transport_session import ShortWay
+from zenlake.runtime.transport_session import FastPath
 from zenlake.wire import encoding as wire_encoding
 from zenlake.wire import entity
-from zenlake.wire.cursor import Writer
+from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.delete import Del
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
@@ -53,7 +53,7 @@ from zenlake.wire.wireexpr import WireExpr
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from zenlake.api.session_core import Core
+    from zenlake.api.session_core import SessionCore
 
 log = logging.getLogger("zenlake.api")
 
@@ -65,7 +65,7 @@ SMALL = 4096  # bytes of a received payload that is put again
 PutCall = Callable[..., None]
 
 
-class Way:
+class OutboundRoute:
     """How puts on one key leave this session: found once, and again when routes have changed."""
 
     __slots__ = (
@@ -86,11 +86,11 @@ class Way:
 
     def __init__(
         self,
-        core: "Core",
+        core: "SessionCore",
         key: KeyExpr,
         qos: QoS,
         reliable: bool = True,
-        encoding: wire_encoding.Encoding = wire_encoding.DEFAULT,
+        encoding: wire_encoding.WireEncoding = wire_encoding.DEFAULT,
         destination: Locality = Locality.ANY,
     ) -> None:
         self.core = core
@@ -141,7 +141,7 @@ class Way:
 
     def _head(self, wire: WireExpr) -> bytes:
         """A put up to the length of its payload."""
-        w = Writer()
+        w = ByteWriter()
         NETWORK.write(w, Push(wire, Put(encoding=self.encoding), self.qos))
         return bytes(w.out[:-1])
 
@@ -180,7 +180,7 @@ class Way:
     def put_plain(self, payload: bytes) -> None:
         """A put of `payload` and nothing else, if there is a way for such."""
         for session, head in self.plain or ():
-            w = Writer(bytearray(head))
+            w = ByteWriter(bytearray(head))
             w.block("payload", payload)
             try:
                 session.send_encoded(bytes(w.out), self.qos, self.reliable)
@@ -215,7 +215,7 @@ class Way:
             )
 
 
-def _short_put(way: Way, short: ShortWay) -> PutCall:
+def _short_put(way: OutboundRoute, short: FastPath) -> PutCall:
     """`way.put` while the way is what it is now: a message is added to an open lane."""
     lane, heads, overhead, most, settle = short
     added = lane.added
@@ -263,7 +263,7 @@ def _short_put(way: Way, short: ShortWay) -> PutCall:
 
 def put_body(
     payload: IntoZBytes,
-    encoding: wire_encoding.Encoding,
+    encoding: wire_encoding.WireEncoding,
     attachment: IntoZBytes | None,
     timestamp: Timestamp | None,
     source_info: SourceInfo | None,
@@ -305,7 +305,7 @@ class Publisher(Entity):
 
     def __init__(
         self,
-        core: "Core",
+        core: "SessionCore",
         key_expr: IntoKeyExpr,
         encoding: IntoEncoding | None,
         congestion_control: CongestionControl | None,
@@ -320,7 +320,7 @@ class Publisher(Entity):
         qos = qos_of(DEFAULT_QOS, priority, congestion_control, express)
         self._core = core
         self._number = core.exchange.next_id()
-        self._way = Way(core, key, qos, reliable, encoding_of(encoding), destination)
+        self._way = OutboundRoute(core, key, qos, reliable, encoding_of(encoding), destination)
         self._watch = core.interests.watch(
             "subscribers",
             key,
@@ -387,7 +387,7 @@ class Publisher(Entity):
     def id(self) -> EntityGlobalId:
         """Its id in the whole system."""
         self._check()
-        return EntityGlobalId.of(entity.EntityGlobalId(self._core.exchange.zid, self._number))
+        return EntityGlobalId.of(entity.WireEntityId(self._core.exchange.zid, self._number))
 
     @property
     def key_expr(self) -> KeyExpr:
@@ -447,7 +447,7 @@ class Publisher(Entity):
             watch = self._watch
             self._way.end()
             self._core.publishers.pop(self._number, None)
-            at_end(self._core.exchange, watch.close)
+            finalize_safely(self._core.exchange, watch.close)
 
     def __repr__(self) -> str:
         self._check()

@@ -9,11 +9,11 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from zenlake.api.arguments import IntoKeyExpr, key_of, member
-from zenlake.api.gc_finalize import at_end
+from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import Receiver, Sink, make_sink
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.ids import EntityGlobalId
-from zenlake.api.values.sample import Chunk, Sample, samples, samples_of
+from zenlake.api.values.sample import Sample, SampleChunk, samples, samples_of
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.tree import KeyExprTree
@@ -24,18 +24,18 @@ from zenlake.wire.enums import Mapping
 from zenlake.wire.wireexpr import WireExpr
 
 if TYPE_CHECKING:
-    from zenlake.api.discovery.matching import Interests
-    from zenlake.runtime.exchange import One, Port
-    from zenlake.wire.push_run import Run
+    from zenlake.api.discovery.matching import SessionInterests
+    from zenlake.runtime.exchange import RawPush, SessionFace
+    from zenlake.wire.push_run import PushRun
 
 MAX_KNOWN_KEYS = 8_192  # whose subscribers are remembered,
 LONG_KEY = 1024  # unless they are longer
-NOBODY: tuple["Declared", ...] = ()
+NOBODY: tuple["SubscriberEntry", ...] = ()
 
 H = TypeVar("H")
 
 
-class Declared:
+class SubscriberEntry:
     """A subscriber, as long as it is declared."""
 
     __slots__ = ("id", "keys", "origin", "sink")
@@ -58,11 +58,11 @@ class RunSink(Sink[Any]):
     """From how many bytes on a sample that came alone is given as the message that it was, to
     `push_message`; None: never."""
 
-    def push_run(self, run: "Run", rows: Any, keys: Any, port: "Port | None") -> bool:
+    def push_run(self, run: "PushRun", rows: Any, keys: Any, port: "SessionFace | None") -> bool:
         """The rows of `run` that `rows` names (None: all), by the key table of their link."""
         raise NotImplementedError
 
-    def push_message(self, one: "One") -> bool:
+    def push_message(self, one: "RawPush") -> bool:
         raise NotImplementedError
 
     def push_one(self, sample: Sample) -> bool:
@@ -86,7 +86,7 @@ class Subscriber(Receiver[H], Generic[H]):
     _what = "subscriber"
 
     def __init__(
-        self, subscribers: "Subscribers", declared: Declared, handler: H, background: bool
+        self, subscribers: "Subscribers", declared: SubscriberEntry, handler: H, background: bool
     ) -> None:
         super().__init__(declared.sink, handler)
         self._subscribers = subscribers
@@ -98,7 +98,7 @@ class Subscriber(Receiver[H], Generic[H]):
         """Its id in the whole system."""
         self._check()
         zid = self._subscribers.exchange.zid
-        return EntityGlobalId.of(entity.EntityGlobalId(zid, self._declared.id))
+        return EntityGlobalId.of(entity.WireEntityId(zid, self._declared.id))
 
     @property
     def key_expr(self) -> KeyExpr:
@@ -116,7 +116,7 @@ class Subscriber(Receiver[H], Generic[H]):
         if not getattr(self, "_undeclared", True) and not self._background:
             self._undeclared = True
             declared, subscribers = self._declared, self._subscribers
-            at_end(subscribers.exchange, lambda: subscribers.undeclare(declared))
+            finalize_safely(subscribers.exchange, lambda: subscribers.undeclare(declared))
 
     def __repr__(self) -> str:
         self._check()
@@ -126,15 +126,17 @@ class Subscriber(Receiver[H], Generic[H]):
 class Subscribers:
     """The subscribers of one session."""
 
-    def __init__(self, exchange: Exchange, interests: "Interests") -> None:
+    def __init__(self, exchange: Exchange, interests: "SessionInterests") -> None:
         self.exchange = exchange
         self._interests = interests
-        self._tree: KeyExprTree[Declared] = KeyExprTree()
-        self._all: dict[int, Declared] = {}
-        self._found: tuple[dict[str, tuple[Declared, ...]], dict[str, tuple[Declared, ...]]]
+        self._tree: KeyExprTree[SubscriberEntry] = KeyExprTree()
+        self._all: dict[int, SubscriberEntry] = {}
+        self._found: tuple[
+            dict[str, tuple[SubscriberEntry, ...]], dict[str, tuple[SubscriberEntry, ...]]
+        ]
         self._found = ({}, {})
         "Who hears what comes from others, and what the session itself puts, by key."
-        self._sets: dict[tuple[int, ...], tuple[Declared, ...]] = {}
+        self._sets: dict[tuple[int, ...], tuple[SubscriberEntry, ...]] = {}
         self._let_go = 0
         "By handlers of subscribers that are no more."
 
@@ -148,9 +150,9 @@ class Subscribers:
 
     def declare_sink(
         self, keys: Iterable[KeyExpr], sink: Sink[Any], origin: Locality = Locality.DEFAULT
-    ) -> Declared:
+    ) -> SubscriberEntry:
         """One subscriber, whatever the number of its keys."""
-        declared = Declared({self.exchange.next_id(): key for key in keys}, origin, sink)
+        declared = SubscriberEntry({self.exchange.next_id(): key for key in keys}, origin, sink)
         with self.exchange.lock:
             self._all[declared.id] = declared
             for key in declared.keys.values():
@@ -163,7 +165,7 @@ class Subscribers:
         self._interests.local_changed()
         return declared
 
-    def undeclare(self, declared: Declared) -> None:
+    def undeclare(self, declared: SubscriberEntry) -> None:
         with self.exchange.lock:
             if self._all.pop(declared.id, None) is None:
                 return
@@ -200,7 +202,7 @@ class Subscribers:
         self._sets = {}
         self.exchange.changed()
 
-    def of(self, key: str, *, local: bool = False) -> tuple[Declared, ...]:
+    def of(self, key: str, *, local: bool = False) -> tuple[SubscriberEntry, ...]:
         """Who hears what is put on `key` by others, or by the session itself (`local`)."""
         known = self._found[local]
         found = known.get(key)
@@ -224,15 +226,15 @@ class Subscribers:
 
     def deliver(
         self,
-        subscribers: tuple[Declared, ...],
+        subscribers: tuple[SubscriberEntry, ...],
         keys: Iterable[KeyExpr],
         data: bytes,
         starts: Any,
         ends: Any,
         rests: Iterable[Any],
         count: int,
-        run: "tuple[Run, Any, Any, Port | None] | None",
-        one: "One | None" = None,
+        run: "tuple[PushRun, Any, Any, SessionFace | None] | None",
+        one: "RawPush | None" = None,
     ) -> list[Sink[Any]]:
         """Hand samples over (see `runtime.exchange.Local`); gives the sinks that have enough."""
         full: list[Sink[Any]] = []
@@ -240,7 +242,7 @@ class Subscribers:
         if run is None or not all(isinstance(one.sink, RunSink) for one in subscribers):
             if run is not None:
                 places = run[0].places(run[1])
-                chunk = Chunk(data, starts.copy(), ends.copy(), places)
+                chunk = SampleChunk(data, starts.copy(), ends.copy(), places)
                 items = samples_of(keys, chunk, count)
             else:
                 items = samples(keys, repeat(data), starts, ends, rests)
@@ -261,7 +263,7 @@ class Subscribers:
         return full
 
 
-def _wants(sink: RunSink, one: "One") -> bool:
+def _wants(sink: RunSink, one: "RawPush") -> bool:
     """Whether it takes the message itself."""
     _, _, _, _, start, end, _ = one
     return sink.messages_from is not None and end - start >= sink.messages_from

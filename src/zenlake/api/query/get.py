@@ -21,7 +21,7 @@ from zenlake.api.arguments import (
     qos_of,
     seconds,
 )
-from zenlake.api.gc_finalize import Exchange, Stamp, Timer, unstamped
+from zenlake.api.gc_finalize import ExchangeLike, Stamp, TimerLike, unstamped
 from zenlake.api.handlers import Sink, make_sink
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.query.queryable import Queryables
@@ -59,11 +59,11 @@ from zenlake.wire.enums import Consolidation, Mapping
 from zenlake.wire.err import Err
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
-from zenlake.wire.query import Query
+from zenlake.wire.query import WireQuery
 from zenlake.wire.querybody import QueryBody
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
-from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
 
 MAX_GETS = 65_536  # of one session that wait for replies; one more is refused
@@ -77,9 +77,9 @@ LOCAL, REMOTE = 1, 2
 WAITS_FOR = {Locality.ANY: LOCAL | REMOTE, Locality.REMOTE: REMOTE, Locality.SESSION_LOCAL: LOCAL}
 
 _USUAL = (None,) * 8
-_ALIVE = wire_reply.Reply(Put())
+_ALIVE = wire_reply.WireReply(Put())
 TIMEOUT = b"Timeout"
-_TIMEOUT = Response(0, WireExpr(), Err(TIMEOUT, encoding.Encoding.parse("zenoh/string")))
+_TIMEOUT = Response(0, WireExpr(), Err(TIMEOUT, encoding.WireEncoding.parse("zenoh/string")))
 
 
 class QueryConsolidation(Value):
@@ -116,7 +116,7 @@ QueryConsolidation.AUTO = QueryConsolidation.DEFAULT = QueryConsolidation(Consol
 IntoConsolidation = ConsolidationMode | QueryConsolidation
 
 
-class Asking:
+class QueryOptions:
     """How to ask: what stays the same for all gets of a querier."""
 
     __slots__ = ("any_key", "consolidation", "destination", "qos", "target", "timeout")
@@ -145,7 +145,7 @@ class Asking:
         self.destination = member("allowed_destination", allowed_destination, Locality.DEFAULT)
 
 
-class Get:
+class PendingGet:
     """One get that waits for replies."""
 
     __slots__ = (
@@ -167,7 +167,7 @@ class Get:
 
     def __init__(
         self,
-        queries: "Queries",
+        queries: "SessionQueries",
         key: str,
         any_key: bool,
         mode: Consolidation,
@@ -215,11 +215,11 @@ class Get:
         self.over = 0
 
 
-class Queries:
+class SessionQueries:
     """The gets of one session."""
 
     def __init__(
-        self, exchange: Exchange, queryables: Queryables, *, stamp: Stamp = unstamped
+        self, exchange: ExchangeLike, queryables: Queryables, *, stamp: Stamp = unstamped
     ) -> None:
         self.exchange = exchange
         self.counters: Counter[str] = Counter()
@@ -230,12 +230,12 @@ class Queries:
         self.queryables = queryables
         self._stamp = stamp
         self._lock = threading.RLock()
-        self._usual = Asking(exchange.query_timeout)
-        self._gets: dict[int, Get] = {}
+        self._usual = QueryOptions(exchange.query_timeout)
+        self._gets: dict[int, PendingGet] = {}
         "By request id; who takes one out ends it."
         self._deadlines: list[tuple[float, int]] = []
         "A heap; gets that are over leave theirs behind."
-        self._timer: Timer | None = None
+        self._timer: TimerLike | None = None
         self._timer_at = 0.0
 
     def get(
@@ -270,7 +270,7 @@ class Queries:
             express,
             allowed_destination,
         )
-        asking = self._usual if how == _USUAL else Asking(self.exchange.query_timeout, *how)
+        asking = self._usual if how == _USUAL else QueryOptions(self.exchange.query_timeout, *how)
         return self.ask(
             key,
             parameters,
@@ -288,7 +288,7 @@ class Queries:
         self,
         key: KeyExpr,
         parameters: str,
-        asking: Asking,
+        asking: QueryOptions,
         handler: Any,
         *,
         payload: IntoZBytes | None = None,
@@ -312,7 +312,7 @@ class Queries:
             body = QueryBody(
                 b"" if payload is None else bytes(payload_bytes(payload)), encoding_of(encoding)
             )
-        query = Query(
+        query = WireQuery(
             mode,
             parameters,
             None if source_info is None else instance("source_info", source_info, SourceInfo).wire,
@@ -330,7 +330,7 @@ class Queries:
         if self.exchange.closed:
             raise ZError("session closed")
         sink, reader, _ = make_sink(handler, f"zenlake get {key}")
-        get = Get(
+        get = PendingGet(
             self,
             key,
             accepts_any_key(parameters),
@@ -366,12 +366,12 @@ class Queries:
         handler: Any,
         timeout: float,
         cancellation_token: CancellationToken | None,
-        send: Callable[[Get], None],
+        send: Callable[[PendingGet], None],
         forget: Callable[[int], None],
     ) -> Any:
         """A get whose replies are tokens: `send` asks for them."""
         sink, reader, _ = make_sink(handler, f"zenlake liveliness get {key}")
-        get = Get(self, key, True, Consolidation.NONE, REMOTE, sink, forget)
+        get = PendingGet(self, key, True, Consolidation.NONE, REMOTE, sink, forget)
         self._begin(get, timeout, cancellation_token)
         try:
             send(get)
@@ -438,7 +438,7 @@ class Queries:
         return len(self._gets)
 
     def _begin(
-        self, get: Get, timeout: float, cancellation_token: CancellationToken | None
+        self, get: PendingGet, timeout: float, cancellation_token: CancellationToken | None
     ) -> None:
         try:
             if len(self._gets) >= MAX_GETS:
@@ -480,7 +480,7 @@ class Queries:
         if over and self._gets.pop(request_id, None) is not None:
             self._end(get)
 
-    def _end(self, get: Get) -> None:
+    def _end(self, get: PendingGet) -> None:
         """The last of it; the caller has taken it out."""
         if get.mode is Consolidation.LATEST and get.kept:
             self._give_kept(get)
@@ -489,15 +489,15 @@ class Queries:
         get.ended = True
         get.sink.close()
 
-    def _end_empty(self, get: Get) -> None:
+    def _end_empty(self, get: PendingGet) -> None:
         get.kept, get.timed_out = {}, None
         self._end(get)
 
-    def _give_kept(self, get: Get) -> None:
+    def _give_kept(self, get: PendingGet) -> None:
         kept, get.kept, get.kept_bytes = get.kept, {}, 0
         self._push(get, [Reply.of(response) for response in kept.values()], len(kept))
 
-    def _push(self, get: Get, replies: Iterable[Reply], count: int) -> None:
+    def _push(self, get: PendingGet, replies: Iterable[Reply], count: int) -> None:
         if get.over >= MAX_WAITING_REPLIES:
             self.counters["dropped"] += count
         elif not get.sink.push(replies, count):
@@ -505,7 +505,7 @@ class Queries:
             if get.over == count:
                 get.sink.when_room(get.room)
 
-    def _consolidate(self, get: Get, message: Response) -> None:
+    def _consolidate(self, get: PendingGet, message: Response) -> None:
         """LATEST: keep the newest of each key until the end. MONOTONIC: let pass what is newer."""
         latest = get.mode is Consolidation.LATEST
         key = message.key.suffix
@@ -576,7 +576,7 @@ class Queries:
         get.timed_out = _TIMEOUT
         self._end(get)
 
-    def _forget(self, get: Get) -> None:
+    def _forget(self, get: PendingGet) -> None:
         """Routing need not look for its replies any more."""
         if get.waits_for & REMOTE and not self.exchange.closed:
             get.forget(get.id)
@@ -611,7 +611,7 @@ def _belongs(asked: str, answered: str) -> bool:
         return False
 
 
-def _timestamp(message: Response) -> Timestamp | None:
+def _timestamp(message: Response) -> WireTimestamp | None:
     assert not isinstance(message.body, Err)
     return message.body.body.timestamp
 

@@ -8,11 +8,16 @@ from types import GenericAlias
 from typing import Any, ClassVar
 
 from zenlake.api.arguments import IntoKeyExpr, key_of
-from zenlake.api.discovery.matching import Interests, MatchingListener, MatchingStatus, Watch
+from zenlake.api.discovery.matching import (
+    MatchingListener,
+    MatchingStatus,
+    MatchWatch,
+    SessionInterests,
+)
 from zenlake.api.entity import Entity
-from zenlake.api.gc_finalize import at_end
+from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.query.cancellation import CancellationToken
-from zenlake.api.query.get import Asking, IntoConsolidation, Queries
+from zenlake.api.query.get import IntoConsolidation, QueryOptions, SessionQueries
 from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import (
     CongestionControl,
@@ -37,8 +42,8 @@ class Querier(Entity):
 
     def __init__(
         self,
-        interests: Interests,
-        queries: Queries,
+        interests: SessionInterests,
+        queries: SessionQueries,
         key_expr: IntoKeyExpr,
         *,
         target: QueryTarget | None = None,
@@ -52,7 +57,7 @@ class Querier(Entity):
     ) -> None:
         exchange = interests.exchange
         key = key_of(key_expr)
-        self._asking = Asking(
+        self._asking = QueryOptions(
             exchange.query_timeout,
             target,
             consolidation,
@@ -63,7 +68,7 @@ class Querier(Entity):
             express,
             allowed_destination,
         )
-        complete = self._asking.target is enums.QueryTarget.ALL_COMPLETE
+        complete = self._asking.target is enums.WireQueryTarget.ALL_COMPLETE
         self._key_expr = key
         self._queries = queries
         self._number = exchange.next_id()
@@ -80,7 +85,7 @@ class Querier(Entity):
     def id(self) -> EntityGlobalId:
         """Its id in the whole system."""
         self._check()
-        return EntityGlobalId.of(entity.EntityGlobalId(self._queries.exchange.zid, self._number))
+        return EntityGlobalId.of(entity.WireEntityId(self._queries.exchange.zid, self._number))
 
     @property
     def key_expr(self) -> KeyExpr:
@@ -141,13 +146,13 @@ class Querier(Entity):
 
     def __del__(self) -> None:
         if not self._undeclared:
-            at_end(self._queries.exchange, partial(_end, self._queries, self._watch))
+            finalize_safely(self._queries.exchange, partial(_end, self._queries, self._watch))
 
     def __repr__(self) -> str:
         self._check()
         return f"Querier({self._key_expr!r})"
 
 
-def _end(queries: Queries, watch: Watch) -> None:
+def _end(queries: SessionQueries, watch: MatchWatch) -> None:
     queries.cancel_of(watch)
     watch.close()

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from zenlake.api.arguments import IntoKeyExpr, attachment_of, encoding_of, instance, key_of
-from zenlake.api.gc_finalize import Exchange, Stamp, at_end
+from zenlake.api.gc_finalize import ExchangeLike, Stamp, finalize_safely
 from zenlake.api.values.encoding import Encoding, IntoEncoding
 from zenlake.api.values.enums import CongestionControl, InterceptionPoint, Priority, ReplyKeyExpr
 from zenlake.api.values.ids import SourceInfo
@@ -25,7 +25,7 @@ from zenlake.keyexpr.match import intersects
 from zenlake.wire import reply as wire
 from zenlake.wire import timestamp as timestamps
 from zenlake.wire.delete import Del
-from zenlake.wire.entity import EntityGlobalId
+from zenlake.wire.entity import WireEntityId
 from zenlake.wire.enums import Mapping
 from zenlake.wire.err import Err
 from zenlake.wire.put import Put
@@ -37,7 +37,7 @@ from zenlake.wire.wireexpr import WireExpr
 IGNORED = "{} in Query.{} is deprecated, it will be ignored"
 
 
-class Asked:
+class PendingRequest:
     """One REQUEST while queryables answer it, `shares` of them. All of them hold this."""
 
     __slots__ = (
@@ -53,11 +53,11 @@ class Asked:
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: ExchangeLike,
         request: Request,
         shares: int,
         answer: Callable[[Response], None],
-        finish: Callable[["Asked"], None],
+        finish: Callable[["PendingRequest"], None],
         stamp: Stamp,
     ) -> None:
         self.exchange = exchange
@@ -78,7 +78,9 @@ class Asked:
         """No more answers, whoever still holds a share."""
         self._finish(self)
 
-    def answer(self, key: str, body: wire.Reply | Err, qos: QoS, responder: EntityGlobalId) -> None:
+    def answer(
+        self, key: str, body: wire.WireReply | Err, qos: QoS, responder: WireEntityId
+    ) -> None:
         """Send one answer of a queryable."""
         if self.ended:  # by the end of the session
             raise ZError("Dropped query")
@@ -110,15 +112,15 @@ class Query:
         raise TypeError(f"No constructor defined for {cls.__name__}: a Queryable receives them")
 
     @classmethod
-    def of(cls, asked: Asked, responder: EntityGlobalId) -> Self:
+    def of(cls, asked: PendingRequest, responder: WireEntityId) -> Self:
         """The share of one queryable in `asked`."""
         self = object.__new__(cls)
         self._held = [asked]  # until dropped; taking it out is atomic
         self._responder = responder
         return self
 
-    _held: list[Asked]
-    _responder: EntityGlobalId
+    _held: list[PendingRequest]
+    _responder: WireEntityId
 
     @property
     def key_expr(self) -> KeyExpr:
@@ -235,10 +237,10 @@ class Query:
         qos = request.qos
         if express is not None:
             qos = QoS(qos.priority, qos.congestion_control, express=express)
-        asked.answer(key, wire.Reply(body), qos, self._responder)
+        asked.answer(key, wire.WireReply(body), qos, self._responder)
 
     @property
-    def _asked(self) -> Asked:
+    def _asked(self) -> PendingRequest:
         try:
             return self._held[0]
         except IndexError:
@@ -258,7 +260,7 @@ class Query:
 
     def __del__(self) -> None:
         if self._held:
-            at_end(self._held[0].exchange, self._held.pop().give_back)
+            finalize_safely(self._held[0].exchange, self._held.pop().give_back)
 
     def __str__(self) -> str:
         return f"Query({str(self.selector)!r})"
@@ -266,7 +268,7 @@ class Query:
     __repr__ = __str__
 
 
-def _stamp_of(timestamp: Timestamp | None) -> timestamps.Timestamp | None:
+def _stamp_of(timestamp: Timestamp | None) -> timestamps.WireTimestamp | None:
     return None if timestamp is None else instance("timestamp", timestamp, Timestamp).wire
 
 

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from zenlake.api.arguments import IntoKeyExpr, key_of, member
-from zenlake.api.discovery.matching import Interests
-from zenlake.api.gc_finalize import Exchange, Stamp, at_end, unstamped
+from zenlake.api.discovery.matching import SessionInterests
+from zenlake.api.gc_finalize import ExchangeLike, Stamp, finalize_safely, unstamped
 from zenlake.api.handlers import Receiver, Sink, make_sink
-from zenlake.api.query.query import Asked, Query
+from zenlake.api.query.query import PendingRequest, Query
 from zenlake.api.values.enums import InterceptionPoint, Locality
 from zenlake.api.values.ids import EntityGlobalId
 from zenlake.errors import ZError
@@ -25,7 +25,7 @@ from zenlake.keyexpr.match import includes
 from zenlake.keyexpr.tree import KeyExprTree
 from zenlake.wire import entity, qos
 from zenlake.wire.declare import Declare, DeclareQueryable, UndeclareQueryable
-from zenlake.wire.enums import Mapping, QueryTarget
+from zenlake.wire.enums import Mapping, WireQueryTarget
 from zenlake.wire.err import Err
 from zenlake.wire.extensions import QueryableInfo
 from zenlake.wire.request import Request
@@ -40,10 +40,10 @@ TOO_MANY = Err(b"too many queries wait for this session's queryables: ask again 
 H = TypeVar("H")
 
 
-class _Declared(NamedTuple):
+class _QueryableEntry(NamedTuple):
     """A queryable, as long as it is declared."""
 
-    entity: entity.EntityGlobalId
+    entity: entity.WireEntityId
     key: KeyExpr
     complete: bool
     origin: Locality
@@ -53,9 +53,9 @@ class _Declared(NamedTuple):
     def id(self) -> int:
         return self.entity.eid
 
-    def takes(self, target: QueryTarget, local: bool) -> bool:
+    def takes(self, target: WireQueryTarget, local: bool) -> bool:
         """Is a query with this `target`, from this side of the border, for it?"""
-        if target is QueryTarget.ALL_COMPLETE and not self.complete:
+        if target is WireQueryTarget.ALL_COMPLETE and not self.complete:
             return False
         return self.origin is Locality.ANY or local is (self.origin is Locality.SESSION_LOCAL)
 
@@ -66,7 +66,7 @@ class Queryable(Receiver[H], Generic[H]):
     _what = "queryable"
 
     def __init__(
-        self, queryables: "Queryables", declared: _Declared, handler: H, background: bool
+        self, queryables: "Queryables", declared: _QueryableEntry, handler: H, background: bool
     ) -> None:
         super().__init__(declared.sink, handler)
         self._queryables = queryables
@@ -94,7 +94,7 @@ class Queryable(Receiver[H], Generic[H]):
     def __del__(self) -> None:
         if not (self._undeclared or self._background):
             queryables = self._queryables
-            at_end(queryables.exchange, partial(queryables.undeclare, self._declared))
+            finalize_safely(queryables.exchange, partial(queryables.undeclare, self._declared))
 
     def __repr__(self) -> str:
         self._check()
@@ -105,7 +105,7 @@ class Queryables:
     """The queryables of one session."""
 
     def __init__(
-        self, exchange: Exchange, interests: Interests, *, stamp: Stamp = unstamped
+        self, exchange: ExchangeLike, interests: SessionInterests, *, stamp: Stamp = unstamped
     ) -> None:
         self.exchange = exchange
         self.counters: Counter[str] = Counter()
@@ -113,11 +113,11 @@ class Queryables:
         self._interests = interests
         self._stamp = stamp
         self._lock = threading.RLock()
-        self._declared: dict[int, _Declared] = {}
+        self._declared: dict[int, _QueryableEntry] = {}
         self._by_key: KeyExprTree[int] = KeyExprTree()
-        self._known: dict[str, tuple[_Declared, ...]] = {}
+        self._known: dict[str, tuple[_QueryableEntry, ...]] = {}
         "What matches a key that was asked about before."
-        self._open: dict[int, Asked] = {}
+        self._open: dict[int, PendingRequest] = {}
         "By id(); who takes one out sends its end."
 
     def declare(
@@ -134,8 +134,8 @@ class Queryables:
         if self.exchange.closed:
             raise ZError("session closed")
         sink, reader, background = make_sink(handler, f"zenlake queryable {key}")
-        name = entity.EntityGlobalId(self.exchange.zid, self.exchange.next_id())
-        declared = _Declared(name, key, bool(complete), origin, sink)
+        name = entity.WireEntityId(self.exchange.zid, self.exchange.next_id())
+        declared = _QueryableEntry(name, key, bool(complete), origin, sink)
         with self._lock:
             self._declared[declared.id] = declared
             self._by_key.insert(key, declared.id)
@@ -151,7 +151,7 @@ class Queryables:
         self._interests.local_changed("queryables")
         return Queryable(self, declared, reader, background)
 
-    def undeclare(self, declared: _Declared) -> None:
+    def undeclare(self, declared: _QueryableEntry) -> None:
         """Take it back; nothing happens when that was done."""
         with self._lock:
             if self._declared.pop(declared.id, None) is None:
@@ -184,7 +184,7 @@ class Queryables:
     ) -> bool:
         """A query of this session. Whether any was asked: then `final` will be called, once."""
 
-        def finish(asked: Asked) -> None:
+        def finish(asked: PendingRequest) -> None:
             if self._end(asked):
                 final(asked.request.id)
 
@@ -217,7 +217,7 @@ class Queryables:
         request: Request,
         local: bool,
         answer: Callable[[Response], None],
-        finish: Callable[[Asked], None],
+        finish: Callable[[PendingRequest], None],
     ) -> bool:
         key, target = request.key.suffix, request.target
         chosen = [one for one in self._matching(key) if one.takes(target, local)]
@@ -228,13 +228,13 @@ class Queryables:
             self.counters["refused"] += 1
             answer(Response(request.id, request.key, TOO_MANY, request.qos))
             return False
-        asked = Asked(self.exchange, request, len(chosen), answer, finish, self._stamp)
+        asked = PendingRequest(self.exchange, request, len(chosen), answer, finish, self._stamp)
         self._open[id(asked)] = asked
         for one in chosen:
             one.sink.push((Query.of(asked, one.entity),), 1)
         return True
 
-    def _matching(self, key: str) -> tuple[_Declared, ...]:
+    def _matching(self, key: str) -> tuple[_QueryableEntry, ...]:
         """Those whose key intersects `key`, in the order they were declared."""
         found = self._known.get(key)
         if found is None:
@@ -246,12 +246,12 @@ class Queryables:
                 self._known[key] = found
         return found
 
-    def _finish_remote(self, asked: Asked) -> None:
+    def _finish_remote(self, asked: PendingRequest) -> None:
         if self._end(asked):
             with suppress(ZError):  # a closed session has ended all
                 self.exchange.send(ResponseFinal(asked.request.id, asked.request.qos))
 
-    def _end(self, asked: Asked) -> bool:
+    def _end(self, asked: PendingRequest) -> bool:
         """Whether `asked` ends with this call."""
         asked.ended = True
         return self._open.pop(id(asked), None) is not None

@@ -12,7 +12,7 @@ from zenlake.errors import ZError
 from zenlake.wire import encoding as codec
 
 
-class Encoding(Wrapped[codec.Encoding]):
+class Encoding(Wrapped[codec.WireEncoding]):
     """`type/subtype` or `type/subtype;schema`; equal to its text, and a key for the same entry.
 
     >>> Encoding("text/plain;utf-8") == "text/plain;utf-8"
@@ -82,11 +82,11 @@ class Encoding(Wrapped[codec.Encoding]):
             raise TypeError(f"an encoding is text, not {type(s).__name__}")
         known = _BY_TEXT.get(s or "")
         if known is None:
-            return cls.of(_checked(codec.Encoding.parse, s or ""))
+            return cls.of(_checked(codec.WireEncoding.parse, s or ""))
         return known  # type: ignore[return-value]  # there are no subclasses
 
     @classmethod
-    def of(cls, wire: codec.Encoding) -> Self:
+    def of(cls, wire: codec.WireEncoding) -> Self:
         """The API's face of `wire`; the same object for every predefined one without schema."""
         if wire.schema is None and wire.id < len(_PLAIN):
             return _PLAIN[wire.id]  # type: ignore[return-value]  # there are no subclasses
@@ -122,7 +122,7 @@ class Encoding(Wrapped[codec.Encoding]):
 IntoEncoding = Encoding | str
 
 
-def _checked(make: Callable[[str], codec.Encoding], text: str) -> codec.Encoding:
+def _checked(make: Callable[[str], codec.WireEncoding], text: str) -> codec.WireEncoding:
     try:
         return make(text)
     except ValueError as error:
@@ -131,6 +131,6 @@ def _checked(make: Callable[[str], codec.Encoding], text: str) -> codec.Encoding
 
 _PLAIN: tuple[Encoding, ...] = ()
 for _number, _text in enumerate(codec.PREDEFINED):
-    _PLAIN = (*_PLAIN, Encoding.of(codec.Encoding(_number)))
+    _PLAIN = (*_PLAIN, Encoding.of(codec.WireEncoding(_number)))
     setattr(Encoding, re.sub(r"[^a-z0-9]", "_", _text).upper(), _PLAIN[-1])
 _BY_TEXT: dict[str, Encoding] = {"": _PLAIN[0], **{str(plain): plain for plain in _PLAIN}}

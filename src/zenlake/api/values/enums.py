@@ -6,7 +6,7 @@ Knows names and numbers only. To the wire: `member.wire`. From it: a table, as `
 from enum import Enum, EnumType, nonmember
 from typing import Self
 
-from zenlake.api.values.wrapped import Value, own
+from zenlake.api.values.wrapped import Value, materialize_inherited
 from zenlake.errors import ZError
 from zenlake.keyexpr import SetIntersectionLevel
 from zenlake.wire import enums as codec
@@ -51,7 +51,7 @@ class OrderedEnum(Enum, metaclass=_Listed):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        own(cls, "__eq__", "__hash__")
+        materialize_inherited(cls, "__eq__", "__hash__")
 
     def __int__(self) -> int:
         return int(self._value_)
@@ -87,7 +87,7 @@ class CongestionControl(OrderedEnum):
     "The sender waits with one message; those that come while it waits are dropped."
     DEFAULT = DROP
 
-    wire: codec.CongestionControl
+    wire: codec.WireCongestionControl
 
 
 class ConsolidationMode(OrderedEnum):
@@ -147,7 +147,7 @@ class Priority(OrderedEnum):
     MAX = REAL_TIME
     NUM = nonmember(7)
 
-    wire: codec.Priority
+    wire: codec.WirePriority
 
 
 class QueryTarget(OrderedEnum):
@@ -159,7 +159,7 @@ class QueryTarget(OrderedEnum):
     ALL_COMPLETE = 2
     DEFAULT = BEST_MATCHING
 
-    wire: codec.QueryTarget
+    wire: codec.WireQueryTarget
 
 
 class Reliability(OrderedEnum):
@@ -196,7 +196,7 @@ class WhatAmI(OrderedEnum):
     PEER = 2
     CLIENT = 4
 
-    wire: codec.WhatAmI
+    wire: codec.WireWhatAmI
 
     @classmethod
     def _missing_(cls, value: object) -> Self:
@@ -303,17 +303,17 @@ class WhatAmIMatcher(Value):
 
 # Plain attributes, since they are read for every message.
 for _congestion_control in CongestionControl:
-    _congestion_control.wire = codec.CongestionControl(_congestion_control.value)
+    _congestion_control.wire = codec.WireCongestionControl(_congestion_control.value)
 for _consolidation in ConsolidationMode:
     _consolidation.wire = codec.Consolidation(_consolidation.value)
 for _point in InterceptionPoint:
     _point.wire = 1 << _point.value
 for _priority in Priority:
-    _priority.wire = codec.Priority(_priority.value)
+    _priority.wire = codec.WirePriority(_priority.value)
 for _target in QueryTarget:
-    _target.wire = codec.QueryTarget(_target.value)
+    _target.wire = codec.WireQueryTarget(_target.value)
 for _role in WhatAmI:
-    _role.wire = codec.WhatAmI(_role.value)
+    _role.wire = codec.WireWhatAmI(_role.value)
 
 CONGESTION_CONTROL_OF = tuple(CongestionControl)
 CONSOLIDATION_OF = tuple(ConsolidationMode)

@@ -15,7 +15,7 @@ EntityId = int
 SourceSn = int
 
 
-class ZenohId(Wrapped[zenohid.ZenohId]):
+class ZenohId(Wrapped[zenohid.WireZenohId]):
     """The identity of a node: shown in hexadecimal, `bytes()` of it is little-endian.
 
     >>> zid = ZenohId.parse("a1b2")
@@ -29,7 +29,7 @@ class ZenohId(Wrapped[zenohid.ZenohId]):
     def parse(cls, text: str) -> Self:
         """From its text: lower-case hexadecimal without a leading zero."""
         try:
-            return cls.of(zenohid.ZenohId.parse(text))
+            return cls.of(zenohid.WireZenohId.parse(text))
         except ValueError as error:
             raise ZError(str(error)) from None
 
@@ -40,7 +40,7 @@ class ZenohId(Wrapped[zenohid.ZenohId]):
         return hash(self.wire.raw)
 
 
-class EntityGlobalId(Wrapped[entity.EntityGlobalId]):
+class EntityGlobalId(Wrapped[entity.WireEntityId]):
     """A publisher, subscriber, querier or queryable, within the whole system."""
 
     __slots__ = ()
@@ -59,7 +59,7 @@ class EntityGlobalId(Wrapped[entity.EntityGlobalId]):
         return f"EntityGlobalId({self})"
 
 
-class SourceInfo(Wrapped[entity.SourceInfo]):
+class SourceInfo(Wrapped[entity.WireSourceInfo]):
     """Which entity sent a sample, and as its how-manieth."""
 
     __slots__ = ()
@@ -69,7 +69,7 @@ class SourceInfo(Wrapped[entity.SourceInfo]):
             raise TypeError(f"source_id is an EntityGlobalId, not {type(source_id).__name__}")
         if not 0 <= index(source_sn) <= U32:
             raise OverflowError(f"source_sn is {source_sn}, which 32 bits cannot hold")
-        return cls.of(entity.SourceInfo(source_id.wire, source_sn))
+        return cls.of(entity.WireSourceInfo(source_id.wire, source_sn))
 
     @property
     def source_id(self) -> EntityGlobalId:

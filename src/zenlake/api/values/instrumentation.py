@@ -11,12 +11,12 @@ from zenlake.api.values.timestamps import Timestamp
 from zenlake.api.values.wrapped import Wrapped
 from zenlake.errors import DecodeError, ZError
 from zenlake.wire import timestamp, tsstack, zenohid
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 
 _POINT_BITS = ~tsstack.CUSTOM_CONTENT & 0xFF
 
 
-class TimestampContext(Wrapped[tuple[zenohid.ZenohId, WhatAmI]]):
+class TimestampContext(Wrapped[tuple[zenohid.WireZenohId, WhatAmI]]):
     """The node that asks a timestamp callback for a time."""
 
     __slots__ = ()
@@ -50,9 +50,9 @@ class TimestampInstrumentation(Wrapped[int]):
             raise TypeError(f"point is an InterceptionPoint, not {type(point).__name__}")
         return bool(self.wire & point.wire)
 
-    def stack(self) -> tsstack.TimestampStack:
+    def stack(self) -> tsstack.WireTimestampStack:
         """What a message carries from the beginning: nothing recorded yet."""
-        return tsstack.TimestampStack(self.wire)
+        return tsstack.WireTimestampStack(self.wire)
 
     def __repr__(self) -> str:
         points = ", ".join(point.name for point in InterceptionPoint if self.is_instrumented(point))
@@ -120,13 +120,13 @@ class TimestampStackRecord(Wrapped[tuple[int, bytes]]):
         content = self.wire[1]
         if self.is_custom:
             return content
-        return Timestamp.of(timestamp.read_timestamp(Reader(content), "timestamp"))
+        return Timestamp.of(timestamp.read_timestamp(ByteReader(content), "timestamp"))
 
     def __repr__(self) -> str:
         return f"TimestampStackRecord({self.point.name}, {self.timestamp()!r})"
 
 
-class TimestampStack(Wrapped[tsstack.TimestampStack]):
+class TimestampStack(Wrapped[tsstack.WireTimestampStack]):
     """What was recorded on a message's way, in order."""
 
     __slots__ = ()
@@ -154,8 +154,10 @@ def _readable(record: TimestampStackRecord) -> bool:
 
 
 def stamped(
-    stack: tsstack.TimestampStack, point: InterceptionPoint, when: timestamp.Timestamp | bytes
-) -> tsstack.TimestampStack:
+    stack: tsstack.WireTimestampStack,
+    point: InterceptionPoint,
+    when: timestamp.WireTimestamp | bytes,
+) -> tsstack.WireTimestampStack:
     """`stack` with `when` recorded at `point`, if that was asked for and there is room.
 
     `when` is a Timestamp of the codec, or the bytes of a node's own callback (none: no record).
@@ -165,7 +167,7 @@ def stamped(
     if isinstance(when, bytes):
         entry = (point.wire | tsstack.CUSTOM_CONTENT, when)
     else:
-        writer = Writer()
+        writer = ByteWriter()
         timestamp.write_timestamp(writer, "timestamp", when)
         entry = (point.wire, bytes(writer.out))
-    return tsstack.TimestampStack(stack.conf, (*stack.entries, entry))
+    return tsstack.WireTimestampStack(stack.conf, (*stack.entries, entry))

@@ -23,13 +23,13 @@ from zenlake.api.values.instrumentation import TimestampStack
 from zenlake.api.values.timestamps import Timestamp
 from zenlake.api.values.zbytes import ZBytes
 from zenlake.keyexpr import KeyExpr
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.delete import Del
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
-from zenlake.wire.tsstack import TimestampStack as WireStack
+from zenlake.wire.tsstack import WireTimestampStack as WireStack
 from zenlake.wire.wireexpr import WireExpr
 
 PLAIN = Push(WireExpr())  # what a sample comes in that has a payload and nothing else
@@ -73,7 +73,7 @@ class Sample(tuple[Any, ...]):
     def _parts(self) -> Parts:
         """(data, start, end, rest)"""
         if len(self) == SHORT:
-            chunk: Chunk = self[1]
+            chunk: SampleChunk = self[1]
             return chunk.part(self[2])
         return self[1:]
 
@@ -82,7 +82,7 @@ class Sample(tuple[Any, ...]):
         if rest is None:
             return PLAIN
         if type(rest) is int:
-            message: Push = NETWORK.read(Reader(data, rest, len(data)))
+            message: Push = NETWORK.read(ByteReader(data, rest, len(data)))
             return message
         return rest  # type: ignore[no-any-return]
 
@@ -92,7 +92,7 @@ class Sample(tuple[Any, ...]):
     def payload(self) -> ZBytes:
         """The value; empty when this is a delete."""
         if len(self) == SHORT:
-            chunk: Chunk = self[1]
+            chunk: SampleChunk = self[1]
             return chunk.payload(self[2])
         _, data, start, end, _ = self
         if start == 0 and end == len(data):
@@ -203,7 +203,7 @@ def _maybe(value: object) -> tuple[object, ...]:
 _new: Callable[[Iterable[Any]], Sample] = partial(tuple.__new__, Sample)
 
 
-class Chunk:
+class SampleChunk:
     """Samples that came together. Where their parts stand is made into Python's numbers when the
     first is asked for it."""
 
@@ -235,7 +235,7 @@ def _restored(key: str, body: Put | Del, qos: int, stack: WireStack | None) -> S
     return Sample.of(key, body, qos, ts_stack=stack)
 
 
-def samples_of(keys: Iterable[KeyExpr], chunk: Chunk, count: int) -> Iterator[Sample]:
+def samples_of(keys: Iterable[KeyExpr], chunk: SampleChunk, count: int) -> Iterator[Sample]:
     """The samples of a chunk as they are asked for, at the speed of `zip`."""
     return map(_new, zip(keys, repeat(chunk), range(count), strict=False))
 

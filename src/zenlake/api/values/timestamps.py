@@ -96,7 +96,7 @@ class NTP64(Wrapped[int]):
         return f"{self.to_datetime():%Y-%m-%dT%H:%M:%S}.{self.subsec_nanos():09d}Z"
 
 
-class TimestampId(Wrapped[zenohid.ZenohId]):
+class TimestampId(Wrapped[zenohid.WireZenohId]):
     """Whose clock gave a time: 1 to 16 little-endian bytes, shown in hexadecimal.
 
     >>> TimestampId(b"\\x01\\x02"), bytes(TimestampId([1, 2, 0]))
@@ -113,7 +113,7 @@ class TimestampId(Wrapped[zenohid.ZenohId]):
         except ValueError as error:
             raise OverflowError(f"an id is bytes: {error}") from None
         try:
-            return cls.of(zenohid.ZenohId(raw))
+            return cls.of(zenohid.WireZenohId(raw))
         except ValueError:
             size = len(raw) if len(raw) > zenohid.MAX_BYTES else 0
             raise ZError(f"an id is 1 to 16 bytes and not zero: {size} bytes given") from None
@@ -128,7 +128,7 @@ class TimestampId(Wrapped[zenohid.ZenohId]):
 IntoTimestampId = TimestampId | bytes | bytearray | Iterable[int]
 
 
-class Timestamp(Wrapped[timestamp.Timestamp]):
+class Timestamp(Wrapped[timestamp.WireTimestamp]):
     """A time and the clock that gave it: no two are equal, and all are ordered.
 
     >>> stamp = Timestamp.parse_rfc3339("2024-07-01T13:51:12.129693000Z/33")
@@ -146,7 +146,7 @@ class Timestamp(Wrapped[timestamp.Timestamp]):
         elif not isinstance(time, NTP64):
             raise TypeError(f"expected a `datetime` or a `NTP64`, found {type(time).__name__}")
         owner = id if isinstance(id, TimestampId) else TimestampId(id)
-        return cls.of(timestamp.Timestamp(time.wire, owner.wire))
+        return cls.of(timestamp.WireTimestamp(time.wire, owner.wire))
 
     @classmethod
     def parse_rfc3339(cls, s: str) -> Self:
@@ -159,7 +159,7 @@ class Timestamp(Wrapped[timestamp.Timestamp]):
             raise ZError(
                 f"'{owner[:80]}' is no id: write 1 to 32 hexadecimal digits, the first not 0"
             )
-        return cls.of(timestamp.Timestamp(ntp64.wire, zenohid.ZenohId.parse(owner.lower())))
+        return cls.of(timestamp.WireTimestamp(ntp64.wire, zenohid.WireZenohId.parse(owner.lower())))
 
     def get_time(self) -> datetime:
         """The time in UTC, cut to microseconds."""

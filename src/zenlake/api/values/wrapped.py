@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 W = TypeVar("W")
 
 
-def own(kind: type, *names: str) -> None:
+def materialize_inherited(kind: type, *names: str) -> None:
     """Make what `kind` inherits under these names its own, where whoever lists a class looks."""
     for name in names:
         if name not in vars(kind):
@@ -24,7 +24,7 @@ class Value:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        own(cls, "__eq__", "__hash__", "__str__")
+        materialize_inherited(cls, "__eq__", "__hash__", "__str__")
 
     def _key(self) -> Any:
         """What makes it this value."""

@@ -39,7 +39,7 @@ class Measured(NamedTuple):
 
 @session_options.connected
 def bench(
-    at: session_options.Connection,
+    at: session_options.SessionOptions,
     size: Annotated[
         int, typer.Option(metavar="BYTES", min=0, max=MAX_BYTES, help="Of a payload.")
     ] = 64,
@@ -91,7 +91,7 @@ def bench(
         _print(results, size)
 
 
-def _serve(at: session_options.Connection, key: str) -> None:
+def _serve(at: session_options.SessionOptions, key: str) -> None:
     from zenlake.cli.commands.bench_peer import far_end
 
     with (
@@ -104,7 +104,9 @@ def _serve(at: session_options.Connection, key: str) -> None:
 
 
 @contextmanager
-def _far_end(at: session_options.Connection, key: str) -> Iterator[session_options.Connection]:
+def _far_end(
+    at: session_options.SessionOptions, key: str
+) -> Iterator[session_options.SessionOptions]:
     """Where the far end is reached; it is started if nobody said where."""
     if at.connect or at.listen or at.config:
         yield at
@@ -112,7 +114,9 @@ def _far_end(at: session_options.Connection, key: str) -> Iterator[session_optio
     from zenlake.cli.commands.bench_peer import started
 
     with started(key) as endpoint:
-        yield session_options.Connection(connect=[endpoint], cfg=at.cfg, no_multicast_scouting=True)
+        yield session_options.SessionOptions(
+            connect=[endpoint], cfg=at.cfg, no_multicast_scouting=True
+        )
 
 
 def _measurements(

@@ -99,7 +99,9 @@ def main() -> None:
     """The far end's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
     endpoint, key = sys.argv[1:]
-    at = session_options.Connection(listen=[endpoint], mode=Mode.PEER, no_multicast_scouting=True)
+    at = session_options.SessionOptions(
+        listen=[endpoint], mode=Mode.PEER, no_multicast_scouting=True
+    )
     with session_options.opened(at) as session, far_end(session, key):
         sys.stdout.write("ready\n")
         sys.stdout.flush()

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from zenlake.capture.offline_batches import Batch, CompressionChoice, FramingChoice, cut
+from zenlake.capture.offline_batches import CompressionChoice, FramingChoice, OfflineBatch, cut
 from zenlake.capture.offline_buffer import BadBytes
 from zenlake.capture.offline_session import Direction, Entry, read_scouting
 from zenlake.capture.report import MAGIC_BYTES, CaptureError, is_capture
-from zenlake.cli.input_source import STANDARD_INPUT, Source, SourceError, head_of, read_source
+from zenlake.cli.input_source import STANDARD_INPUT, InputSource, SourceError, head_of, read_source
 from zenlake.cli.render.hexdump import hexdump
-from zenlake.cli.render.report import Report
+from zenlake.cli.render.report import DecodeReport
 from zenlake.errors import REASON_TEXT
 
 BAD_BYTES, USAGE = 1, 2
@@ -119,7 +119,7 @@ def decode(
         raise typer.Exit(BAD_BYTES)
 
 
-def _source(file: str, as_hex: bool) -> Source:
+def _source(file: str, as_hex: bool) -> InputSource:
     try:
         return read_source(file, is_hex=as_hex)
     except SourceError as error:
@@ -128,7 +128,7 @@ def _source(file: str, as_hex: bool) -> Source:
 
 
 def _show_capture(
-    file: str, source: Source | None, *, json: bool, summary: bool, top: int, ports: list[int]
+    file: str, source: InputSource | None, *, json: bool, summary: bool, top: int, ports: list[int]
 ) -> None:
     """A packet capture: from its file, or from what was read of standard input."""
     from zenlake.cli.render.capture import show
@@ -145,16 +145,16 @@ def _show_capture(
         raise typer.Exit(BAD_BYTES)
 
 
-def _report(*, json: bool, summary: bool, verify: bool, top: int) -> Report:
+def _report(*, json: bool, summary: bool, verify: bool, top: int) -> DecodeReport:
     """The one that was asked for; only that is imported."""
     if json:
         from zenlake.cli.render.json_lines import JsonLines
 
         return JsonLines()
     if summary:
-        from zenlake.cli.render.summary import Summary
+        from zenlake.cli.render.summary import MessageSummary
 
-        return Summary(top)
+        return MessageSummary(top)
     if verify:
         from zenlake.cli.render.verify import Verify
 
@@ -165,7 +165,9 @@ def _report(*, json: bool, summary: bool, verify: bool, top: int) -> Report:
 
 
 def _run(
-    report: Report, batches: Iterable[Batch], read: Callable[[Batch], Iterator[Entry]]
+    report: DecodeReport,
+    batches: Iterable[OfflineBatch],
+    read: Callable[[OfflineBatch], Iterator[Entry]],
 ) -> BadBytes | None:
     try:
         for batch in batches:

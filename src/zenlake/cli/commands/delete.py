@@ -10,14 +10,14 @@ from zenlake.cli.render.sample import line_text, print_object, print_text
 
 @session_options.connected
 def delete(
-    at: session_options.Connection,
+    at: session_options.SessionOptions,
     keys: Annotated[
         list[str], typer.Argument(metavar="KEY...", help="The key expressions to delete.")
     ],
     attachment: publish_options.AttachmentOption = None,
-    priority: publish_options.PriorityOption = choices.Priority.DATA,
-    congestion_control: publish_options.CongestionOption = choices.CongestionControl.BLOCK,
-    reliability: publish_options.ReliabilityOption = choices.Reliability.RELIABLE,
+    priority: publish_options.PriorityOption = choices.PriorityChoice.DATA,
+    congestion_control: publish_options.CongestionOption = choices.CongestionControlChoice.BLOCK,
+    reliability: publish_options.ReliabilityOption = choices.ReliabilityChoice.RELIABLE,
     express: publish_options.ExpressOption = False,
     json: Annotated[
         bool, typer.Option("--json", help="One JSON object a delete, one a line.")

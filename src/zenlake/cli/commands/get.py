@@ -26,7 +26,7 @@ MAX_ROWS = 10_000  # of the table; --json has no such limit
 
 @session_options.connected
 def get(
-    at: session_options.Connection,
+    at: session_options.SessionOptions,
     selector: Annotated[
         str,
         typer.Argument(metavar="SELECTOR", help="KEY or KEY?PARAMETERS, such as demo/**?_time=.."),
@@ -45,10 +45,10 @@ def get(
         str | None, typer.Option(metavar="TEXT", help="Text to go along with the query.")
     ] = None,
     target: Annotated[
-        choices.QueryTarget | None, typer.Option(help="Who is asked. Default: best-matching.")
+        choices.QueryTargetChoice | None, typer.Option(help="Who is asked. Default: best-matching.")
     ] = None,
     consolidation: Annotated[
-        choices.ConsolidationMode | None,
+        choices.ConsolidationChoice | None,
         typer.Option(help="Which of many replies for one key are shown. Default: auto."),
     ] = None,
     timeout: Annotated[
@@ -82,8 +82,8 @@ def get(
     with session_options.opened(at, meet=True) as session:
         for reply in session.get(
             selector,
-            target=choices.meant(target),
-            consolidation=choices.meant(consolidation),
+            target=choices.to_api(target),
+            consolidation=choices.to_api(consolidation),
             timeout=timeout,
             payload=data,
             encoding=None if data is None else payload_input.encoding_of(value, file, encoding),

@@ -18,7 +18,7 @@ LINK = ("src", "dst", "mtu", "reliability", "interfaces", "group", "auth", "zid"
 
 @session_options.connected
 def info(
-    at: session_options.Connection,
+    at: session_options.SessionOptions,
     json: Annotated[bool, typer.Option("--json", help="All of it as one JSON object.")] = False,
 ) -> None:
     """Open a session and show its id, the nodes it is connected with, and the links.

@@ -56,14 +56,14 @@ def init(
       zenlake lake init fleet -e tcp/127.0.0.1:7447 -k 'robot/**'
       zenlake lake run fleet
     """
-    from zenlake.lake.scaffold import make
+    from zenlake.lake.scaffold import create_project
 
     if keys and not connect:
         raise typer.BadParameter("--key: name whom to record from, too: --connect ENDPOINT")
     endpoints = [_endpoint(one) for one in connect or []]
     checked = [session_options.key_expr(key) for key in keys or ["**"]]
     try:
-        project = make(folder, name or name_of(folder), endpoints, checked)
+        project = create_project(folder, name or name_of(folder), endpoints, checked)
     except ZError as error:
         session_options.fail("lake init", error)
     shown = escape(str(folder))

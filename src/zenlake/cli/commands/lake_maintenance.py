@@ -174,9 +174,9 @@ def info(lake: LakeArgument, json: JsonOption = False) -> None:
     from rich.table import Table
 
     from zenlake.lake.project import Project
-    from zenlake.lake.tables.table_stats import facts_of
+    from zenlake.lake.tables.table_stats import lake_stats
 
-    facts = facts_of(Project.load(lake))
+    facts = lake_stats(Project.load(lake))
     if json:
         print_object(facts)
         return

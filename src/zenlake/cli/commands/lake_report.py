@@ -16,7 +16,7 @@ from zenlake.cli.render.text import escape
 from zenlake.errors import ZError
 
 if TYPE_CHECKING:
-    from zenlake.lake.report import Summary
+    from zenlake.lake.report import ReportSummary
 
 FromOption = Annotated[
     str | None,
@@ -72,7 +72,9 @@ def report(
     )
 
 
-def _written(lake: Path, out: Path, start: datetime | None, end: datetime | None) -> "Summary":
+def _written(
+    lake: Path, out: Path, start: datetime | None, end: datetime | None
+) -> "ReportSummary":
     from zenlake.lake.project import Project
     from zenlake.lake.report import report as write
 
@@ -85,7 +87,7 @@ def _moment(text: str | None, option: str) -> datetime | None:
     return EPOCH + timedelta(microseconds=quantities.moment(text, option) // 1000)
 
 
-def shown(summary: "Summary") -> str:
+def shown(summary: "ReportSummary") -> str:
     """One line: where the page is, and what it says."""
     flow = (
         f"{counted(summary.samples, 'sample')} of {counted(summary.keys, 'key')}, "

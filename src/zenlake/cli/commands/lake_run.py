@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from zenlake.lake.pipeline.runner import Said
-    from zenlake.lake.project import Project, Record
+    from zenlake.lake.pipeline.runner import RunEvent
+    from zenlake.lake.project import Project, RecordSettings
     from zenlake.log.write.recorder import Recorder, RecorderStats
 
 PIECE_SECONDS = 0.25  # of a wait: a signal that comes just before one is noticed after it
@@ -111,14 +111,14 @@ def _run(
     master: str,
     settings: dict[str, str],
 ) -> bool:
-    from zenlake.lake.pipeline.runner import Run
+    from zenlake.lake.pipeline.runner import PipelineRunner
     from zenlake.lake.project import Project
 
     project = Project.load(folder)
-    news: SimpleQueue[Said] = SimpleQueue()
+    news: SimpleQueue[RunEvent] = SimpleQueue()
     unshown = 0
 
-    def heard(said: "Said") -> None:
+    def heard(said: "RunEvent") -> None:
         nonlocal unshown
         if news.qsize() < MAX_NEWS:
             news.put(said)
@@ -128,7 +128,7 @@ def _run(
     with _display(project, json) as display:
         recording = _recording(project.record, project) if record and project.record else None
         with recording or nullcontext() as recorder:
-            running = Run(project, every=every, tell=heard, master=master, conf=settings)
+            running = PipelineRunner(project, every=every, tell=heard, master=master, conf=settings)
             stopped = _watch(running, recorder, told, news, display)
             if stopped:
                 display.show("stopping", {})
@@ -151,7 +151,7 @@ def _watch(
     running: _Running,
     recorder: "Recorder | None",
     told: "SimpleQueue[int]",
-    news: "SimpleQueue[Said]",
+    news: "SimpleQueue[RunEvent]",
     display: "_Display",
 ) -> bool:
     """Until it ends by itself, or is told to by a signal: whether it was."""
@@ -172,12 +172,12 @@ def _watch(
 
 
 @contextmanager
-def _recording(record: "Record", project: "Project") -> "Iterator[Recorder]":
+def _recording(record: "RecordSettings", project: "Project") -> "Iterator[Recorder]":
     """A recorder, sealed at the end, on a session of its own."""
     from zenlake.cli.commands.ping import Mode
     from zenlake.log.write.recorder import Recorder
 
-    at = session_options.Connection(
+    at = session_options.SessionOptions(
         connect=[*record.connect] or None,
         mode=Mode(record.mode),
         config=record.config,
@@ -212,7 +212,7 @@ def _display(project: "Project", json: bool) -> Iterator[_Display]:
     if json:
         yield _Json()
     elif not console.is_terminal:
-        yield _Lines(console)
+        yield _RunLines(console)
     else:
         with Live(console=console, refresh_per_second=2, transient=False) as live:
             shown = _Table(project, console)
@@ -230,7 +230,7 @@ class _Json:
         pass  # whoever wants that asks the recorder, see its admin key
 
 
-class _Lines:
+class _RunLines:
     """A line for what a person wants to know, where there is no terminal."""
 
     def __init__(self, console: "Console") -> None:

@@ -7,7 +7,7 @@ import typer
 
 import zenlake
 from zenlake.cli import session_options
-from zenlake.cli.callback_queue import Inbox
+from zenlake.cli.callback_queue import CallbackQueue
 from zenlake.cli.render.sample import print_object, print_text, word
 
 MAX_SECONDS = 86_400.0
@@ -32,7 +32,7 @@ JsonOption = Annotated[
 @liveliness.command()
 @session_options.connected
 def token(
-    at: session_options.Connection,
+    at: session_options.SessionOptions,
     keys: Annotated[
         list[str], typer.Argument(metavar="KEY...", help="The keys to be alive under.")
     ],
@@ -62,7 +62,7 @@ def token(
 @liveliness.command()
 @session_options.connected
 def sub(
-    at: session_options.Connection,
+    at: session_options.SessionOptions,
     keys: Annotated[
         list[str], typer.Argument(metavar="KEY...", help="Whom to watch, such as fleet/**.")
     ],
@@ -87,7 +87,7 @@ def sub(
     """
     checked = [session_options.key_expr(key) for key in keys]
     came = 0
-    inbox: Inbox[zenlake.Sample] = Inbox()
+    inbox: CallbackQueue[zenlake.Sample] = CallbackQueue()
     with session_options.opened(at) as session, inbox:
         for key in checked:
             session.liveliness().declare_subscriber(key, inbox.put, history=history)
@@ -102,7 +102,7 @@ def sub(
 @liveliness.command()
 @session_options.connected
 def get(
-    at: session_options.Connection,
+    at: session_options.SessionOptions,
     key: Annotated[str, typer.Argument(metavar="KEY", help="Whom to ask for, such as fleet/**.")],
     timeout: Annotated[
         float, typer.Option(min=0.01, max=MAX_SECONDS, help="Seconds to wait for answers.")

@@ -20,9 +20,9 @@ from zenlake.cli.log_selection import (
     JsonOption,
     KeyOption,
     LogArgument,
+    LogSelection,
     LossesOption,
     PartitionOption,
-    Range,
     SkipOption,
     ToOption,
     check_offset,
@@ -260,7 +260,7 @@ def cat(
     """
     if follow and end is not None:
         raise typer.BadParameter("--follow goes on until Ctrl-C: leave --until out")
-    wanted = Range(path, partition, start, end, key, losses=losses, skip_damage=skip_damage)
+    wanted = LogSelection(path, partition, start, end, key, losses=losses, skip_damage=skip_damage)
     show = _print_object if json else _print_row
     rows = _followed(wanted) if follow else _rows(wanted, count)
     with suppress(KeyboardInterrupt) if follow else nullcontext():
@@ -271,7 +271,7 @@ def cat(
     wanted.tell_skipped()
 
 
-def _rows(wanted: Range, count: int | None) -> Iterator[Row]:
+def _rows(wanted: LogSelection, count: int | None) -> Iterator[Row]:
     rows = SHOWN_ROWS if count is None else min(count, SHOWN_ROWS)
     for partition in wanted.partitions:
         start, end = wanted.bounds(partition)
@@ -279,7 +279,7 @@ def _rows(wanted: Range, count: int | None) -> Iterator[Row]:
             yield from rows_of(batch)
 
 
-def _followed(wanted: Range) -> Iterator[Row]:
+def _followed(wanted: LogSelection) -> Iterator[Row]:
     """Those there are, and then those that become durable."""
     at = {partition: wanted.bounds(partition)[0] for partition in wanted.partitions}
     while True:
@@ -359,7 +359,7 @@ def export(
     from zenlake.log import export as exporting
     from zenlake.log.read.reader import batch_schema
 
-    wanted = Range(path, partition, start, end, key, losses=losses, skip_damage=skip_damage)
+    wanted = LogSelection(path, partition, start, end, key, losses=losses, skip_damage=skip_damage)
     bounds = {number: wanted.bounds(number) for number in wanted.partitions}
     total = sum(max(0, end - start) for start, end in bounds.values())
     began = time.monotonic()
@@ -385,7 +385,7 @@ def export(
 
 
 def _exported(
-    wanted: Range, bounds: dict[int, tuple[int, int]], advance: _Advance
+    wanted: LogSelection, bounds: dict[int, tuple[int, int]], advance: _Advance
 ) -> "Iterator[pa.RecordBatch]":
     for number, (start, end) in bounds.items():
         at = start

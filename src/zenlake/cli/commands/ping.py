@@ -16,9 +16,9 @@ import typer
 from zenlake.cli.render.text import escape
 
 if TYPE_CHECKING:
-    from zenlake.cli.handshake_probe import Opened
+    from zenlake.cli.handshake_probe import ProbeResult
     from zenlake.transport.offer import Offer
-    from zenlake.wire.zenohid import ZenohId
+    from zenlake.wire.zenohid import WireZenohId
 
 REFUSED, USAGE = 1, 2
 MAX_COUNT = 10_000
@@ -143,7 +143,7 @@ def ping(
     except (InvalidLocator, AuthError) as error:
         typer.echo(f"zenlake: {error}", err=True)
         raise typer.Exit(USAGE) from None
-    opened: list[Opened] = []
+    opened: list[ProbeResult] = []
     try:
         with _spinner(f"dialling {at.locator} ..."):
             for _ in range(count):
@@ -160,10 +160,10 @@ def ping(
 
 def _offer(**fields: Any) -> "Offer":
     from zenlake.transport.offer import Offer
-    from zenlake.wire.enums import WhatAmI
+    from zenlake.wire.enums import WireWhatAmI
 
     bits = BITS.index(int(fields.pop("resolution")))
-    whatami = WhatAmI[fields.pop("whatami").name]
+    whatami = WireWhatAmI[fields.pop("whatami").name]
     given = {name: value for name, value in fields.items() if value is not None}
     try:
         return Offer(zid=_new_id(), whatami=whatami, resolution=bits | bits << 2, **given)
@@ -171,10 +171,10 @@ def _offer(**fields: Any) -> "Offer":
         raise typer.BadParameter(str(error)) from None
 
 
-def _new_id() -> "ZenohId":
-    from zenlake.wire.zenohid import MAX_BYTES, ZenohId
+def _new_id() -> "WireZenohId":
+    from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
 
-    return ZenohId(secrets.token_bytes(MAX_BYTES))
+    return WireZenohId(secrets.token_bytes(MAX_BYTES))
 
 
 def _path(file: Path | None) -> str | None:
@@ -199,7 +199,7 @@ def _spinner(text: str) -> AbstractContextManager[object]:
     return console.status(escape(text)) if console.is_terminal else nullcontext()
 
 
-def _facts(opened: "Opened", user: str | None) -> dict[str, Any]:
+def _facts(opened: "ProbeResult", user: str | None) -> dict[str, Any]:
     """What was agreed on, by the names that --json has."""
     peer, agreed = opened.peer, opened.agreed
     return {
@@ -245,7 +245,7 @@ ROWS: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
 ]
 
 
-def _print_table(opened: list["Opened"], user: str | None) -> None:
+def _print_table(opened: list["ProbeResult"], user: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

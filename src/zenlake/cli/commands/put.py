@@ -12,7 +12,7 @@ from zenlake.cli.render.sample import line_text, print_object, print_text, size_
 
 @session_options.connected
 def put(
-    at: session_options.Connection,
+    at: session_options.SessionOptions,
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key expression to put.")],
     value: Annotated[
         str | None, typer.Argument(metavar="VALUE", help="The payload; - is standard input.")
@@ -28,9 +28,9 @@ def put(
     ] = None,
     encoding: publish_options.EncodingOption = None,
     attachment: publish_options.AttachmentOption = None,
-    priority: publish_options.PriorityOption = choices.Priority.DATA,
-    congestion_control: publish_options.CongestionOption = choices.CongestionControl.BLOCK,
-    reliability: publish_options.ReliabilityOption = choices.Reliability.RELIABLE,
+    priority: publish_options.PriorityOption = choices.PriorityChoice.DATA,
+    congestion_control: publish_options.CongestionOption = choices.CongestionControlChoice.BLOCK,
+    reliability: publish_options.ReliabilityOption = choices.ReliabilityChoice.RELIABLE,
     express: publish_options.ExpressOption = False,
     json: Annotated[
         bool, typer.Option("--json", help="One JSON object a put, one a line.")

@@ -7,7 +7,7 @@ import typer
 
 import zenlake
 from zenlake.cli import payload_input, session_options
-from zenlake.cli.callback_queue import Inbox
+from zenlake.cli.callback_queue import CallbackQueue
 from zenlake.cli.render.sample import content, line_text, print_object, print_text, size_text
 
 MAX_SECONDS = 86_400.0
@@ -15,7 +15,7 @@ MAX_SECONDS = 86_400.0
 
 @session_options.connected
 def queryable(
-    at: session_options.Connection,
+    at: session_options.SessionOptions,
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key expression to answer for.")],
     value: Annotated[
         str | None,
@@ -64,7 +64,7 @@ def queryable(
     answer = payload_input.payload(value, file)
     kind = None if answer is None else payload_input.encoding_of(value, file, encoding)
     answered = 0
-    inbox: Inbox[zenlake.Query] = Inbox()
+    inbox: CallbackQueue[zenlake.Query] = CallbackQueue()
     with session_options.opened(at) as session, inbox:
         session.declare_queryable(key, inbox.put, complete=complete)
         with session_options.until_interrupted(count):

@@ -28,7 +28,7 @@ LINE_SECONDS = 10.0  # between two lines, where there is no terminal
 POLL_SECONDS = 0.05  # between two looks at how many came, with --count
 
 
-class Codec(StrEnum):
+class CodecChoice(StrEnum):
     NONE = "none"
     LZ4 = "lz4"
     ZSTD = "zstd"
@@ -41,7 +41,7 @@ class Overflow(StrEnum):
 
 @session_options.connected
 def record(
-    at: session_options.Connection,
+    at: session_options.SessionOptions,
     keys: Annotated[
         list[str],
         typer.Option(
@@ -58,7 +58,7 @@ def record(
             metavar="N", min=0, max=MAX_PARTITION, help="Of the log; each has one recorder."
         ),
     ] = 0,
-    codec: Annotated[Codec, typer.Option(help="How blocks are packed.")] = Codec.NONE,
+    codec: Annotated[CodecChoice, typer.Option(help="How blocks are packed.")] = CodecChoice.NONE,
     rotate: Annotated[
         str, typer.Option(metavar="SIZE", help="Of a segment, before the next is begun.")
     ] = "256MiB",
@@ -226,7 +226,7 @@ def _display(recorder: "Recorder", keys: list[str], *, as_json: bool) -> Iterato
     place = f"{escape(str(recorder.writer.path))}, partition {recorder.writer.partition}"
     stderr.print(f"recording {' '.join(keys)} into {place}", soft_wrap=True)
     if not stderr.is_terminal:
-        yield _Lines(lambda line: stderr.print(line, soft_wrap=True))
+        yield _RecordLines(lambda line: stderr.print(line, soft_wrap=True))
         return
     with Live(console=stderr, auto_refresh=False, transient=True) as live:
 
@@ -237,7 +237,7 @@ def _display(recorder: "Recorder", keys: list[str], *, as_json: bool) -> Iterato
         yield show
 
 
-class _Lines:
+class _RecordLines:
     """A line now and then. That writing fails, or works again, the recorder logs at once."""
 
     def __init__(self, write: Callable[[str], None]) -> None:

@@ -27,7 +27,7 @@ class Timestamps(StrEnum):
 
 @session_options.connected
 def replay(
-    at: session_options.Connection,
+    at: session_options.SessionOptions,
     log: Annotated[Path, typer.Argument(metavar="LOG", help="The folder that was recorded to.")],
     speed: Annotated[
         str,

@@ -92,7 +92,7 @@ def router(
         settings.insert(0, f"id={jsonlib.dumps(zid)}")
     try:
         made = session_options.config_of(
-            session_options.Connection(
+            session_options.SessionOptions(
                 connect, listen, Mode.ROUTER, config, settings, no_multicast_scouting
             )
         )

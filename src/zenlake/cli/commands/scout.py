@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from zenlake.runtime.discovery import Answer
+    from zenlake.runtime.discovery import ScoutAnswer
 
 NOBODY, USAGE = 1, 2
 DEFAULT_GROUP = "udp/224.0.0.224:7446"
@@ -67,15 +67,15 @@ def scout(
         raise typer.Exit(NOBODY)
 
 
-def _answers(what: list[Role] | None, seconds: float, endpoint: str) -> Iterator["Answer"]:
+def _answers(what: list[Role] | None, seconds: float, endpoint: str) -> Iterator["ScoutAnswer"]:
     """Each node once."""
     from zenlake.errors import ZError
     from zenlake.runtime import discovery
-    from zenlake.wire.enums import WhatAmI
+    from zenlake.wire.enums import WireWhatAmI
 
-    roles = WhatAmI(0)
+    roles = WireWhatAmI(0)
     for role in what or Role:
-        roles |= WhatAmI[role.name]
+        roles |= WireWhatAmI[role.name]
     try:
         yield from discovery.scout(seconds, roles, group=endpoint)
     except ZError as error:
@@ -83,12 +83,12 @@ def _answers(what: list[Role] | None, seconds: float, endpoint: str) -> Iterator
         raise typer.Exit(USAGE) from None
 
 
-def _show(answers: Iterator["Answer"], *, as_json: bool) -> bool:
+def _show(answers: Iterator["ScoutAnswer"], *, as_json: bool) -> bool:
     """Show them as they come; whether there were any."""
     from rich.console import Console
 
     console = Console(highlight=False)
-    found: list[Answer] = []
+    found: list[ScoutAnswer] = []
     with suppress(KeyboardInterrupt):
         if as_json:
             _print_lines(answers, found)
@@ -101,14 +101,16 @@ def _show(answers: Iterator["Answer"], *, as_json: bool) -> bool:
     return bool(found)
 
 
-def _print_lines(answers: Iterator["Answer"], found: list["Answer"]) -> None:
+def _print_lines(answers: Iterator["ScoutAnswer"], found: list["ScoutAnswer"]) -> None:
     for answer in answers:
         found.append(answer)
         sys.stdout.write(_line(answer))
         sys.stdout.flush()
 
 
-def _fill_table(console: "Console", answers: Iterator["Answer"], found: list["Answer"]) -> None:
+def _fill_table(
+    console: "Console", answers: Iterator["ScoutAnswer"], found: list["ScoutAnswer"]
+) -> None:
     from rich.live import Live
     from rich.spinner import Spinner
 
@@ -120,7 +122,7 @@ def _fill_table(console: "Console", answers: Iterator["Answer"], found: list["An
             live.update("")
 
 
-def _line(answer: "Answer") -> str:
+def _line(answer: "ScoutAnswer") -> str:
     hello, source = answer
     fields = {
         "zid": str(hello.zid),
@@ -131,7 +133,7 @@ def _line(answer: "Answer") -> str:
     return jsonlib.dumps(fields) + "\n"
 
 
-def _table(found: list["Answer"]) -> "Table":
+def _table(found: list["ScoutAnswer"]) -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

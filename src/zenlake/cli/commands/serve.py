@@ -26,7 +26,7 @@ Show = Callable[["ServeStats"], None]
 
 @session_options.connected
 def serve(
-    at: session_options.Connection,
+    at: session_options.SessionOptions,
     lake: Annotated[
         Path, typer.Argument(metavar="DIR", help="The lake: its folder, or its lake.toml.")
     ],

@@ -7,7 +7,7 @@ import typer
 
 import zenlake
 from zenlake.cli import session_options
-from zenlake.cli.callback_queue import Inbox
+from zenlake.cli.callback_queue import CallbackQueue
 from zenlake.cli.render.sample import print_object, print_text, sample_object, sample_text
 
 MAX_SECONDS = 86_400.0
@@ -16,7 +16,7 @@ RATE_SECONDS = 1.0  # between two lines of --rate
 
 @session_options.connected
 def sub(
-    at: session_options.Connection,
+    at: session_options.SessionOptions,
     keys: Annotated[
         list[str],
         typer.Argument(metavar="KEY...", help="Key expressions to subscribe to, such as demo/**."),
@@ -58,7 +58,7 @@ def sub(
     """
     checked = [session_options.key_expr(key) for key in keys]
     came = 0
-    inbox: Inbox[zenlake.Sample] = Inbox()
+    inbox: CallbackQueue[zenlake.Sample] = CallbackQueue()
     with session_options.opened(at) as session, inbox:
         for key in checked:
             session.declare_subscriber(key, inbox.put)
@@ -82,7 +82,11 @@ def sub(
 
 
 def _count(
-    inbox: "Inbox[zenlake.Sample]", count: int | None, seconds: float | None, *, as_json: bool
+    inbox: "CallbackQueue[zenlake.Sample]",
+    count: int | None,
+    seconds: float | None,
+    *,
+    as_json: bool,
 ) -> int:
     """Only how many and how large; the sum at the end."""
     came = 0

@@ -14,19 +14,19 @@ from typing import Any
 from zenlake.capture.offline_buffer import BadBytes, Buffer
 from zenlake.capture.offline_session import Entry
 from zenlake.cli.render.message import link_states_of, name_of
-from zenlake.cli.render.report import Report
+from zenlake.cli.render.report import DecodeReport
 from zenlake.errors import REASON_TEXT, DecodeError
-from zenlake.wire.encoding import Encoding
+from zenlake.wire.encoding import WireEncoding
 from zenlake.wire.frame import Frame
 from zenlake.wire.put import Slice
 from zenlake.wire.qos import QoS
-from zenlake.wire.timestamp import Timestamp
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.timestamp import WireTimestamp
+from zenlake.wire.zenohid import WireZenohId
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class JsonLines(Report):
+class JsonLines(DecodeReport):
     def message(self, entry: Entry) -> None:
         _print(message_object(entry))
 
@@ -100,7 +100,7 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, ZenohId):
+    if isinstance(value, WireZenohId):
         return str(value)
     if isinstance(value, QoS):
         names = ("priority", "congestion_control", "express")
@@ -122,8 +122,8 @@ def plain(value: Any) -> Any:
 
 def _fields(value: Any) -> dict[str, Any]:
     shown = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Encoding):
+    if isinstance(value, WireEncoding):
         shown["text"] = str(value)
-    elif isinstance(value, Timestamp):
+    elif isinstance(value, WireTimestamp):
         shown["text"] = value.rfc3339()
     return shown

@@ -1,14 +1,14 @@
 """What a way of showing a decoded stream has to do; tree, jsonl, summary and verify do it."""
 
-from zenlake.capture.offline_batches import Batch
+from zenlake.capture.offline_batches import OfflineBatch
 from zenlake.capture.offline_buffer import BadBytes
 from zenlake.capture.offline_session import Entry
 
 
-class Report:
+class DecodeReport:
     """Called in the order of the stream. Writes to standard output."""
 
-    def batch(self, batch: Batch) -> None:
+    def batch(self, batch: OfflineBatch) -> None:
         """A batch starts."""
 
     def message(self, entry: Entry) -> None:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import zenlake
 from zenlake.cli.quantities import EPOCH, time_shown
 from zenlake.wire.delete import Del
-from zenlake.wire.encoding import SCHEMA_SEPARATOR, Encoding
-from zenlake.wire.entity import EntityGlobalId, SourceInfo
-from zenlake.wire.enums import CongestionControl, Priority
+from zenlake.wire.encoding import SCHEMA_SEPARATOR, WireEncoding
+from zenlake.wire.entity import WireEntityId, WireSourceInfo
+from zenlake.wire.enums import WireCongestionControl, WirePriority
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
-from zenlake.wire.timestamp import Timestamp
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.timestamp import WireTimestamp
+from zenlake.wire.zenohid import WireZenohId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,25 +47,27 @@ def sample_of(row: Row) -> "zenlake.Sample":
         if row["kind"] == "delete"
         else Put(row["payload"], encoding=_encoding(row), **meta)
     )
-    control = CongestionControl[row["congestion_control"].upper()]
-    qos = QoS(Priority(row["priority"]), control, express=row["express"])
+    control = WireCongestionControl[row["congestion_control"].upper()]
+    qos = QoS(WirePriority(row["priority"]), control, express=row["express"])
     return zenlake.Sample.of(row["key"], body, qos, row["reliable"])
 
 
-def _timestamp(stamp: Row | None) -> Timestamp | None:
-    return None if stamp is None else Timestamp(stamp["time"], ZenohId.parse(stamp["id"]))
+def _timestamp(stamp: Row | None) -> WireTimestamp | None:
+    return None if stamp is None else WireTimestamp(stamp["time"], WireZenohId.parse(stamp["id"]))
 
 
-def _source(source: Row | None) -> SourceInfo | None:
+def _source(source: Row | None) -> WireSourceInfo | None:
     if source is None:
         return None
-    return SourceInfo(EntityGlobalId(ZenohId.parse(source["id"]), source["entity"]), source["sn"])
+    return WireSourceInfo(
+        WireEntityId(WireZenohId.parse(source["id"]), source["entity"]), source["sn"]
+    )
 
 
-def _encoding(row: Row) -> Encoding:
+def _encoding(row: Row) -> WireEncoding:
     schema = row["schema"]
     text = row["encoding"] if schema is None else f"{row['encoding']}{SCHEMA_SEPARATOR}{schema}"
-    return Encoding.parse(text)
+    return WireEncoding.parse(text)
 
 
 def loss_text(loss: Row) -> str:

@@ -10,17 +10,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from zenlake.capture.offline_batches import Batch
+from zenlake.capture.offline_batches import OfflineBatch
 from zenlake.capture.offline_session import Entry
 from zenlake.cli.render.message import name_of, payload_bytes, payload_of
-from zenlake.cli.render.report import Report
+from zenlake.cli.render.report import DecodeReport
 from zenlake.cli.render.text import escape
 
 JOINED = " (joined)"
 
 
 @dataclass(slots=True)
-class Count:
+class MessageCount:
     messages: int = 0
     wire_bytes: int = 0
     payload_bytes: int = 0
@@ -35,9 +35,9 @@ class Counts:
     """Counts by kind and by key, and their tables."""
 
     def __init__(self, top: int) -> None:
-        self.by_kind: dict[str, Count] = {}
-        self.by_key: dict[str, Count] = {}
-        self.total = Count()
+        self.by_kind: dict[str, MessageCount] = {}
+        self.by_key: dict[str, MessageCount] = {}
+        self.total = MessageCount()
         "Without the joined ones: the FRAGMENTs are counted."
         self._top = top
 
@@ -48,9 +48,9 @@ class Counts:
             kind += JOINED
         else:
             self.total.add(wire_bytes, payload_bytes)
-        self.by_kind.setdefault(kind, Count()).add(wire_bytes, payload_bytes)
+        self.by_kind.setdefault(kind, MessageCount()).add(wire_bytes, payload_bytes)
         if key:
-            self.by_key.setdefault(key, Count()).add(wire_bytes, payload_bytes)
+            self.by_key.setdefault(key, MessageCount()).add(wire_bytes, payload_bytes)
 
     def show(self, places: str) -> None:
         """`places` is what the messages stand in, and how many of that."""
@@ -71,17 +71,17 @@ class Counts:
             table.add_row(kind, str(count.messages), str(count.wire_bytes))
         return table
 
-    def _top_keys(self) -> list[tuple[str, Count]]:
+    def _top_keys(self) -> list[tuple[str, MessageCount]]:
         ranked = sorted(self.by_key.items(), key=lambda item: (-item[1].messages, item[0]))
         return ranked[: self._top]
 
 
-class Summary(Report):
+class MessageSummary(DecodeReport):
     def __init__(self, top: int) -> None:
         self._counts = Counts(top)
         self._batches = 0
 
-    def batch(self, batch: Batch) -> None:
+    def batch(self, batch: OfflineBatch) -> None:
         self._batches += 1
 
     def message(self, entry: Entry) -> None:
@@ -98,7 +98,7 @@ class Summary(Report):
         return True
 
 
-def _key_table(shown: list[tuple[str, Count]]) -> Table:
+def _key_table(shown: list[tuple[str, MessageCount]]) -> Table:
     table = Table()
     table.add_column("key", overflow="fold")
     for column in ("count", "bytes", "payload bytes"):

@@ -12,13 +12,13 @@ from typing import Any
 
 from zenlake.errors import DecodeError
 from zenlake.wire import tsstack
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.enums import CloseReason
 from zenlake.wire.extensions import IDENTITY_MASK, QueryableInfo, Unknown
 from zenlake.wire.put import Slice
 from zenlake.wire.qos import QoS
-from zenlake.wire.timestamp import Timestamp, read_timestamp
-from zenlake.wire.tsstack import TimestampStack
+from zenlake.wire.timestamp import WireTimestamp, read_timestamp
+from zenlake.wire.tsstack import WireTimestampStack
 
 PREVIEW_CHARACTERS = 64
 PREVIEW_HEX_BYTES = 24
@@ -72,7 +72,7 @@ def _unknown(extension: Unknown) -> str:
     return name if value is None else f"{name}={value_text(value)}"
 
 
-def _stack(stack: TimestampStack) -> str:
+def _stack(stack: WireTimestampStack) -> str:
     return f"{stack.conf:#x}[{', '.join(_stamp(*entry) for entry in stack.entries)}]"
 
 
@@ -81,7 +81,7 @@ def _stamp(flags: int, content: bytes) -> str:
     hop = hops.get(flags & ~tsstack.CUSTOM_CONTENT, f"{flags:#x}")
     if not flags & tsstack.CUSTOM_CONTENT:
         try:
-            return f"{hop} {read_timestamp(Reader(content), 'stamp').rfc3339()}"
+            return f"{hop} {read_timestamp(ByteReader(content), 'stamp').rfc3339()}"
         except DecodeError:
             pass  # shown as bytes
     return f"{hop} {preview(content)}"
@@ -104,8 +104,8 @@ _FORMATS: dict[type, Callable[[Any], str]] = {
     bytes: preview,
     str: _quote,
     QoS: _qos,
-    Timestamp: Timestamp.rfc3339,
-    TimestampStack: _stack,
+    WireTimestamp: WireTimestamp.rfc3339,
+    WireTimestampStack: _stack,
     Unknown: _unknown,
     Slice: _slice,
     QueryableInfo: _queryable_info,

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from zenlake.capture.offline_batches import Batch
+from zenlake.capture.offline_batches import OfflineBatch
 from zenlake.capture.offline_buffer import BadBytes
 from zenlake.capture.offline_session import Entry
 from zenlake.cli.render.message import layers, link_states_of, name_of, payload_of
-from zenlake.cli.render.report import Report
+from zenlake.cli.render.report import DecodeReport
 from zenlake.cli.render.text import escape, facts, value_text
 from zenlake.errors import DecodeError
 
@@ -29,14 +29,14 @@ TRANSPORT_STYLE = "bold"
 BATCH_STYLE, KEY_STYLE, OFFSET_STYLE, GUIDE_STYLE = "bold cyan", "yellow", "dim", "dim"
 
 
-class Tree(Report):
+class Tree(DecodeReport):
     """Printed batch by batch: the guides left of a line need to know what comes below it."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
         self._lines: list[tuple[int, Text]] = []
 
-    def batch(self, batch: Batch) -> None:
+    def batch(self, batch: OfflineBatch) -> None:
         self._flush()
         self._lines.append((0, _batch_line(batch)))
 
@@ -59,7 +59,7 @@ class Tree(Report):
             self._lines.clear()
 
 
-def _batch_line(batch: Batch) -> Text:
+def _batch_line(batch: OfflineBatch) -> Text:
     size = batch.end - batch.start
     line = Text().append(f"batch {batch.number}", BATCH_STYLE)
     line.append(f"  offset {batch.offset}  {size} {'byte' if size == 1 else 'bytes'}")

@@ -4,16 +4,16 @@ import sys
 
 from zenlake.capture.offline_session import Entry
 from zenlake.cli.render.message import name_of
-from zenlake.cli.render.report import Report
+from zenlake.cli.render.report import DecodeReport
 from zenlake.errors import EncodeError
 from zenlake.wire.batch import SCOUTING, TRANSPORT
-from zenlake.wire.cursor import Writer
+from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.network import NETWORK
 
 _WRITERS = {kind: table for table in (TRANSPORT, SCOUTING, NETWORK) for kind in table.by_type}
 
 
-class Verify(Report):
+class Verify(DecodeReport):
     """Message by message; a FRAME is its header. Joined messages are checked too."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Verify(Report):
 
 def _written(entry: Entry) -> str:
     """The message's bytes in hexadecimal, or why there are none."""
-    w = Writer()
+    w = ByteWriter()
     try:
         _WRITERS[type(entry.message)].write(w, entry.message)
     except EncodeError as error:

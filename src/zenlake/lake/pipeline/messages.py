@@ -18,7 +18,7 @@ from zenlake.errors import ZError
 from zenlake.lake.decoders import Decoders
 from zenlake.lake.project import Project
 from zenlake.lake.tables import schema
-from zenlake.lake.tables.reduce import hlc_of, plain
+from zenlake.lake.tables.reduce import conform, hlc_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -118,7 +118,7 @@ def _taken(batch: pa.RecordBatch) -> pa.RecordBatch:
         raise ZError(f"to decode payloads the columns {', '.join(missing)} are needed, too")
     if "duplicate" in batch.schema.names:
         batch = batch.filter(pc.invert(batch.column("duplicate").fill_null(False)))
-    table = plain(batch, TAKEN).combine_chunks()
+    table = conform(batch, TAKEN).combine_chunks()
     columns = [
         column.chunk(0) if column.num_chunks else pa.nulls(0, column.type)
         for column in table.columns

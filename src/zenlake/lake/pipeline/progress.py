@@ -22,7 +22,7 @@ BACK = 1.25  # times `duplicates_within`: numbers are remembered by the quarter 
 PerPartition = Mapping[int, int]
 
 
-class Taken(NamedTuple):
+class CommittedOffsets(NamedTuple):
     """What a flow has behind it: the next offset of each partition, and since when."""
 
     offsets: PerPartition
@@ -39,9 +39,9 @@ def marks(project: Project) -> dict[int, int]:
     return {number: log.mark(number).offset for number in log.partitions()}
 
 
-def taken(state: Path, log_id: str) -> dict[str, Taken]:
+def taken(state: Path, log_id: str) -> dict[str, CommittedOffsets]:
     """By flow, what its last micro-batch that ended took of the log."""
-    found: dict[str, tuple[int, Taken]] = {}
+    found: dict[str, tuple[int, CommittedOffsets]] = {}
     for commits in sorted((state / CHECKPOINTS).glob("**/commits")):
         version, flow = commits.parent.name, commits.parent.parent.name
         batch = max(_numbers(commits), default=None)
@@ -52,7 +52,7 @@ def taken(state: Path, log_id: str) -> dict[str, Taken]:
         with suppress(OSError):  # Spark has just removed it
             text = (commits.parent / "offsets" / str(batch)).read_text()
             at = (commits / str(batch)).stat().st_mtime
-            found[flow] = int(version), Taken(offsets_of(text, log_id), at)
+            found[flow] = int(version), CommittedOffsets(offsets_of(text, log_id), at)
     return {flow: one for flow, (_, one) in found.items()}
 
 
@@ -96,10 +96,12 @@ def rows_of(project: Project, name: str) -> int | None:
     """Rows of a table now; None: there is no such table yet, or it is the catalog's."""
     import pyarrow as pa
 
-    from zenlake.lake.tables.definitions import TABLES, Table
+    from zenlake.lake.tables.definitions import TABLES, TableDefinition
     from zenlake.lake.tables.delta import DeltaStore
 
-    store = DeltaStore(project.table(name), TABLES.get(name) or Table(name, pa.schema([])))
+    store = DeltaStore(
+        project.table(name), TABLES.get(name) or TableDefinition(name, pa.schema([]))
+    )
     return store.snapshot().rows if store.exists() else None
 
 

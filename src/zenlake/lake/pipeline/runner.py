@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from zenlake.errors import ZError
 from zenlake.lake.pipeline import flows
-from zenlake.lake.pipeline.progress import Taken, behind, marks, rows_of, taken, trim
-from zenlake.lake.pipeline.spark_connect import Event, Pipelines
+from zenlake.lake.pipeline.progress import CommittedOffsets, behind, marks, rows_of, taken, trim
+from zenlake.lake.pipeline.spark_connect import FlowEvent, PipelineSession
 from zenlake.lake.project import Project
 from zenlake.lake.tables import maintenance
 from zenlake.log.read.log import Log
@@ -27,7 +27,7 @@ LOCK = "lock"  # in the folder of the state
 _log = logging.getLogger(__name__)
 
 
-class Said(NamedTuple):
+class RunEvent(NamedTuple):
     """Something that happened: `starting`, `ready`, `flow`, `cycle`, `failed`, `upkeep`."""
 
     event: str
@@ -51,7 +51,7 @@ class FlowReport(NamedTuple):
     reason: str | None
 
 
-class Run:
+class PipelineRunner:
     """Runs the pipeline of a lake on a thread of its own, until `stop`.
 
     `every`: seconds from the start of one cycle to that of the next, which is left out if nothing
@@ -64,7 +64,7 @@ class Run:
         project: Project,
         *,
         every: float | None,
-        tell: Callable[[Said], None],
+        tell: Callable[[RunEvent], None],
         master: str = "local[*]",
         conf: Mapping[str, str] | None = None,
     ) -> None:
@@ -75,8 +75,8 @@ class Run:
         self._tell = tell
         self._spark = master, dict(conf or {})
         self._stopped = threading.Event()
-        self._pipelines: Pipelines | None = None
-        self._before: dict[str, Taken] = {}
+        self._pipelines: PipelineSession | None = None
+        self._before: dict[str, CommittedOffsets] = {}
         self._thread = threading.Thread(target=self._main, name="zenlake lake", daemon=True)
         self._thread.start()
 
@@ -100,7 +100,7 @@ class Run:
 
     def _main(self) -> None:
         try:
-            with alone(self._project):
+            with exclusive(self._project):
                 while not self._over():
                     self._start_and_run()
         except ZError as error:
@@ -116,7 +116,7 @@ class Run:
         """Until it is over, or Spark is gone."""
         began = time.monotonic()
         self._say("starting", lake=self._project.name, master=self._spark[0])
-        with closing(Pipelines(self._project, *self._spark)) as self._pipelines:
+        with closing(PipelineSession(self._project, *self._spark)) as self._pipelines:
             self._say("ready", seconds=round(time.monotonic() - began, 3))
             self._before = self._taken(self._pipelines.state)
             seen: dict[int, int] | None = None
@@ -131,11 +131,11 @@ class Run:
                 if not self.ok and not self._pipelines.alive:
                     return
 
-    def _cycle(self, pipelines: Pipelines) -> None:
+    def _cycle(self, pipelines: PipelineSession) -> None:
         began = time.monotonic()
-        states: dict[str, Event] = {}
+        states: dict[str, FlowEvent] = {}
 
-        def heard(event: Event) -> None:
+        def heard(event: FlowEvent) -> None:
             states[event.flow] = event
             self._say("flow", **event._asdict())
 
@@ -154,11 +154,11 @@ class Run:
             flows=[one._asdict() for one in self._reports(pipelines.state, states)],
         )
 
-    def _reports(self, state: Path | None, states: dict[str, Event]) -> Iterator[FlowReport]:
+    def _reports(self, state: Path | None, states: dict[str, FlowEvent]) -> Iterator[FlowReport]:
         done = self._taken(state)
         durable = marks(self._project)
         for name, one in flows.declared.items():
-            event = states.get(name) or Event(name, "IDLE")
+            event = states.get(name) or FlowEvent(name, "IDLE")
             now, before = done.get(name), self._before.get(name)
             offsets = {} if now is None else now.offsets
             rows = {table: rows_of(self._project, table) for table in one.into}
@@ -174,7 +174,7 @@ class Run:
             )
         self._before = done
 
-    def _taken(self, state: Path | None) -> dict[str, Taken]:
+    def _taken(self, state: Path | None) -> dict[str, CommittedOffsets]:
         if state is None or not (self._project.log / "log.json").is_file():
             return {}
         return taken(state, Log(self._project.log).id)
@@ -187,7 +187,7 @@ class Run:
                 return
             if not self._over() and maintenance.due(project):
                 began = time.monotonic()
-                kept = maintenance.keep_up(project)
+                kept = maintenance.run_maintenance(project)
                 gone = None if state is None else trim(project, state, flows.declared)
                 self._say(
                     "upkeep",
@@ -198,7 +198,7 @@ class Run:
                         for what, done in kept._asdict().items()
                     },
                 )
-        except maintenance.Busy:
+        except maintenance.MaintenanceBusy:
             pass
         except (ZError, OSError) as error:
             self._say("failed", what="upkeep", reason=str(error))
@@ -208,11 +208,11 @@ class Run:
         self._say("failed", what="run", reason=str(error) or type(error).__name__)
 
     def _say(self, event: str, **facts: Any) -> None:
-        self._tell(Said(event, facts))
+        self._tell(RunEvent(event, facts))
 
 
 @contextmanager
-def alone(project: Project) -> Iterator[None]:
+def exclusive(project: Project) -> Iterator[None]:
     """While it lasts no other process runs this lake. ZError: one does."""
     folder = project.home / "state"
     try:

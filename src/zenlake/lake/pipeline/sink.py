@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from zenlake.lake.tables.delta import DeltaStore
-    from zenlake.lake.tables.projections import Taken
+    from zenlake.lake.tables.projections import TaskOutput
 
 OPTIONS = {
     "path": "the folder of the tables",
@@ -41,7 +41,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 
 
-class Target(NamedTuple):
+class SinkOptions(NamedTuple):
     """What the options say."""
 
     path: Path
@@ -50,7 +50,7 @@ class Target(NamedTuple):
     partition_by: str | None = None
 
     @classmethod
-    def parse(cls, raw: Mapping[str, str]) -> "Target":
+    def parse(cls, raw: Mapping[str, str]) -> "SinkOptions":
         """ZError: names the option, and what to write instead.
 
         >>> Target.parse({"path": "/lake/tables", "into": "samples, latest"}).into
@@ -107,7 +107,7 @@ class LakeDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._target = Target.parse(options)
+        self._target = SinkOptions.parse(options)
 
     @classmethod
     def name(cls) -> str:
@@ -127,17 +127,17 @@ class LakeDataSource(DataSource):
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WrittenFiles(WriterCommitMessage):
     """What one task has written: nothing of it is in a table yet."""
 
     query: str
-    taken: "Taken"
+    taken: "TaskOutput"
 
 
 class LakeWriter(DataSourceStreamArrowWriter):
     """One micro-batch: files by tasks, one commit a table by the driver."""
 
-    def __init__(self, target: Target, schema: "StructType") -> None:
+    def __init__(self, target: SinkOptions, schema: "StructType") -> None:
         from zenlake.lake.tables.projections import check
         from zenlake.spark.schema import arrow_schema
 
@@ -155,11 +155,11 @@ class LakeWriter(DataSourceStreamArrowWriter):
             for name in target.into
         }
 
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WrittenFiles:
         """Every row of one task."""
         from pyspark import TaskContext
 
-        from zenlake.lake.tables.projections import Intake
+        from zenlake.lake.tables.projections import TableWriter
 
         context = TaskContext.get()
         assert context is not None
@@ -167,29 +167,29 @@ class LakeWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
             raise ZError("this task belongs to no streaming query: 'zenoh-lake' takes streams only")
-        intake = Intake(self._stores(), f"{query}/{batch}")
+        intake = TableWriter(self._stores(), f"{query}/{batch}")
         for rows in iterator:
             intake.add(rows)
-        return Written(query, intake.finish())
+        return WrittenFiles(query, intake.finish())
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # Spark's name
         """Give each table its part, once: what a table has of this batch already is passed over."""
-        from zenlake.lake.tables.commit import Batch
-        from zenlake.lake.tables.projections import give
+        from zenlake.lake.tables.commit import TableBatch
+        from zenlake.lake.tables.projections import commit_table
 
         tasks = [one for one in messages if one is not None and one.taken.rows]
         if not tasks:
             return
-        batch = Batch(self._target.flow, tasks[0].query, batchId)
+        batch = TableBatch(self._target.flow, tasks[0].query, batchId)
         for store in self._stores().values():
-            give(store, [one.taken for one in tasks], batch)
+            commit_table(store, [one.taken for one in tasks], batch)
         self._unstage(tasks)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
         """Staged rows go. Files do not: a table may name them already if a later one failed."""
         self._unstage([one for one in messages if one is not None])
 
-    def _unstage(self, tasks: list[Written]) -> None:
+    def _unstage(self, tasks: list[WrittenFiles]) -> None:
         """Only their own: a driver that is thought to be dead may do the same batch."""
         paths = [
             Path(path) for one in tasks for paths in one.taken.staged.values() for path in paths

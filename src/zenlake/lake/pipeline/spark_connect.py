@@ -54,7 +54,7 @@ _STATE = re.compile(r" SQLSTATE: \w+")
 _log = logging.getLogger(__name__)
 
 
-class Event(NamedTuple):
+class FlowEvent(NamedTuple):
     """What a flow does now; `reason` if it failed."""
 
     flow: str
@@ -62,7 +62,7 @@ class Event(NamedTuple):
     reason: str | None = None
 
 
-class Pipelines:
+class PipelineSession:
     """A session, and runs of the pipeline of a project in it.
 
     `master` is that of a Spark to be started here (`local[*]`, or of a cluster), or `sc://host` of
@@ -88,7 +88,7 @@ class Pipelines:
             self._end_server()
             raise
 
-    def run(self, tell: Callable[[Event], None]) -> bool:
+    def run(self, tell: Callable[[FlowEvent], None]) -> bool:
         """Everything that is durable now, once through every flow; whether all went well.
 
         `tell` hears what flows do. ZError: the transformations cannot be read.
@@ -229,7 +229,7 @@ def _name(error: Exception) -> str:
 # ---- what Spark says
 
 
-def _events(said: Mapping[str, Any]) -> Iterator[Event]:
+def _events(said: Mapping[str, Any]) -> Iterator[FlowEvent]:
     if "pipeline_event_result" not in said:
         return
     message = said["pipeline_event_result"].event.message
@@ -237,7 +237,7 @@ def _events(said: Mapping[str, Any]) -> Iterator[Event]:
     if found:
         failed = found[2] == "FAILED"
         reason = reason_of(message.partition("Error: ")[2]) if failed else None
-        yield Event(found[1].rpartition(".")[2], found[2], reason)
+        yield FlowEvent(found[1].rpartition(".")[2], found[2], reason)
     else:
         _log.debug("%s", message)
 

@@ -41,7 +41,7 @@ STDERR = 2  # its descriptor
 NESTED = (StructType, ArrayType, MapType, VariantType)
 
 
-class Answer(NamedTuple):
+class SqlResult(NamedTuple):
     """The names of the columns, and rows: of texts, or each one JSON object."""
 
     columns: list[str]
@@ -83,7 +83,7 @@ def _stderr_to(file: IO[bytes]) -> Iterator[None]:
 
 def ask(
     spark: "SparkSession", project: Project, query: str, *, limit: int | None, form: str = "text"
-) -> Answer:
+) -> SqlResult:
     """Answers a query; `form` is text (for people), csv, or json (one object a row).
 
     ZError: Spark refuses it, and why.
@@ -93,7 +93,7 @@ def ask(
         found = spark.sql(query)
         found = found if limit is None else found.limit(limit)
         told = _objects(found) if form == "json" else _texts(found, form)
-        return Answer(found.columns, _rows(told))
+        return SqlResult(found.columns, _rows(told))
     except PySparkException as error:
         raise ZError(reason_of(error)) from None
 

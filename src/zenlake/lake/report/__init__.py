@@ -15,10 +15,10 @@ from zenlake.lake.report.figures import Data
 from zenlake.lake.report.page import page
 from zenlake.lake.report.reading import gather
 
-__all__ = ["Summary", "gather", "page", "report"]
+__all__ = ["ReportSummary", "gather", "page", "report"]
 
 
-class Summary(NamedTuple):
+class ReportSummary(NamedTuple):
     """What a report says, in a few numbers."""
 
     path: Path
@@ -44,7 +44,7 @@ def report(
     out: Path | str,
     start: datetime | None = None,
     end: datetime | None = None,
-) -> Summary:
+) -> ReportSummary:
     """Write the page of a lake to `out`, of whole minutes from `start` to before `end`."""
     path = Path(out)
     if not path.parent.is_dir():
@@ -55,11 +55,11 @@ def report(
     return _summary(data, path, len(text.encode()))
 
 
-def _summary(data: Data, path: Path, size: int) -> Summary:
+def _summary(data: Data, path: Path, size: int) -> ReportSummary:
     if data["range"] is None:
-        return Summary(path, size, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        return ReportSummary(path, size, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     total, kinds = data["total"], data["loss"]["kinds"]
-    return Summary(
+    return ReportSummary(
         path,
         size,
         total["samples"],

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zenlake.lake.report.quantiles import Floats, entries, latency, quantiles, summed
-from zenlake.lake.report.span import MICROS, Ints, Span, micros
+from zenlake.lake.report.span import MICROS, Ints, TimeSpan, micros
 from zenlake.lake.tables.reduce import MAX_SN_SPAN
 
 MAX_KEYS = 2000  # keys that a page shows one by one; those with the most samples
@@ -32,7 +32,7 @@ Values = Callable[[Ints], Floats]
 class Health:
     """Rows of `health` of a span, and what they come to."""
 
-    def __init__(self, rows: pa.Table, span: Span, values: Values) -> None:
+    def __init__(self, rows: pa.Table, span: TimeSpan, values: Values) -> None:
         keys = rows["key"].combine_chunks().dictionary_encode()
         self._names = keys.dictionary.to_pylist()
         self._key = keys.indices.to_numpy().astype(np.int64)
@@ -317,7 +317,7 @@ class Health:
         }
 
 
-def loss_figures(rows: pa.Table, span: Span) -> Data:
+def loss_figures(rows: pa.Table, span: TimeSpan) -> Data:
     """Records of loss by kind and time, and one row for each lane, source or link."""
     bins = span.bin_of(micros(rows["at"]))
     kinds: Data = {}

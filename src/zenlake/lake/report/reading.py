@@ -20,7 +20,7 @@ from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DeltaStore, File
 from zenlake.lake.tables.reduce import bucket_seconds
 from zenlake.lake.tables.schema import TIME
-from zenlake.lake.tables.table_stats import facts_of
+from zenlake.lake.tables.table_stats import lake_stats
 
 MAX_HEALTH_ROWS = 2_000_000  # the newest of the time asked for; what is left out is said
 MAX_LOSS_ROWS = 1_000_000  # of loss, and of messages that failed
@@ -88,7 +88,7 @@ def _gather(project: Project, period: Period) -> Data:
     failed, cuts["messages_failed"] = _newest(
         project, "messages_failed", FAILED_COLUMNS, period, MAX_LOSS_ROWS
     )
-    tables = facts_of(project)["tables"]
+    tables = lake_stats(project)["tables"]
     data: Data = {
         "lake": project.name,
         "zenlake": __version__,

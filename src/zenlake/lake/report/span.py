@@ -19,7 +19,7 @@ WIDTHS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, DAY)  # minutes: lengths 
 Ints = npt.NDArray[np.int64]
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """From `start`, in microseconds since 1970, `bins` times `width` microseconds."""
 
     start: int
@@ -35,7 +35,7 @@ class Span(NamedTuple):
         return np.clip((times - self.start) // self.width, 0, max(0, self.bins - 1))
 
 
-def span_of(first: int, last: int, most: int = MAX_BINS) -> Span:
+def span_of(first: int, last: int, most: int = MAX_BINS) -> TimeSpan:
     """Bins of whole minutes that hold both times.
 
     >>> span_of(90 * MICROS, 150 * MICROS)
@@ -49,7 +49,7 @@ def span_of(first: int, last: int, most: int = MAX_BINS) -> Span:
         width = -(-minutes // (most - 1) // DAY) * DAY
     length = width * MINUTE
     start = first // length * length
-    return Span(start, length, (last - start) // length + 1)
+    return TimeSpan(start, length, (last - start) // length + 1)
 
 
 def micros(column: pa.ChunkedArray) -> Ints:

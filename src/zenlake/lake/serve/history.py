@@ -24,12 +24,12 @@ from pyarrow import parquet
 
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
-from zenlake.lake.serve.row_filter import Picking, kept
+from zenlake.lake.serve.row_filter import RowFilter, kept
 from zenlake.lake.serve.tail import COLUMNS, Offsets, Tail
 from zenlake.lake.serve.time_range import EVERYTHING, HIGHEST, LOWEST, HlcRange
 from zenlake.lake.tables import reduce
 from zenlake.lake.tables.compaction import merged
-from zenlake.lake.tables.definitions import LATEST, SAMPLES, TOMBSTONES, Table
+from zenlake.lake.tables.definitions import LATEST, SAMPLES, TOMBSTONES, TableDefinition
 from zenlake.lake.tables.delta import DeltaStore, File
 from zenlake.lake.tables.schema import HLC, SAMPLE
 from zenlake.log.read.log import OffsetOutOfRange
@@ -60,7 +60,7 @@ Batches = Generator[pa.RecordBatch]
 "To be closed by who does not read it to its end."
 
 
-class State(NamedTuple):
+class TableSnapshot(NamedTuple):
     """A table at one moment."""
 
     version: int
@@ -69,19 +69,19 @@ class State(NamedTuple):
     "Where the log goes on behind it, by partition."
 
 
-NOTHING = State(-1, (), {})
+NOTHING = TableSnapshot(-1, (), {})
 
 
-class Watched:
+class WatchedTable:
     """A table that others write: how it is now, for any number of threads."""
 
-    def __init__(self, folder: Path, table: Table) -> None:
+    def __init__(self, folder: Path, table: TableDefinition) -> None:
         self._store = DeltaStore(folder, table)
         self._lock = threading.Lock()
         self._state = NOTHING
         self._looked = float("-inf")
 
-    def now(self, *, within: float = REFRESH_SECONDS) -> State:
+    def now(self, *, within: float = REFRESH_SECONDS) -> TableSnapshot:
         """How it is, or was at most `within` seconds ago."""
         with self._lock:
             if time.monotonic() - self._looked >= within:
@@ -91,7 +91,9 @@ class Watched:
                         replace(one, path=str(self._store.path / one.path))
                         for one in snapshot.files
                     )
-                    self._state = State(snapshot.version, tuple(files), self._store.offsets())
+                    self._state = TableSnapshot(
+                        snapshot.version, tuple(files), self._store.offsets()
+                    )
                 self._looked = time.monotonic()
             return self._state
 
@@ -163,16 +165,16 @@ class History:
                 "in lake.toml): only those that zenlake writes itself (delta) can be read here"
             )
         self.counters: Counter[str] = Counter()
-        self._samples = Watched(project.table(SAMPLES.name), SAMPLES)
-        self._latest = Watched(project.table(LATEST.name), LATEST)
-        self._tombstones = Watched(project.table(TOMBSTONES.name), TOMBSTONES)
+        self._samples = WatchedTable(project.table(SAMPLES.name), SAMPLES)
+        self._latest = WatchedTable(project.table(LATEST.name), LATEST)
+        self._tombstones = WatchedTable(project.table(TOMBSTONES.name), TOMBSTONES)
         self._tail = Tail(project.log, fold=False, counters=self.counters)
         self._newest_tail = Tail(project.log, fold=True, counters=self.counters)
         self._footers = Footers()
 
     def latest(self, key_expr: str, *, also: Also | None = None) -> Batches:
         """The latest value of each key that is alive, by key. `also` is asked for each key."""
-        return self._restarted(_Answer(Picking(key_expr, EVERYTHING, also), 1), self._latest_rows)
+        return self._restarted(_Answer(RowFilter(key_expr, EVERYTHING, also), 1), self._latest_rows)
 
     def between(
         self,
@@ -185,7 +187,7 @@ class History:
     ) -> Batches:
         """Every sample with `low` <= hlc <= `high`, puts and deletes, each key's in the order of
         time; of each key the `newest` so many."""
-        answer = _Answer(Picking(key_expr, HlcRange(low, high), also), newest)
+        answer = _Answer(RowFilter(key_expr, HlcRange(low, high), also), newest)
         rows = self._all_rows if newest is None else self._newest_rows
         return self._restarted(answer, rows if low <= high else _none)
 
@@ -245,7 +247,7 @@ class History:
         tail = self._tail.rows(state.offsets, picking.key_expr)
         with ExitStack() as stack:
             runs = self._runs(map(picking.pick, tail), BY_TIME, stack)
-            newest = Newest(count)
+            newest = NewestPerKey(count)
             for run in runs:
                 keys = run.column("key").dictionary_encode()
                 newest.add(picking.key_numbers(keys), run.column("hlc").to_numpy(), -1)
@@ -258,7 +260,9 @@ class History:
             for rows in _whole(_bounded(chosen, answer), BY_KEY):
                 yield last_of_each(distinct(rows), count)
 
-    def _newest_groups(self, files: Sequence[File], picking: Picking, newest: "Newest") -> Groups:
+    def _newest_groups(
+        self, files: Sequence[File], picking: RowFilter, newest: "NewestPerKey"
+    ) -> Groups:
         """The row groups with the newest rows of each key; reads keys and times only."""
         times = picking.times
         places: list[tuple[str, int]] = []
@@ -286,7 +290,7 @@ class History:
     def _chained(
         self,
         files: Iterable[File],
-        picking: Picking,
+        picking: RowFilter,
         times: HlcRange,
         groups: Groups | None = None,
     ) -> Iterator[pa.Table]:
@@ -299,7 +303,7 @@ class History:
         )
 
     def _file(
-        self, file: File, picking: Picking, times: HlcRange, groups: list[int] | None
+        self, file: File, picking: RowFilter, times: HlcRange, groups: list[int] | None
     ) -> Iterator[pa.Table]:
         footer = self._footers.of(file.path)
         groups = _groups(footer, picking, times, groups)
@@ -311,7 +315,7 @@ class History:
             ):
                 rows = picking.pick(pa.Table.from_batches([batch]), times)
                 if rows.num_rows:
-                    yield reduce.plain(rows, ROWS)
+                    yield reduce.conform(rows, ROWS)
 
     def _runs(
         self, tables: Iterable[pa.Table], order: tuple[str, ...], stack: ExitStack
@@ -343,7 +347,7 @@ def _opened(path: str, footer: Footer) -> parquet.ParquetFile:
 
 
 def _groups(
-    footer: Footer, picking: Picking, times: HlcRange, among: list[int] | None = None
+    footer: Footer, picking: RowFilter, times: HlcRange, among: list[int] | None = None
 ) -> list[int]:
     """The row groups that may have something."""
     numbers = range(len(footer.low)) if among is None else among
@@ -509,7 +513,7 @@ def last_of_each(rows: pa.Table, count: int) -> pa.Table:
     return kept(rows, left < count)
 
 
-class Newest:
+class NewestPerKey:
     """For each key the `count` highest times, and in which places rows with them are.
 
     >>> newest = Newest(2)
@@ -589,7 +593,7 @@ class Newest:
         found = {int(one) for _, _, places in self._rows for one in np.unique(places)}
         return sorted(one for one in found if one >= 0)
 
-    def chosen(self, rows: pa.Table, picking: Picking) -> pa.Table:
+    def chosen(self, rows: pa.Table, picking: RowFilter) -> pa.Table:
         """Of some rows those that are among the newest of their key."""
         if not rows.num_rows:
             return rows
@@ -613,7 +617,7 @@ def _last_ones(keys: _Ints, times: _Ints, count: int) -> npt.NDArray[np.bool_]:
 class _Answer:
     """How far an answer is, so that it can go on with other files."""
 
-    picking: Picking
+    picking: RowFilter
     newest: int | None = None
     low: int = LOWEST
     "Everything before was given out."

@@ -33,7 +33,7 @@ def prefix_of(key_expr: str) -> str:
     return literal.removesuffix("$")
 
 
-class Picking:
+class RowFilter:
     """The rows whose key is wanted and whose `hlc` lies in a range; for one question, one thread.
 
     >>> picking = Picking("robot/*", HlcRange(2, 9))

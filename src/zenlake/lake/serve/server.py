@@ -27,11 +27,11 @@ from zenlake.lake.serve.history import RESTARTS, Also, History
 from zenlake.lake.serve.time_range import EVERYTHING, HlcRange, hlc_range, of_parameters
 from zenlake.wire.cursor import U64
 from zenlake.wire.delete import Del
-from zenlake.wire.encoding import Encoding
+from zenlake.wire.encoding import WireEncoding
 from zenlake.wire.put import Put
-from zenlake.wire.reply import Reply
-from zenlake.wire.timestamp import Timestamp
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.reply import WireReply
+from zenlake.wire.timestamp import WireTimestamp
+from zenlake.wire.zenohid import WireZenohId
 
 MAX_QUERIES = 4  # that are answered at once
 MAX_WAITING = 256  # that wait for that; one more is told so
@@ -46,7 +46,7 @@ TEXT = "text/plain"
 log = logging.getLogger("zenlake.serve")
 
 
-class Wanted(NamedTuple):
+class HistoryRequest(NamedTuple):
     """What the parameters of a query ask for."""
 
     times: HlcRange | None = None
@@ -54,7 +54,7 @@ class Wanted(NamedTuple):
     newest: int | None = None
 
 
-def wanted(parameters: str, now: int) -> Wanted:
+def wanted(parameters: str, now: int) -> HistoryRequest:
     """What parameters mean, read at `now` (nanoseconds since 1970). Those not known are ignored.
 
     >>> wanted("", 0), wanted("_max=2;x=1", 0).newest
@@ -76,8 +76,8 @@ def wanted(parameters: str, now: int) -> Wanted:
             )
         newest = int(text)
     if "_time" in found:
-        return Wanted(hlc_range(of_parameters(parameters, found["_time"]), now), newest)
-    return Wanted(None if newest is None else EVERYTHING, newest)
+        return HistoryRequest(hlc_range(of_parameters(parameters, found["_time"]), now), newest)
+    return HistoryRequest(None if newest is None else EVERYTHING, newest)
 
 
 class ServeStats(NamedTuple):
@@ -274,7 +274,7 @@ class _Asker:
 # ---- rows as replies
 
 
-def _replies(batch: pa.RecordBatch) -> tuple[list[str], list[Reply]]:
+def _replies(batch: pa.RecordBatch) -> tuple[list[str], list[WireReply]]:
     """The keys and the replies of some rows."""
     stamp = batch.column("timestamp")
     columns = [batch.column(name) for name in _COLUMNS]
@@ -294,16 +294,16 @@ def _reply(
     attachment: bytes | None,
     ntp64: int | None,
     clock: str | None,
-) -> Reply:
-    stamp = None if ntp64 is None else Timestamp(ntp64 & U64, _clock(clock or ""))
+) -> WireReply:
+    stamp = None if ntp64 is None else WireTimestamp(ntp64 & U64, _clock(clock or ""))
     if kind == "delete":
-        return Reply(Del(stamp, None, attachment))
-    return Reply(Put(payload or b"", stamp, _encoding(encoding, schema), None, attachment))
+        return WireReply(Del(stamp, None, attachment))
+    return WireReply(Put(payload or b"", stamp, _encoding(encoding, schema), None, attachment))
 
 
-_clock = lru_cache(1024)(ZenohId.parse)
+_clock = lru_cache(1024)(WireZenohId.parse)
 
 
 @lru_cache(1024)
-def _encoding(encoding: str | None, schema: str | None) -> Encoding:
-    return Encoding.parse((encoding or "") if schema is None else f"{encoding or ''};{schema}")
+def _encoding(encoding: str | None, schema: str | None) -> WireEncoding:
+    return WireEncoding.parse((encoding or "") if schema is None else f"{encoding or ''};{schema}")

@@ -42,10 +42,10 @@ Offsets = Mapping[int, int]
 
 def of_log(batch: pa.RecordBatch) -> pa.Table:
     """A record batch of a log's reader, with COLUMNS, as rows."""
-    return reduce.plain(batch, ROW).append_column(HLC, reduce.hlc_of(batch))
+    return reduce.conform(batch, ROW).append_column(HLC, reduce.hlc_of(batch))
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """Offsets of a partition: the first, and the one behind the last."""
 
     partition: int
@@ -92,9 +92,9 @@ class Tail:
                 self._log = Log(self.path)
         return self._log
 
-    def _ranges(self, log: Log, base: Offsets) -> list[Range]:
+    def _ranges(self, log: Log, base: Offsets) -> list[OffsetRange]:
         return [
-            Range(one, max(base.get(one, 0), log.first(one)), log.mark(one).offset)
+            OffsetRange(one, max(base.get(one, 0), log.first(one)), log.mark(one).offset)
             for one in log.partitions()
         ]
 
@@ -105,7 +105,7 @@ class Tail:
         self._base = dict(base)
         self._kept = [rows for rows in map(_behind(base), self._kept) if rows.num_rows]
         ranges = [
-            Range(one, max(start, self._upto.get(one, 0)), end)
+            OffsetRange(one, max(start, self._upto.get(one, 0)), end)
             for one, start, end in self._ranges(log, base)
         ]
         count = sum(rows.num_rows for rows in self._kept)
@@ -132,7 +132,7 @@ class Tail:
         self._kept = [reduce.newest(pa.concat_tables(self._kept).unify_dictionaries())]
         return int(self._kept[0].num_rows)
 
-    def _read(self, ranges: list[Range], key_expr: str | None) -> Iterator[pa.Table]:
+    def _read(self, ranges: list[OffsetRange], key_expr: str | None) -> Iterator[pa.Table]:
         log = Log(self.path)
         for one in ranges:
             start = one.start

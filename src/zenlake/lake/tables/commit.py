@@ -20,7 +20,14 @@ from pyarrow import parquet
 from zenlake.lake.tables import schema
 from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import OFFSET_APP, Added, Conflict, DeltaStore, File, StoreError
-from zenlake.lake.tables.reduce import merged_health, newest, plain, sorted_by, taken, winners
+from zenlake.lake.tables.reduce import (
+    conform,
+    merged_health,
+    newest,
+    newest_row_indices,
+    sorted_by,
+    take_rows,
+)
 
 LEAF_ROWS = 32 << 10
 LEAF_BYTES = 64 << 20  # of a leaf in memory
@@ -34,7 +41,7 @@ class OffsetsPresent(StoreError):
 
 
 @dataclass(frozen=True)
-class Batch:
+class TableBatch:
     """One batch of one query; `offsets` has the first and the last of each partition of the log.
 
     >>> Batch("samples", "6f1c", 4, {0: (100, 199)}).transactions
@@ -57,7 +64,7 @@ class Batch:
         return {self.app: self.number} | following
 
 
-class Change(NamedTuple):
+class TableChange(NamedTuple):
     """What a batch did to a table: the version that has it, files that came and went."""
 
     version: int
@@ -68,7 +75,7 @@ class Change(NamedTuple):
 # ---- what others call
 
 
-def append(store: DeltaStore, added: Sequence[Added], batch: Batch) -> Change | None:
+def append(store: DeltaStore, added: Sequence[Added], batch: TableBatch) -> TableChange | None:
     """The files of a batch into a table; None if they are in it already."""
     for _ in range(MAX_REPEATS):
         if has(store, batch):
@@ -77,13 +84,13 @@ def append(store: DeltaStore, added: Sequence[Added], batch: Batch) -> Change | 
             version = store.commit(added, (), batch.transactions)
         except Conflict:
             continue
-        return Change(version, len(added), 0)
+        return TableChange(version, len(added), 0)
     raise _too_busy(store)
 
 
 def fold_health(
-    store: DeltaStore, reduced: pa.Table, batch: Batch, leaf_rows: int = LEAF_ROWS
-) -> Change | None:
+    store: DeltaStore, reduced: pa.Table, batch: TableBatch, leaf_rows: int = LEAF_ROWS
+) -> TableChange | None:
     """Health of a batch (`health_of`, put together) into the table; None if it is in already."""
     for _ in range(MAX_REPEATS):
         if has(store, batch):
@@ -100,9 +107,9 @@ def fold(
     latest: DeltaStore,
     tombstones: DeltaStore,
     reduced: pa.Table,
-    batch: Batch,
+    batch: TableBatch,
     leaf_rows: int = LEAF_ROWS,
-) -> Change | None:
+) -> TableChange | None:
     """The newest rows of a batch (`newest`) into `latest`; what it did there, None for nothing.
 
     Three commits at most, and after each of them the two tables say what they said before or what
@@ -112,14 +119,14 @@ def fold(
     for _ in range(MAX_REPEATS):
         try:
             return _fold(
-                latest, tombstones, newest(plain(reduced, schema.LATEST)), batch, leaf_rows
+                latest, tombstones, newest(conform(reduced, schema.LATEST)), batch, leaf_rows
             )
         except Conflict:
             continue
     raise _too_busy(latest)
 
 
-def has(store: DeltaStore, batch: Batch) -> bool:
+def has(store: DeltaStore, batch: TableBatch) -> bool:
     """Whether a table has a batch. Refuses one whose rows it has from another query."""
     store.snapshot()
     done = store.transaction(batch.app)
@@ -139,7 +146,7 @@ def has(store: DeltaStore, batch: Batch) -> bool:
     return False
 
 
-def _check_that_it_has_all(store: DeltaStore, batch: Batch) -> None:
+def _check_that_it_has_all(store: DeltaStore, batch: TableBatch) -> None:
     """What is passed over since a batch of its number is there has to be in the table."""
     present = store.offsets() if batch.offsets else {}
     for partition, (_, last) in batch.offsets.items():
@@ -157,8 +164,8 @@ def _check_that_it_has_all(store: DeltaStore, batch: Batch) -> None:
 
 
 def _fold(
-    latest: DeltaStore, tombstones: DeltaStore, rows: pa.Table, batch: Batch, leaf_rows: int
-) -> Change | None:
+    latest: DeltaStore, tombstones: DeltaStore, rows: pa.Table, batch: TableBatch, leaf_rows: int
+) -> TableChange | None:
     buried = _rows_of(tombstones, rows["key"])
     change = None
     if not has(latest, batch):
@@ -168,7 +175,7 @@ def _fold(
         deletes = new.filter(pc.invert(put))
         changed = pc.or_(put, pc.is_in(new["key"], value_set=living["key"].combine_chunks()))
         folding = _Folding(latest, new.filter(changed), _alive, leaf_rows).make()
-        _bury(tombstones, plain(deletes, schema.TOMBSTONES), buried, leaf_rows)
+        _bury(tombstones, conform(deletes, schema.TOMBSTONES), buried, leaf_rows)
         change = folding.commit(batch.transactions)
     if buried.num_rows:
         _unbury(latest, tombstones, buried["key"], leaf_rows)
@@ -197,14 +204,14 @@ def _as_deletes(buried: pa.Table) -> pa.Table:
     """Tombstones as the rows that they were."""
     place = schema.LATEST.get_field_index("kind")
     kinds = pa.repeat(pa.scalar("delete"), buried.num_rows)
-    return plain(buried, schema.LATEST).set_column(place, schema.LATEST.field(place), kinds)
+    return conform(buried, schema.LATEST).set_column(place, schema.LATEST.field(place), kinds)
 
 
 def _winning(rows: pa.Table, others: pa.Table) -> pa.Table:
     """Those of `rows`, one a key, that are newer than `others`; an equal one is not."""
     both = pa.concat_tables([rows.select(_VERSION), others.select(_VERSION)])
-    chosen = winners(both)
-    return taken(rows, chosen[chosen < rows.num_rows])
+    chosen = newest_row_indices(both)
+    return take_rows(rows, chosen[chosen < rows.num_rows])
 
 
 def _rows_of(
@@ -226,7 +233,7 @@ def _replaced(old: pa.Table, new: pa.Table) -> pa.Table:
     there = where.is_valid().to_numpy()
     rows, fresh = np.arange(old.num_rows), np.arange(old.num_rows, old.num_rows + new.num_rows)
     rows[where.drop_null().to_numpy()] = fresh[there]
-    return taken(pa.concat_tables([old, new]), np.append(rows, fresh[~there]))
+    return take_rows(pa.concat_tables([old, new]), np.append(rows, fresh[~there]))
 
 
 def _alive(old: pa.Table, new: pa.Table) -> pa.Table:
@@ -284,9 +291,9 @@ class _Folding:
             self._added += [self._store.write_file(piece) for piece in pieces]
         return self
 
-    def commit(self, transactions: Mapping[str, int]) -> Change:
+    def commit(self, transactions: Mapping[str, int]) -> TableChange:
         version = self._store.commit(self._added, self._removed, transactions)
-        return Change(version, len(self._added), len(self._removed))
+        return TableChange(version, len(self._added), len(self._removed))
 
     @property
     def _place(self) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from zenlake.lake.tables.delta import ROW_GROUP_ROWS, Added, Conflict, DeltaStore, File, StoreError
-from zenlake.lake.tables.reduce import plain, sorted_by
+from zenlake.lake.tables.reduce import conform, sorted_by
 
 SMALL_SHARE = 0.5  # of the target: a file of that size is large enough
 WORTH_SHARE = 0.25  # a file is rewritten if the smaller ones together have that share of it
@@ -140,7 +140,7 @@ def _rows_of(store: DeltaStore, file: File, share: int, opened: ExitStack) -> It
     schema = pa.schema([one for one in store.table.schema if one.name not in file.partition])
     names = [name for name in source.schema_arrow.names if name in schema.names]
     for batch in source.iter_batches(min(max(1, rows), ROW_GROUP_ROWS), columns=names):
-        yield plain(batch, schema)
+        yield conform(batch, schema)
 
 
 def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -14,7 +14,7 @@ SCHEMA_VERSION = 1
 SCHEMA_PROPERTY = "zenlake.schema"  # the table property that holds it
 
 
-class Table(NamedTuple):
+class TableDefinition(NamedTuple):
     """One table: rows are appended, or folded by `fold` into leaves placed by `place`."""
 
     name: str
@@ -26,17 +26,19 @@ class Table(NamedTuple):
     time: str | None = None  # the column that retention looks at
 
 
-SAMPLES = Table("samples", schema.SAMPLES, "day", ("key", "hlc"), time="received_at")
-LATEST = Table("latest", schema.LATEST, None, ("key",), "key", reduce.newest, "received_at")
-TOMBSTONES = Table(
+SAMPLES = TableDefinition("samples", schema.SAMPLES, "day", ("key", "hlc"), time="received_at")
+LATEST = TableDefinition(
+    "latest", schema.LATEST, None, ("key",), "key", reduce.newest, "received_at"
+)
+TOMBSTONES = TableDefinition(
     "tombstones", schema.TOMBSTONES, None, ("key",), "key", reduce.newest, "received_at"
 )
-LOSS = Table("loss", schema.LOSS, "day", ("partition", "offset"), time="at")
-MESSAGES = Table("messages", schema.MESSAGES, "day", ("key", "hlc"), time="received_at")
-MESSAGES_FAILED = Table(
+LOSS = TableDefinition("loss", schema.LOSS, "day", ("partition", "offset"), time="at")
+MESSAGES = TableDefinition("messages", schema.MESSAGES, "day", ("key", "hlc"), time="received_at")
+MESSAGES_FAILED = TableDefinition(
     "messages_failed", schema.MESSAGES_FAILED, "day", ("key", "hlc"), time="received_at"
 )
-HEALTH = Table(
+HEALTH = TableDefinition(
     "health",
     schema.HEALTH,
     None,

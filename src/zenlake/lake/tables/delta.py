@@ -27,8 +27,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from zenlake.errors import ZError
 from zenlake.lake.tables import migrate
-from zenlake.lake.tables.definitions import SCHEMA_PROPERTY, SCHEMA_VERSION, Table
-from zenlake.lake.tables.dictionary import coded, coded_schema, values_of
+from zenlake.lake.tables.definitions import SCHEMA_PROPERTY, SCHEMA_VERSION, TableDefinition
+from zenlake.lake.tables.dictionary import dictionary_encode, dictionary_schema, values_of
 from zenlake.lake.tables.reduce import sorted_by
 
 ROW_GROUP_ROWS = 32 << 10
@@ -75,7 +75,7 @@ class File:
 class Snapshot:
     """The files of one version of a table; -1 is the table that does not exist yet."""
 
-    def __init__(self, version: int, actions: pa.Table | None, table: Table) -> None:
+    def __init__(self, version: int, actions: pa.Table | None, table: TableDefinition) -> None:
         self.version = version
         self._actions = actions
         self._table = table
@@ -141,7 +141,7 @@ class DeltaStore:
     transactions since, it is refused by Conflict and nothing has happened.
     """
 
-    def __init__(self, path: str | os.PathLike[str], table: Table) -> None:
+    def __init__(self, path: str | os.PathLike[str], table: TableDefinition) -> None:
         self.path = Path(path)
         self.table = table
         self.conflicts = 0  # commits that had to be tried again
@@ -247,7 +247,7 @@ class DeltaStore:
                 )
             day = _text(values[0].as_py())
         with self.writer(None if by is None else _text(day)) as file:
-            file.write(sorted_by(coded(rows.select(file.names)), self.table.order))
+            file.write(sorted_by(dictionary_encode(rows.select(file.names)), self.table.order))
         assert file.added is not None
         return file.added
 
@@ -445,7 +445,7 @@ class FileWriter:
         self._whole.parent.mkdir(parents=True, exist_ok=True)
         self._file = pq.ParquetWriter(
             self._whole,
-            coded_schema(self._schema),
+            dictionary_schema(self._schema),
             compression="zstd",
             compression_level=ZSTD_LEVEL,
             use_dictionary=_leaves(self._schema, pa.types.is_string),
@@ -470,7 +470,7 @@ class FileWriter:
 
     def write(self, rows: pa.Table) -> None:
         """Rows that follow those before; the partition column may be left out."""
-        rows = coded(rows.select(self.names)).cast(coded_schema(self._schema))
+        rows = dictionary_encode(rows.select(self.names)).cast(dictionary_schema(self._schema))
         self._file.write_table(rows, row_group_size=ROW_GROUP_ROWS)
         self._stats.add(rows)
         self.rows += rows.num_rows
@@ -523,7 +523,7 @@ class _Stats:
         return json.dumps(stats, separators=(",", ":"))
 
 
-def stats_columns(table: Table) -> list[str]:
+def stats_columns(table: TableDefinition) -> list[str]:
     """Which columns of a table's files have statistics in Delta's log.
 
     Numbers and times, and those texts that the table is sorted by.

@@ -7,17 +7,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def coded(rows: pa.Table) -> pa.Table:
+def dictionary_encode(rows: pa.Table) -> pa.Table:
     """One chunk a column, texts as dictionaries, also those in structs.
 
     >>> coded(pa.table({"key": ["a", "b", "a"]})).schema.field("key").type
     DictionaryType(dictionary<values=string, indices=int32, ordered=0>)
     """
     columns = [_coded(column) for column in rows.columns]
-    return pa.table(columns, schema=coded_schema(rows.schema))
+    return pa.table(columns, schema=dictionary_schema(rows.schema))
 
 
-def coded_schema(schema: pa.Schema) -> pa.Schema:
+def dictionary_schema(schema: pa.Schema) -> pa.Schema:
     """The schema of such rows."""
     return pa.schema([one.with_type(_coded_type(one.type)) for one in schema])
 

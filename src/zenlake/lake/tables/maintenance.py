@@ -18,9 +18,9 @@ from zenlake.errors import ZError
 from zenlake.lake.project import Project
 from zenlake.lake.tables.compaction import Compacted
 from zenlake.lake.tables.compaction import compact as compact_table
-from zenlake.lake.tables.definitions import TABLES, Table
+from zenlake.lake.tables.definitions import TABLES, TableDefinition
 from zenlake.lake.tables.delta import LOG, DeltaStore
-from zenlake.lake.tables.retention import Expired, believed, expire, newest
+from zenlake.lake.tables.retention import Expired, expire, newest, trusted_now
 from zenlake.lake.tables.vacuum import Vacuumed, tidy_log
 from zenlake.lake.tables.vacuum import vacuum as vacuum_table
 
@@ -30,7 +30,7 @@ KEPT_AS = {"messages_failed": "messages"}
 "Tables that are kept as long as another."
 
 
-class Kept(NamedTuple):
+class MaintenanceReport(NamedTuple):
     """What upkeep did, by table."""
 
     compacted: dict[str, Compacted]
@@ -38,7 +38,7 @@ class Kept(NamedTuple):
     vacuumed: dict[str, Vacuumed]
 
 
-class Busy(ZError):
+class MaintenanceBusy(ZError):
     """Another upkeep of the same lake is under way."""
 
 
@@ -60,10 +60,10 @@ def stores(project: Project, names: Sequence[str] | None = None) -> dict[str, De
     }
 
 
-def described(path: Path) -> Table:
+def described(path: Path) -> TableDefinition:
     """A table that its user made, as Delta describes it."""
     delta = DeltaTable(path)
-    return Table(
+    return TableDefinition(
         path.name,
         pa.schema(delta.schema().to_arrow()),
         next(iter(delta.metadata().partition_columns), None),
@@ -98,7 +98,7 @@ def retain(
 def _retain(project: Project, now: datetime | None, trust_clock: bool) -> dict[str, Expired]:
     opened = stores(project)
     clock = datetime.now(UTC) if now is None else now
-    moment = clock if trust_clock else believed(clock, newest(opened.values()))
+    moment = clock if trust_clock else trusted_now(clock, newest(opened.values()))
     kept = {name: project.retention.get(KEPT_AS.get(name, name)) for name in opened}
     return {
         name: expire(store, seconds, moment)
@@ -125,11 +125,11 @@ def _vacuum(
     return done
 
 
-def keep_up(project: Project) -> Kept:
+def run_maintenance(project: Project) -> MaintenanceReport:
     """All of it: retention first, so that nothing is compacted that goes anyway."""
     with _alone(project):
         expired = _retain(project, None, trust_clock=False)
-        return Kept(_compact(project), expired, _vacuum(project))
+        return MaintenanceReport(_compact(project), expired, _vacuum(project))
 
 
 def due(project: Project, last: float | None = None, now: float | None = None) -> bool:
@@ -162,7 +162,9 @@ def _alone(project: Project) -> Iterator[None]:
         try:
             fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Busy(f"another upkeep of {project.home} is under way: let it end") from None
+            raise MaintenanceBusy(
+                f"another upkeep of {project.home} is under way: let it end"
+            ) from None
         yield
         mark.truncate(0)
         mark.write(f"{time.time():.0f}\n")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable, Field, Schema
 
 from zenlake.errors import ZError
-from zenlake.lake.tables.definitions import SCHEMA_PROPERTY, SCHEMA_VERSION, Table
+from zenlake.lake.tables.definitions import SCHEMA_PROPERTY, SCHEMA_VERSION, TableDefinition
 
 if TYPE_CHECKING:
     from zenlake.lake.tables.delta import DeltaStore
@@ -70,7 +70,7 @@ def _nothing(store: "DeltaStore") -> None:
     """Columns were all that changed."""
 
 
-def _add_columns(table: DeltaTable, wanted: Table) -> bool:
+def _add_columns(table: DeltaTable, wanted: TableDefinition) -> bool:
     """Those that are missing, nullable, behind the others; their old rows are null."""
     there = {field.name: field for field in table.schema().fields}
     missing: list[Field] = []

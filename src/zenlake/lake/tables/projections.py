@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 
 from zenlake.errors import ZError
 from zenlake.lake.tables import schema
-from zenlake.lake.tables.commit import Batch, append, fold, fold_health
-from zenlake.lake.tables.definitions import TABLES, TOMBSTONES, Table
+from zenlake.lake.tables.commit import TableBatch, append, fold, fold_health
+from zenlake.lake.tables.definitions import TABLES, TOMBSTONES, TableDefinition
 from zenlake.lake.tables.delta import STAGED, Added, DeltaStore
-from zenlake.lake.tables.dictionary import coded
-from zenlake.lake.tables.reduce import health_of, hlc_of, newest, plain
+from zenlake.lake.tables.dictionary import dictionary_encode
+from zenlake.lake.tables.reduce import conform, health_of, hlc_of, newest
 
 MAX_BUFFER_ROWS = 1 << 19  # that wait to become one file of each table
 MAX_BUFFER_BYTES = 128 << 20  # of them, as they came; sorting and writing take about as much again
@@ -35,11 +35,11 @@ Ranges = dict[int, tuple[int, int]]
 # ---- what tables take
 
 
-class Chunk:
+class RowChunk:
     """Rows that become files together, and the parts of them that tables look at."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
-        self.rows = coded(pa.Table.from_batches(batches))
+        self.rows = dictionary_encode(pa.Table.from_batches(batches))
         self._ranges: dict[str, Ranges] = {}
 
     def ranges(self, part: str) -> Ranges:
@@ -88,15 +88,15 @@ def _day(times: pa.ChunkedArray) -> pa.ChunkedArray:
     return times.cast(schema.TIME).cast(pa.date32())
 
 
-class Take(NamedTuple):
+class Projection(NamedTuple):
     """What a table takes: `part` of the rows it looks at, `form` what it makes of them."""
 
     part: str
-    form: Callable[[Chunk], pa.Table]
+    form: Callable[[RowChunk], pa.Table]
     needs: pa.Schema
 
 
-def _losses(chunk: Chunk) -> pa.Table:
+def _losses(chunk: RowChunk) -> pa.Table:
     rows = chunk.losses
     loss = rows["loss"].combine_chunks()
     parts = dict(zip(loss.type.names, loss.flatten(), strict=True))
@@ -105,8 +105,8 @@ def _losses(chunk: Chunk) -> pa.Table:
     return pa.table({"at": at, **parts, **place, "day": _day(at)})
 
 
-def _decoded(failed: bool) -> Callable[[Chunk], pa.Table]:
-    def form(chunk: Chunk) -> pa.Table:
+def _decoded(failed: bool) -> Callable[[RowChunk], pa.Table]:
+    def form(chunk: RowChunk) -> pa.Table:
         return chunk.timed.filter((pc.is_valid if failed else pc.is_null)(chunk.timed["reason"]))
 
     return form
@@ -122,31 +122,33 @@ _LOSS = pa.struct(
 )
 _MESSAGES = _but(TABLES["messages"].schema, "hlc", "day")
 _REASON = pa.field("reason", pa.string())
-TAKES = {
-    "samples": Take("given", lambda c: c.samples, schema.SAMPLE),
-    "latest": Take("given", lambda c: plain(newest(c.samples), schema.LATEST), schema.SAMPLE),
-    "health": Take("given", lambda c: health_of(c.given), schema.SAMPLE),
-    "loss": Take("losses", _losses, pa.schema([*_PLACED, pa.field("loss", _LOSS)])),
-    "messages": Take("rows", _decoded(False), pa.schema([*_MESSAGES, _REASON])),
-    "messages_failed": Take(
+PROJECTIONS = {
+    "samples": Projection("given", lambda c: c.samples, schema.SAMPLE),
+    "latest": Projection(
+        "given", lambda c: conform(newest(c.samples), schema.LATEST), schema.SAMPLE
+    ),
+    "health": Projection("given", lambda c: health_of(c.given), schema.SAMPLE),
+    "loss": Projection("losses", _losses, pa.schema([*_PLACED, pa.field("loss", _LOSS)])),
+    "messages": Projection("rows", _decoded(False), pa.schema([*_MESSAGES, _REASON])),
+    "messages_failed": Projection(
         "rows",
         _decoded(True),
         _but(TABLES["messages_failed"].schema, "hlc", "day"),
     ),
 }
-_OWN = Take("rows", lambda c: c.rows, pa.schema([]))
+_OWN = Projection("rows", lambda c: c.rows, pa.schema([]))
 "A table of the user's: the rows as they are."
 
 
-def table_of(name: str, rows: pa.Schema, partition_by: str | None) -> Table:
+def table_of(name: str, rows: pa.Schema, partition_by: str | None) -> TableDefinition:
     """The table of that name; one that is not known has the columns of `rows`."""
-    return TABLES.get(name) or Table(name, rows, partition_by)
+    return TABLES.get(name) or TableDefinition(name, rows, partition_by)
 
 
 def check(rows: pa.Schema, into: Sequence[str], partition_by: str | None) -> None:
     """ZError: rows of this schema cannot go into these tables, and what to do about it."""
     for name in into:
-        for wanted in TAKES.get(name, _OWN).needs:
+        for wanted in PROJECTIONS.get(name, _OWN).needs:
             place = rows.get_field_index(wanted.name)
             if place < 0:
                 raise ZError(
@@ -227,7 +229,7 @@ def joined(ranges: Sequence[Ranges]) -> Ranges:
 
 
 @dataclass
-class Taken:
+class TaskOutput:
     """What a task leaves for the commit."""
 
     rows: int = 0
@@ -236,7 +238,7 @@ class Taken:
     ranges: dict[str, Ranges] = field(default_factory=dict)
 
 
-class Intake:
+class TableWriter:
     """Takes record batches, and holds no more of them than the bounds above."""
 
     def __init__(self, stores: Mapping[str, DeltaStore], place: str) -> None:
@@ -246,7 +248,7 @@ class Intake:
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
         self._reduced: dict[str, list[pa.Table]] = {}
-        self._taken = Taken()
+        self._taken = TaskOutput()
 
     def add(self, batch: pa.RecordBatch) -> None:
         for part in pieces(batch):
@@ -257,7 +259,7 @@ class Intake:
             self._rows += part.num_rows
             self._bytes += part.nbytes
 
-    def finish(self) -> Taken:
+    def finish(self) -> TaskOutput:
         """Everything is in files then."""
         self._flush()
         for name in [*self._reduced]:
@@ -266,14 +268,14 @@ class Intake:
 
     def _flush(self) -> None:
         if self._rows:
-            chunk = Chunk(self._waiting)
+            chunk = RowChunk(self._waiting)
             self._taken.rows += self._rows
             for name in self._stores:
                 self._give(name, chunk)
         self._waiting, self._rows, self._bytes = [], 0, 0
 
-    def _give(self, name: str, chunk: Chunk) -> None:
-        take, store, taken = TAKES.get(name, _OWN), self._stores[name], self._taken
+    def _give(self, name: str, chunk: RowChunk) -> None:
+        take, store, taken = PROJECTIONS.get(name, _OWN), self._stores[name], self._taken
         taken.ranges[name] = joined([taken.ranges.get(name, {}), chunk.ranges(take.part)])
         rows = take.form(chunk)
         if not rows.num_rows:
@@ -327,17 +329,17 @@ def _files(store: DeltaStore, rows: pa.Table) -> list[Added]:
 # ---- the commit
 
 
-def give(store: DeltaStore, tasks: Sequence[Taken], batch: Batch) -> None:
+def commit_table(store: DeltaStore, tasks: Sequence[TaskOutput], batch: TableBatch) -> None:
     """What tasks took for one table, into it, unless it has this batch already."""
     name = store.table.name
     added = [one for task in tasks for one in task.added.get(name, ())]
     staged = [Path(one) for task in tasks for one in task.staged.get(name, ())]
     offsets = joined([task.ranges.get(name, {}) for task in tasks])
     if added or staged or offsets:
-        _GIVE.get(name, _append)(store, added, staged, replace(batch, offsets=offsets))
+        _COMMITTERS.get(name, _append)(store, added, staged, replace(batch, offsets=offsets))
 
 
-class _Part(Batch):
+class _FoldPart(TableBatch):
     """One of several folds of a batch: the last of them says that the batch is there."""
 
     @property
@@ -345,24 +347,24 @@ class _Part(Batch):
         return {}
 
 
-def _append(store: DeltaStore, added: list[Added], staged: list[Path], batch: Batch) -> None:
+def _append(store: DeltaStore, added: list[Added], staged: list[Path], batch: TableBatch) -> None:
     append(store, added, batch)
 
 
-def _latest(store: DeltaStore, added: list[Added], staged: list[Path], batch: Batch) -> None:
+def _latest(store: DeltaStore, added: list[Added], staged: list[Path], batch: TableBatch) -> None:
     """Again and again the same rows fold to the same table, so parts of a batch may go first."""
     tombstones = DeltaStore(store.path.parent / TOMBSTONES.name, TOMBSTONES)
     *parts, last = _groups(staged) or [[]]
     for part in parts:
-        fold(store, tombstones, _read(part, store), _Part(*astuple(batch)))
+        fold(store, tombstones, _read(part, store), _FoldPart(*astuple(batch)))
     fold(store, tombstones, _read(last, store), batch)
 
 
-def _health(store: DeltaStore, added: list[Added], staged: list[Path], batch: Batch) -> None:
+def _health(store: DeltaStore, added: list[Added], staged: list[Path], batch: TableBatch) -> None:
     fold_health(store, _read(staged, store), batch)
 
 
-_GIVE = {"latest": _latest, "health": _health}
+_COMMITTERS = {"latest": _latest, "health": _health}
 "How a table takes what it does not simply append."
 
 

@@ -47,7 +47,7 @@ def as_samples(rows: Rows) -> pa.Table:
         table = table.filter(pc.invert(unwanted))
     hlc = hlc_of(table)
     days = (_received(table) // _DAY).astype(np.int32)
-    table = plain(table, schema.SAMPLE).append_column(schema.HLC, hlc)
+    table = conform(table, schema.SAMPLE).append_column(schema.HLC, hlc)
     return table.append_column(schema.DAY, pa.array(days, pa.date32()))
 
 
@@ -64,7 +64,7 @@ def hlc_of(rows: Rows) -> pa.Array:
     return pa.array(np.where(stamped, stamps, times), pa.int64())
 
 
-def plain(rows: Rows, wanted: pa.Schema) -> pa.Table:
+def conform(rows: Rows, wanted: pa.Schema) -> pa.Table:
     """The columns of `wanted` from rows in Spark's or in columnar's form; what lacks is null."""
     table = _table(rows)
     columns = [
@@ -127,14 +127,14 @@ def newest(rows: Rows) -> pa.Table:
     [8, 5]
     """
     table = _table(rows)
-    return taken(table, winners(table))
+    return take_rows(table, newest_row_indices(table))
 
 
-def winners(table: pa.Table) -> Ints:
+def newest_row_indices(table: pa.Table) -> Ints:
     """The numbers of the rows that `newest` keeps, in the order of their keys."""
     if _increasing(table["key"]):
         return np.arange(table.num_rows)
-    keys, distinct = ranks(table["key"])
+    keys, distinct = dense_ranks(table["key"])
     hlc = _ints(table["hlc"])
     best = np.full(distinct, _LOWEST, np.int64)
     np.maximum.at(best, keys, hlc)
@@ -143,7 +143,7 @@ def winners(table: pa.Table) -> Ints:
     if not len(rows) or len(rows) == np.count_nonzero(np.bincount(keys)):
         return np.asarray(rows[np.argsort(keys, kind="stable")])
     ties = table.select(["timestamp", "partition", "offset"]).take(pa.array(rows))
-    clocks, _ = ranks(_field(ties["timestamp"], "id").cast(pa.string()).fill_null(""))
+    clocks, _ = dense_ranks(_field(ties["timestamp"], "id").cast(pa.string()).fill_null(""))
     order = np.lexsort((_ints(ties["offset"]), _ints(ties["partition"]), clocks, keys))
     last = np.append(keys[order][1:] != keys[order][:-1], True)
     return np.asarray(rows[order[last]])
@@ -159,17 +159,17 @@ def sorted_by(table: pa.Table, order: Sequence[str]) -> pa.Table:
     rows = np.argsort(_narrow(columns.pop()), kind="stable")
     for column in reversed(columns):
         rows = rows[np.argsort(_narrow(column[rows]), kind="stable")]
-    return taken(table, rows)
+    return take_rows(table, rows)
 
 
-def taken(table: pa.Table, rows: Ints) -> pa.Table:
+def take_rows(table: pa.Table, rows: Ints) -> pa.Table:
     """Those rows in that order; nothing is copied if they are all, as they stand."""
     if len(rows) == table.num_rows and np.all(rows[1:] > rows[:-1]):
         return table
     return table.take(pa.array(rows))
 
 
-def ranks(column: pa.ChunkedArray) -> tuple[Ints, int]:
+def dense_ranks(column: pa.ChunkedArray) -> tuple[Ints, int]:
     """Texts as numbers in the same order, null as 0, and how many numbers there may be.
 
     >>> ranks(pa.chunked_array([["b", None, "a", "b"]]))
@@ -191,7 +191,7 @@ def _increasing(column: pa.ChunkedArray) -> bool:
     if column.null_count or len(column) < 2:
         return len(column) < 2
     if pa.types.is_dictionary(column.type):
-        return bool(np.all(np.diff(ranks(column)[0]) > 0))
+        return bool(np.all(np.diff(dense_ranks(column)[0]) > 0))
     values = column.combine_chunks()
     return bool(pc.all(pc.greater(values[1:], values[:-1])).as_py())
 
@@ -205,7 +205,7 @@ def _narrow(values: Ints) -> npt.NDArray[Any]:
 
 def _sortable(column: pa.ChunkedArray) -> Ints:
     if is_text(column.type):
-        return ranks(column)[0]
+        return dense_ranks(column)[0]
     return _ints(column, null=_LOWEST)
 
 
@@ -301,7 +301,7 @@ def _health(names: pa.Table, parts: _Parts, buckets: _Buckets) -> pa.Table:
     one[group] = np.arange(len(group))
     names = names.take(pa.array(one))
     sums = _summed(group, parts, groups, _ints(names["minute"]))
-    names = plain(names, pa.schema([schema.HEALTH.field(name) for name in names.column_names]))
+    names = conform(names, pa.schema([schema.HEALTH.field(name) for name in names.column_names]))
     columns = {name: names[name] for name in names.column_names} | sums
     columns |= _latency(group[buckets.row], buckets, groups)
     return pa.table([columns[name] for name in schema.HEALTH.names], schema=schema.HEALTH)
@@ -314,7 +314,7 @@ def _groups(names: pa.Table) -> tuple[Ints, int]:
     for name in names.column_names:
         column = names[name]
         if is_text(column.type):
-            values, width = ranks(column)
+            values, width = dense_ranks(column)
         elif column.null_count == len(column):
             continue
         else:
@@ -503,7 +503,7 @@ def _received(table: pa.Table) -> Ints:
     """When each row came, in microseconds; the timestamp's time if nobody looked at a clock."""
     received = table["received_at"]
     if received.null_count and "timestamp" in table.column_names:
-        stamped = plain(table.select(["timestamp"]), pa.schema([("timestamp", schema.TIMESTAMP)]))
+        stamped = conform(table.select(["timestamp"]), pa.schema([("timestamp", schema.TIMESTAMP)]))
         received = pc.coalesce(received, _field(stamped["timestamp"], "time"))
     return _ints(received)
 

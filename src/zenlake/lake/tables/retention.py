@@ -47,7 +47,7 @@ def newest(stores: Iterable[DeltaStore]) -> datetime | None:
     return max((time for time in times if time is not None), default=None)
 
 
-def believed(clock: datetime, newest: datetime | None) -> datetime:
+def trusted_now(clock: datetime, newest: datetime | None) -> datetime:
     """What time it is, for whoever is about to remove things: the clock's, within limits.
 
     >>> seen = datetime(2026, 11, 15, tzinfo=UTC)

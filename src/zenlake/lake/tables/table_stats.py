@@ -19,7 +19,7 @@ WHOLE = frozenset({"samples", "latest", "health"})
 Facts = dict[str, Any]
 
 
-def facts_of(project: Project) -> Facts:
+def lake_stats(project: Project) -> Facts:
     """By the names that --json has; `behind` is in offsets of the log, None where nobody knows."""
     ends = log_ends(project)
     tables = [_table(name, store, ends) for name, store in stores(project).items()]

@@ -42,7 +42,7 @@ def _crc_tables() -> npt.NDArray[np.uint64]:
 CRC_TABLES = _crc_tables()
 
 
-class Links(NamedTuple):
+class LinkTables(NamedTuple):
     """Links by number, and what their ids stand for; `used`: links, prefixes, prefixes' bytes."""
 
     entries: npt.NDArray[np.uint8]

@@ -74,7 +74,7 @@ class PartitionReport:
 
 
 @dataclass
-class Report:
+class VerifyReport:
     """What `verify` found."""
 
     partitions: list[PartitionReport]
@@ -159,7 +159,7 @@ class Log:
         """The file of a segment."""
         return self._of(partition).folder / segment_name(base)
 
-    def verify(self, progress: Progress | None = None) -> Report:
+    def verify(self, progress: Progress | None = None) -> VerifyReport:
         """Read everything: every CRC, and that each block follows the one before.
 
         `progress` is called with the bytes that are done and those there are.
@@ -174,7 +174,7 @@ class Log:
             if progress is not None:
                 progress(min(done, total), total)
 
-        return Report([one.verify(advance) for one in found])
+        return VerifyReport([one.verify(advance) for one in found])
 
     def trim(
         self,

@@ -38,7 +38,7 @@ from zenlake.log.format import (
     crc32,
 )
 from zenlake.log.kernels import blocks as kernel
-from zenlake.log.kernels.blocks import Links
+from zenlake.log.kernels.blocks import LinkTables
 from zenlake.log.kernels.sources import (
     SourceTable,
     rehash,
@@ -91,7 +91,7 @@ class LogKeys:
         self.longest = 0
         self.incomplete = False
         "Somebody asked for a number that stands for nothing (so far)."
-        self._links = Links(
+        self._links = LinkTables(
             np.zeros(kernel.MAX_LINKS * kernel.LINK_BYTES, np.uint8),
             np.zeros(kernel.NUMBERS, np.int32),
             np.zeros(FIRST_PREFIXES + 1, np.int64),
@@ -135,7 +135,7 @@ class LogKeys:
         return True
 
 
-class Span(NamedTuple):
+class SampleSpan(NamedTuple):
     """Samples one after another, as they came."""
 
     base: int
@@ -147,7 +147,7 @@ class Span(NamedTuple):
     keys: LogKeys
 
 
-class Numbered(NamedTuple):
+class NumberedSamples(NamedTuple):
     """Samples that their sources numbered, in the order of their offsets."""
 
     partition: int
@@ -162,20 +162,20 @@ class Numbered(NamedTuple):
     "Id (16 bytes, little-endian) and entity (4) of each source so far; the next go on with it."
 
 
-class _Piece(NamedTuple):
+class _SpanPiece(NamedTuple):
     """A span, and where in it each block ends: batches and bytes, from (0, 0) on."""
 
-    span: Span
+    span: SampleSpan
     partition: int
     blocks: BlockTable
     ends: npt.NDArray[np.int64]
 
-    def behind(self, block: int) -> "_Piece":
+    def behind(self, block: int) -> "_SpanPiece":
         """What comes after a block."""
         batch, byte = self.ends[block + 1].tolist()
         span, gone = self.span, self.blocks[: block + 1]["samples"].sum(dtype=np.int64)
-        rest = Span(span.base + int(gone), span.batches[batch:], span.data[byte:], span.keys)
-        return _Piece(
+        rest = SampleSpan(span.base + int(gone), span.batches[batch:], span.data[byte:], span.keys)
+        return _SpanPiece(
             rest,
             self.partition,
             self.blocks[block + 1 :],
@@ -183,7 +183,7 @@ class _Piece(NamedTuple):
         )
 
 
-class _Range(NamedTuple):
+class _PartitionRange(NamedTuple):
     """What of a partition is asked for."""
 
     partition: int
@@ -273,13 +273,18 @@ class Reader:
             inner += [name for name in ("kind", "received_at") if name not in inner]
         for asked in self._ranges(start, end, start_time, end_time):
             batcher = SampleBatcher(max_rows, max_bytes, columns=inner, plain=plain, wanted=wanted)
-            maker = _Maker(batcher, schema, asked.partition)
+            maker = _BatchMaker(batcher, schema, asked.partition)
             yield from self._batches(asked, maker, wanted, losses, on_damage)
             self.unresolved += batcher.unresolved
             self.invalid += batcher.invalid
 
     def _batches(
-        self, asked: _Range, maker: "_Maker", wanted: Wanted | None, losses: Losses, on_damage: str
+        self,
+        asked: _PartitionRange,
+        maker: "_BatchMaker",
+        wanted: Wanted | None,
+        losses: Losses,
+        on_damage: str,
     ) -> Iterator[pa.RecordBatch]:
         batcher = maker.batcher
         for part in self._parts(asked, wanted, losses):
@@ -287,7 +292,7 @@ class Reader:
                 yield from maker.flush(part.first)
                 self._damaged(part, on_damage)
                 continue
-            if not isinstance(part, _Piece):
+            if not isinstance(part, _SpanPiece):
                 maker.losses.append(_losses_in(part, asked))
                 if losses == "only" and sum(map(len, maker.losses)) >= batcher.max_rows:
                     yield from maker.flush(None)
@@ -319,16 +324,16 @@ class Reader:
         start_time: int | None = None,
         end_time: int | None = None,
         on_damage: Literal["raise", "skip"] = "raise",
-    ) -> Iterator[Numbered]:
+    ) -> Iterator[NumberedSamples]:
         """The samples that have a source, and nothing else of them, some thousand at a time."""
         _check_on_damage(on_damage)
-        sources = _Sources()
+        sources = _SourceNumbers()
         for asked in self._ranges(start, end, start_time, end_time):
             for part in self._parts(asked, None, losses=False):
                 if isinstance(part, Damage):
                     self._damaged(part, on_damage)
                     continue
-                assert isinstance(part, _Piece)
+                assert isinstance(part, _SpanPiece)
                 for found in self._rows(part):
                     if isinstance(found, Damage):
                         self._damaged(found, on_damage)
@@ -346,7 +351,7 @@ class Reader:
         end_time: int | None = None,
         key_expr: str | None = None,
         on_damage: Literal["raise", "skip"] = "raise",
-    ) -> Iterator[Span]:
+    ) -> Iterator[SampleSpan]:
         """The same samples as bytes, without gaps within a span.
 
         By `key_expr` whole blocks are passed over; what is left may have other keys too.
@@ -356,10 +361,12 @@ class Reader:
             for part in self._parts(asked, _chooser(key_expr), losses=False):
                 if isinstance(part, Damage):
                     self._damaged(part, on_damage)
-                elif isinstance(part, _Piece):
+                elif isinstance(part, _SpanPiece):
                     yield from self._cut(part, asked, on_damage)
 
-    def _cut(self, piece: _Piece, asked: _Range, on_damage: str) -> Iterator[Span]:
+    def _cut(
+        self, piece: _SpanPiece, asked: _PartitionRange, on_damage: str
+    ) -> Iterator[SampleSpan]:
         """What of a piece is asked for."""
         span = piece.span
         count = int(span.batches["count"].sum(dtype=np.int64))
@@ -374,14 +381,14 @@ class Reader:
         ends = np.append(0, np.cumsum(span.batches["length"], dtype=np.int64))
         edges = np.flatnonzero(np.diff(np.concatenate(([False], keep, [False])))).reshape(-1, 2)
         for low, high in edges.tolist():
-            yield Span(
+            yield SampleSpan(
                 span.base + int(counts[low]),
                 span.batches[low:high],
                 span.data[int(ends[low]) : int(ends[high])],
                 span.keys,
             )
 
-    def _trimmed(self, piece: _Piece, asked: _Range, on_damage: str) -> Span:
+    def _trimmed(self, piece: _SpanPiece, asked: _PartitionRange, on_damage: str) -> SampleSpan:
         """The span without messages before or behind what is asked for."""
         span = piece.span
         counts = span.batches["count"].astype(np.int64)
@@ -405,13 +412,13 @@ class Reader:
         kept = np.clip(after, low, high) - np.clip(after - counts, low, high)
         size = np.clip(ends, begin, stop) - np.clip(ends - lengths, begin, stop)
         batches["count"], batches["length"] = kept, size
-        return Span(span.base + low, batches[kept > 0], span.data[begin:stop], span.keys)
+        return SampleSpan(span.base + low, batches[kept > 0], span.data[begin:stop], span.keys)
 
     # ---- what is asked for, and what is there
 
     def _ranges(
         self, start: int | None, end: int | None, start_time: int | None, end_time: int | None
-    ) -> Iterator[_Range]:
+    ) -> Iterator[_PartitionRange]:
         partitions = self.log.partitions() if self.partition is None else [self.partition]
         if len(partitions) > 1 and (start is not None or end is not None):
             raise ZError(
@@ -432,13 +439,13 @@ class Reader:
                         else "later ones are not durable yet: end where the mark is"
                     )
                 )
-            yield _Range(partition, low, high, end is None, start_time, end_time)
+            yield _PartitionRange(partition, low, high, end is None, start_time, end_time)
 
     def _parts(
-        self, asked: _Range, wanted: Wanted | None, losses: Losses
-    ) -> Iterator["_Piece | Damage | Entries"]:
+        self, asked: _PartitionRange, wanted: Wanted | None, losses: Losses
+    ) -> Iterator["_SpanPiece | Damage | Entries"]:
         """Pieces, records of loss and damage, each before what comes after it."""
-        source = _Source(self.log, asked.partition, wanted, losses)
+        source = _BlockSource(self.log, asked.partition, wanted, losses)
         end = None if asked.open_end else asked.end
         for table, damage in self.log.parts(asked.partition, asked.start, end, whole=True):
             keep = table["losses"] > 0 if losses == "only" else (table["samples"] > 0) | losses
@@ -468,7 +475,7 @@ class Reader:
 
     # ---- from bytes to rows
 
-    def _rows(self, piece: _Piece) -> "Iterator[_Scanned | Damage]":
+    def _rows(self, piece: _SpanPiece) -> "Iterator[_ScannedRows | Damage]":
         """The scan's rows of a piece, some thousand at a time.
 
         Where a block's messages are not what its batches say, the rest of the block is damage.
@@ -491,7 +498,7 @@ class Reader:
                 good["mapping"] |= links[here]
             if has_lanes:
                 good["lane"] ^= lanes[here]
-            yield _Scanned(good, first, span)
+            yield _ScannedRows(good, first, span)
             first += len(good)
             if len(good) < len(rows) or first == total:
                 break
@@ -502,15 +509,15 @@ class Reader:
             yield from self._rows(piece.behind(block))
 
 
-class _Scanned(NamedTuple):
+class _ScannedRows(NamedTuple):
     """Rows of a span, and the number of the first; overwritten by the next scan."""
 
     rows: Rows
     first: int
-    span: Span
+    span: SampleSpan
 
 
-class _Sources:
+class _SourceNumbers:
     """Numbers the sources of one reading."""
 
     def __init__(self) -> None:
@@ -518,7 +525,7 @@ class _Sources:
         self._table = source_table(FIRST_SOURCES)
         self._names: list[bytes] = []
 
-    def numbered(self, found: _Scanned, asked: _Range) -> Numbered:
+    def numbered(self, found: _ScannedRows, asked: _PartitionRange) -> NumberedSamples:
         """Those rows that are asked for and have a source."""
         rows, offsets = _asked_rows(found, asked)
         data = readable(found.span.data)
@@ -534,7 +541,7 @@ class _Sources:
         self._note()
         places = places[:count]
         times = found.span.batches["time"][rows["batch"][places]]
-        return Numbered(
+        return NumberedSamples(
             asked.partition,
             offsets[places],
             times.astype(np.int64),
@@ -589,7 +596,7 @@ def _good_rows(
     return int(np.argmax(bad)) if bad.any() else len(rows)
 
 
-def _asked_rows(found: _Scanned, asked: _Range) -> tuple[Rows, npt.NDArray[np.int64]]:
+def _asked_rows(found: _ScannedRows, asked: _PartitionRange) -> tuple[Rows, npt.NDArray[np.int64]]:
     """The rows that are asked for, and their offsets."""
     offset = found.span.base + found.first
     low = max(asked.start - offset, 0)
@@ -618,7 +625,7 @@ def _chooser(key_expr: str | None) -> Wanted | None:
 # ---- blocks
 
 
-class _Source:
+class _BlockSource:
     """Reads blocks by the run and makes pieces of them."""
 
     def __init__(self, log: Log, partition: int, wanted: Wanted | None, losses: Losses) -> None:
@@ -627,11 +634,11 @@ class _Source:
         self._wanted, self._losses = None if self._only_losses else wanted, losses
         self._keys = LogKeys()
 
-    def parts(self, table: BlockTable) -> Iterator["_Piece | Damage | Entries"]:
+    def parts(self, table: BlockTable) -> Iterator["_SpanPiece | Damage | Entries"]:
         for run in _runs(table):
             yield from self._run(run)
 
-    def _run(self, run: BlockTable) -> Iterator["_Piece | Damage | Entries"]:
+    def _run(self, run: BlockTable) -> Iterator["_SpanPiece | Damage | Entries"]:
         """Blocks that stand one after another in a file."""
         data = self._read(run)
         starts = run["position"] - run["position"][0]
@@ -654,7 +661,7 @@ class _Source:
         low = 0
         for at in [*np.flatnonzero(~good | passed).tolist(), len(run)]:
             if low < at:
-                found = _Found(run, heads, data, starts, bodies).part(low, at)
+                found = _GatheredBlocks(run, heads, data, starts, bodies).part(low, at)
                 if self._losses and found.heads["losses"].any():
                     yield found.losses()
                 if not self._only_losses:
@@ -665,7 +672,7 @@ class _Source:
             if not good[at]:
                 yield _damage_of(self._partition, run[at], _reason(data, int(starts[at])))
             elif self._losses and heads[at]["losses"]:
-                yield _Found(run, heads, data, starts, bodies).part(at, low).losses()
+                yield _GatheredBlocks(run, heads, data, starts, bodies).part(at, low).losses()
 
     def _read(self, run: BlockTable) -> npt.NDArray[np.uint8]:
         path = self._log.segment(self._partition, int(run["segment"][0]))
@@ -691,7 +698,7 @@ class _Source:
             return False
         return not any(not is_canonical(text) or self._wanted(text) for text in texts)
 
-    def _pieces(self, found: "_Found") -> Iterator["_Piece | Damage"]:
+    def _pieces(self, found: "_GatheredBlocks") -> Iterator["_SpanPiece | Damage"]:
         """All of them in one piece, mostly."""
         blocks, heads = found.blocks, found.heads
         data, starts, bodies, body_ends = found.plain()
@@ -728,8 +735,8 @@ class _Source:
                 whole = (
                     out.data if many else data.data[int(body_ends[0]) - size : int(body_ends[0])]
                 )
-                span = Span(int(blocks["base"][0]), entries[:batches], whole[:size], keys)
-                yield _Piece(span, self._partition, blocks[:done], ends[: done + 1])
+                span = SampleSpan(int(blocks["base"][0]), entries[:batches], whole[:size], keys)
+                yield _SpanPiece(span, self._partition, blocks[:done], ends[: done + 1])
             if why == kernel.DAMAGED or (why != kernel.DONE and not done and fresh):
                 yield _damage_of(self._partition, blocks[done], _BAD_META)
                 done += 1
@@ -739,7 +746,7 @@ class _Source:
             bodies, body_ends = bodies[done:], body_ends[done:]
 
 
-class _Found(NamedTuple):
+class _GatheredBlocks(NamedTuple):
     """Good blocks one after another in a buffer, and the bodies of those that were compressed."""
 
     blocks: BlockTable
@@ -748,10 +755,12 @@ class _Found(NamedTuple):
     starts: npt.NDArray[np.int64]
     bodies: dict[int, memoryview]
 
-    def part(self, low: int, high: int) -> "_Found":
+    def part(self, low: int, high: int) -> "_GatheredBlocks":
         some = slice(low, high)
         bodies = {at - low: body for at, body in self.bodies.items() if low <= at < high}
-        return _Found(self.blocks[some], self.heads[some], self.data, self.starts[some], bodies)
+        return _GatheredBlocks(
+            self.blocks[some], self.heads[some], self.data, self.starts[some], bodies
+        )
 
     def losses(self) -> Entries:
         """The records of loss of all blocks."""
@@ -890,7 +899,7 @@ def batch_schema(
     return pa.schema([known[name] for name in names])
 
 
-class _Maker:
+class _BatchMaker:
     """Record batches in the wanted schema, from a batcher's and from records of loss."""
 
     def __init__(self, batcher: SampleBatcher, schema: pa.Schema, partition: int) -> None:
@@ -938,7 +947,7 @@ def _record_batch(arrays: list[pa.Array], schema: pa.Schema, rows: int) -> pa.Re
     return pa.RecordBatch.from_struct_array(nothing)
 
 
-def _losses_in(losses: Entries, asked: _Range) -> Entries:
+def _losses_in(losses: Entries, asked: _PartitionRange) -> Entries:
     """Those of some records of loss that are asked for."""
     end = asked.end + asked.open_end  # more may have come since the end was looked up
     keep = (losses["offset"] >= asked.start) & (losses["offset"] < end)

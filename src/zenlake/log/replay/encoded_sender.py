@@ -17,22 +17,22 @@ from zenlake.errors import EncodeError, InvalidKeyExpr, SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr, validate
 from zenlake.runtime import kernel_loader
 from zenlake.wire import push
-from zenlake.wire.cursor import Reader, Writer
-from zenlake.wire.enums import PRIORITIES, CongestionControl, Priority
+from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.enums import PRIORITIES, WireCongestionControl, WirePriority
 from zenlake.wire.kernels import plain
 from zenlake.wire.kernels.restamp import restamp_kernel
 from zenlake.wire.network import NETWORK
-from zenlake.wire.packed import Packed
+from zenlake.wire.packed import PackedMessages
 from zenlake.wire.push import Push
-from zenlake.wire.push_run import STAMP_BYTES, Grouper, Run, rewrite
+from zenlake.wire.push_run import STAMP_BYTES, KeyGrouper, PushRun, rewrite
 from zenlake.wire.qos import BLOCK, PRIORITY_BITS, QoS
 from zenlake.wire.scan import Rows, Scanner, readable
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
 from zenlake.wire.zenohid import write_zid
 
 if TYPE_CHECKING:
-    from zenlake.api.session_core import Core
-    from zenlake.runtime.transport_session import Session as Transport
+    from zenlake.api.session_core import SessionCore
+    from zenlake.runtime.transport_session import TransportSession as Transport
 
 log = logging.getLogger("zenlake.api")
 
@@ -52,7 +52,7 @@ Lanes = Numbers | int
 "Of each message, or of all: the priority, and _RELIABLE."
 
 
-class Keys(Protocol):
+class MessageKeys(Protocol):
     """What the ids in messages stand for: a KeyTable, or those of several links in one."""
 
     @property
@@ -63,7 +63,7 @@ class Keys(Protocol):
         """The UTF-8 text of link << 17 | mapping << 16 | scope; None if nobody declared it."""
 
 
-class Sent(NamedTuple):
+class SendOutcome(NamedTuple):
     """What became of some messages."""
 
     samples: int = 0
@@ -77,11 +77,11 @@ class Sent(NamedTuple):
     dropped: int = 0
     "Did not leave for one of those who want them: too large for its session, or that ended."
 
-    def plus(self, other: "Sent") -> "Sent":
-        return Sent(*(a + b for a, b in zip(self, other, strict=True)))
+    def plus(self, other: "SendOutcome") -> "SendOutcome":
+        return SendOutcome(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-class _Route(NamedTuple):
+class _ReplayRoute(NamedTuple):
     """What becomes of messages with one key."""
 
     key: KeyExpr = KeyExpr.trusted("")
@@ -93,10 +93,10 @@ class _Route(NamedTuple):
     bad: bool = False
 
 
-_UNWANTED, _BAD = _Route(wanted=False), _Route(wanted=False, bad=True)
+_UNWANTED, _BAD = _ReplayRoute(wanted=False), _ReplayRoute(wanted=False, bad=True)
 
 
-class _PlainKeys:
+class _PlainKeyTable:
     """What plain_kernel knows of ids, while they and the ways of their keys stay the same."""
 
     def __init__(self, versions: tuple[int, int]) -> None:
@@ -106,21 +106,21 @@ class _PlainKeys:
         self.fits = True
         "Whether there is no more than one, and no subscriber here."
         self.codes = np.zeros(plain.NUMBERS, np.int32)  # pages that nobody writes take no memory
-        self.routes: list[_Route] = []
+        self.routes: list[_ReplayRoute] = []
         self.offsets = np.zeros(1, np.int64)
         self.keys = np.zeros(0, np.uint8)
         self.flags = np.zeros(0, np.int16)
         self.seen = np.zeros(0, np.int64)
         self.sizes = np.zeros(0, np.int64)
 
-    def learn(self, number: int, route: _Route) -> None:
+    def learn(self, number: int, route: _ReplayRoute) -> None:
         """Where messages with the id `number` go; or that this is not the way for them."""
         ports = [port for port, _ in route.out]
         others = [port for port in ports if self.port not in (None, port)]
         if route.local or len(ports) > 1 or others or len(self.routes) >= MAX_PLAIN_KEYS:
             self.fits = False
             return
-        w, flags = Writer(), -1
+        w, flags = ByteWriter(), -1
         for port, wire in route.out:
             self.port = port
             write_wireexpr(w, wire)
@@ -133,11 +133,11 @@ class _PlainKeys:
         self.seen = np.append(self.seen, 0)
         self.sizes = np.append(self.sizes, 0)
 
-    def taken(self) -> Sent:
+    def taken(self) -> SendOutcome:
         """What was copied since the last time."""
         found = list(zip(self.routes, self.seen.tolist(), self.sizes.tolist(), strict=True))
         self.seen[:] = self.sizes[:] = 0
-        return Sent(
+        return SendOutcome(
             sum(count for route, count, _ in found if route.wanted),
             sum(size for route, _, size in found if route.wanted),
             sum(count for route, count, _ in found if route.out),
@@ -145,7 +145,7 @@ class _PlainKeys:
         )
 
 
-class MessagesOut:
+class EncodedSender:
     """The way out for encoded PUSH messages; for one thread at a time.
 
     Waits where there is no room, whatever congestion control a message names: a recording is not
@@ -155,7 +155,7 @@ class MessagesOut:
 
     def __init__(
         self,
-        core: "Core",
+        core: "SessionCore",
         *,
         rename: Callable[[str], str | None] | None = None,
         restamp: bool = False,
@@ -167,30 +167,30 @@ class MessagesOut:
         self._scanner = Scanner(CHUNK_ROWS)
         self._second = Scanner(CHUNK_ROWS) if restamp else None
         "For messages that were given other timestamps."
-        self._grouper = Grouper(secrets.randbits(64), CHUNK_ROWS)
+        self._grouper = KeyGrouper(secrets.randbits(64), CHUNK_ROWS)
         self._here: kernel_loader.Kernels | None = None
         "For the session's own subscribers."
-        self._routes: dict[bytes, _Route] = {}
+        self._routes: dict[bytes, _ReplayRoute] = {}
         self._version = -1
         self._keep = np.full(CHUNK_ROWS, BLOCK, np.uint8)
-        self._plain = _PlainKeys((-1, -1))
+        self._plain = _PlainKeyTable((-1, -1))
         self._copied = np.empty(PLAIN_BYTES, np.uint8)
         self._copied_ends = np.empty(PLAIN_MESSAGES, np.int64)
         self._used: set[Transport] = set()
         self._dropped = 0
-        w = Writer()
+        w = ByteWriter()
         write_zid(w, "zid", self._exchange.zid)
         self._clock = bytes(w.out)
 
     def put(
         self,
         data: memoryview,
-        keys: Keys,
+        keys: MessageKeys,
         *,
         counts: Numbers | None = None,
         links: Numbers | None = None,
         reliable: Numbers | None = None,
-    ) -> Sent:
+    ) -> SendOutcome:
         """All messages of `data`, in order.
 
         `counts` says how many stand together; for each such batch `links` gives the number of its
@@ -203,7 +203,7 @@ class MessagesOut:
         if exchange.node.reactor.inside:
             raise RuntimeError("many messages at once may have to wait: not on the I/O thread")
         self._dropped = 0
-        sent = Sent()
+        sent = SendOutcome()
         if counts is not None and not exchange.stamps:
             sent, data, counts, links, reliable = self._put_plain(
                 data, keys, counts, links, reliable
@@ -215,16 +215,16 @@ class MessagesOut:
     def _put_all(
         self,
         data: memoryview,
-        keys: Keys,
+        keys: MessageKeys,
         counts: Numbers | None,
         links: Numbers | None,
         reliable: Numbers | None,
-    ) -> Sent:
+    ) -> SendOutcome:
         """Messages of any kind."""
         expected = None if counts is None else int(counts.sum())
         link_of = _for_each(links, counts)
         reliable_of = _for_each(reliable, counts)
-        sent, done, end = Sent(), 0, 0
+        sent, done, end = SendOutcome(), 0, 0
         for rows, consumed, error in self._scanner.bare(data):
             start, done, end = done, done + len(rows), consumed
             if expected is not None and done > expected:
@@ -249,12 +249,14 @@ class MessagesOut:
             session.flush()
         self._used.clear()
 
-    def _put_rows(self, data: memoryview, rows: Rows, keys: Keys, reliable: Numbers | None) -> Sent:
+    def _put_rows(
+        self, data: memoryview, rows: Rows, keys: MessageKeys, reliable: Numbers | None
+    ) -> SendOutcome:
         if self._second is not None and rows["clock"].any():
             mappings = rows["mapping"].copy()
             data, rows = self._restamped(data, rows, self._second)
             rows["mapping"] = mappings
-        sent, at = Sent(), 0
+        sent, at = SendOutcome(), 0
         while at < len(rows):
             run = self._grouper.run(data, 0, rows, at)
             if run.stop > at:
@@ -284,7 +286,7 @@ class MessagesOut:
 
     # ---- keys
 
-    def _route(self, keys: Keys, number: int, suffix: bytes) -> _Route:
+    def _route(self, keys: MessageKeys, number: int, suffix: bytes) -> _ReplayRoute:
         prefix = keys.prefix(number)
         if prefix is None:
             return _BAD
@@ -294,7 +296,7 @@ class MessagesOut:
         text = prefix + suffix
         return self._routes.get(text) or self._find(text)
 
-    def _find(self, text: bytes) -> _Route:
+    def _find(self, text: bytes) -> _ReplayRoute:
         route = _BAD
         try:
             key: str | None = text.decode()
@@ -310,25 +312,25 @@ class MessagesOut:
             self._routes[text] = route
         return route
 
-    def _way(self, key: KeyExpr) -> _Route:
+    def _way(self, key: KeyExpr) -> _ReplayRoute:
         local = self._core.subscribers.of(key, local=True)
-        return _Route(key, local, self._exchange.way_out(key))
+        return _ReplayRoute(key, local, self._exchange.way_out(key))
 
     # ---- many of the usual kind
 
     def _put_plain(
         self,
         data: memoryview,
-        keys: Keys,
+        keys: MessageKeys,
         counts: Numbers,
         links: Numbers | None,
         reliable: Numbers | None,
-    ) -> tuple[Sent, memoryview, Numbers, Numbers | None, Numbers | None]:
+    ) -> tuple[SendOutcome, memoryview, Numbers, Numbers | None, Numbers | None]:
         """Those at the start that one pass can copy, to the one session that wants them; gives
         what is left."""
         versions = (keys.version, self._exchange.version)
         if self._plain.versions != versions:
-            self._plain = _PlainKeys(versions)
+            self._plain = _PlainKeyTable(versions)
         known, ends = self._plain, self._copied_ends
         batches = (
             np.ascontiguousarray(counts, np.int64),
@@ -377,7 +379,7 @@ class MessagesOut:
 
     # ---- many
 
-    def _put_run(self, run: Run, keys: Keys, lanes: Lanes) -> Sent:
+    def _put_run(self, run: PushRun, keys: MessageKeys, lanes: Lanes) -> SendOutcome:
         routes = [self._route(keys, number, suffix) for number, suffix in run.keys]
         stamps = (0, b"")
         if self._exchange.stamps and run.stampless:
@@ -410,7 +412,7 @@ class MessagesOut:
         self, session: "Transport", data: memoryview, ends: Numbers, at: int, stop: int, lane: int
     ) -> None:
         """What fits a batch by the batch; what does not waits as a put does, in fragments."""
-        qos = QoS(PRIORITIES[lane & PRIORITY_BITS], CongestionControl.BLOCK)
+        qos = QoS(PRIORITIES[lane & PRIORITY_BITS], WireCongestionControl.BLOCK)
         reliable = bool(lane & _RELIABLE)
         most = session.agreement.batch_size - FRAME_BYTES
         for cut in (*_larger(ends, at, stop, most), stop):
@@ -432,7 +434,7 @@ class MessagesOut:
     ) -> None:
         place = session.emit_lane(qos.priority, reliable)
         if place is not None:
-            packed = Packed(data, ends, at, stop, *place)
+            packed = PackedMessages(data, ends, at, stop, *place)
             session.send_batches(packed, qos.priority, reliable)
             return
         most = session.agreement.batch_size - FRAME_BYTES
@@ -475,28 +477,30 @@ class MessagesOut:
 
     # ---- one
 
-    def _put_one(self, data: memoryview, row: Any, keys: Keys, reliable: bool) -> Sent:
+    def _put_one(
+        self, data: memoryview, row: Any, keys: MessageKeys, reliable: bool
+    ) -> SendOutcome:
         """A message that carries a timestamp stack: by the object codec. The stack stays as it
         is: it tells of the way that the message took when it was recorded."""
-        message = NETWORK.read(Reader(bytes(data), int(row["start"]), int(row["end"])))
+        message = NETWORK.read(ByteReader(bytes(data), int(row["start"]), int(row["end"])))
         assert isinstance(message, Push)
         number = int(row["mapping"]) << 16 | int(row["scope"])
         route = self._route(keys, number, message.key.suffix.encode())
         if not route.wanted:
-            return Sent(bad_keys=int(route.bad))
+            return SendOutcome(bad_keys=int(route.bad))
         lane = message.qos & PRIORITY_BITS | (_RELIABLE if reliable else 0)
         if self._exchange.stamps and message.body.timestamp is None:
             message.body.timestamp = self._exchange.stamp()
         for port, wire in route.out:
             message.key = wire
-            w = Writer()
+            w = ByteWriter()
             NETWORK.write(w, message)
             ends = np.array([len(w.out)], np.int64)
             self._send(port.session, memoryview(w.out), ends, lane)
         if route.local:
             message.key = WireExpr()
             self._core.deliver_local(route.local, route.key, message)
-        return Sent(1, int(row["payload_len"]), int(bool(route.out or route.local)))
+        return SendOutcome(1, int(row["payload_len"]), int(bool(route.out or route.local)))
 
 
 def _for_each(values: Numbers | None, counts: Numbers | None) -> Numbers | None:
@@ -508,15 +512,15 @@ def _for_each(values: Numbers | None, counts: Numbers | None) -> Numbers | None:
     return np.repeat(values, counts)
 
 
-def _lanes(run: Run, reliable: Numbers | None) -> Lanes:
+def _lanes(run: PushRun, reliable: Numbers | None) -> Lanes:
     if run.plain and reliable is None:
-        return Priority.DATA | _RELIABLE
+        return WirePriority.DATA | _RELIABLE
     lanes: Numbers = run.rows["qos"][run.first : run.stop] & PRIORITY_BITS
     lanes |= _RELIABLE if reliable is None else (reliable != 0).astype(np.uint8) * _RELIABLE
     return lanes
 
 
-def _of(run: Run, keys: Sequence[WireExpr | None], lanes: Lanes) -> Lanes:
+def _of(run: PushRun, keys: Sequence[WireExpr | None], lanes: Lanes) -> Lanes:
     """The lanes of those whose key is written."""
     if isinstance(lanes, int) or None not in keys:
         return lanes
@@ -550,14 +554,14 @@ def _larger(ends: Numbers, at: int, stop: int, most: int) -> list[int]:
     return first + others
 
 
-def _summary(run: Run, routes: Sequence[_Route]) -> Sent:
+def _summary(run: PushRun, routes: Sequence[_ReplayRoute]) -> SendOutcome:
     starts, ends = run.starts, run.ends
     if not all(route.wanted for route in routes):
         rows = run.chosen([route.wanted for route in routes])
         starts, ends = starts[rows], ends[rows]
     counts = [len(run)] if len(routes) == 1 else np.bincount(run.codes).tolist()
     by_route = list(zip(counts, routes, strict=True))
-    return Sent(
+    return SendOutcome(
         sum(count for count, route in by_route if route.wanted),
         int(ends.sum()) - int(starts.sum()),
         sum(count for count, route in by_route if route.out or route.local),

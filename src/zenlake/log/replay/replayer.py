@@ -18,11 +18,11 @@ from zenlake.api.session import Session
 from zenlake.errors import InvalidKeyExpr, ZError
 from zenlake.keyexpr import KeyExpr, includes, intersects, validate
 from zenlake.log.format import RELIABLE, Entries
-from zenlake.log.replay.encoded_sender import Keys, MessagesOut, Sent
+from zenlake.log.replay.encoded_sender import EncodedSender, MessageKeys, SendOutcome
 
 if TYPE_CHECKING:
     from zenlake.log.read.log import Log
-    from zenlake.log.read.reader import Span
+    from zenlake.log.read.reader import SampleSpan
 
 PUT_BYTES = 4 << 20  # put at once, at most: between two such it is looked whether to stop
 PROGRESS_SECONDS = 0.1  # between two calls of on_progress
@@ -58,7 +58,7 @@ class ReplayStats(NamedTuple):
     "the most seconds that anything left later than it should have"
 
 
-class Piece(NamedTuple):
+class ReplayPiece(NamedTuple):
     """Batches that are put one after another."""
 
     times: npt.NDArray[np.int64]
@@ -69,12 +69,12 @@ class Piece(NamedTuple):
     offsets: npt.NDArray[np.int64]
     "and the offset after its last sample."
     data: memoryview
-    keys: Keys
+    keys: MessageKeys
     partition: int
 
-    def part(self, first: int, stop: int) -> "Piece":
+    def part(self, first: int, stop: int) -> "ReplayPiece":
         start = int(self.ends[first - 1]) if first else 0
-        return Piece(
+        return ReplayPiece(
             self.times[first:stop],
             self.batches[first:stop],
             self.ends[first:stop] - start,
@@ -144,7 +144,7 @@ def due_times(
     return due
 
 
-def pieces(spans: "Iterable[Span]", partition: int) -> Iterator[Piece]:
+def pieces(spans: "Iterable[SampleSpan]", partition: int) -> Iterator[ReplayPiece]:
     """A partition's batches. Where the clock of the recording was set back, what came until it had
     caught up is due at once."""
     last = np.iinfo(np.int64).min
@@ -152,7 +152,7 @@ def pieces(spans: "Iterable[Span]", partition: int) -> Iterator[Piece]:
         if len(span.batches):
             times = np.maximum.accumulate(np.maximum(span.batches["time"], last))
             last = int(times[-1])
-            yield Piece(
+            yield ReplayPiece(
                 times,
                 span.batches,
                 np.cumsum(span.batches["length"], dtype=np.int64),
@@ -163,11 +163,11 @@ def pieces(spans: "Iterable[Span]", partition: int) -> Iterator[Piece]:
             )
 
 
-def merged(partitions: Sequence[Iterator[Piece]]) -> Iterator[Piece]:
+def merged(partitions: Sequence[Iterator[ReplayPiece]]) -> Iterator[ReplayPiece]:
     """The batches of all, by time; of the same time, by the number of their partition."""
-    heap: list[tuple[int, int, int, Piece]] = []
+    heap: list[tuple[int, int, int, ReplayPiece]] = []
 
-    def add(piece: Piece | None, number: int, first: int = 0) -> None:
+    def add(piece: ReplayPiece | None, number: int, first: int = 0) -> None:
         if piece is not None:
             heappush(heap, (int(piece.times[first]), number, first, piece))
 
@@ -243,8 +243,8 @@ class Replayer:
         self._stopped = threading.Event()
         self._sleep = sleep or self._stopped.wait
         rename = self._rename if self._key_expr is not None or self._remap is not None else None
-        self._out = MessagesOut(session._core, rename=rename, restamp=timestamps == "new")
-        self._sent = Sent()
+        self._out = EncodedSender(session._core, rename=rename, restamp=timestamps == "new")
+        self._sent = SendOutcome()
         self._starts: dict[int, int] = {}
         self._passed: dict[int, int] = {}
         "Offsets of this round, by partition."
@@ -315,7 +315,7 @@ class Replayer:
         end = durable if self._to[0] is None else min(self._to[0], durable)
         return partition, start, max(start, end)
 
-    def _spans(self, partition: int, start: int, end: int) -> "Iterator[Span]":
+    def _spans(self, partition: int, start: int, end: int) -> "Iterator[SampleSpan]":
         from zenlake.log.read.reader import Reader
 
         yield from Reader(self._log, partition).spans(
@@ -341,7 +341,7 @@ class Replayer:
             self._rounds += 1
         return origin is not None
 
-    def _replay(self, piece: Piece, origin: int, began: float) -> bool:
+    def _replay(self, piece: ReplayPiece, origin: int, began: float) -> bool:
         """False: it was stopped."""
         due = None if self._speed is None else due_times(piece.times, origin, began, self._speed)
         at, count = 0, len(piece.times)
@@ -365,7 +365,7 @@ class Replayer:
             at = stop
         return True
 
-    def _put(self, piece: Piece) -> None:
+    def _put(self, piece: ReplayPiece) -> None:
         batches = piece.batches
         links, reliable = batches["link"], batches["flags"] & RELIABLE
         sent = self._out.put(

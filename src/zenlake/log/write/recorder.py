@@ -18,15 +18,15 @@ from typing import Any, NamedTuple, Self
 from zenlake.api import session as sessions
 from zenlake.api.arguments import IntoKeyExpr, key_of
 from zenlake.api.config.config import Config
-from zenlake.api.pubsub.subscriber import Declared
+from zenlake.api.pubsub.subscriber import SubscriberEntry
 from zenlake.api.query.query import Query
 from zenlake.api.query.queryable import Queryable
 from zenlake.api.session import Session
-from zenlake.api.session_core import Core
+from zenlake.api.session_core import SessionCore
 from zenlake.errors import ZError
 from zenlake.keyexpr import includes
 from zenlake.log.format import Mark
-from zenlake.log.write.recording_sink import CLOSE_SECONDS, SYNC_BYTES, SYNC_SECONDS, Tape
+from zenlake.log.write.recording_sink import CLOSE_SECONDS, SYNC_BYTES, SYNC_SECONDS, RecordingSink
 from zenlake.log.write.writer import ROTATE_BYTES, Writer
 from zenlake.runtime import kernel_loader
 
@@ -104,8 +104,8 @@ class Recorder:
         self._own = session is None
         self._session: Session | None = session
         self._first = self.writer.next
-        self._tape: Tape | None = None
-        self._declared: Declared | None = None
+        self._tape: RecordingSink | None = None
+        self._declared: SubscriberEntry | None = None
         self._queryable: Queryable[Any] | None = None
         self._asked: SimpleQueue[tuple[int, float, Query] | None] = SimpleQueue()
         "Who waits: for which offset, until when; None: nobody any more."
@@ -113,7 +113,7 @@ class Recorder:
             target=self._answer_all, name="zenlake log answers", daemon=True
         )
         try:
-            self._tape = Tape(
+            self._tape = RecordingSink(
                 self.writer,
                 sync_seconds=sync_seconds,
                 sync_bytes=sync_bytes,
@@ -121,7 +121,7 @@ class Recorder:
                 overflow=overflow,
             )
             self._session = session or sessions.open(config or Config())
-            self._core: Core = self._session._core
+            self._core: SessionCore = self._session._core
             self._core.watchers += (self._tape,)
             self._core.exchange.wants_messages = True
             self._declared = self._core.subscribers.declare_sink(_apart(keys), self._tape)
@@ -139,7 +139,7 @@ class Recorder:
         return self._session
 
     @property
-    def tape(self) -> Tape:
+    def tape(self) -> RecordingSink:
         assert self._tape is not None
         return self._tape
 

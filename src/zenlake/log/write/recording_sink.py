@@ -16,12 +16,12 @@ from zenlake.api.pubsub.subscriber import RunSink
 from zenlake.api.values.sample import PLAIN, Sample
 from zenlake.errors import LinkError, SessionEnded, ZError
 from zenlake.log import format as layout
-from zenlake.log.block import Link, Loss, OpenBlock
+from zenlake.log.block import Loss, OpenBlock, SourceLink
 from zenlake.log.format import Mark
-from zenlake.log.write.source_gaps import Gap, Sources
+from zenlake.log.write.source_gaps import SourceGap, SourceTracker
 from zenlake.log.write.writer import LogWriteError, Writer
-from zenlake.wire.cursor import Writer as Bytes
-from zenlake.wire.enums import CloseReason, Mapping, Priority, WhatAmI
+from zenlake.wire.cursor import ByteWriter as Bytes
+from zenlake.wire.enums import CloseReason, Mapping, WirePriority, WireWhatAmI
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
@@ -29,9 +29,9 @@ from zenlake.wire.wireexpr import WireExpr
 
 if TYPE_CHECKING:
     from zenlake.keytable import KeyTable
-    from zenlake.runtime.exchange import One, Port
-    from zenlake.runtime.transport_session import Session
-    from zenlake.wire.push_run import Run
+    from zenlake.runtime.exchange import RawPush, SessionFace
+    from zenlake.runtime.transport_session import TransportSession
+    from zenlake.wire.push_run import PushRun
 
 log = logging.getLogger("zenlake.log")
 
@@ -50,12 +50,12 @@ MAX_MESSAGE_BYTES = layout.MAX_BLOCK_BYTES - (8 << 20)  # with its key and what 
 MAX_NAMES_BYTES = 64 << 20  # that the ids of one frame stand for
 
 _LANE_RELIABLE = 0x08
-_NOBODY = Link(0, 0, b"")
+_NOBODY = SourceLink(0, 0, b"")
 _SCOPE = 0xFFFF
 _FULL_KEY = int(Mapping.SENDER) << 16
 
 
-class Names(NamedTuple):
+class WireKey(NamedTuple):
     """A key as a link knows it: mapping and scope as one number, the suffix, and the prefix."""
 
     number: int
@@ -63,7 +63,7 @@ class Names(NamedTuple):
     prefix: bytes
 
 
-class Tape(RunSink):
+class RecordingSink(RunSink):
     """What a recorder subscribes with. One writer, one thread that commits."""
 
     messages_from = 0
@@ -95,7 +95,7 @@ class Tape(RunSink):
         "and what they say is missing."
         self.unrecorded = 0
         "Of them, those that there was no room for."
-        self.sources = Sources()
+        self.sources = SourceTracker()
         self.waiting = 0
         "Bytes that are not durable yet."
         self._sync_seconds = sync_seconds
@@ -112,7 +112,7 @@ class Tape(RunSink):
         self._full: deque[OpenBlock] = deque()
         self._buffers: list[bytearray] = []
         "Of blocks that are written."
-        self._links: dict[Any, Link] = {None: _NOBODY}
+        self._links: dict[Any, SourceLink] = {None: _NOBODY}
         self._serial = 0
         self._let_go = 0
         "Samples dropped since the last that was taken."
@@ -131,7 +131,9 @@ class Tape(RunSink):
 
     # ---- in, on the I/O thread or that of a local put
 
-    def push_run(self, run: "Run", rows: Any, keys: "KeyTable", port: "Port | None") -> bool:
+    def push_run(
+        self, run: "PushRun", rows: Any, keys: "KeyTable", port: "SessionFace | None"
+    ) -> bool:
         chosen = run.rows[run.first : run.stop]
         if rows is None:
             data = run.data[int(chosen[0]["start"]) : int(chosen[-1]["end"])]
@@ -144,18 +146,18 @@ class Tape(RunSink):
             data = chosen_bytes(run, rows)
             names = [run.keys[code] for code in np.unique(run.codes[rows]).tolist()]
             chosen = chosen[rows]
-        named = [Names(number, suffix, keys.prefix(number) or b"") for number, suffix in names]
+        named = [WireKey(number, suffix, keys.prefix(number) or b"") for number, suffix in names]
         reliable = bool(int(chosen[0]["lane"]) & _LANE_RELIABLE)
         numbered = () if run.plain else self.sources.gaps(chosen, run.data)
         return self._take(port, reliable, named, len(chosen), data, numbered)
 
-    def push_message(self, one: "One") -> bool:
+    def push_message(self, one: "RawPush") -> bool:
         port, reliable, name, data, start, end, push = one
         number, suffix = name if type(name) is tuple else (name, b"")
         prefix = (port.face.keys.prefix(number) or b"") if number & _SCOPE else b""
         gaps = self._gaps_of(push)
         view = memoryview(data)[start:end]
-        return self._take(port, reliable, [Names(number, suffix, prefix)], 1, view, gaps)
+        return self._take(port, reliable, [WireKey(number, suffix, prefix)], 1, view, gaps)
 
     def push_one(self, sample: Sample) -> bool:
         push = sample._push()
@@ -163,21 +165,21 @@ class Tape(RunSink):
         key = str(sample.key_expr)
         w = Bytes()
         NETWORK.write(w, replace(push, key=WireExpr(0, key, Mapping.SENDER), body=body))
-        names = [Names(_FULL_KEY, key.encode(), b"")]
+        names = [WireKey(_FULL_KEY, key.encode(), b"")]
         return self._take(None, True, names, 1, memoryview(w.out), self._gaps_of(push))
 
-    def _gaps_of(self, push: Push | None) -> Iterable[Gap]:
+    def _gaps_of(self, push: Push | None) -> Iterable[SourceGap]:
         source = None if push is None else push.body.source_info
         return () if source is None else self.sources.gap(source)
 
     def _take(
         self,
-        port: "Port | None",
+        port: "SessionFace | None",
         reliable: bool,
-        names: list[Names],
+        names: list[WireKey],
         count: int,
         data: memoryview,
-        gaps: Iterable[Gap],
+        gaps: Iterable[SourceGap],
     ) -> bool:
         """Messages into the open block; False if that is enough for now."""
         now = self._clock()
@@ -210,7 +212,7 @@ class Tape(RunSink):
             self._cut()
         return self._overflow == "block" or self.waiting < WAITING_BYTES
 
-    def _place(self, port: "Port | None", names: list[Names]) -> int:
+    def _place(self, port: "SessionFace | None", names: list[WireKey]) -> int:
         """The link's number in the open block, which knows the keys then."""
         for _ in range(PLACES):
             place = self._block.link(self._link(port))
@@ -222,13 +224,13 @@ class Tape(RunSink):
             del self._links[port]  # an id stands for something else now
         raise AssertionError("a new link has no keys that contradict")
 
-    def _link(self, port: "Port | None") -> Link:
+    def _link(self, port: "SessionFace | None") -> SourceLink:
         link = self._links.get(port)
         if link is None:
             self._serial += 1
             agreed = port.session.agreement if port is not None else None
             raw = agreed.zid.raw if agreed is not None else b""
-            link = Link(self._serial, int(agreed.whatami) if agreed is not None else 0, raw)
+            link = SourceLink(self._serial, int(agreed.whatami) if agreed is not None else 0, raw)
             self._links[port] = link
         return link
 
@@ -251,13 +253,18 @@ class Tape(RunSink):
 
     # ---- loss
 
-    def _lose_of_source(self, gap: Gap, now: int) -> None:
+    def _lose_of_source(self, gap: SourceGap, now: int) -> None:
         first, missing = gap.first, gap.missing
         loss = Loss(layout.SOURCE, now, gap.id, first, gap.last, missing, gap.entity)
         self._lose(loss, gap.row)
 
     def lost(
-        self, session: "Session", priority: Priority, reliable: bool, first: int, missing: int
+        self,
+        session: "TransportSession",
+        priority: WirePriority,
+        reliable: bool,
+        first: int,
+        missing: int,
     ) -> None:
         """Numbers of a lane never came."""
         lane = int(priority) | (_LANE_RELIABLE if reliable else 0)
@@ -265,11 +272,11 @@ class Tape(RunSink):
         with self._lock:
             self._lose(Loss(layout.LANE, self._clock(), zid, first, last, missing, lane=lane))
 
-    def closed(self, session: "Session", why: SessionEnded) -> None:
+    def closed(self, session: "TransportSession", why: SessionEnded) -> None:
         """A link ended: nobody knows what is sent until there is another, unless it was the
         sender itself that said goodbye."""
         broke = isinstance(why.__cause__, LinkError) or why.reason != CloseReason.GENERIC
-        goodbye = why.by_peer and not broke and session.agreement.whatami is not WhatAmI.ROUTER
+        goodbye = why.by_peer and not broke and session.agreement.whatami is not WireWhatAmI.ROUTER
         with self._lock:
             self._links.pop(session.face, None)
             if not goodbye:

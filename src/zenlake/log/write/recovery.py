@@ -82,14 +82,14 @@ class Recovery:
     walked: int = 0
     "Bytes that were looked at."
 
-    def add(self, walk: "Walk") -> None:
+    def add(self, walk: "SegmentWalk") -> None:
         self.damage += walk.damage
         self.blocks += walk.blocks
         self.samples += walk.samples
         self.walked += max(walk.size - walk.start, 0)
 
 
-class Place(NamedTuple):
+class ResumePoint(NamedTuple):
     """Where writing goes on; `segment` is None if that takes a new segment."""
 
     segment: int | None
@@ -99,7 +99,7 @@ class Place(NamedTuple):
     last: int
 
 
-class Walk:
+class SegmentWalk:
     """The good blocks of a segment, one after another; what is none is noted in `damage`.
 
     In the end `position` and `offset` are behind the last good block.
@@ -212,7 +212,9 @@ def read_mark(folder: Path) -> Mark | None:
     return mark
 
 
-def recover(files: Files, folder: Path, log_id: bytes, partition: int) -> tuple[Place, Recovery]:
+def recover(
+    files: Files, folder: Path, log_id: bytes, partition: int
+) -> tuple[ResumePoint, Recovery]:
     """Where to write on. Torn tails are cut off, and what is cut is kept."""
     mark = read_mark(folder)
     found = Recovery(mark)
@@ -223,16 +225,16 @@ def recover(files: Files, folder: Path, log_id: bytes, partition: int) -> tuple[
         if place is not None:
             return place, found
     if mark is None:
-        return Place(None, 0, 0, 0, 0), found
+        return ResumePoint(None, 0, 0, 0, 0), found
     if mark.offset:
         path = folder / segment_name(mark.segment)
         found.damage.append(Damage(path, 0, 0, mark.segment, mark.offset, "no segment is there"))
-    return Place(None, 0, mark.offset, mark.time, mark.last), found
+    return ResumePoint(None, 0, mark.offset, mark.time, mark.last), found
 
 
 def _recover_segment(
     files: Files, folder: Path, base: int, log_id: bytes, partition: int, found: Recovery
-) -> Place | None:
+) -> ResumePoint | None:
     """Where to write on; None if this was no segment yet, and was put aside."""
     path, mark = folder / segment_name(base), found.mark or _NO_MARK
     if base >= MAX_OFFSET:
@@ -240,9 +242,9 @@ def _recover_segment(
     size = size_of(path)
     durable = mark.position if mark.segment == base else SEGMENT_BYTES
     if mark.segment == base and SEGMENT_BYTES <= durable <= size:
-        walk = Walk(path, log_id, partition, durable, mark.offset, mark.last)
+        walk = SegmentWalk(path, log_id, partition, durable, mark.offset, mark.last)
     else:
-        walk = Walk(path, log_id, partition, SEGMENT_BYTES, base)
+        walk = SegmentWalk(path, log_id, partition, SEGMENT_BYTES, base)
     whole = _check_header(walk, path, base, log_id, partition, found)
     for _ in walk:
         pass
@@ -256,7 +258,7 @@ def _recover_segment(
     if whole and walk.sure and not lost:
         if walk.position < size:
             found.torn.append(_cut(files, walk, path))
-        return Place(base, walk.position, offset, max(walk.time, mark.time), walk.last or 0)
+        return ResumePoint(base, walk.position, offset, max(walk.time, mark.time), walk.last or 0)
     if lost or walk.position < size:
         reason = walk.reason or "the segment ends before what is durable"
         length = max(size - walk.position, 0)
@@ -264,11 +266,11 @@ def _recover_segment(
     # What is damaged stays as it is. Without a sample in it no other segment can have its name.
     segment = base if offset == base else None
     last = mark.last if lost else walk.last or 0
-    return Place(segment, size, offset, max(walk.time, mark.time), last)
+    return ResumePoint(segment, size, offset, max(walk.time, mark.time), last)
 
 
 def _check_header(
-    walk: Walk, path: Path, base: int, log_id: bytes, partition: int, found: Recovery
+    walk: SegmentWalk, path: Path, base: int, log_id: bytes, partition: int, found: Recovery
 ) -> bool:
     """Whether the segment's header is whole; a segment from elsewhere is refused."""
     try:
@@ -299,7 +301,7 @@ def _refuse_newer(head: bytes, path: Path) -> None:
         )
 
 
-def _cut(files: Files, walk: Walk, path: Path) -> Torn:
+def _cut(files: Files, walk: SegmentWalk, path: Path) -> Torn:
     """The torn tail is kept, durably, before it is cut off."""
     kept = _free_name(files, path, f"-{walk.position}")
     write_new(files, kept.with_name("draft"), kept, [walk.tail()])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zenlake.wire.entity import SourceInfo
+from zenlake.wire.entity import WireSourceInfo
 from zenlake.wire.scan import Rows, readable
 from zenlake.wire.zenohid import MAX_BYTES
 
@@ -18,7 +18,7 @@ _WRAP = 1 << 32
 _HALF = _WRAP >> 1
 
 
-class Gap(NamedTuple):
+class SourceGap(NamedTuple):
     """Numbers that a source gave and that did not come."""
 
     row: int
@@ -33,7 +33,7 @@ class Gap(NamedTuple):
         return (self.first + self.missing - 1) % _WRAP
 
 
-class Sources:
+class SourceTracker:
     """The sources that were heard. A number that is not greater than the last closes no gap."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Sources:
         "By id and entity."
         self.forgotten = 0
 
-    def gaps(self, rows: Rows, data: memoryview) -> Iterator[Gap]:
+    def gaps(self, rows: Rows, data: memoryview) -> Iterator[SourceGap]:
         """What is missing between samples, in the order of the rows of a scan of `data`."""
         numbered = np.flatnonzero(rows["source"])
         if not len(numbered):
@@ -50,12 +50,12 @@ class Sources:
         names = _names(rows[numbered], data)
         distinct, which, counts = np.unique(names, return_inverse=True, return_counts=True)
         in_order = np.argsort(which, kind="stable")
-        found: list[Gap] = []
+        found: list[SourceGap] = []
         for name, mine in zip(distinct, np.split(in_order, np.cumsum(counts)[:-1]), strict=True):
             found += self._source(name.tobytes(), sns[mine], numbered[mine])
         yield from sorted(found)
 
-    def gap(self, source: SourceInfo) -> Iterator[Gap]:
+    def gap(self, source: WireSourceInfo) -> Iterator[SourceGap]:
         """What is missing before one sample."""
         raw = source.id.zid.raw.ljust(MAX_BYTES, b"\0")
         name = raw + source.id.eid.to_bytes(4, "little")
@@ -63,7 +63,7 @@ class Sources:
 
     def _source(
         self, name: bytes, sns: npt.NDArray[np.int64], places: npt.NDArray[np.int64]
-    ) -> Iterator[Gap]:
+    ) -> Iterator[SourceGap]:
         last = self._last.get(name)
         if last is None:
             if len(self._last) >= MAX_SOURCES:
@@ -81,7 +81,7 @@ class Sources:
             if step > 1:
                 entity = int.from_bytes(name[MAX_BYTES:], "little")
                 zid = name[:MAX_BYTES].rstrip(b"\0")
-                yield Gap(place, zid, entity, (last + 1) % _WRAP, step - 1)
+                yield SourceGap(place, zid, entity, (last + 1) % _WRAP, step - 1)
             last = sn
         self._last[name] = last
 

@@ -38,7 +38,7 @@ from zenlake.log.format import (
     Mark,
     SegmentHeader,
 )
-from zenlake.log.write.recovery import MARK, Damage, Place, Recovery, Torn, recover
+from zenlake.log.write.recovery import MARK, Damage, Recovery, ResumePoint, Torn, recover
 from zenlake.log.write.retention import Removed, Retention
 
 __all__ = [
@@ -173,7 +173,7 @@ class Writer:
         files.fdatasync(self._marks)  # an older one, SETTLED, must not come back
         files.fsync_folder(self.folder)
 
-    def _after(self, place: Place) -> Mark:
+    def _after(self, place: ResumePoint) -> Mark:
         found = self.recovery.mark
         return Mark(
             0 if found is None else found.sequence,

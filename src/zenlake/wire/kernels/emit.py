@@ -23,7 +23,7 @@ _DEFAULT_QOS = int(qos.DEFAULT)
 _PREFIX = 2  # bytes of a stream's batch length
 
 
-class Table(NamedTuple):
+class EncodedTable(NamedTuple):
     """Encoded entries, one after another: entry i is data[offsets[i]:offsets[i + 1]]."""
 
     offsets: npt.NDArray[np.int64]
@@ -36,23 +36,23 @@ class PushColumns(NamedTuple):
     kind: npt.NDArray[np.uint8]
     "PUT 1 or DEL 2."
     key: npt.NDArray[np.int32]
-    keys: Table
+    keys: EncodedTable
     "Scope and suffix, as WireExpr is written."
     key_flags: npt.NDArray[np.uint8]
     "N and M of each entry of `keys`."
     payload_offsets: npt.NDArray[np.int64]
     payload: npt.NDArray[np.uint8]
     encoding: npt.NDArray[np.int32]
-    encodings: Table
+    encodings: EncodedTable
     "As written; empty for the default, which is not written."
     time: npt.NDArray[np.uint64]
     clock: npt.NDArray[np.int32]
     "-1: no timestamp."
-    clocks: Table
+    clocks: EncodedTable
     "Length and id."
     source: npt.NDArray[np.int32]
     "-1: no source info."
-    sources: Table
+    sources: EncodedTable
     "Packed length and id."
     source_eid: npt.NDArray[np.uint32]
     source_sn: npt.NDArray[np.uint32]

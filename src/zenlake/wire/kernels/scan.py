@@ -44,8 +44,8 @@ from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     IDENTITY_MASK,
     MANDATORY,
+    ExtensionKind,
     ExtensionTable,
-    Kind,
 )
 from zenlake.wire.extensions import FLAG_MORE as FLAG_MORE_EXTENSIONS
 from zenlake.wire.extensions import MAX_EXTENSIONS as _MAX_EXTENSIONS
@@ -189,25 +189,25 @@ _BAD_VALUE = int(Reason.BAD_VALUE)
 _TRAILING_BYTES = int(Reason.TRAILING_BYTES)
 _SHARED_MEMORY = int(Reason.SHARED_MEMORY)
 
-_K_UNKNOWN = int(Kind.UNKNOWN)
-_K_SHM_MARK = int(Kind.SHM_MARK)
-_K_QOS = int(Kind.QOS)
-_K_LANE = int(Kind.LANE)
-_K_NODE_ID = int(Kind.NODE_ID)
-_K_TARGET = int(Kind.TARGET)
-_K_BUDGET = int(Kind.BUDGET)
-_K_TIMESTAMP = int(Kind.TIMESTAMP)
-_K_ENTITY = int(Kind.ENTITY)
-_K_SOURCE_INFO = int(Kind.SOURCE_INFO)
-_K_TS_STACK = int(Kind.TS_STACK)
-_K_WIRE_EXPR = int(Kind.WIRE_EXPR)
-_K_QUERY_BODY = int(Kind.QUERY_BODY)
-_K_LANE_SNS = int(Kind.LANE_SNS)
-_K_REGION_NAME = int(Kind.REGION_NAME)
-_K_ATTACHMENT = int(Kind.ATTACHMENT)
-_K_TIMEOUT = int(Kind.TIMEOUT)
-_K_FIRST = int(Kind.FIRST)
-_K_DROP = int(Kind.DROP)
+_K_UNKNOWN = int(ExtensionKind.UNKNOWN)
+_K_SHM_MARK = int(ExtensionKind.SHM_MARK)
+_K_QOS = int(ExtensionKind.QOS)
+_K_LANE = int(ExtensionKind.LANE)
+_K_NODE_ID = int(ExtensionKind.NODE_ID)
+_K_TARGET = int(ExtensionKind.TARGET)
+_K_BUDGET = int(ExtensionKind.BUDGET)
+_K_TIMESTAMP = int(ExtensionKind.TIMESTAMP)
+_K_ENTITY = int(ExtensionKind.ENTITY)
+_K_SOURCE_INFO = int(ExtensionKind.SOURCE_INFO)
+_K_TS_STACK = int(ExtensionKind.TS_STACK)
+_K_WIRE_EXPR = int(ExtensionKind.WIRE_EXPR)
+_K_QUERY_BODY = int(ExtensionKind.QUERY_BODY)
+_K_LANE_SNS = int(ExtensionKind.LANE_SNS)
+_K_REGION_NAME = int(ExtensionKind.REGION_NAME)
+_K_ATTACHMENT = int(ExtensionKind.ATTACHMENT)
+_K_TIMEOUT = int(ExtensionKind.TIMEOUT)
+_K_FIRST = int(ExtensionKind.FIRST)
+_K_DROP = int(ExtensionKind.DROP)
 
 # What the kernel remembers between two calls on one buffer.
 STATE = np.dtype(
