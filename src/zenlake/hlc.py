@@ -15,7 +15,7 @@ MAX_DRIFT_NANOS = 500_000_000  # how far ahead another clock may be (crate uhlc,
 class HybridLogicalClock:
     """One node's clock.
 
-    >>> clock = HybridLogicalClock(ZenohId.parse("a1"))
+    >>> clock = HybridLogicalClock(WireZenohId.parse("a1"))
     >>> a, b = clock.stamp(now=1 << 32), clock.stamp(now=1 << 32)
     >>> b.time - a.time
     1

@@ -27,7 +27,7 @@ _NAMES = {
 def describe(message: object) -> str:
     """
     >>> from zenlake.wire.close import Close
-    >>> detail_of(Close())
+    >>> describe(Close())
     'reason=GENERIC'
     """
     text = " ".join(_facts(message))

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
 from zenlake.capture.offline_buffer import BadBytes, Buffer
-from zenlake.cli.input_source import InputSource
+from zenlake.capture.offline_input import InputSource
 from zenlake.errors import DecodeError, Reason
 from zenlake.wire import close
 from zenlake.wire.batch import TRANSPORT, walk

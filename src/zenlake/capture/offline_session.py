@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from zenlake.capture.offline_batches import OfflineBatch
 from zenlake.capture.offline_buffer import BadBytes, Buffer
-from zenlake.cli.render.message import key_of
+from zenlake.capture.message_fields import key_of
 from zenlake.errors import DecodeError
 from zenlake.keytable import KeyTable
 from zenlake.wire.batch import SCOUTING, LocatedMessage, Message, walk

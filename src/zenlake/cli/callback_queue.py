@@ -18,7 +18,7 @@ T = TypeVar("T")
 class CallbackQueue(Generic[T]):
     """Leave `with` before the session closes: no callback waits for room any more.
 
-    >>> with Inbox() as inbox:
+    >>> with CallbackQueue() as inbox:
     ...     for word in ("a", "b", "c"):
     ...         inbox.put(word)
     ...     list(inbox.items(count=2))

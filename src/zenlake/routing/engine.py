@@ -41,8 +41,8 @@ class Routing:
     With `hlc` (and `wall`, the NTP64 time) a PUT that passes without a timestamp is given one.
 
     >>> from zenlake.wire.declare import DeclareSubscriber
-    >>> routing = Routing(ZenohId.parse("a1"), WhatAmI.ROUTER)
-    >>> face, out = routing.open(ZenohId.parse("c1"), WhatAmI.CLIENT, now=0.0)
+    >>> routing = Routing(WireZenohId.parse("a1"), WireWhatAmI.ROUTER)
+    >>> face, out = routing.open(WireZenohId.parse("c1"), WireWhatAmI.CLIENT, now=0.0)
     >>> subscriber = Declare(DeclareSubscriber(1, WireExpr(0, "a/**")))
     >>> routing.on_message(face, subscriber, 0.0)
     []

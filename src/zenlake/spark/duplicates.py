@@ -106,7 +106,7 @@ class SequenceHistory:
     A sample repeats one before it if they have source and number in common and were received
     within `within` seconds of each other. (By the generation: at most a quarter longer.)
 
-    >>> seen = Seen(within=60)
+    >>> seen = SequenceHistory(within=60)
     >>> names, times = [bytes(20)], np.zeros(4, np.int64)
     >>> seen.find(names, np.zeros(4, np.int64), np.array([7, 8, 7, 9]), times).tolist()
     [False, False, True, False]

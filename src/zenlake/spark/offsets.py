@@ -189,7 +189,7 @@ def missing_rows(log: LogLike, partition: int, begin: int, end: int) -> int:
 def split_limit(backlog: PerPartition, limit: int) -> dict[int, int]:
     """A limit over partitions, by what waits in each; none is left out.
 
-    >>> shares({0: 300, 1: 100, 2: 0}, 40)
+    >>> split_limit({0: 300, 1: 100, 2: 0}, 40)
     {0: 30, 1: 10, 2: 0}
     """
     total = sum(backlog.values())

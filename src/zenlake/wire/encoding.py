@@ -79,9 +79,9 @@ class WireEncoding:
     The text is `type` or `type;schema`. A type that is not predefined travels as id 65535 with the
     whole text as schema.
 
-    >>> Encoding.parse("application/json;fleet.Pose")
+    >>> WireEncoding.parse("application/json;fleet.Pose")
     Encoding(application/json;fleet.Pose)
-    >>> Encoding.parse("foo/bar").id
+    >>> WireEncoding.parse("foo/bar").id
     65535
     """
 

@@ -28,7 +28,7 @@ class QoS(int):
      |x|x|F|E|D|prio |   D: block   E: express   F: block first (D wins)   x: ignored
      +-+-+-+-+-+-----+
 
-    >>> QoS(Priority.REAL_TIME, CongestionControl.BLOCK, express=True)
+    >>> QoS(WirePriority.REAL_TIME, WireCongestionControl.BLOCK, express=True)
     QoS(REAL_TIME, BLOCK, express)
     """
 

@@ -39,7 +39,7 @@ class WireTimestamp:
 
     Ordered by time, then id.
 
-    >>> Timestamp.parse("2024-07-01T12:00:00.5Z/a1").time >> 32
+    >>> WireTimestamp.parse("2024-07-01T12:00:00.5Z/a1").time >> 32
     1719835200
     """
 

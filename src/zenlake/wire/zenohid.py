@@ -20,9 +20,9 @@ class WireZenohId:
     Order is that of the zero-padded little-endian bytes, not of the number, as every "greater id"
     rule of the protocol has it. The text is the number in hexadecimal, so the bytes reversed.
 
-    >>> str(ZenohId(bytes.fromhex("a4a3a2a1")))
+    >>> str(WireZenohId(bytes.fromhex("a4a3a2a1")))
     'a1a2a3a4'
-    >>> ZenohId.parse("a1a2a3a4").raw.hex()
+    >>> WireZenohId.parse("a1a2a3a4").raw.hex()
     'a4a3a2a1'
     """
 

@@ -181,9 +181,9 @@ def _restore(tree: dict[str, Any]) -> Config:
 def for_mode(config: Config, key: str, whatami: WireWhatAmI) -> Any:
     """What `key` means for a node of this role: the value, that of its mode, or the default.
 
-    >>> for_mode(Config(), "listen/endpoints", WhatAmI.ROUTER)
+    >>> for_mode(Config(), "listen/endpoints", WireWhatAmI.ROUTER)
     ['tcp/[::]:7447']
-    >>> for_mode(Config(), "connect/timeout_ms", WhatAmI.CLIENT)
+    >>> for_mode(Config(), "connect/timeout_ms", WireWhatAmI.CLIENT)
     0
     """
     path = _split(key)

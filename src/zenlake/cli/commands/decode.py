@@ -9,7 +9,13 @@ from zenlake.capture.offline_batches import CompressionChoice, FramingChoice, Of
 from zenlake.capture.offline_buffer import BadBytes
 from zenlake.capture.offline_session import Direction, Entry, read_scouting
 from zenlake.capture.report import MAGIC_BYTES, CaptureError, is_capture
-from zenlake.cli.input_source import STANDARD_INPUT, InputSource, SourceError, head_of, read_source
+from zenlake.capture.offline_input import (
+    STANDARD_INPUT,
+    InputSource,
+    SourceError,
+    head_of,
+    read_source,
+)
 from zenlake.cli.render.hexdump import hexdump
 from zenlake.cli.render.report import DecodeReport
 from zenlake.errors import REASON_TEXT

@@ -13,7 +13,7 @@ from typing import Any
 
 from zenlake.capture.offline_buffer import BadBytes, Buffer
 from zenlake.capture.offline_session import Entry
-from zenlake.cli.render.message import link_states_of, name_of
+from zenlake.capture.message_fields import link_states_of, name_of
 from zenlake.cli.render.report import DecodeReport
 from zenlake.errors import REASON_TEXT, DecodeError
 from zenlake.wire.encoding import WireEncoding

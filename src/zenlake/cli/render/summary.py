@@ -12,7 +12,7 @@ from rich.text import Text
 
 from zenlake.capture.offline_batches import OfflineBatch
 from zenlake.capture.offline_session import Entry
-from zenlake.cli.render.message import name_of, payload_bytes, payload_of
+from zenlake.capture.message_fields import name_of, payload_bytes, payload_of
 from zenlake.cli.render.report import DecodeReport
 from zenlake.cli.render.text import escape
 

@@ -53,9 +53,9 @@ class SinkOptions(NamedTuple):
     def parse(cls, raw: Mapping[str, str]) -> "SinkOptions":
         """ZError: names the option, and what to write instead.
 
-        >>> Target.parse({"path": "/lake/tables", "into": "samples, latest"}).into
+        >>> SinkOptions.parse({"path": "/lake/tables", "into": "samples, latest"}).into
         ('samples', 'latest')
-        >>> Target.parse({"path": "/lake/tables", "int": "samples"})
+        >>> SinkOptions.parse({"path": "/lake/tables", "int": "samples"})
         Traceback (most recent call last):
         zenlake.errors.ZError: there is no option 'int'; did you mean 'into'?
         """

@@ -39,7 +39,7 @@ def span_of(first: int, last: int, most: int = MAX_BINS) -> TimeSpan:
     """Bins of whole minutes that hold both times.
 
     >>> span_of(90 * MICROS, 150 * MICROS)
-    Span(start=60000000, width=60000000, bins=2)
+    TimeSpan(start=60000000, width=60000000, bins=2)
     >>> span_of(0, 86_400 * MICROS).bins
     289
     """

@@ -516,7 +516,7 @@ def last_of_each(rows: pa.Table, count: int) -> pa.Table:
 class NewestPerKey:
     """For each key the `count` highest times, and in which places rows with them are.
 
-    >>> newest = Newest(2)
+    >>> newest = NewestPerKey(2)
     >>> newest.add(np.array([0, 0, 0, 1]), np.array([5, 7, 7, 1]), 10)
     >>> newest.add(np.array([0, 1]), np.array([6, 2]), 11)
     >>> newest.places(), newest.floor().tolist()

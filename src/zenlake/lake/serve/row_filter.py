@@ -36,7 +36,7 @@ def prefix_of(key_expr: str) -> str:
 class RowFilter:
     """The rows whose key is wanted and whose `hlc` lies in a range; for one question, one thread.
 
-    >>> picking = Picking("robot/*", HlcRange(2, 9))
+    >>> picking = RowFilter("robot/*", HlcRange(2, 9))
     >>> keys = pa.array(["robot/1", "cat", "robot/1", "robot/2"]).dictionary_encode()
     >>> picking.pick(pa.table({"key": keys, "hlc": [1, 2, 3, 4]})).column("hlc").to_pylist()
     [3, 4]

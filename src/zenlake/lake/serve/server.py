@@ -58,7 +58,7 @@ def wanted(parameters: str, now: int) -> HistoryRequest:
     """What parameters mean, read at `now` (nanoseconds since 1970). Those not known are ignored.
 
     >>> wanted("", 0), wanted("_max=2;x=1", 0).newest
-    (Wanted(times=None, newest=None), 2)
+    (HistoryRequest(times=None, newest=None), 2)
     >>> wanted("_max=two", 0)
     Traceback (most recent call last):
     zenlake.errors.ZError: _max='two' is no number of samples: write a whole number from 1 on

@@ -44,7 +44,7 @@ class OffsetsPresent(StoreError):
 class TableBatch:
     """One batch of one query; `offsets` has the first and the last of each partition of the log.
 
-    >>> Batch("samples", "6f1c", 4, {0: (100, 199)}).transactions
+    >>> TableBatch("samples", "6f1c", 4, {0: (100, 199)}).transactions
     {'zenlake/samples/6f1c': 4, 'zenlake/offset/0': 200}
     """
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 def dictionary_encode(rows: pa.Table) -> pa.Table:
     """One chunk a column, texts as dictionaries, also those in structs.
 
-    >>> coded(pa.table({"key": ["a", "b", "a"]})).schema.field("key").type
+    >>> dictionary_encode(pa.table({"key": ["a", "b", "a"]})).schema.field("key").type
     DictionaryType(dictionary<values=string, indices=int32, ordered=0>)
     """
     columns = [_coded(column) for column in rows.columns]

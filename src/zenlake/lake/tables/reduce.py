@@ -172,7 +172,7 @@ def take_rows(table: pa.Table, rows: Ints) -> pa.Table:
 def dense_ranks(column: pa.ChunkedArray) -> tuple[Ints, int]:
     """Texts as numbers in the same order, null as 0, and how many numbers there may be.
 
-    >>> ranks(pa.chunked_array([["b", None, "a", "b"]]))
+    >>> dense_ranks(pa.chunked_array([["b", None, "a", "b"]]))
     (array([2, 0, 1, 2]), 3)
     """
     texts = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

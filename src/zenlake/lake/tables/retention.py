@@ -51,7 +51,7 @@ def trusted_now(clock: datetime, newest: datetime | None) -> datetime:
     """What time it is, for whoever is about to remove things: the clock's, within limits.
 
     >>> seen = datetime(2026, 11, 15, tzinfo=UTC)
-    >>> believed(seen.replace(year=2036), seen).isoformat()
+    >>> trusted_now(seen.replace(year=2036), seen).isoformat()
     '2026-11-16T00:00:00+00:00'
     """
     return clock if newest is None else min(clock, newest + TRUSTED)

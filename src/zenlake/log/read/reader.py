@@ -208,11 +208,11 @@ class Reader:
     """Reads a partition of a log, or all of them one after another.
 
     >>> import tempfile
-    >>> from zenlake.log.block import Link, OpenBlock
+    >>> from zenlake.log.block import SourceLink, OpenBlock
     >>> from zenlake.log.write.writer import Writer
     >>> folder = tempfile.TemporaryDirectory()
     >>> block = OpenBlock()
-    >>> link = block.link(Link(0, 0, b""))
+    >>> link = block.link(SourceLink(0, 0, b""))
     >>> block.key(link, 0, b"a/b", b"")
     True
     >>> block.add(link, True, 10**9, 1, bytes.fromhex("3d 00 03 612f62 01 05 68656c6c6f"))

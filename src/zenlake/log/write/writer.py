@@ -88,10 +88,10 @@ class Writer:
     """Appends blocks to one partition of a log.
 
     >>> import tempfile
-    >>> from zenlake.log.block import Link
+    >>> from zenlake.log.block import SourceLink
     >>> folder = tempfile.TemporaryDirectory()
     >>> block = OpenBlock()
-    >>> block.add(block.link(Link(0, 0, b"")), True, 1, 2, b"two messages")
+    >>> block.add(block.link(SourceLink(0, 0, b"")), True, 1, 2, b"two messages")
     >>> with Writer(folder.name) as writer:
     ...     writer.write([block]).offset
     2
