@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from zenlake.capture.message_fields import key_of
 from zenlake.capture.offline_batches import OfflineBatch
 from zenlake.capture.offline_buffer import BadBytes, Buffer
-from zenlake.capture.message_fields import key_of
 from zenlake.errors import DecodeError
 from zenlake.keytable import KeyTable
 from zenlake.wire.batch import SCOUTING, LocatedMessage, Message, walk

@@ -7,8 +7,6 @@ import typer
 
 from zenlake.capture.offline_batches import CompressionChoice, FramingChoice, OfflineBatch, cut
 from zenlake.capture.offline_buffer import BadBytes
-from zenlake.capture.offline_session import Direction, Entry, read_scouting
-from zenlake.capture.report import MAGIC_BYTES, CaptureError, is_capture
 from zenlake.capture.offline_input import (
     STANDARD_INPUT,
     InputSource,
@@ -16,6 +14,8 @@ from zenlake.capture.offline_input import (
     head_of,
     read_source,
 )
+from zenlake.capture.offline_session import Direction, Entry, read_scouting
+from zenlake.capture.report import MAGIC_BYTES, CaptureError, is_capture
 from zenlake.cli.render.hexdump import hexdump
 from zenlake.cli.render.report import DecodeReport
 from zenlake.errors import REASON_TEXT

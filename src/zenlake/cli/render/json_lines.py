@@ -11,9 +11,9 @@ from dataclasses import fields, is_dataclass
 from enum import Enum, Flag
 from typing import Any
 
+from zenlake.capture.message_fields import link_states_of, name_of
 from zenlake.capture.offline_buffer import BadBytes, Buffer
 from zenlake.capture.offline_session import Entry
-from zenlake.capture.message_fields import link_states_of, name_of
 from zenlake.cli.render.report import DecodeReport
 from zenlake.errors import REASON_TEXT, DecodeError
 from zenlake.wire.encoding import WireEncoding

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from zenlake.capture.message_fields import name_of, payload_bytes, payload_of
 from zenlake.capture.offline_batches import OfflineBatch
 from zenlake.capture.offline_session import Entry
-from zenlake.capture.message_fields import name_of, payload_bytes, payload_of
 from zenlake.cli.render.report import DecodeReport
 from zenlake.cli.render.text import escape
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
+from zenlake.capture.message_fields import layers, link_states_of, name_of, payload_of
 from zenlake.capture.offline_batches import OfflineBatch
 from zenlake.capture.offline_buffer import BadBytes
 from zenlake.capture.offline_session import Entry
-from zenlake.capture.message_fields import layers, link_states_of, name_of, payload_of
 from zenlake.cli.render.report import DecodeReport
 from zenlake.cli.render.text import escape, facts, value_text
 from zenlake.errors import DecodeError

@@ -2,8 +2,8 @@
 
 import sys
 
-from zenlake.capture.offline_session import Entry
 from zenlake.capture.message_fields import name_of
+from zenlake.capture.offline_session import Entry
 from zenlake.cli.render.report import DecodeReport
 from zenlake.errors import EncodeError
 from zenlake.wire.batch import SCOUTING, TRANSPORT
