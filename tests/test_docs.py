@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.names import Page
+from tests.support.names import Page
 
 DOCS = Path(__file__).parent.parent / "docs"
 GUIDE = DOCS / "api.md"

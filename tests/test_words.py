@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.words import ROOT, RULES, Rule, findings, pending, scope
+from tests.support.words import ROOT, RULES, Rule, findings, pending, scope
 
 FILES = {path.relative_to(ROOT).as_posix(): path for path in scope()}
 
