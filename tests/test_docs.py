@@ -1,4 +1,4 @@
-"""What the guide shows is what happens, and its limits are the code's."""
+"""The pages: their examples run, their limits are the code's, and the names on them exist."""
 
 import doctest
 import re
@@ -59,6 +59,19 @@ def test_links_of_a_page(page: Path) -> None:
             assert (page.parent / name).exists(), name
     for name in re.findall(r"`((?:tests|src|docs|bench|examples)/[\w/.]+)`", text):
         assert (ROOT / name).exists(), name
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes of the headings of `page`."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    words = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {word.replace(" ", "-") for word in words}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_anchors_of_a_page(page: Path) -> None:
+    for name, anchor in re.findall(r"\]\(([\w/.-]*)#([^)]+)\)", page.read_text()):
+        assert anchor in anchors(page.parent / name if name else page), f"{name}#{anchor}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
