@@ -37,6 +37,7 @@ PUBLIC = (
     "handlers.py",
     "shm.py",
     "router",
+    "router.py",
     "log",
     "capture",
     "spark",
