@@ -21,13 +21,13 @@ from typing import Any
 import zenlake
 from bench.api_peer import PROFILE
 from bench.figures import Figure, Figures
-from zenlake.api.publisher import Way
+from zenlake.api.pubsub.publisher import OutboundRoute
 from zenlake.routing import Routing
 from zenlake.wire.declare import Declare, DeclareSubscriber
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.qos import DEFAULT
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 SIZES = (8, 64, 1024, 65_536)
 TURNS = 3
@@ -396,7 +396,7 @@ def routes() -> Figures:
             key = zenlake.KeyExpr("bench/flow/put")
             jobs: dict[str, Callable[[], object]] = {
                 "Routing.destinations": partial(routing.destinations, routing.local, key),
-                "Way.find": Way(core, key, DEFAULT).find,
+                "Way.find": OutboundRoute(core, key, DEFAULT).find,
             }
             for name, job in jobs.items():
                 taken[name][count] = in_turns({name: partial(microseconds, job)})[name]
@@ -410,7 +410,7 @@ def routes() -> Figures:
 
 def declare(routing: Routing, count: int) -> None:
     """So many subscriptions of one client, every tenth with a wildcard."""
-    face, _ = routing.open(ZenohId.parse("c1"), WhatAmI.CLIENT, 0.0)
+    face, _ = routing.open(WireZenohId.parse("c1"), WireWhatAmI.CLIENT, 0.0)
     for number in range(1, count + 1):
         key = f"bench/other/{number}" + ("" if number % 10 else "/**")
         routing.on_message(face, Declare(DeclareSubscriber(number, WireExpr(0, key))), 0.0)

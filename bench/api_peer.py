@@ -23,16 +23,16 @@ from bench.session_peer import memory, offer, say, serve
 from zenlake.errors import SessionEnded
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.reactor import Reactor
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.offer import Offer
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.declare import Declare, DeclareKeyExpr, DeclareSubscriber
-from zenlake.wire.enums import Mapping, Priority, WhatAmI
+from zenlake.wire.enums import Mapping, WirePriority, WireWhatAmI
 from zenlake.wire.network import NETWORK, is_network
 from zenlake.wire.push import Push
 from zenlake.wire.qos import DECLARE
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 FLOW, PING, ASK = "bench/flow", "bench/ping", "bench/ask"
 PROFILE = "ZENLAKE_BENCH_PROFILE"  # the environment variable by which a process profiles itself
@@ -48,7 +48,7 @@ PAYLOAD = bytes(64)
 
 
 def client() -> Offer:
-    return Offer(zid=ZenohId(secrets.token_bytes(16)), whatami=WhatAmI.CLIENT)
+    return Offer(zid=WireZenohId(secrets.token_bytes(16)), whatami=WireWhatAmI.CLIENT)
 
 
 # ---- what feeds and what takes
@@ -62,18 +62,24 @@ class Sink:
         self._head = b""
         self._length = 0
 
-    def opened(self, session: Session) -> None:
+    def opened(self, session: TransportSession) -> None:
         session.send(Declare(DeclareSubscriber(1, WireExpr(0, FLOW)), qos=DECLARE))
 
-    def closed(self, session: Session, why: SessionEnded) -> None: ...
+    def closed(self, session: TransportSession, why: SessionEnded) -> None: ...
 
     def frame(
-        self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+        self,
+        session: TransportSession,
+        priority: WirePriority,
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
     ) -> int:
         while pos < end and is_network(data[pos]):
             head = data[pos : pos + HEAD_BYTES]
             if head != self._head:
-                r = Reader(data, pos, end)
+                r = ByteReader(data, pos, end)
                 if type(NETWORK.read(r)) is not Push:
                     pos = r.pos
                     continue
@@ -132,12 +138,18 @@ def counting(count: Callable[[], int]) -> dict[str, Callable[..., None]]:
 class Silent:
     """Who sends, and wants nothing."""
 
-    def opened(self, session: Session) -> None: ...
+    def opened(self, session: TransportSession) -> None: ...
 
-    def closed(self, session: Session, why: SessionEnded) -> None: ...
+    def closed(self, session: TransportSession, why: SessionEnded) -> None: ...
 
     def frame(
-        self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+        self,
+        session: TransportSession,
+        priority: WirePriority,
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
     ) -> int:
         return end
 
@@ -155,7 +167,7 @@ def feed(endpoint: str) -> None:
             columns = push_columns(record_batch(size, rows), lambda key: short)
             sent, start = 0, time.perf_counter()
             while not sent or time.perf_counter() < start + seconds:
-                sent += session.send_columns(columns, Priority.DATA, reliable=True)
+                sent += session.send_columns(columns, WirePriority.DATA, reliable=True)
             say(sent=sent, time=start)
 
         serve({"feed": send})

@@ -17,7 +17,7 @@ from bench.figures import Figure, Figures, seconds
 from zenlake.capture import read
 from zenlake.wire.batch import TransportMessage, write_batch
 from zenlake.wire.declare import Declare, DeclareKeyExpr
-from zenlake.wire.enums import Mapping, WhatAmI
+from zenlake.wire.enums import Mapping, WireWhatAmI
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, to_stream
 from zenlake.wire.init import Init
@@ -25,7 +25,7 @@ from zenlake.wire.open import Open
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 FILE_BYTES = 16 << 20
 SEGMENT_BYTES = 1448  # of TCP on Ethernet
@@ -77,14 +77,14 @@ def _tshark_seconds(tshark: str, path: Path) -> Iterator[float]:
 
 def write_capture(path: Path, size: int) -> None:
     """One session that puts payloads of `size` bytes, on Ethernet, as tcpdump writes it."""
-    opener, acceptor = ZenohId(b"\x01" * 16), ZenohId(b"\x02" * 16)
+    opener, acceptor = WireZenohId(b"\x01" * 16), WireZenohId(b"\x02" * 16)
     there = [
-        write_batch([Init(opener, WhatAmI.PEER)]),
+        write_batch([Init(opener, WireWhatAmI.PEER)]),
         write_batch([Open(10_000, 0, cookie=b"cookie")]),
         write_batch([_declarations()]),
     ]
     back = [
-        write_batch([Init(acceptor, WhatAmI.PEER, cookie=b"cookie")]),
+        write_batch([Init(acceptor, WireWhatAmI.PEER, cookie=b"cookie")]),
         write_batch([Open(10_000, 0)]),
     ]
     per_batch = max(1, BATCH_BYTES // (size + 8))

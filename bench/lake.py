@@ -28,15 +28,15 @@ from bench.api import process
 from bench.figures import Figure, Figures
 from bench.lake_rows import write_log
 from bench.serve import _session
-from zenlake.lake import flows
-from zenlake.lake.session import _spark_home
-from zenlake.lake.start import make
-from zenlake.storage import schema
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.folds import as_samples, newest
-from zenlake.storage.project import Project
-from zenlake.storage.tables import LATEST, TABLES, TOMBSTONES
-from zenlake.storage.write import Batch, fold
+from zenlake.lake.pipeline import flows
+from zenlake.lake.pipeline.spark_connect import _spark_home
+from zenlake.lake.project import Project
+from zenlake.lake.scaffold import create_project
+from zenlake.lake.tables import schema
+from zenlake.lake.tables.commit import TableBatch, fold
+from zenlake.lake.tables.definitions import LATEST, TABLES, TOMBSTONES
+from zenlake.lake.tables.delta import DeltaStore
+from zenlake.lake.tables.reduce import as_samples, newest
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 ROWS = 10_000_000 if FULL else 1_000_000
@@ -73,7 +73,7 @@ def figures() -> Figures:
 
 
 def all_tables(folder: Path) -> Figures:
-    project = make(folder / "lake", "bench")
+    project = create_project(folder / "lake", "bench")
     write_log(project.log, ROWS)
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
@@ -224,7 +224,7 @@ class Updated:
                 "offset": pa.array(offsets),
             }
         )
-        batch = Batch("bench", "bench", self._number, {0: (self._next, self._next + n - 1)})
+        batch = TableBatch("bench", "bench", self._number, {0: (self._next, self._next + n - 1)})
         self._next += n
         self._number += 1
         reduced = newest(as_samples(rows))
@@ -239,7 +239,7 @@ class Updated:
 def running(folder: Path) -> Figures:
     """`zenlake lake run` with a recorder, and another process that sends."""
     with process("feed", ROWS_MODULE) as feed:
-        project = make(folder, "bench", [feed.facts["endpoint"]])
+        project = create_project(folder, "bench", [feed.facts["endpoint"]])
         text = (folder / "lake.toml").read_text().replace('mode = "client"', 'mode = "peer"')
         (folder / "lake.toml").write_text(text)
         with lake_run(folder) as events, process("server", "bench.serve", folder=str(folder)) as it:

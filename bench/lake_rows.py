@@ -17,8 +17,8 @@ import zenlake
 from bench.api_peer import free_port
 from bench.session_peer import say, serve
 from zenlake.columnar.write import push_columns
-from zenlake.log.block import Link, OpenBlock
-from zenlake.log.writer import Writer
+from zenlake.log.block import OpenBlock, SourceLink
+from zenlake.log.write.writer import Writer
 from zenlake.wire.emit import Emitter
 from zenlake.wire.enums import Mapping
 from zenlake.wire.wireexpr import WireExpr
@@ -85,7 +85,7 @@ def write_log(path: Path, rows: int) -> None:
 def block_of(rows: pa.RecordBatch, received: int) -> OpenBlock:
     """Keys by id, batches as large as links carry them; the first came at `received` (ns)."""
     block = OpenBlock()
-    place = block.link(Link(1, 1, bytes(range(1, 17))))
+    place = block.link(SourceLink(1, 1, bytes(range(1, 17))))
     assert place is not None
     for text, number in NUMBERS.items():
         block.key(place, 1 << 16 | number, b"", text.encode())

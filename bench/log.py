@@ -84,10 +84,10 @@ def recording(folder: str) -> Figures:
 
 def reading(folder: Path) -> Figures:
     """From the log to record batches, in blocks as a busy and as an idle recorder writes them."""
-    from zenlake.log.block import Link, OpenBlock
-    from zenlake.log.reader import Reader
-    from zenlake.log.writer import Writer
-    from zenlake.wire.cursor import Writer as Bytes
+    from zenlake.log.block import OpenBlock, SourceLink
+    from zenlake.log.read.reader import Reader
+    from zenlake.log.write.writer import Writer
+    from zenlake.wire.cursor import ByteWriter as Bytes
     from zenlake.wire.enums import Mapping
     from zenlake.wire.network import NETWORK
     from zenlake.wire.push import Push
@@ -102,7 +102,7 @@ def reading(folder: Path) -> Figures:
             blocks = []
             for _ in range(samples // per_block):
                 block = OpenBlock()
-                place = block.link(Link(1, 1, b"\x01"))
+                place = block.link(SourceLink(1, 1, b"\x01"))
                 assert place is not None
                 block.key(place, 1 << 16 | 1, b"", b"bench/flow")
                 block.add(place, True, time.time_ns(), per_block, bytes(w.out) * per_block)

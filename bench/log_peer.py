@@ -17,15 +17,15 @@ import numpy as np
 
 from bench.api_peer import FLOW, PROFILE, Silent, client, free_port, profiled
 from bench.session_peer import say, serve
-from zenlake.api.config import Config
-from zenlake.log.recorder import Recorder
+from zenlake.api.config.config import Config
+from zenlake.log.write.recorder import Recorder
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.wire import qos
-from zenlake.wire.cursor import Writer
+from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.declare import Declare, DeclareKeyExpr
-from zenlake.wire.enums import Mapping, Priority
+from zenlake.wire.enums import Mapping, WirePriority
 from zenlake.wire.network import NETWORK
-from zenlake.wire.packed import Packed
+from zenlake.wire.packed import PackedMessages
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
@@ -84,7 +84,7 @@ def feed(endpoint: str) -> None:
         say(ok=True)
 
         def send(size: int, seconds: float = 0.0) -> None:
-            w = Writer()
+            w = ByteWriter()
             level = qos.QoS.from_byte(int(qos.DEFAULT) | qos.BLOCK)
             body = Put(bytes(size))
             NETWORK.write(w, Push(WireExpr(1, mapping=Mapping.SENDER), body, level))
@@ -93,10 +93,10 @@ def feed(endpoint: str) -> None:
             ends = np.arange(1, number + 1, dtype=np.int64) * len(w.out)
             sent, start = 0, time.perf_counter()
             while time.perf_counter() < start + seconds:
-                place = session.emit_lane(Priority.DATA, True)
+                place = session.emit_lane(WirePriority.DATA, True)
                 assert place is not None
-                packed = Packed(data, ends, 0, number, *place)
-                session.send_batches(packed, Priority.DATA, reliable=True)
+                packed = PackedMessages(data, ends, 0, number, *place)
+                session.send_batches(packed, WirePriority.DATA, reliable=True)
                 sent += number
             say(sent=sent, time=start)
 

@@ -26,11 +26,11 @@ from bench.api import (
 )
 from bench.api_peer import FLOW, listening
 from bench.figures import Figure, Figures
-from zenlake.log.block import Link, OpenBlock
-from zenlake.log.reader import Reader
-from zenlake.log.replay import Replayer
-from zenlake.log.writer import Writer
-from zenlake.wire.cursor import Writer as Bytes
+from zenlake.log.block import OpenBlock, SourceLink
+from zenlake.log.read.reader import Reader
+from zenlake.log.replay.replayer import Replayer
+from zenlake.log.write.writer import Writer
+from zenlake.wire.cursor import ByteWriter as Bytes
 from zenlake.wire.enums import Mapping
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
@@ -55,7 +55,7 @@ def record(path: Path, size: int) -> int:
     with Writer(path) as writer:
         block = OpenBlock()
         for number in range(frames):
-            link = block.link(Link(1, 2, b"\x01"))
+            link = block.link(SourceLink(1, 2, b"\x01"))
             assert link is not None
             block.key(link, Mapping.SENDER << 16 | ID, b"", FLOW.encode())
             block.add(link, True, number, each, frame)

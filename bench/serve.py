@@ -21,12 +21,12 @@ from bench.api_peer import free_port
 from bench.figures import Figure, Figures
 from bench.session_peer import say
 from bench.session_peer import serve as until_closed
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.folds import as_samples, newest
-from zenlake.storage.project import FILE, Project
-from zenlake.storage.serve import Server
-from zenlake.storage.tables import LATEST, SAMPLES, TOMBSTONES
-from zenlake.storage.write import Batch, append, fold
+from zenlake.lake.project import FILE, Project
+from zenlake.lake.serve.server import Server
+from zenlake.lake.tables.commit import TableBatch, append, fold
+from zenlake.lake.tables.definitions import LATEST, SAMPLES, TOMBSTONES
+from zenlake.lake.tables.delta import DeltaStore
+from zenlake.lake.tables.reduce import as_samples, newest
 
 ROWS = 10_000_000
 KEYS = 400
@@ -86,7 +86,7 @@ def make(folder: Path) -> None:
     tombstones = DeltaStore(project.table(TOMBSTONES.name), TOMBSTONES)
     for number, rows in enumerate(_batches()):
         first = number * BATCH_ROWS
-        batch = Batch("samples", "bench", number, {0: (first, first + rows.num_rows - 1)})
+        batch = TableBatch("samples", "bench", number, {0: (first, first + rows.num_rows - 1)})
         table = as_samples(rows)
         append(samples, samples.write(table), batch)
         fold(latest, tombstones, newest(table), batch)

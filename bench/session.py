@@ -20,9 +20,9 @@ from bench.session_peer import DONE, FLOW, PING, Counting, offer
 from zenlake.errors import SessionEnded, ZError
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.reactor import Reactor
-from zenlake.runtime.session import Session
-from zenlake.wire.cursor import Writer
-from zenlake.wire.enums import CongestionControl, Priority
+from zenlake.runtime.transport_session import TransportSession
+from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.enums import WireCongestionControl, WirePriority
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
@@ -31,7 +31,7 @@ from zenlake.wire.wireexpr import WireExpr
 
 PAYLOAD = bytes(64)
 TURNS, PINGS = 15, 200
-BLOCK = QoS(congestion_control=CongestionControl.BLOCK)
+BLOCK = QoS(congestion_control=WireCongestionControl.BLOCK)
 FLOWS = {64: 40_000, 1024: 30_000, 65_536: 2_000}
 FLOW_ROUNDS = 5
 OPENINGS = 30
@@ -134,12 +134,18 @@ class Pinging:
         self.left = 0
         self.over = threading.Event()
 
-    def opened(self, session: Session) -> None: ...
+    def opened(self, session: TransportSession) -> None: ...
 
-    def closed(self, session: Session, why: SessionEnded) -> None: ...
+    def closed(self, session: TransportSession, why: SessionEnded) -> None: ...
 
     def frame(
-        self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+        self,
+        session: TransportSession,
+        priority: WirePriority,
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
     ) -> int:
         self.left -= 1
         if self.left > 0:
@@ -152,7 +158,7 @@ class Pinging:
 @contextmanager
 def our_pings() -> Iterator[Callable[[int], float]]:
     handler = Pinging()
-    w = Writer()
+    w = ByteWriter()
     NETWORK.write(w, Push(WireExpr(0, PING), Put(PAYLOAD)))
     message = bytes(w.out)
     with peer("ours") as other, Node(NodeConfig(offer=offer()), handler) as node:
@@ -163,7 +169,7 @@ def our_pings() -> Iterator[Callable[[int], float]]:
             handler.left = count
             handler.over.clear()
             before = time.perf_counter()
-            session.send_encoded(message, Priority.DATA)
+            session.send_encoded(message, WirePriority.DATA)
             assert handler.over.wait(PATIENCE)
             return time.perf_counter() - before
 
@@ -241,7 +247,13 @@ class Awaiting(Counting):
         self.over = threading.Event()
 
     def frame(
-        self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+        self,
+        session: TransportSession,
+        priority: WirePriority,
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
     ) -> int:
         self.over.set()
         return end
@@ -291,7 +303,7 @@ def our_flow() -> Iterator[tuple[Callable[[int, int], float], Callable[[int, int
         def encoded(size: int, count: int) -> float:
             other.ask("mode", expected=count)
             handler.over.clear()
-            w = Writer()
+            w = ByteWriter()
             NETWORK.write(w, Push(WireExpr(0, FLOW), Put(bytes(size)), BLOCK))
             message = bytes(w.out)
             before = time.perf_counter()
@@ -375,10 +387,10 @@ def idle() -> Figures:
     with peer("ours") as other:
         before = other.ask("status")
         reactor.start()
-        opened: list[Session | ZError] = []
+        opened: list[TransportSession | ZError] = []
         progress = threading.Condition()
 
-        def done(found: Session | ZError) -> None:
+        def done(found: TransportSession | ZError) -> None:
             with progress:
                 opened.append(found)
                 progress.notify()
@@ -391,7 +403,7 @@ def idle() -> Figures:
                     assert progress.wait(PATIENCE)
         with progress:
             assert progress.wait_for(lambda: len(opened) == count, PATIENCE)
-        sessions = [session for session in opened if isinstance(session, Session)]
+        sessions = [session for session in opened if isinstance(session, TransportSession)]
         after = other.ask("status")
         time.sleep(IDLE_SECONDS)
         later = other.ask("status")

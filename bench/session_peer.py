@@ -17,16 +17,16 @@ from typing import Any
 
 from zenlake.errors import SessionEnded
 from zenlake.runtime.node import Node, NodeConfig
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.offer import Offer
-from zenlake.wire.enums import Priority, WhatAmI
+from zenlake.wire.enums import WirePriority, WireWhatAmI
 from zenlake.wire.framing import Framing
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.scan import Scanner
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 PING, FLOW, DONE = "bench/ping", "bench/flow", "bench/done"
 
@@ -37,8 +37,8 @@ def say(**facts: Any) -> None:
 
 
 def offer(**changes: Any) -> Offer:
-    zid = ZenohId(secrets.token_bytes(16))
-    return Offer(zid=zid, whatami=WhatAmI.PEER, **changes)
+    zid = WireZenohId(secrets.token_bytes(16))
+    return Offer(zid=zid, whatami=WireWhatAmI.PEER, **changes)
 
 
 class Counting:
@@ -50,12 +50,18 @@ class Counting:
         self.count = 0
         self._scanner = Scanner()
 
-    def opened(self, session: Session) -> None: ...
+    def opened(self, session: TransportSession) -> None: ...
 
-    def closed(self, session: Session, why: SessionEnded) -> None: ...
+    def closed(self, session: TransportSession, why: SessionEnded) -> None: ...
 
     def frame(
-        self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+        self,
+        session: TransportSession,
+        priority: WirePriority,
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
     ) -> int:
         if self.echo:
             session.send_encoded(data[pos:end], priority, reliable)

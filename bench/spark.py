@@ -18,11 +18,11 @@ from pyspark.sql.types import StructType
 import zenlake.spark
 from bench.figures import Figure, Figures
 from zenlake.columnar.write import push_columns
-from zenlake.log.block import Link, OpenBlock
-from zenlake.log.log import Log
-from zenlake.log.reader import Reader
-from zenlake.log.writer import Writer
-from zenlake.spark.logsource import LogRange, LogReader
+from zenlake.log.block import OpenBlock, SourceLink
+from zenlake.log.read.log import Log
+from zenlake.log.read.reader import Reader
+from zenlake.log.write.writer import Writer
+from zenlake.spark.log_source import LogRange, LogReader
 from zenlake.spark.options import Options, Purpose
 from zenlake.spark.schema import SAMPLE_COLUMNS, to_spark
 from zenlake.wire.emit import Emitter
@@ -126,7 +126,7 @@ def _streamed(spark: SparkSession, folder: Path) -> None:
 
 def write_log(path: Path, rows: int) -> None:
     """As a recorder would: keys by id, batches as large as links carry them."""
-    link = Link(1, 1, bytes(range(1, 17)))
+    link = SourceLink(1, 1, bytes(range(1, 17)))
     texts = [f"fleet/robot/{number:03}/sensor/pose" for number in range(KEYS)]
     numbers = {text: 1 + number for number, text in enumerate(texts)}
 
@@ -155,7 +155,10 @@ def write_log(path: Path, rows: int) -> None:
 
 
 def _block(
-    link: Link, numbers: dict[str, int], batch: pa.RecordBatch, key_of: Callable[[str], WireExpr]
+    link: SourceLink,
+    numbers: dict[str, int],
+    batch: pa.RecordBatch,
+    key_of: Callable[[str], WireExpr],
 ) -> OpenBlock:
     block = OpenBlock()
     place = block.link(link)

@@ -9,24 +9,24 @@ from zenlake.columnar.read import SampleBatcher, record_batches
 from zenlake.columnar.write import push_columns
 from zenlake.keytable import KeyTable
 from zenlake.wire.batch import TransportMessage, read_batch, write_batch
-from zenlake.wire.emit import Lane, emit
-from zenlake.wire.encoding import Encoding
-from zenlake.wire.entity import EntityGlobalId, SourceInfo
-from zenlake.wire.enums import Mapping, Priority
+from zenlake.wire.emit import LaneSettings, emit
+from zenlake.wire.encoding import WireEncoding
+from zenlake.wire.entity import WireEntityId, WireSourceInfo
+from zenlake.wire.enums import Mapping, WirePriority
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, split, to_stream
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
 from zenlake.wire.scan import Scanner
-from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 BATCH_BYTES = 60_000
 MESSAGES = 500_000
 KEYS = 10
-ZID = ZenohId(bytes(range(1, 17)))
+ZID = WireZenohId(bytes(range(1, 17)))
 OBJECT_BATCHES = 20
 
 
@@ -82,7 +82,7 @@ def figures() -> Figures:
 
 def small_messages(name: str, key: Callable[[int], WireExpr]) -> Figures:
     """PUSHes of 8 to 64 bytes, through everything, in turns."""
-    scanner, batcher, keys, lane = Scanner(), SampleBatcher(), key_table(), Lane()
+    scanner, batcher, keys, lane = Scanner(), SampleBatcher(), key_table(), LaneSettings()
     data, batches, count = traffic(key, range(8, 65), MESSAGES)
     few = batches[:OBJECT_BATCHES]  # the object codec is slower: it gets fewer
     del batches  # a million objects alive would make every collection of garbage slow
@@ -121,14 +121,14 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> int:
 
 def stamped(number: int) -> Push:
     """As a router passes a JSON value on."""
-    stamp = Timestamp((1_700_000_000 << 32) + number * 1000, ZID)
-    return Push(declared(number), Put(bytes(36), stamp, Encoding.parse("application/json")))
+    stamp = WireTimestamp((1_700_000_000 << 32) + number * 1000, ZID)
+    return Push(declared(number), Put(bytes(36), stamp, WireEncoding.parse("application/json")))
 
 
 def everything(number: int) -> Push:
     push = stamped(number)
-    push.qos = QoS(Priority.REAL_TIME)
-    push.body.source_info = SourceInfo(EntityGlobalId(ZID, 3), number)
+    push.qos = QoS(WirePriority.REAL_TIME)
+    push.body.source_info = WireSourceInfo(WireEntityId(ZID, 3), number)
     push.body.attachment = bytes(8)
     return push
 
@@ -160,7 +160,7 @@ def one_size() -> Figures:
     large, _, _ = traffic(declared, range(1024, 1025), MESSAGES // 10)
     took = seconds(
         {
-            "emit": lambda: [len(part.data) for part in emit(columns, Lane())],
+            "emit": lambda: [len(part.data) for part in emit(columns, LaneSettings())],
             "scan": lambda: scan_all(large, scanner),
         }
     )

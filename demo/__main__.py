@@ -11,7 +11,7 @@ from rich.console import Console
 from demo.child import ChildFailed
 from demo.fleet import LEAST
 from demo.story import Failed, Options, play
-from zenlake.cli.stopping import STOP_SIGNALS
+from zenlake.cli.signals import STOP_SIGNALS
 from zenlake.errors import ZError
 
 QUICK_ROBOTS, QUICK_SECONDS = LEAST, 14.0

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.project import Project
-from zenlake.storage.tables import TABLES
+from zenlake.lake.project import Project
+from zenlake.lake.tables.definitions import TABLES
+from zenlake.lake.tables.delta import DeltaStore
 
 Ledger = dict[str, Any]
 DECODED = ("application/json", "text/plain")

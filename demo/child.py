@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from zenlake.cli.stopping import STOP_SIGNALS
+from zenlake.cli.signals import STOP_SIGNALS
 
 END_SECONDS = 60.0  # that a process may take to end in order
 HURRY_SECONDS = 5.0  # and after Ctrl-C: by then a recorder has sealed its log

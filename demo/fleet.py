@@ -23,7 +23,7 @@ from typing import Any
 
 import zenlake as zenoh
 from demo.lossy import LossyWay
-from zenlake.cli.stopping import stopped_by_signals
+from zenlake.cli.signals import stopped_by_signals
 
 POSE_HZ, CAMERA_HZ, BATTERY_HZ, DIAGNOSTICS_HZ = 20.0, 2.0, 1.0, 0.5
 FRAME_BYTES = 100 << 10

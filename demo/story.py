@@ -21,12 +21,12 @@ from rich.table import Table
 
 from demo.account import Account, Ledger, RobotFigures, account
 from demo.child import Child, answer_of, unbroken
-from zenlake.lake.progress import behind, marks, taken
-from zenlake.log.log import Log
+from zenlake.lake.pipeline.progress import behind, marks, taken
+from zenlake.lake.project import Project
+from zenlake.lake.report import report
+from zenlake.log.read.log import Log
 from zenlake.router import Router
 from zenlake.router import run as run_router
-from zenlake.storage.project import Project
-from zenlake.storage.report import report
 
 FLOWS = ("samples", "loss", "messages")
 EVERY = "5s"  # from one cycle to the next

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import zenlake.router
 from robots import drive, local_spark, recording
-from zenlake.lake.start import make
-from zenlake.lake.views import register
+from zenlake.lake.pipeline.views import register
+from zenlake.lake.scaffold import create_project
 
 ASK = """
     SELECT split(key, '/')[1] AS robot, count(*) AS samples,
@@ -17,7 +17,7 @@ ASK = """
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, zenlake.router.run() as router:
-        lake = make(Path(folder) / "fleet", "fleet")
+        lake = create_project(Path(folder) / "fleet", "fleet")
         with recording(lake.log, router.locators[0]) as robots:
             drive(robots)
         with local_spark() as spark:

@@ -10,8 +10,8 @@ import zenlake
 import zenlake.router
 from common import say
 from robots import BLOCK, client, recording
-from zenlake.lake.start import make
-from zenlake.storage.serve import Server
+from zenlake.lake.scaffold import create_project
+from zenlake.lake.serve.server import Server
 
 
 def now() -> str:
@@ -30,7 +30,7 @@ def ask(session: zenlake.Session, selector: str) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, zenlake.router.run() as router:
-        lake = make(Path(folder) / "fleet", "fleet")
+        lake = create_project(Path(folder) / "fleet", "fleet")
         with recording(lake.log, router.locators[0]) as robots:
             for x in range(3):
                 robots.put("robot/1/pose", json.dumps({"x": x}), congestion_control=BLOCK)

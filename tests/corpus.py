@@ -11,7 +11,7 @@ from typing import Any
 from plain import plain_batches
 from zenlake.errors import DecodeError
 from zenlake.wire.batch import walk
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.network import is_network
 
 FRAME_HEADER = b"\x25\x01"
@@ -40,7 +40,7 @@ def recorded_shapes() -> list[bytes]:
         if batch.scouting:
             continue
         try:
-            located = list(walk(Reader(batch.data), low_latency=batch.low_latency))
+            located = list(walk(ByteReader(batch.data), low_latency=batch.low_latency))
         except DecodeError:  # hand-written to be refused
             continue
         for start, end, message, _ in located:

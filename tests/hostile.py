@@ -9,11 +9,11 @@ from types import TracebackType
 
 from zenlake.wire.batch import TransportMessage, read_batch, write_batch
 from zenlake.wire.close import Close
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.framing import Framing, split, to_stream
 from zenlake.wire.init import Init
 from zenlake.wire.open import Open
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 DEADLINE = 30.0
 LEASE_MS = 10_000
@@ -41,7 +41,7 @@ class HostilePeer:
     def __init__(
         self,
         port: int,
-        zid: ZenohId,
+        zid: WireZenohId,
         *,
         receive_bytes: int | None = None,
         source: str = "127.0.0.1",
@@ -122,7 +122,7 @@ class HostilePeer:
 
     # ---- the handshake, step by step
 
-    def init(self, whatami: WhatAmI = WhatAmI.CLIENT, *, auth: bytes | None = None) -> Init:
+    def init(self, whatami: WireWhatAmI = WireWhatAmI.CLIENT, *, auth: bytes | None = None) -> Init:
         """INIT syn; gives the INIT ack."""
         assert self.send(Init(self.zid, whatami, qos=True, patch=1, auth=auth))
         ack = self.hear()
@@ -145,7 +145,7 @@ class HostilePeer:
 class HostileServer:
     """Listens, and lets the test speak with whoever dials."""
 
-    def __init__(self, zid: ZenohId) -> None:
+    def __init__(self, zid: WireZenohId) -> None:
         self.zid = zid
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.settimeout(DEADLINE)
@@ -170,7 +170,7 @@ class HostileServer:
             buffer = bytearray()
             if not _next_batch(sock, buffer):
                 return
-            sock.sendall(batch(Init(self.zid, WhatAmI.ROUTER, cookie=b"c", patch=1)))
+            sock.sendall(batch(Init(self.zid, WireWhatAmI.ROUTER, cookie=b"c", patch=1)))
             if not _next_batch(sock, buffer):
                 return
             sock.sendall(batch(Open(LEASE_MS, FIRST_SN)) + b"".join(batch(m) for m in after))

@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 
 
 def alive() -> set[str]:
@@ -15,7 +15,7 @@ def _threads() -> set[str]:
     return {
         f"thread {t.name} ({t.ident})"
         for t in threading.enumerate()
-        if t.is_alive() and t.name != kernels.THREAD_NAME  # once a process; it ends by itself
+        if t.is_alive() and t.name != kernel_loader.THREAD_NAME  # once a process; it ends by itself
     }
 
 

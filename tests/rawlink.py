@@ -10,13 +10,13 @@ from types import TracebackType
 
 from zenlake.wire.batch import TransportMessage, read_batch, write_batch
 from zenlake.wire.close import Close
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, split, to_stream
 from zenlake.wire.init import Init
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.open import Open
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 DEADLINE = 10.0
 BATCH_SIZE = 65_535
@@ -26,10 +26,10 @@ LEASE_MS = 10_000
 class RawLink:
     """An open session of a client without QoS lanes: one reliable lane, Data."""
 
-    def __init__(self, port: int, zid: ZenohId) -> None:
+    def __init__(self, port: int, zid: WireZenohId) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)
         self._buffer = b""
-        self.send_batch([Init(zid, WhatAmI.CLIENT, batch_size=BATCH_SIZE, patch=1)])
+        self.send_batch([Init(zid, WireWhatAmI.CLIENT, batch_size=BATCH_SIZE, patch=1)])
         (ack,) = self.receive()
         assert isinstance(ack, Init), ack
         assert ack.cookie is not None

@@ -3,26 +3,17 @@
 from typing import Any
 
 from zenlake.errors import DecodeError
-from zenlake.wire.batch import Located, walk
-from zenlake.wire.cursor import Reader
+from zenlake.wire.batch import LocatedMessage, walk
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.declare import DECLARATIONS, Declare
 from zenlake.wire.delete import Del
 from zenlake.wire.dispatch import ID_MASK
-from zenlake.wire.entity import EntityGlobalId, SourceInfo
+from zenlake.wire.entity import WireEntityId, WireSourceInfo
 from zenlake.wire.err import Err
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, split
-from zenlake.wire.network import is_network
-from zenlake.wire.push import Push
-from zenlake.wire.put import Put
-from zenlake.wire.query import Query
-from zenlake.wire.reply import Reply
-from zenlake.wire.request import Request
-from zenlake.wire.response import Response
-from zenlake.wire.response_final import ResponseFinal
-from zenlake.wire.scan import Scanner
-from zenlake.wire.scan_kernel import (
+from zenlake.wire.kernels.scan import (
     DEFAULT_LANE,
     FLAG_DROP,
     FLAG_FIRST,
@@ -32,6 +23,15 @@ from zenlake.wire.scan_kernel import (
     LANE_RELIABLE,
     ROW,
 )
+from zenlake.wire.network import is_network
+from zenlake.wire.push import Push
+from zenlake.wire.put import Put
+from zenlake.wire.query import WireQuery
+from zenlake.wire.reply import WireReply
+from zenlake.wire.request import Request
+from zenlake.wire.response import Response
+from zenlake.wire.response_final import ResponseFinal
+from zenlake.wire.scan import Scanner
 
 NAMES = ROW.names or ()
 FOUND = [name.removesuffix("_len") for name in NAMES if name.endswith("_len")]
@@ -42,15 +42,15 @@ ABSENT: dict[str, Any] = {f"@{name}": None for name in FOUND} | {
     if name not in {*FOUND, *(f"{name}_len" for name in FOUND), "kind", "start", "end", "batch"}
 }
 IDS = ("clock", "source", "responder")
-Found = tuple[list[tuple[int, Located]], DecodeError | None]
+Found = tuple[list[tuple[int, LocatedMessage]], DecodeError | None]
 
 
 def by_objects(data: bytes, framing: Framing, low_latency: bool) -> Found:
     """(batch number, message) for every message that gets a row, and how it ended."""
-    found: list[tuple[int, Located]] = []
+    found: list[tuple[int, LocatedMessage]] = []
     try:
         for number, (start, end) in enumerate(split(data, framing)):
-            for located in walk(Reader(data, start, end), low_latency=low_latency):
+            for located in walk(ByteReader(data, start, end), low_latency=low_latency):
                 if not isinstance(located.message, Frame):
                     found.append((number, located))
     except DecodeError as error:
@@ -91,7 +91,7 @@ def assert_scan_equals_objects(
     return error
 
 
-def assert_row(data: bytes, row: dict[str, int], number: int, located: Located) -> None:
+def assert_row(data: bytes, row: dict[str, int], number: int, located: LocatedMessage) -> None:
     want = expected(located, data)
     got: dict[str, Any] = {name: row[name] for name in want if not name.startswith("@")}
     for name in want:
@@ -107,7 +107,7 @@ def assert_row(data: bytes, row: dict[str, int], number: int, located: Located) 
     assert (row["start"], row["end"], row["batch"]) == (located.start, located.end, number)
 
 
-def expected(located: Located, data: bytes) -> dict[str, Any]:
+def expected(located: LocatedMessage, data: bytes) -> dict[str, Any]:
     """What the row of a message says, from the message: for data, every column."""
     message, holder = located.message, located.frame
     row: dict[str, Any] = {"kind": data[located.start] & ID_MASK}
@@ -153,14 +153,14 @@ def expected(located: Located, data: bytes) -> dict[str, Any]:
     if isinstance(message, Response):
         row["request_id"] = message.request_id
         row |= of_entity("responder", message.responder)
-        if isinstance(message.body, Reply):
+        if isinstance(message.body, WireReply):
             row |= {"consolidation": message.body.consolidation} | of_body(message.body.body)
         else:
             row |= of_err(message.body)
     return row
 
 
-def has_suffix(located: Located, data: bytes) -> bool:
+def has_suffix(located: LocatedMessage, data: bytes) -> bool:
     return bool(data[located.start] & 0x20)
 
 
@@ -180,7 +180,7 @@ def of_body(body: Put | Del) -> dict[str, Any]:
     return row
 
 
-def of_query(query: Query) -> dict[str, Any]:
+def of_query(query: WireQuery) -> dict[str, Any]:
     row: dict[str, Any] = {"body": 3, "consolidation": query.consolidation}
     row |= of_source(query.source_info)
     row["@attachment"] = query.attachment
@@ -201,13 +201,13 @@ def of_err(err: Err) -> dict[str, Any]:
     return row | of_source(err.source_info)
 
 
-def of_source(source: SourceInfo | None) -> dict[str, Any]:
+def of_source(source: WireSourceInfo | None) -> dict[str, Any]:
     if source is None:
         return {"@source": None}
     return of_entity("source", source.id) | {"source_sn": source.sn}
 
 
-def of_entity(name: str, entity: EntityGlobalId | None) -> dict[str, Any]:
+def of_entity(name: str, entity: WireEntityId | None) -> dict[str, Any]:
     if entity is None:
         return {f"@{name}": None}
     return {f"{name}_eid": entity.eid} | of_id(name, entity.zid.raw)

@@ -8,22 +8,22 @@ from zenlake.wire import declare as d
 from zenlake.wire.batch import TransportMessage
 from zenlake.wire.close import Close
 from zenlake.wire.delete import Del
-from zenlake.wire.encoding import Encoding
-from zenlake.wire.entity import EntityGlobalId, SourceInfo
+from zenlake.wire.encoding import WireEncoding
+from zenlake.wire.entity import WireEntityId, WireSourceInfo
 from zenlake.wire.enums import (
     Consolidation,
     InterestMode,
     InterestOptions,
     Mapping,
-    Priority,
-    QueryTarget,
-    WhatAmI,
+    WirePriority,
+    WireQueryTarget,
+    WireWhatAmI,
 )
 from zenlake.wire.err import Err
 from zenlake.wire.extensions import QueryableInfo, Unknown
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
-from zenlake.wire.hello import Hello
+from zenlake.wire.hello import WireHello
 from zenlake.wire.init import Init
 from zenlake.wire.interest import Interest
 from zenlake.wire.join import Join
@@ -36,17 +36,17 @@ from zenlake.wire.open import Open
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put, Slice
 from zenlake.wire.qos import QoS
-from zenlake.wire.query import Query
+from zenlake.wire.query import WireQuery
 from zenlake.wire.querybody import QueryBody
-from zenlake.wire.reply import Reply
+from zenlake.wire.reply import WireReply
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
-from zenlake.wire.scout import Scout
-from zenlake.wire.timestamp import Timestamp
-from zenlake.wire.tsstack import TimestampStack
+from zenlake.wire.scout import WireScout
+from zenlake.wire.timestamp import WireTimestamp
+from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 
 def zints(bits: int) -> st.SearchStrategy[int]:
@@ -58,17 +58,17 @@ u8, u16, u32, u64 = zints(8), zints(16), zints(32), zints(64)
 some_bytes = st.binary(max_size=40)
 some_text = st.text(max_size=20)
 
-zids = st.builds(ZenohId, st.binary(min_size=1, max_size=16).filter(any))
-timestamps = st.builds(Timestamp, u64, zids)
-encodings = st.builds(Encoding, u16, st.none() | st.binary(max_size=255))
+zids = st.builds(WireZenohId, st.binary(min_size=1, max_size=16).filter(any))
+timestamps = st.builds(WireTimestamp, u64, zids)
+encodings = st.builds(WireEncoding, u16, st.none() | st.binary(max_size=255))
 qos = st.builds(QoS.from_byte, st.integers(0, 0x3F))
 keys = st.builds(WireExpr, u16, some_text, st.sampled_from(Mapping))
 plain_keys = st.builds(WireExpr, u16, some_text)
-entities = st.builds(EntityGlobalId, zids, u32)
-sources = st.builds(SourceInfo, entities, u32)
+entities = st.builds(WireEntityId, zids, u32)
+sources = st.builds(WireSourceInfo, entities, u32)
 query_bodies = st.builds(QueryBody, some_bytes, encodings)
 ts_stacks = st.builds(
-    TimestampStack,
+    WireTimestampStack,
     st.integers(1, 255),
     st.lists(st.tuples(st.integers(0, 255), some_bytes), max_size=3).map(tuple),
 )
@@ -78,8 +78,8 @@ locators = st.builds(
     st.from_regex(r"[a-z0-9.:\[\]]{1,20}", fullmatch=True),
     st.sampled_from(["", "?rel=1", "?prio=1-3;rel=0"]),
 ).map(Locator)
-roles = st.sampled_from([WhatAmI.ROUTER, WhatAmI.PEER, WhatAmI.CLIENT])
-priorities = st.sampled_from(Priority)
+roles = st.sampled_from([WireWhatAmI.ROUTER, WireWhatAmI.PEER, WireWhatAmI.CLIENT])
+priorities = st.sampled_from(WirePriority)
 
 # Ids that no table uses, or known ids in another encoding, never mandatory.
 unknown_extensions = st.lists(
@@ -104,7 +104,7 @@ puts = message(
     Put,
     some_bytes,
     timestamp=maybe(timestamps),
-    encoding=st.just(Encoding()) | encodings,
+    encoding=st.just(WireEncoding()) | encodings,
     source_info=maybe(sources),
     attachment=maybe(some_bytes),
 )
@@ -115,15 +115,15 @@ dels = message(
 )
 push_bodies = puts | dels
 queries = message(
-    Query,
+    WireQuery,
     st.sampled_from(Consolidation),
     some_text,
     source_info=maybe(sources),
     body=maybe(query_bodies),
     attachment=maybe(some_bytes),
 )
-shm_queries = message(Query, body=query_bodies, shm=st.just(True))
-replies = message(Reply, push_bodies, st.sampled_from(Consolidation))
+shm_queries = message(WireQuery, body=query_bodies, shm=st.just(True))
+replies = message(WireReply, push_bodies, st.sampled_from(Consolidation))
 errs = message(Err, some_bytes, encodings, source_info=maybe(sources))
 shm_errs = message(Err, slices, shm=st.just(True))
 
@@ -143,7 +143,7 @@ requests = message(
     queries,
     qos=qos,
     timestamp=maybe(timestamps),
-    target=st.sampled_from(QueryTarget),
+    target=st.sampled_from(WireQueryTarget),
     budget=maybe(st.integers(1, 2**32 - 1)),
     timeout_ms=maybe(u64),
     node_id=u16,
@@ -267,8 +267,8 @@ batches = st.builds(
     st.lists(fragments, max_size=1),
 )
 
-scouts = message(Scout, st.integers(0, 7).map(WhatAmI), maybe(zids), u8)
-hellos = message(Hello, zids, roles, st.lists(locators, max_size=3).map(tuple), u8)
+scouts = message(WireScout, st.integers(0, 7).map(WireWhatAmI), maybe(zids), u8)
+hellos = message(WireHello, zids, roles, st.lists(locators, max_size=3).map(tuple), u8)
 
 link_states = st.integers(0, 3).flatmap(
     lambda links: st.builds(

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from zenlake.errors import SessionEnded
 from zenlake.transport.auth import Authenticator, Entropy
 from zenlake.transport.establishment import Acceptor, Opener
-from zenlake.transport.fragments import MAX_MESSAGE_BYTES, Memory
+from zenlake.transport.fragments import MAX_MESSAGE_BYTES, ByteBudget
 from zenlake.transport.offer import Agreement, Offer
-from zenlake.transport.outbox import Outbox, Pushed
+from zenlake.transport.outbox import Outbox, PushResult
 from zenlake.transport.unicast import Unicast
 from zenlake.wire.batch import TransportMessage, read_batch, write_batch
-from zenlake.wire.cursor import Reader
-from zenlake.wire.enums import CongestionControl, Priority, WhatAmI
+from zenlake.wire.cursor import ByteReader
+from zenlake.wire.enums import WireCongestionControl, WirePriority, WireWhatAmI
 from zenlake.wire.framing import Framing, split, to_stream, uncompress
 from zenlake.wire.init import Init
 from zenlake.wire.network import NETWORK, NetworkMessage, is_network
@@ -24,17 +24,19 @@ from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 START = 1000.0
 KEY = WireExpr(0, "k")
-DIALLER, LISTENER = ZenohId(b"dialler"), ZenohId(b"listener")
+DIALLER, LISTENER = WireZenohId(b"dialler"), WireZenohId(b"listener")
 
-Received = tuple[Priority, bool, NetworkMessage]
+Received = tuple[WirePriority, bool, NetworkMessage]
 Cut = Callable[[bytes], Iterable[bytes]]
 
 
-def offer(zid: ZenohId = LISTENER, whatami: WhatAmI = WhatAmI.PEER, **options: object) -> Offer:
+def offer(
+    zid: WireZenohId = LISTENER, whatami: WireWhatAmI = WireWhatAmI.PEER, **options: object
+) -> Offer:
     """An offer of low latency is one without lanes."""
     options.setdefault("qos", not options.get("low_latency", False))
     return Offer(zid=zid, whatami=whatami, **options)  # type: ignore[arg-type]
@@ -46,8 +48,8 @@ def chance(seed: int = 0) -> Entropy:
 
 def put(
     payload: bytes = b"",
-    priority: Priority = Priority.DATA,
-    congestion: CongestionControl = CongestionControl.DROP,
+    priority: WirePriority = WirePriority.DATA,
+    congestion: WireCongestionControl = WireCongestionControl.DROP,
     *,
     express: bool = False,
 ) -> Push:
@@ -72,8 +74,8 @@ class Recorder:
         if self.on_open is not None:
             self.on_open()
 
-    def frame(self, priority: Priority, reliable: bool, data: bytes, pos: int, end: int) -> int:
-        r = Reader(data, pos, end)
+    def frame(self, priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int) -> int:
+        r = ByteReader(data, pos, end)
         while r.pos < end and is_network(data[r.pos]):
             self.received.append((priority, reliable, NETWORK.read(r)))
             if self.on_message is not None:
@@ -90,10 +92,10 @@ class Side:
         framing: Framing = Framing.STREAM,
         *,
         max_message: int = MAX_MESSAGE_BYTES,
-        process: Memory | None = None,
+        process: ByteBudget | None = None,
     ) -> None:
         self.heard = Recorder()
-        self.memory = process or Memory(1 << 30)
+        self.memory = process or ByteBudget(1 << 30)
         self.core = Unicast(
             handshake, self.heard, framing, START, max_message=max_message, process=self.memory
         )
@@ -164,7 +166,7 @@ class Pair:
 
     def push(self, side: Side, message: NetworkMessage, reliable: bool = True) -> None:
         """Until it is taken."""
-        while side.outbox.push(message, reliable, now=self.now) is Pushed.FULL:
+        while side.outbox.push(message, reliable, now=self.now) is PushResult.FULL:
             before = len(self.sent[side])
             self.carry()
             assert len(self.sent[side]) > before, "a full lane has something to send"
@@ -179,7 +181,7 @@ class Hand:
         *,
         framing: Framing = Framing.STREAM,
         lease_ms: int = 10_000,
-        process: Memory | None = None,
+        process: ByteBudget | None = None,
         max_message: int = MAX_MESSAGE_BYTES,
         **theirs: object,
     ) -> None:
@@ -200,7 +202,7 @@ class Hand:
             "patch": ours.patch,
             "resolution": ours.resolution,
         }
-        self.say(Init(DIALLER, WhatAmI.PEER, **(options | theirs)))  # type: ignore[arg-type]
+        self.say(Init(DIALLER, WireWhatAmI.PEER, **(options | theirs)))  # type: ignore[arg-type]
         (ack,) = self.hear()
         assert isinstance(ack, Init)
         self.say(Open(lease_ms, 0, ack.cookie))

@@ -6,4 +6,4 @@ One that fails to import would hide all the others, so this never does.
 from contextlib import suppress
 
 with suppress(Exception):
-    from zenlake.spark.capturesource import CaptureDataSource as DefaultSource  # noqa: F401
+    from zenlake.spark.capture_source import CaptureDataSource as DefaultSource  # noqa: F401

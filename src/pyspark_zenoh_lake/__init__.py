@@ -6,4 +6,4 @@ One that fails to import would hide all the others, so this never does.
 from contextlib import suppress
 
 with suppress(Exception):
-    from zenlake.lake.sink import LakeDataSource as DefaultSource  # noqa: F401
+    from zenlake.lake.pipeline.sink import LakeDataSource as DefaultSource  # noqa: F401

@@ -5,8 +5,8 @@ the same clock runs under a real and under a simulated time.
 """
 
 from zenlake.errors import ClockDrift
-from zenlake.wire.timestamp import Timestamp, ntp64_from_nanos
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.timestamp import WireTimestamp, ntp64_from_nanos
+from zenlake.wire.zenohid import WireZenohId
 
 COUNTER_BITS = 0x0F  # the low bits of NTP64 count stamps within one tick (crate uhlc, CSIZE 4)
 MAX_DRIFT_NANOS = 500_000_000  # how far ahead another clock may be (crate uhlc, UHLC_MAX_DELTA_MS)
@@ -23,7 +23,7 @@ class HybridLogicalClock:
 
     __slots__ = ("_last", "id", "max_drift")
 
-    def __init__(self, zid: ZenohId, *, max_drift_nanos: int = MAX_DRIFT_NANOS) -> None:
+    def __init__(self, zid: WireZenohId, *, max_drift_nanos: int = MAX_DRIFT_NANOS) -> None:
         self.id = zid
         self.max_drift = ntp64_from_nanos(max_drift_nanos)
         self._last = 0
@@ -33,11 +33,11 @@ class HybridLogicalClock:
         """The latest time given or seen, NTP64."""
         return self._last
 
-    def stamp(self, now: int) -> Timestamp:
+    def stamp(self, now: int) -> WireTimestamp:
         """A timestamp greater than every one given or seen before."""
         now &= ~COUNTER_BITS
         self._last = now if now > self._last & ~COUNTER_BITS else self._last + 1
-        return Timestamp(self._last, self.id)
+        return WireTimestamp(self._last, self.id)
 
     def reserve(self, count: int, now: int) -> int:
         """Many timestamps at once: the `count` times that follow the one given here."""
@@ -45,7 +45,7 @@ class HybridLogicalClock:
         self._last = before + count
         return before
 
-    def update(self, seen: Timestamp, now: int) -> None:
+    def update(self, seen: WireTimestamp, now: int) -> None:
         """Take note of another clock's timestamp, so that later stamps are greater.
 
         Raises ClockDrift, and takes no note, if it is too far ahead of `now`.

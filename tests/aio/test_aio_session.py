@@ -16,14 +16,14 @@ from aio.loops import LOOPS, Run, on_every_loop, runner, until, wait_until
 from aio.theirs import Theirs
 from leaks import alive
 from zenlake import aio
-from zenlake.api.config import Config
-from zenlake.api.enums import CongestionControl, Priority, SampleKind
+from zenlake.api.config.config import Config
+from zenlake.api.discovery.scouting import Hello
 from zenlake.api.handlers import Callback, FifoChannel, RingChannel
-from zenlake.api.reply import Reply
-from zenlake.api.sample import Sample
-from zenlake.api.scouting import Hello
+from zenlake.api.values.enums import CongestionControl, Priority, SampleKind
+from zenlake.api.values.reply import Reply
+from zenlake.api.values.sample import Sample
 from zenlake.errors import ZError
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 
 BLOCK = CongestionControl.BLOCK
 
@@ -31,7 +31,7 @@ BLOCK = CongestionControl.BLOCK
 @pytest.fixture(scope="module", autouse=True)
 def _kernels() -> None:
     """They load once, on a thread that outlives the test that needs them first."""
-    kernels.load()
+    kernel_loader.load()
 
 
 @pytest.fixture(scope="module")

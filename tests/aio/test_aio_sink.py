@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aio.loops import Run, on_every_loop, until, wait_until
-from zenlake.aio.handler import Handler, Plan, plan_for
+from zenlake.aio.handler import Handler, HandlerPlan, plan_for
 from zenlake.aio.sink import ITEMS_PER_TURN, AsyncSink, Owing, RingSink
 from zenlake.api.handlers import Callback, DefaultHandler, FifoChannel, RingChannel
 from zenlake.errors import ZError
@@ -30,7 +30,7 @@ def test_items_of_all_chunks_come_in_order_from_another_thread(run: Run) -> None
 
         thread = threading.Thread(target=produce)
         thread.start()
-        found = [item async for item in Handler[int](Plan(sink))]
+        found = [item async for item in Handler[int](HandlerPlan(sink))]
         thread.join()
         assert found == list(range(900))
 
@@ -192,7 +192,7 @@ def test_a_thread_waits_for_room_and_a_loop_is_left_to_await_it(run: Run) -> Non
 def test_closed_what_waits_is_taken_and_then_it_ends(run: Run) -> None:
     async def main() -> None:
         sink: AsyncSink[int] = AsyncSink(2)
-        handler = Handler[int](Plan(sink))
+        handler = Handler[int](HandlerPlan(sink))
         assert handler.try_recv() is None
         sink.push([1, 2], 2)
         sink.close()
@@ -233,7 +233,7 @@ def test_a_ring_keeps_the_newest_and_counts_the_others(run: Run) -> None:
         assert rooms == [True]
         assert (sink.dropped, sink.waiting) == (8, 3)
         sink.close()
-        assert [item async for item in Handler[int](Plan(sink))] == [8, 9, 10]
+        assert [item async for item in Handler[int](HandlerPlan(sink))] == [8, 9, 10]
         assert sink.dropped == 8
 
     run(main())
@@ -425,7 +425,7 @@ def test_inside_a_callback_nobody_waits_for_itself(run: Run) -> None:
 
 
 def test_a_loop_that_ends_ends_the_callbacks_and_drops_the_rest() -> None:
-    kept: list[Plan] = []
+    kept: list[HandlerPlan] = []
     calls: list[object] = []
 
     async def main() -> None:
@@ -446,7 +446,7 @@ def test_a_loop_that_ends_ends_the_callbacks_and_drops_the_rest() -> None:
 
 def test_the_callbacks_of_another_loop_are_waited_for() -> None:
     calls: list[int] = []
-    plans: list[Plan] = []
+    plans: list[HandlerPlan] = []
     ready, stop = threading.Event(), threading.Event()
 
     async def there() -> None:

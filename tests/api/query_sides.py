@@ -8,18 +8,18 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from zenlake.api.below import Stamp, unstamped
-from zenlake.api.liveliness import Liveliness
-from zenlake.api.matching import Interests
-from zenlake.api.queries import Queries
-from zenlake.api.queryable import Queryables
+from zenlake.api.discovery.liveliness import Liveliness
+from zenlake.api.discovery.matching import SessionInterests
+from zenlake.api.gc_finalize import Stamp, unstamped
+from zenlake.api.query.get import SessionQueries
+from zenlake.api.query.queryable import Queryables
 from zenlake.errors import ZError
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.network import NETWORK, NetworkMessage
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 
 class FakeTimer:
@@ -34,7 +34,7 @@ class FakeExchange:
     """Records what is sent; a test hands it on, or `linked` does."""
 
     def __init__(self, zid: str) -> None:
-        self.zid = ZenohId.parse(zid)
+        self.zid = WireZenohId.parse(zid)
         self.query_timeout = 10.0
         self.closed = False
         self.sent: list[Any] = []
@@ -81,9 +81,9 @@ class Side:
 
     def __init__(self, zid: str = "a1", stamp: Stamp = unstamped) -> None:
         self.exchange = FakeExchange(zid)
-        self.interests = Interests(self.exchange)
+        self.interests = SessionInterests(self.exchange)
         self.queryables = Queryables(self.exchange, self.interests, stamp=stamp)
-        self.queries = Queries(self.exchange, self.queryables, stamp=stamp)
+        self.queries = SessionQueries(self.exchange, self.queryables, stamp=stamp)
         self.liveliness = Liveliness(self.interests, self.queries)
         self.get = self.queries.get
         self.declare_queryable = self.queryables.declare
@@ -112,7 +112,7 @@ def linked(stamp: Stamp = unstamped) -> tuple[Side, Side]:
 
 def again(message: NetworkMessage) -> Any:
     """The same message, as it comes out of the codec."""
-    w = Writer()
+    w = ByteWriter()
     NETWORK.write(w, message)
-    r = Reader(bytes(w.out))
+    r = ByteReader(bytes(w.out))
     return NETWORK.read(r)

@@ -4,17 +4,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from zenlake.api.selector import Parameters
+from zenlake.api.values.selector import Parameters
 from zenlake.errors import ZError
 from zenlake.ext.advanced_cache import Body, Cache, select
 from zenlake.keyexpr import KeyExpr
-from zenlake.wire.entity import EntityGlobalId, SourceInfo
+from zenlake.wire.entity import WireEntityId, WireSourceInfo
 from zenlake.wire.put import Put
-from zenlake.wire.timestamp import Timestamp
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.timestamp import WireTimestamp
+from zenlake.wire.zenohid import WireZenohId
 
 U32 = 0xFFFF_FFFF
-ZID = ZenohId(b"\x01")
+ZID = WireZenohId(b"\x01")
 NOON = datetime(2024, 7, 1, 12, tzinfo=UTC)
 
 
@@ -22,8 +22,8 @@ def body(sn: int, seconds_before_noon: int = 0) -> Body:
     time = int(NOON.timestamp()) - seconds_before_noon
     return Put(
         str(sn).encode(),
-        timestamp=Timestamp(time << 32, ZID),
-        source_info=SourceInfo(EntityGlobalId(ZID, 1), sn & U32),
+        timestamp=WireTimestamp(time << 32, ZID),
+        source_info=WireSourceInfo(WireEntityId(ZID, 1), sn & U32),
     )
 
 

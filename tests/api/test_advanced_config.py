@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zenoh.ext
 
-from zenlake.api.enums import CongestionControl, Priority
+from zenlake.api.values.enums import CongestionControl, Priority
 from zenlake.ext import advanced
 from zenlake.ext.advanced import (
     CacheConfig,

@@ -16,11 +16,11 @@ import zenoh
 import zenoh.ext
 
 import zenlake.ext.advanced
-from zenlake.api.config import Config
+from zenlake.api.config.config import Config
 from zenlake.api.handlers import FifoChannel
 from zenlake.api.session import open as zenlake_open
 from zenlake.errors import ZError
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 
 SOON = 30.0  # seconds; what has not happened then will not
 BEAT = 0.05
@@ -55,7 +55,7 @@ def open_side(ours: bool, **settings: Any) -> Side:
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    kernels.load()  # by a thread that no single test is to be blamed for
+    kernel_loader.load()  # by a thread that no single test is to be blamed for
 
 
 WHO = {"ours-theirs": (True, False), "theirs-ours": (False, True), "ours-ours": (True, True)}
@@ -264,7 +264,7 @@ def test_what_is_kept_comes_as_it_was_published(pair: tuple[Side, Side]) -> None
 
 
 def _enums(side: Side) -> ModuleType:
-    import zenlake.api.enums
+    import zenlake.api.values.enums
 
     return zenlake.api.enums if side.ours else zenoh
 

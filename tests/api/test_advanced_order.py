@@ -4,39 +4,39 @@ import random
 
 import pytest
 
-from zenlake.api.ids import EntityGlobalId
-from zenlake.api.sample import Sample
+from zenlake.api.values.ids import EntityGlobalId
+from zenlake.api.values.sample import Sample
 from zenlake.ext import advanced_order
 from zenlake.ext.advanced_config import Miss
-from zenlake.ext.advanced_order import RETENTION, U32, Order, Source
+from zenlake.ext.advanced_order import RETENTION, U32, OrderedSource, SampleOrder
 from zenlake.wire import entity
 from zenlake.wire.put import Put
 from zenlake.wire.qos import DEFAULT
-from zenlake.wire.timestamp import Timestamp
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.timestamp import WireTimestamp
+from zenlake.wire.zenohid import WireZenohId
 
-ME = entity.EntityGlobalId(ZenohId(b"\x01"), 7)
-YOU = entity.EntityGlobalId(ZenohId(b"\x02"), 7)
+ME = entity.WireEntityId(WireZenohId(b"\x01"), 7)
+YOU = entity.WireEntityId(WireZenohId(b"\x02"), 7)
 NAME = "1/7"
 
 
-def numbered(sn: int, source: entity.EntityGlobalId = ME) -> Sample:
-    info = entity.SourceInfo(source, sn & U32)
+def numbered(sn: int, source: entity.WireEntityId = ME) -> Sample:
+    info = entity.WireSourceInfo(source, sn & U32)
     return Sample.of("a", Put(str(sn).encode(), source_info=info), DEFAULT)
 
 
 def stamped(time: int, clock: bytes = b"\x01") -> Sample:
-    stamp = Timestamp(time, ZenohId(clock))
+    stamp = WireTimestamp(time, WireZenohId(clock))
     return Sample.of("a", Put(str(time).encode(), timestamp=stamp), DEFAULT)
 
 
-def given(order: Order) -> list[int]:
+def given(order: SampleOrder) -> list[int]:
     """What was given out since this was asked last."""
     ready, order.ready = order.ready, []
     return [int(sample.payload.to_string()) for sample in ready]
 
 
-def take(order: Order, *samples: Sample, now: float = 0.0) -> Source:
+def take(order: SampleOrder, *samples: Sample, now: float = 0.0) -> OrderedSource:
     for sample in samples:
         source = order.take(sample, now)
     assert source is not None
@@ -44,35 +44,35 @@ def take(order: Order, *samples: Sample, now: float = 0.0) -> Source:
 
 
 def test_what_comes_in_order_is_given_out_at_once() -> None:
-    order = Order(None, recovers=True)
+    order = SampleOrder(None, recovers=True)
     take(order, numbered(5), numbered(6), numbered(7))
     assert given(order) == [5, 6, 7]
     assert order.missed == []
 
 
 def test_without_number_and_timestamp_nothing_is_held() -> None:
-    order = Order(None, recovers=True)
+    order = SampleOrder(None, recovers=True)
     order.history = 1
     assert order.take(Sample.of("a", Put(b"1"), DEFAULT), 0.0) is None
     assert given(order) == [1]
 
 
 def test_what_comes_again_is_not_given_out_again() -> None:
-    order = Order(None, recovers=True)
+    order = SampleOrder(None, recovers=True)
     take(order, numbered(5), numbered(6), numbered(5), numbered(6))
     assert given(order) == [5, 6]
     assert order.late == 2
 
 
 def test_without_recovery_a_gap_is_told_and_passed() -> None:
-    order = Order(None, recovers=False)
+    order = SampleOrder(None, recovers=False)
     take(order, numbered(0), numbered(4))
     assert given(order) == [0, 4]
     assert order.missed == [Miss(EntityGlobalId.of(ME), 3)]
 
 
 def test_with_recovery_what_is_behind_a_gap_waits_for_it() -> None:
-    order = Order(None, recovers=True)
+    order = SampleOrder(None, recovers=True)
     source = take(order, numbered(0), numbered(3), numbered(2))
     assert given(order) == [0]
     assert order.has_gap(source)
@@ -83,7 +83,7 @@ def test_with_recovery_what_is_behind_a_gap_waits_for_it() -> None:
 
 
 def test_what_a_query_did_not_bring_is_missing() -> None:
-    order = Order(None, recovers=True)
+    order = SampleOrder(None, recovers=True)
     source = take(order, numbered(0), numbered(3), numbered(6))
     source.asked, source.queries = 6, 1
     order.flush(source)
@@ -97,7 +97,7 @@ def test_what_a_query_did_not_bring_is_missing() -> None:
 
 
 def test_a_gap_that_opened_after_the_query_is_asked_for_by_another() -> None:
-    order = Order(None, recovers=True)
+    order = SampleOrder(None, recovers=True)
     source = take(order, numbered(0), numbered(2))
     source.asked, source.queries = 2, 1
     take(order, numbered(1), numbered(5))
@@ -109,7 +109,7 @@ def test_a_gap_that_opened_after_the_query_is_asked_for_by_another() -> None:
 
 
 def test_numbers_wrap() -> None:
-    order = Order(None, recovers=True)
+    order = SampleOrder(None, recovers=True)
     source = take(order, numbered(U32 - 1), numbered(U32 + 3), numbered(U32 + 1))
     assert given(order) == [U32 - 1]
     assert source.next is not None
@@ -121,7 +121,7 @@ def test_numbers_wrap() -> None:
 
 
 def test_while_history_is_asked_for_what_is_live_waits() -> None:
-    order = Order(None, recovers=False)
+    order = SampleOrder(None, recovers=False)
     order.history = 1
     source = take(order, numbered(4), numbered(2), numbered(3))
     assert given(order) == []
@@ -131,7 +131,7 @@ def test_while_history_is_asked_for_what_is_live_waits() -> None:
 
 
 def test_no_more_is_held_than_was_asked_for() -> None:
-    order = Order(3, recovers=False)
+    order = SampleOrder(3, recovers=False)
     order.history = 1
     take(order, numbered(4), numbered(2))
     assert given(order) == []
@@ -140,14 +140,14 @@ def test_no_more_is_held_than_was_asked_for() -> None:
 
 
 def test_one_sample_of_history_is_never_held() -> None:
-    order = Order(1, recovers=False)
+    order = SampleOrder(1, recovers=False)
     order.history = 1
     take(order, numbered(4), numbered(3), numbered(5))
     assert given(order) == [4, 5]
 
 
 def test_the_history_of_a_late_publisher_comes_before_what_is_live() -> None:
-    order = Order(None, recovers=False)
+    order = SampleOrder(None, recovers=False)
     source = order.source(NAME, 0.0)
     source.queries = 1
     take(order, numbered(3), numbered(1), numbered(2))
@@ -158,7 +158,7 @@ def test_the_history_of_a_late_publisher_comes_before_what_is_live() -> None:
 
 
 def test_timestamps_order_what_has_no_number() -> None:
-    order = Order(None, recovers=True)
+    order = SampleOrder(None, recovers=True)
     order.history = 1
     first = take(order, stamped(30), stamped(10), stamped(10), stamped(20))
     other = take(order, stamped(5, clock=b"\x02"))
@@ -174,14 +174,14 @@ def test_timestamps_order_what_has_no_number() -> None:
 
 
 def test_sources_are_apart() -> None:
-    order = Order(None, recovers=True)
+    order = SampleOrder(None, recovers=True)
     take(order, numbered(5), numbered(100, YOU), numbered(6), numbered(101, YOU))
     assert given(order) == [5, 100, 6, 101]
 
 
 def test_too_many_behind_a_gap_give_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advanced_order, "PENDING_SAMPLES", 4)
-    order = Order(None, recovers=True)
+    order = SampleOrder(None, recovers=True)
     source = take(order, numbered(0))
     source.queries = 1
     take(order, *(numbered(sn) for sn in range(10, 16)))
@@ -192,7 +192,7 @@ def test_too_many_behind_a_gap_give_it_up(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_too_many_sources_forget_the_one_silent_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advanced_order, "SOURCES", 3)
-    order = Order(None, recovers=True)
+    order = SampleOrder(None, recovers=True)
     for name in ("1/1", "1/2", "1/3"):
         order.source(name, 0.0)
     order.source("1/1", 1.0)
@@ -203,7 +203,7 @@ def test_too_many_sources_forget_the_one_silent_longest(monkeypatch: pytest.Monk
 
 def test_a_forgotten_source_gives_out_what_it_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advanced_order, "SOURCES", 1)
-    order = Order(None, recovers=True)
+    order = SampleOrder(None, recovers=True)
     take(order, numbered(0), numbered(2))
     order.source("2/2", 0.0)
     assert given(order) == [0, 2]
@@ -211,7 +211,7 @@ def test_a_forgotten_source_gives_out_what_it_held(monkeypatch: pytest.MonkeyPat
 
 
 def test_silence_forgets_who_is_not_known_to_live() -> None:
-    order = Order(None, recovers=True)
+    order = SampleOrder(None, recovers=True)
     order.source("1/1", 0.0)
     order.source("1/2", 0.0).alive = True
     order.source("1/3", RETENTION + 1)
@@ -228,7 +228,7 @@ def test_any_order_of_arrival_is_put_in_order(seed: int) -> None:
     arrivals = [n for n in numbers[1:] if n not in lost]
     arrivals += chance.sample(arrivals, 20)
     arrivals.sort(key=lambda n: n + chance.uniform(0, 8))
-    order = Order(None, recovers=True)
+    order = SampleOrder(None, recovers=True)
     source = take(order, numbered(start))
     for n in arrivals:
         take(order, numbered(n))

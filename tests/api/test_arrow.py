@@ -12,9 +12,9 @@ import zenlake
 from golden.proxy import free_port
 from interop.api_pair import open_session
 from interop.conversation import eventually
-from zenlake.api.arrow import ArrowBatches
+from zenlake.api.pubsub.arrow import ArrowBatches
 from zenlake.columnar.schema import SAMPLE
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 
 pytestmark = pytest.mark.kernel
 
@@ -25,7 +25,7 @@ LOW = zenoh.Priority.DATA_LOW
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded() -> None:
-    kernels.load()
+    kernel_loader.load()
 
 
 Pair = Callable[..., tuple[Any, Any]]

@@ -9,19 +9,19 @@ import zenlake
 from api.pairs import listening, opened, pair, publisher_for, until
 from rawlink import RawLink
 from zenlake.handlers import FifoChannel, RingChannel
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 from zenlake.wire.frame import Frame
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
-RAW = ZenohId(b"\x77" * 8)
+RAW = WireZenohId(b"\x77" * 8)
 
 
 @pytest.fixture(autouse=True)
 def _kernels() -> None:
-    kernels.load()  # many messages at once make a session load them, on a thread
+    kernel_loader.load()  # many messages at once make a session load them, on a thread
 
 
 def push(key: str = "a/b", payload: bytes = b"x") -> Push:

@@ -8,7 +8,7 @@ import pytest
 
 import zenlake
 from api.pairs import configured, listening, opened, pair, publisher_for, until
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 
 
 def received() -> dict[str, Any]:
@@ -198,7 +198,7 @@ def test_a_payload_is_a_view_of_what_was_received() -> None:
 
 
 def test_samples_of_one_batch_share_it() -> None:
-    kernels.load()
+    kernel_loader.load()
     with pair() as (listener, dialler):
         sub = dialler.declare_subscriber("z", zenlake.handlers.FifoChannel(1000))
         publisher = publisher_for(listener, "z", congestion_control=zenlake.CongestionControl.BLOCK)

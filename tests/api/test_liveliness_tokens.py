@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from api.query_sides import Side
-from zenlake.api import matching
-from zenlake.api.cancellation import CancellationToken
-from zenlake.api.enums import CongestionControl, Priority, SampleKind
+from zenlake.api.discovery import matching
 from zenlake.api.handlers import Callback
+from zenlake.api.query.cancellation import CancellationToken
+from zenlake.api.values.enums import CongestionControl, Priority, SampleKind
 from zenlake.errors import ZError
 from zenlake.wire.declare import (
     Declaration,

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from api.query_sides import Side
-from zenlake.api import matching
-from zenlake.api.enums import Locality, QueryTarget
+from zenlake.api.discovery import matching
+from zenlake.api.discovery.matching import MatchingListener, MatchingStatus, MatchWatch
 from zenlake.api.handlers import Callback
-from zenlake.api.matching import MatchingListener, MatchingStatus, Watch
-from zenlake.api.querier import Querier
+from zenlake.api.query.querier import Querier
+from zenlake.api.values.enums import Locality, QueryTarget
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire.declare import (
@@ -48,7 +48,7 @@ def interests(side: Side) -> list[tuple[int, str, str | None]]:
     ]
 
 
-def watched(side: Side, text: str = "a/*", **more: Any) -> tuple[Watch, list[bool]]:
+def watched(side: Side, text: str = "a/*", **more: Any) -> tuple[MatchWatch, list[bool]]:
     watch = side.interests.watch("subscribers", KeyExpr(text), **more)
     told: list[bool] = []
     watch.listen(told.append)

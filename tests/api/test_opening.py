@@ -19,21 +19,21 @@ from interop.discovering import new_group
 from reference_peer import ReferenceProcess
 from runtime.nodes import ANYWHERE, Record, until
 from zenlake import link as links
-from zenlake.api import opening
-from zenlake.api.config import Config
-from zenlake.api.config_defaults import TREE
-from zenlake.api.opening import Settings, StartConditions, open_node, settings
+from zenlake.api.config import opening
+from zenlake.api.config.config import Config
+from zenlake.api.config.opening import SessionSettings, StartConditions, open_node, settings
+from zenlake.api.config.schema import TREE
 from zenlake.errors import AuthError, LinkError, ZError
 from zenlake.runtime.node import Node
 from zenlake.transport.autoconnect import ANYBODY, NOBODY, Strategy
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES
 from zenlake.transport.offer import Offer
 from zenlake.transport.retry import RetryPolicy
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.locator import EndPoint
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
-ROUTER, PEER, CLIENT = WhatAmI.ROUTER, WhatAmI.PEER, WhatAmI.CLIENT
+ROUTER, PEER, CLIENT = WireWhatAmI.ROUTER, WireWhatAmI.PEER, WireWhatAmI.CLIENT
 NOWHERE = "tcp/127.0.0.1:1"
 ALONE = {"scouting/multicast/enabled": False, "listen/endpoints": [ANYWHERE]}
 
@@ -49,7 +49,7 @@ def config(mode: str = "peer", /, **keys: Any) -> Config:
     return made
 
 
-def meaning(mode: str = "peer", /, **keys: Any) -> Settings:
+def meaning(mode: str = "peer", /, **keys: Any) -> SessionSettings:
     return settings(config(mode, **keys))
 
 
@@ -105,7 +105,7 @@ def test_modes_differ() -> None:
 
 
 def test_ids_are_as_told_or_drawn() -> None:
-    assert meaning(id="a1b2").zid == ZenohId.parse("a1b2")
+    assert meaning(id="a1b2").zid == WireZenohId.parse("a1b2")
     assert meaning().zid != meaning().zid
 
 

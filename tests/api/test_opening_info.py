@@ -9,27 +9,29 @@ from contextlib import contextmanager
 import pytest
 
 from runtime.nodes import ANYWHERE, Record, make_node, until
-from zenlake.api.enums import Reliability, SampleKind, WhatAmI
+from zenlake.api.discovery.info import LinkEvent, SessionInfo, Transport, TransportEvent
 from zenlake.api.handlers import Callback
-from zenlake.api.info import LinkEvent, SessionInfo, Transport, TransportEvent
+from zenlake.api.values.enums import Reliability, SampleKind, WhatAmI
 from zenlake.errors import SessionEnded, ZError
-from zenlake.runtime.delivery import Inline
 from zenlake.runtime.node import Node
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
+from zenlake.sim.delivery import Inline
 from zenlake.wire import enums as wire
 
 PUT, DELETE = SampleKind.PUT, SampleKind.DELETE
 
 
 @contextmanager
-def informed(whatami: wire.WhatAmI = wire.WhatAmI.ROUTER) -> Iterator[tuple[Node, SessionInfo]]:
+def informed(
+    whatami: wire.WireWhatAmI = wire.WireWhatAmI.ROUTER,
+) -> Iterator[tuple[Node, SessionInfo]]:
     """A node that listens, and what it says of itself."""
     holder: list[SessionInfo] = []
 
-    def opened(session: Session) -> None:
+    def opened(session: TransportSession) -> None:
         holder[0].opened(session)
 
-    def closed(session: Session, why: SessionEnded) -> None:
+    def closed(session: TransportSession, why: SessionEnded) -> None:
         holder[0].closed(session)
 
     node = make_node(Inline(lambda *_: None, opened, closed), whatami=whatami)
@@ -41,7 +43,7 @@ def informed(whatami: wire.WhatAmI = wire.WhatAmI.ROUTER) -> Iterator[tuple[Node
 
 
 @contextmanager
-def connected(to: Node, whatami: wire.WhatAmI = wire.WhatAmI.PEER) -> Iterator[Node]:
+def connected(to: Node, whatami: wire.WireWhatAmI = wire.WireWhatAmI.PEER) -> Iterator[Node]:
     with make_node(Record(), whatami=whatami) as node:
         node.connect(to.locators[0])
         until(lambda: node.zid in to.sessions)
@@ -60,8 +62,8 @@ def test_who_it_is_connected_to() -> None:
     with (
         informed() as (node, info),
         connected(node) as peer,
-        connected(node, wire.WhatAmI.CLIENT),
-        connected(node, wire.WhatAmI.ROUTER) as router,
+        connected(node, wire.WireWhatAmI.CLIENT),
+        connected(node, wire.WireWhatAmI.ROUTER) as router,
     ):
         assert [str(zid) for zid in info.peers_zid()] == [str(peer.zid)]
         assert [str(zid) for zid in info.routers_zid()] == [str(router.zid)]

@@ -11,7 +11,7 @@ import zenlake
 from golden.proxy import free_port
 from interop.api_pair import open_session
 from interop.conversation import eventually
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 
 PUTS = 3000
 PATIENCE = 60.0
@@ -19,7 +19,7 @@ PATIENCE = 60.0
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded() -> None:
-    kernels.load()
+    kernel_loader.load()
 
 
 def _count(heard: dict[str, list[int]]) -> int:

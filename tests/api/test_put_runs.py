@@ -18,34 +18,34 @@ from api.pairs import dialling, listening, opened, publisher_for, until
 from golden.proxy import free_port
 from interop.api_pair import open_session
 from strategies import pushes
-from zenlake.api.arrow import ArrowBatches
-from zenlake.api.runs import MessagesOut, Sent
+from zenlake.api.pubsub.arrow import ArrowBatches
 from zenlake.columnar.read import SampleBatcher
 from zenlake.errors import DecodeError, ZError
 from zenlake.keytable import KeyTable
-from zenlake.runtime import kernels
-from zenlake.wire import plain_kernel as plain
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.log.replay.encoded_sender import EncodedSender, SendOutcome
+from zenlake.runtime import kernel_loader
+from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.delete import Del
-from zenlake.wire.encoding import Encoding
-from zenlake.wire.entity import EntityGlobalId, SourceInfo
-from zenlake.wire.enums import CongestionControl, Mapping, Priority
+from zenlake.wire.encoding import WireEncoding
+from zenlake.wire.entity import WireEntityId, WireSourceInfo
+from zenlake.wire.enums import Mapping, WireCongestionControl, WirePriority
 from zenlake.wire.extensions import Unknown
 from zenlake.wire.framing import Framing, split
 from zenlake.wire.interest import Interest
+from zenlake.wire.kernels import plain
+from zenlake.wire.kernels.restamp import restamp_kernel
 from zenlake.wire.network import NETWORK
-from zenlake.wire.packed import Packed
+from zenlake.wire.packed import PackedMessages
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
-from zenlake.wire.restamp_kernel import restamp_kernel
 from zenlake.wire.scan import Scanner, readable, scan
-from zenlake.wire.timestamp import Timestamp
-from zenlake.wire.tsstack import SEND, TimestampStack
+from zenlake.wire.timestamp import WireTimestamp
+from zenlake.wire.tsstack import SEND, WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
-from zenlake.wire.zenohid import ZenohId, write_zid
+from zenlake.wire.zenohid import WireZenohId, write_zid
 
-ZID = ZenohId.parse("5a1ad")
+ZID = WireZenohId.parse("5a1ad")
 AS_RECORDED = [
     "key",
     "kind",
@@ -67,7 +67,7 @@ Pair = tuple[zenlake.Session, zenlake.Session]
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded() -> None:
-    kernels.load()
+    kernel_loader.load()
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def connected(**settings: Any) -> Iterator[Pair]:
 
 
 def encoded(messages: Sequence[Any]) -> memoryview:
-    w = Writer()
+    w = ByteWriter()
     for message in messages:
         NETWORK.write(w, message)
     return memoryview(bytes(w.out))
@@ -127,10 +127,10 @@ def varied(count: int, qos: QoS = DEFAULT) -> list[Push]:
     ]
     found = []
     for i in range(count):
-        stamp = Timestamp((1_700_000_000 << 32) + i, ZID) if i % 3 else None
-        source = SourceInfo(EntityGlobalId(ZID, 4), i) if i % 4 == 1 else None
+        stamp = WireTimestamp((1_700_000_000 << 32) + i, ZID) if i % 3 else None
+        source = WireSourceInfo(WireEntityId(ZID, 4), i) if i % 4 == 1 else None
         attachment = b"a%d" % i if i % 5 == 2 else None
-        body: Put | Del = Put(b"%d" % i, stamp, Encoding.parse("text/plain;utf-8"))
+        body: Put | Del = Put(b"%d" % i, stamp, WireEncoding.parse("text/plain;utf-8"))
         if i % 7 == 3:
             body = Del(stamp)
         elif i % 7 == 4:
@@ -144,8 +144,8 @@ def varied(count: int, qos: QoS = DEFAULT) -> list[Push]:
 KEYS = {"s7": "t/seven", "r9": "t/nine"}
 LEVELS = [
     QoS(),
-    QoS(Priority.REAL_TIME, CongestionControl.BLOCK, express=True),
-    QoS(Priority.BACKGROUND, CongestionControl.BLOCK_FIRST),
+    QoS(WirePriority.REAL_TIME, WireCongestionControl.BLOCK, express=True),
+    QoS(WirePriority.BACKGROUND, WireCongestionControl.BLOCK_FIRST),
 ]
 
 
@@ -159,14 +159,14 @@ def test_what_arrives_is_what_was_put(qos: QoS, reliable: bool) -> None:
         publisher_for(sender, "t/seven"),
     ):
         counts = np.array([100, 200])
-        sent = MessagesOut(sender._core).put(
+        sent = EncodedSender(sender._core).put(
             data, keys, counts=counts, reliable=np.array([reliable] * 2)
         )
         found = received(got, 300)
     wanted = expected(data, keys, reliable)
     assert rows(found) == rows(wanted)
     sizes = [len(row["payload"] or b"") for row in rows(wanted)]
-    assert sent == Sent(samples=300, bytes=sum(sizes), heard=300)
+    assert sent == SendOutcome(samples=300, bytes=sum(sizes), heard=300)
 
 
 LINKS = {
@@ -187,8 +187,8 @@ def test_it_goes_over_links_that_take_no_whole_batches(settings: dict[str, Any])
         publisher_for(sender, "t/seven"),
     ):
         port = sender._core.exchange.way_out("t/seven")[0][0]
-        assert port.session.emit_lane(Priority.DATA, True) is None
-        assert MessagesOut(sender._core).put(data, keys).heard == 5000
+        assert port.session.emit_lane(WirePriority.DATA, True) is None
+        assert EncodedSender(sender._core).put(data, keys).heard == 5000
         assert rows(received(got, 5000)) == rows(expected(data, keys))
 
 
@@ -202,7 +202,7 @@ def test_large_messages_keep_their_place() -> None:
         receiver.declare_subscriber("t/**", ArrowBatches()) as got,
         publisher_for(sender, "t/seven"),
     ):
-        assert MessagesOut(sender._core).put(data, keys).dropped == 0
+        assert EncodedSender(sender._core).put(data, keys).dropped == 0
         assert rows(received(got, 60)) == rows(expected(data, keys))
 
 
@@ -215,7 +215,7 @@ def test_a_message_that_no_session_carries_is_counted_and_the_others_arrive() ->
         receiver.declare_subscriber("t/**", ArrowBatches()) as got,
         publisher_for(sender, "t/seven"),
     ):
-        sent = MessagesOut(sender._core).put(data, keys)
+        sent = EncodedSender(sender._core).put(data, keys)
         found = received(got, 19)
         assert sender._core.exchange.dropped["it does not fit the other session"] == 1
     assert (sent.samples, sent.dropped) == (20, 1)
@@ -232,7 +232,7 @@ def test_lanes_that_take_turns_each_keep_their_order() -> None:
         receiver.declare_subscriber("t/**", ArrowBatches()) as got,
         publisher_for(sender, "t/seven"),
     ):
-        MessagesOut(sender._core).put(data, keys)
+        EncodedSender(sender._core).put(data, keys)
         found = rows(received(got, 400))
     wanted = rows(expected(data, keys))
     for priority in (1, 5):
@@ -257,7 +257,7 @@ def test_nothing_is_dropped_for_a_receiver_that_is_slow() -> None:
         receiver.declare_subscriber("t/**", slow),
         publisher_for(sender, "t/seven"),
     ):
-        out = MessagesOut(sender._core)
+        out = EncodedSender(sender._core)
         threading.Timer(0.3, gate.set).start()
         for _ in range(4):
             assert out.put(data, table_of(**KEYS)).heard == count
@@ -273,7 +273,7 @@ def test_own_subscribers_get_it_too() -> None:
         callback = session.declare_subscriber("t/seven/**", samples.append)
         with session.declare_subscriber("t/**", ArrowBatches()) as got:
             counts, reliable = np.array([100, 50, 150]), np.array([1, 0, 1])
-            sent = MessagesOut(session._core).put(data, keys, counts=counts, reliable=reliable)
+            sent = EncodedSender(session._core).put(data, keys, counts=counts, reliable=reliable)
             found = rows(received(got, 300))
         wanted = rows(expected(data, keys))
         for row in wanted[100:150]:
@@ -297,7 +297,7 @@ def test_links_that_give_one_id_two_meanings() -> None:
 
     messages = [Push(WireExpr(7, "", Mapping.SENDER), Put(b"%d" % i)) for i in range(50)]
     with opened() as session, session.declare_subscriber("t/**") as got:
-        MessagesOut(session._core).put(
+        EncodedSender(session._core).put(
             encoded(messages), Links(), counts=np.array([20, 10, 20]), links=np.array([0, 1, 0])
         )
         found = [(str(s.key_expr), bytes(s.payload)) for s in (got.recv() for _ in range(50))]
@@ -313,7 +313,7 @@ def test_keys_may_be_others_or_left_out_or_bad() -> None:
     messages[1] = Push(WireExpr(7, "//", Mapping.SENDER), Put(b"no key"))
     data, keys = encoded(messages), table_of(**KEYS)
     with opened() as session, session.declare_subscriber("u/**", ArrowBatches()) as got:
-        out = MessagesOut(session._core, rename=rename)
+        out = EncodedSender(session._core, rename=rename)
         sent = out.put(data, keys)
         wanted = [row for row in rows(expected(data, keys)) if row["key"] != "t/nine"]
         assert (sent.samples, sent.bad_keys) == (len(wanted), 2)
@@ -324,7 +324,7 @@ def test_keys_may_be_others_or_left_out_or_bad() -> None:
 
 def test_nobody_wants_it() -> None:
     with opened() as session:
-        sent = MessagesOut(session._core).put(encoded(varied(10)), table_of(**KEYS))
+        sent = EncodedSender(session._core).put(encoded(varied(10)), table_of(**KEYS))
     assert (sent.samples, sent.heard) == (10, 0)
 
 
@@ -332,7 +332,7 @@ def test_timestamps_of_the_session_instead() -> None:
     data, keys = encoded(varied(100)), table_of(**KEYS)
     with opened() as session, session.declare_subscriber("t/**", ArrowBatches()) as got:
         before = session.new_timestamp()
-        MessagesOut(session._core, restamp=True).put(data, keys)
+        EncodedSender(session._core, restamp=True).put(data, keys)
         found, after = rows(received(got, 100)), session.new_timestamp()
         own = str(session.zid())
     wanted = rows(expected(data, keys))
@@ -355,7 +355,7 @@ def test_a_session_that_stamps_gives_what_has_none_a_timestamp() -> None:
         opened(**settings) as session,
         session.declare_subscriber("t/**", ArrowBatches()) as got,
     ):
-        MessagesOut(session._core).put(data, keys)
+        EncodedSender(session._core).put(data, keys)
         found, own = rows(received(got, 100)), str(session.zid())
     for row, was in zip(found, rows(expected(data, keys)), strict=True):
         if was["timestamp"] is not None:
@@ -366,7 +366,7 @@ def test_a_session_that_stamps_gives_what_has_none_a_timestamp() -> None:
 
 def test_a_timestamp_stack_stays_as_it_was_recorded() -> None:
     messages = varied(30)
-    stack = TimestampStack(SEND, ((SEND, b"\x01\x02"),))
+    stack = WireTimestampStack(SEND, ((SEND, b"\x01\x02"),))
     messages[10] = replace(messages[10], ts_stack=stack)
     data, keys = encoded(messages), table_of(**KEYS)
     with (
@@ -375,7 +375,7 @@ def test_a_timestamp_stack_stays_as_it_was_recorded() -> None:
         publisher_for(sender, "t/seven"),
         sender.declare_subscriber("t/**") as own,
     ):
-        sent = MessagesOut(sender._core).put(data, keys)
+        sent = EncodedSender(sender._core).put(data, keys)
         far, near = ([one.recv() for _ in range(30)] for one in (got, own))
     assert (sent.samples, sent.heard) == (30, 30)
     for found in (far, near):
@@ -394,7 +394,7 @@ def test_the_reference_gets_it() -> None:
     try:
         subscriber = theirs.declare_subscriber("t/**", got.append)
         with publisher_for(ours, "t/seven"):
-            MessagesOut(ours._core).put(data, keys)
+            EncodedSender(ours._core).put(data, keys)
             until(lambda: len(got) == 500)
         subscriber.undeclare()
     finally:
@@ -409,7 +409,7 @@ def test_the_reference_gets_it() -> None:
 
 def refused(change: Callable[[bytes], bytes], error: type[Exception], **options: Any) -> Exception:
     with opened() as session:
-        out = MessagesOut(session._core)
+        out = EncodedSender(session._core)
         with pytest.raises(error) as caught:
             out.put(memoryview(change(bytes(encoded(varied(10))))), table_of(**KEYS), **options)
     return caught.value
@@ -428,7 +428,7 @@ def test_bytes_that_are_no_messages_are_refused() -> None:
 def test_not_on_the_thread_that_must_not_wait_and_not_when_closed() -> None:
     failed: list[Exception] = []
     with opened() as session:
-        out = MessagesOut(session._core)
+        out = EncodedSender(session._core)
 
         def put() -> None:
             try:
@@ -446,7 +446,7 @@ def test_a_session_that_ends_meanwhile_is_counted() -> None:
     with connected() as (sender, receiver):
         subscriber = receiver.declare_subscriber("t/**", lambda sample: None)
         publisher = publisher_for(sender, "t/seven")
-        out = MessagesOut(sender._core)
+        out = EncodedSender(sender._core)
         ways = sender._core.exchange.way_out("t/seven")
         receiver.close()
         until(lambda: ways[0][0].session.over)
@@ -459,9 +459,9 @@ def test_a_session_that_ends_meanwhile_is_counted() -> None:
 
 
 def _gone(key: Any, ways: Any) -> Any:
-    from zenlake.api.runs import _Route
+    from zenlake.log.replay.encoded_sender import _ReplayRoute
 
-    return _Route(key, (), ways)
+    return _ReplayRoute(key, (), ways)
 
 
 # ---- puts of the usual kind
@@ -494,13 +494,13 @@ def test_puts_of_the_usual_kind_arrive_as_all_do(others: bool) -> None:
         receiver.declare_subscriber("t/**", ArrowBatches()) as got,
         publisher_for(sender, "t/seven"),
     ):
-        out = MessagesOut(sender._core)
+        out = EncodedSender(sender._core)
         sent = [out.put(data, keys, counts=counts) for _ in range(3)]
         wanted = rows(expected(data, keys))
         heard = [row for row in wanted if row["key"].startswith("t/")]
         found = rows(received(got, 3 * len(heard)))
     sizes = sum(len(row["payload"] or b"") for row in wanted)
-    assert sent == [Sent(len(messages), sizes, len(heard))] * 3
+    assert sent == [SendOutcome(len(messages), sizes, len(heard))] * 3
     for priority in (1, 5):
         of_lane = [row for row in found if row["priority"] == priority]
         assert of_lane == 3 * [row for row in heard if row["priority"] == priority]
@@ -513,7 +513,7 @@ def test_they_go_to_several_sessions_and_to_own_subscribers() -> None:
     with sender, dialling(port) as first, dialling(port) as second:
         subscribers = [first.declare_subscriber("t/**", ArrowBatches())]
         with publisher_for(sender, "t/seven"):
-            out = MessagesOut(sender._core)
+            out = EncodedSender(sender._core)
             assert out.put(data, keys, counts=counts).heard == 1000
             subscribers.append(second.declare_subscriber("t/**", ArrowBatches()))
             until(lambda: len(sender._core.exchange.way_out("t/seven")) == 2)
@@ -537,7 +537,7 @@ def test_more_keys_than_one_pass_knows() -> None:
         receiver.declare_subscriber("t/**", ArrowBatches()) as got,
         publisher_for(sender, "t/7"),
     ):
-        sent = MessagesOut(sender._core).put(data, table, counts=np.array([count]))
+        sent = EncodedSender(sender._core).put(data, table, counts=np.array([count]))
         assert rows(received(got, count)) == rows(expected(data, table))
     assert (sent.samples, sent.heard) == (count, count)
 
@@ -562,7 +562,7 @@ def copied(
     data: bytes, counts: list[int], links: list[int], codes: np.ndarray[Any, Any], room: int
 ) -> tuple[int, bytes, list[int], list[int]]:
     """What the kernel does with key 1 (id 300 and a suffix) and key 2, which is left out."""
-    w = Writer()
+    w = ByteWriter()
     write_wireexpr(w, WireExpr(300, "/x"))
     keys = np.frombuffer(bytes(w.out), np.uint8)
     state = np.zeros(plain.STATE_SIZE, np.int64)
@@ -646,7 +646,7 @@ def test_the_one_pass_stays_within_its_buffers(messages: list[Push], data: st.Da
 
 @given(
     st.lists(st.integers(1, 90), min_size=1, max_size=60),
-    st.sampled_from([None, Priority.DATA, Priority.REAL_TIME]),
+    st.sampled_from([None, WirePriority.DATA, WirePriority.REAL_TIME]),
     st.booleans(),
     st.integers(100, 400),
     st.integers(1, 600),
@@ -654,7 +654,7 @@ def test_the_one_pass_stays_within_its_buffers(messages: list[Push], data: st.Da
 )
 def test_packed_batches_hold_every_message_once(
     sizes: list[int],
-    priority: Priority | None,
+    priority: WirePriority | None,
     reliable: bool,
     batch_size: int,
     chunk: int,
@@ -666,7 +666,7 @@ def test_packed_batches_hold_every_message_once(
     first = data.draw(st.integers(0, len(sizes) - 1))
     mask, sn = 0x7F, data.draw(st.integers(0, 0x7F))
     joined = memoryview(b"".join(messages))
-    packed = Packed(joined, ends, first, len(sizes), reliable, priority, batch_size, mask)
+    packed = PackedMessages(joined, ends, first, len(sizes), reliable, priority, batch_size, mask)
     stream, count, number = b"", 0, sn
     while not packed.done:
         part, some, number = packed.next(number, chunk)
@@ -685,7 +685,7 @@ def test_packed_batches_hold_every_message_once(
     numbers = [(sn + i) & mask for i in range(len(batches))]
     assert sorted(set(pushed["sn"].tolist())) == sorted(set(numbers))
     assert number == (sn + len(batches)) & mask
-    lane = (Priority.DATA if priority is None else priority) | (8 if reliable else 0)
+    lane = (WirePriority.DATA if priority is None else priority) | (8 if reliable else 0)
     assert set(pushed["lane"].tolist()) == {lane}
 
 
@@ -697,8 +697,8 @@ def test_packed_batches_hold_every_message_once(
 def test_restamped_messages_differ_in_their_timestamps_only(
     messages: list[Push], time: int
 ) -> None:
-    clock = ZenohId.parse("c10c")
-    w = Writer()
+    clock = WireZenohId.parse("c10c")
+    w = ByteWriter()
     write_zid(w, "zid", clock)
     data = encoded(messages)
     (found,) = Scanner().bare(data)
@@ -706,17 +706,17 @@ def test_restamped_messages_differ_in_their_timestamps_only(
     used = restamp_kernel(
         readable(data), found.rows, np.uint64(time), np.frombuffer(bytearray(w.out), np.uint8), out
     )
-    r = Reader(out[:used].tobytes())
+    r = ByteReader(out[:used].tobytes())
     for i, message in enumerate(messages):
         if message.body.timestamp is not None:
-            message.body.timestamp = Timestamp(time + i + 1, clock)
+            message.body.timestamp = WireTimestamp(time + i + 1, clock)
         assert NETWORK.read(r) == message
     assert not r.remaining()
 
 
 @pytest.mark.kernel
 def test_restamping_writes_nothing_beyond_its_buffer() -> None:
-    data = encoded([Push(WireExpr(0, "k"), Put(b"x", Timestamp(1, ZID)))])
+    data = encoded([Push(WireExpr(0, "k"), Put(b"x", WireTimestamp(1, ZID)))])
     (found,) = Scanner().bare(data)
     clock = np.zeros(17, np.uint8)
     for size in range(len(data) + 26):
@@ -728,6 +728,6 @@ def test_unknown_extensions_travel_along() -> None:
     message = Push(WireExpr(7, "", Mapping.SENDER), Put(b"x"))
     message.body.extensions = (Unknown(0x4E, b"new"),)
     with opened() as session, session.declare_subscriber("t/**") as got:
-        MessagesOut(session._core).put(encoded([message] * 3), table_of(**KEYS))
+        EncodedSender(session._core).put(encoded([message] * 3), table_of(**KEYS))
         found = [got.recv() for _ in range(3)]
     assert all(sample._push().body.extensions == message.body.extensions for sample in found)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from api.query_sides import linked
-from zenlake.api import cancellation
-from zenlake.api.cancellation import CancellationToken
-from zenlake.api.enums import ConsolidationMode
 from zenlake.api.handlers import Callback
+from zenlake.api.query import cancellation
+from zenlake.api.query.cancellation import CancellationToken
+from zenlake.api.values.enums import ConsolidationMode
 from zenlake.errors import ZError
 
 NONE = ConsolidationMode.NONE

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from api.query_sides import Side, linked
-from zenlake.api import queries, queryable
-from zenlake.api.enums import (
+from zenlake.api.handlers import Callback, FifoChannel, RingChannel
+from zenlake.api.query import get, queryable
+from zenlake.api.query.get import QueryConsolidation
+from zenlake.api.query.query import Query
+from zenlake.api.values.enums import (
     CongestionControl,
     ConsolidationMode,
     Locality,
@@ -21,13 +24,10 @@ from zenlake.api.enums import (
     ReplyKeyExpr,
     SampleKind,
 )
-from zenlake.api.handlers import Callback, FifoChannel, RingChannel
-from zenlake.api.ids import EntityGlobalId, SourceInfo
-from zenlake.api.instrumentation import TimestampInstrumentationBuilder
-from zenlake.api.queries import QueryConsolidation
-from zenlake.api.query import Query
-from zenlake.api.selector import Selector
-from zenlake.api.timestamps import NTP64, Timestamp
+from zenlake.api.values.ids import EntityGlobalId, SourceInfo
+from zenlake.api.values.instrumentation import TimestampInstrumentationBuilder
+from zenlake.api.values.selector import Selector
+from zenlake.api.values.timestamps import NTP64, Timestamp
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire import entity
@@ -36,7 +36,7 @@ from zenlake.wire.declare import Declare, DeclareQueryable, UndeclareQueryable
 from zenlake.wire.enums import Mapping
 from zenlake.wire.err import Err
 from zenlake.wire.put import Put
-from zenlake.wire.reply import Reply as WireReply
+from zenlake.wire.reply import WireReply
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
@@ -97,7 +97,7 @@ def test_a_reply_carries_all_that_was_said() -> None:
 
 def test_what_a_request_says() -> None:
     asking, _ = linked()
-    source = SourceInfo(EntityGlobalId.of(entity.EntityGlobalId(asking.exchange.zid, 3)), 7)
+    source = SourceInfo(EntityGlobalId.of(entity.WireEntityId(asking.exchange.zid, 3)), 7)
     asking.get(
         "a/b?x=1",
         target=QueryTarget.ALL,
@@ -111,8 +111,8 @@ def test_what_a_request_says() -> None:
     )
     request = request_of(asking)
     assert (request.key, request.timeout_ms) == (WireExpr(0, "a/b", Mapping.SENDER), 1500)
-    assert request.target is wire.QueryTarget.ALL
-    assert (request.qos.priority, request.qos.express) == (wire.Priority.REAL_TIME, True)
+    assert request.target is wire.WireQueryTarget.ALL
+    assert (request.qos.priority, request.qos.express) == (wire.WirePriority.REAL_TIME, True)
     assert request.body.parameters == "x=1;_anyke"
     assert request.body.consolidation is wire.Consolidation.LATEST
     assert request.body.source_info == source.wire
@@ -564,7 +564,7 @@ def test_a_range_of_time_is_not_consolidated() -> None:
 def test_what_consolidation_keeps_is_bounded(
     limit: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, limit, value)
+    monkeypatch.setattr(get, limit, value)
     asking = Side()
     replies = asking.get("k/*", FifoChannel(100), allowed_destination=Locality.REMOTE)
     number = request_of(asking).id
@@ -580,7 +580,7 @@ def test_what_consolidation_keeps_is_bounded(
 
 
 def test_replies_that_nobody_takes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "MAX_WAITING_REPLIES", 5)
+    monkeypatch.setattr(get, "MAX_WAITING_REPLIES", 5)
     asking = Side()
     replies = asking.get(
         "k/*", FifoChannel(2), consolidation=NONE, allowed_destination=Locality.REMOTE
@@ -647,9 +647,9 @@ def test_deadlines_in_any_order_share_one_timer() -> None:
 
 def test_deadlines_of_gets_that_are_over_are_let_go() -> None:
     asking, _ = linked()
-    for _ in range(3 * queries.TIDY_FROM):
+    for _ in range(3 * get.TIDY_FROM):
         assert list(asking.get("nobody")) == []
-    assert len(asking.queries._deadlines) <= queries.TIDY_FROM
+    assert len(asking.queries._deadlines) <= get.TIDY_FROM
 
 
 @pytest.mark.parametrize(
@@ -670,7 +670,7 @@ def test_bad_timeouts(timeout: Any, error: type[Exception], text: str) -> None:
 
 
 def test_too_many_gets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "MAX_GETS", 1)
+    monkeypatch.setattr(get, "MAX_GETS", 1)
     asking = Side()
     asking.get("q")
     ended: list[int] = []

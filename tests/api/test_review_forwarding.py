@@ -9,7 +9,7 @@ import pytest
 
 import zenlake
 from api.pairs import dialling, listening, until
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 
 LOW_LATENCY = {"transport__unicast__qos__enabled": False, "transport__unicast__lowlatency": True}
 NO_LANES = {"transport__unicast__qos__enabled": False}
@@ -46,7 +46,7 @@ class Way:
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    kernels.load()  # runs are what the compiled readers find
+    kernel_loader.load()  # runs are what the compiled readers find
     with ExitStack() as stack:
         yield stack
 

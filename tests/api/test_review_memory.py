@@ -7,7 +7,7 @@ import pytest
 import zenlake
 from api.pairs import pair, publisher_for, until
 from zenlake.api import handlers
-from zenlake.api.liveliness import Liveliness
+from zenlake.api.discovery.liveliness import Liveliness
 from zenlake.wire.declare import Declare, DeclareToken, UndeclareToken
 from zenlake.wire.wireexpr import WireExpr
 

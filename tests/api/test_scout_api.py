@@ -13,10 +13,10 @@ import pytest
 from interop.discovering import LOOPBACK, new_group, on_lo, scouting
 from reference_peer import ReferenceProcess
 from runtime.nodes import make_node, until
-from zenlake.api.config import Config
-from zenlake.api.enums import WhatAmI, WhatAmIMatcher
+from zenlake.api.config.config import Config
+from zenlake.api.discovery.scouting import Hello, Scout, scout
 from zenlake.api.handlers import Callback, FifoChannel, RingChannel
-from zenlake.api.scouting import Hello, Scout, scout
+from zenlake.api.values.enums import WhatAmI, WhatAmIMatcher
 from zenlake.errors import LinkError, ZError
 from zenlake.runtime.discovery import DiscoveryConfig
 from zenlake.runtime.node import Node
@@ -34,7 +34,7 @@ def within(group: str) -> Config:
 
 
 @contextmanager
-def answering(group: str, whatami: wire.WhatAmI = wire.WhatAmI.ROUTER) -> Iterator[Node]:
+def answering(group: str, whatami: wire.WireWhatAmI = wire.WireWhatAmI.ROUTER) -> Iterator[Node]:
     nobody = Autoconnect({})
     found = DiscoveryConfig(group=on_lo(group), scouted=nobody, told=nobody)
     with make_node(whatami=whatami, discovery=found) as node:
@@ -68,7 +68,7 @@ def test_who_answers() -> None:
 def test_who_is_asked(what: WhatAmIMatcher | WhatAmI | str) -> None:
     group = new_group()
     with (
-        answering(group, wire.WhatAmI.PEER) as peer,
+        answering(group, wire.WireWhatAmI.PEER) as peer,
         answering(group),
         scout(what=what, config=within(group)) as looking,
     ):
@@ -78,7 +78,7 @@ def test_who_is_asked(what: WhatAmIMatcher | WhatAmI | str) -> None:
 
 def test_everybody_is_asked() -> None:
     group = new_group()
-    roles = (wire.WhatAmI.ROUTER, wire.WhatAmI.PEER, wire.WhatAmI.CLIENT)
+    roles = (wire.WireWhatAmI.ROUTER, wire.WireWhatAmI.PEER, wire.WireWhatAmI.CLIENT)
     with ExitStack() as stack:
         nodes = {str(stack.enter_context(answering(group, role)).zid) for role in roles}
         looking = stack.enter_context(scout(config=within(group)))
@@ -211,8 +211,8 @@ def test_arguments() -> None:
 def test_the_interpreter_ends_though_nobody_stopped_it() -> None:
     group = new_group()
     program = f"""
-from zenlake.api.config import Config
-from zenlake.api.scouting import scout
+from zenlake.api.config.config import Config
+from zenlake.api.discovery.scouting import scout
 config = Config.from_json5("{{scouting: {{multicast: {{address: '{group}', interface: 'lo'}}}}}}")
 kept = scout(print, config=config)
 other = scout(config=config)

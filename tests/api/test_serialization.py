@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zenlake import ext
-from zenlake.api.zbytes import ZBytes
+from zenlake.api.values.zbytes import ZBytes
 from zenlake.errors import ZError
 from zenlake.ext import serialization
 from zenlake.ext.serialization import MAX_DEPTH, MAX_EMPTY_ITEMS, z_deserialize, z_serialize

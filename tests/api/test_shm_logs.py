@@ -13,7 +13,7 @@ import pytest
 import zenoh.shm
 
 from zenlake import shm
-from zenlake.api import logs
+from zenlake.api.config import logging_env
 from zenlake.errors import ZError
 
 # Shared memory -----------------------------------------------------------------------------------
@@ -139,9 +139,9 @@ def test_values_are_values(value: Any) -> None:
     [
         ("info", {"zenlake": logging.INFO}),
         ("WARN", {"zenlake": logging.WARNING}),
-        ("off", {"zenlake": logs.OFF}),
-        ("trace", {"zenlake": logs.TRACE}),
-        ("zenlake", {"zenlake": logs.TRACE}),
+        ("off", {"zenlake": logging_env.OFF}),
+        ("trace", {"zenlake": logging_env.TRACE}),
+        ("zenlake", {"zenlake": logging_env.TRACE}),
         ("debug,zenlake.link=error", {"zenlake": logging.DEBUG, "zenlake.link": logging.ERROR}),
         (" zenlake::link = warn ,", {"zenlake": logging.ERROR, "zenlake.link": logging.WARNING}),
         ("zenoh=info", {"zenlake": logging.INFO}),
@@ -153,43 +153,43 @@ def test_values_are_values(value: Any) -> None:
     ],
 )
 def test_directives_are_levels_by_logger(directives: str, levels: dict[str, int]) -> None:
-    assert logs.log_levels(directives) == levels
+    assert logging_env.log_levels(directives) == levels
 
 
 @pytest.fixture
 def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for variable in logs.VARIABLES:
+    for variable in logging_env.VARIABLES:
         monkeypatch.delenv(variable, raising=False)
-    level, given = logs.log.level, logs.log.handlers[:]
+    level, given = logging_env.log.level, logging_env.log.handlers[:]
     yield
-    for name in logs._configured:
+    for name in logging_env._configured:
         logging.getLogger(name).setLevel(logging.NOTSET)
-    logs._configured.clear()
-    logs.log.setLevel(level)
-    logs.log.handlers[:] = given
+    logging_env._configured.clear()
+    logging_env.log.setLevel(level)
+    logging_env.log.handlers[:] = given
 
 
 @pytest.mark.usefixtures("_restored")
 def test_the_last_call_counts_and_there_is_one_handler() -> None:
-    logs.init_log_from_env_or("info,zenlake.link=debug")
+    logging_env.init_log_from_env_or("info,zenlake.link=debug")
     assert logging.getLogger("zenlake.link").level == logging.DEBUG
-    logs.init_log_from_env_or("warn")
-    logs.init_log_from_env_or("warn")
-    assert logs.log.level == logging.WARNING
+    logging_env.init_log_from_env_or("warn")
+    logging_env.init_log_from_env_or("warn")
+    assert logging_env.log.level == logging.WARNING
     assert logging.getLogger("zenlake.link").level == logging.NOTSET
-    assert logs.log.handlers.count(logs._stderr) == 1
+    assert logging_env.log.handlers.count(logging_env._stderr) == 1
 
 
 @pytest.mark.usefixtures("_restored")
 def test_the_environment_comes_before_the_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    logs.try_init_log_from_env()
-    assert logs._stderr not in logs.log.handlers
+    logging_env.try_init_log_from_env()
+    assert logging_env._stderr not in logging_env.log.handlers
     monkeypatch.setenv("RUST_LOG", "zenoh=debug")
-    logs.init_log_from_env_or("error")
-    assert logs.log.level == logging.DEBUG
+    logging_env.init_log_from_env_or("error")
+    assert logging_env.log.level == logging.DEBUG
     monkeypatch.setenv("ZENLAKE_LOG", "info")
-    logs.try_init_log_from_env()
-    assert logs.log.level == logging.INFO
+    logging_env.try_init_log_from_env()
+    assert logging_env.log.level == logging.INFO
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:

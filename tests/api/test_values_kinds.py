@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from zenlake.api.encoding import Encoding
-from zenlake.api.enums import (
+from zenlake.api.values.encoding import Encoding
+from zenlake.api.values.enums import (
     CongestionControl,
     ConsolidationMode,
     InterceptionPoint,
@@ -22,16 +22,16 @@ from zenlake.api.enums import (
     WhatAmI,
     WhatAmIMatcher,
 )
-from zenlake.api.ids import EntityGlobalId, SourceInfo, ZenohId
-from zenlake.api.instrumentation import (
+from zenlake.api.values.ids import EntityGlobalId, SourceInfo, ZenohId
+from zenlake.api.values.instrumentation import (
     TimestampContext,
     TimestampInstrumentation,
     TimestampStack,
     TimestampStackRecord,
 )
-from zenlake.api.selector import Parameters, Selector
-from zenlake.api.timestamps import NTP64, Timestamp, TimestampId
-from zenlake.api.zbytes import ZBytes
+from zenlake.api.values.selector import Parameters, Selector
+from zenlake.api.values.timestamps import NTP64, Timestamp, TimestampId
+from zenlake.api.values.zbytes import ZBytes
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire import entity, tsstack, zenohid
 
@@ -39,8 +39,8 @@ ENUMS = [
     *[CongestionControl, ConsolidationMode, InterceptionPoint, Locality, Priority, QueryTarget],
     *[Reliability, ReplyKeyExpr, SampleKind, SetIntersectionLevel, WhatAmI],
 ]
-A, B = zenohid.ZenohId(b"a"), zenohid.ZenohId(b"b")
-ENTITIES = [entity.EntityGlobalId(A, 2), entity.EntityGlobalId(B, 1)]
+A, B = zenohid.WireZenohId(b"a"), zenohid.WireZenohId(b"b")
+ENTITIES = [entity.WireEntityId(A, 2), entity.WireEntityId(B, 1)]
 
 SORTED: list[list[Any]] = [
     *[list(kind) for kind in ENUMS],
@@ -61,8 +61,8 @@ SORTED: list[list[Any]] = [
     [TimestampContext.of((A, WhatAmI.PEER)), TimestampContext.of((B, WhatAmI.PEER))],
 ]
 STACKS = [
-    TimestampStack.of(tsstack.TimestampStack(1)),
-    TimestampStack.of(tsstack.TimestampStack(2)),
+    TimestampStack.of(tsstack.WireTimestampStack(1)),
+    TimestampStack.of(tsstack.WireTimestampStack(2)),
 ]
 VALUES = [value for values in [*SORTED, STACKS] for value in values]
 

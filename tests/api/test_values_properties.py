@@ -7,10 +7,10 @@ import zenoh
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zenlake.api.encoding import Encoding
-from zenlake.api.selector import Parameters, Selector
-from zenlake.api.timestamps import NTP64, Timestamp, TimestampId
-from zenlake.api.zbytes import ZBytes, payload_bytes
+from zenlake.api.values.encoding import Encoding
+from zenlake.api.values.selector import Parameters, Selector
+from zenlake.api.values.timestamps import NTP64, Timestamp, TimestampId
+from zenlake.api.values.zbytes import ZBytes, payload_bytes
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 

@@ -9,7 +9,7 @@ import pytest
 import zenoh
 
 from zenlake import errors
-from zenlake.api import encoding, enums, ids, instrumentation, selector, timestamps, zbytes
+from zenlake.api.values import encoding, enums, ids, instrumentation, selector, timestamps, zbytes
 from zenlake.keyexpr import KeyExpr
 
 PLAIN = (bool, int, float, str, bytes, type(None), datetime.datetime, datetime.timedelta)

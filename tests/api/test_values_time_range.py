@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zenlake.api.selector import Selector, TimeRange, accepts_any_key, time_range
+from zenlake.api.values.selector import Selector, TimeRange, accepts_any_key, time_range
 from zenlake.errors import ZError
 
 NOW = datetime(2024, 7, 1, 12, tzinfo=UTC)

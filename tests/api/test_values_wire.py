@@ -7,32 +7,32 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zenlake.api import enums
-from zenlake.api.encoding import Encoding
-from zenlake.api.ids import EntityGlobalId, SourceInfo, ZenohId
-from zenlake.api.instrumentation import (
+from zenlake.api.values import enums
+from zenlake.api.values.encoding import Encoding
+from zenlake.api.values.ids import EntityGlobalId, SourceInfo, ZenohId
+from zenlake.api.values.instrumentation import (
     TimestampContext,
     TimestampInstrumentationBuilder,
     TimestampStack,
     stamped,
 )
-from zenlake.api.timestamps import NTP64, Timestamp
-from zenlake.api.zbytes import ZBytes, payload_bytes
+from zenlake.api.values.timestamps import NTP64, Timestamp
+from zenlake.api.values.zbytes import ZBytes, payload_bytes
 from zenlake.errors import ZError
 from zenlake.wire import encoding, entity, timestamp, tsstack, zenohid
 from zenlake.wire import enums as wire
 from zenlake.wire.qos import QoS
 
-A = zenohid.ZenohId(b"\xb2\xa1")
+A = zenohid.WireZenohId(b"\xb2\xa1")
 
 
 @pytest.mark.parametrize(
     ("table", "numbers"),
     [
-        (enums.CONGESTION_CONTROL_OF, wire.CongestionControl),
+        (enums.CONGESTION_CONTROL_OF, wire.WireCongestionControl),
         (enums.CONSOLIDATION_OF, wire.Consolidation),
-        (enums.QUERY_TARGET_OF, wire.QueryTarget),
-        (enums.WHATAMI_OF, wire.WhatAmI),
+        (enums.QUERY_TARGET_OF, wire.WireQueryTarget),
+        (enums.WHATAMI_OF, wire.WireWhatAmI),
     ],
 )
 def test_members_and_wire_numbers(table: Any, numbers: Any) -> None:
@@ -43,8 +43,8 @@ def test_members_and_wire_numbers(table: Any, numbers: Any) -> None:
 
 
 def test_priorities() -> None:
-    for number in wire.Priority:
-        if number is wire.Priority.CONTROL:
+    for number in wire.WirePriority:
+        if number is wire.WirePriority.CONTROL:
             assert enums.PRIORITY_OF[number] is enums.Priority.DATA
         else:
             assert enums.PRIORITY_OF[number].wire is number
@@ -68,14 +68,14 @@ def test_qos_tables() -> None:
 
 def test_every_encoding_both_ways() -> None:
     for number, text in enumerate(encoding.PREDEFINED):
-        assert Encoding(text).wire == encoding.Encoding(number)
-        assert Encoding.of(encoding.Encoding(number)) is Encoding(text)
+        assert Encoding(text).wire == encoding.WireEncoding(number)
+        assert Encoding.of(encoding.WireEncoding(number)) is Encoding(text)
     for strange in (
-        encoding.Encoding(60),
-        encoding.Encoding(60, b"x"),
-        encoding.Encoding(4, b"\xff"),
-        encoding.Encoding(encoding.CUSTOM_ID),
-        encoding.Encoding(4, b""),
+        encoding.WireEncoding(60),
+        encoding.WireEncoding(60, b"x"),
+        encoding.WireEncoding(4, b"\xff"),
+        encoding.WireEncoding(encoding.CUSTOM_ID),
+        encoding.WireEncoding(4, b""),
     ):
         shown = Encoding.of(strange)
         assert shown.wire is strange
@@ -95,11 +95,11 @@ def test_ids() -> None:
     for wrong in ("", "0a", "A1", "x", "a" * 33):
         with pytest.raises(ZError):
             ZenohId.parse(wrong)
-    publisher = EntityGlobalId.of(entity.EntityGlobalId(A, 7))
+    publisher = EntityGlobalId.of(entity.WireEntityId(A, 7))
     assert (publisher.zid, publisher.eid) == (zid, 7)
     source = SourceInfo(source_id=publisher, source_sn=9)
     assert (source.source_id, source.source_sn) == (publisher, 9)
-    assert source.wire == entity.SourceInfo(entity.EntityGlobalId(A, 7), 9)
+    assert source.wire == entity.WireSourceInfo(entity.WireEntityId(A, 7), 9)
     assert repr(source) == "SourceInfo(a1b2/7#9)"
 
 
@@ -107,13 +107,13 @@ def test_ids() -> None:
     ("sn", "error"), [(-1, OverflowError), (2**32, OverflowError), ("1", TypeError)]
 )
 def test_source_sn_is_a_u32(sn: Any, error: type[Exception]) -> None:
-    publisher = EntityGlobalId.of(entity.EntityGlobalId(A, 7))
+    publisher = EntityGlobalId.of(entity.WireEntityId(A, 7))
     with pytest.raises(error):
         SourceInfo(publisher, sn)
 
 
 def test_timestamp() -> None:
-    stamp = timestamp.Timestamp(NTP64(5, 0).wire, A)
+    stamp = timestamp.WireTimestamp(NTP64(5, 0).wire, A)
     assert Timestamp.of(stamp).wire is stamp
     assert Timestamp(NTP64(5, 0), b"\xb2\xa1").wire == stamp
     assert str(Timestamp.of(stamp)) == str(stamp) == "21474836480/a1b2"
@@ -185,7 +185,7 @@ def test_instrumentation() -> None:
     chosen = TimestampInstrumentationBuilder().set_send(True).set_receive(True).build()
     assert chosen.wire == tsstack.SEND | tsstack.RECEIVE
     stack = chosen.stack()
-    stamp = timestamp.Timestamp(NTP64(5, 0).wire, A)
+    stamp = timestamp.WireTimestamp(NTP64(5, 0).wire, A)
     stack = stamped(stack, enums.InterceptionPoint.SEND, stamp)
     assert stamped(stack, enums.InterceptionPoint.ROUTE, stamp) is stack
     assert stamped(stack, enums.InterceptionPoint.RECEIVE, b"") is stack
@@ -210,12 +210,12 @@ def test_builders_are_not_changed() -> None:
 
 def test_records_that_cannot_be_read_are_left_out() -> None:
     entries = ((tsstack.SEND, b""), (3, b"x"), (0x40, b"x"), (tsstack.SEND | 0x80, b"x"))
-    records = TimestampStack.of(tsstack.TimestampStack(7, entries)).records
+    records = TimestampStack.of(tsstack.WireTimestampStack(7, entries)).records
     assert [record.timestamp() for record in records] == [b"x"]
 
 
 def test_a_full_stack_takes_no_more() -> None:
-    full = tsstack.TimestampStack(7, ((tsstack.SEND | 0x80, b"x"),) * tsstack.MAX_ENTRIES)
+    full = tsstack.WireTimestampStack(7, ((tsstack.SEND | 0x80, b"x"),) * tsstack.MAX_ENTRIES)
     assert stamped(full, enums.InterceptionPoint.SEND, b"y") is full
 
 

@@ -24,9 +24,10 @@ from capture.writing import (
     tcp_segments,
     udp,
 )
-from zenlake.capture import packets_kernel, rows_kernel
+from zenlake.capture.kernels import packets as packets_kernel
+from zenlake.capture.kernels import rows as rows_kernel
+from zenlake.capture.kernels.packets import join_pieces, split_batches
 from zenlake.capture.packets import CaptureFile
-from zenlake.capture.packets_kernel import join_pieces, split_batches
 from zenlake.capture.reading import Reading
 from zenlake.errors import DecodeError
 from zenlake.wire.framing import Framing, split

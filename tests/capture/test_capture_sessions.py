@@ -29,12 +29,12 @@ from capture.writing import (
 from zenlake.wire.batch import write_batch, write_scouting
 from zenlake.wire.close import Close
 from zenlake.wire.delete import Del
-from zenlake.wire.encoding import Encoding
-from zenlake.wire.entity import EntityGlobalId, SourceInfo
-from zenlake.wire.enums import Mapping, Priority, WhatAmI
+from zenlake.wire.encoding import WireEncoding
+from zenlake.wire.entity import WireEntityId, WireSourceInfo
+from zenlake.wire.enums import Mapping, WirePriority, WireWhatAmI
 from zenlake.wire.err import Err
 from zenlake.wire.frame import Frame
-from zenlake.wire.hello import Hello
+from zenlake.wire.hello import WireHello
 from zenlake.wire.join import Join
 from zenlake.wire.keepalive import KeepAlive
 from zenlake.wire.locator import Locator
@@ -42,13 +42,13 @@ from zenlake.wire.network import NetworkMessage
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put, Slice
 from zenlake.wire.qos import QoS
-from zenlake.wire.query import Query
-from zenlake.wire.reply import Reply
+from zenlake.wire.query import WireQuery
+from zenlake.wire.reply import WireReply
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
-from zenlake.wire.scout import Scout
-from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.scout import WireScout
+from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
 
 FORMS = {
@@ -116,29 +116,29 @@ def test_a_missing_fragment_is_counted(tmp_path: Path) -> None:
 
 
 def test_everything_that_data_can_carry(tmp_path: Path) -> None:
-    stamp = Timestamp(1_700_000_000 << 32 | 1 << 31, OPENER)
-    source = SourceInfo(EntityGlobalId(ACCEPTOR, 4), 5)
-    put = Put(b"{}", stamp, Encoding.parse("application/json;pose"), source, b"attached")
-    odd = Put(b"", encoding=Encoding.parse("my/own;type"))
-    urgent = QoS(Priority.REAL_TIME, express=True)
+    stamp = WireTimestamp(1_700_000_000 << 32 | 1 << 31, OPENER)
+    source = WireSourceInfo(WireEntityId(ACCEPTOR, 4), 5)
+    put = Put(b"{}", stamp, WireEncoding.parse("application/json;pose"), source, b"attached")
+    odd = Put(b"", encoding=WireEncoding.parse("my/own;type"))
+    urgent = QoS(WirePriority.REAL_TIME, express=True)
     request = Request(
-        7, WireExpr(0, "ask"), Query(parameters="a=1"), budget=3, timeout_ms=1500, qos=urgent
+        7, WireExpr(0, "ask"), WireQuery(parameters="a=1"), budget=3, timeout_ms=1500, qos=urgent
     )
-    replied = Response(7, WireExpr(0, "ask/b"), Reply(put), responder=EntityGlobalId(ACCEPTOR, 9))
+    replied = Response(7, WireExpr(0, "ask/b"), WireReply(put), responder=WireEntityId(ACCEPTOR, 9))
     messages: list[NetworkMessage] = [
         Push(WireExpr(0, "a"), put, qos=urgent),
         Push(WireExpr(0, "b"), odd),
         Push(WireExpr(0, "c"), Del(stamp)),
         request,
         replied,
-        Response(7, WireExpr(0, "ask/c"), Reply(Del())),
+        Response(7, WireExpr(0, "ask/c"), WireReply(Del())),
         Response(
-            7, WireExpr(0, "ask/d"), Err(payload=b"no", encoding=Encoding.parse("text/plain"))
+            7, WireExpr(0, "ask/d"), Err(payload=b"no", encoding=WireEncoding.parse("text/plain"))
         ),
         ResponseFinal(7),
     ]
     batch = write_batch(
-        [Frame(3, False, Priority.REAL_TIME, messages), KeepAlive(), Close(2, True)]
+        [Frame(3, False, WirePriority.REAL_TIME, messages), KeepAlive(), Close(2, True)]
     )
     found = rows_of(tmp_path, capture([*handshake(), (0, plain(batch))]))
     put_row, odd_row, deleted, query, reply, reply_delete, error, final, alive, close = found.rows[
@@ -261,8 +261,8 @@ def test_datagrams_in_ip_fragments(tmp_path: Path) -> None:
 
 def test_scouting(tmp_path: Path) -> None:
     scouter, answerer = ("10.0.0.1", 51_000), ("10.0.0.2", 33_333)
-    scout = write_scouting(Scout(WhatAmI.ROUTER | WhatAmI.PEER, OPENER))
-    hello = write_scouting(Hello(ACCEPTOR, WhatAmI.ROUTER, (Locator("tcp/10.0.0.2:7447"),)))
+    scout = write_scouting(WireScout(WireWhatAmI.ROUTER | WireWhatAmI.PEER, OPENER))
+    hello = write_scouting(WireHello(ACCEPTOR, WireWhatAmI.ROUTER, (Locator("tcp/10.0.0.2:7447"),)))
     packets = [
         udp(0, scout, (scouter, ("224.0.0.224", 7446))),
         udp(0, hello, (answerer, scouter)),
@@ -281,7 +281,7 @@ def test_scouting(tmp_path: Path) -> None:
 
 def test_a_multicast_group(tmp_path: Path) -> None:
     ends = (("10.0.0.1", 7777), ("224.0.0.225", 7777))
-    join = write_batch([Join(OPENER, WhatAmI.PEER, 10_000, 1, 1)])
+    join = write_batch([Join(OPENER, WireWhatAmI.PEER, 10_000, 1, 1)])
     batch = write_batch([Frame(1, messages=[push(0, "a", b"1")])])
     found = rows_of(tmp_path, pcap([udp(0, join, ends), udp(0, batch, ends)]))
     assert [row["message"] for row in found.rows] == ["JOIN", "PUSH"]

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from zenlake.capture import Report, read
 from zenlake.wire.batch import write_batch
-from zenlake.wire.cursor import Writer
+from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.declare import Declare, DeclareKeyExpr, UndeclareKeyExpr
-from zenlake.wire.enums import Mapping, WhatAmI
+from zenlake.wire.enums import Mapping, WireWhatAmI
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, compress, to_stream
@@ -21,9 +21,9 @@ from zenlake.wire.open import Open
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
-OPENER, ACCEPTOR = ZenohId(b"\x01\x02\x03"), ZenohId(b"\x0a\x0b\x0c")
+OPENER, ACCEPTOR = WireZenohId(b"\x01\x02\x03"), WireZenohId(b"\x0a\x0b\x0c")
 ENDS = (("10.0.0.1", 40_000), ("10.0.0.2", 7447))
 ENDS6 = (("fd00::1", 40_000), ("fd00::2", 7447))
 START = 1_700_000_000 * 1_000_000_000  # of every capture, in nanoseconds
@@ -58,8 +58,8 @@ def handshake(form: Form = PLAIN) -> list[Write]:
         "patch": 1,
     }
     return [
-        (0, plain(write_batch([Init(OPENER, WhatAmI.PEER, **offer)]))),
-        (1, plain(write_batch([Init(ACCEPTOR, WhatAmI.ROUTER, cookie=b"cookie", **offer)]))),
+        (0, plain(write_batch([Init(OPENER, WireWhatAmI.PEER, **offer)]))),
+        (1, plain(write_batch([Init(ACCEPTOR, WireWhatAmI.ROUTER, cookie=b"cookie", **offer)]))),
         (0, plain(write_batch([Open(10_000, 7, cookie=b"cookie")]))),
         (1, plain(write_batch([Open(10_000, 9)]))),
     ]
@@ -70,7 +70,7 @@ def plain(*batches: bytes) -> bytes:
 
 
 def encoded(*messages: NetworkMessage) -> bytes:
-    w = Writer()
+    w = ByteWriter()
     for message in messages:
         NETWORK.write(w, message)
     return bytes(w.out)

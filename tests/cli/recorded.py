@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from golden.vectors import Vector, load_all
 from plain import SCOUTING_SENDERS, PlainBatch, plain_batches
-from zenlake.wire.batch import SCOUTING, TRANSPORT, Located, walk
-from zenlake.wire.cursor import Reader
+from zenlake.wire.batch import SCOUTING, TRANSPORT, LocatedMessage, walk
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.declare import DECLARATIONS
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import PUSH_BODIES
@@ -37,11 +37,11 @@ class Direction(NamedTuple):
     options: list[str]
     batches: list[PlainBatch]
 
-    def located(self) -> Iterator[Located]:
+    def located(self) -> Iterator[LocatedMessage]:
         for batch in self.batches:
-            r = Reader(batch.data, shm=True)
+            r = ByteReader(batch.data, shm=True)
             if batch.scouting:
-                yield Located(0, len(batch.data), SCOUTING.read(r))
+                yield LocatedMessage(0, len(batch.data), SCOUTING.read(r))
             else:
                 yield from walk(r, low_latency=batch.low_latency)
 

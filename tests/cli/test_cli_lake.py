@@ -15,12 +15,12 @@ import zenlake as api
 from cli.running import zenlake
 from cli.toolkit import matching, peer
 from spark import spark_log
-from zenlake.cli.lakerun import _Table, line_shown
+from zenlake.cli.commands.lake_run import _Table, line_shown
 from zenlake.errors import ZError
-from zenlake.lake import flows, run
-from zenlake.lake.session import Event
-from zenlake.log.reader import Reader
-from zenlake.storage.project import Project
+from zenlake.lake.pipeline import flows, runner
+from zenlake.lake.pipeline.spark_connect import FlowEvent
+from zenlake.lake.project import Project
+from zenlake.log.read.reader import Reader
 
 MANY = 600  # cycles until something must have happened
 
@@ -79,17 +79,17 @@ class Stand:
     def __init__(self, project: Project, master: str, conf: dict[str, str]) -> None:
         type(self).started += 1
         self.state, self.alive = project.home / "state", True
-        self.tell: Callable[[Event], None] = lambda event: None
+        self.tell: Callable[[FlowEvent], None] = lambda event: None
 
-    def run(self, tell: Callable[[Event], None]) -> bool:
+    def run(self, tell: Callable[[FlowEvent], None]) -> bool:
         number, type(self).runs = self.runs, self.runs + 1
         flows.declared.clear()
         flows.declared["samples"] = flows.Flow("samples", ("samples", "latest"))
         self.tell = tell
-        tell(Event("samples", "RUNNING"))
+        tell(FlowEvent("samples", "RUNNING"))
         if number < len(self.script):
             return self.script[number](self)
-        tell(Event("samples", "COMPLETED"))
+        tell(FlowEvent("samples", "COMPLETED"))
         return True
 
     def close(self) -> None: ...
@@ -99,7 +99,7 @@ class Stand:
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A lake with ten samples, on no Spark."""
-    monkeypatch.setattr(run, "Pipelines", Stand)
+    monkeypatch.setattr(runner, "Pipelines", Stand)
     monkeypatch.setattr(Stand, "script", [])
     monkeypatch.setattr(Stand, "started", 0)
     monkeypatch.setattr(Stand, "runs", 0)
@@ -118,7 +118,7 @@ def stopped(_: Stand) -> bool:
 
 
 def failed(stand: Stand) -> bool:
-    stand.tell(Event("samples", "FAILED", "no such column"))
+    stand.tell(FlowEvent("samples", "FAILED", "no such column"))
     return False
 
 
@@ -197,7 +197,7 @@ def test_a_spark_that_is_gone_is_started_again(lake: Path) -> None:
 def test_a_cycle_that_does_not_end_is_broken_off(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(runner, "STOP_SECONDS", 0.2)
     killed = threading.Event()
     monkeypatch.setattr(Stand, "kill", lambda _: killed.set())
 
@@ -254,7 +254,7 @@ def test_what_run_refuses(lake: Path, tmp_path: Path) -> None:
     assert "zenlake lake init" in missing.output
     assert zenlake("lake", "run", str(lake), "--conf", "x").exit_code == 2
     assert zenlake("lake", "run", str(lake), "--every", "soon").exit_code == 2
-    with run.alone(Project.load(lake)):
+    with runner.exclusive(Project.load(lake)):
         busy = zenlake("lake", "run", str(lake), "--once")
     assert busy.exit_code == 1
     assert "another process runs" in busy.output

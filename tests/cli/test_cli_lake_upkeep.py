@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from cli.running import zenlake
-from zenlake.log.block import Link, OpenBlock
-from zenlake.log.writer import Writer
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.folds import as_samples
-from zenlake.storage.schema import SAMPLE
-from zenlake.storage.tables import SAMPLES
-from zenlake.wire.cursor import Writer as Bytes
+from zenlake.lake.tables.definitions import SAMPLES
+from zenlake.lake.tables.delta import DeltaStore
+from zenlake.lake.tables.reduce import as_samples
+from zenlake.lake.tables.schema import SAMPLE
+from zenlake.log.block import OpenBlock, SourceLink
+from zenlake.log.write.writer import Writer
+from zenlake.wire.cursor import ByteWriter as Bytes
 from zenlake.wire.enums import Mapping
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
@@ -39,7 +39,7 @@ def samples(count: int, first: int, when: datetime) -> pa.Table:
 
 def record(path: Path, count: int) -> None:
     block = OpenBlock()
-    link = block.link(Link(1, 2, b"\xab"))
+    link = block.link(SourceLink(1, 2, b"\xab"))
     assert link is not None
     block.key(link, int(Mapping.SENDER) << 16, b"a", b"")
     for number in range(count):

@@ -49,7 +49,7 @@ def test_interruption_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["zenlake.cli.decode"], "read_source", interrupted)
+    monkeypatch.setattr(sys.modules["zenlake.cli.commands.decode"], "read_source", interrupted)
     result = decode(b"")
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "")
 

@@ -15,38 +15,38 @@ from pyarrow import parquet
 from cli.running import zenlake
 from cli.terminal import on_terminal
 from cli.toolkit import running
-from zenlake.cli import loginfo
-from zenlake.log.block import Link, Loss, OpenBlock
+from zenlake.cli.render import log_info
+from zenlake.log.block import Loss, OpenBlock, SourceLink
 from zenlake.log.format import LANE
-from zenlake.log.log import Log
-from zenlake.log.writer import Writer
-from zenlake.wire.cursor import Writer as Bytes
+from zenlake.log.read.log import Log
+from zenlake.log.write.writer import Writer
+from zenlake.wire.cursor import ByteWriter as Bytes
 from zenlake.wire.delete import Del
-from zenlake.wire.encoding import Encoding
-from zenlake.wire.entity import EntityGlobalId, SourceInfo
-from zenlake.wire.enums import CongestionControl, Mapping, Priority
+from zenlake.wire.encoding import WireEncoding
+from zenlake.wire.entity import WireEntityId, WireSourceInfo
+from zenlake.wire.enums import Mapping, WireCongestionControl, WirePriority
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
-from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 SECOND = 1_000_000_000
 BEGAN = 1_794_736_800 * SECOND  # 2026-11-15T10:00:00Z
-PUBLISHER = Link(1, 2, b"\xab")
-LAST_QOS = QoS(Priority.REAL_TIME, CongestionControl.BLOCK, express=True)
+PUBLISHER = SourceLink(1, 2, b"\xab")
+LAST_QOS = QoS(WirePriority.REAL_TIME, WireCongestionControl.BLOCK, express=True)
 SAMPLES: list[tuple[str, Put | Del]] = [
-    ("demo/a", Put(b"hello", encoding=Encoding.parse("zenoh/string"))),
-    ("demo/b", Put(b'{"x": 1}', encoding=Encoding.parse("application/json;fleet.Pose"))),
+    ("demo/a", Put(b"hello", encoding=WireEncoding.parse("zenoh/string"))),
+    ("demo/b", Put(b'{"x": 1}', encoding=WireEncoding.parse("application/json;fleet.Pose"))),
     ("demo/b", Del()),
     (
         "demo/c",
         Put(
             b"\x00\xff",
-            Timestamp.parse("2026-11-15T09:59:59.5Z/ab"),
-            source_info=SourceInfo(EntityGlobalId(ZenohId(b"\xcd"), 3), 77),
+            WireTimestamp.parse("2026-11-15T09:59:59.5Z/ab"),
+            source_info=WireSourceInfo(WireEntityId(WireZenohId(b"\xcd"), 3), 77),
             attachment=b"tag",
         ),
     ),
@@ -249,8 +249,8 @@ def test_what_a_log_holds_for_programs(log: Path) -> None:
 def test_keys_of_a_long_log_are_counted_when_asked_for(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loginfo, "COUNTED_SAMPLES", 3)
-    monkeypatch.setattr(loginfo, "TOP_KEYS", 1)
+    monkeypatch.setattr(log_info, "COUNTED_SAMPLES", 3)
+    monkeypatch.setattr(log_info, "TOP_KEYS", 1)
     assert "--keys counts them" in zenlake("log", "info", str(log)).stdout
     counted = zenlake("log", "info", str(log), "--keys").stdout
     assert "demo/b" in counted

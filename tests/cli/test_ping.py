@@ -18,16 +18,16 @@ from golden.proxy import free_port
 from reference_node import ReferenceNode
 from reference_peer import ReferenceProcess
 from zenlake.link.options import LinkOptions, TlsOptions
-from zenlake.runtime.delivery import Inline
 from zenlake.runtime.node import Node, NodeConfig
+from zenlake.sim.delivery import Inline
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.offer import Offer
 from zenlake.transport.usrpwd import UserPassword
 from zenlake.wire.batch import write_batch
 from zenlake.wire.close import Close
-from zenlake.wire.enums import CloseReason, WhatAmI
+from zenlake.wire.enums import CloseReason, WireWhatAmI
 from zenlake.wire.framing import Framing, to_stream
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 SECRET = "Zq7-not-to-be-seen"
 
@@ -35,8 +35,8 @@ SECRET = "Zq7-not-to-be-seen"
 @contextmanager
 def node(listen: str = "tcp/127.0.0.1:0", offer: Any = None, **config: Any) -> Iterator[str]:
     """Where a router of ours listens."""
-    zid = ZenohId(secrets.token_bytes(16))
-    fields = {"zid": zid, "whatami": WhatAmI.ROUTER, **(offer or {})}
+    zid = WireZenohId(secrets.token_bytes(16))
+    fields = {"zid": zid, "whatami": WireWhatAmI.ROUTER, **(offer or {})}
     with Node(NodeConfig(offer=Offer(**fields), **config), Inline(lambda *_: None)) as running:
         (locator,) = running.listen(listen)
         yield locator
@@ -103,7 +103,7 @@ def test_a_table_of_what_was_agreed_on() -> None:
 
 
 def test_json_holds_all_of_it() -> None:
-    offer = {"zid": ZenohId.parse("abc"), "compression": True}
+    offer = {"zid": WireZenohId.parse("abc"), "compression": True}
     with node(offer=offer) as at:
         found = facts(at, "--compression", "--no-qos")
     assert found.pop("connect_ms") > 0
@@ -131,14 +131,14 @@ def test_json_holds_all_of_it() -> None:
 
 @pytest.mark.parametrize("mode", ["client", "peer", "router"])
 def test_every_role_can_be_played(mode: str) -> None:
-    seen: list[WhatAmI] = []
-    zid = ZenohId(secrets.token_bytes(16))
+    seen: list[WireWhatAmI] = []
+    zid = WireZenohId(secrets.token_bytes(16))
     handler = Inline(lambda *_: None, lambda session: seen.append(session.agreement.whatami))
-    config = NodeConfig(offer=Offer(zid=zid, whatami=WhatAmI.ROUTER))
+    config = NodeConfig(offer=Offer(zid=zid, whatami=WireWhatAmI.ROUTER))
     with Node(config, handler) as running:
         (at,) = running.listen("tcp/127.0.0.1:0")
         facts(at, "--mode", mode)
-    assert seen == [WhatAmI[mode.upper()]]
+    assert seen == [WireWhatAmI[mode.upper()]]
 
 
 @pytest.mark.parametrize(

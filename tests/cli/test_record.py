@@ -21,14 +21,16 @@ from cli.terminal import on_terminal
 from cli.toolkit import DEADLINE, Peer, Running, eventually, matching, peer
 from golden.proxy import free_port
 from reference_peer import ReferenceProcess, payload
-from zenlake.cli.stopping import STOP_SIGNALS
-from zenlake.log import tape
+from zenlake.cli.signals import STOP_SIGNALS
 from zenlake.log.format import SETTLED, Mark
-from zenlake.log.reader import Reader
-from zenlake.log.recorder import RecorderStats
-from zenlake.log.writer import LogWriteError, Writer
+from zenlake.log.read.reader import Reader
+from zenlake.log.write import recording_sink
+from zenlake.log.write.recorder import RecorderStats
+from zenlake.log.write.writer import LogWriteError, Writer
 
-recording: Any = import_module("zenlake.cli.record")  # the package names its command so, too
+recording: Any = import_module(
+    "zenlake.cli.commands.record"
+)  # the package names its command so, too
 LINE = (
     r"[\d,]+ samples/s, [\d.]+ \w+/s, durable to [\d,]+( \([\d,]+ waiting\))?, "
     r"\d+ gaps?, \d+ dropped, [\d.]+ \w+ left"
@@ -251,7 +253,7 @@ def test_a_full_disk_is_said_and_is_status_1(
         raise error
 
     monkeypatch.setattr(Writer, "write", full)
-    monkeypatch.setattr(tape, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(recording_sink, "CLOSE_SECONDS", 0.1)
     monkeypatch.setattr(recording, "LINE_SECONDS", 0.0)
     monkeypatch.setattr(recording, "TICK_SECONDS", 0.05)
     shown, line_shown = threading.Event(), recording.line_shown
@@ -287,7 +289,7 @@ def test_writing_may_fail_for_a_while(tmp_path: Path, monkeypatch: pytest.Monkey
         return write(writer, blocks)
 
     monkeypatch.setattr(Writer, "write", sometimes)
-    monkeypatch.setattr(tape, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(recording_sink, "RETRY_SECONDS", 0.01)
     log = tmp_path / "log"
     with peer() as met, publishing(met, "demo/a", [b"1", b"2"]):
         done = zenlake(

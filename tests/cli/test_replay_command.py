@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from cli.terminal import SCRIPT, on_terminal
 from cli.toolkit import DEADLINE, ENV, Peer, eventually, peer, running, tool
 from zenlake.cli import app
-from zenlake.log.block import Link, OpenBlock
-from zenlake.log.writer import Writer
-from zenlake.wire.cursor import Writer as Bytes
+from zenlake.log.block import OpenBlock, SourceLink
+from zenlake.log.write.writer import Writer
+from zenlake.wire.cursor import ByteWriter as Bytes
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
@@ -28,7 +28,7 @@ def record(path: Path, keys: Sequence[str], apart: int, partition: int = 0) -> P
     """One sample for each key, so many nanoseconds apart; its payload is its number."""
     with Writer(path, partition) as writer:
         block = OpenBlock()
-        link = block.link(Link(1, 2, b"\x01"))
+        link = block.link(SourceLink(1, 2, b"\x01"))
         assert link is not None
         for number, key in enumerate(keys):
             w = Bytes()

@@ -13,12 +13,12 @@ from cli.running import zenlake
 from cli.terminal import SCRIPT, on_terminal
 from golden.proxy import free_port
 from zenlake.runtime import discovery
-from zenlake.runtime.delivery import Inline
 from zenlake.runtime.discovery import DiscoveryConfig
 from zenlake.runtime.node import Node, NodeConfig
+from zenlake.sim.delivery import Inline
 from zenlake.transport.offer import Offer
-from zenlake.wire.enums import WhatAmI
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.enums import WireWhatAmI
+from zenlake.wire.zenohid import WireZenohId
 
 SECONDS = "1.5"
 
@@ -29,9 +29,9 @@ def group() -> str:
 
 
 @contextmanager
-def node(at: str, whatami: WhatAmI) -> Iterator[Node]:
+def node(at: str, whatami: WireWhatAmI) -> Iterator[Node]:
     config = NodeConfig(
-        offer=Offer(zid=ZenohId(secrets.token_bytes(16)), whatami=whatami),
+        offer=Offer(zid=WireZenohId(secrets.token_bytes(16)), whatami=whatami),
         discovery=DiscoveryConfig(group=f"{at}#iface=lo"),
     )
     with Node(config, Inline(lambda *_: None)) as running:
@@ -46,7 +46,7 @@ def scout(at: str, *options: str, seconds: str = SECONDS) -> tuple[int, str, str
 
 def test_who_answers_is_in_a_table() -> None:
     at = group()
-    with node(at, WhatAmI.ROUTER) as router:
+    with node(at, WireWhatAmI.ROUTER) as router:
         status, out, err = scout(at)
         (locator,) = router.locators
     assert (status, err) == (0, "")
@@ -57,7 +57,7 @@ def test_who_answers_is_in_a_table() -> None:
 
 def test_json_is_one_object_a_line() -> None:
     at = group()
-    with node(at, WhatAmI.ROUTER) as router, node(at, WhatAmI.ROUTER) as other:
+    with node(at, WireWhatAmI.ROUTER) as router, node(at, WireWhatAmI.ROUTER) as other:
         status, out, _ = scout(at, "--json")
         assert status == 0
         found = {line["zid"]: line for line in map(json.loads, out.splitlines())}
@@ -83,7 +83,7 @@ def test_json_is_one_object_a_line() -> None:
 )
 def test_only_the_roles_that_were_asked_for_answer(what: list[str], answers: bool) -> None:
     at = group()
-    with node(at, WhatAmI.PEER) as peer:
+    with node(at, WireWhatAmI.PEER) as peer:
         options = [word for role in what for word in ("--what", role)]
         status, out, err = scout(at, "--json", *options, seconds=SECONDS if answers else "0.5")
     assert status == (0 if answers else 1)
@@ -113,7 +113,7 @@ def test_wrong_places_are_status_2() -> None:
 
 def test_an_endpoint_with_settings_takes_an_interface_too() -> None:
     at = group()
-    with node(at, WhatAmI.PEER):
+    with node(at, WireWhatAmI.PEER):
         assert scout(f"{at}#ttl=1")[0] == 0
 
 
@@ -121,7 +121,7 @@ def test_ctrl_c_ends_it_with_what_was_found() -> None:
     at = group()
     options = ["scout", "--group", at, "--iface", "lo", "--seconds", "600", "--json"]
     with (
-        node(at, WhatAmI.PEER) as peer,
+        node(at, WireWhatAmI.PEER) as peer,
         subprocess.Popen(
             [SCRIPT, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process,
@@ -136,7 +136,7 @@ def test_ctrl_c_ends_it_with_what_was_found() -> None:
 
 def test_on_a_terminal_the_table_grows() -> None:
     at = group()
-    with node(at, WhatAmI.PEER) as peer:
+    with node(at, WireWhatAmI.PEER) as peer:
         status, seen = on_terminal("scout", "--group", at, "--iface", "lo", "--seconds", SECONDS)
     assert status == 0
     assert "asking who is there" in seen

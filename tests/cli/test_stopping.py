@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from interop.conversation import eventually
-from zenlake.api import below
-from zenlake.cli.stopping import STOP_SIGNALS, stopped_by_signals
+from zenlake.api import gc_finalize
+from zenlake.cli.signals import STOP_SIGNALS, stopped_by_signals
 
 SUBPROCESS_SECONDS = 60.0
 
 # The interruption comes while an object ends, where nothing can be raised.
 LOST = """
 import signal, sys, time
-from zenlake.cli.stopping import interrupted_again
+from zenlake.cli.signals import interrupted_again
 
 class Ends:
     def __del__(self):
@@ -67,6 +67,6 @@ def test_what_is_lost_while_an_object_ends_comes_again() -> None:
 def test_no_python_of_ours_runs_in_the_cycle_collector() -> None:
     """A signal that came in it would be lost for whoever uses a session."""
     there: list[Any] = gc.callbacks
-    assert below._phases.move_to_end in there
+    assert gc_finalize._phases.move_to_end in there
     python = [one for one in there if isinstance(one, FunctionType)]
     assert not [one for one in python if one.__module__.startswith("zenlake")]

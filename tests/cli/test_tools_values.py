@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.toolkit import eventually
-from zenlake.cli import payloads
-from zenlake.cli.inbox import Inbox
-from zenlake.cli.samples import MAX_LINES, pretty, shown
+from zenlake.cli import payload_input
+from zenlake.cli.callback_queue import CallbackQueue
+from zenlake.cli.render.sample import MAX_LINES, pretty, shown
 from zenlake.wire.encoding import PREDEFINED
 
 ENCODINGS = st.sampled_from(PREDEFINED) | st.text(max_size=20)
@@ -64,17 +64,17 @@ def test_a_long_payload_is_cut() -> None:
 
 
 def test_a_payload_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payloads, "MAX_PAYLOAD_BYTES", 3)
+    monkeypatch.setattr(payload_input, "MAX_PAYLOAD_BYTES", 3)
     file = tmp_path / "large"
     file.write_bytes(b"1234")
     with pytest.raises(typer.BadParameter, match="is larger than 3 bytes"):
-        payloads.payload(None, file)
+        payload_input.payload(None, file)
     file.write_bytes(b"123")
-    assert payloads.payload(None, file) == b"123"
+    assert payload_input.payload(None, file) == b"123"
 
 
 def test_an_inbox_keeps_the_order_and_its_limit() -> None:
-    with Inbox[int](capacity=2) as inbox:
+    with CallbackQueue[int](capacity=2) as inbox:
         put: list[int] = []
 
         def fill() -> None:
@@ -93,7 +93,7 @@ def test_an_inbox_keeps_the_order_and_its_limit() -> None:
 
 
 def test_leaving_an_inbox_frees_who_waits() -> None:
-    with Inbox[int](capacity=1) as inbox:
+    with CallbackQueue[int](capacity=1) as inbox:
         inbox.put(1)
         thread = threading.Thread(target=inbox.put, args=(2,))
         thread.start()

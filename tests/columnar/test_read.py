@@ -19,20 +19,20 @@ from zenlake.keytable import KeyTable
 from zenlake.wire.batch import read_batch, write_batch
 from zenlake.wire.declare import Declare, DeclareKeyExpr
 from zenlake.wire.delete import Del
-from zenlake.wire.encoding import CUSTOM_ID, Encoding
-from zenlake.wire.entity import EntityGlobalId, SourceInfo
-from zenlake.wire.enums import CongestionControl, Mapping, Priority
+from zenlake.wire.encoding import CUSTOM_ID, WireEncoding
+from zenlake.wire.entity import WireEntityId, WireSourceInfo
+from zenlake.wire.enums import Mapping, WireCongestionControl, WirePriority
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, to_stream
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
-from zenlake.wire.reply import Reply
+from zenlake.wire.reply import WireReply
 from zenlake.wire.response import Response
 from zenlake.wire.scan import scan
-from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 pytestmark = pytest.mark.kernel
 
@@ -41,7 +41,7 @@ KEYS.declare(Mapping.SENDER, 1, "sender/one")
 KEYS.declare(Mapping.RECEIVER, 1, "receiver/one")
 KEYS.declare(Mapping.SENDER, 2, "sender")
 
-ZID = ZenohId.parse("a1a2")
+ZID = WireZenohId.parse("a1a2")
 
 
 def table(data: bytes, keys: KeyTable = KEYS, **options: Any) -> pa.Table:
@@ -55,7 +55,7 @@ def stream(*frames: Frame) -> bytes:
 def sample(push: Push, frame: Frame, keys: KeyTable) -> dict[str, Any]:
     """What a row must say, from the objects."""
     body = push.body
-    encoding = body.encoding if isinstance(body, Put) else Encoding()
+    encoding = body.encoding if isinstance(body, Put) else WireEncoding()
     kind, schema = encoding.type, encoding.schema
     text = None if schema is None else schema.decode(errors="replace")
     if encoding.id == CUSTOM_ID and text is not None:
@@ -149,7 +149,7 @@ def test_a_payload_larger_than_a_batch_may_be_is_taken_all_the_same() -> None:
 def test_what_repeats_is_said_once() -> None:
     push = Push(
         WireExpr(2, "/one", Mapping.SENDER),
-        Put(b"x", Timestamp(1 << 32, ZID), Encoding.parse("text/json;s")),
+        Put(b"x", WireTimestamp(1 << 32, ZID), WireEncoding.parse("text/json;s")),
     )
     same_key = Push(WireExpr(1, "", Mapping.SENDER), Put(b"y"))
     data = stream(Frame(1, messages=[push, same_key] * 100))
@@ -204,8 +204,8 @@ def test_tables_of_several_links_in_one_batch() -> None:
 
 
 def test_replies_are_samples_when_asked_for() -> None:
-    response = Response(1, WireExpr(0, "k"), Reply(Put(b"v")))
-    deleted = Response(1, WireExpr(0, "k"), Reply(Del()))
+    response = Response(1, WireExpr(0, "k"), WireReply(Put(b"v")))
+    deleted = Response(1, WireExpr(0, "k"), WireReply(Del()))
     data = stream(Frame(1, messages=[response, deleted]))
     assert table(data).num_rows == 0
     found = table(data, batcher=SampleBatcher(replies=True))
@@ -228,8 +228,8 @@ def test_received_at() -> None:
 def test_qos_and_source() -> None:
     push = Push(
         WireExpr(0, "k"),
-        Put(b"", source_info=SourceInfo(EntityGlobalId(ZID, 7), 9)),
-        QoS(Priority.REAL_TIME, CongestionControl.BLOCK, express=True),
+        Put(b"", source_info=WireSourceInfo(WireEntityId(ZID, 7), 9)),
+        QoS(WirePriority.REAL_TIME, WireCongestionControl.BLOCK, express=True),
     )
     (row,) = table(stream(Frame(1, reliable=False, messages=[push]))).to_pylist()
     assert (row["priority"], row["congestion_control"], row["express"]) == (1, "block", True)
@@ -293,7 +293,7 @@ def test_a_long_prefix_does_not_make_a_batch_of_gigabytes() -> None:
 
 def test_a_sample_whose_texts_fill_a_batch_is_taken_all_the_same() -> None:
     key = "a" * 65_535
-    put = Put(b"", encoding=Encoding(CUSTOM_ID, b"s" * 255))
+    put = Put(b"", encoding=WireEncoding(CUSTOM_ID, b"s" * 255))
     data = write_batch([Frame(1, messages=[Push(WireExpr(0, key), put)])])
     (batch,) = record_batches(
         data, KeyTable(), Framing.DATAGRAM, batcher=SampleBatcher(max_bytes=1000)

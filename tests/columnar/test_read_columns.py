@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strategies as s
-from zenlake.columnar import gather_kernel as kernel
 from zenlake.columnar import read
+from zenlake.columnar.kernels import gather as kernel
 from zenlake.columnar.read import SampleBatcher, record_batches, sample_schema
 from zenlake.columnar.schema import SAMPLE
 from zenlake.errors import ZError
 from zenlake.keyexpr import intersects
 from zenlake.keytable import KeyTable
 from zenlake.wire.batch import write_batch
-from zenlake.wire.encoding import Encoding
+from zenlake.wire.encoding import WireEncoding
 from zenlake.wire.enums import Mapping
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing
@@ -207,7 +207,7 @@ def test_codes_and_ends_that_lead_nowhere_are_refused(
 
 def test_plain_texts_of_everything_that_repeats() -> None:
     sent = [
-        Push(WireExpr(0, "k"), Put(b"", encoding=Encoding.parse(text)))
+        Push(WireExpr(0, "k"), Put(b"", encoding=WireEncoding.parse(text)))
         for text in ("text/plain;utf-8", "application/json", "mine;x")
     ]
     found = table(framed(sent), SampleBatcher(plain=True))

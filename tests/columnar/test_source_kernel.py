@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zenlake.columnar.source_kernel import rehash, source_table, sources_kernel
-from zenlake.wire.scan_kernel import ROW
+from zenlake.log.kernels.sources import rehash, source_table, sources_kernel
+from zenlake.wire.kernels.scan import ROW
 
 pytestmark = pytest.mark.kernel
 

@@ -15,9 +15,9 @@ from zenlake.columnar.write import push_columns, split_lanes
 from zenlake.errors import EncodeError, InvalidKeyExpr
 from zenlake.keytable import KeyTable
 from zenlake.wire.batch import TransportMessage, read_batch
-from zenlake.wire.cursor import Reader, Writer
-from zenlake.wire.emit import Lane, emit
-from zenlake.wire.enums import Mapping, Priority
+from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.emit import LaneSettings, emit
+from zenlake.wire.enums import Mapping, WirePriority
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, split
@@ -29,11 +29,11 @@ from zenlake.wire.wireexpr import WireExpr
 pytestmark = pytest.mark.kernel
 
 
-def sent(columns: Any, lane: Lane, first_sn: int = 0, **options: Any) -> bytes:
+def sent(columns: Any, lane: LaneSettings, first_sn: int = 0, **options: Any) -> bytes:
     return b"".join(bytes(part.data) for part in emit(columns, lane, first_sn, **options))
 
 
-def messages(data: bytes, lane: Lane) -> list[TransportMessage]:
+def messages(data: bytes, lane: LaneSettings) -> list[TransportMessage]:
     found: list[TransportMessage] = []
     for start, end in split(data, Framing.STREAM):
         assert end - start <= lane.max_batch
@@ -41,7 +41,7 @@ def messages(data: bytes, lane: Lane) -> list[TransportMessage]:
     return found
 
 
-def pushes(data: bytes, lane: Lane = Lane()) -> list[Push]:  # noqa: B008 (immutable)
+def pushes(data: bytes, lane: LaneSettings = LaneSettings()) -> list[Push]:  # noqa: B008 (immutable)
     """Every PUSH in order, fragments joined."""
     found: list[Any] = []
     pieces: list[bytes] = []
@@ -52,7 +52,7 @@ def pushes(data: bytes, lane: Lane = Lane()) -> list[Push]:  # noqa: B008 (immut
             assert message.first == (not pieces)
             pieces.append(message.payload)
             if not message.more:
-                found.append(NETWORK.read(Reader(b"".join(pieces))))
+                found.append(NETWORK.read(ByteReader(b"".join(pieces))))
                 pieces = []
     assert not pieces
     return found
@@ -98,7 +98,7 @@ def test_columns_to_the_wire_and_back(rows: list[dict[str, Any]]) -> None:
     found: list[dict[str, Any]] = []
     want: list[dict[str, Any]] = []
     for priority, reliable, part in split_lanes(batch_of(rows)):
-        lane = Lane(reliable, priority, batch_size=120)
+        lane = LaneSettings(reliable, priority, batch_size=120)
         data = sent(push_columns(part), lane)
         want.extend(normalised(row) for row in part.to_pylist())
         joined = [Frame(0, reliable, messages=[push]) for push in pushes(data, lane)]
@@ -113,7 +113,7 @@ def test_columns_to_the_wire_and_back(rows: list[dict[str, Any]]) -> None:
 def _stream(frames: list[Frame]) -> bytes:
     out = bytearray()
     for frame in frames:
-        w = Writer()
+        w = ByteWriter()
         for message in frame.messages:
             NETWORK.write(w, message)
         batch = (b"\x25\x00" if frame.reliable else b"\x05\x00") + bytes(w.out)
@@ -123,12 +123,12 @@ def _stream(frames: list[Frame]) -> bytes:
 
 @given(st.lists(sample_rows, min_size=1, max_size=8))
 def test_each_message_is_written_as_the_object_codec_writes_it(rows: list[dict[str, Any]]) -> None:
-    lane = Lane()
+    lane = LaneSettings()
     data = sent(push_columns(batch_of(rows)), lane)
     (batch,) = [data[start:end] for start, end in split(data, Framing.STREAM)]
     (frame,) = read_batch(batch)
     assert isinstance(frame, Frame)
-    w = Writer(bytearray(b"\x25\x00"))
+    w = ByteWriter(bytearray(b"\x25\x00"))
     for push in frame.messages:
         NETWORK.write(w, push)
     assert bytes(w.out) == batch
@@ -144,7 +144,7 @@ def numbered(count: int, size: int) -> pa.RecordBatch:
 @pytest.mark.parametrize("size", [0, 1, 30, 56, 57, 58, 59, 60, 200, 5000])
 def test_batches_keep_to_the_size(batch_size: int, size: int) -> None:
     """Around the size at which a message stops fitting a batch, and far beyond."""
-    lane = Lane(batch_size=batch_size, sn_mask=0x7F)
+    lane = LaneSettings(batch_size=batch_size, sn_mask=0x7F)
     rows = numbered(20, size)
     data = sent(push_columns(rows), lane, first_sn=120, chunk_bytes=300)
     want = [Push(WireExpr(0, "k", Mapping.SENDER), Put(p)) for p in rows["payload"].to_pylist()]
@@ -152,7 +152,7 @@ def test_batches_keep_to_the_size(batch_size: int, size: int) -> None:
 
 
 def test_sequence_numbers_wrap_and_skip_one_after_fragments() -> None:
-    lane = Lane(batch_size=64, sn_mask=0x7F)
+    lane = LaneSettings(batch_size=64, sn_mask=0x7F)
     payloads = [b"a", b"b" * 200, b"c"]
     rows = pa.RecordBatch.from_pydict({"key": ["k"] * 3, "payload": payloads})
     parts = [
@@ -171,17 +171,17 @@ def test_the_lane_is_named_only_where_lanes_were_negotiated() -> None:
     rows = push_columns(numbered(1, 1))
     for priority, header in (
         (None, "2500"),
-        (Priority.DATA, "2500"),
-        (Priority.CONTROL, "a5003100"),
+        (WirePriority.DATA, "2500"),
+        (WirePriority.CONTROL, "a5003100"),
     ):
-        assert sent(rows, Lane(priority=priority))[2:].hex().startswith(header)
-    assert sent(rows, Lane(reliable=False))[2] == 0x05
+        assert sent(rows, LaneSettings(priority=priority))[2:].hex().startswith(header)
+    assert sent(rows, LaneSettings(reliable=False))[2] == 0x05
 
 
 def test_keys_may_be_shortened_to_declared_ids() -> None:
     rows = pa.RecordBatch.from_pydict({"key": ["a/b", "c"], "payload": [b"1", b"2"]})
     ids = {"a/b": WireExpr(3, "", Mapping.SENDER), "c": WireExpr(0, "c", Mapping.SENDER)}
-    data = sent(push_columns(rows, ids.__getitem__), Lane())
+    data = sent(push_columns(rows, ids.__getitem__), LaneSettings())
     assert [push.key for push in pushes(data)] == list(ids.values())
 
 
@@ -191,7 +191,7 @@ def test_keys_may_be_shortened_to_declared_ids() -> None:
 def test_payloads_of_any_arrow_text_or_bytes(kind: pa.DataType) -> None:
     payload = pa.array(["x", "yy", None, "zzz"]).cast(kind)
     rows = pa.RecordBatch.from_arrays([pa.array(["k"] * 4), payload], ["key", "payload"])
-    got = [push.body.payload for push in pushes(sent(push_columns(rows.slice(1)), Lane()))]  # type: ignore[union-attr]
+    got = [push.body.payload for push in pushes(sent(push_columns(rows.slice(1)), LaneSettings()))]  # type: ignore[union-attr]
     assert got == [b"yy", b"", b"zzz"]
 
 
@@ -226,7 +226,7 @@ def test_bad_keys_are_refused() -> None:
 
 def test_a_batch_size_that_holds_no_fragment_is_refused() -> None:
     with pytest.raises(EncodeError, match="batch size"):
-        sent(push_columns(numbered(1, 100)), Lane(batch_size=5))
+        sent(push_columns(numbered(1, 100)), LaneSettings(batch_size=5))
 
 
 BROKEN: list[tuple[str, Any]] = [
@@ -251,32 +251,35 @@ BROKEN: list[tuple[str, Any]] = [
 def test_columns_that_point_outside_are_refused(field: str, value: Any) -> None:
     columns = push_columns(numbered(1, 3))._replace(**{field: value})
     with pytest.raises(EncodeError):
-        sent(columns, Lane())
+        sent(columns, LaneSettings())
 
 
 @pytest.mark.parametrize("batch_size", [-1, 0, 2, 65_536])
 def test_batch_sizes_that_no_prefix_can_say_are_refused(batch_size: int) -> None:
     with pytest.raises(EncodeError, match="batch size"):
-        Lane(batch_size=batch_size)
+        LaneSettings(batch_size=batch_size)
 
 
 def test_a_first_sequence_number_beyond_the_mask_is_refused() -> None:
     with pytest.raises(EncodeError, match="sequence number"):
-        sent(push_columns(numbered(1, 1)), Lane(sn_mask=0x7F), first_sn=0x80)
+        sent(push_columns(numbered(1, 1)), LaneSettings(sn_mask=0x7F), first_sn=0x80)
 
 
 def test_bytes_under_a_null_are_not_sent() -> None:
     bits, offsets = pa.py_buffer(b"\2"), pa.py_buffer(np.array([0, 3, 6], np.int32))
     payload = pa.Array.from_buffers(pa.binary(), 2, [bits, offsets, pa.py_buffer(b"secret")])
     rows = pa.RecordBatch.from_arrays([pa.array(["k", "k"]), payload], ["key", "payload"])
-    got = [push.body.payload for push in pushes(sent(push_columns(rows), Lane()))]  # type: ignore[union-attr]
+    got = [push.body.payload for push in pushes(sent(push_columns(rows), LaneSettings()))]  # type: ignore[union-attr]
     assert got == [b"", b"ret"]
 
 
 def test_what_a_dictionary_holds_but_no_row_names_does_not_matter() -> None:
     keys = pa.DictionaryArray.from_arrays(pa.array([0, 0]), pa.array(["k", "//", None]))
     rows = pa.RecordBatch.from_arrays([keys], ["key"])
-    assert [push.key.suffix for push in pushes(sent(push_columns(rows), Lane()))] == ["k", "k"]
+    assert [push.key.suffix for push in pushes(sent(push_columns(rows), LaneSettings()))] == [
+        "k",
+        "k",
+    ]
 
 
 def test_a_column_that_is_there_twice_is_refused() -> None:
@@ -288,5 +291,5 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
 @pytest.mark.parametrize("text", ["unknown(abc)", "unknown(5)", "unknown(999999)"])
 def test_encodings_that_only_look_like_numbers_stay_texts(text: str) -> None:
     rows = pa.RecordBatch.from_pydict({"key": ["k"], "encoding": [text]})
-    (push,) = pushes(sent(push_columns(rows), Lane()))
+    (push,) = pushes(sent(push_columns(rows), LaneSettings()))
     assert str(push.body.encoding) == text  # type: ignore[union-attr]

@@ -15,7 +15,7 @@ import zenlake
 from golden.proxy import free_port
 from interop.conversation import eventually
 from leaks import alive
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 
 OURS: Any = zenlake
 THEIRS: Any = zenoh
@@ -95,7 +95,7 @@ class Nets:
     """Whatever has been opened stays until the end: tests share it, and have their own keys."""
 
     def __init__(self) -> None:
-        kernels.load()  # by a thread that no single test is to be blamed for
+        kernel_loader.load()  # by a thread that no single test is to be blamed for
         self._stack = ExitStack()
         self._open: dict[str, tuple[Side, Side, int]] = {}
 

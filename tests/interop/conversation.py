@@ -22,15 +22,21 @@ from reference_peer import (
 from zenlake.errors import SessionEnded
 from zenlake.keytable import KeyTable
 from zenlake.link.options import LinkOptions
-from zenlake.runtime.delivery import Inline
 from zenlake.runtime.node import Node, NodeConfig
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
+from zenlake.sim.delivery import Inline
 from zenlake.transport.auth import Authenticator, Entropy
 from zenlake.transport.offer import Offer
 from zenlake.transport.retry import RetryPolicy
 from zenlake.wire import qos as q
 from zenlake.wire.declare import Declare, DeclareFinal, DeclareKeyExpr, DeclareSubscriber
-from zenlake.wire.enums import CongestionControl, InterestOptions, Mapping, Priority, WhatAmI
+from zenlake.wire.enums import (
+    InterestOptions,
+    Mapping,
+    WireCongestionControl,
+    WirePriority,
+    WireWhatAmI,
+)
 from zenlake.wire.interest import Interest
 from zenlake.wire.linkstate import LinkState, write_link_states
 from zenlake.wire.network import NetworkMessage
@@ -39,21 +45,21 @@ from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 DEADLINE = 30.0
 POLL_SECONDS = 0.01
 BEST_EFFORTS, BEST_EFFORT_SECONDS = 20, 3.0
 LISTENS = 3  # another process may take the port that was free just now
 
-CLIENT, PEER, ROUTER = WhatAmI.CLIENT, WhatAmI.PEER, WhatAmI.ROUTER
+CLIENT, PEER, ROUTER = WireWhatAmI.CLIENT, WireWhatAmI.PEER, WireWhatAmI.ROUTER
 MODES = {"client": CLIENT, "peer": PEER, "router": ROUTER}
 SAMPLES_FOR_US, SAMPLES_FOR_THEM = "ours/**", "theirs/**"
 TO_US, TO_THEM = "ours/x", "theirs/x"
 RELIABLY: Settings = {"congestion_control": "BLOCK"}
-BLOCK = QoS(Priority.DATA, CongestionControl.BLOCK)
+BLOCK = QoS(WirePriority.DATA, WireCongestionControl.BLOCK)
 THEY_SAID_CLOSE = "the peer closed with reason 0"
-EXPRESS = QoS(Priority.DATA, CongestionControl.BLOCK, express=True)
+EXPRESS = QoS(WirePriority.DATA, WireCongestionControl.BLOCK, express=True)
 
 Offered = dict[str, Any]
 "Fields of our Offer."
@@ -75,23 +81,23 @@ class Ours:
 
     def __init__(
         self,
-        whatami: WhatAmI,
+        whatami: WireWhatAmI,
         *,
-        zid: ZenohId | None = None,
+        zid: WireZenohId | None = None,
         authenticators: Sequence[Authenticator] = (),
         options: LinkOptions | None = None,
         entropy: Entropy = secrets.token_bytes,
         retry: RetryPolicy | None = None,
         **offer: Any,
     ) -> None:
-        self.zid = zid or ZenohId(secrets.token_bytes(16))
+        self.zid = zid or WireZenohId(secrets.token_bytes(16))
         self.whatami = whatami
-        self.opened: list[Session] = []
-        self.closed: list[tuple[Session, SessionEnded]] = []
+        self.opened: list[TransportSession] = []
+        self.closed: list[tuple[TransportSession, SessionEnded]] = []
         self.pushes: list[tuple[str | None, Push]] = []
-        self.subscribers: dict[Session, list[str | None]] = {}
+        self.subscribers: dict[TransportSession, list[str | None]] = {}
         "Keys that the other side declared subscribers for."
-        self._keys: dict[Session, KeyTable] = {}
+        self._keys: dict[TransportSession, KeyTable] = {}
         config = NodeConfig(
             offer=Offer(zid=self.zid, whatami=whatami, **offer),
             authenticators=authenticators,
@@ -115,13 +121,13 @@ class Ours:
 
     # ---- on the I/O thread
 
-    def _on_open(self, session: Session) -> None:
+    def _on_open(self, session: TransportSession) -> None:
         self._keys[session] = KeyTable()
         self.subscribers[session] = []
         self._declare(session)
         self.opened.append(session)
 
-    def _declare(self, session: Session) -> None:
+    def _declare(self, session: TransportSession) -> None:
         """What a node of our role says to one of theirs, unasked."""
         ours, theirs = self.whatami, session.agreement.whatami
         if theirs is CLIENT or (ours is ROUTER and theirs is PEER):
@@ -139,12 +145,19 @@ class Ours:
             self._say(session, DeclareFinal(), 0)
 
     def _say(
-        self, session: Session, body: DeclareSubscriber | DeclareFinal, interest: int | None = None
+        self,
+        session: TransportSession,
+        body: DeclareSubscriber | DeclareFinal,
+        interest: int | None = None,
     ) -> None:
         session.send(Declare(body, interest_id=interest, qos=q.DECLARE))
 
     def _on_message(
-        self, session: Session, message: NetworkMessage, priority: Priority, reliable: bool
+        self,
+        session: TransportSession,
+        message: NetworkMessage,
+        priority: WirePriority,
+        reliable: bool,
     ) -> None:
         keys = self._keys[session]
         if isinstance(message, Push):
@@ -161,21 +174,21 @@ class Ours:
             elif isinstance(body_, DeclareSubscriber):
                 self.subscribers[session].append(keys.text(body_.key))
 
-    def _on_close(self, session: Session, why: SessionEnded) -> None:
+    def _on_close(self, session: TransportSession, why: SessionEnded) -> None:
         self.closed.append((session, why))
 
     # ---- for tests
 
-    def session(self, number: int = 1) -> Session:
+    def session(self, number: int = 1) -> TransportSession:
         """The `number`th that was opened, as soon as it is."""
         return eventually(lambda: self.opened, lambda found: len(found) >= number)[number - 1]
 
-    def wait_for_way(self, session: Session) -> None:
+    def wait_for_way(self, session: TransportSession) -> None:
         """Routers agree on the way between them before they tell of subscribers and send."""
         if self.whatami is session.agreement.whatami is ROUTER:
             eventually(lambda: self.subscribers[session], lambda keys: SAMPLES_FOR_THEM in keys)
 
-    def end_of(self, session: Session, within: float = DEADLINE) -> SessionEnded:
+    def end_of(self, session: TransportSession, within: float = DEADLINE) -> SessionEnded:
         """Why `session` ended, as soon as it has."""
         ends = eventually(
             lambda: [why for which, why in self.closed if which is session], bool, within
@@ -195,7 +208,7 @@ class Ours:
 class Pair:
     """Who talks with whom, and who dials."""
 
-    ours: WhatAmI
+    ours: WireWhatAmI
     theirs: str
     we_dial: bool
 
@@ -239,7 +252,7 @@ def conversation(
     settings: Settings | None = None,
     *,
     endpoint: str = "tcp/127.0.0.1:{}",
-) -> Iterator[tuple[Session, ReferencePeer]]:
+) -> Iterator[tuple[TransportSession, ReferencePeer]]:
     """An open session between `ours` and one of theirs, which has a subscriber."""
     with ours:
         if pair.we_dial:
@@ -296,7 +309,7 @@ def they_send_best_effort(ours: Ours, them: ReferencePeer, size: int, **qos: Any
 
 
 def we_send(
-    session: Session,
+    session: TransportSession,
     them: ReferencePeer,
     sizes: list[int],
     *,
@@ -317,7 +330,12 @@ def we_send(
 
 
 def both_send(
-    ours: Ours, session: Session, them: ReferencePeer, sizes: list[int], *, noise: bool = False
+    ours: Ours,
+    session: TransportSession,
+    them: ReferencePeer,
+    sizes: list[int],
+    *,
+    noise: bool = False,
 ) -> None:
     they_send(ours, them, sizes, noise=noise)
     we_send(session, them, sizes, noise=noise)

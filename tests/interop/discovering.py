@@ -12,12 +12,12 @@ from golden.proxy import free_port
 from interop.conversation import POLL_SECONDS, Ours
 from reference_peer import ReferencePeer, ReferenceProcess, Settings
 from zenlake import link as links
-from zenlake.link.base import Link, Listener
+from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions
 from zenlake.runtime.discovery import DiscoveryConfig
 from zenlake.runtime.node import Node
 from zenlake.transport.autoconnect import Autoconnect
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.locator import EndPoint
 
 LOOPBACK = "tcp/127.0.0.1:0"
@@ -68,7 +68,7 @@ class CountedLinks:
         self.resolve = links.resolve
         self.listen: Callable[[EndPoint, LinkOptions], Listener] = links.listen
 
-    def dial(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> Link:
+    def dial(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink:
         self.dialled.append(str(endpoint))
         return links.dial(endpoint, address, options)
 
@@ -76,7 +76,7 @@ class CountedLinks:
 class Finder(Ours):
     """A node of ours that looks for others."""
 
-    def __init__(self, whatami: WhatAmI, discovery: DiscoveryConfig, **given: Any) -> None:
+    def __init__(self, whatami: WireWhatAmI, discovery: DiscoveryConfig, **given: Any) -> None:
         super().__init__(whatami, **given)
         unused, self.links = self.node, CountedLinks()
         unused.reactor.stop()

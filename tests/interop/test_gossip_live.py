@@ -15,7 +15,7 @@ from interop.discovering import (
 )
 from reference_peer import ReferencePeer, ReferenceProcess, Settings
 from zenlake.runtime.discovery import DiscoveryConfig
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.enums import WireWhatAmI
 
 pytestmark = pytest.mark.interop
 
@@ -32,7 +32,7 @@ def neighbours(them: ReferencePeer) -> set[str]:
 
 @pytest.mark.parametrize("whatami", [PEER, ROUTER])
 def test_their_peers_find_each_other_through_us(
-    reference: ReferenceProcess, whatami: WhatAmI
+    reference: ReferenceProcess, whatami: WireWhatAmI
 ) -> None:
     with Finder(whatami, QUIET) as ours:
         (at,) = ours.node.listen(LOOPBACK)

@@ -24,7 +24,7 @@ from interop.conversation import (
 )
 from reference_peer import ReferenceProcess, Settings, fingerprint, payload
 from zenlake.errors import EncodeError
-from zenlake.wire.enums import CloseReason, CongestionControl, Priority
+from zenlake.wire.enums import CloseReason, WireCongestionControl, WirePriority
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_er
 SMALL_BATCH = 2048
 SIZES = [0, 1, 127, 128, 1000, 2000] * 20
 FRAGMENTED = [*SIZES, 2047, 2048, 2049, 5000, 70_000, 0, 1]
-USER_PRIORITIES = [priority for priority in Priority if priority]
+USER_PRIORITIES = [priority for priority in WirePriority if priority]
 BATCH_SIZE = "transport/link/tx/batch_size"
 
 
@@ -127,7 +127,7 @@ def test_priorities(reference: ReferenceProcess, pair: Pair, lanes: bool) -> Non
     with conversation(reference, pair, ours) as (session, them):
         for priority in USER_PRIORITIES:
             for reliable in (True, False):
-                qos = QoS(priority, CongestionControl.BLOCK)
+                qos = QoS(priority, WireCongestionControl.BLOCK)
                 we_send(session, them, [10, 200_000, 10], qos=qos, reliable=reliable)
                 if reliable:
                     they_send(ours, them, [10, 200_000, 10], priority=priority.name)
@@ -135,7 +135,7 @@ def test_priorities(reference: ReferenceProcess, pair: Pair, lanes: bool) -> Non
                     they_send_best_effort(ours, them, 10, priority=priority.name)
                     they_send_best_effort(ours, them, 200_000, priority=priority.name)
         used = set(session.sequences)
-        wanted = USER_PRIORITIES if lanes else [Priority.DATA]
+        wanted = USER_PRIORITIES if lanes else [WirePriority.DATA]
         assert used >= {(priority, reliable) for priority in wanted for reliable in (True, False)}
         for (_, reliable), lane in session.sequences.items():
             assert not (reliable and lane.missing)
@@ -152,7 +152,7 @@ def test_priorities_at_once(reference: ReferenceProcess, pair: Pair) -> None:
                 push = Push(
                     WireExpr(0, TO_THEM),
                     Put(payload(index, 700)),
-                    QoS(priority, CongestionControl.BLOCK),
+                    QoS(priority, WireCongestionControl.BLOCK),
                 )
                 assert session.send(push)
         eventually(them.count, lambda found: found >= rounds * len(USER_PRIORITIES))

@@ -18,8 +18,8 @@ from interop.conversation import (
 )
 from reference_peer import ReferencePeer, ReferenceProcess, Settings
 from zenlake.transport.retry import RetryPolicy
-from zenlake.wire.enums import WhatAmI
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.enums import WireWhatAmI
+from zenlake.wire.zenohid import WireZenohId
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_error")]
 
@@ -37,7 +37,7 @@ def listener(reference: ReferenceProcess, mode: str, at: str) -> ReferencePeer:
 @pytest.mark.parametrize(
     ("whatami", "mode"), [(CLIENT, "router"), (PEER, "peer")], ids=["router", "peer"]
 )
-def test_we_come_back_to_a_reference_that_was_killed(whatami: WhatAmI, mode: str) -> None:
+def test_we_come_back_to_a_reference_that_was_killed(whatami: WireWhatAmI, mode: str) -> None:
     at = f"tcp/127.0.0.1:{free_port()}"
     with Ours(whatami, retry=SOON) as ours:
         connector = ours.node.keep_connected(at)
@@ -55,9 +55,9 @@ def test_we_come_back_to_a_reference_that_was_killed(whatami: WhatAmI, mode: str
 @pytest.mark.parametrize(
     ("whatami", "mode"), [(ROUTER, "client"), (PEER, "peer")], ids=["client", "peer"]
 )
-def test_they_come_back_to_us(reference: ReferenceProcess, whatami: WhatAmI, mode: str) -> None:
+def test_they_come_back_to_us(reference: ReferenceProcess, whatami: WireWhatAmI, mode: str) -> None:
     """To a node with the same id at the same place, and all their subscribers are told again."""
-    zid = ZenohId.parse("b1b2b3b4")
+    zid = WireZenohId.parse("b1b2b3b4")
     at = f"tcp/127.0.0.1:{free_port()}"
     first = Ours(whatami, zid=zid)
     with first:

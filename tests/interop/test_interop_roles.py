@@ -20,7 +20,7 @@ from interop.conversation import (
     eventually,
 )
 from reference_peer import ReferenceFailed, ReferencePeer, ReferenceProcess
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.offer import Offer
 from zenlake.wire.enums import CloseReason
 
@@ -33,7 +33,7 @@ PAIRS = [
 ]
 
 
-def check_agreement(pair: Pair, ours: Ours, session: Session, them: ReferencePeer) -> None:
+def check_agreement(pair: Pair, ours: Ours, session: TransportSession, them: ReferencePeer) -> None:
     """Both sides say the same of each other."""
     defaults = Offer(zid=ours.zid, whatami=ours.whatami)
     agreed = session.agreement

@@ -18,9 +18,9 @@ from interop.conversation import (
     we_send,
 )
 from reference_peer import ReferencePeer, ReferenceProcess, Settings
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.offer import SN_MASKS
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_error")]
 
@@ -36,7 +36,7 @@ def resolution(bits: str) -> int:
     return REQUEST_IDS | BITS.index(bits)
 
 
-def cross(session: Session, ours: Ours, them: ReferencePeer, frames: int) -> None:
+def cross(session: TransportSession, ours: Ours, them: ReferencePeer, frames: int) -> None:
     """Express messages both ways until more than `frames` frames went each way.
 
     Express is a wish: what waits for a busy link may still share a frame.
@@ -88,7 +88,7 @@ def near_the_wrap(size: int) -> bytes:
 @pytest.mark.parametrize("pair", COMMON_PAIRS, ids=str)
 def test_28_bits_wrap(reference: ReferenceProcess, pair: Pair) -> None:
     """Theirs starts at a hash of both ids, which are chosen so that it starts near the wrap."""
-    ours = Ours(pair.ours, zid=ZenohId.parse(B_ID), entropy=near_the_wrap)
+    ours = Ours(pair.ours, zid=WireZenohId.parse(B_ID), entropy=near_the_wrap)
     with conversation(reference, pair, ours, {"id": WRAPS_32BIT}) as (session, them):
         assert session.agreement.sn_mask == 0x0FFF_FFFF
         for first in (session.agreement.initial_sn, session.agreement.peer_initial_sn):
@@ -100,7 +100,7 @@ def test_28_bits_wrap(reference: ReferenceProcess, pair: Pair) -> None:
 @pytest.mark.parametrize("pair", COMMON_PAIRS, ids=str)
 def test_a_large_message_across_the_wrap(reference: ReferenceProcess, pair: Pair) -> None:
     """The number after its last piece is skipped; the pieces themselves pass the wrap."""
-    ours = Ours(pair.ours, zid=ZenohId.parse(B_ID), entropy=near_the_wrap)
+    ours = Ours(pair.ours, zid=WireZenohId.parse(B_ID), entropy=near_the_wrap)
     with conversation(reference, pair, ours, {"id": WRAPS_32BIT}) as (session, them):
         both_send(ours, session, them, [5_000_000, 1, 5_000_000, 1], noise=True)
         assert not session.counters.receive_dropped

@@ -21,16 +21,16 @@ from zenlake.keytable import KeyTable
 from zenlake.runtime.group import Group
 from zenlake.transport.multicast import GroupOffer, Member
 from zenlake.wire.batch import write_batch
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.declare import Declare, DeclareKeyExpr
-from zenlake.wire.enums import CloseReason, Mapping, Priority
+from zenlake.wire.enums import CloseReason, Mapping, WirePriority
 from zenlake.wire.join import Join
 from zenlake.wire.network import NETWORK, is_network
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 pytestmark = pytest.mark.interop
 
@@ -54,9 +54,15 @@ class Ear:
         self.came.append(member)
 
     def frame(
-        self, member: Member, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+        self,
+        member: Member,
+        priority: WirePriority,
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
     ) -> int:
-        r = Reader(data, pos, end)
+        r = ByteReader(data, pos, end)
         keys = self._keys[member]
         while r.pos < end and is_network(data[r.pos]):
             message = NETWORK.read(r)
@@ -116,7 +122,7 @@ def we_are_heard(
     them: ReferencePeer,
     size: int,
     noise: bool = False,
-    priority: Priority = Priority.DATA,
+    priority: WirePriority = WirePriority.DATA,
 ) -> None:
     for number in range(TRIES):
         them.samples()
@@ -160,8 +166,8 @@ def test_every_priority_is_heard(reference: ReferenceProcess) -> None:
         t.subscribe("m/ours")
         with member(group, ours, qos=True) as (joined, ear):
             know_each_other(ours, ear, t)
-            for priority in Priority:
-                if priority is not Priority.CONTROL:
+            for priority in WirePriority:
+                if priority is not WirePriority.CONTROL:
                     we_are_heard(joined, t, 100, priority=priority)
                     we_are_heard(joined, t, 20_000, priority=priority)
 
@@ -270,7 +276,7 @@ def test_a_flood_at_a_group(reference: ReferenceProcess) -> None:
     group, chance = new_group(), random.Random(14)
     host, port = group.split(":")
     joins = [
-        write_batch([Join(ZenohId(chance.randbytes(15) + b"\x01"), PEER, 100, 1, 1, patch=1)])
+        write_batch([Join(WireZenohId(chance.randbytes(15) + b"\x01"), PEER, 100, 1, 1, patch=1)])
         for _ in range(1000)
     ]
     datagrams = joins + [chance.randbytes(chance.randrange(1, 1400)) for _ in range(1000)]

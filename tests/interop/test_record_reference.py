@@ -23,8 +23,8 @@ import zenoh
 
 from api.pairs import until
 from log.recording import DEADLINE, Disk, Numbered, by_hand, disk, lost, recording, rows, walked
-from zenlake.wire.enums import Priority
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.enums import WirePriority
+from zenlake.wire.zenohid import WireZenohId
 
 __all__ = ["disk"]
 TESTS = Path(__file__).parent.parent
@@ -174,7 +174,9 @@ class Publishing:
         self.note(self.key("gone"), None, {})
 
     def ways(self) -> None:
-        for name in (priority.name for priority in Priority if priority is not Priority.CONTROL):
+        for name in (
+            priority.name for priority in WirePriority if priority is not WirePriority.CONTROL
+        ):
             for control in (BLOCK, DROP):
                 for express in (False, True):
                     qos = {
@@ -324,7 +326,7 @@ def entry(row: dict[str, Any]) -> Entry:
         "attachment": None if row["attachment"] is None else row["attachment"].hex(),
         "timestamp": stamp and f"{stamp['time']}/{stamp['id']}",
         "source": source and [source["id"], source["entity"], source["sn"]],
-        "priority": Priority(row["priority"]).name,
+        "priority": WirePriority(row["priority"]).name,
         "congestion_control": row["congestion_control"],
         "express": row["express"],
     }
@@ -368,7 +370,7 @@ def test_all_that_they_put_is_recorded(tmp_path: Path, other: Reference, link: s
     recorded: dict[str, list[Entry]] = defaultdict(list)
     for row, each in zip(found, there, strict=True):
         assert row["reliable"] is each.reliable is True
-        recorded[str(ZenohId(each.link))].append(entry(row))
+        recorded[str(WireZenohId(each.link))].append(entry(row))
     assert recorded.keys() == ledgers.keys()
     for zid, ledger in ledgers.items():
         expected, lanes = by_lane(ledger), by_lane(recorded[zid])
@@ -377,7 +379,7 @@ def test_all_that_they_put_is_recorded(tmp_path: Path, other: Reference, link: s
             assert lane == expected[name], f"{name} of {zid}"
         skipped = by_hand({}, [numbered(each) for each in ledger])
         assert len(skipped) > 10
-        gaps = [each for each in lost(path) if str(ZenohId(each.id)) == zid]
+        gaps = [each for each in lost(path) if str(WireZenohId(each.id)) == zid]
         assert {each.kind for each in gaps} == {"source"}
         assert [(each.entity, each.first, each.missing) for each in gaps] == [
             (gap.entity, gap.first, gap.missing) for gap in skipped

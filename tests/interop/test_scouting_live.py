@@ -39,12 +39,12 @@ from zenlake.transport.autoconnect import DEFAULTS, Autoconnect, Strategy, strat
 from zenlake.transport.establishment import Opener
 from zenlake.transport.scouting import MAX_LOCATORS
 from zenlake.wire.batch import write_batch, write_scouting
-from zenlake.wire.enums import WhatAmI
-from zenlake.wire.hello import Hello
+from zenlake.wire.enums import WireWhatAmI
+from zenlake.wire.hello import WireHello
 from zenlake.wire.join import Join
 from zenlake.wire.locator import Locator
-from zenlake.wire.scout import Scout
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.scout import WireScout
+from zenlake.wire.zenohid import WireZenohId
 
 pytestmark = pytest.mark.interop
 
@@ -104,7 +104,7 @@ scout.stop()
 """
 
 
-def their_scout(group: str, what: WhatAmI, seconds: float) -> list[dict[str, Any]]:
+def their_scout(group: str, what: WireWhatAmI, seconds: float) -> list[dict[str, Any]]:
     """The first answer that eclipse-zenoh's scout gets, if any."""
     command = [sys.executable, "-c", THEIR_SCOUT, group, str(int(what)), str(seconds)]
     done = subprocess.run(command, capture_output=True, check=True, timeout=120)
@@ -112,7 +112,7 @@ def their_scout(group: str, what: WhatAmI, seconds: float) -> list[dict[str, Any
 
 
 @pytest.mark.parametrize("whatami", [PEER, ROUTER])
-def test_their_scout_finds_us(whatami: WhatAmI) -> None:
+def test_their_scout_finds_us(whatami: WireWhatAmI) -> None:
     group = new_group()
     with Finder(whatami, config(group)) as ours:
         (locator,) = ours.node.listen(LOOPBACK)
@@ -169,7 +169,7 @@ def test_who_starts_later_is_found_too(reference: ReferenceProcess) -> None:
 @pytest.mark.parametrize("we_are_greater", [True, False])
 def test_the_greater_id_dials(reference: ReferenceProcess, we_are_greater: bool) -> None:
     group = new_group()
-    zid = ZenohId(b"\xff" * 16 if we_are_greater else b"\x00" * 15 + b"\x01")
+    zid = WireZenohId(b"\xff" * 16 if we_are_greater else b"\x00" * 15 + b"\x01")
     rule = Autoconnect(DEFAULTS["multicast"].dials, strategy_for_all(Strategy.GREATER_ZID))
     strategy = {"peer": {"to_router": "greater-zid", "to_peer": "greater-zid"}}
     settings = scouting(
@@ -210,7 +210,7 @@ def test_our_client_finds_one_router(reference: ReferenceProcess) -> None:
 
 
 @pytest.mark.parametrize("whatami", [ROUTER, PEER])
-def test_their_client_finds_us(reference: ReferenceProcess, whatami: WhatAmI) -> None:
+def test_their_client_finds_us(reference: ReferenceProcess, whatami: WireWhatAmI) -> None:
     group = new_group()
     with Finder(whatami, config(group)) as ours:
         ours.node.listen(LOOPBACK)
@@ -251,16 +251,16 @@ def our_port(group: str, listening: socket.socket) -> int:
     return int(port)
 
 
-def hello(zid: ZenohId, locators: int, port: int) -> bytes:
+def hello(zid: WireZenohId, locators: int, port: int) -> bytes:
     closed = tuple(Locator(f"tcp/{HOST}:{port}?n={number}") for number in range(locators))
-    return write_scouting(Hello(zid, PEER, closed))
+    return write_scouting(WireHello(zid, PEER, closed))
 
 
 def hostile(chance: random.Random, closed: int) -> bytes:
     """A datagram that no honest node sends."""
-    zid = ZenohId(chance.randbytes(15) + b"\x01")
+    zid = WireZenohId(chance.randbytes(15) + b"\x01")
     good = [
-        write_scouting(Scout(WhatAmI(7))),
+        write_scouting(WireScout(WireWhatAmI(7))),
         write_batch([Join(zid, PEER, 10_000, lane_sns=None)]),
         hello(zid, chance.choice((1, 3, 40, 255)), closed),
         chance.randbytes(chance.randrange(1, 1500)),
@@ -346,7 +346,7 @@ def test_a_hello_with_255_locators_that_lead_nowhere(reference: ReferenceProcess
             socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
         ):
             ours.session()
-            zid = ZenohId(b"\xd1")
+            zid = WireZenohId(b"\xd1")
             for _ in range(10):
                 sender.sendto(hello(zid, 255, closed), victim)
             eventually(lambda: len(ours.links.dialled), lambda dialled: dialled == MAX_LOCATORS)

@@ -23,8 +23,8 @@ from api.pairs import configured, until
 from golden.proxy import free_port
 from interop.api_pair import OURS, open_session
 from storage.pasts import Past
-from zenlake.log.recorder import Recorder
-from zenlake.storage.serve import Server
+from zenlake.lake.serve.server import Server
+from zenlake.log.write.recorder import Recorder
 
 TESTS = Path(__file__).parent.parent
 ANSWER_SECONDS = 60.0

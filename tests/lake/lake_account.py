@@ -16,7 +16,7 @@ from pyspark.sql.types import VariantVal
 
 from lake.lake_world import Said, Voice
 from log.recording import lost, rows
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 Row = dict[str, Any]
 Source = tuple[str, int, int] | None
@@ -110,7 +110,7 @@ class Account:
                 (
                     *(number, one.offset, one.kind, one.first, one.last),
                     None if one.missing < 0 else one.missing,
-                    str(ZenohId(one.id)) if one.id else None,
+                    str(WireZenohId(one.id)) if one.id else None,
                     one.entity,
                 )
                 for number, one in recorded

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 
 from spark.spark_driver import JVM, READY_SECONDS, SETTINGS, Driver, Fast
-from zenlake.lake import messages
-from zenlake.storage.project import Project
+from zenlake.lake.pipeline import messages
+from zenlake.lake.project import Project
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

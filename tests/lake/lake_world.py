@@ -324,10 +324,10 @@ def record(path: str) -> None:
     from api.pairs import configured
     from golden.proxy import free_port
     from zenlake.errors import LinkError
-    from zenlake.log.recorder import Recorder
-    from zenlake.runtime import kernels
+    from zenlake.log.write.recorder import Recorder
+    from zenlake.runtime import kernel_loader
 
-    kernels.load()
+    kernel_loader.load()
     sys.stdin.readline()
     for _ in range(OPENS):
         at = f"tcp/127.0.0.1:{free_port()}"

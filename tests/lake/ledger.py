@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from zenlake.storage import folds, schema
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.project import Project
-from zenlake.storage.tables import TABLES
+from zenlake.lake.project import Project
+from zenlake.lake.tables import reduce, schema
+from zenlake.lake.tables.definitions import TABLES
+from zenlake.lake.tables.delta import DeltaStore
 
 START = datetime(2026, 11, 15, 10, 0, tzinfo=UTC)
 MINUTES = 30
@@ -105,8 +105,8 @@ def make(home: Path, *, pieces: int = 3) -> Project:
     project = Project.load(home)
     found = samples()
     cuts = [len(found) * n // pieces for n in range(pieces + 1)]
-    parts = [folds.health_of(_rows(found[a:b])) for a, b in pairwise(cuts)]
-    health = folds.merged_health(pa.concat_tables(parts))
+    parts = [reduce.health_of(_rows(found[a:b])) for a, b in pairwise(cuts)]
+    health = reduce.merged_health(pa.concat_tables(parts))
     store = DeltaStore(project.table("health"), TABLES["health"])
     half = START + timedelta(minutes=MINUTES // 2)
     early = pa.compute.less(health["minute"], pa.scalar(half, schema.TIME))

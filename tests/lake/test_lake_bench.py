@@ -11,7 +11,7 @@ from bench import lake as bench
 from bench import lake_plain, serve
 from bench.lake_rows import write_log
 
-from zenlake.lake.start import make
+from zenlake.lake.scaffold import create_project
 
 if TYPE_CHECKING:
     from bench.figures import Figures
@@ -25,7 +25,7 @@ def measured(figures: "Figures", count: int) -> None:
 
 
 def test_a_job_by_hand_makes_as_many_rows(spark: "SparkSession", tmp_path: Path) -> None:
-    project = make(tmp_path / "fleet", "bench")
+    project = create_project(tmp_path / "fleet", "bench")
     write_log(project.log, 2_000)
     rows = spark.read.format("zenoh").load(str(project.log))
     rows.write.parquet(str(tmp_path / "rows"))

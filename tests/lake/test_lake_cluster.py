@@ -24,13 +24,13 @@ from cli.terminal import SCRIPT
 from cli.toolkit import ENV
 from golden.proxy import LOOPBACK, free_port
 from zenlake.errors import ZError
-from zenlake.lake.start import make
+from zenlake.lake.project import Project
+from zenlake.lake.scaffold import create_project
+from zenlake.lake.tables.definitions import TABLES
+from zenlake.lake.tables.delta import DeltaStore
 from zenlake.log import format as layout
 from zenlake.log.block import Loss
-from zenlake.log.writer import Writer
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.project import Project
-from zenlake.storage.tables import TABLES
+from zenlake.log.write.writer import Writer
 
 ROWS = 2_000  # of each of two partitions, which have half of them in common
 PIECE = 500
@@ -60,7 +60,7 @@ BIN = Path(pyspark.__file__).parent / "bin"
 
 
 def new_lake(home: Path) -> Project:
-    project = make(home, "fleet")
+    project = create_project(home, "fleet")
     for partition in (0, 1):
         with Writer(project.log, partition) as writer:
             for first in range(partition * ROWS // 2, partition * ROWS // 2 + ROWS, PIECE):

@@ -23,11 +23,12 @@ from rosbags.typesys import Stores, get_typestore
 
 from zenlake.errors import ZError
 from zenlake.ext import serialization as ext
-from zenlake.lake import decoders, messages
+from zenlake.lake import decoders
 from zenlake.lake.decoders import BUILT_IN, Decoders, Rule, jsontext, numeric, serialized, values
-from zenlake.lake.messages import MADE, TAKEN, decode_batches, messages_of
-from zenlake.storage import schema
-from zenlake.storage.project import Project
+from zenlake.lake.pipeline import messages
+from zenlake.lake.pipeline.messages import MADE, TAKEN, decode_batches, messages_of
+from zenlake.lake.project import Project
+from zenlake.lake.tables import schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,16 +23,16 @@ from lake.lake_driver import LakeDriver, Quick, fill
 from lake.lake_world import Elsewhere, Said, Session, Voice, World
 from log.recording import DEADLINE
 from zenlake.errors import ZError
-from zenlake.lake import intake, sink
-from zenlake.lake.sink import LakeDataSource
-from zenlake.log.recorder import Recorder
-from zenlake.spark.logsource import LogStreamReader
+from zenlake.lake.pipeline import sink
+from zenlake.lake.pipeline.sink import LakeDataSource
+from zenlake.lake.project import Project
+from zenlake.lake.tables import maintenance, projections
+from zenlake.lake.tables.definitions import TABLES
+from zenlake.lake.tables.delta import DeltaStore, FileWriter
+from zenlake.log.write.recorder import Recorder
+from zenlake.spark.log_source import LogStreamReader
 from zenlake.spark.options import Options, Purpose
 from zenlake.spark.schema import with_duplicate
-from zenlake.storage import upkeep
-from zenlake.storage.delta import DeltaStore, FileWriter
-from zenlake.storage.project import Project
-from zenlake.storage.tables import TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,7 +121,7 @@ def killed(home: Path, fast: Quick, world: World) -> int:
                     drivers[0].kill_worker(chance)
                     drivers[0].until_more("killed", 2)
                 if project.tables.is_dir():
-                    upkeep.compact(project)  # beside it
+                    maintenance.compact(project)  # beside it
                 time.sleep(chance.uniform(0, MOMENTS))
                 late += drivers[0].is_done()
                 drivers.pop(0).kill()
@@ -176,7 +176,7 @@ class Steps:
         (DeltaStore, "_try"),
         (DeltaStore, "_committed"),
         (FileWriter, "close"),
-        (intake.Intake, "_stage"),
+        (projections.TableWriter, "_stage"),
         (sink.LakeWriter, "_unstage"),
     )
 

@@ -12,10 +12,11 @@ import pytest
 
 from spark import spark_log
 from zenlake.errors import ZError
-from zenlake.lake import flows, progress, start
-from zenlake.lake.session import reason_of, state_of
-from zenlake.log.log import Log
-from zenlake.storage.project import SECTIONS, Project, find
+from zenlake.lake import scaffold
+from zenlake.lake.pipeline import flows, progress
+from zenlake.lake.pipeline.spark_connect import reason_of, state_of
+from zenlake.lake.project import SECTIONS, Project, find
+from zenlake.log.read.log import Log
 
 FULL = """
 [lake]
@@ -125,7 +126,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_lake_is_found_from_within(tmp_path: Path) -> None:
-    start.make(tmp_path / "fleet", "fleet")
+    scaffold.create_project(tmp_path / "fleet", "fleet")
     assert find(tmp_path / "fleet" / "transformations").home == tmp_path / "fleet"
     with pytest.raises(ZError, match=r"no lake\.toml in "):
         find(tmp_path)
@@ -135,7 +136,9 @@ def test_a_lake_is_found_from_within(tmp_path: Path) -> None:
 
 
 def test_a_new_lake_says_what_was_asked(tmp_path: Path) -> None:
-    made = start.make(tmp_path / "a b", "fleet", ["tcp/[::1]:7447"], ["ключ/**", 'x/"q"'])
+    made = scaffold.create_project(
+        tmp_path / "a b", "fleet", ["tcp/[::1]:7447"], ["ключ/**", 'x/"q"']
+    )
     assert made == Project.load(tmp_path / "a b")
     assert made.name == "fleet"
     assert made.record is not None
@@ -157,7 +160,7 @@ def test_a_new_lake_says_what_was_asked(tmp_path: Path) -> None:
 
 
 def test_a_new_lake_that_does_not_record_shows_how_to(tmp_path: Path) -> None:
-    made = start.make(tmp_path, "fleet")
+    made = scaffold.create_project(tmp_path, "fleet")
     assert made.record is None
     commented = [
         line.removeprefix("# ")
@@ -175,19 +178,19 @@ def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
     mine = tmp_path / "transformations" / "loss.py"
     mine.write_text("mine")
     with pytest.raises(ZError, match=r"loss\.py is there already"):
-        start.make(tmp_path, "fleet")
+        scaffold.create_project(tmp_path, "fleet")
     assert mine.read_text() == "mine"
     assert not (tmp_path / "lake.toml").exists()
 
 
 def test_a_lake_with_a_bad_name_is_not_begun(tmp_path: Path) -> None:
     with pytest.raises(ZError, match="write a name"):
-        start.make(tmp_path / "new", "no name")
+        scaffold.create_project(tmp_path / "new", "no name")
     assert not (tmp_path / "new").exists()
 
 
 def test_a_lake_that_was_moved_says_so(tmp_path: Path) -> None:
-    made = start.make(tmp_path / "old", "fleet")
+    made = scaffold.create_project(tmp_path / "old", "fleet")
     assert state_of(made, made.home.as_uri() + "/state") == made.home / "state"
     moved = Project.load(made.home.rename(tmp_path / "new"))
     with pytest.raises(ZError, match="if the lake was moved, write storage: file:"):

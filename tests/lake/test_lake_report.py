@@ -18,14 +18,14 @@ from typer.testing import CliRunner
 
 from lake import ledger
 from lake.ledger import HOSTILE, MINUTES, OTHER, ROBOT, START, Sums, rank
-from zenlake.cli.lakereport import report as command
+from zenlake.cli.commands.lake_report import report as command
 from zenlake.errors import ZError
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.project import Project
-from zenlake.storage.report import figures, gather, page, reading, report
-from zenlake.storage.report.quantiles import MAX_BARS, bars, quantiles, summed
-from zenlake.storage.report.span import MAX_BINS, MICROS, MINUTE, span_of
-from zenlake.storage.tables import TABLES
+from zenlake.lake.project import Project
+from zenlake.lake.report import figures, gather, page, reading, report
+from zenlake.lake.report.quantiles import MAX_BARS, bars, quantiles, summed
+from zenlake.lake.report.span import MAX_BINS, MICROS, MINUTE, span_of
+from zenlake.lake.tables.definitions import TABLES
+from zenlake.lake.tables.delta import DeltaStore
 
 CLOSE = 0.03  # buckets of latency are exact to 2 %
 

@@ -11,8 +11,8 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from lake import ledger
 from lake.ledger import HOSTILE, MINUTES, Sums
-from zenlake.storage.project import Project
-from zenlake.storage.report import page, report
+from zenlake.lake.project import Project
+from zenlake.lake.report import page, report
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -310,7 +310,7 @@ def test_a_lake_where_all_is_well(opened: Seen, tmp_path: Path) -> None:
 
 
 def test_a_page_with_many_keys_says_how_many_more(opened: Seen, tmp_path: Path) -> None:
-    from zenlake.storage.report import figures, gather
+    from zenlake.lake.report import figures, gather
 
     project = ledger.make(tmp_path / "lake")
     with pytest.MonkeyPatch.context() as patch:

@@ -20,12 +20,12 @@ import pytest
 import zenlake
 from cli.terminal import SCRIPT
 from cli.toolkit import ENV, config, matching, peer
-from zenlake.lake import start
-from zenlake.lake.run import alone
+from zenlake.lake import scaffold
+from zenlake.lake.pipeline.runner import exclusive
+from zenlake.lake.project import Project
+from zenlake.lake.tables.definitions import TABLES
+from zenlake.lake.tables.delta import DeltaStore
 from zenlake.log import Recorder
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.project import Project
-from zenlake.storage.tables import TABLES
 
 DEADLINE = 420.0  # a JVM, and cycles on a machine that others use
 POSES = 200
@@ -125,7 +125,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     folder = tmp_path_factory.mktemp("run")
     with peer() as publisher:
         session = publisher.session
-        project = start.make(folder / "fleet", "fleet", [publisher.endpoint], ["robot/**"])
+        project = scaffold.create_project(
+            folder / "fleet", "fleet", [publisher.endpoint], ["robot/**"]
+        )
         (project.home / "transformations" / "own.py").write_text(OWN)
         settings = [f"--conf={name}={value}" for name, value in SPARK.items()]
         running = Running(
@@ -184,7 +186,7 @@ def test_it_ends_in_order(ran: Ran) -> None:
     assert names.count("ready") == 1  # one session for all cycles
     assert ran.events[-1]["cycles"] >= 2
     assert "Traceback" not in ran.said
-    with alone(ran.project), Recorder(ran.project.log, "x", config=config()):
+    with exclusive(ran.project), Recorder(ran.project.log, "x", config=config()):
         pass  # nobody holds the lake or its log any more
 
 

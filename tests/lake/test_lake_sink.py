@@ -14,12 +14,11 @@ from pyspark.sql.types import BooleanType, StructField, StructType, VariantType
 
 from spark import spark_log
 from zenlake.errors import ZError
-from zenlake.lake import intake
-from zenlake.lake.sink import LakeDataSource, LakeWriter, Target, Written
+from zenlake.lake.pipeline.sink import LakeDataSource, LakeWriter, SinkOptions, WrittenFiles
+from zenlake.lake.tables import projections, schema
+from zenlake.lake.tables.definitions import TABLES
+from zenlake.lake.tables.delta import DeltaStore
 from zenlake.spark.schema import SAMPLE_COLUMNS, with_loss
-from zenlake.storage import schema
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.tables import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,13 +105,13 @@ class Flow:
 )
 def test_options_that_cannot_be_meant(options: dict[str, str], said: str) -> None:
     with pytest.raises(ZError, match=said):
-        Target.parse(options)
+        SinkOptions.parse(options)
 
 
 def test_options_as_spark_hands_them_over() -> None:
     raw = {"path": "file:///t", "into": "mine", "partitionby": "day", "checkpointlocation": "/c"}
-    assert Target.parse(raw) == Target(Path("/t"), ("mine",), "mine", "day")
-    assert Target.parse(raw | {"flow": "f"}).flow == "f"
+    assert SinkOptions.parse(raw) == SinkOptions(Path("/t"), ("mine",), "mine", "day")
+    assert SinkOptions.parse(raw | {"flow": "f"}).flow == "f"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +162,7 @@ def test_a_task_leaves_sorted_files_a_day(tmp_path: Path) -> None:
 
 def test_no_rows_leave_no_file(tmp_path: Path) -> None:
     flow = Flow(tmp_path)
-    assert flow.run(0, [rows([])], []) == [Written("f81d4fae", intake.Taken())] * 2
+    assert flow.run(0, [rows([])], []) == [WrittenFiles("f81d4fae", projections.TaskOutput())] * 2
     assert not list(tmp_path.rglob("*.*"))
     flow.writer.commit([], 1)
 
@@ -171,10 +170,10 @@ def test_no_rows_leave_no_file(tmp_path: Path) -> None:
 def test_no_more_is_held_than_the_bounds_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "MAX_BUFFER_ROWS", 10)
-    monkeypatch.setattr(intake, "MAX_REDUCED_ROWS", 8)
+    monkeypatch.setattr(projections, "MAX_BUFFER_ROWS", 10)
+    monkeypatch.setattr(projections, "MAX_REDUCED_ROWS", 8)
     flow = Flow(tmp_path)
-    monkeypatch.setattr(intake, "MAX_FOLD_BYTES", 1)
+    monkeypatch.setattr(projections, "MAX_FOLD_BYTES", 1)
     small = [rows(range(at, at + 4), keys=1000) for at in range(0, 40, 4)]
     tasks = small, [rows(range(40, 65), keys=1000)]
     first, second = flow.run(0, *tasks)
@@ -192,8 +191,8 @@ def test_no_more_is_held_than_the_bounds_say(
 def test_a_batch_that_is_too_large_is_cut() -> None:
     whole = rows(range(100))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intake, "MAX_BUFFER_BYTES", whole.nbytes // 3)
-        parts = list(intake.pieces(whole))
+        patch.setattr(projections, "MAX_BUFFER_BYTES", whole.nbytes // 3)
+        parts = list(projections.pieces(whole))
     assert [len(one) for one in parts] == [25] * 4
     assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([whole]))
 
@@ -355,7 +354,7 @@ def test_a_table_of_the_users(tmp_path: Path) -> None:
     by_name = sorted((one["name"], one["level"], one["zone"]) for one in found)
     assert by_name == [("a", 0.5, "x/1"), ("a", 0.5, "x/1"), ("b", None, None), ("c", 2.0, "x/1")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intake, "MAX_VALUES", 1)
+        patch.setattr(projections, "MAX_VALUES", 1)
         with pytest.raises(ZError, match="2 values among 3 rows, more than 1: partition by one"):
             flow.run(2, [pa.record_batch(given)])
 

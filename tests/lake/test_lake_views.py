@@ -10,10 +10,10 @@ import pytest
 
 from cli.running import zenlake
 from zenlake.errors import ZError
-from zenlake.lake import sql, views
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.project import Project
-from zenlake.storage.tables import HEALTH, MESSAGES, SAMPLES, TABLES, Table
+from zenlake.lake.pipeline import sql, views
+from zenlake.lake.project import Project
+from zenlake.lake.tables.definitions import HEALTH, MESSAGES, SAMPLES, TABLES, TableDefinition
+from zenlake.lake.tables.delta import DeltaStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,7 @@ METADATA = b"\x01\x02\x00\x07\x0cbatterylevel"
 VALUE = b"\x02\x01\x00\x00\x0b\x02\x01\x01\x00\x06 \x01\x05\x00\x00\x00"
 
 
-def rows(table: Table, *said: dict[str, Any]) -> pa.Table:
+def rows(table: TableDefinition, *said: dict[str, Any]) -> pa.Table:
     columns = [
         pa.array([row.get(field.name) for row in said], field.type) for field in table.schema
     ]
@@ -65,7 +65,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Project:
     health = DeltaStore(project.table("health"), HEALTH)
     health.commit()  # there is no row yet
     columns = rows(SAMPLES, sample(3)).select(["key", "offset", "day"])
-    own = DeltaStore(project.table("own"), Table("own", columns.schema, "day"))
+    own = DeltaStore(project.table("own"), TableDefinition("own", columns.schema, "day"))
     own.commit(own.write(columns))
     return project
 

@@ -12,9 +12,9 @@ from typing import TypeVar
 from certificates import Authority
 from zenlake import link as links
 from zenlake.errors import LinkError
-from zenlake.link.base import Link, Listener, Progress
-from zenlake.link.memory import Faults, Network
+from zenlake.link.base import Listener, Progress, TransportLink
 from zenlake.link.options import LinkOptions, TlsOptions
+from zenlake.sim.memory_link import Faults, Network
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint
 
@@ -93,7 +93,7 @@ KINDS = {
 }
 
 
-def progress(link: Link) -> Progress:
+def progress(link: TransportLink) -> Progress:
     return link.handshake()
 
 
@@ -105,14 +105,14 @@ class Stage:
         self.options = kind.options(folder)
         self.endpoint = EndPoint(kind.endpoint.format(folder=folder))
         self.network = Network(1, kind.faults) if kind.faults else None
-        self._opened: list[Link | Listener] = []
+        self._opened: list[TransportLink | Listener] = []
 
     def close(self) -> None:
         for opened in self._opened:
             opened.close()
 
     def keep(self, opened: T) -> T:
-        assert isinstance(opened, Link | Listener)
+        assert isinstance(opened, TransportLink | Listener)
         self._opened.append(opened)
         return opened
 
@@ -124,17 +124,17 @@ class Stage:
             return self.keep(self.network.listen(where.address))
         return self.keep(links.listen(where, self.options))
 
-    def dial(self, endpoint: EndPoint) -> Link:
+    def dial(self, endpoint: EndPoint) -> TransportLink:
         if self.network:
             datagram = self.kind.framing is Framing.DATAGRAM
             return self.keep(self.network.dial(endpoint.address, datagram=datagram))
         address = links.resolve(endpoint)[0]
         return self.keep(links.dial(endpoint, address, self.options))
 
-    def accept(self, listener: Listener) -> Link:
+    def accept(self, listener: Listener) -> TransportLink:
         return self.keep(self.until(listener.accept))
 
-    def pair(self, listener: Listener) -> tuple[Link, Link]:
+    def pair(self, listener: Listener) -> tuple[TransportLink, TransportLink]:
         """A link and its other end, their handshakes done."""
         connected = self.dial(listener.locators[0])
         if self.kind.silent:
@@ -147,7 +147,7 @@ class Stage:
             assert self.until(accepted.receive) == b"first"
         return connected, accepted
 
-    def triple(self) -> tuple[Listener, Link, Link]:
+    def triple(self) -> tuple[Listener, TransportLink, TransportLink]:
         listener = self.listen()
         return listener, *self.pair(listener)
 
@@ -167,7 +167,7 @@ class Stage:
         else:
             time.sleep(TICK)
 
-    def carry(self, sender: Link, receiver: Link, data: bytes) -> bytes:
+    def carry(self, sender: TransportLink, receiver: TransportLink, data: bytes) -> bytes:
         """Send all of `data`, reading at the other end: what arrived there."""
         left, arrived = memoryview(data), bytearray()
 
@@ -195,12 +195,12 @@ class Stage:
 
         return self.until(attempt)
 
-    def receive_flushing(self, sender: Link, receiver: Link) -> bytes | None:
+    def receive_flushing(self, sender: TransportLink, receiver: TransportLink) -> bytes | None:
         if sender.unsent:
             sender.flush()
         return receiver.receive()
 
-    def fill(self, sender: Link, piece: bytes, limit: int) -> bytes:
+    def fill(self, sender: TransportLink, piece: bytes, limit: int) -> bytes:
         """Send until the link takes no more for some time: all that it took."""
         sent, idle = bytearray(), 0
 

@@ -18,15 +18,15 @@ from typing import Any, Generic, Protocol, TypeVar
 import pytest
 
 from zenlake.errors import LinkError
-from zenlake.link.base import Link, Listener, Progress
+from zenlake.link.base import Listener, Progress, TransportLink
 from zenlake.wire.batch import write_batch
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.init import Init
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 DEADLINE = 60.0
 TICK = 0.02  # how long one look at a socket waits; nothing depends on it
-INIT_SYN = write_batch([Init(ZenohId.parse("a1a2a3a4"), WhatAmI.CLIENT)])
+INIT_SYN = write_batch([Init(WireZenohId.parse("a1a2a3a4"), WireWhatAmI.CLIENT)])
 
 
 class Closable(Protocol):
@@ -35,7 +35,7 @@ class Closable(Protocol):
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Closable)
-L = TypeVar("L", bound=Link)
+L = TypeVar("L", bound=TransportLink)
 
 
 # --- opening
@@ -88,10 +88,10 @@ def until(attempt: Callable[[], T | None], descriptor: int) -> T:
     return result
 
 
-def shake_hands(*links: Link) -> list[LinkError | None]:
+def shake_hands(*links: TransportLink) -> list[LinkError | None]:
     """Drive the handshakes until each is done or failed; what each failed with."""
     end = time.monotonic() + DEADLINE
-    failed: dict[Link, LinkError | None] = {}
+    failed: dict[TransportLink, LinkError | None] = {}
     while len(failed) < len(links):
         assert time.monotonic() < end, f"a handshake goes on and on: {failed}"
         for link in links:
@@ -106,7 +106,7 @@ def shake_hands(*links: Link) -> list[LinkError | None]:
     return [failed[link] for link in links]
 
 
-def receive(link: Link) -> bytes:
+def receive(link: TransportLink) -> bytes:
     return until(link.receive, link.fileno())
 
 
@@ -138,7 +138,7 @@ def reset(sock: socket.socket) -> None:
     sock.close()
 
 
-def close_for_good(link: Link) -> None:
+def close_for_good(link: TransportLink) -> None:
     """Close twice, after which nothing can be done with the link."""
     link.close()
     link.close()
@@ -149,7 +149,7 @@ def close_for_good(link: Link) -> None:
         link.receive()
 
 
-def close_while_read(link: Link) -> None:
+def close_while_read(link: TransportLink) -> None:
     """Close while another thread reads, which must end that thread's reading with an error."""
     ended = threading.Event()
 

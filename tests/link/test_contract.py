@@ -13,7 +13,7 @@ import pytest
 
 from link.contract import KINDS, Kind, Stage
 from zenlake.errors import LinkError
-from zenlake.link.base import READ_BYTES, Link, Progress
+from zenlake.link.base import READ_BYTES, Progress, TransportLink
 from zenlake.link.sockets import split_host
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint, Locator
@@ -228,7 +228,7 @@ def test_connect_to_nobody_names_the_endpoint(stage: Stage) -> None:
     listener = stage.listen()
     where = EndPoint(listener.locators[0])
     listener.close()
-    opened: list[Link] = []
+    opened: list[TransportLink] = []
 
     def attempt() -> None:
         if not opened:
@@ -279,10 +279,10 @@ def test_bad_peers_do_no_harm_to_the_listener(stage: Stage) -> None:
     with ExitStack() as sockets:
         bad_peers(listener.locators[0], sockets)
         good = stage.dial(listener.locators[0])
-        peers: list[Link] = []
+        peers: list[TransportLink] = []
         said = False
 
-        def heard() -> Link | None:
+        def heard() -> TransportLink | None:
             nonlocal said
             while (peer := listener.accept()) is not None:
                 peers.append(stage.keep(peer))

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from zenlake.errors import LinkError
-from zenlake.link import memory
-from zenlake.link.base import Link, Progress
-from zenlake.link.memory import BACKLOG, NONE, Faults, MemoryLink, MemoryListener, Network
+from zenlake.link.base import Progress, TransportLink
+from zenlake.sim import memory_link
+from zenlake.sim.memory_link import BACKLOG, NONE, Faults, MemoryLink, MemoryListener, Network
 
 MANY = 2000
 
@@ -34,14 +34,14 @@ class Clock:
         return self.network.now
 
 
-def read_all(link: Link) -> list[bytes]:
+def read_all(link: TransportLink) -> list[bytes]:
     got = []
     while data := link.receive():
         got.append(data)
     return got
 
 
-def send_many(link: Link, count: int = MANY) -> list[bytes]:
+def send_many(link: TransportLink, count: int = MANY) -> list[bytes]:
     sent = [b"%05d" % number for number in range(count)]
     for data in sent:
         assert link.send(data) == len(data)
@@ -77,7 +77,7 @@ def test_time_does_not_go_back() -> None:
 
 
 def test_an_endless_moment_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "EVENTS_AT_ONE_TIME", 1000)
+    monkeypatch.setattr(memory_link, "EVENTS_AT_ONE_TIME", 1000)
     clock = Clock()
 
     def answer(link: MemoryLink) -> None:

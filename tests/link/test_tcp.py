@@ -17,7 +17,7 @@ from link.contract import KINDS, Stage
 from zenlake import link as links
 from zenlake.errors import InvalidLocator, LinkError
 from zenlake.link import sockets, tcp
-from zenlake.link.base import Link, Progress
+from zenlake.link.base import Progress, TransportLink
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import StreamListener
 from zenlake.wire.locator import EndPoint, Locator
@@ -32,7 +32,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     stage.close()
 
 
-def option_of(link: Link, level: int, option: int) -> int:
+def option_of(link: TransportLink, level: int, option: int) -> int:
     with socket.socket(fileno=os.dup(link.fileno())) as sock:
         return sock.getsockopt(level, option)
 

@@ -47,7 +47,7 @@ from link.driving import (
 )
 from zenlake.errors import LinkError, ZError
 from zenlake.link import tls
-from zenlake.link.base import READ_BYTES, Link, Listener, Progress
+from zenlake.link.base import READ_BYTES, Listener, Progress, TransportLink
 from zenlake.link.layered import MAX_UNSENT_BYTES
 from zenlake.link.options import LinkOptions, TlsOptions
 from zenlake.link.tls import TlsLink
@@ -114,7 +114,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     opened.close()
 
 
-def receive_exactly(link: Link, size: int) -> bytes:
+def receive_exactly(link: TransportLink, size: int) -> bytes:
     got = b""
     while len(got) < size:
         data = receive(link)
@@ -124,7 +124,7 @@ def receive_exactly(link: Link, size: int) -> bytes:
     return got
 
 
-def send_all(link: Link, data: bytes) -> None:
+def send_all(link: TransportLink, data: bytes) -> None:
     end = time.monotonic() + DEADLINE
     view = memoryview(data)
     while view or link.unsent:
@@ -411,7 +411,7 @@ def test_a_port_where_nobody_listens(stage: Stage) -> None:
         shake_hands_or_raise(stage.dial(f"tls/127.0.0.1:{port}"))
 
 
-def shake_hands_or_raise(link: Link) -> None:
+def shake_hands_or_raise(link: TransportLink) -> None:
     (error,) = shake_hands(link)
     if error is not None:
         raise error
@@ -708,9 +708,9 @@ def test_large_transfers_both_ways_at_once(stage: Stage) -> None:
     dialled, accepted = stage.pair()
     size = 24 * 1024 * 1024
     sent = {link: random.Random(i).randbytes(size) for i, link in enumerate((dialled, accepted))}
-    got: dict[Link, bytes] = {}
+    got: dict[TransportLink, bytes] = {}
 
-    def read(link: Link) -> None:
+    def read(link: TransportLink) -> None:
         digest, left = hashlib.sha256(), size
         while left:
             data = receive(link)
@@ -847,7 +847,7 @@ def listening_router(stage: Stage, both: bool) -> str:
     return endpoint
 
 
-def batches(link: Link) -> Iterator[bytes]:
+def batches(link: TransportLink) -> Iterator[bytes]:
     buffer = b""
     while data := receive(link):
         buffer += data

@@ -14,7 +14,7 @@ import pytest
 from link.contract import KINDS, Stage
 from zenlake import link as links
 from zenlake.errors import LinkError
-from zenlake.link.base import Link, Listener
+from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import split_host
 from zenlake.link.udp import EARLY_DATAGRAMS, MTU, UdpLink, UdpListener, _Arrival
@@ -57,7 +57,7 @@ def accept(stage: Stage, listener: UdpListener) -> UdpLink:
     return link
 
 
-def all_of(stage: Stage, link: Link, count: int) -> list[bytes]:
+def all_of(stage: Stage, link: TransportLink, count: int) -> list[bytes]:
     return [stage.until(link.receive) for _ in range(count)]
 
 
@@ -291,7 +291,7 @@ def test_nothing_is_lost_while_peers_come_in(stage: Stage, outside: ExitStack) -
 
 def let_peers_in(stage: Stage, listener: UdpListener, peers: list[socket.socket]) -> None:
     batches = [b"%d" % number for number in range(5)]
-    accepted: list[Link] = []
+    accepted: list[TransportLink] = []
     got: dict[str, list[bytes]] = {}
 
     def talk() -> None:

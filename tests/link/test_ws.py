@@ -30,7 +30,7 @@ from link.driving import (
 )
 from zenlake.errors import LinkError
 from zenlake.link import ws
-from zenlake.link.base import READ_BYTES, Link, Listener, Progress
+from zenlake.link.base import READ_BYTES, Listener, Progress, TransportLink
 from zenlake.link.layered import MAX_UNSENT_BYTES, UNSENT_BYTES
 from zenlake.link.options import LinkOptions
 from zenlake.link.ws import WsLink
@@ -100,14 +100,14 @@ def stage() -> Iterator[Stage]:
     opened.close()
 
 
-def send(link: Link, batch: bytes | bytearray | memoryview) -> None:
+def send(link: TransportLink, batch: bytes | bytearray | memoryview) -> None:
     end = time.monotonic() + DEADLINE
     while not link.send(batch):
         assert time.monotonic() < end, "it takes nothing"
         select.select([], [link], [], TICK)
 
 
-def flush(link: Link) -> None:
+def flush(link: TransportLink) -> None:
     end = time.monotonic() + DEADLINE
     while link.unsent:
         assert time.monotonic() < end, "it takes nothing"
@@ -509,18 +509,18 @@ def test_a_port_where_nobody_listens(stage: Stage) -> None:
 def test_large_transfers_both_ways_at_once(stage: Stage) -> None:
     dialled, accepted = stage.pair()
     chance = random.Random(6)
-    batches: dict[Link, list[bytes]] = {
+    batches: dict[TransportLink, list[bytes]] = {
         link: [chance.randbytes(chance.randint(1, 65_535)) for _ in range(600)]
         for link in (dialled, accepted)
     }
-    got: dict[Link, list[bytes]] = {}
+    got: dict[TransportLink, list[bytes]] = {}
 
-    def write(link: Link) -> None:
+    def write(link: TransportLink) -> None:
         for batch in batches[link]:
             send(link, batch)
         flush(link)
 
-    def read(link: Link) -> None:
+    def read(link: TransportLink) -> None:
         got[link] = [hashlib.sha256(receive(link)).digest() for _ in range(600)]
 
     run_at_once(*(partial(work, link) for link in (dialled, accepted) for work in (write, read)))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zenlake.log.block import Link, Loss, OpenBlock
+from zenlake.log.block import Loss, OpenBlock, SourceLink
 from zenlake.log.files import segment_name
 from zenlake.log.format import (
     CODECS,
@@ -16,15 +16,15 @@ from zenlake.log.format import (
     Mark,
     SegmentHeader,
 )
-from zenlake.wire.cursor import Writer
-from zenlake.wire.encoding import CUSTOM_ID, Encoding
+from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.encoding import CUSTOM_ID, WireEncoding
 from zenlake.wire.enums import Mapping
 from zenlake.wire.push import Push, write_push
 from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
 
 LOG_ID = bytes(range(16))
-LINK = Link(1, 2, b"\x0a\x0b")
+LINK = SourceLink(1, 2, b"\x0a\x0b")
 TIME = 1_700_000_000_000_000_000  # of the first sample, in nanoseconds
 
 
@@ -86,7 +86,7 @@ class Made:
 
 
 def message(push: Push) -> bytes:
-    writer = Writer()
+    writer = ByteWriter()
     write_push(writer, push)
     return bytes(writer.out)
 
@@ -133,7 +133,7 @@ def numbered_log(path: Path, *segments: Sequence[int], codec: str = "none") -> M
 def row_of(push: Push, key: str, offset: int, *, reliable: bool, time: int) -> dict[str, Any]:
     """What a reader must say of a sample."""
     body = push.body
-    encoding = body.encoding if isinstance(body, Put) else Encoding()
+    encoding = body.encoding if isinstance(body, Put) else WireEncoding()
     kind, schema = encoding.type, encoding.schema
     text = None if schema is None else schema.decode(errors="replace")
     if encoding.id == CUSTOM_ID and text is not None:

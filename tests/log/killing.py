@@ -21,7 +21,7 @@ from typing import NamedTuple
 from log.numbered import QUICK, Held, Quick, held, losses, numbered
 from zenlake.log.files import Files
 from zenlake.log.format import Buffer
-from zenlake.log.writer import Writer
+from zenlake.log.write.writer import Writer
 
 MAX_KILL_SECONDS = 0.03
 CHECK_EVERY = 25  # random kills

@@ -5,13 +5,13 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from zenlake.log.block import Link, Loss, OpenBlock
+from zenlake.log.block import Loss, OpenBlock, SourceLink
 from zenlake.log.files import Files, read_id, segment_name, segments
 from zenlake.log.format import LANE, SEGMENT_BYTES, Block
-from zenlake.log.recovery import Damage, Walk
+from zenlake.log.write.recovery import Damage, SegmentWalk
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
-LINK = Link(7, 2, b"\x11" * 8)
+LINK = SourceLink(7, 2, b"\x11" * 8)
 _SAMPLE = struct.Struct("<IQ")
 
 
@@ -71,7 +71,7 @@ def held(path: Path, partition: int = 0) -> Held:
     bases = segments(folder)
     for base, end in zip(bases, [*bases[1:], 1 << 62], strict=True):
         file = folder / segment_name(base)
-        walk = Walk(file, log_id, partition, SEGMENT_BYTES, base)
+        walk = SegmentWalk(file, log_id, partition, SEGMENT_BYTES, base)
         for block in walk:
             if block.header.end > end:
                 repeated += 1  # of a group that failed, in a segment that could not be cut back

@@ -18,17 +18,17 @@ import pytest
 from api.pairs import configured
 from golden.proxy import free_port
 from rawlink import BATCH_SIZE, LEASE_MS, RawLink
-from zenlake.log import recorder as recorders
 from zenlake.log.files import Files, read_id, segment_name, segments
 from zenlake.log.format import LOSS_KINDS, RELIABLE, SEGMENT_BYTES, Block, Buffer
-from zenlake.log.reader import Reader
-from zenlake.log.recorder import Recorder
-from zenlake.log.recovery import Walk
-from zenlake.log.sources import Gap
-from zenlake.log.writer import Writer
-from zenlake.wire.cursor import Reader as Bytes
-from zenlake.wire.entity import EntityGlobalId, SourceInfo
-from zenlake.wire.enums import Priority, WhatAmI
+from zenlake.log.read.reader import Reader
+from zenlake.log.write import recorder as recorders
+from zenlake.log.write.recorder import Recorder
+from zenlake.log.write.recovery import SegmentWalk
+from zenlake.log.write.source_gaps import SourceGap
+from zenlake.log.write.writer import Writer
+from zenlake.wire.cursor import ByteReader as Bytes
+from zenlake.wire.entity import WireEntityId, WireSourceInfo
+from zenlake.wire.enums import WirePriority, WireWhatAmI
 from zenlake.wire.frame import Frame
 from zenlake.wire.init import Init
 from zenlake.wire.network import NETWORK, NetworkMessage
@@ -36,7 +36,7 @@ from zenlake.wire.open import Open
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 DEADLINE = 30.0  # a busy machine makes it slow, not wrong
 SN_MASK = 0x0FFF_FFFF  # of the resolution that is agreed on if nobody asks for another
@@ -59,11 +59,11 @@ def recording(
 class Lanes(RawLink):
     """A client that names lanes and numbers of its frames itself."""
 
-    def __init__(self, port: int, zid: ZenohId, *, qos: bool = True, first: int = 0) -> None:
+    def __init__(self, port: int, zid: WireZenohId, *, qos: bool = True, first: int = 0) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
-        self.send_batch([Init(zid, WhatAmI.CLIENT, batch_size=BATCH_SIZE, patch=1, qos=qos)])
+        self.send_batch([Init(zid, WireWhatAmI.CLIENT, batch_size=BATCH_SIZE, patch=1, qos=qos)])
         (ack,) = self.receive()
         assert isinstance(ack, Init), ack
         assert ack.qos is qos
@@ -82,7 +82,7 @@ class Lanes(RawLink):
         sn: int,
         *messages: NetworkMessage,
         reliable: bool = True,
-        priority: Priority = Priority.DATA,
+        priority: WirePriority = WirePriority.DATA,
     ) -> None:
         self.send_batch([Frame(sn, reliable, priority, list(messages))])
 
@@ -92,7 +92,7 @@ def put(key: str, payload: bytes, source: tuple[bytes, int, int] | None = None) 
     info = None
     if source is not None:
         zid, entity, number = source
-        info = SourceInfo(EntityGlobalId(ZenohId(zid), entity), number)
+        info = WireSourceInfo(WireEntityId(WireZenohId(zid), entity), number)
     return Push(WireExpr(0, key), Put(payload, source_info=info))
 
 
@@ -134,7 +134,7 @@ class Lost(NamedTuple):
 def blocks(path: Path, partition: int = 0) -> Iterator[Block]:
     folder, log_id = path / str(partition), read_id(path)
     for base in segments(folder):
-        walk = Walk(folder / segment_name(base), log_id, partition, SEGMENT_BYTES, base)
+        walk = SegmentWalk(folder / segment_name(base), log_id, partition, SEGMENT_BYTES, base)
         yield from walk
         assert not walk.damage
         assert walk.position == walk.size, walk.reason
@@ -200,7 +200,7 @@ Numbered = tuple[Name, int] | None
 "A source and its number; None: a sample that has none."
 
 
-def by_hand(last: dict[Name, int], numbered: Iterable[Numbered]) -> list[Gap]:
+def by_hand(last: dict[Name, int], numbered: Iterable[Numbered]) -> list[SourceGap]:
     """One sample after another: every number is next, later or old."""
     found = []
     for row, one in enumerate(numbered):
@@ -215,7 +215,7 @@ def by_hand(last: dict[Name, int], numbered: Iterable[Numbered]) -> list[Gap]:
         if not 0 < ahead < HALF:
             continue
         if ahead > 1:
-            missing = [Gap(row, *name, (last[name] + 1) % WRAP, ahead - 1)]
+            missing = [SourceGap(row, *name, (last[name] + 1) % WRAP, ahead - 1)]
         last[name] = sn
         found += missing
     return found

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from log.numbered import Sample, losses, numbered, samples_of
 from zenlake.errors import ZError
 from zenlake.log import format as layout
-from zenlake.log.block import MAX_NAMED_KEYS, Link, Loss, OpenBlock
+from zenlake.log.block import MAX_NAMED_KEYS, Loss, OpenBlock, SourceLink
 from zenlake.log.format import (
     CODECS,
     HEADER_BYTES,
@@ -37,7 +37,9 @@ def encoded(block: OpenBlock, base: int = 0, previous: int = 0, codec: int = 0) 
     return b"".join(block.encode(ID, 3, base, previous, codec)[0])
 
 
-links = st.builds(Link, st.integers(0, (1 << 32) - 1), st.sampled_from([0, 1, 2, 4]), ZENOH_ID)
+links = st.builds(
+    SourceLink, st.integers(0, (1 << 32) - 1), st.sampled_from([0, 1, 2, 4]), ZENOH_ID
+)
 lost = st.builds(
     Loss,
     st.sampled_from(sorted(layout.LOSS_KINDS)),
@@ -166,9 +168,9 @@ def test_a_body_that_lies_about_its_size() -> None:
 def test_links_and_keys_are_bounded() -> None:
     block = OpenBlock()
     for serial in range(MAX_LINKS):
-        assert block.link(Link(serial, 1, b"\x01")) == serial
-    assert block.link(Link(MAX_LINKS, 1, b"\x01")) is None
-    assert block.link(Link(5, 1, b"\x01")) == 5
+        assert block.link(SourceLink(serial, 1, b"\x01")) == serial
+    assert block.link(SourceLink(MAX_LINKS, 1, b"\x01")) is None
+    assert block.link(SourceLink(5, 1, b"\x01")) == 5
     for number in range(MAX_NAMED_KEYS + 1):
         assert block.key(0, 0, b"%d" % number, b"")
     read = Block.decode(encoded(block))

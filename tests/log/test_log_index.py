@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from log.handmade import LINK, LOG_ID, TIME, Made, block_of, loss_block, numbered_log
-from zenlake.log import index as indexing
 from zenlake.log.block import OpenBlock
 from zenlake.log.format import SEGMENT_BYTES, WRITING
-from zenlake.log.index import Index
-from zenlake.log.log import Log
+from zenlake.log.read import index as indexing
+from zenlake.log.read.index import Index
+from zenlake.log.read.log import Log
 
 
 def walked(made: Made, base: int = 0, end: int | None = None) -> Index:

@@ -15,7 +15,7 @@ import pytest
 from log.handmade import LOG_ID, TIME, Made, block_of, loss_block, numbered_log
 from zenlake.errors import ZError
 from zenlake.log.format import SEGMENT_BYTES, SETTLED, WRITING, Mark, SegmentHeader
-from zenlake.log.log import Log
+from zenlake.log.read.log import Log
 
 SECOND = 10**9
 
@@ -283,7 +283,7 @@ def test_looking_again_finds_what_is_new_and_what_is_gone(tmp_path: Path) -> Non
 def test_planning_needs_neither_numba_nor_arrow_nor_the_network(tmp_path: Path) -> None:
     made = numbered_log(tmp_path / "log", [2], [3])
     code = (
-        "import sys\nfrom zenlake.log.log import Log\n"
+        "import sys\nfrom zenlake.log.read.log import Log\n"
         f"log = Log({str(made.path)!r})\n"
         "log.mark(0), log.first(0), log.blocks(0), log.offset_at(0, 0), log.partitions()\n"
         "heavy = {'numba', 'llvmlite', 'pyarrow', 'zenlake.runtime', 'zenlake.link', 'asyncio'}\n"

@@ -11,15 +11,15 @@ import zenlake
 from api.pairs import dialling, listening, publisher_for, until
 from faultproxy import FaultProxy
 from log.recording import SN_MASK, WRAP, Lanes, Lost, by_hand, lost, put, recording, walked
-from zenlake.log.reader import Reader
-from zenlake.log.recorder import Recorder
+from zenlake.log.read.reader import Reader
+from zenlake.log.write.recorder import Recorder
 from zenlake.wire.close import Close
-from zenlake.wire.cursor import Writer
-from zenlake.wire.enums import CloseReason, Priority
+from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.enums import CloseReason, WirePriority
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 ZID = b"\x21\x43\x65\x87"
 RELIABLE = 0x08
@@ -47,11 +47,11 @@ def heard(recorder: Recorder, send: Callable[[], None], before: int) -> bool:
 @pytest.mark.parametrize("reliable", [True, False], ids=["reliable", "best effort"])
 @pytest.mark.parametrize("many", [1, 20], ids=["single", "scanned"])
 def test_numbers_that_a_lane_skips(tmp_path: Path, qos: bool, reliable: bool, many: int) -> None:
-    priority = Priority.DATA_HIGH if qos else Priority.DATA
+    priority = WirePriority.DATA_HIGH if qos else WirePriority.DATA
     lane = int(priority) | (RELIABLE if reliable else 0)
     before = time.time_ns()
     with recording(tmp_path / "log") as (recorder, port):
-        with Lanes(port, ZenohId(ZID), qos=qos, first=100) as link:
+        with Lanes(port, WireZenohId(ZID), qos=qos, first=100) as link:
             for sn in (100, 101, 105, 106, 107, 109, 5000):
                 link.frame(sn, *several(str(sn), many), reliable=reliable, priority=priority)
             link.frame(5000, *several("again"), reliable=reliable, priority=priority)
@@ -79,9 +79,9 @@ def test_numbers_that_a_lane_skips(tmp_path: Path, qos: bool, reliable: bool, ma
 def test_lanes_count_by_themselves(tmp_path: Path) -> None:
     with (
         recording(tmp_path / "log") as (recorder, port),
-        Lanes(port, ZenohId(ZID), first=0) as link,
+        Lanes(port, WireZenohId(ZID), first=0) as link,
     ):
-        one, two = Priority.REAL_TIME, Priority.BACKGROUND
+        one, two = WirePriority.REAL_TIME, WirePriority.BACKGROUND
         link.frame(0, put("rec/a", b"0"), priority=one)
         link.frame(0, put("rec/a", b"1"), priority=two, reliable=False)
         link.frame(2, put("rec/a", b"2"), priority=two, reliable=False)
@@ -99,7 +99,7 @@ def test_lanes_count_by_themselves(tmp_path: Path) -> None:
 def test_a_gap_over_the_end_of_the_numbers(tmp_path: Path) -> None:
     with (
         recording(tmp_path / "log") as (recorder, port),
-        Lanes(port, ZenohId(ZID), first=SN_MASK - 2) as link,
+        Lanes(port, WireZenohId(ZID), first=SN_MASK - 2) as link,
     ):
         link.frame(SN_MASK - 2, put("rec/a", b"0"))
         link.frame(3, put("rec/a", b"1"))
@@ -110,12 +110,12 @@ def test_a_gap_over_the_end_of_the_numbers(tmp_path: Path) -> None:
 
 
 def test_a_fragment_that_is_missing(tmp_path: Path) -> None:
-    w = Writer()
+    w = ByteWriter()
     NETWORK.write(w, put("rec/a", b"x" * 100_000))
     whole = bytes(w.out)
     with (
         recording(tmp_path / "log") as (recorder, port),
-        Lanes(port, ZenohId(ZID), qos=False) as link,
+        Lanes(port, WireZenohId(ZID), qos=False) as link,
     ):
         cuts = [whole[start : start + 40_000] for start in range(0, len(whole), 40_000)]
         for sn, piece in enumerate(cuts):
@@ -126,7 +126,7 @@ def test_a_fragment_that_is_missing(tmp_path: Path) -> None:
         link.frame(6, put("rec/a", b"after"))
         until(lambda: recorder.stats().received == 2)
     assert [len(each.payload) for each in walked(tmp_path / "log")] == [100_000, 5]
-    assert said(lost(tmp_path / "log")) == [("lane", 1, int(Priority.DATA) | RELIABLE, 4, 1)]
+    assert said(lost(tmp_path / "log")) == [("lane", 1, int(WirePriority.DATA) | RELIABLE, 4, 1)]
 
 
 # ---- sources
@@ -143,7 +143,7 @@ def test_numbers_that_sources_skip(tmp_path: Path) -> None:
         [(two, 1004)],
     ]
     with recording(tmp_path / "log") as (recorder, port):
-        with Lanes(port, ZenohId(ZID), qos=False) as link:
+        with Lanes(port, WireZenohId(ZID), qos=False) as link:
             for sn, frame in enumerate(frames):
                 link.frame(
                     sn, *(put("rec/a", b"x" * 40, (*name, number)) for name, number in frame)
@@ -233,11 +233,11 @@ def test_a_router_that_says_goodbye_leaves_others_unheard(tmp_path: Path) -> Non
 
 def test_a_link_that_brought_nothing_yet_may_lose_something_too(tmp_path: Path) -> None:
     with recording(tmp_path / "log") as (recorder, port):
-        link = Lanes(port, ZenohId(ZID))
+        link = Lanes(port, WireZenohId(ZID))
         link.frame(0, put("other", b"x"))
         until(lambda: recorder.session.info.peers_zid() or recorder.session.stats())
         link.abandon()
-        with Lanes(port, ZenohId(b"\x77")) as other:
+        with Lanes(port, WireZenohId(b"\x77")) as other:
             other.frame(0, put("rec/a", b"x"))
             until(lambda: recorder.stats().received == 1)
         until(lambda: recorder.tape.losses == {"link": 1})
@@ -245,7 +245,7 @@ def test_a_link_that_brought_nothing_yet_may_lose_something_too(tmp_path: Path) 
 
 def test_a_loss_with_no_sample_after_it_is_there_too(tmp_path: Path) -> None:
     with recording(tmp_path / "log") as (recorder, port):
-        link = Lanes(port, ZenohId(ZID))
+        link = Lanes(port, WireZenohId(ZID))
         link.frame(0, put("rec/a", b"x"))
         link.frame(5, put("other", b"nobody records it"))
         until(lambda: recorder.stats().gaps == 1)
@@ -268,7 +268,7 @@ def test_a_loss_with_no_sample_after_it_is_there_too(tmp_path: Path) -> None:
 def test_only_a_goodbye_is_one(tmp_path: Path) -> None:
     """Not a link that breaks, nor a peer that has given this one up."""
     with recording(tmp_path / "log") as (recorder, port):
-        kind, cut, gave_up = (Lanes(port, ZenohId(bytes((zid,)))) for zid in (0x31, 0x32, 0x33))
+        kind, cut, gave_up = (Lanes(port, WireZenohId(bytes((zid,)))) for zid in (0x31, 0x32, 0x33))
         for link in (kind, cut, gave_up):
             link.frame(0, put("rec/a", b"x"))
         until(lambda: recorder.stats().received == 3)

@@ -30,11 +30,11 @@ from log.handmade import (
 )
 from zenlake.errors import ZError
 from zenlake.keyexpr import intersects, is_canonical
-from zenlake.log import reader as reading
-from zenlake.log.block import Link, Loss, OpenBlock
+from zenlake.log.block import Loss, OpenBlock, SourceLink
 from zenlake.log.format import CODECS, DamagedLog, _unpack
-from zenlake.log.log import Log, OffsetOutOfRange
-from zenlake.log.reader import LogKeys, Reader, batch_schema
+from zenlake.log.read import reader as reading
+from zenlake.log.read.log import Log, OffsetOutOfRange
+from zenlake.log.read.reader import LogKeys, Reader, batch_schema
 from zenlake.wire.batch import write_batch
 from zenlake.wire.enums import Mapping
 from zenlake.wire.frame import Frame
@@ -87,7 +87,7 @@ class Step(NamedTuple):
 
 PREFIXES = ["a", "a/b", "ä/c"]
 SUFFIXES = ["", "/x", "/y/z", "x", "/*"]
-LINKS = [Link(1, 2, b"\x01"), Link(2, 4, b"\x01"), Link(0, 0, b"")]
+LINKS = [SourceLink(1, 2, b"\x01"), SourceLink(2, 4, b"\x01"), SourceLink(0, 0, b"")]
 some_keys = st.one_of(
     st.builds(
         WireExpr, st.integers(1, 3), st.sampled_from(SUFFIXES), st.sampled_from(list(Mapping))
@@ -451,7 +451,7 @@ def test_more_links_than_a_span_can_number(tmp_path: Path) -> None:
     made, blocks, expected = Made(tmp_path / "log"), [], []
     for number in range(300):
         block = OpenBlock()
-        place = block.link(Link(number, 2, b"\x01"))
+        place = block.link(SourceLink(number, 2, b"\x01"))
         assert place is not None
         prefix = f"link/{number}"
         block.key(place, 1 << 16 | 7, b"/x", prefix.encode())

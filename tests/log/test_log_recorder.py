@@ -26,17 +26,17 @@ from log.recording import (
     rows,
     walked,
 )
-from zenlake.log import recorder as recorders
-from zenlake.log import tape as tapes
 from zenlake.log.files import LogLocked
 from zenlake.log.format import SETTLED
-from zenlake.log.log import Log
-from zenlake.log.recorder import Recorder
-from zenlake.log.writer import Writer
+from zenlake.log.read.log import Log
+from zenlake.log.write import recorder as recorders
+from zenlake.log.write import recording_sink as tapes
+from zenlake.log.write.recorder import Recorder
+from zenlake.log.write.writer import Writer
 from zenlake.wire.declare import Declare, DeclareKeyExpr, UndeclareKeyExpr
 from zenlake.wire.enums import Mapping
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 __all__ = ["disk"]
 BLOCK = zenlake.CongestionControl.BLOCK
@@ -142,7 +142,7 @@ def test_overlapping_keys_record_a_sample_once(tmp_path: Path) -> None:
         until(lambda: publisher_for(session, "solo"))
         for key in ("rec/a/b", "solo", "x/b", "rec", "nobody", "rec/a/c"):
             session.put(key, key, congestion_control=BLOCK)
-        with Lanes(port, ZenohId(b"\x09")) as link:
+        with Lanes(port, WireZenohId(b"\x09")) as link:
             many = [put(key, b"x" * 100) for key in ("rec/a/b", "nobody", "x/b", "solo") * 10]
             link.frame(0, *many)
             until(lambda: asked(session, "durable")["received"] >= 35)
@@ -164,7 +164,7 @@ def test_ids_that_mean_something_else_within_a_frame(tmp_path: Path) -> None:
             each.key = WireExpr(7, "/x", Mapping.SENDER)
         return some
 
-    with recording(tmp_path / "log") as (recorder, port), Lanes(port, ZenohId(b"\x09")) as link:
+    with recording(tmp_path / "log") as (recorder, port), Lanes(port, WireZenohId(b"\x09")) as link:
         link.frame(0, *declare("rec/a")[1:], *puts("a"), *declare("rec/b"), *puts("b"))
         link.frame(1, *declare("rec/a"), *puts("a"))
         until(lambda: recorder.stats().received == 30)

@@ -21,18 +21,18 @@ from golden.proxy import free_port
 from log.numbered import FULL
 from log.recording import Lanes, put, rows
 from zenlake.errors import LinkError
-from zenlake.log.log import Log
-from zenlake.log.recorder import Recorder
-from zenlake.runtime import kernels
+from zenlake.log.read.log import Log
+from zenlake.log.write.recorder import Recorder
+from zenlake.runtime import kernel_loader
 from zenlake.wire.batch import read_batch
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, split
-from zenlake.wire.query import Query
-from zenlake.wire.reply import Reply
+from zenlake.wire.query import WireQuery
+from zenlake.wire.reply import WireReply
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 TESTS = Path(__file__).parent.parent
 KILLS = 1000 if FULL else 100
@@ -50,7 +50,7 @@ _HEAD = struct.Struct("<II")
 
 def serve(path: str) -> None:
     """A recorder for each line that comes; says who it is, where it listens, and how it ended."""
-    kernels.load()
+    kernel_loader.load()
     say("loaded")
     for _ in sys.stdin:
         pid = os.fork()
@@ -161,7 +161,7 @@ class Publisher(Lanes):
     """Numbered samples, and queries for how far they are durable."""
 
     def __init__(self, port: int, trial: int) -> None:
-        super().__init__(port, ZenohId((trial + 1).to_bytes(4, "little")), qos=False)
+        super().__init__(port, WireZenohId((trial + 1).to_bytes(4, "little")), qos=False)
         self.trial = trial
         self.put = 0
         self.acknowledged = 0
@@ -176,7 +176,7 @@ class Publisher(Lanes):
         number = len(self._asked) + 1
         self._asked[number] = self.put
         key = WireExpr(0, "@/*/*/recorder/**")
-        self.send(Request(number, key, Query(parameters="durable"), timeout_ms=10_000))
+        self.send(Request(number, key, WireQuery(parameters="durable"), timeout_ms=10_000))
 
     def hear(self, wait: float) -> bool:
         """Answers that are here within `wait` seconds; False: no more come."""
@@ -192,7 +192,7 @@ class Publisher(Lanes):
             for message in read_batch(self._buffer[start:end]):
                 for said in message.messages if isinstance(message, Frame) else ():
                     if isinstance(said, Response):
-                        assert isinstance(said.body, Reply), said
+                        assert isinstance(said.body, WireReply), said
                         self.acknowledged = max(self.acknowledged, self._asked[said.request_id])
         self._buffer = self._buffer[end:]
         return bool(data)

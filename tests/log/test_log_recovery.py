@@ -13,11 +13,11 @@ import pytest
 
 from log.numbered import FULL, QUICK, Sample, held, losses, numbered, samples_of
 from zenlake.errors import ZError
-from zenlake.log import recovery
 from zenlake.log.files import read_id, segment_name, segments
 from zenlake.log.format import HEADER_BYTES, SEGMENT_BYTES, Block, Buffer, Mark
-from zenlake.log.recovery import Walk
-from zenlake.log.writer import Writer
+from zenlake.log.write import recovery
+from zenlake.log.write.recovery import SegmentWalk
+from zenlake.log.write.writer import Writer
 
 MUTATIONS = 100_000 if FULL else 3_000
 MEASURED = 20  # of so many mutations the memory of one is measured
@@ -44,7 +44,7 @@ def segment_of(path: Path, base: int = 0) -> Path:
 
 def positions(path: Path) -> list[int]:
     """Where the blocks of the first segment start, and the end."""
-    walk = Walk(segment_of(path), read_id(path), 0, SEGMENT_BYTES, 0)
+    walk = SegmentWalk(segment_of(path), read_id(path), 0, SEGMENT_BYTES, 0)
     return [*(walk.position for _ in walk), walk.position]
 
 
@@ -346,7 +346,7 @@ def test_every_flipped_bit_of_a_segment(tmp_path: Path) -> None:
     for bit in range(8 * SEGMENT_BYTES, 8 * len(good)):
         place = bit >> 3
         overwrite(file, place, bytes([good[place] ^ 1 << (bit & 7)]))
-        walk = Walk(file, log_id, 0, SEGMENT_BYTES, 0)
+        walk = SegmentWalk(file, log_id, 0, SEGMENT_BYTES, 0)
         found = {
             offset: sample
             for block in walk

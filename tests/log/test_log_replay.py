@@ -16,36 +16,36 @@ import zenlake
 from api.pairs import dialling, opened, until
 from golden.proxy import free_port
 from interop.api_pair import open_session
-from zenlake.api.arrow import ArrowBatches
-from zenlake.api.runs import Sent
+from zenlake.api.pubsub.arrow import ArrowBatches
 from zenlake.errors import InvalidKeyExpr, ZError
 from zenlake.keytable import KeyTable
-from zenlake.log.block import Link, OpenBlock
+from zenlake.log.block import OpenBlock, SourceLink
 from zenlake.log.format import BATCH_ENTRY
-from zenlake.log.log import Log
-from zenlake.log.reader import Reader, Span
-from zenlake.log.recorder import Recorder
-from zenlake.log.replay import (
+from zenlake.log.read.log import Log
+from zenlake.log.read.reader import Reader, SampleSpan
+from zenlake.log.replay.encoded_sender import SendOutcome
+from zenlake.log.replay.replayer import (
     LONGEST_SLEEP,
-    Piece,
     Remap,
     Replayer,
+    ReplayPiece,
     ReplayStats,
     due_times,
     merged,
     pieces,
 )
-from zenlake.log.writer import Writer
-from zenlake.runtime import kernels
-from zenlake.wire.cursor import Reader as Cursor
-from zenlake.wire.cursor import Writer as Bytes
+from zenlake.log.write.recorder import Recorder
+from zenlake.log.write.writer import Writer
+from zenlake.runtime import kernel_loader
+from zenlake.wire.cursor import ByteReader as Cursor
+from zenlake.wire.cursor import ByteWriter as Bytes
 from zenlake.wire.enums import Mapping
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
-from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 SECOND = 1_000_000_000
 MILLISECOND = 1_000_000
@@ -64,12 +64,12 @@ AS_RECORDED = [
     "express",
     "reliable",
 ]
-ZID = ZenohId.parse("5a1ad")
+ZID = WireZenohId.parse("5a1ad")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded() -> None:
-    kernels.load()
+    kernel_loader.load()
 
 
 class Batch(NamedTuple):
@@ -80,7 +80,7 @@ class Batch(NamedTuple):
     key: str = "t/a"
     link: int = 0
     reliable: bool = True
-    timestamp: Timestamp | None = None
+    timestamp: WireTimestamp | None = None
 
 
 def record(path: Path, *blocks: Sequence[Batch], partition: int = 0) -> Path:
@@ -89,7 +89,7 @@ def record(path: Path, *blocks: Sequence[Batch], partition: int = 0) -> Path:
         for batches in blocks:
             block = OpenBlock()
             for one in batches:
-                link = block.link(Link(one.link, 2, ZID.raw))
+                link = block.link(SourceLink(one.link, 2, ZID.raw))
                 assert link is not None
                 assert block.key(link, Mapping.SENDER << 16 | 7, b"", one.key.encode())
                 w = Bytes()
@@ -126,7 +126,7 @@ class Out:
         self.takes = takes
         self.left: list[tuple[float, bytes]] = []
 
-    def put(self, data: memoryview, keys: Any, **about: Any) -> Sent:
+    def put(self, data: memoryview, keys: Any, **about: Any) -> SendOutcome:
         r = Cursor(bytes(data))
         count = 0
         self.clock.now += self.takes
@@ -137,7 +137,7 @@ class Out:
             self.left.append((self.clock.now, bytes(push.body.payload)))  # type: ignore[arg-type]
             count += 1
         assert count == int(about["counts"].sum())
-        return Sent(count, 0, count)
+        return SendOutcome(count, 0, count)
 
     def flush(self) -> None: ...
 
@@ -249,18 +249,18 @@ def test_a_million_seconds_are_exact_to_the_microsecond() -> None:
 # ---- partitions
 
 
-def piece_of(times: list[int], number: int, base: int = 0) -> Span:
+def piece_of(times: list[int], number: int, base: int = 0) -> SampleSpan:
     batches = np.zeros(len(times), BATCH_ENTRY)
     batches["time"], batches["count"], batches["length"] = times, 1, 1
     keys: Any = KeyTable()
-    return Span(base, batches, memoryview(bytes([number]) * len(times)), keys)
+    return SampleSpan(base, batches, memoryview(bytes([number]) * len(times)), keys)
 
 
 @given(
     st.lists(st.lists(st.lists(st.integers(0, 30), max_size=6), max_size=4), min_size=1, max_size=4)
 )
 def test_partitions_are_merged_by_time(partitions: list[list[list[int]]]) -> None:
-    def stream(number: int) -> Iterator[Piece]:
+    def stream(number: int) -> Iterator[ReplayPiece]:
         return pieces((piece_of(times, number) for times in partitions[number]), number)
 
     wanted = sorted(
@@ -388,7 +388,7 @@ def test_links_that_use_one_id_for_two_keys_and_best_effort(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("which", ["original", "new"])
 def test_timestamps_are_the_recorded_ones_or_new(tmp_path: Path, which: str) -> None:
-    stamp = Timestamp(1_700_000_000 << 32, ZID)
+    stamp = WireTimestamp(1_700_000_000 << 32, ZID)
     log = record(
         tmp_path / "log", [Batch(NOON, [b"a"], timestamp=stamp), Batch(NOON, [b"b"], "t/b", link=1)]
     )
@@ -416,7 +416,7 @@ def test_it_loops_until_it_is_stopped(tmp_path: Path, session: zenlake.Session) 
     replayer._out = out  # type: ignore[assignment]
     original = out.put
 
-    def put(*args: Any, **about: Any) -> Sent:
+    def put(*args: Any, **about: Any) -> SendOutcome:
         if len(out.left) == 5:
             replayer.stop()
         return original(*args, **about)

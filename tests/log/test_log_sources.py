@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from log.recording import HALF, WRAP, Name, Numbered, by_hand, put
-from zenlake.log import sources
-from zenlake.log.sources import Gap, Sources
-from zenlake.wire.cursor import Writer
+from zenlake.log.write import source_gaps as sources
+from zenlake.log.write.source_gaps import SourceGap, SourceTracker
+from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.scan import Scanner
@@ -23,8 +23,8 @@ NAMES: list[Name] = [
 ]
 
 
-def scanned(sources: Sources, pushes: list[Push]) -> list[Gap]:
-    w = Writer()
+def scanned(sources: SourceTracker, pushes: list[Push]) -> list[SourceGap]:
+    w = ByteWriter()
     for push in pushes:
         NETWORK.write(w, push)
     data = memoryview(bytes(w.out))
@@ -38,7 +38,7 @@ def pushes_of(numbered: Iterable[Numbered]) -> list[Push]:
     return [put("a/b", b"x", one and (*one[0], one[1])) for one in numbered]
 
 
-def singly(sources: Sources, pushes: list[Push]) -> list[Gap]:
+def singly(sources: SourceTracker, pushes: list[Push]) -> list[SourceGap]:
     found = []
     for row, push in enumerate(pushes):
         if push.body.source_info is not None:
@@ -71,7 +71,7 @@ def frames(draw: st.DrawFn) -> list[list[Numbered]]:
 def test_gaps_are_those_of_one_sample_after_another(
     some: list[list[Numbered]], by_scan: list[bool]
 ) -> None:
-    told, last = Sources(), dict[Name, int]()
+    told, last = SourceTracker(), dict[Name, int]()
     for frame, scan in zip(some, by_scan, strict=False):
         pushes = pushes_of(frame)
         found = scanned(told, pushes) if scan else singly(told, pushes)
@@ -99,12 +99,12 @@ def test_first_last_and_how_many(
     numbered: list[Numbered], missing: list[tuple[int, int, int]]
 ) -> None:
     for read in (scanned, singly):
-        found = read(Sources(), pushes_of(numbered))
+        found = read(SourceTracker(), pushes_of(numbered))
         assert [(gap.first, gap.last, gap.missing) for gap in found] == missing
 
 
 def test_sources_are_told_apart_by_id_and_entity() -> None:
-    told = Sources()
+    told = SourceTracker()
     scanned(told, pushes_of([(name, number) for number, name in enumerate(NAMES)]))
     found = scanned(told, pushes_of([(name, number + 2) for number, name in enumerate(NAMES)]))
     assert [(gap.id, gap.entity) for gap in found] == NAMES
@@ -114,7 +114,7 @@ def test_sources_are_told_apart_by_id_and_entity() -> None:
 
 def test_the_source_that_was_seen_first_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "MAX_SOURCES", 2)
-    told = Sources()
+    told = SourceTracker()
     first, second, third = NAMES[:3]
     assert scanned(told, pushes_of([(first, 1), (second, 1), (third, 1)])) == []
     assert told.forgotten == 1

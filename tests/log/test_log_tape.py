@@ -13,30 +13,30 @@ import pytest
 
 from api.pairs import until
 from log.recording import DEADLINE, Disk, blocks, lost, put, walked
-from zenlake.api.sample import Sample
+from zenlake.api.values.sample import Sample
 from zenlake.errors import ZError
 from zenlake.keytable import KeyTable
-from zenlake.log import tape as tapes
 from zenlake.log.format import MAX_LINKS
-from zenlake.log.tape import Tape
-from zenlake.log.writer import Writer
-from zenlake.runtime.exchange import Port
+from zenlake.log.write import recording_sink as tapes
+from zenlake.log.write.recording_sink import RecordingSink
+from zenlake.log.write.writer import Writer
+from zenlake.runtime.exchange import SessionFace
 from zenlake.wire import qos
-from zenlake.wire.cursor import Writer as Bytes
-from zenlake.wire.enums import Mapping, WhatAmI
+from zenlake.wire.cursor import ByteWriter as Bytes
+from zenlake.wire.enums import Mapping, WireWhatAmI
 from zenlake.wire.network import NETWORK
 from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 JOIN_SECONDS = 20.0
 A_DAY = 86_400.0
 
 
 @contextmanager
-def opened(path: Path, disk: Disk | None = None, **options: Any) -> Iterator[Tape]:
+def opened(path: Path, disk: Disk | None = None, **options: Any) -> Iterator[RecordingSink]:
     with Writer(path, files=disk or Disk()) as writer:
-        tape = Tape(writer, **options)
+        tape = RecordingSink(writer, **options)
         try:
             yield tape
         finally:
@@ -46,14 +46,14 @@ def opened(path: Path, disk: Disk | None = None, **options: Any) -> Iterator[Tap
             assert tape.join(JOIN_SECONDS)
 
 
-def take(tape: Tape, payload: bytes, key: str = "rec/a", source: Any = None) -> bool:
+def take(tape: RecordingSink, payload: bytes, key: str = "rec/a", source: Any = None) -> bool:
     body = Put(payload, source_info=put(key, b"", source).body.source_info)
     return tape.push_one(Sample.of(key, body, int(qos.DEFAULT)))
 
 
-def fake_port(zid: bytes, keys: KeyTable | None = None) -> Port:
-    agreed = SimpleNamespace(zid=ZenohId(zid), whatami=WhatAmI.CLIENT)
-    return Port(
+def fake_port(zid: bytes, keys: KeyTable | None = None) -> SessionFace:
+    agreed = SimpleNamespace(zid=WireZenohId(zid), whatami=WireWhatAmI.CLIENT)
+    return SessionFace(
         cast("Any", SimpleNamespace(agreement=agreed)),
         cast("Any", SimpleNamespace(keys=keys or KeyTable())),
     )
@@ -127,7 +127,7 @@ def test_what_comes_during_a_commit_goes_into_the_next(tmp_path: Path) -> None:
 )
 def test_options_that_mean_nothing(tmp_path: Path, options: dict[str, Any]) -> None:
     with Writer(tmp_path / "log") as writer, pytest.raises(ZError):
-        Tape(writer, **options)
+        RecordingSink(writer, **options)
 
 
 # ---- what is durable, and what is said until then

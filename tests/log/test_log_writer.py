@@ -18,9 +18,9 @@ from zenlake.log.format import (
     Mark,
     SegmentHeader,
 )
-from zenlake.log.recovery import read_mark
-from zenlake.log.retention import MAX_REMOVED
-from zenlake.log.writer import Writer
+from zenlake.log.write.recovery import read_mark
+from zenlake.log.write.retention import MAX_REMOVED
+from zenlake.log.write.writer import Writer
 
 SECOND = 1_000_000_000
 DAY = 86_400 * SECOND

@@ -14,14 +14,14 @@ from typing import Any
 import zenlake.router
 from interop.api_pair import OURS, THEIRS, Seen, Side, open_session, seen
 from interop.conversation import eventually
-from zenlake.runtime import kernels
-from zenlake.runtime.delivery import Inline
+from zenlake.runtime import kernel_loader
 from zenlake.runtime.node import Node, NodeConfig
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
+from zenlake.sim.delivery import Inline
 from zenlake.transport.offer import Offer
-from zenlake.wire.enums import Priority, WhatAmI
+from zenlake.wire.enums import WirePriority, WireWhatAmI
 from zenlake.wire.network import NetworkMessage
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 PATIENCE = 30.0
 
@@ -104,7 +104,7 @@ SIDES = {
 @contextmanager
 def routed(connect: Sequence[str] = (), **settings: str) -> Iterator[Net]:
     """A router with nobody around it yet."""
-    kernels.load()  # by a thread that no single test is to be blamed for
+    kernel_loader.load()  # by a thread that no single test is to be blamed for
     config = zenlake.Config()
     config.insert_json5("scouting/multicast/enabled", "false")
     for key, value in settings.items():
@@ -141,13 +141,17 @@ class Wire:
 
     def __init__(self, endpoint: str) -> None:
         self.messages: list[NetworkMessage] = []
-        self.zid = ZenohId(secrets.token_bytes(16))
+        self.zid = WireZenohId(secrets.token_bytes(16))
         self._endpoint = endpoint
-        config = NodeConfig(offer=Offer(zid=self.zid, whatami=WhatAmI.CLIENT))
+        config = NodeConfig(offer=Offer(zid=self.zid, whatami=WireWhatAmI.CLIENT))
         self._node = Node(config, Inline(self._keep))
 
     def _keep(
-        self, session: Session, message: NetworkMessage, priority: Priority, reliable: bool
+        self,
+        session: TransportSession,
+        message: NetworkMessage,
+        priority: WirePriority,
+        reliable: bool,
     ) -> None:
         self.messages.append(message)
 

@@ -13,7 +13,7 @@ from interop.api_pair import THEIRS, Side
 from interop.conversation import eventually
 from router.routed import PATIENCE, SIDES, Heard, Net, routed, unique
 from zenlake.runtime.exchange import Exchange
-from zenlake.wire.runs import Run
+from zenlake.wire.push_run import PushRun
 
 pytestmark = [pytest.mark.interop, pytest.mark.kernel]
 
@@ -68,7 +68,7 @@ def forwarded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     forward = Exchange._forward_run
 
     def spy(self: Exchange, *arguments: Any) -> None:
-        lengths.extend(len(run) for run in arguments if isinstance(run, Run))
+        lengths.extend(len(run) for run in arguments if isinstance(run, PushRun))
         forward(self, *arguments)
 
     monkeypatch.setattr(Exchange, "_forward_run", spy)

@@ -10,10 +10,10 @@ from interop.api_pair import OURS, Side, replies
 from interop.conversation import eventually
 from router.routed import PATIENCE, SIDES, Holding, Net, Wire, routed, unique
 from zenlake.wire.declare import Declare, DeclareQueryable
-from zenlake.wire.enums import QueryTarget
+from zenlake.wire.enums import WireQueryTarget
 from zenlake.wire.put import Put
-from zenlake.wire.query import Query
-from zenlake.wire.reply import Reply
+from zenlake.wire.query import WireQuery
+from zenlake.wire.reply import WireReply
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
@@ -139,7 +139,7 @@ def test_a_queryable_that_dies(net: Net) -> None:
         Holding(endpoint, key) as holding,
         Wire(endpoint) as wire,
     ):
-        wire.session.send(request(7, key, QueryTarget.ALL, timeout_ms=60_000))
+        wire.session.send(request(7, key, WireQueryTarget.ALL, timeout_ms=60_000))
         holding.says("asked")
         (reply,) = wire.wait(Response)
         assert reply.body.body.payload == b"alive"
@@ -150,8 +150,8 @@ def test_a_queryable_that_dies(net: Net) -> None:
     net.settled(before)
 
 
-def request(number: int, key: str, target: QueryTarget, **options: Any) -> Request:
-    return Request(number, WireExpr(0, key), Query(), target=target, **options)
+def request(number: int, key: str, target: WireQueryTarget, **options: Any) -> Request:
+    return Request(number, WireExpr(0, key), WireQuery(), target=target, **options)
 
 
 def test_a_queryable_that_never_answers(net: Net) -> None:
@@ -168,7 +168,7 @@ def test_a_queryable_that_never_answers(net: Net) -> None:
         Wire(endpoint) as wire,
     ):
         net_knows_queryables(net, 2, before)
-        wire.session.send(request(1, key, QueryTarget.ALL, timeout_ms=millis))
+        wire.session.send(request(1, key, WireQueryTarget.ALL, timeout_ms=millis))
         (final,) = wire.wait(ResponseFinal)
         alive, silent = wire.wait(Response, 2)
         assert final.request_id == alive.request_id == silent.request_id == 1
@@ -189,19 +189,19 @@ def test_an_answer_that_comes_too_late(net: Net) -> None:
     with Wire(endpoint) as silent, Wire(endpoint) as wire:
         silent.session.send(Declare(DeclareQueryable(1, WireExpr(0, key))))
         net_knows_queryables(net, 1, before)
-        wire.session.send(request(1, key, QueryTarget.ALL, timeout_ms=100))
+        wire.session.send(request(1, key, WireQueryTarget.ALL, timeout_ms=100))
         (final,) = wire.wait(ResponseFinal)
         (error,) = wire.wait(Response)
         assert final.request_id == error.request_id == 1
         assert error.responder.zid == silent.zid
         (asked,) = silent.wait(Request)
-        silent.session.send(Response(asked.id, WireExpr(0, key), Reply(Put(b"late"))))
+        silent.session.send(Response(asked.id, WireExpr(0, key), WireReply(Put(b"late"))))
         eventually(
             lambda: net.router.stats().dropped.get(late, 0),
             lambda found: found == dropped + 1,
             PATIENCE,
         )
-        wire.session.send(request(2, unique("nobody"), QueryTarget.ALL))
+        wire.session.send(request(2, unique("nobody"), WireQueryTarget.ALL))
         assert [one.request_id for one in wire.wait(ResponseFinal, 2)] == [1, 2]
         assert len(wire.of(Response)) == 1
     net.settled(before)
@@ -241,10 +241,10 @@ def test_a_budget(net: Net) -> None:
             query.reply(f"{key}/{number}", b"")
 
     with answering(net, net.side("their peer"), f"{key}/*", answer), Wire(endpoint) as wire:
-        wire.session.send(request(1, f"{key}/*", QueryTarget.ALL, budget=2))
+        wire.session.send(request(1, f"{key}/*", WireQueryTarget.ALL, budget=2))
         wire.wait(ResponseFinal)
-        assert [type(one.body) for one in wire.wait(Response, 2)] == [Reply, Reply]
-        wire.session.send(request(2, f"{key}/*", QueryTarget.ALL))
+        assert [type(one.body) for one in wire.wait(Response, 2)] == [WireReply, WireReply]
+        wire.session.send(request(2, f"{key}/*", WireQueryTarget.ALL))
         wire.wait(ResponseFinal, 2)
         wire.wait(Response, 7)
     net.settled(before)

@@ -8,12 +8,12 @@ from interop.api_pair import OURS, open_session
 from interop.conversation import eventually
 from zenlake.errors import ZError
 from zenlake.router import Event, Router
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 
 
 @pytest.fixture(autouse=True)
 def _kernels() -> None:
-    kernels.load()
+    kernel_loader.load()
 
 
 def test_run_listens_where_it_is_told() -> None:

@@ -14,7 +14,7 @@ from interop.conversation import eventually
 from reference_peer import ReferenceProcess
 from router.routed import PATIENCE, Net, unique
 from zenlake.router import Event
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 from zenlake.transport.outbox import BACKLOG_BYTES
 
 pytestmark = pytest.mark.interop
@@ -30,7 +30,7 @@ class Watched(Net):
     """With what happened to its sessions."""
 
     def __init__(self, stack: ExitStack) -> None:
-        kernels.load()
+        kernel_loader.load()
         self.events: list[Event] = []
         router = stack.enter_context(zenlake.router.run(watch=self.events.append))
         super().__init__(router, stack)

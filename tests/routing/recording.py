@@ -4,7 +4,7 @@ from collections import deque
 from typing import Any
 
 from zenlake.routing import Face, Out, Routing
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.declare import (
     Declare,
     DeclareFinal,
@@ -16,7 +16,7 @@ from zenlake.wire.declare import (
     UndeclareSubscriber,
     UndeclareToken,
 )
-from zenlake.wire.enums import InterestMode, InterestOptions, QueryTarget, WhatAmI
+from zenlake.wire.enums import InterestMode, InterestOptions, WireQueryTarget, WireWhatAmI
 from zenlake.wire.extensions import QueryableInfo
 from zenlake.wire.interest import Interest
 from zenlake.wire.linkstate import LinkState, write_link_states
@@ -24,13 +24,13 @@ from zenlake.wire.network import NETWORK, NetworkMessage
 from zenlake.wire.oam import LINK_STATE, NetworkOam
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
-from zenlake.wire.reply import Reply
+from zenlake.wire.reply import WireReply
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
-ROUTER, PEER, CLIENT = WhatAmI.ROUTER, WhatAmI.PEER, WhatAmI.CLIENT
+ROUTER, PEER, CLIENT = WireWhatAmI.ROUTER, WireWhatAmI.PEER, WireWhatAmI.CLIENT
 CURRENT, FUTURE, BOTH, FINAL = (
     InterestMode.CURRENT,
     InterestMode.FUTURE,
@@ -52,8 +52,8 @@ UNDECLARE: dict[InterestOptions, Any] = {
 }
 
 
-def zid(text: str) -> ZenohId:
-    return ZenohId.parse(text)
+def zid(text: str) -> WireZenohId:
+    return WireZenohId.parse(text)
 
 
 def full(key: str) -> WireExpr:
@@ -85,7 +85,7 @@ def request(number: int, key: str, **fields: Any) -> Request:
 
 
 def reply(number: int, key: str, payload: bytes = b"r") -> Response:
-    return Response(number, full(key), Reply(Put(payload)))
+    return Response(number, full(key), WireReply(Put(payload)))
 
 
 def final(interest_id: int | None) -> Declare:
@@ -93,7 +93,7 @@ def final(interest_id: int | None) -> Declare:
 
 
 def links(
-    own: ZenohId, *others: ZenohId, sn: int = 1, gateways: tuple[ZenohId, ...] = ()
+    own: WireZenohId, *others: WireZenohId, sn: int = 1, gateways: tuple[WireZenohId, ...] = ()
 ) -> NetworkOam:
     """What a peer tells a router of its links."""
     states = [LinkState(0, sn, own, PEER, links=tuple(range(1, len(others) + 1)))]
@@ -128,7 +128,7 @@ def bodies(messages: list[Any]) -> list[tuple[Any, ...]]:
 class Node:
     """One routing, and all that its local session was sent."""
 
-    def __init__(self, name: str, whatami: WhatAmI, **options: Any) -> None:
+    def __init__(self, name: str, whatami: WireWhatAmI, **options: Any) -> None:
         self.routing = Routing(zid(name), whatami, **options)
         self.inbox: list[NetworkMessage] = []
 
@@ -176,7 +176,7 @@ class Net:
             if face.is_local:
                 node.inbox.append(message)
             else:
-                w = Writer()
+                w = ByteWriter()
                 NETWORK.write(w, message)
                 self.log.append((face, message))
                 self._wires.append((*self._ends[face], bytes(w.out)))
@@ -186,7 +186,7 @@ class Net:
     def carry(self) -> None:
         while self._wires:
             node, face, data = self._wires.popleft()
-            message = NETWORK.read(Reader(data))
+            message = NETWORK.read(ByteReader(data))
             self.say(node, node.routing.on_message(face, message, self.now), carry=False)
 
     def wait(self, seconds: float, *nodes: Node) -> None:
@@ -209,9 +209,9 @@ __all__ = [
     "Net",
     "Node",
     "Q",
-    "QueryTarget",
     "S",
     "T",
+    "WireQueryTarget",
     "bodies",
     "declare",
     "final",

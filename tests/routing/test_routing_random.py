@@ -33,9 +33,9 @@ from routing.recording import (
 from strategies import network_messages
 from zenlake.keyexpr import intersects
 from zenlake.routing import Face, Routing
-from zenlake.wire.cursor import Writer
+from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.declare import Declare, DeclareFinal
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.interest import Interest
 from zenlake.wire.network import NETWORK, NetworkMessage
 from zenlake.wire.response_final import ResponseFinal
@@ -63,7 +63,7 @@ NORTH = {
 class Neighbour:
     """What the model knows of a face."""
 
-    role: WhatAmI | None
+    role: WireWhatAmI | None
     face: Face
     subscribers: dict[int, str] = field(default_factory=dict)
     links: set[int] | None = None
@@ -73,14 +73,14 @@ class Neighbour:
 class Model:
     """One node, and beside it plain lists: a put is held against every subscriber of everybody."""
 
-    def __init__(self, own: WhatAmI) -> None:
+    def __init__(self, own: WireWhatAmI) -> None:
         self.own = own
         self.routing = Routing(zid("1"), own)
         self.all: list[Neighbour] = [Neighbour(None, self.routing.local)]
         self.opened = 0
         self.interests: dict[int, str] = {}
 
-    def open(self, role: WhatAmI) -> None:
+    def open(self, role: WireWhatAmI) -> None:
         if NORTH[self.own, role] is None or len(self.all) > 6:
             return
         self.opened += 1
@@ -196,7 +196,7 @@ steps = st.one_of(
 
 @given(roles, st.lists(steps, max_size=30))
 def test_a_put_reaches_exactly_those_that_a_look_at_everything_finds(
-    own: WhatAmI, life: list[tuple[object, ...]]
+    own: WireWhatAmI, life: list[tuple[object, ...]]
 ) -> None:
     model = Model(own)
     for name, *arguments in life:
@@ -219,7 +219,7 @@ def test_a_put_reaches_exactly_those_that_a_look_at_everything_finds(
     ),
 )
 def test_write_side_filtering_as_the_model_has_it(
-    own: WhatAmI, life: list[tuple[object, ...]]
+    own: WireWhatAmI, life: list[tuple[object, ...]]
 ) -> None:
     model = Model(own)
     for name, *arguments in life:
@@ -258,8 +258,8 @@ said: st.SearchStrategy[NetworkMessage] = st.one_of(
     st.randoms(use_true_random=False),
 )
 def test_when_all_are_closed_nothing_is_left(
-    own: WhatAmI,
-    others: list[WhatAmI],
+    own: WireWhatAmI,
+    others: list[WireWhatAmI],
     life: list[tuple[int, NetworkMessage]],
     chance: object,
 ) -> None:
@@ -272,7 +272,7 @@ def test_when_all_are_closed_nothing_is_left(
     for who, message in life:
         for face, sent in routing.on_message(faces[who % len(faces)], message, 0.0):
             assert face.is_open
-            NETWORK.write(Writer(), sent)  # whatever is sent can be written
+            NETWORK.write(ByteWriter(), sent)  # whatever is sent can be written
     chance.shuffle(faces)  # type: ignore[attr-defined]
     for face in faces:
         for target, _ in routing.close(face, 0.0):
@@ -283,7 +283,7 @@ def test_when_all_are_closed_nothing_is_left(
 
 @given(roles, st.lists(roles, max_size=4), st.lists(st.tuples(which, said), max_size=30))
 def test_undeclaring_everything_restores_the_tables(
-    own: WhatAmI, others: list[WhatAmI], life: list[tuple[int, NetworkMessage]]
+    own: WireWhatAmI, others: list[WireWhatAmI], life: list[tuple[int, NetworkMessage]]
 ) -> None:
     routing = Routing(zid("1"), own)
     faces = [routing.local]
@@ -319,7 +319,7 @@ def test_undeclaring_everything_restores_the_tables(
     st.none() | keys,
 )
 def test_every_request_has_one_final_and_every_interest_too(
-    others: list[WhatAmI],
+    others: list[WireWhatAmI],
     life: list[tuple[int, NetworkMessage]],
     who: int,
     mode: object,
@@ -352,7 +352,7 @@ def test_every_request_has_one_final_and_every_interest_too(
     st.lists(st.tuples(which, st.one_of(said, network_messages)), max_size=25),
 )
 def test_no_message_in_no_state_raises(
-    own: WhatAmI, others: list[WhatAmI], life: list[tuple[int, NetworkMessage]]
+    own: WireWhatAmI, others: list[WireWhatAmI], life: list[tuple[int, NetworkMessage]]
 ) -> None:
     routing = Routing(zid("1"), own)
     faces = [routing.local]
@@ -375,7 +375,7 @@ def test_no_message_in_no_state_raises(
     st.sampled_from([ROUTER, PEER]),
 )
 def test_in_a_star_everybody_who_subscribed_gets_a_put_once(
-    outer: list[tuple[WhatAmI, str, str]], middle: WhatAmI
+    outer: list[tuple[WireWhatAmI, str, str]], middle: WireWhatAmI
 ) -> None:
     net = Net()
     centre = Node("1", middle)

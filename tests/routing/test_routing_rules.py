@@ -40,8 +40,8 @@ from zenlake.wire.declare import (
     UndeclareToken,
 )
 from zenlake.wire.delete import Del
-from zenlake.wire.entity import EntityGlobalId
-from zenlake.wire.enums import Mapping, QueryTarget, WhatAmI
+from zenlake.wire.entity import WireEntityId
+from zenlake.wire.enums import Mapping, WireQueryTarget, WireWhatAmI
 from zenlake.wire.err import Err
 from zenlake.wire.extensions import QueryableInfo
 from zenlake.wire.interest import Interest
@@ -51,19 +51,19 @@ from zenlake.wire.put import Put
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
-from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
 
 SECOND = 1 << 32  # of NTP64
 
 
-def opened(routing: Routing, *roles: WhatAmI) -> list[Face]:
+def opened(routing: Routing, *roles: WireWhatAmI) -> list[Face]:
     return [
         routing.open(zid(f"{0xF0 + number:x}"), role, 0.0)[0] for number, role in enumerate(roles)
     ]
 
 
-def router(*roles: WhatAmI) -> tuple[Routing, list[Face]]:
+def router(*roles: WireWhatAmI) -> tuple[Routing, list[Face]]:
     routing = Routing(zid("1"), ROUTER)
     return routing, opened(routing, *roles)
 
@@ -88,7 +88,9 @@ def test_clients_do_not_talk_to_clients() -> None:
         (ROUTER, CLIENT, []),
     ],
 )
-def test_what_a_new_face_hears_first(own: WhatAmI, other: WhatAmI, first: list[str]) -> None:
+def test_what_a_new_face_hears_first(
+    own: WireWhatAmI, other: WireWhatAmI, first: list[str]
+) -> None:
     routing = Routing(zid("1"), own)
     routing.on_message(routing.local, declare(S, 1, "a/b/**"), 0.0)
     _, out = routing.open(zid("2"), other, 0.0)
@@ -194,7 +196,7 @@ def test_the_local_session_sees_full_text() -> None:
 
 def test_the_outer_timestamp_is_kept_for_one_destination_only() -> None:
     routing, (a, b, c) = router(CLIENT, CLIENT, CLIENT)
-    stamp = Timestamp(5, zid("f0"))
+    stamp = WireTimestamp(5, zid("f0"))
     routing.on_message(b, declare(S, 1, "**"), 0.0)
     message = Push(full("t"), timestamp=stamp, node_id=3)
     assert [(m.timestamp, m.node_id) for _, m in routing.on_message(a, message, 0.0)] == [  # type: ignore[union-attr]
@@ -215,16 +217,16 @@ def stamping(**options: bool) -> tuple[Routing, Face]:
 def test_a_router_stamps_puts_that_have_no_timestamp() -> None:
     routing, a = stamping()
     assert routing.needs_stamp
-    bare, deleted, old = Put(b"x"), Del(), Put(b"x", Timestamp(7, zid("f0")))
-    ahead = Put(b"x", Timestamp(200 * SECOND, zid("f0")))
+    bare, deleted, old = Put(b"x"), Del(), Put(b"x", WireTimestamp(7, zid("f0")))
+    ahead = Put(b"x", WireTimestamp(200 * SECOND, zid("f0")))
     out = [
         routing.on_message(a, Push(full("t"), body), 0.0)[0][1].body.timestamp  # type: ignore[union-attr]
         for body in (bare, deleted, old, ahead)
     ]
-    assert out[0] == Timestamp(100 * SECOND, zid("1"))
+    assert out[0] == WireTimestamp(100 * SECOND, zid("1"))
     assert bare.timestamp is None  # the message that came is not written to
     assert out[1] is None
-    assert out[2] == Timestamp(7, zid("f0"))
+    assert out[2] == WireTimestamp(7, zid("f0"))
     assert out[3] is not None
     assert out[3].id == zid("1")
     assert routing.counters["timestamps of the future replaced"] == 1
@@ -232,7 +234,7 @@ def test_a_router_stamps_puts_that_have_no_timestamp() -> None:
 
 def test_the_future_can_be_dropped_instead() -> None:
     routing, a = stamping(drop_future_timestamp=True)
-    ahead = Push(full("t"), Put(b"x", Timestamp(200 * SECOND, zid("f0"))))
+    ahead = Push(full("t"), Put(b"x", WireTimestamp(200 * SECOND, zid("f0"))))
     assert routing.on_message(a, ahead, 0.0) == []
     assert routing.counters["timestamps of the future dropped"] == 1
 
@@ -487,7 +489,7 @@ def test_the_end_of_a_token_that_only_upstream_knew_is_passed_on() -> None:
 # ---- queries
 
 
-def hops(routing: Routing, source: Face, key: str, target: QueryTarget) -> list[Face]:
+def hops(routing: Routing, source: Face, key: str, target: WireQueryTarget) -> list[Face]:
     out = routing.on_message(source, request(99, key, target=target), 0.0)
     found = [face for face, message in out if isinstance(message, Request)]
     routing.forget_query(source, 99)
@@ -496,7 +498,7 @@ def hops(routing: Routing, source: Face, key: str, target: QueryTarget) -> list[
 
 def test_targets() -> None:
     routing, (asker, near, far, part, other) = router(CLIENT, CLIENT, CLIENT, CLIENT, CLIENT)
-    best, everybody, complete = QueryTarget
+    best, everybody, complete = WireQueryTarget
     routing.on_message(part, declare(Q, 1, "q/**"), 0.0)
     assert hops(routing, asker, "q/1", best) == [part]
     assert hops(routing, asker, "q/1", complete) == []
@@ -544,7 +546,7 @@ def test_silence_is_an_error_for_each_hop_and_then_the_end() -> None:
     routing.on_message(b, ResponseFinal(ids[b]), 2.0)
     assert routing.on_time(10.9) == []
     assert routing.on_time(11.0) == [
-        (a, Response(7, WireExpr(), Err(b"Timeout"), responder=EntityGlobalId(c.zid, 0))),
+        (a, Response(7, WireExpr(), Err(b"Timeout"), responder=WireEntityId(c.zid, 0))),
         (a, ResponseFinal(7)),
     ]
     assert routing.on_message(c, reply(ids[c], "q"), 12.0) == []

@@ -22,10 +22,10 @@ from runtime.nodes import (
 )
 from zenlake.errors import SessionEnded
 from zenlake.runtime.node import Node
-from zenlake.runtime.session import Session
-from zenlake.wire.enums import Priority
+from zenlake.runtime.transport_session import TransportSession
+from zenlake.wire.enums import WirePriority
 from zenlake.wire.network import NetworkMessage
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 WINDOW = 64  # messages of the canary that are on their way
 CANARY_ROUNDS = 200  # messages that must come back after an attack
@@ -94,23 +94,27 @@ class House(Record):
         "Settings of honest nodes."
         self.caplog = caplog
         self.strange: list[NetworkMessage] = []
-        self.canary_zid: ZenohId | None = None
+        self.canary_zid: WireZenohId | None = None
         self.node: Node
         self.port: int
         self.canary: Canary
 
     def _keep(
-        self, session: Session, message: NetworkMessage, priority: Priority, reliable: bool
+        self,
+        session: TransportSession,
+        message: NetworkMessage,
+        priority: WirePriority,
+        reliable: bool,
     ) -> None:
         if session.zid == self.canary_zid:
             session.send(message)
         else:
             self.strange.append(message)
 
-    def peer(self, zid: ZenohId | None = None, **settings: Any) -> HostilePeer:
+    def peer(self, zid: WireZenohId | None = None, **settings: Any) -> HostilePeer:
         return HostilePeer(self.port, zid or new_zid(), **settings)
 
-    def session_of(self, peer: HostilePeer) -> Session:
+    def session_of(self, peer: HostilePeer) -> TransportSession:
         until(lambda: peer.zid in self.node.sessions)
         return self.node.sessions[peer.zid]
 

@@ -8,22 +8,22 @@ from dataclasses import fields
 from typing import Any
 
 from zenlake.errors import SessionEnded
-from zenlake.runtime.delivery import Inline, OnMessage
 from zenlake.runtime.node import Node, NodeConfig
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
+from zenlake.sim.delivery import Inline, OnMessage
 from zenlake.transport.offer import Offer
-from zenlake.wire.enums import CongestionControl, Priority, WhatAmI
+from zenlake.wire.enums import WireCongestionControl, WirePriority, WireWhatAmI
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 PATIENCE = 30.0  # far more than anything here needs, on a machine that is busy
 POLL_SECONDS = 0.005
-BLOCK = QoS(congestion_control=CongestionControl.BLOCK)
-DROP = QoS(congestion_control=CongestionControl.DROP)
+BLOCK = QoS(congestion_control=WireCongestionControl.BLOCK)
+DROP = QoS(congestion_control=WireCongestionControl.DROP)
 OFFER_FIELDS = {field.name for field in fields(Offer)}
 ANYWHERE = "tcp/127.0.0.1:0"
 
@@ -36,8 +36,8 @@ def until(condition: Callable[[], object], within: float = PATIENCE) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def new_zid() -> ZenohId:
-    return ZenohId(secrets.token_bytes(16))
+def new_zid() -> WireZenohId:
+    return WireZenohId(secrets.token_bytes(16))
 
 
 def put(payload: bytes, qos: QoS = BLOCK, key: str = "t/k") -> Push:
@@ -65,23 +65,27 @@ class Record(Inline):
     def __init__(self, then: OnMessage | None = None) -> None:
         super().__init__(self._keep, self._keep_open, self._keep_close)
         self.messages: list[NetworkMessage] = []
-        self.priorities: list[Priority] = []
-        self.sessions: list[Session] = []
-        self.ends: list[tuple[Session, SessionEnded]] = []
+        self.priorities: list[WirePriority] = []
+        self.sessions: list[TransportSession] = []
+        self.ends: list[tuple[TransportSession, SessionEnded]] = []
         self._then = then
 
     def _keep(
-        self, session: Session, message: NetworkMessage, priority: Priority, reliable: bool
+        self,
+        session: TransportSession,
+        message: NetworkMessage,
+        priority: WirePriority,
+        reliable: bool,
     ) -> None:
         self.messages.append(message)
         self.priorities.append(priority)
         if self._then is not None:
             self._then(session, message, priority, reliable)
 
-    def _keep_open(self, session: Session) -> None:
+    def _keep_open(self, session: TransportSession) -> None:
         self.sessions.append(session)
 
-    def _keep_close(self, session: Session, why: SessionEnded) -> None:
+    def _keep_close(self, session: TransportSession, why: SessionEnded) -> None:
         self.ends.append((session, why))
 
     @property
@@ -92,7 +96,7 @@ class Record(Inline):
 def make_node(handler: Any = None, **settings: Any) -> Node:
     """`settings`: of NodeConfig or of Offer."""
     offer = {key: settings.pop(key) for key in OFFER_FIELDS & settings.keys()}
-    offer = {"zid": new_zid(), "whatami": WhatAmI.PEER, **offer}
+    offer = {"zid": new_zid(), "whatami": WireWhatAmI.PEER, **offer}
     return Node(NodeConfig(offer=Offer(**offer), **settings), handler or Record())
 
 

@@ -23,19 +23,20 @@ from runtime.nodes import (
 )
 from zenlake.errors import InvalidLocator, LinkError, SessionEnded
 from zenlake.link.base import READ_BYTES
-from zenlake.runtime import delivery, reactor, session
-from zenlake.runtime.delivery import Delivery
+from zenlake.runtime import reactor
+from zenlake.runtime import transport_session as session
 from zenlake.runtime.discovery import DiscoveryConfig
 from zenlake.runtime.group import Group
 from zenlake.runtime.node import Node
 from zenlake.runtime.reactor import Reactor
-from zenlake.runtime.session import Session
-from zenlake.sim import World
+from zenlake.runtime.transport_session import TransportSession
+from zenlake.sim import World, delivery
+from zenlake.sim.delivery import Delivery
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.multicast import GroupOffer, Member
 from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.batch import write_batch
-from zenlake.wire.enums import Priority, WhatAmI
+from zenlake.wire.enums import WirePriority, WireWhatAmI
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import compress
 from zenlake.wire.init import Init
@@ -56,7 +57,7 @@ def test_news_reach_the_others_while_one_session_is_closing(discovery: Discovery
     with make_node(handler, discovery=discovery) as hub:
         (locator,) = hub.listen(ANYWHERE)
         with HostilePeer(port_of((locator,)), new_zid()) as stuck:
-            stuck.send(stuck.open_syn(stuck.init(WhatAmI.PEER)))
+            stuck.send(stuck.open_syn(stuck.init(WireWhatAmI.PEER)))
             until(lambda: stuck.zid in hub.sessions)
             closing = hub.sessions[stuck.zid]
             closing.close()  # the peer does not answer: the session lingers
@@ -130,7 +131,7 @@ def test_every_peer_of_a_burst_of_datagrams_is_answered() -> None:
         node.reactor.call_soon(partial(_wait, gate))
         peers = [stack.enter_context(_datagrams()) for _ in range(count)]
         for peer in peers:
-            peer.sendto(write_batch([Init(new_zid(), WhatAmI.PEER)]), ("127.0.0.1", port))
+            peer.sendto(write_batch([Init(new_zid(), WireWhatAmI.PEER)]), ("127.0.0.1", port))
         gate.set()
         assert all(peer.recv(0xFFFF) for peer in peers)
         assert node.pending == count
@@ -167,7 +168,9 @@ def test_many_small_messages_count_for_what_they_take(monkeypatch: pytest.Monkey
     monkeypatch.setattr(delivery, "MAX_BYTES", 100 * delivery.MESSAGE_BYTES)
     gate, numbers = threading.Event(), list[int]()
 
-    def slowly(_: Session, message: object, priority: Priority, reliable: bool) -> None:
+    def slowly(
+        _: TransportSession, message: object, priority: WirePriority, reliable: bool
+    ) -> None:
         gate.wait(PATIENCE)
         numbers.append(0)
 
@@ -198,7 +201,7 @@ class Jealous(Record):
         super().__init__()
         self.lock = threading.Lock()
 
-    def closed(self, session: Session, why: SessionEnded) -> None:
+    def closed(self, session: TransportSession, why: SessionEnded) -> None:
         with self.lock:
             super().closed(session, why)
 
@@ -248,7 +251,13 @@ class Circle:
         raise ValueError("on purpose")
 
     def frame(
-        self, member: Member, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+        self,
+        member: Member,
+        priority: WirePriority,
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
     ) -> int:
         return end
 
@@ -265,7 +274,7 @@ def _silence(group: Group) -> None:
 
 
 def _offer(node: Node) -> GroupOffer:
-    return GroupOffer(zid=node.zid, whatami=WhatAmI.PEER, join_seconds=0.1, lease_ms=300)
+    return GroupOffer(zid=node.zid, whatami=WireWhatAmI.PEER, join_seconds=0.1, lease_ms=300)
 
 
 def test_a_group_outlives_a_handler_that_fails(caplog: pytest.LogCaptureFixture) -> None:
@@ -383,7 +392,7 @@ def test_a_compressed_flood_stays_within_what_may_wait(monkeypatch: pytest.Monke
         stack.callback(go_on.set)
         (locator,) = node.listen(ANYWHERE)
         peer = stack.enter_context(HostilePeer(port_of((locator,)), new_zid()))
-        assert peer.send(Init(peer.zid, WhatAmI.CLIENT, qos=True, compression=True, patch=1))
+        assert peer.send(Init(peer.zid, WireWhatAmI.CLIENT, qos=True, compression=True, patch=1))
         ack = peer.hear()
         assert isinstance(ack, Init)
         assert ack.compression

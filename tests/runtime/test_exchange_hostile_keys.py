@@ -12,7 +12,7 @@ from zenlake.wire.declare import (
     UndeclareKeyExpr,
     UndeclareToken,
 )
-from zenlake.wire.enums import InterestMode, InterestOptions, Mapping, WhatAmI
+from zenlake.wire.enums import InterestMode, InterestOptions, Mapping, WireWhatAmI
 from zenlake.wire.interest import Interest
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
@@ -49,7 +49,7 @@ def long_key(number: int) -> str:
 
 
 def test_puts_on_long_keys_are_delivered_and_not_remembered() -> None:
-    world = World(WhatAmI.ROUTER, stamps=False)
+    world = World(WireWhatAmI.ROUTER, stamps=False)
     for number in range(KEYS):
         world.feed(world.sender, encoded(Push(WireExpr(0, long_key(number)), Put(b"x"))))
     assert len(world.here.got["a/**"]) == KEYS
@@ -58,7 +58,7 @@ def test_puts_on_long_keys_are_delivered_and_not_remembered() -> None:
 
 
 def test_ids_for_long_keys_are_refused_beyond_a_limit() -> None:
-    world = World(WhatAmI.ROUTER, stamps=False)
+    world = World(WireWhatAmI.ROUTER, stamps=False)
     for number in range(1, KEYS):
         world.feed(
             world.sender, encoded(Declare(DeclareKeyExpr(number, WireExpr(0, long_key(number)))))
@@ -68,7 +68,7 @@ def test_ids_for_long_keys_are_refused_beyond_a_limit() -> None:
 
 
 def test_ids_are_counted_though_they_stand_for_one_key() -> None:
-    world = World(WhatAmI.ROUTER, stamps=False)
+    world = World(WireWhatAmI.ROUTER, stamps=False)
     face = world.sender.face.face
     for number in range(1, 40_000):
         world.feed(world.sender, encoded(Declare(DeclareKeyExpr(number, WireExpr(0, "a/b")))))
@@ -83,7 +83,7 @@ def test_ids_are_counted_though_they_stand_for_one_key() -> None:
 
 def test_keys_of_many_chunks_are_declared_to_a_limit_only() -> None:
     """A chunk of one letter takes two bytes on the wire, and hundreds in a tree of keys."""
-    world = World(WhatAmI.ROUTER, stamps=False)
+    world = World(WireWhatAmI.ROUTER, stamps=False)
     face = world.sender.face.face
     deep = "/".join("x" * 30_000)
     for number in range(1, 60):

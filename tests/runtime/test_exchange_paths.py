@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from zenlake.api.sample import Sample, samples
+from zenlake.api.values.sample import Sample, samples
 from zenlake.errors import DecodeError, Reason
 from zenlake.keyexpr import intersects
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 from zenlake.runtime.exchange import Exchange
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.declare import (
     Declare,
     DeclareKeyExpr,
@@ -21,21 +21,21 @@ from zenlake.wire.declare import (
     UndeclareSubscriber,
 )
 from zenlake.wire.delete import Del
-from zenlake.wire.encoding import Encoding
-from zenlake.wire.entity import EntityGlobalId, SourceInfo
-from zenlake.wire.enums import CongestionControl, Mapping, Priority, WhatAmI
+from zenlake.wire.encoding import WireEncoding
+from zenlake.wire.entity import WireEntityId, WireSourceInfo
+from zenlake.wire.enums import Mapping, WireCongestionControl, WirePriority, WireWhatAmI
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import PRIORITY_BITS, QoS
-from zenlake.wire.timestamp import Timestamp
-from zenlake.wire.tsstack import TimestampStack
+from zenlake.wire.timestamp import WireTimestamp
+from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 FRAMES = 120  # random ones, for each kind of node
 WALL = 1_700_000_000 * 10**9
-OWN = ZenohId.parse("e0")
+OWN = WireZenohId.parse("e0")
 KEYS = ["a", "a/b", "a/b/c", "b", "a/*", "**", "@v/a", "x/y/z", "a/$*c/d"]
 
 
@@ -60,15 +60,15 @@ class Link:
 
     lag = (0, None)
 
-    def __init__(self, name: str, whatami: WhatAmI = WhatAmI.CLIENT) -> None:
-        self.agreement = Agreed(ZenohId.parse(name), whatami)
+    def __init__(self, name: str, whatami: WireWhatAmI = WireWhatAmI.CLIENT) -> None:
+        self.agreement = Agreed(WireZenohId.parse(name), whatami)
         self.face: Any = None
         self.sent: defaultdict[tuple[int, bool], list[bytes]] = defaultdict(list)
         self.said: list[Any] = []
 
     def post(self, message: Any, reliable: bool = True) -> bool:
         if type(message) is Push:
-            w = Writer()
+            w = ByteWriter()
             NETWORK.write(w, message)
             return self.send_encoded(bytes(w.out), message.qos, reliable)
         self.said.append(message)
@@ -92,7 +92,7 @@ class Link:
 
 
 class Agreed:
-    def __init__(self, zid: ZenohId, whatami: WhatAmI) -> None:
+    def __init__(self, zid: WireZenohId, whatami: WireWhatAmI) -> None:
         self.zid = zid
         self.whatami = whatami
 
@@ -123,7 +123,7 @@ class Here:
     ) -> tuple[()]:
         if one is not None:  # the message as it came holds what is delivered
             assert count == 1
-            r = Reader(one[3], one[4], one[5])
+            r = ByteReader(one[3], one[4], one[5])
             push = NETWORK.read(r)
             assert (type(push), r.pos) == (Push, one[5])
             assert getattr(push.body, "payload", b"") == data[starts[0] : ends[0]]
@@ -135,7 +135,7 @@ class Here:
             self.got[one] += made
         return ()
 
-    def routed(self, stack: TimestampStack) -> TimestampStack:
+    def routed(self, stack: WireTimestampStack) -> WireTimestampStack:
         return stack
 
     def on_message(self, message: Any) -> None: ...
@@ -158,7 +158,7 @@ def _seen(sample: Sample) -> tuple[Any, ...]:
 class World:
     """A node with a session that sends and two that want some of it."""
 
-    def __init__(self, whatami: WhatAmI, stamps: bool) -> None:
+    def __init__(self, whatami: WireWhatAmI, stamps: bool) -> None:
         self.here = Here(["a/**", "a/b", "b"])
         self.exchange = Exchange(
             OWN,
@@ -181,7 +181,7 @@ class World:
         self,
         link: Link,
         data: bytes,
-        priority: Priority = Priority.DATA,
+        priority: WirePriority = WirePriority.DATA,
         reliable: bool = True,
     ) -> Any:
         try:
@@ -194,7 +194,7 @@ class World:
 
 
 def encoded(message: Any) -> bytes:
-    w = Writer()
+    w = ByteWriter()
     NETWORK.write(w, message)
     return bytes(w.out)
 
@@ -223,26 +223,33 @@ class Frames:
         qos = QoS()
         if r.random() < 0.3:
             qos = QoS(
-                r.choice([Priority.DATA, Priority.DATA, Priority.REAL_TIME, Priority.BACKGROUND]),
-                r.choice(list(CongestionControl)),
+                r.choice(
+                    [
+                        WirePriority.DATA,
+                        WirePriority.DATA,
+                        WirePriority.REAL_TIME,
+                        WirePriority.BACKGROUND,
+                    ]
+                ),
+                r.choice(list(WireCongestionControl)),
                 express=r.random() < 0.5,
             )
         stamp = None
         if r.random() < 0.2:
             ahead = r.choice([0, 0, 3600])
-            stamp = Timestamp((WALL // 10**9 + ahead) << 32, ZenohId.parse("c7"))
+            stamp = WireTimestamp((WALL // 10**9 + ahead) << 32, WireZenohId.parse("c7"))
         source = None
         if r.random() < 0.1:
-            source = SourceInfo(EntityGlobalId(ZenohId.parse("d4"), 3), r.randrange(1 << 20))
+            source = WireSourceInfo(WireEntityId(WireZenohId.parse("d4"), 3), r.randrange(1 << 20))
         attachment = r.randbytes(5) if r.random() < 0.1 else None
         body: Put | Del
         if r.random() < 0.15:
             body = Del(stamp, source, attachment)
         else:
             size = r.choice([0, 1, 20, 127, 128, 300, 1000])
-            kind = Encoding.parse(r.choice(["zenoh/bytes", "zenoh/bytes", "text/plain;u"]))
+            kind = WireEncoding.parse(r.choice(["zenoh/bytes", "zenoh/bytes", "text/plain;u"]))
             body = Put(r.randbytes(size), stamp, kind, source, attachment)
-        stack = TimestampStack(7) if r.random() < 0.03 else None
+        stack = WireTimestampStack(7) if r.random() < 0.03 else None
         return Push(self.key(), body, qos, ts_stack=stack)
 
     def message(self) -> bytes:
@@ -268,22 +275,26 @@ class Frames:
             data = data[:at] + change + data[at + 1 :]
         return data
 
-    def __iter__(self) -> Iterator[tuple[bytes, Priority, bool]]:
+    def __iter__(self) -> Iterator[tuple[bytes, WirePriority, bool]]:
         for _ in range(FRAMES):
-            yield self.frame(), self.random.choice([Priority.DATA, Priority.REAL_TIME]), True
+            yield (
+                self.frame(),
+                self.random.choice([WirePriority.DATA, WirePriority.REAL_TIME]),
+                True,
+            )
 
 
 @pytest.fixture
 def scan(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Whether the compiled scan is used, for every frame of several messages or for none."""
-    kernels.load()
-    make = kernels.make
+    kernel_loader.load()
+    make = kernel_loader.make
     assert make() is not None
-    return lambda on: monkeypatch.setattr(kernels, "make", make if on else lambda: None)
+    return lambda on: monkeypatch.setattr(kernel_loader, "make", make if on else lambda: None)
 
 
 def unstamped(data: bytes) -> Any:
-    push = NETWORK.read(Reader(data, 0, len(data)))
+    push = NETWORK.read(ByteReader(data, 0, len(data)))
     stamp = push.body.timestamp
     if stamp is not None and stamp.id == OWN:
         push.body.timestamp = "stamped"
@@ -291,10 +302,10 @@ def unstamped(data: bytes) -> Any:
 
 
 @pytest.mark.parametrize("stamps", [False, True], ids=["bare", "stamping"])
-@pytest.mark.parametrize("whatami", [WhatAmI.ROUTER, WhatAmI.PEER], ids=lambda w: w.name)
+@pytest.mark.parametrize("whatami", [WireWhatAmI.ROUTER, WireWhatAmI.PEER], ids=lambda w: w.name)
 @pytest.mark.parametrize("seed", range(3))
 def test_both_ways_deliver_and_forward_the_same(
-    scan: Any, whatami: WhatAmI, stamps: bool, seed: int
+    scan: Any, whatami: WireWhatAmI, stamps: bool, seed: int
 ) -> None:
     one_by_one, scanned = World(whatami, stamps), World(whatami, stamps)
     for number, (data, priority, reliable) in enumerate(Frames(seed)):
@@ -327,6 +338,6 @@ def test_a_key_that_is_no_text_ends_the_session_whichever_way_it_is_read(
     found = []
     for on in (False, True):
         scan(on)
-        world = World(WhatAmI.ROUTER, stamps=False)
+        world = World(WireWhatAmI.ROUTER, stamps=False)
         found.append(world.feed(world.sender, data))
     assert found[0] == found[1] == (Reason.BAD_UTF8, 2 + len(good) * behind)

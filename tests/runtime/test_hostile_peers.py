@@ -20,14 +20,14 @@ from hostile import (
 from runtime.house import Canary, House, attacked
 from runtime.nodes import BLOCK, DROP, Record, make_node, new_zid, payload_of, put, until
 from zenlake.errors import SessionClosed, ZError
-from zenlake.runtime import session as session_module
+from zenlake.runtime import transport_session as session_module
 from zenlake.transport.admission import AdmissionLimits
-from zenlake.transport.fragments import Memory
+from zenlake.transport.fragments import ByteBudget
 from zenlake.transport.outbox import BLOCK_SECONDS
 from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.batch import TransportMessage
 from zenlake.wire.close import Close
-from zenlake.wire.enums import PRIORITIES, CloseReason, Priority, WhatAmI
+from zenlake.wire.enums import PRIORITIES, CloseReason, WirePriority, WireWhatAmI
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.init import Init
@@ -79,12 +79,12 @@ def test_garbage_is_refused_by_name(caplog: Log) -> None:
     [
         (b"\x05\x00\xff\xff\xff\xff\xff", CloseReason.INVALID),
         (batch(KeepAlive()), CloseReason.INVALID),
-        (batch(Init(new_zid(), WhatAmI.PEER, version=8)), CloseReason.INVALID),
-        (batch(Init(new_zid(), WhatAmI.PEER, batch_size=0)), CloseReason.INVALID),
+        (batch(Init(new_zid(), WireWhatAmI.PEER, version=8)), CloseReason.INVALID),
+        (batch(Init(new_zid(), WireWhatAmI.PEER, batch_size=0)), CloseReason.INVALID),
         (batch(Open(1000, 0, b"cookie")), CloseReason.INVALID),
         (batch(Frame(0, messages=[put(b"early")])), CloseReason.INVALID),
         (batch(Fragment(0, b"early")), CloseReason.INVALID),
-        (batch(Init(new_zid(), WhatAmI.PEER, cookie=b"c")), CloseReason.INVALID),
+        (batch(Init(new_zid(), WireWhatAmI.PEER, cookie=b"c")), CloseReason.INVALID),
     ],
 )
 def test_wrong_first_message(caplog: Log, data: bytes, reason: CloseReason) -> None:
@@ -109,7 +109,7 @@ def test_silence_and_an_endless_dribble_end_with_the_handshakes_time(caplog: Log
 
 def test_dribbled_handshake_and_data_are_served(caplog: Log) -> None:
     with attacked(caplog) as house, house.peer() as peer:
-        peer.dribble(batch(Init(peer.zid, WhatAmI.CLIENT, qos=True, patch=1)))
+        peer.dribble(batch(Init(peer.zid, WireWhatAmI.CLIENT, qos=True, patch=1)))
         ack = peer.hear()
         assert isinstance(ack, Init)
         peer.dribble(batch(peer.open_syn(ack)))
@@ -125,7 +125,7 @@ def test_flood_of_inits_from_one_address(caplog: Log) -> None:
         most = 0
         for _ in range(1000):
             peer = stack.enter_context(house.peer())
-            peer.send(Init(peer.zid, WhatAmI.CLIENT))
+            peer.send(Init(peer.zid, WireWhatAmI.CLIENT))
             most = max(most, house.node.pending)
         assert 0 < most <= limits.pending_per_address
         until(lambda: sum(house.node.refused.values()) >= 1000)
@@ -145,7 +145,7 @@ def test_flood_from_many_addresses_meets_the_limit_for_all(caplog: Log) -> None:
         for number in range(200):
             source = f"127.0.1.{number // 15 + 1}"
             peer = stack.enter_context(house.peer(source=source))
-            peer.send(Init(peer.zid, WhatAmI.CLIENT))
+            peer.send(Init(peer.zid, WireWhatAmI.CLIENT))
             most = max(most, house.node.pending)
         assert limits.pending_per_address < most <= limits.pending
         until(lambda: sum(house.node.refused.values()) == 200)
@@ -202,7 +202,7 @@ def test_nothing_is_routed_before_open(caplog: Log) -> None:
             assert after_init.hear_close() == CloseReason.INVALID
             house.logged(after_init, "no session")
         with house.peer() as at_once:
-            at_once.say(batch(Init(at_once.zid, WhatAmI.CLIENT)) + early)
+            at_once.say(batch(Init(at_once.zid, WireWhatAmI.CLIENT)) + early)
             assert at_once.hear_close() == CloseReason.INVALID
         with house.peer() as wrong_cookie:
             wrong_cookie.init()
@@ -231,10 +231,10 @@ def test_the_nodes_own_zid(caplog: Log) -> None:
 
 def random_message(choose: random.Random) -> TransportMessage:
     messages: list[TransportMessage] = [
-        Init(new_zid(), WhatAmI.CLIENT),
-        Init(new_zid(), WhatAmI.CLIENT, cookie=b"c"),
-        Init(new_zid(), WhatAmI.PEER, resolution=choose.randrange(16)),
-        Init(new_zid(), WhatAmI.PEER, batch_size=choose.choice([0, 1, 31, 32, 65535])),
+        Init(new_zid(), WireWhatAmI.CLIENT),
+        Init(new_zid(), WireWhatAmI.CLIENT, cookie=b"c"),
+        Init(new_zid(), WireWhatAmI.PEER, resolution=choose.randrange(16)),
+        Init(new_zid(), WireWhatAmI.PEER, batch_size=choose.choice([0, 1, 31, 32, 65535])),
         Open(choose.choice([0, 1, 1000]), choose.getrandbits(32), b"cookie"),
         Open(1000, 5),
         KeepAlive(),
@@ -301,7 +301,7 @@ def test_second_init_changes_nothing(caplog: Log) -> None:
         peer.establish()
         session = house.session_of(peer)
         other = new_zid()
-        peer.send(Init(other, WhatAmI.ROUTER))
+        peer.send(Init(other, WireWhatAmI.ROUTER))
         peer.send(Open(1, 0, b"cookie"))
         peer.send(Frame(FIRST_SN, messages=[put(b"as before")]))
         until(lambda: [payload_of(m) for m in house.strange] == [b"as before"])
@@ -354,7 +354,7 @@ def pieces(scenario: str) -> list[Fragment]:
     "scenario", ["endless", "always first", "never first", "wrong sn", "16 lanes"]
 )
 def test_flood_of_fragments_stays_within_its_memory(caplog: Log, scenario: str) -> None:
-    memory = Memory(MIB)
+    memory = ByteBudget(MIB)
     with attacked(caplog, memory=memory, max_message=MIB // 4) as house:
         with house.peer() as peer:
             peer.establish()
@@ -382,7 +382,7 @@ def test_flood_of_fragments_stays_within_its_memory(caplog: Log, scenario: str) 
 
 
 def test_a_hundred_thousand_pieces_of_one_byte(caplog: Log) -> None:
-    memory = Memory(MIB)
+    memory = ByteBudget(MIB)
     with attacked(caplog, memory=memory) as house, house.peer() as peer:
         peer.establish()
         session = house.session_of(peer)
@@ -517,7 +517,7 @@ def test_server_that_speaks_something_else_is_an_error_with_its_name(answer: byt
 def test_lane_that_was_not_agreed_ends_the_session(caplog: Log) -> None:
     with attacked(caplog, qos=False) as house, house.peer() as peer:
         peer.establish()
-        peer.send(Frame(FIRST_SN, priority=Priority.REAL_TIME, messages=[put(b"no")]))
+        peer.send(Frame(FIRST_SN, priority=WirePriority.REAL_TIME, messages=[put(b"no")]))
         assert peer.hear_close() == CloseReason.INVALID
         house.logged(peer, "REAL_TIME")
         assert not house.strange

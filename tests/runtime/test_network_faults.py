@@ -21,7 +21,7 @@ from runtime.nodes import (
 )
 from zenlake.errors import SessionClosed, ZError
 from zenlake.runtime.node import Connector, Node
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.enums import CloseReason
@@ -52,7 +52,7 @@ def record(node: Node) -> Record:
     return node.handler
 
 
-def session_of(connector: Connector) -> Session:
+def session_of(connector: Connector) -> TransportSession:
     until(lambda: connector.session is not None and connector.session.is_open)
     session = connector.session
     assert session is not None

@@ -26,9 +26,9 @@ from runtime.nodes import (
     until,
 )
 from zenlake.errors import LinkError, SessionEnded, SessionRefused
-from zenlake.runtime.delivery import Delivery
 from zenlake.runtime.node import CLOSE_SECONDS, Node
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
+from zenlake.sim.delivery import Delivery
 from zenlake.transport import throttle
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.retry import RetryPolicy
@@ -246,7 +246,7 @@ def test_waiting_calls_are_refused_on_the_io_thread() -> None:
     over = threading.Event()
     server: Node
 
-    def on_message(session: Session, *_: Any) -> None:
+    def on_message(session: TransportSession, *_: Any) -> None:
         for call in (server.close, lambda: server.connect("tcp/127.0.0.1:1")):
             try:
                 call()
@@ -268,7 +268,7 @@ def test_close_from_a_delivery_thread() -> None:
     closed = threading.Event()
     server: Node
 
-    def on_message(session: Session, *_: Any) -> None:
+    def on_message(session: TransportSession, *_: Any) -> None:
         server.close()
         closed.set()
 

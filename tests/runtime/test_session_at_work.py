@@ -30,15 +30,15 @@ from runtime.nodes import (
 )
 from zenlake.errors import SessionClosed, SessionEnded
 from zenlake.link.tcp import TcpLink
-from zenlake.runtime import delivery as delivery_module
-from zenlake.runtime.delivery import Delivery
 from zenlake.runtime.node import Node
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
+from zenlake.sim import delivery as delivery_module
+from zenlake.sim.delivery import Delivery
 from zenlake.transport import outbox as outbox_module
 from zenlake.transport.outbox import LANE_BATCHES
 from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.close import Close
-from zenlake.wire.enums import CloseReason, CongestionControl, Priority
+from zenlake.wire.enums import CloseReason, WireCongestionControl, WirePriority
 from zenlake.wire.frame import Frame
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.qos import QoS
@@ -51,7 +51,7 @@ CHUNK = bytes(60_000)
 @contextmanager
 def pair(
     server_handler: Any = None, client_handler: Any = None, **settings: Any
-) -> Iterator[tuple[Node, Node, Session]]:
+) -> Iterator[tuple[Node, Node, TransportSession]]:
     """A node that listens, one that has dialled it, and the latter's session."""
     with (
         make_node(server_handler, **settings) as server,
@@ -63,7 +63,7 @@ def pair(
 
 
 @contextmanager
-def stuck_peer(handler: Any = None) -> Iterator[tuple[Node, Session, HostilePeer]]:
+def stuck_peer(handler: Any = None) -> Iterator[tuple[Node, TransportSession, HostilePeer]]:
     """A node and its session with a peer that reads nothing until the test does."""
     with make_node(handler) as node:
         port = port_of(node.listen(ANYWHERE))
@@ -73,7 +73,7 @@ def stuck_peer(handler: Any = None) -> Iterator[tuple[Node, Session, HostilePeer
             yield node, node.sessions[peer.zid], peer
 
 
-def fill(session: Session, qos: QoS = DROP) -> int:
+def fill(session: TransportSession, qos: QoS = DROP) -> int:
     """Send until there is no room; how many were taken."""
     count = 0
     while session.send(put(CHUNK, qos)):
@@ -126,7 +126,7 @@ def test_a_burst_shares_batches_and_its_end_leaves_by_itself(monkeypatch: Patch)
 
 def test_express_does_not_wait(monkeypatch: Patch) -> None:
     monkeypatch.setattr(outbox_module, "BURST_SECONDS", 10.0)
-    express = QoS(congestion_control=CongestionControl.BLOCK, express=True)
+    express = QoS(congestion_control=WireCongestionControl.BLOCK, express=True)
     handler = Record()
     with pair(handler) as (_, _, session):
         before = session.counters.sent_batches
@@ -163,7 +163,7 @@ def test_both_reliabilities_and_all_lanes_at_once() -> None:
     with pair(handler) as (server, _, session):
 
         def work(lane: int) -> None:
-            qos = QoS(Priority(lane % 8), CongestionControl.BLOCK)
+            qos = QoS(WirePriority(lane % 8), WireCongestionControl.BLOCK)
             for number in range(100):
                 session.send(numbered(lane * 1000 + number, 100, qos), reliable=lane < 8)
 
@@ -181,7 +181,7 @@ def test_more_than_a_lane_holds_from_the_io_thread_is_not_dropped() -> None:
     """A handler that answers a lot in one turn: nothing but its own turn holds the link up."""
     count = 10 * LANE_BATCHES
 
-    def answer(session: Session, *_: Any) -> None:
+    def answer(session: TransportSession, *_: Any) -> None:
         for number in range(count):
             assert session.send(numbered(number, 60_000, DROP))
 
@@ -198,7 +198,7 @@ def test_more_than_a_lane_holds_from_the_io_thread_is_not_dropped() -> None:
 def test_blocking_messages_from_the_io_thread_are_kept_in_order() -> None:
     count = 200
 
-    def answer(session: Session, *_: Any) -> None:
+    def answer(session: TransportSession, *_: Any) -> None:
         for number in range(count):
             assert session.send(numbered(number, 60_000))
 
@@ -229,21 +229,21 @@ def test_websocket_bytes_that_wait_in_the_process_leave_without_help() -> None:
 
 
 def test_priority_goes_first_when_congested() -> None:
-    low = QoS(Priority.BACKGROUND, CongestionControl.DROP)
-    high = QoS(Priority.REAL_TIME, CongestionControl.BLOCK, express=True)
+    low = QoS(WirePriority.BACKGROUND, WireCongestionControl.DROP)
+    high = QoS(WirePriority.REAL_TIME, WireCongestionControl.BLOCK, express=True)
     with stuck_peer() as (_, session, peer):
         waiting = fill(session, low)
         assert session.send(put(b"first", high))
         frames = frames_of(peer, waiting + 1)
-        (place,) = [n for n, f in enumerate(frames) if f.priority is Priority.REAL_TIME]
+        (place,) = [n for n, f in enumerate(frames) if f.priority is WirePriority.REAL_TIME]
         behind = len(frames) - 1 - place
         assert behind >= LANE_BATCHES, "it overtook the batches that waited"
-        for one, other in pairwise(f.sn for f in frames if f.priority is Priority.BACKGROUND):
+        for one, other in pairwise(f.sn for f in frames if f.priority is WirePriority.BACKGROUND):
             assert other == one + 1
 
 
 def test_block_first_lets_one_wait_and_drops_the_others() -> None:
-    first = QoS(congestion_control=CongestionControl.BLOCK_FIRST)
+    first = QoS(congestion_control=WireCongestionControl.BLOCK_FIRST)
     with stuck_peer() as (_, session, peer):
         waiting = fill(session)
         results: list[bool] = []
@@ -288,14 +288,14 @@ class ByPeer:
     def __init__(self) -> None:
         self.handlers: dict[Any, Any] = {}
 
-    def opened(self, session: Session) -> None:
+    def opened(self, session: TransportSession) -> None:
         self.handlers[session.zid].opened(session)
 
-    def frame(self, session: Session, *what: Any) -> int:
+    def frame(self, session: TransportSession, *what: Any) -> int:
         position: int = self.handlers[session.zid].frame(session, *what)
         return position
 
-    def closed(self, session: Session, why: SessionEnded) -> None:
+    def closed(self, session: TransportSession, why: SessionEnded) -> None:
         self.handlers[session.zid].closed(session, why)
 
 
@@ -308,11 +308,11 @@ def test_slow_callback_makes_only_its_own_session_wait(
     slow_got: list[int] = []
     fast_got: list[int] = []
 
-    def slowly(session: Session, message: NetworkMessage, *_: Any) -> None:
+    def slowly(session: TransportSession, message: NetworkMessage, *_: Any) -> None:
         go_on.wait(PATIENCE)
         slow_got.append(number_of(message))
 
-    def fast(session: Session, message: NetworkMessage, *_: Any) -> None:
+    def fast(session: TransportSession, message: NetworkMessage, *_: Any) -> None:
         fast_got.append(number_of(message))
 
     handler = ByPeer()
@@ -356,7 +356,7 @@ def test_delivery_tells_things_in_the_order_in_which_they_came() -> None:
     told: list[str] = []
     over = threading.Event()
 
-    def on_close(session: Session, why: SessionEnded) -> None:
+    def on_close(session: TransportSession, why: SessionEnded) -> None:
         told.append("closed")
         over.set()
 
@@ -379,7 +379,7 @@ def test_callback_that_raises(kind: str, caplog: Log) -> None:
     """It is logged, and the messages of the same batch that follow it are delivered."""
     got: list[int] = []
 
-    def callback(session: Session, message: NetworkMessage, *_: Any) -> None:
+    def callback(session: TransportSession, message: NetworkMessage, *_: Any) -> None:
         number = number_of(message)
         if number % 7 == 0:
             raise SessionClosed("of another session", CloseReason.GENERIC)
@@ -405,11 +405,11 @@ def test_callback_that_raises(kind: str, caplog: Log) -> None:
 class Broken(Record):
     """Fails whenever it is told something."""
 
-    def opened(self, session: Session) -> None:
+    def opened(self, session: TransportSession) -> None:
         super().opened(session)
         raise ValueError("opened")
 
-    def closed(self, session: Session, why: SessionEnded) -> None:
+    def closed(self, session: TransportSession, why: SessionEnded) -> None:
         super().closed(session, why)
         raise ValueError("closed")
 
@@ -431,7 +431,7 @@ def test_handler_that_raises_when_told_of_sessions(caplog: Log) -> None:
 
 def test_handler_whose_frame_raises_ends_that_session_and_no_other(caplog: Log) -> None:
     class Wrong(Record):
-        def frame(self, session: Session, *_: Any) -> int:
+        def frame(self, session: TransportSession, *_: Any) -> int:
             raise KeyError("a defect")
 
     handler = Wrong()
@@ -475,7 +475,9 @@ def test_close_delivers_also_while_the_peer_is_talking() -> None:
             (incoming,) = server.sessions.values()
             stop = threading.Event()
 
-            def chatter(incoming: Session = incoming, stop: threading.Event = stop) -> None:
+            def chatter(
+                incoming: TransportSession = incoming, stop: threading.Event = stop
+            ) -> None:
                 with_nobody = False
                 while not stop.is_set() and not with_nobody:
                     try:
@@ -519,7 +521,7 @@ def test_no_message_is_taken_and_then_lost_by_a_close() -> None:
         with pair(handler) as (_, _, session):
             taken: list[int] = []
 
-            def send(session: Session = session, taken: list[int] = taken) -> None:
+            def send(session: TransportSession = session, taken: list[int] = taken) -> None:
                 try:
                     for number in range(1_000_000):
                         session.send(numbered(number))

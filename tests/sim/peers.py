@@ -6,15 +6,15 @@ from random import Random
 from typing import Any
 
 from zenlake.errors import LinkError, SessionEnded
-from zenlake.link.memory import MemoryLink
-from zenlake.runtime.delivery import Inline
 from zenlake.runtime.node import Node
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.sim import World
+from zenlake.sim.delivery import Inline
+from zenlake.sim.memory_link import MemoryLink
 from zenlake.transport.fragments import PROCESS
 from zenlake.wire.batch import TransportMessage, read_batch, write_batch
 from zenlake.wire.close import Close
-from zenlake.wire.enums import Priority
+from zenlake.wire.enums import WirePriority
 from zenlake.wire.framing import Framing, to_stream
 from zenlake.wire.init import Init
 from zenlake.wire.network import NetworkMessage
@@ -31,22 +31,26 @@ class Heard(Inline):
 
     def __init__(self) -> None:
         super().__init__(self._on, self._note_open, self._note_end)
-        self.opened_sessions: list[Session] = []
-        self.ends: list[tuple[Session, SessionEnded]] = []
+        self.opened_sessions: list[TransportSession] = []
+        self.ends: list[tuple[TransportSession, SessionEnded]] = []
         self.numbers: list[int] = []
 
     def _on(
-        self, session: Session, message: NetworkMessage, priority: Priority, reliable: bool
+        self,
+        session: TransportSession,
+        message: NetworkMessage,
+        priority: WirePriority,
+        reliable: bool,
     ) -> None:
         if isinstance(message, Push) and isinstance(message.body, Put):
             payload = message.body.payload
             assert isinstance(payload, bytes)
             self.numbers.append(int.from_bytes(payload[:4], "little"))
 
-    def _note_open(self, session: Session) -> None:
+    def _note_open(self, session: TransportSession) -> None:
         self.opened_sessions.append(session)
 
-    def _note_end(self, session: Session, why: SessionEnded) -> None:
+    def _note_end(self, session: TransportSession, why: SessionEnded) -> None:
         self.ends.append((session, why))
 
 
@@ -55,7 +59,9 @@ def numbered(number: int, size: int = 4, qos: QoS = DEFAULT) -> Push:
     return Push(WireExpr(0, "sim/x"), Put(payload), qos)
 
 
-def pair(world: World, endpoint: str = "memory/b", **settings: Any) -> tuple[Session, Session]:
+def pair(
+    world: World, endpoint: str = "memory/b", **settings: Any
+) -> tuple[TransportSession, TransportSession]:
     """Nodes `a` and `b`, and both ends of their session, which `a` dialled."""
     a = world.node("a", Heard(), **settings)
     b = world.node("b", Heard(), **settings)

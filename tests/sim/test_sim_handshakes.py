@@ -20,17 +20,17 @@ from sim.peers import (
     tally,
 )
 from zenlake.errors import SessionRefused, ZError
-from zenlake.link.memory import MemoryLink
 from zenlake.runtime.node import Node
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.sim import Faults, World
+from zenlake.sim.memory_link import MemoryLink
 from zenlake.transport.fragments import PROCESS
 from zenlake.transport.offer import MAX_LEASE
 from zenlake.transport.usrpwd import UserPassword
 from zenlake.wire.batch import TransportMessage, write_scouting
 from zenlake.wire.close import Close
-from zenlake.wire.cursor import Writer
-from zenlake.wire.enums import CloseReason, Priority, WhatAmI
+from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.enums import CloseReason, WirePriority, WireWhatAmI
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.init import DEFAULT_RESOLUTION, Init
@@ -39,8 +39,8 @@ from zenlake.wire.keepalive import KeepAlive
 from zenlake.wire.network import NETWORK
 from zenlake.wire.oam import TransportOam
 from zenlake.wire.open import Open
-from zenlake.wire.scout import Scout
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.scout import WireScout
+from zenlake.wire.zenohid import WireZenohId
 
 STRANGERS = 10_000
 PER_SECOND = 10.0
@@ -57,7 +57,7 @@ Steps = list[tuple[float, Step]]
 class Author:
     """Writes what strangers say."""
 
-    def __init__(self, random: Random, own: ZenohId) -> None:
+    def __init__(self, random: Random, own: WireZenohId) -> None:
         self.random = random
         self.own = own
         "Of the node that is spoken to."
@@ -65,11 +65,11 @@ class Author:
     def pause(self) -> float:
         return self.random.choice((0.0, 0.0, 0.001, self.random.random()))
 
-    def zid(self) -> ZenohId:
-        return ZenohId(self.random.randbytes(15) + b"\1")
+    def zid(self) -> WireZenohId:
+        return WireZenohId(self.random.randbytes(15) + b"\1")
 
-    def whatami(self) -> WhatAmI:
-        return self.random.choice(list(WhatAmI))
+    def whatami(self) -> WireWhatAmI:
+        return self.random.choice(list(WireWhatAmI))
 
     # ---- messages
 
@@ -96,7 +96,7 @@ class Author:
             reliable=True,
             more=random.random() < 0.8,
             first=random.random() < 0.5,
-            priority=random.choice(list(Priority)),
+            priority=random.choice(list(WirePriority)),
         )
 
     def anything(self) -> bytes:
@@ -118,9 +118,9 @@ class Author:
         if which < len(kinds):
             data = batch(kinds[which]())
         elif which == len(kinds):
-            data = write_scouting(Scout(WhatAmI.ROUTER))
+            data = write_scouting(WireScout(WireWhatAmI.ROUTER))
         else:
-            w = Writer()
+            w = ByteWriter()
             NETWORK.write(w, numbered(1))
             data = bytes(w.out)
         return damage(data, random) if random.random() < 1 / 3 else data
@@ -367,7 +367,7 @@ class Trap:
             self.met.append(Stranger(self._world, link, self._answers(), hang_up=hang_up))
 
     def _answers(self) -> Steps:
-        random, author = self._random, Author(self._random, ZenohId(b"trap"))
+        random, author = self._random, Author(self._random, WireZenohId(b"trap"))
         ack = author.init(
             cookie=random.randbytes(random.choice((0, 16, 300))),
             resolution=random.choice((0, 5, 10, 10, 10, 15)),
@@ -393,7 +393,7 @@ def test_nothing_is_left_of_a_thousand_answers_that_are_made_up() -> None:
     world, random = World(24, Faults(delay=(0.001, 0.01))), Random(24)
     node = world.node("node", Heard())
     trap = Trap(world, random)
-    found: list[Session | ZError] = []
+    found: list[TransportSession | ZError] = []
     for _ in range(1000):
         node.dial(f"memory/trap{random.choice(('', '', '', '#datagram=1'))}", found.append)
         world.run(random.random() * 0.5)
@@ -402,7 +402,7 @@ def test_nothing_is_left_of_a_thousand_answers_that_are_made_up() -> None:
         assert stranger.ended or not stranger.link.reliable
         stranger.leave()
     assert len(found) == len(trap.met) == 1000
-    sessions = [one for one in found if isinstance(one, Session)]
+    sessions = [one for one in found if isinstance(one, TransportSession)]
     assert len(sessions) == len(heard(node).opened_sessions) > 50
     assert {one.reason for one in found if isinstance(one, SessionRefused)} >= {GENERIC, INVALID}
     assert_nothing_left(world, node)

@@ -10,19 +10,19 @@ import pytest
 
 from zenlake.errors import SessionEnded
 from zenlake.keyexpr import KeyExpr
-from zenlake.runtime.exchange import Exchange, Full
-from zenlake.runtime.session import Session
+from zenlake.runtime.exchange import Backpressured, Exchange
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.sim import World
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.wire import qos
 from zenlake.wire.declare import Declare, DeclareSubscriber
-from zenlake.wire.enums import Mapping, Priority, WhatAmI
+from zenlake.wire.enums import Mapping, WirePriority, WireWhatAmI
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
-from zenlake.wire.tsstack import TimestampStack
+from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 MANY_HANDSHAKES = AdmissionLimits(pending=1000)
 
@@ -31,14 +31,14 @@ class Peer:
     """A node with one subscriber, that notes what it hears."""
 
     def __init__(
-        self, world: World, name: str, subscribes: str, whatami: WhatAmI = WhatAmI.PEER
+        self, world: World, name: str, subscribes: str, whatami: WireWhatAmI = WireWhatAmI.PEER
     ) -> None:
         self.name = name
         self.heard: Counter[tuple[str, bytes]] = Counter()
         self.key = KeyExpr(subscribes)
-        self.open: set[ZenohId] = set()
-        self.known: set[ZenohId] = set()
-        zid = ZenohId(Random(name).randbytes(16))
+        self.open: set[WireZenohId] = set()
+        self.known: set[WireZenohId] = set()
+        zid = WireZenohId(Random(name).randbytes(16))
         self.exchange = Exchange(zid, whatami, self)
         self.node = world.node(
             name, self.exchange.handler, whatami=whatami, zid=zid, limits=MANY_HANDSHAKES
@@ -57,21 +57,26 @@ class Peer:
     # ---- Local
 
     def on_message(self, message: NetworkMessage) -> None: ...
-    def routed(self, stack: TimestampStack) -> TimestampStack:
+    def routed(self, stack: WireTimestampStack) -> WireTimestampStack:
         return stack
 
-    def opened(self, session: Session) -> None:
+    def opened(self, session: TransportSession) -> None:
         self.open.add(session.zid)
 
-    def declared(self, session: Session) -> None:
+    def declared(self, session: TransportSession) -> None:
         self.known.add(session.zid)
 
-    def closed(self, session: Session, why: SessionEnded) -> None:
+    def closed(self, session: TransportSession, why: SessionEnded) -> None:
         self.open.discard(session.zid)
         self.known.discard(session.zid)
 
     def lost(
-        self, session: Session, priority: Priority, reliable: bool, first: int, missing: int
+        self,
+        session: TransportSession,
+        priority: WirePriority,
+        reliable: bool,
+        first: int,
+        missing: int,
     ) -> None:
         raise AssertionError(f"{missing} frames are missing from {first} on")
 
@@ -89,7 +94,7 @@ class Peer:
         count: int,
         run: Any,
         one: Any,
-    ) -> Iterable[Full]:
+    ) -> Iterable[Backpressured]:
         for key, start, end in zip(keys, starts, ends, strict=False):
             self.heard[key, data[start:end]] += 1
         return ()
@@ -125,7 +130,7 @@ def test_200_peers_in_a_full_mesh_hear_every_put_once() -> None:
     world.close()
 
 
-def line(world: World, *roles: WhatAmI) -> list[Peer]:
+def line(world: World, *roles: WireWhatAmI) -> list[Peer]:
     """Nodes of which each has dialled the one before; all subscribe to everything."""
     peers = [Peer(world, f"n{i}", "**", role) for i, role in enumerate(roles)]
     for i in range(1, len(peers)):
@@ -134,11 +139,13 @@ def line(world: World, *roles: WhatAmI) -> list[Peer]:
     return peers
 
 
-@pytest.mark.parametrize("ends", [(WhatAmI.CLIENT, WhatAmI.CLIENT), (WhatAmI.PEER, WhatAmI.CLIENT)])
-def test_a_router_passes_on_what_either_side_puts(ends: tuple[WhatAmI, WhatAmI]) -> None:
+@pytest.mark.parametrize(
+    "ends", [(WireWhatAmI.CLIENT, WireWhatAmI.CLIENT), (WireWhatAmI.PEER, WireWhatAmI.CLIENT)]
+)
+def test_a_router_passes_on_what_either_side_puts(ends: tuple[WireWhatAmI, WireWhatAmI]) -> None:
     world = World(1)
     router, one, other = (
-        Peer(world, "n0", "**", WhatAmI.ROUTER),
+        Peer(world, "n0", "**", WireWhatAmI.ROUTER),
         Peer(world, "n1", "**", ends[0]),
         Peer(world, "n2", "**", ends[1]),
     )
@@ -157,7 +164,7 @@ def test_a_router_passes_on_what_either_side_puts(ends: tuple[WhatAmI, WhatAmI])
 
 def test_what_was_declared_is_declared_again_after_a_cut() -> None:
     world = World(2)
-    peers = line(world, WhatAmI.PEER, WhatAmI.PEER)
+    peers = line(world, WireWhatAmI.PEER, WireWhatAmI.PEER)
     one, other = peers
     other.node.keep_connected("memory/n0")
     world.run(1)

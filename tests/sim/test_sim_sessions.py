@@ -7,16 +7,16 @@ import pytest
 
 from sim.peers import Heard, assert_nothing_left, heard, numbered, pair
 from zenlake.errors import SessionRefused, ZError
-from zenlake.link.memory import MemoryLink
 from zenlake.runtime.node import Node
-from zenlake.runtime.session import LINGER_SECONDS, Session
+from zenlake.runtime.transport_session import LINGER_SECONDS, TransportSession
 from zenlake.sim import Faults, World
+from zenlake.sim.memory_link import MemoryLink
 from zenlake.transport.offer import KEEP_ALIVES
 from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.enums import CloseReason
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
-Found = list[Session | ZError]
+Found = list[TransportSession | ZError]
 LEASE = 10.0
 
 
@@ -80,7 +80,7 @@ def test_when_both_dial_at_once_the_link_of_the_greater_id_stays() -> None:
 
 def test_a_second_node_with_the_same_id_is_refused_with_close_4() -> None:
     world = World(3)
-    twin = ZenohId(b"twin")
+    twin = WireZenohId(b"twin")
     server = world.node("server", Heard())
     first, second = world.node("one", Heard(), zid=twin), world.node("two", Heard(), zid=twin)
     found: Found = []
@@ -128,7 +128,7 @@ def test_another_node_than_expected_is_refused() -> None:
     world = World(6)
     a, b = world.node("a", Heard()), world.node("b", Heard())
     found: Found = []
-    a.dial("memory/b", found.append, expect=ZenohId(b"other"))
+    a.dial("memory/b", found.append, expect=WireZenohId(b"other"))
     world.run(1)
     assert refusal(found).reason == CloseReason.INVALID
     assert_nothing_left(world, a, b)
@@ -247,7 +247,7 @@ def test_a_peer_that_accepts_and_closes_is_not_dialled_ever_faster() -> None:
     world = World(10, Faults(delay=(0.0, 0.0)))
 
     class Rude(Heard):
-        def opened(self, session: Session) -> None:
+        def opened(self, session: TransportSession) -> None:
             super().opened(session)
             session.close()
 

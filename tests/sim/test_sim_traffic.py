@@ -6,24 +6,26 @@ import pytest
 
 from sim.peers import assert_nothing_left, heard, numbered, pair
 from zenlake.errors import SessionClosed
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.sim import Faults, World
 from zenlake.transport.fragments import PROCESS
 from zenlake.transport.offer import KEEP_ALIVES
 from zenlake.transport.outbox import BLOCK_SECONDS
-from zenlake.wire.enums import CloseReason, CongestionControl, Priority
+from zenlake.wire.enums import CloseReason, WireCongestionControl, WirePriority
 from zenlake.wire.qos import QoS
 
 QUIET = {"lease_ms": 600_000}  # no KEEP_ALIVE meanwhile: all that is lost is data
 DATAGRAMS = "memory/b#datagram=1"
 NEAR = Faults(delay=(0.001, 0.001))
 TEN_MBIT = Faults(delay=(0.001, 0.001), bandwidth=10e6 / 8)
-BLOCK = QoS(Priority.DATA, CongestionControl.BLOCK)
-DROP = QoS(Priority.DATA, CongestionControl.DROP)
+BLOCK = QoS(WirePriority.DATA, WireCongestionControl.BLOCK)
+DROP = QoS(WirePriority.DATA, WireCongestionControl.DROP)
 COUNT = 2000
 
 
-def send_each(world: World, session: Session, count: int, faults: Faults, reliable: bool) -> None:
+def send_each(
+    world: World, session: TransportSession, count: int, faults: Faults, reliable: bool
+) -> None:
     """`count` messages, each in a datagram of its own; the last one is sure to arrive."""
     world.set_faults("a", "b", faults)
     for number in range(count - 1):
@@ -43,7 +45,7 @@ def test_what_a_lossy_link_loses_is_counted(loss: float, resolution: int, reliab
     session, other = pair(world, DATAGRAMS, resolution=resolution, **QUIET)
     send_each(world, session, COUNT, Faults(delay=(0.001, 0.001), loss=loss), reliable)
     got = heard(world.nodes["b"]).numbers
-    sequence = other.sequences[Priority.DATA, reliable]
+    sequence = other.sequences[WirePriority.DATA, reliable]
     assert world.network.lost > COUNT * loss / 2
     assert sequence.missing == world.network.lost
     assert len(got) == COUNT - world.network.lost
@@ -63,7 +65,7 @@ def test_what_comes_late_or_twice_is_counted_as_stale(reliable: bool) -> None:
     )
     send_each(world, session, COUNT, faults, reliable)
     network, got = world.network, heard(world.nodes["b"]).numbers
-    sequence = other.sequences[Priority.DATA, reliable]
+    sequence = other.sequences[WirePriority.DATA, reliable]
     arrived = COUNT - network.lost + network.duplicated
     assert network.lost > 0
     assert network.duplicated > 0
@@ -124,7 +126,7 @@ def test_with_block_a_slow_link_loses_nothing() -> None:
     assert least < world.now - begin < least * 1.05
     assert got == list(range(count))
     assert session.counters.send_dropped == {}
-    assert other.sequences[Priority.DATA, True].missing == 0
+    assert other.sequences[WirePriority.DATA, True].missing == 0
     world.run(30)
     assert session.is_open
 
@@ -134,7 +136,7 @@ def test_with_block_a_large_message_does_not_hold_up_an_urgent_one() -> None:
     session, _ = pair(world)
     session.send(numbered(1, 8_000_000, BLOCK))
     world.run(0.5)
-    session.send(numbered(2, 100, QoS(Priority.REAL_TIME, CongestionControl.BLOCK)))
+    session.send(numbered(2, 100, QoS(WirePriority.REAL_TIME, WireCongestionControl.BLOCK)))
     got = heard(world.nodes["b"]).numbers
     world.run_until(lambda: len(got) == 2, within=30)
     assert got == [2, 1]

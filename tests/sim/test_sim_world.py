@@ -10,7 +10,7 @@ import pytest
 from sim.peers import Heard, assert_nothing_left, heard, numbered, pair
 from zenlake.errors import LinkError, ZError
 from zenlake.runtime.node import Node
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.sim import Faults, World
 from zenlake.sim import reactor as sim_reactor
 
@@ -48,9 +48,9 @@ class Churn:
         return self
 
     def _dialling(self, client: str, router: str) -> Callable[[], None]:
-        def on_done(found: Session | ZError) -> None:
+        def on_done(found: TransportSession | ZError) -> None:
             reactor = self.world.reactor
-            if isinstance(found, Session):
+            if isinstance(found, TransportSession):
                 hold = self.random.random() * 10
                 reactor.call_at(reactor.now() + hold, found.close)
                 self.done.add((client, router))
@@ -211,7 +211,7 @@ def test_names_and_protocols() -> None:
     for bad in ("a", "", "b:1", "b/c"):
         with pytest.raises(ValueError, match="no name"):
             world.node(bad)
-    found: list[Session | ZError] = []
+    found: list[TransportSession | ZError] = []
     a.dial("tcp/127.0.0.1:1", found.append)
     a.dial("memory/nobody", found.append)
     world.run(1)

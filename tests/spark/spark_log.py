@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from zenlake.log.block import Link, Loss, OpenBlock
-from zenlake.log.writer import Writer
-from zenlake.wire.cursor import Writer as Bytes
+from zenlake.log.block import Loss, OpenBlock, SourceLink
+from zenlake.log.write.writer import Writer
+from zenlake.wire.cursor import ByteWriter as Bytes
 from zenlake.wire.enums import Mapping
 from zenlake.wire.push import Push, write_push
 from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
 
-LINK = Link(1, 1, bytes(range(1, 17)))
+LINK = SourceLink(1, 1, bytes(range(1, 17)))
 KEYS = 4
 START = 1_790_000_000_000_000_000  # when sample 0 was received, in nanoseconds
 STEP = 1_000_000  # and how long after it the next

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from zenlake.log.block import Link, Loss, OpenBlock
-from zenlake.log.writer import Writer
-from zenlake.wire.cursor import Writer as Bytes
-from zenlake.wire.entity import EntityGlobalId, SourceInfo
+from zenlake.log.block import Loss, OpenBlock, SourceLink
+from zenlake.log.write.writer import Writer
+from zenlake.wire.cursor import ByteWriter as Bytes
+from zenlake.wire.entity import WireEntityId, WireSourceInfo
 from zenlake.wire.push import Push, write_push
 from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
-LINK = Link(1, 1, bytes(range(1, 17)))
+LINK = SourceLink(1, 1, bytes(range(1, 17)))
 SECOND = 10**9
 START = 1_790_000_000 * SECOND
 
@@ -31,8 +31,8 @@ def block(samples: Sequence[Sample], time: int, loss: Loss | None = None) -> Ope
         source = None
         if sample is not None:
             who, number = sample
-            zid = ZenohId((who + 1).to_bytes(2, "little").rstrip(b"\0"))
-            source = SourceInfo(EntityGlobalId(zid, who % 3), number)
+            zid = WireZenohId((who + 1).to_bytes(2, "little").rstrip(b"\0"))
+            source = WireSourceInfo(WireEntityId(zid, who % 3), number)
         message = Bytes()
         write_push(message, Push(WireExpr(0, "a/b"), Put(b"x", source_info=source)))
         made.add(link, True, time, 1, bytes(message.out))

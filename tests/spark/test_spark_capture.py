@@ -9,8 +9,14 @@ from pyspark.sql import SparkSession
 from zenlake import capture
 from zenlake.columnar.write import full_text
 from zenlake.errors import ZError
-from zenlake.spark import capturesource
-from zenlake.spark.capturesource import CaptureDataSource, CaptureReader, Part, files, shares
+from zenlake.spark import capture_source
+from zenlake.spark.capture_source import (
+    CaptureDataSource,
+    CaptureReader,
+    StreamShare,
+    files,
+    shares,
+)
 from zenlake.spark.options import Options, Purpose
 from zenlake.wire.batch import write_batch
 from zenlake.wire.frame import Frame
@@ -80,12 +86,12 @@ def test_several_paths_and_few_columns(spark: SparkSession, folder: Path) -> Non
 
 
 def test_streams_are_shared_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capturesource, "PART_BYTES", 1 + (folder / "one.pcap").stat().st_size // 3)
+    monkeypatch.setattr(capture_source, "PART_BYTES", 1 + (folder / "one.pcap").stat().st_size // 3)
     schema = CaptureDataSource({}).schema()
     options = Options.parse({"path": str(folder / "one.pcap")}, Purpose.CAPTURE)
     reader = CaptureReader(options, schema)
     parts = reader.partitions()
-    assert parts == [Part(str(folder / "one.pcap"), number, 3) for number in range(3)]
+    assert parts == [StreamShare(str(folder / "one.pcap"), number, 3) for number in range(3)]
     streams, found = [], []
     for part in parts:
         rows = [row for batch in reader.read(part) for row in batch.to_pylist()]

@@ -18,12 +18,19 @@ from spark.spark_numbered import SECOND, START, Sample
 from zenlake.errors import ZError
 from zenlake.log.block import Loss
 from zenlake.log.format import SOURCE
-from zenlake.log.log import Log
-from zenlake.log.reader import Reader
-from zenlake.log.writer import Writer
+from zenlake.log.read.log import Log
+from zenlake.log.read.reader import Reader
+from zenlake.log.write.writer import Writer
 from zenlake.spark import duplicates
-from zenlake.spark.duplicates import GENERATIONS, Duplicates, Intervals, Seen, packed, unpacked
-from zenlake.spark.logsource import LogReader, LogStreamReader
+from zenlake.spark.duplicates import (
+    GENERATIONS,
+    Duplicates,
+    Intervals,
+    SequenceHistory,
+    packed,
+    unpacked,
+)
+from zenlake.spark.log_source import LogReader, LogStreamReader
 from zenlake.spark.options import Options, Purpose
 from zenlake.spark.schema import SAMPLE_COLUMNS, narrowed, with_duplicate, with_loss
 from zenlake.spark.source import ZenohDataSource
@@ -72,7 +79,7 @@ def test_what_was_seen_is_a_list_that_is_searched(
     parts: list[list[tuple[int, int, int]]], written: bool
 ) -> None:
     """The model: every sample, and the generation it was received in."""
-    seen, model = Seen(WITHIN), list[tuple[int, int, int]]()
+    seen, model = SequenceHistory(WITHIN), list[tuple[int, int, int]]()
     for part in parts:
         codes, sns, times = np.array(part, np.int64).reshape(-1, 3).T
         expected = []
@@ -84,20 +91,20 @@ def test_what_was_seen_is_a_list_that_is_searched(
             model.append((code, sn, generation))
         assert seen.find(NAMES, codes, sns, times * SECOND).tolist() == expected
         if written:
-            again = Seen.from_bytes(seen.to_bytes("here"), "here", WITHIN)
+            again = SequenceHistory.from_bytes(seen.to_bytes("here"), "here", WITHIN)
             assert again is not None
             seen = again
     assert seen.forgotten == 0
 
 
-def looked_up(seen: Seen, code: int, sns: Sequence[int], at: int = 0) -> list[bool]:
+def looked_up(seen: SequenceHistory, code: int, sns: Sequence[int], at: int = 0) -> list[bool]:
     n = len(sns)
     found = seen.find(NAMES, np.full(n, code), np.array(sns), np.full(n, at * SECOND))
     return [bool(one) for one in found]
 
 
 def test_numbers_wrap_around_to_other_numbers() -> None:
-    seen = Seen(WITHIN)
+    seen = SequenceHistory(WITHIN)
     assert not any(looked_up(seen, 0, [LAST - 1, LAST, 0, 1]))
     assert not any(looked_up(seen, 1, [LAST, 0]))
     assert all(looked_up(seen, 0, [0, LAST]))
@@ -105,7 +112,7 @@ def test_numbers_wrap_around_to_other_numbers() -> None:
 
 
 def test_old_generations_and_their_sources_are_forgotten() -> None:
-    seen = Seen(WITHIN)
+    seen = SequenceHistory(WITHIN)
     for number, name in enumerate((3, 0, 2, 1)):
         looked_up(seen, name, [5, 6, 9], at=10 * number)
     assert (seen.sources, len(seen)) == (4, 8)
@@ -118,7 +125,7 @@ def test_old_generations_and_their_sources_are_forgotten() -> None:
 
 def test_there_are_limits_and_what_they_cost_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "MAX_INTERVALS", 10)
-    seen = Seen(WITHIN)
+    seen = SequenceHistory(WITHIN)
     looked_up(seen, 0, range(0, 16, 2), at=0)
     looked_up(seen, 1, range(0, 10, 2), at=10)
     assert (len(seen), seen.sources, seen.forgotten) == (5, 1, 8)
@@ -131,19 +138,19 @@ def test_there_are_limits_and_what_they_cost_is_counted(monkeypatch: pytest.Monk
 
 
 def test_bytes_that_are_not_whole_or_of_something_else_are_nothing() -> None:
-    seen = Seen(WITHIN, floor=3)
+    seen = SequenceHistory(WITHIN, floor=3)
     looked_up(seen, 0, [1, 2, 4], at=30)
     data = seen.to_bytes("here")
-    again = Seen.from_bytes(data, "here", WITHIN)
+    again = SequenceHistory.from_bytes(data, "here", WITHIN)
     assert again is not None
     assert (again.floor, len(again), again.sources) == (3, 2, 1)
-    assert Seen.from_bytes(data, "there", WITHIN) is None
-    assert Seen.from_bytes(data, "here", WITHIN + 1) is None
+    assert SequenceHistory.from_bytes(data, "there", WITHIN) is None
+    assert SequenceHistory.from_bytes(data, "here", WITHIN + 1) is None
     for cut in (0, 20, 32, len(data) // 2, len(data) - 1):
-        assert Seen.from_bytes(data[:cut], "here", WITHIN) is None
+        assert SequenceHistory.from_bytes(data[:cut], "here", WITHIN) is None
     for place in range(0, len(data), 97):
         torn = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
-        assert Seen.from_bytes(torn, "here", WITHIN) is None
+        assert SequenceHistory.from_bytes(torn, "here", WITHIN) is None
 
 
 # ---- source numbers in a log
@@ -477,7 +484,7 @@ def test_losses_alone_do_not_decode_what_has_none(
     def never(*_: Any) -> Any:
         raise AssertionError("nothing is to be unpacked or scanned")
 
-    monkeypatch.setattr("zenlake.log.reader._unpack", never)
+    monkeypatch.setattr("zenlake.log.read.reader._unpack", never)
     monkeypatch.setattr("zenlake.wire.scan.Scanner.bare", never)
     for more in ({}, {"minPartitions": 3}, {"keyExpr": "other"}):
         got = rows_of(batch_reader(path, includeLoss="only", **more))

@@ -17,9 +17,9 @@ from spark.spark_log import START, STEP
 from zenlake.errors import ZError
 from zenlake.log.block import Loss
 from zenlake.log.format import SOURCE
-from zenlake.log.log import Log
-from zenlake.log.writer import Writer
-from zenlake.spark.logsource import LogRange, LogReader
+from zenlake.log.read.log import Log
+from zenlake.log.write.writer import Writer
+from zenlake.spark.log_source import LogRange, LogReader
 from zenlake.spark.options import Options, Purpose
 from zenlake.spark.schema import SAMPLE_COLUMNS, narrowed, with_loss
 

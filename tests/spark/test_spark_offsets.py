@@ -105,21 +105,21 @@ def test_the_end_of_the_first_batch_says_where_it_started(log: FakeLog) -> None:
 
 def test_where_a_range_starts_and_ends(log: FakeLog) -> None:
     assert plan.available(log) == {0: 100, 2: 50}
-    assert plan.resolved(log, "earliest", "latest") == {0: 20, 2: 0}
-    assert plan.resolved(log, "latest", "earliest") == {0: 100, 2: 50}
-    assert plan.resolved(log, {0: 33}, "earliest") == {0: 33, 2: 0}
-    assert plan.resolved(log, {0: 33}, "latest") == {0: 33, 2: 50}
+    assert plan.resolve_offsets(log, "earliest", "latest") == {0: 20, 2: 0}
+    assert plan.resolve_offsets(log, "latest", "earliest") == {0: 100, 2: 50}
+    assert plan.resolve_offsets(log, {0: 33}, "earliest") == {0: 33, 2: 0}
+    assert plan.resolve_offsets(log, {0: 33}, "latest") == {0: 33, 2: 50}
     with pytest.raises(ZError, match="no partition 7: it has 0, 2"):
-        plan.resolved(log, {7: 1}, "earliest")
+        plan.resolve_offsets(log, {7: 1}, "earliest")
 
 
 def test_rows_that_are_gone_are_named_or_passed_over(log: FakeLog) -> None:
-    assert plan.still_there(log, 0, 20, 100, True) == 20
-    assert plan.still_there(log, 0, 5, 5, True) == 5
+    assert plan.require_available(log, 0, 20, 100, True) == 20
+    assert plan.require_available(log, 0, 5, 5, True) == 5
     with pytest.raises(DataLoss, match=r"partition 0 .*offsets 5 to 19 are gone.*failOnDataLoss"):
-        plan.still_there(log, 0, 5, 100, True)
-    assert plan.still_there(log, 0, 5, 100, False) == 20
-    assert plan.still_there(log, 0, 5, 12, False) == 12
+        plan.require_available(log, 0, 5, 100, True)
+    assert plan.require_available(log, 0, 5, 100, False) == 20
+    assert plan.require_available(log, 0, 5, 12, False) == 12
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -127,17 +127,17 @@ def test_a_log_that_ends_too_early_or_lacks_a_partition_is_refused(
     log: FakeLog, fail: bool
 ) -> None:
     with pytest.raises(DataLoss, match="ends at offset 100, before 101"):
-        plan.still_there(log, 0, 50, 101, fail)
+        plan.require_available(log, 0, 50, 101, fail)
     with pytest.raises(DataLoss, match=r"partition 1 .* is gone"):
-        plan.still_there(log, 1, 0, 1, fail)
+        plan.require_available(log, 1, 0, 1, fail)
 
 
 def test_rows_that_are_gone_are_counted(log: FakeLog) -> None:
-    assert plan.gone(log, 0, 20, 100) == 20  # two blocks are damaged
-    assert plan.gone(log, 0, 45, 85) == 10
-    assert plan.gone(log, 0, 55, 60) == 0
-    assert plan.gone(log, 0, 5, 45) == 15 + 5
-    assert plan.gone(log, 0, 5, 12) == 7
+    assert plan.missing_rows(log, 0, 20, 100) == 20  # two blocks are damaged
+    assert plan.missing_rows(log, 0, 45, 85) == 10
+    assert plan.missing_rows(log, 0, 55, 60) == 0
+    assert plan.missing_rows(log, 0, 5, 45) == 15 + 5
+    assert plan.missing_rows(log, 0, 5, 12) == 7
 
 
 # ---- how far
@@ -145,20 +145,20 @@ def test_rows_that_are_gone_are_counted(log: FakeLog) -> None:
 
 def test_rows_are_shared_by_what_waits(log: FakeLog) -> None:
     begin, end = {0: 20, 2: 0}, {0: 100, 2: 50}
-    assert plan.advanced(log, begin, end, None, None) == end
-    assert plan.advanced(log, begin, end, 13, None) == {0: 28, 2: 5}
-    assert plan.advanced(log, begin, end, 1, None) == {0: 21, 2: 1}
-    assert plan.advanced(log, begin, end, 1000, None) == end
-    assert plan.advanced(log, end, end, 10, 10) == end
+    assert plan.batch_end(log, begin, end, None, None) == end
+    assert plan.batch_end(log, begin, end, 13, None) == {0: 28, 2: 5}
+    assert plan.batch_end(log, begin, end, 1, None) == {0: 21, 2: 1}
+    assert plan.batch_end(log, begin, end, 1000, None) == end
+    assert plan.batch_end(log, end, end, 10, 10) == end
 
 
 def test_bytes_last_for_whole_and_for_broken_blocks(log: FakeLog) -> None:
     only = FakeLog(log.path, p0=(0, 100))
-    ends = [plan.advanced(only, {0: 0}, {0: 100}, None, size)[0] for size in (1, 300, 1000, 2550)]
+    ends = [plan.batch_end(only, {0: 0}, {0: 100}, None, size)[0] for size in (1, 300, 1000, 2550)]
     assert ends == [1, 3, 10, 25]
-    assert plan.advanced(only, {0: 95}, {0: 100}, None, 10**9) == {0: 100}
-    assert plan.advanced(only, {0: 0}, {0: 100}, 7, 2000) == {0: 7}
-    assert plan.advanced(only, {0: 0}, {0: 100}, 50, 2000) == {0: 20}
+    assert plan.batch_end(only, {0: 95}, {0: 100}, None, 10**9) == {0: 100}
+    assert plan.batch_end(only, {0: 0}, {0: 100}, 7, 2000) == {0: 7}
+    assert plan.batch_end(only, {0: 0}, {0: 100}, 50, 2000) == {0: 20}
 
 
 tables = st.lists(st.tuples(st.integers(0, 30), st.integers(92, 5000), st.booleans()), max_size=20)
@@ -176,8 +176,8 @@ def test_every_batch_moves_and_every_row_is_in_one_task(
         base += samples
     blocks, end = blocks_of(*entries), begin + length
     overlapping = blocks[(blocks["base"] < end) & (blocks["base"] + blocks["samples"] > begin)]
-    assert begin < plan.reach(overlapping, begin, end, size) <= end
-    pieces = plan.cut(overlapping, begin, end, tasks)
+    assert begin < plan.offset_within_bytes(overlapping, begin, end, size) <= end
+    pieces = plan.split_range(overlapping, begin, end, tasks)
     assert pieces[0][0] == begin
     assert pieces[-1][1] == end
     assert all(low < high for low, high in pieces)
@@ -187,50 +187,55 @@ def test_every_batch_moves_and_every_row_is_in_one_task(
 
 def test_tasks_are_as_many_as_asked_for_and_end_with_blocks() -> None:
     log = FakeLog(Path(), p0=(0, 1000))
-    pieces = plan.cut(log.blocks(0), 0, 1000, 4)
+    pieces = plan.split_range(log.blocks(0), 0, 1000, 4)
     assert len(pieces) == 4
     assert all(low % 10 == 0 for low, _ in pieces)
     one_block = blocks_of((0, 1000, 1000))
-    assert plan.cut(one_block, 0, 1000, 4) == [(0, 250), (250, 500), (500, 750), (750, 1000)]
+    assert plan.split_range(one_block, 0, 1000, 4) == [
+        (0, 250),
+        (250, 500),
+        (500, 750),
+        (750, 1000),
+    ]
     large = blocks_of(*((base, 10, plan.TASK_BYTES) for base in range(0, 50, 10)))
-    assert len(plan.cut(large, 0, 50, 1)) == 5
-    assert plan.cut(one_block, 5, 5, 4) == []
+    assert len(plan.split_range(large, 0, 50, 1)) == 5
+    assert plan.split_range(one_block, 5, 5, 4) == []
 
 
 # ---- a start that is kept
 
 
 def test_a_start_is_found_once(log: FakeLog) -> None:
-    assert plan.kept(log, "q", lambda: {0: 50, 2: 9}) == {0: 50, 2: 9}
-    assert plan.kept(log, "q", lambda: {0: 99}) == {0: 50, 2: 9}
-    assert plan.kept(log, "other", lambda: {0: 99}) == {0: 99}
+    assert plan.remembered_start(log, "q", lambda: {0: 50, 2: 9}) == {0: 50, 2: 9}
+    assert plan.remembered_start(log, "q", lambda: {0: 99}) == {0: 50, 2: 9}
+    assert plan.remembered_start(log, "other", lambda: {0: 99}) == {0: 99}
     assert sorted(path.name for path in (log.path / plan.FOLDER).iterdir()) == [
         "other.json",
         "q.json",
     ]
     plan.forget(log, "q")
     plan.forget(log, "q")
-    assert plan.kept(log, "q", lambda: {0: 60}) == {0: 60}
+    assert plan.remembered_start(log, "q", lambda: {0: 60}) == {0: 60}
 
 
 def test_the_first_of_two_that_find_a_start_wins(log: FakeLog) -> None:
     def slower() -> dict[int, int]:
-        assert plan.kept(log, "q", lambda: {0: 1}) == {0: 1}
+        assert plan.remembered_start(log, "q", lambda: {0: 1}) == {0: 1}
         return {0: 2}
 
-    assert plan.kept(log, "q", slower) == {0: 1}
+    assert plan.remembered_start(log, "q", slower) == {0: 1}
 
 
 def test_a_start_of_another_log_or_one_that_is_cut_short_is_not_used(log: FakeLog) -> None:
-    plan.kept(log, "q", lambda: {0: 50})
+    plan.remembered_start(log, "q", lambda: {0: 50})
     path = log.path / plan.FOLDER / "q.json"
     path.write_text(path.read_text().replace("ab", "cd"))
-    assert plan.kept(log, "q", lambda: {0: 60}) == {0: 60}
+    assert plan.remembered_start(log, "q", lambda: {0: 60}) == {0: 60}
     path.write_text(path.read_text()[:9])
-    assert plan.kept(log, "q", lambda: {0: 70}) == {0: 70}
+    assert plan.remembered_start(log, "q", lambda: {0: 70}) == {0: 70}
 
 
 def test_a_start_that_cannot_be_kept_says_what_to_do(log: FakeLog) -> None:
     (log.path / plan.FOLDER).write_text("a file where the folder should be")
     with pytest.raises(ZError, match=r"cannot be kept.*startingOffsets"):
-        plan.kept(log, "q", lambda: {0: 50})
+        plan.remembered_start(log, "q", lambda: {0: 50})

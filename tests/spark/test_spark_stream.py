@@ -17,9 +17,9 @@ import zenlake
 from spark import spark_log
 from spark.spark_log import START, STEP
 from zenlake.errors import ZError
-from zenlake.log.log import Log
-from zenlake.log.writer import Writer
-from zenlake.spark.logsource import LogStreamReader
+from zenlake.log.read.log import Log
+from zenlake.log.write.writer import Writer
+from zenlake.spark.log_source import LogStreamReader
 from zenlake.spark.offsets import FOLDER, Offsets
 from zenlake.spark.options import Options, Purpose
 from zenlake.spark.progress import Lag, behind, skipped

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from zenlake.storage import schema
+from zenlake.lake.tables import schema
 
 T0 = 1_790_000_000  # seconds: 2026-09-21 14:13:20 UTC
 

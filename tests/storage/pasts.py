@@ -10,24 +10,24 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from zenlake.keyexpr import intersects
-from zenlake.log.block import Link, OpenBlock
-from zenlake.log.log import Log
-from zenlake.log.reader import Reader
-from zenlake.log.writer import Writer
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.folds import as_samples, newest
-from zenlake.storage.project import Project
-from zenlake.storage.tables import LATEST, SAMPLES, TOMBSTONES
-from zenlake.storage.write import Batch, append, fold
-from zenlake.wire.cursor import Writer as Bytes
+from zenlake.lake.project import Project
+from zenlake.lake.tables.commit import TableBatch, append, fold
+from zenlake.lake.tables.definitions import LATEST, SAMPLES, TOMBSTONES
+from zenlake.lake.tables.delta import DeltaStore
+from zenlake.lake.tables.reduce import as_samples, newest
+from zenlake.log.block import OpenBlock, SourceLink
+from zenlake.log.read.log import Log
+from zenlake.log.read.reader import Reader
+from zenlake.log.write.writer import Writer
+from zenlake.wire.cursor import ByteWriter as Bytes
 from zenlake.wire.delete import Del
-from zenlake.wire.encoding import Encoding
-from zenlake.wire.entity import EntityGlobalId, SourceInfo
+from zenlake.wire.encoding import WireEncoding
+from zenlake.wire.entity import WireEntityId, WireSourceInfo
 from zenlake.wire.push import Push, write_push
 from zenlake.wire.put import Put
-from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 FLOW = "samples"
 MICROS = 1_000_000
@@ -55,14 +55,16 @@ class Event(NamedTuple):
 
 
 def message(event: Event) -> bytes:
-    stamp = None if event.ntp64 is None else Timestamp(event.ntp64, ZenohId.parse(event.clock))
+    stamp = (
+        None if event.ntp64 is None else WireTimestamp(event.ntp64, WireZenohId.parse(event.clock))
+    )
     source = None
     if event.source is not None:
         zid, entity, number = event.source
-        source = SourceInfo(EntityGlobalId(ZenohId.parse(zid), entity), number)
+        source = WireSourceInfo(WireEntityId(WireZenohId.parse(zid), entity), number)
     body: Put | Del = Del(stamp, source, event.attachment)
     if event.payload is not None:
-        kind = Encoding.parse(event.encoding)
+        kind = WireEncoding.parse(event.encoding)
         body = Put(event.payload, stamp, kind, source, event.attachment)
     w = Bytes()
     write_push(w, Push(WireExpr(0, event.key), body))
@@ -102,7 +104,7 @@ class Past:
             return
         table = pa.concat_tables(rows)
         offsets = {one: (starts[one], end - 1) for one, end in upto.items() if end > starts[one]}
-        batch = Batch(FLOW, "query", self._batches, offsets)
+        batch = TableBatch(FLOW, "query", self._batches, offsets)
         self._batches += 1
         if "samples" in tables:
             self.samples.snapshot()
@@ -158,7 +160,7 @@ class Past:
 
 def _block(events: Sequence[Event]) -> OpenBlock:
     block = OpenBlock()
-    link = block.link(Link(0, 0, b""))
+    link = block.link(SourceLink(0, 0, b""))
     assert link is not None
     for event in events:
         block.key(link, 0, event.key.encode(), b"")

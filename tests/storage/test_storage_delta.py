@@ -14,15 +14,21 @@ import pytest
 from deltalake import DeltaTable
 
 from storage.lakerows import T0, Row, as_rows
-from zenlake.storage import delta, folds
-from zenlake.storage.delta import Conflict, DeltaStore, StoreError
-from zenlake.storage.tables import LATEST, SAMPLES, SCHEMA_PROPERTY, TABLES, Table
+from zenlake.lake.tables import delta, reduce
+from zenlake.lake.tables.definitions import (
+    LATEST,
+    SAMPLES,
+    SCHEMA_PROPERTY,
+    TABLES,
+    TableDefinition,
+)
+from zenlake.lake.tables.delta import Conflict, DeltaStore, StoreError
 
 NIGHT = 12 * 3600 * 1_000_000
 
 
 def samples(*offsets: int, received: int = 0, key: str = "a") -> pa.Table:
-    return folds.as_samples(as_rows(Row(key, one, received=received) for one in offsets))
+    return reduce.as_samples(as_rows(Row(key, one, received=received) for one in offsets))
 
 
 @pytest.fixture
@@ -50,7 +56,7 @@ def test_a_table_that_is_not_there_is_empty(store: DeltaStore) -> None:
 
 def test_a_file_is_sorted_and_says_what_is_in_it(store: DeltaStore) -> None:
     rows = [Row("b", 1, received=7), Row("a", 2, received=9), Row("a", 0, received=8)]
-    (added,) = store.write(folds.as_samples(as_rows(rows)))
+    (added,) = store.write(reduce.as_samples(as_rows(rows)))
     assert added.partition == {"day": "2026-09-21"}
     assert added.path.startswith("day=2026-09-21/part-")
     file = pq.ParquetFile(store.path / added.path)
@@ -106,7 +112,7 @@ def test_any_lakehouse_tool_reads_it(store: DeltaStore) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
-def test_every_table_can_be_written(tmp_path: Path, table: Table) -> None:
+def test_every_table_can_be_written(tmp_path: Path, table: TableDefinition) -> None:
     store = DeltaStore(tmp_path / table.name, table)
     empty: dict[pa.DataType, Any] = {pa.date32(): date(2026, 1, 2), pa.string(): "a"}
     columns = [pa.array([empty.get(field.type)], field.type) for field in table.schema]
@@ -118,7 +124,7 @@ def test_every_table_can_be_written(tmp_path: Path, table: Table) -> None:
 @pytest.mark.parametrize("value", ["plain", "a/b c", "50%", "ü", None])
 def test_a_partition_may_have_any_name(tmp_path: Path, value: str | None) -> None:
     schema = pa.schema([("fleet", pa.string()), ("n", pa.int64())])
-    store = DeltaStore(tmp_path / "mine", Table("mine", schema, "fleet"))
+    store = DeltaStore(tmp_path / "mine", TableDefinition("mine", schema, "fleet"))
     store.commit(store.write(pa.table({"fleet": [value], "n": [1]}, schema=schema)))
     assert store.read().to_pylist() == [{"fleet": value, "n": 1}]
     (file,) = store.snapshot().files

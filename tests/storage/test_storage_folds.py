@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from storage.lakerows import T0, Row, as_rows
 from zenlake.columnar import schema as columnar
+from zenlake.lake.tables import reduce, schema
 from zenlake.spark.schema import SAMPLE_COLUMNS, to_spark
-from zenlake.storage import folds, schema
 
 EXAMPLES = settings(max_examples=400 if os.environ.get("ZENLAKE_FULL") else 40)
 TIMES = st.integers(0, 150_000_000)
@@ -56,16 +56,16 @@ def newest_by_hand(rows: Iterable[Row]) -> dict[str, Row]:
 
 def test_repeats_and_losses_are_no_samples() -> None:
     rows = [Row("a", 0), Row("b", 1, duplicate=True), Row("c", 2)]
-    assert folds.as_samples(as_rows(rows, marked=True))["key"].to_pylist() == ["a", "c"]
-    assert folds.as_samples(as_rows(rows))["key"].to_pylist() == ["a", "b", "c"]
+    assert reduce.as_samples(as_rows(rows, marked=True))["key"].to_pylist() == ["a", "c"]
+    assert reduce.as_samples(as_rows(rows))["key"].to_pylist() == ["a", "b", "c"]
     lost = as_rows(rows).set_column(0, "key", pa.array(["a", None, "c"]))
-    assert folds.as_samples(lost)["offset"].to_pylist() == [0, 2]
+    assert reduce.as_samples(lost)["offset"].to_pylist() == [0, 2]
 
 
 def test_day_is_of_received_at_in_utc() -> None:
     midnight = (24 * 3600 - T0 % (24 * 3600)) * 1_000_000
     rows = [Row("a", 0, received=midnight - 1), Row("a", 1, received=midnight)]
-    days = folds.as_samples(as_rows(rows))["day"].to_pylist()
+    days = reduce.as_samples(as_rows(rows))["day"].to_pylist()
     assert days == [date(2026, 9, 21), date(2026, 9, 22)]
 
 
@@ -73,9 +73,9 @@ def test_day_is_of_received_at_in_utc() -> None:
 @given(ROWS)
 def test_hlc_is_the_timestamps_time_or_when_it_came(rows: list[Row]) -> None:
     table = as_rows(rows)
-    assert folds.hlc_of(table).to_pylist() == [row.hlc for row in rows]
+    assert reduce.hlc_of(table).to_pylist() == [row.hlc for row in rows]
     for batch in table.to_batches():
-        assert folds.as_samples(batch)["hlc"].to_pylist() == [row.hlc for row in rows]
+        assert reduce.as_samples(batch)["hlc"].to_pylist() == [row.hlc for row in rows]
 
 
 def test_rows_of_columnar_are_taken_as_they_are() -> None:
@@ -89,7 +89,7 @@ def test_rows_of_columnar_are_taken_as_they_are() -> None:
         one | {"kind": "delete", "payload": None, "schema": "s", "received_at": received},
     ]
     batch = pa.RecordBatch.from_pylist(rows, columnar.SAMPLE)
-    found = folds.as_samples(batch)
+    found = reduce.as_samples(batch)
     assert found.schema == schema.SAMPLES
     expected = pa.Table.from_batches([to_spark(batch, SAMPLE_COLUMNS)])
     assert found.select(schema.SAMPLE.names).to_pylist() == expected.to_pylist()
@@ -99,7 +99,7 @@ def test_rows_of_columnar_are_taken_as_they_are() -> None:
 def test_without_a_clock_the_timestamp_says_when() -> None:
     table = as_rows([Row("a", 0, stamp=5), Row("a", 1)])
     table = table.set_column(12, "received_at", pa.nulls(2, schema.TIME))
-    found = folds.as_samples(table)
+    found = reduce.as_samples(table)
     assert found["day"].to_pylist() == [date(2026, 9, 21), date(1970, 1, 1)]
     assert found["hlc"].to_pylist() == [Row("a", 0, stamp=5).hlc, 0]
 
@@ -110,37 +110,37 @@ def test_without_a_clock_the_timestamp_says_when() -> None:
 @EXAMPLES
 @given(ROWS, st.integers(0, 30))
 def test_newest_is_the_highest_version_of_each_key(rows: list[Row], cut: int) -> None:
-    table = folds.as_samples(as_rows(rows))
+    table = reduce.as_samples(as_rows(rows))
     best = newest_by_hand(rows)
     keys = sorted(best, key=str.encode)
-    found = folds.newest(table)
+    found = reduce.newest(table)
     assert found["key"].to_pylist() == keys
     versions = found.select(["hlc", "partition", "offset"]).to_pylist()
     assert [tuple(one.values()) for one in versions] == [
         (best[key].hlc, best[key].partition, best[key].offset) for key in keys
     ]
-    parts = [folds.newest(table.slice(0, cut)), folds.newest(table.slice(cut))]
-    again = folds.newest(pa.concat_tables(parts)).select(["key", "hlc", "partition", "offset"])
+    parts = [reduce.newest(table.slice(0, cut)), reduce.newest(table.slice(cut))]
+    again = reduce.newest(pa.concat_tables(parts)).select(["key", "hlc", "partition", "offset"])
     assert again.to_pylist() == found.select(again.column_names).to_pylist()
 
 
 @EXAMPLES
 @given(ROWS)
 def test_sorted_by_is_a_stable_sort(rows: list[Row]) -> None:
-    table = folds.as_samples(as_rows(rows))
+    table = reduce.as_samples(as_rows(rows))
     for order in (("key", "hlc"), ("partition", "offset"), ("key",), ("hlc", "key", "offset")):
 
         def place(row: dict[str, Any], names: tuple[str, ...] = order) -> list[Any]:
             return [v.encode() if isinstance(v := row[name], str) else v for name in names]
 
         expected = sorted(table.to_pylist(), key=place)
-        assert folds.sorted_by(table, order).to_pylist() == expected
+        assert reduce.sorted_by(table, order).to_pylist() == expected
 
 
 def test_nulls_sort_first() -> None:
     table = pa.table({"a": ["b", None, "a"], "b": [1, 2, None]})
-    assert folds.sorted_by(table, ("a",))["a"].to_pylist() == [None, "a", "b"]
-    assert folds.sorted_by(table, ("b",))["b"].to_pylist() == [None, 1, 2]
+    assert reduce.sorted_by(table, ("a",))["a"].to_pylist() == [None, "a", "b"]
+    assert reduce.sorted_by(table, ("b",))["b"].to_pylist() == [None, 1, 2]
 
 
 # ---- health
@@ -150,7 +150,7 @@ def health_by_hand(rows: Iterable[Row]) -> list[dict[str, Any]]:
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         sid, entity, _ = row.source or (None, None, 0)
-        minute = row.received_at // folds.MINUTE * folds.MINUTE
+        minute = row.received_at // reduce.MINUTE * reduce.MINUTE
         groups[minute, row.key, sid, entity].append(row)
     found = []
     for (minute, key, sid, entity), all_rows in groups.items():
@@ -203,7 +203,7 @@ def without_latency(table: pa.Table) -> list[dict[str, Any]]:
 @EXAMPLES
 @given(ROWS)
 def test_health_is_what_one_counts_by_hand(rows: list[Row]) -> None:
-    assert without_latency(folds.health_of(as_rows(rows, marked=True))) == health_by_hand(rows)
+    assert without_latency(reduce.health_of(as_rows(rows, marked=True))) == health_by_hand(rows)
 
 
 @EXAMPLES
@@ -211,16 +211,16 @@ def test_health_is_what_one_counts_by_hand(rows: list[Row]) -> None:
 def test_health_merged_in_any_split_is_that_of_all(rows: list[Row], cuts: list[int]) -> None:
     rows = sorted(rows, key=lambda row: row.received)
     table = as_rows(rows, marked=True)
-    whole = folds.health_of(table)
+    whole = reduce.health_of(table)
     places = [0, *sorted(cuts), len(rows)]
     parts = [
-        folds.health_of(table.slice(start, stop - start))
+        reduce.health_of(table.slice(start, stop - start))
         for start, stop in pairwise(places)
         if stop >= start
     ]
-    merged = folds.merged_health(pa.concat_tables(parts))
+    merged = reduce.merged_health(pa.concat_tables(parts))
     assert merged.to_pylist() == whole.to_pylist()
-    assert folds.merged_health(merged).to_pylist() == whole.to_pylist()
+    assert reduce.merged_health(merged).to_pylist() == whole.to_pylist()
 
 
 @EXAMPLES
@@ -228,8 +228,8 @@ def test_health_merged_in_any_split_is_that_of_all(rows: list[Row], cuts: list[i
 def test_parts_that_interleave_differ_in_silence_only(rows: list[Row]) -> None:
     table = as_rows(rows, marked=True)
     parts = [table.take(np.arange(start, len(rows), 2)) for start in (0, 1)]
-    merged = folds.merged_health(pa.concat_tables([folds.health_of(part) for part in parts]))
-    whole = folds.health_of(table)
+    merged = reduce.merged_health(pa.concat_tables([reduce.health_of(part) for part in parts]))
+    whole = reduce.health_of(table)
     for mine, theirs in zip(merged.to_pylist(), whole.to_pylist(), strict=True):
         silence = mine.pop("silence"), theirs.pop("silence")
         assert mine == theirs
@@ -244,8 +244,8 @@ def test_quantiles_are_within_the_error_of_a_bucket(shift: int) -> None:
         Row(f"k{n % 2}", n, received=50_000_000, stamp=50_000_000 - int(one))
         for n, one in enumerate(latency)
     ]
-    parts = [folds.health_of(as_rows(rows[start : start + 700])) for start in range(0, 5000, 700)]
-    found = folds.merged_health(pa.concat_tables(parts))
+    parts = [reduce.health_of(as_rows(rows[start : start + 700])) for start in range(0, 5000, 700)]
+    found = reduce.merged_health(pa.concat_tables(parts))
     for n, row in enumerate(found.to_pylist()):
         exact = np.quantile(latency[n::2] / 1e6, [0.5, 0.99], method="inverted_cdf")
         assert row["latency_median"] == pytest.approx(exact[0], rel=0.02)
@@ -257,7 +257,7 @@ def test_quantiles_are_within_the_error_of_a_bucket(shift: int) -> None:
 @given(st.lists(st.integers(-(10**16), 10**16), min_size=1))
 def test_a_bucket_stands_for_all_in_it(latency: list[int]) -> None:
     values = np.array(latency)
-    seconds = folds.bucket_seconds(folds._bucket(values))
+    seconds = reduce.bucket_seconds(reduce._bucket(values))
     for mine, exact in zip(seconds, values / 1e6, strict=True):
         if abs(exact) < 2e9:
             assert math.isclose(mine, exact, rel_tol=0.02)
@@ -266,11 +266,11 @@ def test_a_bucket_stands_for_all_in_it(latency: list[int]) -> None:
 
 def test_source_numbers_that_wrapped_say_nothing_of_gaps() -> None:
     rows = [Row("a", 0, source=("s", 1, 2**32 - 1)), Row("a", 1, source=("s", 1, 0))]
-    assert folds.health_of(as_rows(rows))["gaps"].to_pylist() == [None]
+    assert reduce.health_of(as_rows(rows))["gaps"].to_pylist() == [None]
 
 
 def test_nothing_folds_to_nothing() -> None:
     nothing = as_rows([])
-    assert folds.newest(folds.as_samples(nothing)).num_rows == 0
-    assert folds.health_of(nothing).schema == schema.HEALTH
-    assert folds.merged_health(folds.health_of(nothing)).num_rows == 0
+    assert reduce.newest(reduce.as_samples(nothing)).num_rows == 0
+    assert reduce.health_of(nothing).schema == schema.HEALTH
+    assert reduce.merged_health(reduce.health_of(nothing)).num_rows == 0

@@ -18,12 +18,12 @@ from pyarrow import parquet
 from storage.pasts import MICROS, Event, Past, by_key
 from zenlake.errors import ZError
 from zenlake.keyexpr import intersects
-from zenlake.storage import history as histories
-from zenlake.storage import tail as tails
-from zenlake.storage.history import ROWS, History, Newest, chains
-from zenlake.storage.picking import Picking, prefix_of
-from zenlake.storage.project import Project
-from zenlake.storage.timerange import HIGHEST, LOWEST, HlcRange
+from zenlake.lake.project import Project
+from zenlake.lake.serve import history as histories
+from zenlake.lake.serve import tail as tails
+from zenlake.lake.serve.history import ROWS, History, NewestPerKey, chains
+from zenlake.lake.serve.row_filter import RowFilter, prefix_of
+from zenlake.lake.serve.time_range import HIGHEST, LOWEST, HlcRange
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 KEYS = ("a", "a/b", "a/c", "ab", "b/x/y", "b/z", "@v/a")
@@ -247,7 +247,7 @@ def test_files_that_are_gone_for_good_are_an_error(past: Past) -> None:
 
 
 def test_one_key_is_found_by_statistics(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zenlake.storage.delta.ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr("zenlake.lake.tables.delta.ROW_GROUP_ROWS", 10)
     past.record(sampled(200, keys=20), block=100)
     past.table({0: 200})
     read: list[int] = []
@@ -340,7 +340,7 @@ def test_tables_of_the_session_itself_are_refused(tmp_path: Path) -> None:
 
 @given(st.sampled_from(ASKED), st.lists(st.sampled_from(KEYS), min_size=1))
 def test_bounds_never_exclude_a_key_that_is_wanted(asked: str, keys: list[str]) -> None:
-    picking = Picking(asked)
+    picking = RowFilter(asked)
     held = any(intersects(asked, key) for key in keys)
     low, high = {"key": min(keys)}, {"key": max(keys)}
     assert picking.may_hold(low, high, picking.times) or not held
@@ -351,10 +351,10 @@ def test_bounds_never_exclude_a_key_that_is_wanted(asked: str, keys: list[str]) 
 
 
 def test_too_many_keys_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zenlake.storage.picking.MAX_KEYS", 3)
+    monkeypatch.setattr("zenlake.lake.serve.row_filter.MAX_KEYS", 3)
     with pytest.raises(ZError, match="more than 3 keys"):
-        Picking("**").numbers(["a", "b", "c", "d"])
-    assert Picking("a").numbers(["a", "b", "c", "d", None]).tolist() == [0, -1, -1, -1, -1]
+        RowFilter("**").numbers(["a", "b", "c", "d"])
+    assert RowFilter("a").numbers(["a", "b", "c", "d", None]).tolist() == [0, -1, -1, -1, -1]
 
 
 @given(
@@ -364,7 +364,7 @@ def test_too_many_keys_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_newest_finds_the_places_of_the_newest(
     count: int, places: list[list[tuple[int, int]]]
 ) -> None:
-    newest = Newest(count)
+    newest = NewestPerKey(count)
     for place, rows in enumerate(places):
         keys, times = (np.array([row[i] for row in sorted(rows)], np.int64) for i in (0, 1))
         newest.add(keys, times, place)
@@ -377,7 +377,7 @@ def test_newest_finds_the_places_of_the_newest(
 
 def test_newest_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(histories, "MAX_NEWEST", 3)
-    newest = Newest(10)
+    newest = NewestPerKey(10)
     newest.add(np.zeros(4, np.int64), np.arange(4), 0)
     with pytest.raises(ZError, match="ask for fewer"):
         newest.places()

@@ -5,11 +5,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.folds import as_samples, newest
-from zenlake.storage.schema import TIME
-from zenlake.storage.tables import LATEST, TOMBSTONES
-from zenlake.storage.write import Batch, fold
+from zenlake.lake.tables.commit import TableBatch, fold
+from zenlake.lake.tables.definitions import LATEST, TOMBSTONES
+from zenlake.lake.tables.delta import DeltaStore
+from zenlake.lake.tables.reduce import as_samples, newest
+from zenlake.lake.tables.schema import TIME
 
 
 @pytest.mark.parametrize("count", [395, 396, 397, 1000, 1001, 1007])
@@ -26,5 +26,5 @@ def test_rows_that_fit_into_one_leaf_are_in_one(tmp_path: Path, count: int) -> N
     )
     latest = DeltaStore(tmp_path / "latest", LATEST)
     tombstones = DeltaStore(tmp_path / "tombstones", TOMBSTONES)
-    fold(latest, tombstones, newest(as_samples(rows)), Batch("f", "q", 0, {0: (0, count - 1)}))
+    fold(latest, tombstones, newest(as_samples(rows)), TableBatch("f", "q", 0, {0: (0, count - 1)}))
     assert [file.rows for file in latest.snapshot().files] == [count]

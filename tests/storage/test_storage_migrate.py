@@ -9,12 +9,12 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from zenlake.storage import migrate
-from zenlake.storage.compaction import compact
-from zenlake.storage.delta import DeltaStore
-from zenlake.storage.folds import as_samples
-from zenlake.storage.schema import SAMPLE
-from zenlake.storage.tables import SAMPLES, SCHEMA_PROPERTY, SCHEMA_VERSION
+from zenlake.lake.tables import migrate
+from zenlake.lake.tables.compaction import compact
+from zenlake.lake.tables.definitions import SAMPLES, SCHEMA_PROPERTY, SCHEMA_VERSION
+from zenlake.lake.tables.delta import DeltaStore
+from zenlake.lake.tables.reduce import as_samples
+from zenlake.lake.tables.schema import SAMPLE
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 

@@ -16,28 +16,29 @@ from spark import spark_log
 from storage.lakerows import T0, Row, as_rows
 from storage.pasts import MICROS, Event, Past, by_key
 from zenlake.errors import ZError
-from zenlake.lake import intake, progress
-from zenlake.lake.sink import Target
-from zenlake.log.log import Log
-from zenlake.storage import delta, folds, write
-from zenlake.storage import history as histories
-from zenlake.storage.compaction import compact
-from zenlake.storage.contents import facts_of
-from zenlake.storage.delta import Conflict, DeltaStore, StoreError
-from zenlake.storage.expiry import expire
-from zenlake.storage.history import History
-from zenlake.storage.project import Project
-from zenlake.storage.tables import LATEST, SAMPLES, TABLES, TOMBSTONES, Table
-from zenlake.storage.upkeep import keep_up
-from zenlake.storage.vacuum import tidy_log, vacuum
-from zenlake.storage.write import Batch, OffsetsPresent
+from zenlake.lake.pipeline import progress
+from zenlake.lake.pipeline.sink import SinkOptions
+from zenlake.lake.project import Project
+from zenlake.lake.serve import history as histories
+from zenlake.lake.serve.history import History
+from zenlake.lake.tables import commit as write
+from zenlake.lake.tables import delta, projections, reduce
+from zenlake.lake.tables.commit import OffsetsPresent, TableBatch
+from zenlake.lake.tables.compaction import compact
+from zenlake.lake.tables.definitions import LATEST, SAMPLES, TABLES, TOMBSTONES, TableDefinition
+from zenlake.lake.tables.delta import Conflict, DeltaStore, StoreError
+from zenlake.lake.tables.maintenance import run_maintenance
+from zenlake.lake.tables.retention import expire
+from zenlake.lake.tables.table_stats import lake_stats
+from zenlake.lake.tables.vacuum import tidy_log, vacuum
+from zenlake.log.read.log import Log
 
 FIRST = 1_700_000_000
 DAY = 86_400
 
 
 def samples(*rows: Row) -> pa.Table:
-    return folds.as_samples(as_rows(rows))
+    return reduce.as_samples(as_rows(rows))
 
 
 def stamped(key: str, second: int, payload: bytes | None, received: int) -> Event:
@@ -55,7 +56,7 @@ def past(tmp_path: Path) -> Past:
 def test_two_drivers_that_make_the_table_append_a_batch_once(tmp_path: Path) -> None:
     """The second looked before there was a table, and the first made it and committed."""
     one, two = (DeltaStore(tmp_path / "samples", SAMPLES) for _ in range(2))
-    batch = Batch("f", "q", 0, {0: (0, 0)})
+    batch = TableBatch("f", "q", 0, {0: (0, 0)})
     assert not write.has(two, batch)
     write.append(one, one.write(samples(Row("a", 0))), batch)
     added = two.write(samples(Row("a", 0)))
@@ -68,13 +69,13 @@ def test_two_drivers_that_make_the_table_append_a_batch_once(tmp_path: Path) -> 
 def test_files_that_are_gone_are_not_committed(tmp_path: Path) -> None:
     """A clock that jumped lets vacuum take the files of a batch that is under way."""
     store = DeltaStore(tmp_path / "samples", SAMPLES)
-    write.append(store, store.write(samples(Row("a", 0))), Batch("f", "q", 0))
+    write.append(store, store.write(samples(Row("a", 0))), TableBatch("f", "q", 0))
     added = store.write(samples(Row("b", 1)))
     assert vacuum(store, 3600, now=time.time() + 2 * DAY).files == 1
     with pytest.raises(StoreError, match=r"is gone.*again"):
-        write.append(store, added, Batch("f", "q", 1))
+        write.append(store, added, TableBatch("f", "q", 1))
     assert store.read()["offset"].to_pylist() == [0]
-    write.append(store, store.write(samples(Row("b", 1))), Batch("f", "q", 1))
+    write.append(store, store.write(samples(Row("b", 1))), TableBatch("f", "q", 1))
     assert sorted(store.read()["offset"].to_pylist()) == [0, 1]
 
 
@@ -91,7 +92,7 @@ def test_all_that_a_commit_stands_on_is_on_the_disk(
     monkeypatch.setattr(delta, "sync", noted)
     root = tmp_path / "samples"
     store = DeltaStore(root, SAMPLES)
-    write.append(store, store.write(samples(Row("a", 0))), Batch("f", "q", 0))
+    write.append(store, store.write(samples(Row("a", 0))), TableBatch("f", "q", 0))
     for path in [root, *root.rglob("*")]:
         if path.suffix != ".crc":
             assert path in synced, path
@@ -100,18 +101,18 @@ def test_all_that_a_commit_stands_on_is_on_the_disk(
 
 def test_a_reader_that_slept_over_a_tidied_log_goes_on(tmp_path: Path) -> None:
     writer, sleeper = (DeltaStore(tmp_path / "samples", SAMPLES) for _ in range(2))
-    write.append(writer, writer.write(samples(Row("a", 0))), Batch("f", "q", 0, {0: (0, 0)}))
+    write.append(writer, writer.write(samples(Row("a", 0))), TableBatch("f", "q", 0, {0: (0, 0)}))
     assert sleeper.snapshot().rows == 1
     for number in range(1, 6):
         added = writer.write(samples(Row("a", number)))
-        write.append(writer, added, Batch("f", "q", number, {0: (number, number)}))
+        write.append(writer, added, TableBatch("f", "q", number, {0: (number, number)}))
     old = time.time() - 30 * DAY
     for path in (writer.path / delta.LOG).glob("*.json"):
         os.utime(path, (old, old))
     tidy_log(writer, 3600)
     assert not (writer.path / delta.LOG / f"{3:020}.json").exists()
     added = writer.write(samples(Row("a", 6)))
-    write.append(writer, added, Batch("f", "q", 6, {0: (6, 6)}))
+    write.append(writer, added, TableBatch("f", "q", 6, {0: (6, 6)}))
     for store in (sleeper, DeltaStore(tmp_path / "samples", SAMPLES)):
         assert store.snapshot().rows == 7
         assert store.transaction("zenlake/f/q") == 6
@@ -122,15 +123,15 @@ def test_a_reader_that_slept_over_a_tidied_log_goes_on(tmp_path: Path) -> None:
 
 def test_a_writer_that_slept_over_a_tidied_log_goes_on(tmp_path: Path) -> None:
     writer, sleeper = (DeltaStore(tmp_path / "samples", SAMPLES) for _ in range(2))
-    write.append(writer, writer.write(samples(Row("a", 0))), Batch("f", "q", 0))
+    write.append(writer, writer.write(samples(Row("a", 0))), TableBatch("f", "q", 0))
     sleeper.snapshot()
     for number in range(1, 4):
-        write.append(writer, writer.write(samples(Row("a", number))), Batch("f", "q", number))
+        write.append(writer, writer.write(samples(Row("a", number))), TableBatch("f", "q", number))
     old = time.time() - 30 * DAY
     for path in (writer.path / delta.LOG).glob("*.json"):
         os.utime(path, (old, old))
     tidy_log(writer, 3600)
-    assert write.append(sleeper, [], Batch("f", "q", 3)) is None
+    assert write.append(sleeper, [], TableBatch("f", "q", 3)) is None
     sleeper.commit(sleeper.write(samples(Row("a", 4))))
     assert writer.snapshot().rows == 5
 
@@ -141,14 +142,14 @@ def test_a_writer_that_slept_over_a_tidied_log_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["a%2Fb/%", "ä #?&=:+", "..", "'\"\\"])
 def test_live_files_of_any_partition_are_not_vacuumed(tmp_path: Path, value: str) -> None:
     columns = pa.schema([("zone", pa.string()), ("n", pa.int64())])
-    store = DeltaStore(tmp_path / "own", Table("own", columns, "zone"))
+    store = DeltaStore(tmp_path / "own", TableDefinition("own", columns, "zone"))
     rows = pa.table({"zone": [value], "n": [1]}, columns)
     store.commit(store.write(rows))
-    again = DeltaStore(tmp_path / "own", Table("own", columns, "zone"))
+    again = DeltaStore(tmp_path / "own", TableDefinition("own", columns, "zone"))
     vacuum(again, 0, now=time.time() + 9 * DAY)
     assert again.read().to_pylist() == rows.to_pylist()
     tidy_log(again, 0)
-    again = DeltaStore(tmp_path / "own", Table("own", columns, "zone"))
+    again = DeltaStore(tmp_path / "own", TableDefinition("own", columns, "zone"))
     vacuum(again, 0, now=time.time() + 9 * DAY)
     assert again.read().to_pylist() == rows.to_pylist()
     again.commit(again.write(rows), again.snapshot().files)
@@ -160,17 +161,17 @@ def test_live_files_of_any_partition_are_not_vacuumed(tmp_path: Path, value: str
 
 def test_columns_of_a_users_table_may_be_called_partition_and_offset(tmp_path: Path) -> None:
     columns = pa.schema([("partition", pa.string()), ("offset", pa.float64())])
-    store = DeltaStore(tmp_path / "own", intake.table_of("own", columns, None))
+    store = DeltaStore(tmp_path / "own", projections.table_of("own", columns, None))
     for number in range(2):
-        taking = intake.Intake({"own": store}, f"q/{number}")
+        taking = projections.TableWriter({"own": store}, f"q/{number}")
         taking.add(pa.record_batch({"partition": ["north", None], "offset": [0.5, None]}, columns))
-        intake.give(store, [taking.finish()], Batch("f", "q", number))
+        projections.commit_table(store, [taking.finish()], TableBatch("f", "q", number))
     assert store.snapshot().rows == 4
     columns = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
-    store = DeltaStore(tmp_path / "joined", intake.table_of("joined", columns, None))
-    taking = intake.Intake({"joined": store}, "q/0")
+    store = DeltaStore(tmp_path / "joined", projections.table_of("joined", columns, None))
+    taking = projections.TableWriter({"joined": store}, "q/0")
     taking.add(pa.record_batch({"partition": [0, None], "offset": [4, None]}, columns))
-    intake.give(store, [taking.finish()], Batch("f", "q", 0))
+    projections.commit_table(store, [taking.finish()], TableBatch("f", "q", 0))
     assert store.offsets() == {0: 5}
 
 
@@ -187,11 +188,11 @@ def test_leaves_of_large_values_are_not_rewritten_together(
     tombstones = DeltaStore(tmp_path / "tombstones", TOMBSTONES)
     payload = bytes if packed else random.bytes
     rows = [Row(f"k/{n:03}", n, payload=payload(1 << 15)) for n in range(64)]
-    write.fold(latest, tombstones, samples(*rows), Batch("l", "q", 0))
+    write.fold(latest, tombstones, samples(*rows), TableBatch("l", "q", 0))
     files = len(latest.snapshot().files)
     assert files >= 8
     late = samples(Row("k/000", 64, received=1))
-    change = write.fold(latest, tombstones, late, Batch("l", "q", 1))
+    change = write.fold(latest, tombstones, late, TableBatch("l", "q", 1))
     assert change is not None
     assert change.removed <= 2
     assert latest.snapshot().rows == 64
@@ -209,7 +210,7 @@ def test_no_leaf_is_large_since_its_neighbours_are_small(
             Row(f"k/{n:03}", n, received=number, payload=bytes(size))
             for n, size in enumerate(sizes)
         ]
-        write.fold(latest, tombstones, samples(*rows), Batch("l", "q", number))
+        write.fold(latest, tombstones, samples(*rows), TableBatch("l", "q", number))
         for file in latest.snapshot().files:
             assert latest.read([file]).nbytes <= 1 << 18
         assert latest.read()["payload"].to_pylist() == [row.payload for row in rows]
@@ -226,7 +227,7 @@ def test_a_day_is_that_of_utc_whatever_zone_spark_is_in(zone: str) -> None:
     at = rows.schema.get_field_index("received_at")
     rows = rows.set_column(at, "received_at", pa.array(times).cast(kind))
     (batch,) = rows.combine_chunks().to_batches()
-    chunk = intake.Chunk([batch])
+    chunk = projections.RowChunk([batch])
     assert {str(day) for day in chunk.samples["day"].to_pylist()} == {"2026-11-15"}
     assert chunk.samples["hlc"].to_pylist() == [int(one.timestamp()) << 32 for one in times]
 
@@ -278,32 +279,32 @@ def test_a_batch_of_the_same_number_that_has_more_is_not_passed_over(tmp_path: P
     store = DeltaStore(tmp_path / "samples", SAMPLES)
     for number in range(3):
         rows = store.write(samples(Row("a", number)))
-        write.append(store, rows, Batch("f", "q", number, {0: (number, number)}))
-    assert write.append(store, [], Batch("f", "q", 1, {0: (0, 2)})) is None
+        write.append(store, rows, TableBatch("f", "q", number, {0: (number, number)}))
+    assert write.append(store, [], TableBatch("f", "q", 1, {0: (0, 2)})) is None
     with pytest.raises(OffsetsPresent, match=r"batch 0 .* up to offset 2.*goes to 9.*checkpoint"):
-        write.append(store, [], Batch("f", "q", 0, {0: (0, 9)}))
+        write.append(store, [], TableBatch("f", "q", 0, {0: (0, 9)}))
     assert store.offsets() == {0: 3}
 
 
 def test_properties_that_change_meanwhile_hinder_no_commit(tmp_path: Path) -> None:
     store = DeltaStore(tmp_path / "samples", SAMPLES)
-    write.append(store, store.write(samples(Row("a", 0))), Batch("f", "q", 0))
+    write.append(store, store.write(samples(Row("a", 0))), TableBatch("f", "q", 0))
     added = store.write(samples(Row("a", 1)))
-    assert not write.has(store, Batch("f", "q", 1))
+    assert not write.has(store, TableBatch("f", "q", 1))
     tidy_log(DeltaStore(tmp_path / "samples", SAMPLES), 9 * DAY)
-    store.commit(added, (), Batch("f", "q", 1).transactions)
+    store.commit(added, (), TableBatch("f", "q", 1).transactions)
     assert store.snapshot().rows == 2
 
 
 @pytest.mark.parametrize("path", ["file:/t/x y", "file:///t/x y", "/t/x y"])
 def test_a_folder_may_be_named_as_hadoop_does(path: str) -> None:
-    assert Target.parse({"path": path, "into": "samples"}).path == Path("/t/x y")
+    assert SinkOptions.parse({"path": path, "into": "samples"}).path == Path("/t/x y")
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/tables", "hdfs:/tables", "file://host/tables"])
 def test_what_is_no_folder_is_refused(path: str) -> None:
     with pytest.raises(ZError, match="folder"):
-        Target.parse({"path": path, "into": "samples"})
+        SinkOptions.parse({"path": path, "into": "samples"})
 
 
 def test_the_log_is_kept_as_far_back_as_repeats_of_the_slowest_flow_are_looked_for(
@@ -335,12 +336,12 @@ def test_all_tables_take_rows_in_the_zone_of_a_session(tmp_path: Path) -> None:
         batch = batch.set_column(5, "timestamp", batch["timestamp"].cast(stamp))
         batch = batch.set_column(12, "received_at", batch["received_at"].cast(kind))
         stores = {name: DeltaStore(tmp_path / zone / name, TABLES[name]) for name in names}
-        taking = intake.Intake(stores, "q/0")
+        taking = projections.TableWriter(stores, "q/0")
         for one in batch.to_batches():
             taking.add(one)
         taken = taking.finish()
         for store in stores.values():
-            intake.give(store, [taken], Batch("f", "q", 0))
+            projections.commit_table(store, [taken], TableBatch("f", "q", 0))
         found.append(
             [store.read().sort_by(store.table.order[0]).to_pylist() for store in stores.values()]
         )
@@ -359,7 +360,7 @@ def test_a_merge_whose_commit_happened_keeps_its_files(
 ) -> None:
     store = DeltaStore(tmp_path / "samples", SAMPLES)
     for number in range(4):
-        write.append(store, store.write(samples(Row("a", number))), Batch("f", "q", number))
+        write.append(store, store.write(samples(Row("a", number))), TableBatch("f", "q", number))
     with monkeypatch.context() as patch:
         patch.setattr(DeltaStore, "_committed", broken_behind_the_commit)
         with pytest.raises(OSError, match="the disk is gone"):
@@ -374,7 +375,7 @@ def test_retention_whose_commit_happened_keeps_its_files(
     latest = DeltaStore(tmp_path / "latest", LATEST)
     tombstones = DeltaStore(tmp_path / "tombstones", TOMBSTONES)
     dead = [Row("a", 0, delete=True), Row("b", 1, received=3_600_000_000, delete=True)]
-    write.fold(latest, tombstones, samples(*dead), Batch("l", "q", 0))
+    write.fold(latest, tombstones, samples(*dead), TableBatch("l", "q", 0))
     now = datetime.fromtimestamp(T0 + 5400, UTC)
     with monkeypatch.context() as patch:
         patch.setattr(DeltaStore, "_committed", broken_behind_the_commit)
@@ -391,8 +392,8 @@ def test_a_table_that_was_only_begun_stops_no_upkeep(tmp_path: Path) -> None:
         (project.table(name) / delta.LOG).mkdir(parents=True)
     loss = DeltaStore(project.table("loss"), TABLES["loss"])
     loss.commit()
-    assert set(keep_up(project).vacuumed) == {"loss"}
-    assert [one["table"] for one in facts_of(project)["tables"]] == ["loss"]
+    assert set(run_maintenance(project).vacuumed) == {"loss"}
+    assert [one["table"] for one in lake_stats(project)["tables"]] == ["loss"]
 
 
 @pytest.mark.parametrize("disturbed", range(3))
@@ -409,7 +410,7 @@ def test_tombstones_that_expire_while_a_batch_is_folded(
         Row("c", 2, stamp=10),
         Row("d", 3, received=hour, stamp=10, delete=True),
     ]
-    write.fold(latest, tombstones, samples(*first), Batch("l", "q", 0))
+    write.fold(latest, tombstones, samples(*first), TableBatch("l", "q", 0))
     commits = 0
     commit = DeltaStore.commit
 
@@ -428,7 +429,7 @@ def test_tombstones_that_expire_while_a_batch_is_folded(
     ]
     with monkeypatch.context() as patch:
         patch.setattr(DeltaStore, "commit", late)
-        write.fold(latest, tombstones, samples(*second), Batch("l", "q", 1))
+        write.fold(latest, tombstones, samples(*second), TableBatch("l", "q", 1))
     assert latest.read()["key"].to_pylist() == ["b"]
     assert latest.read()["offset"].to_pylist() == [4]
     assert tombstones.read()["key"].to_pylist() == ["c", "d"]
@@ -456,10 +457,10 @@ def test_rows_without_a_key_are_no_samples(tmp_path: Path) -> None:
     rows = rows.set_column(0, "key", pa.array(["a", None, "b"]))
     names = ("samples", "latest", "health")
     stores = {name: DeltaStore(tmp_path / name, TABLES[name]) for name in names}
-    taking = intake.Intake(stores, "q/0")
+    taking = projections.TableWriter(stores, "q/0")
     for one in rows.to_batches():
         taking.add(one)
     taken = taking.finish()
     for store in stores.values():
-        intake.give(store, [taken], Batch("f", "q", 0))
+        projections.commit_table(store, [taken], TableBatch("f", "q", 0))
         assert sorted(store.read()["key"].to_pylist()) == ["a", "b"]

@@ -25,11 +25,11 @@ import zenlake
 from api.pairs import DEADLINE, dialling, listening, pair, until
 from storage.pasts import Event, Past
 from storage.test_storage_history import FIRST, events, sampled
-from zenlake.cli.serve import serve
-from zenlake.storage import serve as serving
-from zenlake.storage.history import History
-from zenlake.storage.serve import Server
-from zenlake.storage.timerange import HIGHEST, LOWEST
+from zenlake.cli.commands.serve import serve
+from zenlake.lake.serve import server as serving
+from zenlake.lake.serve.history import History
+from zenlake.lake.serve.server import Server
+from zenlake.lake.serve.time_range import HIGHEST, LOWEST
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 COUNT = 2000
@@ -300,7 +300,7 @@ def test_its_own_session_may_ask(past: Past) -> None:
 
 COMMAND = """
 import typer
-from zenlake.cli.serve import serve
+from zenlake.cli.commands.serve import serve
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 app.command()(serve)
 app()

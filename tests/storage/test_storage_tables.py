@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 from deltalake import Schema
 
+from zenlake.lake.tables import schema
+from zenlake.lake.tables.definitions import TABLES, TableDefinition
 from zenlake.spark.schema import LOSS, SAMPLE_COLUMNS, arrow_schema
-from zenlake.storage import schema
-from zenlake.storage.tables import TABLES, Table
 
 EACH = pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
 
@@ -23,7 +23,7 @@ def test_loss_has_the_fields_of_sparks_loss() -> None:
 
 
 @EACH
-def test_delta_keeps_the_types(table: Table) -> None:
+def test_delta_keeps_the_types(table: TableDefinition) -> None:
     back = pa.schema(Schema.from_arrow(table.schema).to_arrow())
     assert back.names == table.schema.names
     for mine, theirs in zip(table.schema, back, strict=True):
@@ -32,7 +32,7 @@ def test_delta_keeps_the_types(table: Table) -> None:
 
 
 @EACH
-def test_what_a_table_names_are_its_columns(table: Table) -> None:
+def test_what_a_table_names_are_its_columns(table: TableDefinition) -> None:
     names = {*table.order, table.partition_by, table.place, table.time} - {None}
     assert names <= set(table.schema.names)
     assert (table.place is None) == (table.fold is None)

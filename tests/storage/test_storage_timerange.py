@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zenlake.api.selector import time_range
-from zenlake.api.timestamps import NTP64
+from zenlake.api.values.selector import time_range
+from zenlake.api.values.timestamps import NTP64
 from zenlake.errors import ZError
-from zenlake.storage.timerange import (
+from zenlake.lake.serve.time_range import (
     EVERYTHING,
     HIGHEST,
     LOWEST,

@@ -17,14 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zenlake.errors import ZError
-from zenlake.storage import compaction, upkeep, vacuum
-from zenlake.storage.compaction import compact, groups, merged
-from zenlake.storage.contents import facts_of
-from zenlake.storage.delta import DeltaStore, File
-from zenlake.storage.expiry import MAX_SPAN, believed, expire
-from zenlake.storage.project import Project
-from zenlake.storage.schema import TIME, VARIANT
-from zenlake.storage.tables import (
+from zenlake.lake.project import Project
+from zenlake.lake.tables import compaction, maintenance, vacuum
+from zenlake.lake.tables.compaction import compact, groups, merged
+from zenlake.lake.tables.definitions import (
     HEALTH,
     LATEST,
     LOSS,
@@ -32,8 +28,12 @@ from zenlake.storage.tables import (
     MESSAGES_FAILED,
     SAMPLES,
     TOMBSTONES,
-    Table,
+    TableDefinition,
 )
+from zenlake.lake.tables.delta import DeltaStore, File
+from zenlake.lake.tables.retention import MAX_SPAN, expire, trusted_now
+from zenlake.lake.tables.schema import TIME, VARIANT
+from zenlake.lake.tables.table_stats import lake_stats
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -47,7 +47,7 @@ def lake(folder: Path, more: str = "") -> Project:
     return project
 
 
-def rows(table: Table, count: int, when: datetime = NOON, first: int = 0) -> pa.Table:
+def rows(table: TableDefinition, count: int, when: datetime = NOON, first: int = 0) -> pa.Table:
     """Rows of a table, one a millisecond, of seven keys; what is not said is null."""
     numbers = np.arange(first, first + count)
     micros = int(when.timestamp() * 1e6)
@@ -71,7 +71,7 @@ def rows(table: Table, count: int, when: datetime = NOON, first: int = 0) -> pa.
 
 
 def filled(
-    project: Project, table: Table, files: int, count: int = 10, when: datetime = NOON
+    project: Project, table: TableDefinition, files: int, count: int = 10, when: datetime = NOON
 ) -> DeltaStore:
     """Small files, a commit each."""
     store = DeltaStore(project.table(table.name), table)
@@ -441,15 +441,15 @@ def test_one_run_takes_two_days_at_most(tmp_path: Path) -> None:
 def test_a_clock_is_believed_within_limits(
     clock: datetime, newest: datetime | None, believed_time: datetime
 ) -> None:
-    assert believed(clock, newest) == believed_time
+    assert trusted_now(clock, newest) == believed_time
 
 
 def test_a_clock_that_jumped_removes_nothing(tmp_path: Path) -> None:
     project = lake(tmp_path, '[retention]\nsamples = "7d"\n')
     store = filled(project, SAMPLES, 2)
     far = NOON.replace(year=2036)
-    assert upkeep.retain(project, far)["samples"].rows == 0
-    assert upkeep.retain(project, far, trust_clock=True)["samples"].rows == 20
+    assert maintenance.retain(project, far)["samples"].rows == 0
+    assert maintenance.retain(project, far, trust_clock=True)["samples"].rows == 20
     assert DeltaStore(store.path, SAMPLES).snapshot().files == ()
 
 
@@ -514,7 +514,7 @@ def test_keep_up_does_all_of_it(tmp_path: Path) -> None:
     store = filled(project, SAMPLES, 3, when=now)
     store.commit([store.write_file(rows(SAMPLES, 10, now - 30 * DAY, 30))])
     filled(project, LATEST, 2, when=now)
-    kept = upkeep.keep_up(project)
+    kept = maintenance.run_maintenance(project)
     assert kept.expired.keys() == {"samples"}
     assert kept.expired["samples"].rows == 10
     assert kept.compacted["samples"].files == 3
@@ -528,7 +528,7 @@ def test_failed_messages_are_kept_as_long_as_messages(tmp_path: Path) -> None:
     for table in (MESSAGES, MESSAGES_FAILED):
         filled(project, table, 1, when=NOON - 20 * DAY)
     filled(project, SAMPLES, 1)  # shows that the clock is right
-    assert {name: one.rows for name, one in upkeep.retain(project, NOON).items()} == {
+    assert {name: one.rows for name, one in maintenance.retain(project, NOON).items()} == {
         "messages": 10,
         "messages_failed": 10,
     }
@@ -536,61 +536,61 @@ def test_failed_messages_are_kept_as_long_as_messages(tmp_path: Path) -> None:
 
 def test_a_users_own_table_is_compacted_too(tmp_path: Path) -> None:
     project = lake(tmp_path)
-    own = Table("speeds", pa.schema([("key", pa.string()), ("speed", pa.float64())]))
+    own = TableDefinition("speeds", pa.schema([("key", pa.string()), ("speed", pa.float64())]))
     store = DeltaStore(project.table("speeds"), own)
     for number in range(3):
         store.commit([store.write_file(pa.table({"key": ["a"], "speed": [float(number)]}))])
-    assert upkeep.compact(project)["speeds"].files == 3
+    assert maintenance.compact(project)["speeds"].files == 3
     assert sorted(DeltaTable(store.path).to_pyarrow_table()["speed"].to_pylist()) == [0, 1, 2]
 
 
 def test_one_upkeep_at_a_time(tmp_path: Path) -> None:
     project = lake(tmp_path)
     filled(project, SAMPLES, 1)
-    with (project.tables / upkeep.MARK).open("a") as mark:
+    with (project.tables / maintenance.MARK).open("a") as mark:
         fcntl.flock(mark, fcntl.LOCK_EX)
-        with pytest.raises(upkeep.Busy, match="under way"):
-            upkeep.keep_up(project)
-    upkeep.keep_up(project)
+        with pytest.raises(maintenance.MaintenanceBusy, match="under way"):
+            maintenance.run_maintenance(project)
+    maintenance.run_maintenance(project)
 
 
 def test_it_is_due_when_its_time_has_passed(tmp_path: Path) -> None:
     project = lake(tmp_path, '[upkeep]\nevery = "10min"\n')
-    assert upkeep.due(project)  # it never ran
-    assert not upkeep.due(project, 1000.0, 1599.0)
-    assert upkeep.due(project, 1000.0, 1600.0)
-    assert upkeep.due(project, 1000.0, 900.0)  # the clock was set back
-    upkeep.keep_up(project)
-    assert not upkeep.due(project)
-    os.utime(project.tables / upkeep.MARK, (0, 0))
-    assert upkeep.due(project)
-    assert not upkeep.due(lake(tmp_path, '[upkeep]\nevery = "never"\n'))
+    assert maintenance.due(project)  # it never ran
+    assert not maintenance.due(project, 1000.0, 1599.0)
+    assert maintenance.due(project, 1000.0, 1600.0)
+    assert maintenance.due(project, 1000.0, 900.0)  # the clock was set back
+    maintenance.run_maintenance(project)
+    assert not maintenance.due(project)
+    os.utime(project.tables / maintenance.MARK, (0, 0))
+    assert maintenance.due(project)
+    assert not maintenance.due(lake(tmp_path, '[upkeep]\nevery = "never"\n'))
     project.tables.rename(tmp_path / "away")
-    assert not upkeep.due(project)  # there is nothing to look after
+    assert not maintenance.due(project)  # there is nothing to look after
 
 
 def test_tables_of_a_catalog_are_left_to_it(tmp_path: Path) -> None:
     project = lake(tmp_path, 'format = "catalog"\n')
-    assert not upkeep.due(project)
+    assert not maintenance.due(project)
     with pytest.raises(ZError, match=r"catalog.*OPTIMIZE"):
-        upkeep.keep_up(project)
+        maintenance.run_maintenance(project)
 
 
 def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
     project = lake(tmp_path)
     filled(project, SAMPLES, 1)
     with pytest.raises(ZError, match="no table 'sampels'; there are samples"):
-        upkeep.compact(project, ["sampels"])
+        maintenance.compact(project, ["sampels"])
     project.tables.rename(tmp_path / "away")
     with pytest.raises(ZError, match="no tables yet"):
-        upkeep.keep_up(project)
+        maintenance.run_maintenance(project)
 
 
 def test_what_a_lake_holds(tmp_path: Path) -> None:
     project = lake(tmp_path)
     store = filled(project, SAMPLES, 2)
     store.commit(transactions={"zenlake/offset/0": 20})
-    (one,) = facts_of(project)["tables"]
+    (one,) = lake_stats(project)["tables"]
     assert one.pop("bytes") == sum(file.size for file in store.snapshot().files)
     assert one == {
         "table": "samples",

@@ -6,13 +6,13 @@ import pytest
 
 from zenlake.transport.admission import Admission, AdmissionLimits, Refusal, Ticket
 from zenlake.wire.enums import CloseReason
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
-OWN = ZenohId(b"\xa1")
+OWN = WireZenohId(b"\xa1")
 
 
-def ids(count: int) -> list[ZenohId]:
-    return [ZenohId((0x10000 + i).to_bytes(4, "little")) for i in range(count)]
+def ids(count: int) -> list[WireZenohId]:
+    return [WireZenohId((0x10000 + i).to_bytes(4, "little")) for i in range(count)]
 
 
 def let_in(door: Admission, address: str, limited: bool = True) -> Ticket:
@@ -120,7 +120,7 @@ def test_sessions_are_limited() -> None:
     ],
 )
 def test_one_session_for_a_node_and_none_with_oneself(
-    zid: ZenohId, reason: CloseReason, name: str
+    zid: WireZenohId, reason: CloseReason, name: str
 ) -> None:
     door = Admission(OWN, AdmissionLimits(sessions=1))
     assert door.open_session(ids(1)[0]) is None

@@ -32,7 +32,7 @@ from zenlake.transport.auth import (
 )
 from zenlake.transport.pubkey import PublicKey, load_public_keys
 from zenlake.transport.usrpwd import UserPassword, prove, read_dictionary
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.init import Init, read_init
 from zenlake.wire.open import Open, read_open
 
@@ -116,7 +116,7 @@ def recorded(name: str) -> list[bytes | None]:
     found: list[bytes | None] = []
     for _, batch in load(name).batches:
         message: Init | Open
-        r = Reader(batch)
+        r = ByteReader(batch)
         header = r.u8("header")
         if header & 0x1F == 1:
             message = read_init(r, header)
@@ -172,10 +172,10 @@ def test_recorded_public_key_is_read_and_written_alike() -> None:
     (init_syn,) = recorded("auth_pubkey")
     value = read_chain(init_syn, "InitSyn")[1]
     assert isinstance(value, bytes)
-    modulus, exponent = pubkey.read_key(Reader(value))
+    modulus, exponent = pubkey.read_key(ByteReader(value))
     assert (modulus.bit_length(), exponent) == (1024, 65537)
     key = rsa.RSAPublicNumbers(exponent, modulus).public_key()
-    w = Writer()
+    w = ByteWriter()
     pubkey.write_key(w, key)
     assert bytes(w.out) == value
     guard = PublicKey(private_pem("b"), [public_pem(key)])
@@ -255,7 +255,7 @@ def test_a_stolen_public_key_is_not_enough() -> None:
         init_ack = acceptor.init_ack(write_chain({1: value}))
         opener = OpenerAuth([thief], ENTROPY)
         opener.init_syn()
-        guess = Writer()
+        guess = ByteWriter()
         guess.block("nonce", pubkey.encrypt(private_key("b").public_key(), ENTROPY(8)))
         try:
             open_syn = opener.open_syn(init_ack)
@@ -270,7 +270,7 @@ def test_a_stolen_public_key_is_not_enough() -> None:
 
 
 def packed(user: bytes, proof: bytes) -> bytes:
-    w = Writer()
+    w = ByteWriter()
     w.block("user", user)
     w.block("hmac", proof)
     return bytes(w.out)
@@ -881,7 +881,7 @@ def test_known_keys_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def key_bytes(modulus: int, exponent: int) -> bytes:
-    w = Writer()
+    w = ByteWriter()
     for number in (modulus, exponent):
         w.block("number", number.to_bytes((number.bit_length() + 7) // 8, "little"))
     return bytes(w.out)
@@ -927,17 +927,17 @@ def test_absurd_keys_are_refused_before_they_are_used(
 def test_sizes_of_a_peers_key(bits: int) -> None:
     """An opener that knows no keys takes any size that the Rust implementation makes or takes."""
     numbers = ((1 << (bits - 1)) + 1, 65537)
-    w = Writer()
+    w = ByteWriter()
     w.block("nonce", pubkey.encrypt(private_key("a").public_key(), bytes(range(8))))
     answer = keyed("a").opener(ENTROPY).open_syn(key_bytes(*numbers) + bytes(w.out))
     assert isinstance(answer, bytes)
-    assert len(Reader(answer).block("nonce")) == bits // 8
+    assert len(ByteReader(answer).block("nonce")) == bits // 8
 
 
 def test_a_nonce_is_eight_bytes() -> None:
     """An opener decrypts nothing else for whoever it dials."""
     for secret in (b"", b"1234567", b"123456789", bytes(32)):
-        w = Writer()
+        w = ByteWriter()
         pubkey.write_key(w, private_key("b").public_key())
         w.block("nonce", pubkey.encrypt(private_key("a").public_key(), secret))
         with pytest.raises(AuthError, match="no nonce for this node's key"):
@@ -967,7 +967,7 @@ def test_a_wrong_answer_says_nothing_of_why() -> None:
     for seed in range(64):
         opener, acceptor = keyed("a", "b").opener(ENTROPY), keyed("b", "a").acceptor(ENTROPY)
         acceptor.init_ack(opener.init_syn())
-        w = Writer()
+        w = ByteWriter()
         noise = random.Random(seed).randbytes(128 if seed % 2 else 100)
         other = pubkey.encrypt(private_key("b").public_key(), bytes(8))
         w.block("nonce", other if seed % 4 == 0 else noise)

@@ -13,20 +13,20 @@ from zenlake.transport.autoconnect import (
     Strategy,
     strategy_for_all,
 )
-from zenlake.wire.enums import WhatAmI
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.enums import WireWhatAmI
+from zenlake.wire.zenohid import WireZenohId
 
-ROUTER, PEER, CLIENT = WhatAmI.ROUTER, WhatAmI.PEER, WhatAmI.CLIENT
+ROUTER, PEER, CLIENT = WireWhatAmI.ROUTER, WireWhatAmI.PEER, WireWhatAmI.CLIENT
 ROLES = (ROUTER, PEER, CLIENT)
 # As a number 0x0200 is greater than 0x01; as bytes, little-endian, b"\x00\x02" is the smaller.
-LOW, HIGH = ZenohId(b"\x00\x02"), ZenohId(b"\x01")
+LOW, HIGH = WireZenohId(b"\x00\x02"), WireZenohId(b"\x01")
 
 
 @pytest.mark.parametrize("found_by", ["multicast", "gossip"])
 @pytest.mark.parametrize(
     ("role", "expected"), [(ROUTER, NOBODY), (PEER, ANYBODY), (CLIENT, ANYBODY)]
 )
-def test_defaults(role: WhatAmI, expected: WhatAmI, found_by: FoundBy) -> None:
+def test_defaults(role: WireWhatAmI, expected: WireWhatAmI, found_by: FoundBy) -> None:
     assert DEFAULTS[found_by].dials[role] == expected
     for peer_role in ROLES:
         wanted = DEFAULTS[found_by].wants(LOW, role, HIGH, peer_role)
@@ -35,8 +35,8 @@ def test_defaults(role: WhatAmI, expected: WhatAmI, found_by: FoundBy) -> None:
 
 @pytest.mark.parametrize("mask", range(8))
 @pytest.mark.parametrize("role", ROLES)
-def test_the_mask_of_the_own_role_decides(mask: int, role: WhatAmI) -> None:
-    rule = Autoconnect({PEER: WhatAmI(mask)})
+def test_the_mask_of_the_own_role_decides(mask: int, role: WireWhatAmI) -> None:
+    rule = Autoconnect({PEER: WireWhatAmI(mask)})
     assert rule.wants(LOW, PEER, HIGH, role) == bool(mask & role)
     assert not rule.wants(LOW, ROUTER, HIGH, role)
 
@@ -44,7 +44,7 @@ def test_the_mask_of_the_own_role_decides(mask: int, role: WhatAmI) -> None:
 @pytest.mark.parametrize("strategy", Strategy)
 def test_nobody_dials_itself(strategy: Strategy) -> None:
     rule = Autoconnect({PEER: ANYBODY}, strategy_for_all(strategy))
-    assert not rule.wants(LOW, PEER, ZenohId(b"\x00\x02"), PEER)
+    assert not rule.wants(LOW, PEER, WireZenohId(b"\x00\x02"), PEER)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_strategy_may_hold_for_one_role_only() -> None:
 
 def test_exactly_one_of_two_dials_by_greater_zid() -> None:
     rule = Autoconnect({PEER: PEER}, strategy_for_all(Strategy.GREATER_ZID))
-    ids = [ZenohId(raw) for raw in (b"\x01", b"\x01\x01", b"\x02", b"\x00\x01", b"\xff" * 16)]
+    ids = [WireZenohId(raw) for raw in (b"\x01", b"\x01\x01", b"\x02", b"\x00\x01", b"\xff" * 16)]
     for one, other in product(ids, ids):
         if one != other:
             assert rule.wants(one, PEER, other, PEER) != rule.wants(other, PEER, one, PEER)

@@ -15,16 +15,16 @@ from zenlake.transport.establishment import (
     COOKIE_BYTES,
     MAX_COOKIE_BYTES,
     Acceptor,
+    HandshakeState,
     Opener,
-    State,
     reason_text,
 )
 from zenlake.transport.offer import MAX_LEASE, MIN_BATCH_SIZE, MIN_LEASE, SN_MASKS, Offer
 from zenlake.transport.usrpwd import UserPassword
 from zenlake.wire.batch import TransportMessage, read_batch, walk, write_batch
 from zenlake.wire.close import Close
-from zenlake.wire.cursor import Reader
-from zenlake.wire.enums import CloseReason, WhatAmI
+from zenlake.wire.cursor import ByteReader
+from zenlake.wire.enums import CloseReason, WireWhatAmI
 from zenlake.wire.extensions import Unknown
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
@@ -35,7 +35,7 @@ from zenlake.wire.keepalive import KeepAlive
 from zenlake.wire.network import NETWORK
 from zenlake.wire.oam import TransportOam
 from zenlake.wire.open import Open
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 GENERIC, INVALID = CloseReason.GENERIC, CloseReason.INVALID
 MTU = 0xFFFF
@@ -67,12 +67,12 @@ def hear(side: Side) -> list[TransportMessage]:
 
 
 def init_syn(**fields: Any) -> Init:
-    return Init(DIALLER, WhatAmI.PEER, **fields)
+    return Init(DIALLER, WireWhatAmI.PEER, **fields)
 
 
 def init_ack(**fields: Any) -> Init:
     fields.setdefault("cookie", b"cookie")
-    return Init(LISTENER, WhatAmI.PEER, **fields)
+    return Init(LISTENER, WireWhatAmI.PEER, **fields)
 
 
 def half_open(**options: Any) -> tuple[Side, bytes]:
@@ -112,7 +112,7 @@ def test_the_opener_says_what_it_offers_and_the_acceptor_what_both_do() -> None:
     (init,) = read_sent(Side(Opener(ours, chance(), mtu=2048)).pull_all()[0], Framing.STREAM)
     assert init == Init(
         DIALLER,
-        WhatAmI.PEER,
+        WireWhatAmI.PEER,
         batch_size=2048,
         low_latency=True,
         compression=True,
@@ -203,13 +203,13 @@ def test_lanes_can_be_asked_for_with_the_link_s_data(qos_link: int, lanes: bool)
 
 def test_the_least_that_can_be_said_is_enough() -> None:
     side = opener(qos=False, patch=0)
-    say(side, Init(ZenohId(b"\x01"), WhatAmI.ROUTER, cookie=b""))
+    say(side, Init(WireZenohId(b"\x01"), WireWhatAmI.ROUTER, cookie=b""))
     (opening,) = hear(side)
     assert isinstance(opening, Open)
     assert opening.cookie == b""
     say(side, Open(10_000, 0))
     assert side.heard.opens == 1
-    assert side.agreed.whatami is WhatAmI.ROUTER
+    assert side.agreed.whatami is WireWhatAmI.ROUTER
 
 
 def test_the_opener_does_not_look_at_the_version_of_the_answer() -> None:
@@ -264,7 +264,7 @@ def test_two_handshakes_have_two_cookies_and_first_numbers() -> None:
         {"region_name": ""},
         {"region_name": "\ud800"},
         {"region_name": "é" * 17},
-        {"whatami": WhatAmI.PEER | WhatAmI.ROUTER},
+        {"whatami": WireWhatAmI.PEER | WireWhatAmI.ROUTER},
     ],
     ids=str,
 )
@@ -313,7 +313,7 @@ OPENER_REFUSALS: list[tuple[str, Init, int]] = [
     ("batches of 0", init_ack(batch_size=0), INVALID),
     ("batches of 1", init_ack(batch_size=1), INVALID),
     ("QoSLink", init_ack(qos=True, qos_link=0), GENERIC),
-    ("itself", Init(DIALLER, WhatAmI.PEER, cookie=b"c"), CloseReason.CONNECTION_TO_SELF),
+    ("itself", Init(DIALLER, WireWhatAmI.PEER, cookie=b"c"), CloseReason.CONNECTION_TO_SELF),
     ("cookie", init_ack(cookie=b"x" * (MAX_COOKIE_BYTES + 1)), INVALID),
     ("cookie", init_ack(cookie=b"x" * 65_500), INVALID),
 ]
@@ -335,7 +335,7 @@ def test_the_longest_cookie_goes_back() -> None:
 
 
 def test_the_opener_refuses_another_peer_than_was_said() -> None:
-    handshake = Opener(offer(DIALLER), chance(), mtu=MTU, expect=ZenohId(b"somebody"))
+    handshake = Opener(offer(DIALLER), chance(), mtu=MTU, expect=WireZenohId(b"somebody"))
     side = Side(handshake)
     side.pull_all()
     say(side, init_ack())
@@ -369,7 +369,7 @@ def test_a_bound_without_meaning_is_refused(bound: int) -> None:
 
 def test_an_own_id_is_refused_after_open() -> None:
     side = acceptor()
-    say(side, Init(LISTENER, WhatAmI.PEER))
+    say(side, Init(LISTENER, WireWhatAmI.PEER))
     (ack,) = hear(side)
     assert isinstance(ack, Init)
     say(side, Open(1000, 0, ack.cookie))
@@ -378,8 +378,8 @@ def test_an_own_id_is_refused_after_open() -> None:
 
 def test_a_client_does_not_serve_a_client() -> None:
     pair = Pair(
-        offer(DIALLER, whatami=WhatAmI.CLIENT),
-        offer(whatami=WhatAmI.CLIENT),
+        offer(DIALLER, whatami=WireWhatAmI.CLIENT),
+        offer(whatami=WireWhatAmI.CLIENT),
     )
     assert isinstance(pair.b.end, SessionRefused)
     assert pair.b.end.reason == GENERIC
@@ -400,7 +400,7 @@ def test_a_close_of_the_peer_ends_the_handshake_without_an_answer(reason: int) -
 
 
 def test_who_does_not_admit_a_peer_says_why() -> None:
-    def admit(zid: ZenohId, whatami: WhatAmI) -> None:
+    def admit(zid: WireZenohId, whatami: WireWhatAmI) -> None:
         raise SessionRefused(f"{zid} has a session", CloseReason.MAX_LINKS)
 
     side = Side(Acceptor(offer(), chance(), mtu=MTU, admit=admit))
@@ -513,7 +513,7 @@ MESSAGES: dict[str, TransportMessage] = {
     "FRAME": Frame(0, messages=[put(b"early")]),
     "empty FRAME": Frame(0),
     "FRAGMENT": Fragment(0, b"early", first=True),
-    "JOIN": Join(DIALLER, WhatAmI.PEER, 1000),
+    "JOIN": Join(DIALLER, WireWhatAmI.PEER, 1000),
     "OAM": TransportOam(1, b"x"),
 }
 KINDS = {name: write_batch([message]) for name, message in MESSAGES.items()} | {
@@ -653,7 +653,7 @@ def test_random_sessions_end_in_a_refusal_or_go_on(seed: int) -> None:
             said = hear(side)
             assert (Close(side.end.reason) in said) is not side.end.by_peer  # type: ignore
             assert side.memory.held == 0
-            assert side.core.handshake.state is State.NOTHING or not opens
+            assert side.core.handshake.state is HandshakeState.NOTHING or not opens
         side.core.end(0)
         assert side.memory.held == 0
 
@@ -744,7 +744,7 @@ def count_messages(vector: Vector, sender: str, low_latency: bool, compression: 
     found = 0
     for batch in vector.of(sender)[2:]:
         plain = uncompress(batch) if compression else batch
-        for located in walk(Reader(plain), low_latency=low_latency):
+        for located in walk(ByteReader(plain), low_latency=low_latency):
             found += type(located.message) in NETWORK.by_type
             found += isinstance(located.message, Fragment) and not located.message.more
     return found
@@ -832,7 +832,7 @@ def test_a_recorded_refusal_is_ours_too(name: str) -> None:
         assert ack.cookie is not None
         cookie, zid = ack.cookie, ack.zid
     draw = script(cookie=cookie, sn=bytes(4))
-    side = Side(Acceptor(offer(zid, WhatAmI.ROUTER), draw, mtu=MTU))
+    side = Side(Acceptor(offer(zid, WireWhatAmI.ROUTER), draw, mtu=MTU))
     side.take(vector.stream("A"))
     assert isinstance(side.end, SessionRefused)
     assert side.pull_all()[-1][2:] == answers[-1]

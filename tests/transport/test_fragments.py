@@ -8,10 +8,16 @@ import pytest
 
 from transport_pair import DIALLER, Hand, Pair, offer, put
 from zenlake.transport import fragments
-from zenlake.transport.fragments import MAX_FRAGMENTS, MAX_IDLE_TICKS, PIECE_BYTES, Assembly, Memory
+from zenlake.transport.fragments import (
+    MAX_FRAGMENTS,
+    MAX_IDLE_TICKS,
+    PIECE_BYTES,
+    ByteBudget,
+    FragmentAssembly,
+)
 from zenlake.wire.close import Close
-from zenlake.wire.cursor import Writer
-from zenlake.wire.enums import PRIORITIES, Priority
+from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.enums import PRIORITIES, WirePriority
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.keepalive import KeepAlive
@@ -32,10 +38,10 @@ class Bench:
         session: int = UNLIMITED,
         process: int = UNLIMITED,
     ) -> None:
-        self.process = Memory(process)
-        self.session = Memory(session, self.process)
+        self.process = ByteBudget(process)
+        self.session = ByteBudget(session, self.process)
         self.dropped: dict[str, int] = {}
-        self.assembly = Assembly(mask, self.session, self.dropped, limit)
+        self.assembly = FragmentAssembly(mask, self.session, self.dropped, limit)
 
     def add(self, sn: int, payload: bytes = b"", patch: int = 1, **flags: Any) -> bytes | None:
         return self.assembly.add(Fragment(sn, payload, **flags), patch)
@@ -157,9 +163,9 @@ def test_memory_that_is_used_up_loses_the_message_and_comes_back(which: str) -> 
 
 
 def test_one_session_can_use_up_what_another_needs_but_not_for_ever() -> None:
-    process = Memory(100 + PIECE_BYTES)
+    process = ByteBudget(100 + PIECE_BYTES)
     dropped: dict[str, int] = {}
-    one, two = (Assembly(MASK, Memory(1000, process), dropped) for _ in range(2))
+    one, two = (FragmentAssembly(MASK, ByteBudget(1000, process), dropped) for _ in range(2))
     assert one.add(Fragment(0, b"x" * 100, first=True, more=True), 1) is None
     assert two.add(Fragment(0, b"y", first=True), 1) is None
     assert two.memory.held == 0, "what the process refuses is not held by the session"
@@ -246,7 +252,7 @@ def test_whatever_comes_memory_is_what_the_pieces_take(patch: int) -> None:
 
 
 def encoded(size: int) -> bytes:
-    w = Writer()
+    w = ByteWriter()
     NETWORK.write(w, put(b"p" * size))
     return bytes(w.out)
 
@@ -272,7 +278,7 @@ def test_a_skipped_number_after_fragments_is_no_gap() -> None:
     hand.say(Fragment(1, data[5:]))
     hand.say(Frame(3, messages=[put(b"a")]))
     hand.say(Frame(5, messages=[put(b"b")]))
-    sequence = hand.core.sequences()[Priority.DATA, True]
+    sequence = hand.core.sequences()[WirePriority.DATA, True]
     assert (sequence.gaps, sequence.missing) == (1, 1)
     assert len(hand.received) == 3
 
@@ -284,7 +290,7 @@ def test_a_skipped_number_after_a_drop_is_no_gap_either(more: bool) -> None:
     hand.say(Fragment(1, more=more, drop=True))
     hand.say(Frame(3, messages=[put(b"a")]))
     assert hand.side.heard.messages == [put(b"a")]
-    assert hand.core.sequences()[Priority.DATA, True].missing == 0
+    assert hand.core.sequences()[WirePriority.DATA, True].missing == 0
 
 
 def test_a_message_that_does_not_decode_is_lost_alone() -> None:
@@ -305,12 +311,12 @@ def test_an_old_piece_is_not_added() -> None:
     hand.say(Fragment(0, data[:5], first=True, more=True))
     hand.say(Fragment(1, data[5:]))
     assert hand.side.heard.messages == [put(b"p" * 10)]
-    assert hand.core.sequences()[Priority.DATA, True].stale == 1
+    assert hand.core.sequences()[WirePriority.DATA, True].stale == 1
 
 
 @pytest.mark.parametrize("how", ["peer", "close", "end", "garbage", "silence", "handler"])
 def test_the_end_of_a_session_gives_its_memory_back(how: str) -> None:
-    process = Memory(1 << 20)
+    process = ByteBudget(1 << 20)
     hand = Hand(process=process)
     for priority in PRIORITIES:
         hand.say(Fragment(0, b"x" * 1000, first=True, more=True, priority=priority))
@@ -337,7 +343,7 @@ def test_the_end_of_a_session_gives_its_memory_back(how: str) -> None:
 
 
 def test_endless_pieces_stay_within_the_limits_and_the_session_lives() -> None:
-    process = Memory(1 << 20)
+    process = ByteBudget(1 << 20)
     hand = Hand(process=process)
     one = [hand.batch(Fragment(sn, b"x", first=sn == 0, more=True)) for sn in range(100_000)]
     hand.side.take(b"".join(one))
@@ -364,12 +370,12 @@ def test_a_large_message_passes_under_either_patch(patch: int) -> None:
         pair.push(pair.a, put(b"x" * size))
         pair.carry()
     assert [len(m.body.payload) for m in pair.b.heard.messages] == [90, 1000, 5000]  # type: ignore
-    assert pair.b.core.sequences()[Priority.DATA, True].missing == 0
+    assert pair.b.core.sequences()[WirePriority.DATA, True].missing == 0
 
 
 def test_a_message_that_does_not_go_on_is_let_go_and_gives_its_memory_back() -> None:
-    memory, dropped = Memory(1 << 20), dict[str, int]()
-    assembly = Assembly(0x7F, memory, dropped)
+    memory, dropped = ByteBudget(1 << 20), dict[str, int]()
+    assembly = FragmentAssembly(0x7F, memory, dropped)
     assert assembly.add(Fragment(1, b"a", more=True, first=True), 1) is None
     for _ in range(MAX_IDLE_TICKS):
         assembly.tick()
@@ -384,7 +390,7 @@ def test_a_message_that_does_not_go_on_is_let_go_and_gives_its_memory_back() -> 
 
 
 def test_a_session_that_is_kept_alive_does_not_keep_an_unfinished_message() -> None:
-    process = Memory(1 << 20)
+    process = ByteBudget(1 << 20)
     hand = Hand(process=process)
     hand.say(Fragment(0, b"first", more=True, first=True))
     assert process.held > 0

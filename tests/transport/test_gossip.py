@@ -10,28 +10,28 @@ from hypothesis import strategies as st
 from golden.vectors import load
 from zenlake.errors import DecodeError, Reason
 from zenlake.transport import gossip
-from zenlake.transport.gossip import MAX_BODY_BYTES, MAX_STATES, Found, Gossip
+from zenlake.transport.gossip import MAX_BODY_BYTES, MAX_STATES, DiscoveredNode, Gossip
 from zenlake.transport.scouting import MAX_LOCATORS
 from zenlake.wire.batch import read_batch
-from zenlake.wire.cursor import U64, Writer
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.cursor import U64, ByteWriter
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.frame import Frame
 from zenlake.wire.linkstate import LinkState, read_link_states, write_link_states
 from zenlake.wire.locator import Locator
 from zenlake.wire.oam import LINK_STATE, NetworkOam
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
-ROUTER, PEER, CLIENT = WhatAmI.ROUTER, WhatAmI.PEER, WhatAmI.CLIENT
-ME, A, B, C, D = (ZenohId(bytes([byte])) for byte in (0xEE, 0xA1, 0xB1, 0xC1, 0xD1))
+ROUTER, PEER, CLIENT = WireWhatAmI.ROUTER, WireWhatAmI.PEER, WireWhatAmI.CLIENT
+ME, A, B, C, D = (WireZenohId(bytes([byte])) for byte in (0xEE, 0xA1, 0xB1, 0xC1, 0xD1))
 FAR, FURTHER = Locator("tcp/192.0.2.1:7447"), Locator("tcp/192.0.2.2:7447")
 NEAR = Locator("tcp/127.0.0.1:7447")
 
-RECORDED_A = ZenohId.parse("a1a2a3a4")
-RECORDED_B = ZenohId.parse("b1b2b3b4b5b6b7b8b9babbbcbdbebfb0")
+RECORDED_A = WireZenohId.parse("a1a2a3a4")
+RECORDED_B = WireZenohId.parse("b1b2b3b4b5b6b7b8b9babbbcbdbebfb0")
 
 
 def node(
-    *locators: Locator, zid: ZenohId = ME, multihop: bool = False, role: WhatAmI = PEER
+    *locators: Locator, zid: WireZenohId = ME, multihop: bool = False, role: WireWhatAmI = PEER
 ) -> Gossip:
     return Gossip(zid, role, lambda: locators or (FAR,), multihop=multihop)
 
@@ -45,7 +45,7 @@ def body(*entries: LinkState) -> bytes:
     return write_link_states(list(entries))
 
 
-def says(zid: ZenohId, sn: int = 2, *locators: Locator, psid: int = 0) -> bytes:
+def says(zid: WireZenohId, sn: int = 2, *locators: Locator, psid: int = 0) -> bytes:
     return body(LinkState(psid, sn, zid, PEER, locators))
 
 
@@ -81,7 +81,7 @@ def test_peers_introduce_themselves_as_recorded(name: str) -> None:
     assert b.opened(7, RECORDED_A, PEER) == [(7, first_b)]
     assert a.received(7, first_b) == ([], [])
     assert b.received(7, first_a) == ([], [])
-    assert a.known() == [Found(RECORDED_B, PEER, listening(first_b))]
+    assert a.known() == [DiscoveredNode(RECORDED_B, PEER, listening(first_b))]
 
 
 def test_three_peers_as_recorded() -> None:
@@ -89,7 +89,7 @@ def test_three_peers_as_recorded() -> None:
     (first_a, second_a), (first_b, second_b) = (bodies_of("peer_gossip", who) for who in "AB")
     (told,) = read_link_states(second_b)
     assert told.locators is not None
-    c = Found(C, PEER, told.locators)
+    c = DiscoveredNode(C, PEER, told.locators)
 
     b = Gossip(RECORDED_B, PEER, lambda: listening(first_b))
     b.opened(1, RECORDED_A, PEER)
@@ -181,14 +181,14 @@ def test_local_locators_are_said_only_if_there_are_no_others(
         (CLIENT, PEER, False),
     ],
 )
-def test_who_is_told(own: WhatAmI, other: WhatAmI, told: bool) -> None:
+def test_who_is_told(own: WireWhatAmI, other: WireWhatAmI, told: bool) -> None:
     assert bool(node(role=own).opened(1, A, other)) is told
 
 
 def test_a_client_listens_all_the_same() -> None:
     ours = node(role=CLIENT)
     ours.opened(1, A, ROUTER)
-    assert ours.received(1, says(B, 2, FAR)) == ([], [Found(B, PEER, (FAR,))])
+    assert ours.received(1, says(B, 2, FAR)) == ([], [DiscoveredNode(B, PEER, (FAR,))])
 
 
 def test_the_target_can_be_chosen() -> None:
@@ -224,7 +224,7 @@ def test_what_a_neighbour_says_of_others_ends_here() -> None:
     ours = node()
     ours.opened(1, A, PEER)
     ours.opened(2, B, PEER)
-    assert ours.received(1, says(C, 9, FAR)) == ([], [Found(C, PEER, (FAR,))])
+    assert ours.received(1, says(C, 9, FAR)) == ([], [DiscoveredNode(C, PEER, (FAR,))])
     assert ours.received(1, says(B, 9, FAR)) == ([], [])  # there is a session already
     assert ours.received(1, says(ME, 9, FAR)) == ([], [])  # ourselves
     assert ours.received(1, says(C, 9)) == ([], [])  # nowhere to dial
@@ -276,7 +276,7 @@ def test_a_zid_is_bound_once_and_may_be_left_out_later() -> None:
     ours.opened(1, A, PEER)
     ours.received(1, says(C, 2, FAR, psid=5))
     later = body(LinkState(5, 3, None, PEER, (FURTHER,)), LinkState(6, 3, None, PEER, (FAR,)))
-    assert ours.received(1, later) == ([], [Found(C, PEER, (FURTHER,))])
+    assert ours.received(1, later) == ([], [DiscoveredNode(C, PEER, (FURTHER,))])
     assert ours.ignored == {"unknown psid": 1}
 
 
@@ -284,7 +284,7 @@ def test_an_absent_role_is_router() -> None:
     ours = node()
     ours.opened(1, A, PEER)
     _, found = ours.received(1, body(LinkState(1, 1, C, None, (FAR,))))
-    assert found == [Found(C, ROUTER, (FAR,))]
+    assert found == [DiscoveredNode(C, ROUTER, (FAR,))]
 
 
 @pytest.mark.parametrize("multihop", [False, True])
@@ -309,7 +309,7 @@ def test_multihop_passes_states_on_with_their_links() -> None:
         LinkState(2, 7, C, PEER, (FURTHER,), (0,)),
     )
     sent, found = ours.received(1, told)
-    assert found == [Found(C, PEER, (FURTHER,))]
+    assert found == [DiscoveredNode(C, PEER, (FURTHER,))]
     to_b = {entry.zid: entry for entry in states(sent)[2]}
     assert to_b[A] == LinkState(1, 2, A, PEER, (FAR,), (0, 3))
     assert to_b[C] == LinkState(3, 7, C, PEER, (FURTHER,), (1,))
@@ -353,7 +353,7 @@ def test_multihop_keeps_the_role_of_the_handshake() -> None:
     ours = node(multihop=True)
     ours.opened(1, A, PEER)
     ours.received(1, body(LinkState(0, 2, A, ROUTER, (FAR,))))
-    assert ours.known() == [Found(A, PEER, (FAR,))]
+    assert ours.known() == [DiscoveredNode(A, PEER, (FAR,))]
 
 
 # --- convergence ---
@@ -364,14 +364,14 @@ class Net:
 
     def __init__(self, size: int, seed: int, *, multihop: bool) -> None:
         self.chance = random.Random(seed)
-        self.zids = [ZenohId(self.chance.randbytes(15) + b"\x01") for _ in range(size)]
+        self.zids = [WireZenohId(self.chance.randbytes(15) + b"\x01") for _ in range(size)]
         self.locators = [(Locator(f"tcp/192.0.2.1:{10_000 + i}"),) for i in range(size)]
         self.nodes = [
             node(*at, zid=zid, multihop=multihop)
             for zid, at in zip(self.zids, self.locators, strict=True)
         ]
         self.wires: dict[tuple[int, int], deque[bytes]] = {}
-        self.found: dict[int, dict[ZenohId, tuple[Locator, ...]]] = defaultdict(dict)
+        self.found: dict[int, dict[WireZenohId, tuple[Locator, ...]]] = defaultdict(dict)
         self.messages = 0
 
     def open(self, a: int, b: int) -> None:
@@ -427,10 +427,10 @@ class Net:
             ahead.extend(more)
         return seen - {i}
 
-    def where(self, those: set[int]) -> dict[ZenohId, tuple[Locator, ...]]:
+    def where(self, those: set[int]) -> dict[WireZenohId, tuple[Locator, ...]]:
         return {self.zids[i]: self.locators[i] for i in those}
 
-    def known(self, i: int) -> dict[ZenohId, tuple[Locator, ...]]:
+    def known(self, i: int) -> dict[WireZenohId, tuple[Locator, ...]]:
         return {node.zid: node.locators for node in self.nodes[i].known()}
 
 
@@ -500,10 +500,10 @@ def test_a_body_has_limits(multihop: bool) -> None:
     ours = node(multihop=multihop)
     ours.opened(1, A, PEER)
     entry = body(LinkState(0, 2, A, PEER))[1:]
-    w = Writer()
+    w = ByteWriter()
     w.zint("count", MAX_STATES + 1)
     many = bytes(w.out) + entry * (MAX_STATES + 1)
-    w = Writer()
+    w = ByteWriter()
     w.zint("count", MAX_STATES)
     ours.received(1, bytes(w.out) + entry * MAX_STATES)
     for hostile in (many, body(LinkState(0, 2, A, PEER)) + bytes(MAX_BODY_BYTES)):
@@ -518,7 +518,7 @@ def test_locators_have_a_limit(multihop: bool) -> None:
     ours.opened(1, A, PEER)
     many = tuple(Locator(f"tcp/192.0.2.1:{port}") for port in range(1, MAX_LOCATORS + 4))
     ours.received(1, says(A, 2, *many))
-    assert ours.known() == [Found(A, PEER, many[:MAX_LOCATORS])]
+    assert ours.known() == [DiscoveredNode(A, PEER, many[:MAX_LOCATORS])]
     assert ours.ignored == {"locators": 3}
     own = node(*(Locator(f"tcp/192.0.2.1:{port}") for port in range(1, MAX_LOCATORS + 4)))
     assert states(own.opened(1, A, PEER))[1][0].locators == many[:MAX_LOCATORS]
@@ -526,7 +526,9 @@ def test_locators_have_a_limit(multihop: bool) -> None:
 
 def star(count: int) -> bytes:
     """A with links to `count` others."""
-    others = [LinkState(i, 1, ZenohId(bytes([i, 1, 1])), PEER, (FAR,)) for i in range(1, count + 1)]
+    others = [
+        LinkState(i, 1, WireZenohId(bytes([i, 1, 1])), PEER, (FAR,)) for i in range(1, count + 1)
+    ]
     return body(LinkState(0, 2, A, PEER, (FAR,), tuple(range(1, count + 1))), *others)
 
 
@@ -630,6 +632,6 @@ def test_any_bytes_raise_or_are_taken(multihop: bool, data: bytes) -> None:
     try:
         sent, _ = ours.received(1, data)
     except DecodeError:
-        assert ours.known() == [Found(A, PEER, ())]
+        assert ours.known() == [DiscoveredNode(A, PEER, ())]
     else:
         states(sent)

@@ -7,7 +7,7 @@ import pytest
 
 from transport_pair import DIALLER, START, Hand, Pair, offer, put
 from zenlake.errors import SessionClosed
-from zenlake.transport.outbox import BLOCK_SECONDS, Pushed
+from zenlake.transport.outbox import BLOCK_SECONDS, PushResult
 from zenlake.wire.close import Close
 from zenlake.wire.enums import CloseReason
 from zenlake.wire.frame import Frame
@@ -20,7 +20,7 @@ KEEP_ALIVE_AFTER = 2.5  # a quarter of our lease of 10 s
 def stalled(hand: Hand, now: float) -> None:
     """A lane that is full, and a message beyond it."""
     message = put(bytes(60_000))
-    while hand.side.outbox.push(message, now=now) is Pushed.DONE:
+    while hand.side.outbox.push(message, now=now) is PushResult.DONE:
         pass
     assert hand.side.outbox.push_beyond(message, message.qos, True, now)
 
@@ -176,7 +176,7 @@ def test_the_deadline_never_lies_behind(seed: int) -> None:
         elif what == 2:
             hand.say(KeepAlive())
         elif what == 3 and rng.random() < 0.2:
-            if hand.side.outbox.push(message, now=hand.now) is Pushed.FULL:
+            if hand.side.outbox.push(message, now=hand.now) is PushResult.FULL:
                 hand.side.outbox.push_beyond(message, message.qos, True, hand.now)
         elif what == 4:
             hand.now = max(hand.now, hand.core.deadline() if rng.random() < 0.7 else hand.now)

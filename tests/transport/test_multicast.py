@@ -11,13 +11,19 @@ from hypothesis import strategies as st
 
 from zenlake.errors import SessionEnded
 from zenlake.transport import multicast
-from zenlake.transport.fragments import MAX_PROCESS_BYTES, Memory
+from zenlake.transport.fragments import MAX_PROCESS_BYTES, ByteBudget
 from zenlake.transport.multicast import Address, GroupOffer, Member, Multicast
 from zenlake.transport.offer import SN_MASKS
 from zenlake.wire.batch import read_batch, write_batch
 from zenlake.wire.close import Close
-from zenlake.wire.cursor import Reader
-from zenlake.wire.enums import PRIORITIES, CloseReason, CongestionControl, Priority, WhatAmI
+from zenlake.wire.cursor import ByteReader
+from zenlake.wire.enums import (
+    PRIORITIES,
+    CloseReason,
+    WireCongestionControl,
+    WirePriority,
+    WireWhatAmI,
+)
 from zenlake.wire.extensions import Unknown
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
@@ -30,9 +36,9 @@ from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
-A, B, C = ZenohId(b"\xa1"), ZenohId(b"\xb1"), ZenohId(b"\xc1")
+A, B, C = WireZenohId(b"\xa1"), WireZenohId(b"\xb1"), WireZenohId(b"\xc1")
 AT_A, AT_B, AT_C = ("192.0.2.1", 1001), ("192.0.2.2", 1002), ("192.0.2.3", 1003)
 RESOLUTIONS = {8: 0x08, 16: 0x09, 32: 0x0A, 64: 0x0B}
 
@@ -41,17 +47,23 @@ class Ear:
     """Keeps what a group tells its handler."""
 
     def __init__(self) -> None:
-        self.joined_ids: list[ZenohId] = []
-        self.heard: list[tuple[ZenohId, Priority, bool, bytes]] = []
-        self.gone: list[tuple[ZenohId, SessionEnded]] = []
+        self.joined_ids: list[WireZenohId] = []
+        self.heard: list[tuple[WireZenohId, WirePriority, bool, bytes]] = []
+        self.gone: list[tuple[WireZenohId, SessionEnded]] = []
 
     def joined(self, member: Member) -> None:
         self.joined_ids.append(member.zid)
 
     def frame(
-        self, member: Member, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+        self,
+        member: Member,
+        priority: WirePriority,
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
     ) -> int:
-        r = Reader(data, pos, end)
+        r = ByteReader(data, pos, end)
         while r.pos < end and is_network(data[r.pos]):
             message = NETWORK.read(r)
             assert isinstance(message, Push)
@@ -78,11 +90,11 @@ def entropy(first: int = 0) -> Any:
 class Seat:
     """One node in a group, with its handler."""
 
-    def __init__(self, zid: ZenohId, at: Address, now: float = 0.0, **offer: Any) -> None:
+    def __init__(self, zid: WireZenohId, at: Address, now: float = 0.0, **offer: Any) -> None:
         self.at = at
         self.ear = Ear()
-        self.memory = Memory(MAX_PROCESS_BYTES)
-        whatami = offer.pop("whatami", WhatAmI.PEER)
+        self.memory = ByteBudget(MAX_PROCESS_BYTES)
+        whatami = offer.pop("whatami", WireWhatAmI.PEER)
         first = offer.pop("first_sn", 5)
         self.core = Multicast(
             GroupOffer(zid=zid, whatami=whatami, **offer),
@@ -114,7 +126,7 @@ class Seat:
         return self.core.counters.receive_dropped
 
     @property
-    def members(self) -> list[ZenohId]:
+    def members(self) -> list[WireZenohId]:
         return [member.zid for member in self.core.members.values()]
 
 
@@ -133,7 +145,7 @@ def pair(**offer: Any) -> tuple[Seat, Seat]:
     return a, b
 
 
-JOIN_B = Join(B, WhatAmI.PEER, 10_000, 3, 4, patch=1)
+JOIN_B = Join(B, WireWhatAmI.PEER, 10_000, 3, 4, patch=1)
 
 
 # ---- JOIN
@@ -143,7 +155,7 @@ def test_join_without_lanes_says_two_numbers() -> None:
     (datagram,) = Seat(A, AT_A).pull_all()
     assert join_of(datagram) == Join(
         A,
-        WhatAmI.PEER,
+        WireWhatAmI.PEER,
         10_000,
         reliable_sn=6,
         best_effort_sn=5,
@@ -156,9 +168,9 @@ def test_join_without_lanes_says_two_numbers() -> None:
 
 
 def test_join_with_lanes_says_sixteen() -> None:
-    (datagram,) = Seat(A, AT_A, qos=True, whatami=WhatAmI.ROUTER, lease_ms=1500).pull_all()
+    (datagram,) = Seat(A, AT_A, qos=True, whatami=WireWhatAmI.ROUTER, lease_ms=1500).pull_all()
     join = join_of(datagram)
-    assert (join.whatami, join.lease_ms) == (WhatAmI.ROUTER, 1500)
+    assert (join.whatami, join.lease_ms) == (WireWhatAmI.ROUTER, 1500)
     assert (join.reliable_sn, join.best_effort_sn) == (0, 0)
     assert join.lane_sns == tuple((5 + 2 * lane + 1, 5 + 2 * lane) for lane in range(8))
 
@@ -212,21 +224,21 @@ def test_the_number_in_join_is_the_next_on_the_wire(qos: bool, size: int) -> Non
 
 def test_a_client_does_not_join() -> None:
     with pytest.raises(ValueError, match="be a peer or a router"):
-        GroupOffer(zid=A, whatami=WhatAmI.CLIENT)
+        GroupOffer(zid=A, whatami=WireWhatAmI.CLIENT)
 
 
 @pytest.mark.parametrize("size", [31, 65_536])
 def test_batch_sizes_that_no_datagram_has_are_refused(size: int) -> None:
     with pytest.raises(ValueError, match="batch_size"):
-        GroupOffer(zid=A, whatami=WhatAmI.PEER, batch_size=size)
+        GroupOffer(zid=A, whatami=WireWhatAmI.PEER, batch_size=size)
 
 
 @pytest.mark.parametrize("value", [-1, 0, 1 << 40])
 def test_a_member_that_never_or_always_speaks_is_refused(value: int) -> None:
     with pytest.raises(ValueError, match="lease_ms"):
-        GroupOffer(zid=A, whatami=WhatAmI.PEER, lease_ms=value)
+        GroupOffer(zid=A, whatami=WireWhatAmI.PEER, lease_ms=value)
     with pytest.raises(ValueError, match="join_seconds"):
-        GroupOffer(zid=A, whatami=WhatAmI.PEER, join_seconds=value)
+        GroupOffer(zid=A, whatami=WireWhatAmI.PEER, join_seconds=value)
 
 
 # ---- admission
@@ -277,7 +289,7 @@ def test_without_lanes_a_node_is_kept_out_of_a_group_with_lanes() -> None:
         {"lease_ms": 1 << 60},
         {"patch": 0},
         {"patch": 7},
-        {"whatami": WhatAmI.ROUTER},
+        {"whatami": WireWhatAmI.ROUTER},
         {"extensions": (Unknown(0x0F, None),)},
     ],
 )
@@ -293,7 +305,7 @@ def test_members_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multicast, "MAX_MEMBERS", 3)
     a = Seat(A, AT_A)
     for port in range(5):
-        a.hear([write_batch([replace(JOIN_B, zid=ZenohId(bytes([port + 1])))])], ("h", port))
+        a.hear([write_batch([replace(JOIN_B, zid=WireZenohId(bytes([port + 1])))])], ("h", port))
     assert len(a.members) == 3
     assert a.dropped == {"JOIN beyond the limit of members": 2}
     a.hear([write_batch([Close()])], ("h", 0))
@@ -335,10 +347,10 @@ def test_a_member_is_its_address_not_its_id() -> None:
 @pytest.mark.parametrize("priority", PRIORITIES)
 @pytest.mark.parametrize("reliable", [True, False])
 @pytest.mark.parametrize("size", [1, 20_000])
-def test_every_lane_carries_messages(priority: Priority, reliable: bool, size: int) -> None:
+def test_every_lane_carries_messages(priority: WirePriority, reliable: bool, size: int) -> None:
     a, b = pair(qos=True)
     for index in range(3):
-        b.say(bytes([index]) * size, QoS(priority, CongestionControl.BLOCK), reliable)
+        b.say(bytes([index]) * size, QoS(priority, WireCongestionControl.BLOCK), reliable)
         sent = b.pull_all()
         assert all(len(datagram) <= DEFAULT_BATCH_SIZE for datagram in sent)
         a.hear(sent, b)
@@ -351,14 +363,14 @@ def test_every_lane_carries_messages(priority: Priority, reliable: bool, size: i
 def test_without_lanes_priorities_share_one() -> None:
     a, b = pair()
     for priority in PRIORITIES:
-        b.say(bytes([priority]), QoS(priority, CongestionControl.BLOCK))
+        b.say(bytes([priority]), QoS(priority, WireCongestionControl.BLOCK))
     a.hear(b.pull_all(), b)
-    assert a.ear.heard == [(B, Priority.DATA, True, bytes([p])) for p in PRIORITIES]
+    assert a.ear.heard == [(B, WirePriority.DATA, True, bytes([p])) for p in PRIORITIES]
 
 
 def test_a_lane_where_there_are_none_ends_the_membership() -> None:
     a, b = pair()
-    frame = Frame(70, True, Priority.REAL_TIME, [Push(WireExpr(0, "k"), Put(b"x"))])
+    frame = Frame(70, True, WirePriority.REAL_TIME, [Push(WireExpr(0, "k"), Put(b"x"))])
     a.hear([write_batch([frame])], b)
     assert (a.members, a.ear.heard) == ([], [])
     ((zid, why),) = a.ear.gone
@@ -409,7 +421,7 @@ def test_gaps_and_repetitions_are_counted_for_each_member() -> None:
             datagrams += seat.pull_all()
     a.hear(sent[b][:2] + sent[b][4:], b)
     a.hear([*sent[c][:3], sent[c][1], *sent[c][3:]], c)
-    lanes = {m.zid: m.lanes.gaps()[Priority.DATA, True] for m in a.core.members.values()}
+    lanes = {m.zid: m.lanes.gaps()[WirePriority.DATA, True] for m in a.core.members.values()}
     counted = {zid: (s.gaps, s.missing, s.stale) for zid, s in lanes.items()}
     assert counted == {B: (1, 2, 0), C: (0, 0, 1)}
     heard = [(zid, payload) for zid, _, _, payload in a.ear.heard]
@@ -556,7 +568,7 @@ def test_after_close_nothing_is_said_or_heard() -> None:
     "change",
     [
         {"zid": C},
-        {"whatami": WhatAmI.ROUTER},
+        {"whatami": WireWhatAmI.ROUTER},
         {"patch": 0},
         {"resolution": 0x09},
         {"batch_size": 4000},
@@ -593,7 +605,7 @@ someone = st.sampled_from([AT_A, AT_B, AT_C])
 joins = st.builds(
     Join,
     st.sampled_from([A, B, C]),
-    st.sampled_from([WhatAmI.ROUTER, WhatAmI.PEER, WhatAmI.CLIENT]),
+    st.sampled_from([WireWhatAmI.ROUTER, WireWhatAmI.PEER, WireWhatAmI.CLIENT]),
     st.integers(0, 1 << 63),
     st.integers(0, 0xFFFF_FFFF),
     st.integers(0, 0xFFFF_FFFF),
@@ -620,7 +632,7 @@ frames = st.builds(
     st.sampled_from(PRIORITIES),
     st.just([Push(WireExpr(0, "k"), Put(b"x"))]),
 )
-others = st.sampled_from([KeepAlive(), Close(), Close(99), Init(B, WhatAmI.PEER)])
+others = st.sampled_from([KeepAlive(), Close(), Close(99), Init(B, WireWhatAmI.PEER)])
 one_message: st.SearchStrategy[Any] = joins | fragments | frames | others
 batches = st.lists(one_message.map(lambda message: write_batch([message])), max_size=4).map(
     b"".join
@@ -633,7 +645,7 @@ def test_no_datagram_raises_or_harms_another_member(
     said: list[tuple[bytes, Address]], qos: bool, compression: bool, cut: int
 ) -> None:
     a = Seat(A, AT_A, qos=qos, compression=compression)
-    honest = Seat(ZenohId(b"\xd1"), ("192.0.2.4", 1004), qos=qos, compression=compression)
+    honest = Seat(WireZenohId(b"\xd1"), ("192.0.2.4", 1004), qos=qos, compression=compression)
     a.hear(honest.pull_all(), honest)
     for number, (data, sender) in enumerate(said):
         data = bytes(compress(data)) if compression and number % 2 else data

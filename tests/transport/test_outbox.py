@@ -30,14 +30,14 @@ from zenlake.transport.outbox import (
     FLUSH_SECONDS,
     FRAGMENT_DROP_SECONDS,
     LANE_BATCHES,
-    Lane,
+    OutboundLane,
     Outbox,
-    Pushed,
+    PushResult,
 )
 from zenlake.wire.batch import TransportMessage, read_batch
 from zenlake.wire.close import Close
-from zenlake.wire.cursor import Reader, Writer
-from zenlake.wire.enums import PRIORITIES, CongestionControl, Priority
+from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.enums import PRIORITIES, WireCongestionControl, WirePriority
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing
@@ -48,8 +48,8 @@ from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
 from zenlake.wire.wireexpr import WireExpr
 
-BLOCK, DROP = CongestionControl.BLOCK, CongestionControl.DROP
-BLOCK_FIRST = CongestionControl.BLOCK_FIRST
+BLOCK, DROP = WireCongestionControl.BLOCK, WireCongestionControl.DROP
+BLOCK_FIRST = WireCongestionControl.BLOCK_FIRST
 DATA = QoS()
 
 
@@ -77,7 +77,7 @@ def make(
 
 
 def encoded(message: NetworkMessage) -> bytes:
-    w = Writer()
+    w = ByteWriter()
     NETWORK.write(w, message)
     return bytes(w.out)
 
@@ -93,7 +93,7 @@ def drain(outbox: Outbox, now: float = START) -> list[TransportMessage]:
 def fill(outbox: Outbox, message: NetworkMessage, reliable: bool = True) -> int:
     """Push until the lane is full; how many were taken."""
     taken = 0
-    while outbox.push(message, reliable, now=START) is Pushed.DONE:
+    while outbox.push(message, reliable, now=START) is PushResult.DONE:
         taken += 1
         assert taken < 100_000
     return taken
@@ -176,7 +176,7 @@ def test_what_is_pushed_arrives_as_it_was_and_in_order(
         assert pair.b.heard.messages == [message for message, _ in pushed]
     else:
         lanes = pair.b.agreed.qos
-        for lane in PRIORITIES if lanes else (Priority.DATA,):
+        for lane in PRIORITIES if lanes else (WirePriority.DATA,):
             assert [(m, r) for p, r, m in heard if p is lane] == [
                 (m, r) for m, r in pushed if not lanes or m.qos.priority is lane
             ]
@@ -216,7 +216,7 @@ def test_encoded_messages_go_the_same_way() -> None:
             other.push_encoded(encoded(message), message.qos, reliable, now=START),
         }
         assert len(states) == 1
-        if states == {Pushed.FULL}:
+        if states == {PushResult.FULL}:
             assert one.pull(START) == other.pull(START)
     assert drain(one) == drain(other)
 
@@ -227,7 +227,7 @@ def test_encoded_messages_go_the_same_way() -> None:
 def test_messages_share_a_frame_and_frames_a_batch() -> None:
     outbox = make(2048, first=7)
     for i, reliable in enumerate([True, True, False, False, True]):
-        assert outbox.push(put(bytes((i,))), reliable) is Pushed.DONE
+        assert outbox.push(put(bytes((i,))), reliable) is PushResult.DONE
     data = outbox.pull(START)
     assert data is not None
     (batch,) = batches_of(bytes(data), Framing.STREAM)
@@ -260,20 +260,20 @@ def test_data_is_the_lane_that_is_not_named() -> None:
         outbox.push(put(b"x", priority))
         data = outbox.pull(START)
         assert data is not None
-        assert bool(data[2] & 0x80) is (priority is not Priority.DATA)
+        assert bool(data[2] & 0x80) is (priority is not WirePriority.DATA)
 
 
 def test_without_lanes_none_is_ever_named() -> None:
     outbox = make(100)
     for priority in PRIORITIES:
         for size in (1, 1000):
-            assert outbox.push(put(bytes(size), priority)) is Pushed.DONE
+            assert outbox.push(put(bytes(size), priority)) is PushResult.DONE
             while (data := outbox.pull(START)) is not None:
                 header = data[2]
                 first = header & 0x1F == 6 and data[2 + 1 + 1] == 0x02
                 assert not header & 0x80 or first
                 for message in read_sent(bytes(data), Framing.STREAM):
-                    assert message.priority is Priority.DATA  # type: ignore[union-attr]
+                    assert message.priority is WirePriority.DATA  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("mask", [0x7F, 0x3FFF])
@@ -315,12 +315,12 @@ def test_lanes_go_out_by_priority_and_control_before_all() -> None:
 
 def test_a_higher_lane_goes_between_the_pieces_of_a_lower_one() -> None:
     outbox = make(100, qos=True)
-    outbox.push(put(bytes(500), Priority.BACKGROUND))
+    outbox.push(put(bytes(500), WirePriority.BACKGROUND))
     assert outbox.pull(START) is not None
-    outbox.push(put(b"now", Priority.REAL_TIME))
+    outbox.push(put(b"now", WirePriority.REAL_TIME))
     (frame,) = read_sent(bytes(outbox.pull(START) or b""), Framing.STREAM)
     assert isinstance(frame, Frame)
-    assert frame.messages == [put(b"now", Priority.REAL_TIME)]
+    assert frame.messages == [put(b"now", WirePriority.REAL_TIME)]
 
 
 def test_control_messages_that_nobody_pulls_are_limited() -> None:
@@ -374,9 +374,9 @@ def test_full_changes_nothing(size: int, reliable: bool) -> None:
     assert taken == LANE_BATCHES + 1
     before = state(outbox)
     for _ in range(3):
-        assert outbox.push(put(b"y" * size), reliable) is Pushed.FULL
+        assert outbox.push(put(b"y" * size), reliable) is PushResult.FULL
         data = encoded(put(b"y" * size))
-        assert outbox.push_encoded(data, DATA, reliable) is Pushed.FULL
+        assert outbox.push_encoded(data, DATA, reliable) is PushResult.FULL
         assert state(outbox) == before
     messages = drain(outbox)
     assert numbers(messages) == list(range(LANE_BATCHES + 1))
@@ -387,14 +387,14 @@ def test_full_changes_nothing(size: int, reliable: bool) -> None:
 
 def test_a_large_message_fills_its_lane_and_no_other() -> None:
     outbox = make(100, qos=True)
-    assert outbox.push(put(bytes(500))) is Pushed.DONE
+    assert outbox.push(put(bytes(500))) is PushResult.DONE
     assert outbox.in_fragments(DATA)
-    assert outbox.push(put()) is Pushed.FULL
-    assert outbox.push_encoded(encoded(put()), DATA) is Pushed.FULL
-    assert not outbox.in_fragments(QoS(Priority.DATA_LOW))
-    assert outbox.push(put(b"", Priority.DATA_LOW)) is Pushed.DONE
+    assert outbox.push(put()) is PushResult.FULL
+    assert outbox.push_encoded(encoded(put()), DATA) is PushResult.FULL
+    assert not outbox.in_fragments(QoS(WirePriority.DATA_LOW))
+    assert outbox.push(put(b"", WirePriority.DATA_LOW)) is PushResult.DONE
     drain(outbox)
-    assert outbox.push(put()) is Pushed.DONE
+    assert outbox.push(put()) is PushResult.DONE
 
 
 def test_a_message_that_cannot_be_written_leaves_nothing() -> None:
@@ -430,7 +430,7 @@ def test_one_encode_straight_into_the_open_batch(monkeypatch: pytest.MonkeyPatch
 
     class Counting:
         @staticmethod
-        def write(w: Writer, message: NetworkMessage) -> None:
+        def write(w: ByteWriter, message: NetworkMessage) -> None:
             nonlocal calls
             calls += 1
             assert w.out is target
@@ -457,7 +457,7 @@ def test_what_can_never_be_sent_is_refused_also_when_full() -> None:
     exact = put(bytes(1000 - len(encoded(put(bytes(1000)))) + 1000))
     assert len(encoded(exact)) == 1000
     drain(outbox)
-    assert outbox.push(exact) is Pushed.DONE
+    assert outbox.push(exact) is PushResult.DONE
     assert b"".join(p.payload for p in drain(outbox) if isinstance(p, Fragment)) == encoded(exact)
 
 
@@ -476,7 +476,7 @@ def test_low_latency_sends_bare_messages(framing: Framing) -> None:
     outbox = make(100, framing, low_latency=True)
     messages = [put(bytes((i,))) for i in range(3)]
     for message in messages:
-        assert outbox.push(message) is Pushed.DONE
+        assert outbox.push(message) is PushResult.DONE
     sent = []
     while (data := outbox.pull(START)) is not None:
         sent += batches_of(bytes(data), Framing.LOW_LATENCY if framing else framing)
@@ -487,7 +487,7 @@ def test_low_latency_refuses_what_fits_no_batch() -> None:
     outbox = make(100, low_latency=True)
     longest = put(bytes(98 - len(encoded(put()))))
     assert len(encoded(longest)) == 98
-    assert outbox.push(longest) is Pushed.DONE
+    assert outbox.push(longest) is PushResult.DONE
     for refused in (put(bytes(93)), put(bytes(1000))):
         with pytest.raises(EncodeError, match="at most 98"):
             outbox.push(refused)
@@ -500,7 +500,7 @@ def test_low_latency_fills_up_too() -> None:
     outbox = make(100, low_latency=True)
     taken = fill(outbox, put(bytes(20)))
     before = state(outbox)
-    assert outbox.push(put()) is Pushed.FULL
+    assert outbox.push(put()) is PushResult.FULL
     assert state(outbox) == before
     sent = 0
     while (data := outbox.pull(START)) is not None:
@@ -515,7 +515,7 @@ def test_low_latency_fills_up_too() -> None:
 def test_a_large_message_that_does_not_move_is_given_up(patch: int) -> None:
     pair = Pair(offer(DIALLER, batch_size=100, patch=patch), offer())
     outbox = pair.a.outbox
-    assert outbox.push(put(bytes(1000)), now=START) is Pushed.DONE
+    assert outbox.push(put(bytes(1000)), now=START) is PushResult.DONE
     for _ in range(3):
         pair.b.take(bytes(pair.a.core.pull(START) or b""))
     assert pair.b.memory.held > 0
@@ -523,13 +523,13 @@ def test_a_large_message_that_does_not_move_is_given_up(patch: int) -> None:
     assert outbox.give_up_stale(START + FRAGMENT_DROP_SECONDS)
     assert outbox.counters.send_dropped == {"congestion: fragments did not move for 50 ms": 1}
     for message in (put(b"next"), put(bytes(300))):
-        assert outbox.push(message, now=START) is Pushed.DONE
+        assert outbox.push(message, now=START) is PushResult.DONE
     pair.carry()
     assert pair.b.memory.held == 0
     assert pair.b.heard.messages == [put(b"next"), put(bytes(300))]
     dropped = pair.b.core.counters.receive_dropped
     assert dropped == {"fragmented message dropped by its sender": 1}
-    assert pair.b.core.sequences()[Priority.DATA, True].missing == 0
+    assert pair.b.core.sequences()[WirePriority.DATA, True].missing == 0
 
 
 def test_the_drop_marker_also_ends_the_message_for_who_does_not_know_it() -> None:
@@ -554,7 +554,7 @@ def test_a_large_message_of_which_nothing_left_is_given_up_without_a_trace() -> 
 
 
 @pytest.mark.parametrize("congestion", [BLOCK, BLOCK_FIRST])
-def test_what_must_not_be_dropped_is_not(congestion: CongestionControl) -> None:
+def test_what_must_not_be_dropped_is_not(congestion: WireCongestionControl) -> None:
     outbox = make(100)
     outbox.push(put(bytes(1000), congestion=congestion), now=START)
     outbox.pull(START)
@@ -581,7 +581,7 @@ def test_the_backlog_is_sent_in_order() -> None:
     sent: list[TransportMessage] = []
     for i in range(500):
         message = put(i.to_bytes(4, "big") + bytes(rng.choice((0, 10, 70, 300))))
-        if outbox.push(message, now=START) is Pushed.FULL:
+        if outbox.push(message, now=START) is PushResult.FULL:
             assert outbox.push_beyond(message, message.qos, True, START)
             assert outbox.stalled_at is not None
         pushed.append(message)
@@ -614,8 +614,8 @@ def test_nobody_overtakes_the_backlog() -> None:
     outbox = make(100)
     fill(outbox, put(b"x" * 60))
     assert outbox.push_beyond(put(b"kept"), DATA, True, START)
-    assert outbox.push(put()) is Pushed.FULL
-    assert outbox.push_encoded(encoded(put()), DATA) is Pushed.FULL
+    assert outbox.push(put()) is PushResult.FULL
+    assert outbox.push_encoded(encoded(put()), DATA) is PushResult.FULL
     assert contents(drain(outbox))[-1] == put(b"kept")
 
 
@@ -741,7 +741,7 @@ def test_counters_are_the_session_s() -> None:
 # The short way
 
 
-def short(outbox: Outbox) -> Lane:
+def short(outbox: Outbox) -> OutboundLane:
     """A lane with a message in its open batch, to which more may be added."""
     outbox.push(put(b"first"), now=START)
     lane = outbox.short_way(DATA)
@@ -760,7 +760,7 @@ def payloads(outbox: Outbox) -> list[bytes]:
         if isinstance(message, Fragment):
             pieces += message.payload
             if not message.more:
-                pushed = NETWORK.read(Reader(bytes(pieces)))
+                pushed = NETWORK.read(ByteReader(bytes(pieces)))
                 found.append(payload_of(pushed))
                 pieces.clear()
         else:

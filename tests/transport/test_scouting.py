@@ -20,20 +20,20 @@ from zenlake.transport.scouting import (
     is_loopback,
 )
 from zenlake.wire.batch import read_scouting, write_scouting
-from zenlake.wire.enums import WhatAmI
-from zenlake.wire.hello import Hello
+from zenlake.wire.enums import WireWhatAmI
+from zenlake.wire.hello import WireHello
 from zenlake.wire.locator import Locator
-from zenlake.wire.scout import Scout
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.scout import WireScout
+from zenlake.wire.zenohid import WireZenohId
 
-A, B = ZenohId(b"\xa1"), ZenohId(b"\xb1")
-ROUTER, PEER, CLIENT = WhatAmI.ROUTER, WhatAmI.PEER, WhatAmI.CLIENT
+A, B = WireZenohId(b"\xa1"), WireZenohId(b"\xb1")
+ROUTER, PEER, CLIENT = WireWhatAmI.ROUTER, WireWhatAmI.PEER, WireWhatAmI.CLIENT
 FAR = Locator("tcp/192.0.2.1:7447")
 NEAR = Locator("tcp/127.0.0.1:7447")
-ANY = write_scouting(Scout(ROUTER | PEER | CLIENT))
+ANY = write_scouting(WireScout(ROUTER | PEER | CLIENT))
 
 
-def responder(*locators: Locator, zid: ZenohId = A, whatami: WhatAmI = PEER) -> Responder:
+def responder(*locators: Locator, zid: WireZenohId = A, whatami: WireWhatAmI = PEER) -> Responder:
     return Responder(zid, whatami, lambda: locators)
 
 
@@ -41,7 +41,7 @@ def offered(answer: bytes | None) -> tuple[Locator, ...] | None:
     if answer is None:
         return None
     hello = read_scouting(answer)
-    assert isinstance(hello, Hello)
+    assert isinstance(hello, WireHello)
     return hello.locators
 
 
@@ -66,7 +66,7 @@ def test_a_late_caller_does_not_catch_up() -> None:
     ("what", "expected"), [(7, "010907"), (3, "010903"), (1, "010901"), (2, "010902")]
 )
 def test_scout_is_what_rust_sends(what: int, expected: str) -> None:
-    datagram = Scouter(WhatAmI(what), 0.0).datagram(0.0)
+    datagram = Scouter(WireWhatAmI(what), 0.0).datagram(0.0)
     assert datagram is not None
     assert datagram.hex() == expected
     assert datagram in load("scouting_multicast").of("scout")
@@ -84,15 +84,17 @@ def test_recorded_hellos_are_heard() -> None:
 @pytest.mark.parametrize(
     ("message", "heard"),
     [
-        (Hello(B, PEER, (FAR,)), True),
-        (Hello(B, ROUTER, (FAR,)), True),
-        (Hello(B, CLIENT, (FAR,)), False),
-        (Hello(B, PEER), True),
-        (Hello(B, PEER, (FAR,), version=8), True),
-        (Scout(PEER), False),
+        (WireHello(B, PEER, (FAR,)), True),
+        (WireHello(B, ROUTER, (FAR,)), True),
+        (WireHello(B, CLIENT, (FAR,)), False),
+        (WireHello(B, PEER), True),
+        (WireHello(B, PEER, (FAR,), version=8), True),
+        (WireScout(PEER), False),
     ],
 )
-def test_only_hellos_of_the_roles_asked_for_are_heard(message: Scout | Hello, heard: bool) -> None:
+def test_only_hellos_of_the_roles_asked_for_are_heard(
+    message: WireScout | WireHello, heard: bool
+) -> None:
     scouter = Scouter(ROUTER | PEER, 0.0)
     assert scouter.heard(write_scouting(message)) == (message if heard else None)
     assert scouter.bad == 0
@@ -100,7 +102,7 @@ def test_only_hellos_of_the_roles_asked_for_are_heard(message: Scout | Hello, he
 
 def test_locators_beyond_the_limit_are_not_heard() -> None:
     many = tuple(Locator(f"tcp/192.0.2.1:{port}") for port in range(1, MAX_LOCATORS + 5))
-    hello = Scouter(PEER, 0.0).heard(write_scouting(Hello(B, PEER, many)))
+    hello = Scouter(PEER, 0.0).heard(write_scouting(WireHello(B, PEER, many)))
     assert hello is not None
     assert hello.locators == many[:MAX_LOCATORS]
 
@@ -108,28 +110,28 @@ def test_locators_beyond_the_limit_are_not_heard() -> None:
 def test_the_answer_is_what_rust_says() -> None:
     for recorded in load("scouting_multicast").of("hello"):
         hello = read_scouting(recorded)
-        assert isinstance(hello, Hello)
+        assert isinstance(hello, WireHello)
         ours = responder(*hello.locators, zid=hello.zid, whatami=hello.whatami)
         assert ours.answer(ANY, "127.0.0.1", 0.0) == recorded
 
 
 @pytest.mark.parametrize("role", [ROUTER, PEER, CLIENT])
 @pytest.mark.parametrize("what", range(8))
-def test_the_mask_decides(role: WhatAmI, what: int) -> None:
+def test_the_mask_decides(role: WireWhatAmI, what: int) -> None:
     answer = responder(FAR, whatami=role).answer(
-        write_scouting(Scout(WhatAmI(what))), "192.0.2.9", 0.0
+        write_scouting(WireScout(WireWhatAmI(what))), "192.0.2.9", 0.0
     )
     assert (answer is not None) == bool(what & role)
 
 
 def test_a_node_does_not_answer_itself() -> None:
-    own, other = (write_scouting(Scout(PEER, zid)) for zid in (A, B))
+    own, other = (write_scouting(WireScout(PEER, zid)) for zid in (A, B))
     assert responder(FAR).answer(own, "192.0.2.9", 0.0) is None
     assert responder(FAR).answer(other, "192.0.2.9", 0.0) is not None
 
 
 def test_an_older_version_is_answered() -> None:
-    scout = write_scouting(Scout(PEER, version=8))
+    scout = write_scouting(WireScout(PEER, version=8))
     assert responder(FAR).answer(scout, "192.0.2.9", 0.0) is not None
 
 
@@ -213,14 +215,14 @@ def test_what_is_not_for_us_does_not_count(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(scouting, "MAX_ANSWERS", 1)
     node = responder(FAR)
     for _ in range(5):
-        assert node.answer(write_scouting(Scout(ROUTER)), "192.0.2.9", 0.0) is None
+        assert node.answer(write_scouting(WireScout(ROUTER)), "192.0.2.9", 0.0) is None
     assert node.answer(ANY, "192.0.2.9", 0.0) is not None
     assert node.dropped == 0
 
 
 def test_a_hello_is_not_answered() -> None:
     node = responder(FAR)
-    assert node.answer(write_scouting(Hello(B, PEER, (FAR,))), "192.0.2.9", 0.0) is None
+    assert node.answer(write_scouting(WireHello(B, PEER, (FAR,))), "192.0.2.9", 0.0) is None
     assert (node.bad, node.dropped) == (0, 0)
 
 
@@ -238,12 +240,12 @@ def test_any_bytes_are_counted_or_understood(data: bytes) -> None:
 
 def test_damaged_datagrams_are_counted_or_understood() -> None:
     chance = random.Random(7446)
-    good = write_scouting(Hello(B, PEER, (FAR, NEAR)))
+    good = write_scouting(WireHello(B, PEER, (FAR, NEAR)))
     scouter = Scouter(ROUTER | PEER | CLIENT, 0.0)
     for _ in range(3000):
         data = bytearray(good)
         for _ in range(chance.randint(1, 3)):
             data[chance.randrange(len(data))] = chance.randrange(256)
         hello = scouter.heard(bytes(data[: chance.randint(0, len(data))]))
-        assert hello is None or isinstance(hello, Hello)
+        assert hello is None or isinstance(hello, WireHello)
     assert scouter.bad > 1000

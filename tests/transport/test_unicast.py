@@ -11,10 +11,10 @@ from transport_pair import DIALLER, START, Cut, Hand, Pair, Side, chance, offer,
 from zenlake.errors import SessionClosed
 from zenlake.transport.establishment import Opener
 from zenlake.transport.offer import SN_MASKS
-from zenlake.transport.outbox import Pushed
+from zenlake.transport.outbox import PushResult
 from zenlake.wire.batch import TransportMessage, write_batch
 from zenlake.wire.close import Close
-from zenlake.wire.enums import PRIORITIES, CloseReason, Priority, WhatAmI
+from zenlake.wire.enums import PRIORITIES, CloseReason, WirePriority, WireWhatAmI
 from zenlake.wire.extensions import Unknown
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
@@ -86,7 +86,7 @@ def test_any_cut_gives_the_same_messages(shape: str, cut: Cut) -> None:
     pushed = []
     for _ in range(50):
         message = put(rng.randbytes(rng.choice((0, 10, 500, 3000))))
-        while pair.a.outbox.push(message, now=START) is Pushed.FULL:
+        while pair.a.outbox.push(message, now=START) is PushResult.FULL:
             pair.carry(cut)
         pushed.append(message)
         if rng.random() < 0.3:
@@ -119,7 +119,7 @@ def test_a_stream_that_is_long_keeps_only_an_unfinished_batch() -> None:
     assert len(hand.core._rest) == len(one) - 1
     hand.side.take(one[-1:])
     assert hand.core._rest == b""
-    assert hand.core.sequences()[Priority.DATA, True].stale == 3
+    assert hand.core.sequences()[WirePriority.DATA, True].stale == 3
 
 
 # What a batch may hold
@@ -132,15 +132,15 @@ def test_several_messages_in_a_batch() -> None:
         Frame(0, messages=[put(b"a"), put(b"b")]),
         KeepAlive(),
         Frame(0, False, messages=[put(b"c")]),
-        Frame(0, True, Priority.REAL_TIME, [put(b"d")]),
+        Frame(0, True, WirePriority.REAL_TIME, [put(b"d")]),
         Frame(1),
         Fragment(2, b"", first=True, more=True),
     )
     assert hand.received == [
-        (Priority.DATA, True, put(b"a")),
-        (Priority.DATA, True, put(b"b")),
-        (Priority.DATA, False, put(b"c")),
-        (Priority.REAL_TIME, True, put(b"d")),
+        (WirePriority.DATA, True, put(b"a")),
+        (WirePriority.DATA, True, put(b"b")),
+        (WirePriority.DATA, False, put(b"c")),
+        (WirePriority.REAL_TIME, True, put(b"d")),
     ]
     assert hand.side.end is None
     assert hand.core.counters.received_frames == 4
@@ -162,11 +162,11 @@ def test_what_means_nothing_any_more_is_ignored_and_counted() -> None:
     hand = Hand()
     hand.say(
         TransportOam(7, b"x"),
-        Init(DIALLER, WhatAmI.CLIENT),
-        Init(DIALLER, WhatAmI.PEER, cookie=b"c"),
+        Init(DIALLER, WireWhatAmI.CLIENT),
+        Init(DIALLER, WireWhatAmI.PEER, cookie=b"c"),
         Open(1, 5, b"c"),
         Open(1, 5),
-        Join(DIALLER, WhatAmI.PEER, 1000),
+        Join(DIALLER, WireWhatAmI.PEER, 1000),
         Frame(0, messages=[put()]),
     )
     assert hand.core.counters.ignored == 6
@@ -315,9 +315,9 @@ def test_compressed_batches_with_changed_bytes(seed: int) -> None:
 # Lanes and numbers
 
 
-@pytest.mark.parametrize("priority", [p for p in PRIORITIES if p is not Priority.DATA])
+@pytest.mark.parametrize("priority", [p for p in PRIORITIES if p is not WirePriority.DATA])
 @pytest.mark.parametrize("kind", ["frame", "fragment"])
-def test_a_lane_where_none_was_agreed_ends_the_session(priority: Priority, kind: str) -> None:
+def test_a_lane_where_none_was_agreed_ends_the_session(priority: WirePriority, kind: str) -> None:
     hand = Hand(offer(qos=False))
     if kind == "frame":
         hand.say(Frame(0, priority=priority, messages=[put()]))
@@ -350,14 +350,16 @@ def test_two_counters_without_lanes() -> None:
     hand = Hand(offer(qos=False))
     for reliable in (True, False, True, False):
         hand.say(Frame(len(hand.received) // 2, reliable, messages=[put()]))
-    assert set(hand.core.sequences()) == {(Priority.DATA, True), (Priority.DATA, False)}
+    assert set(hand.core.sequences()) == {(WirePriority.DATA, True), (WirePriority.DATA, False)}
     assert len(hand.received) == 4
 
 
 @pytest.mark.parametrize("bits", range(4))
-@pytest.mark.parametrize("priority", [Priority.DATA, Priority.CONTROL, Priority.BACKGROUND])
+@pytest.mark.parametrize(
+    "priority", [WirePriority.DATA, WirePriority.CONTROL, WirePriority.BACKGROUND]
+)
 @pytest.mark.parametrize("reliable", [True, False])
-def test_numbers_around_the_edges(bits: int, priority: Priority, reliable: bool) -> None:
+def test_numbers_around_the_edges(bits: int, priority: WirePriority, reliable: bool) -> None:
     """The peer's first number is 0: 0 and half the range from there on are new."""
     mask = SN_MASKS[bits]
     half = mask >> 1
@@ -373,10 +375,10 @@ def test_numbers_around_the_edges(bits: int, priority: Priority, reliable: bool)
 
 
 @pytest.mark.parametrize("bits", range(3))
-@pytest.mark.parametrize("priority", [Priority.DATA, Priority.CONTROL])
+@pytest.mark.parametrize("priority", [WirePriority.DATA, WirePriority.CONTROL])
 @pytest.mark.parametrize("kind", ["frame", "fragment"])
 def test_a_number_beyond_the_mask_ends_the_session(
-    bits: int, priority: Priority, kind: str
+    bits: int, priority: WirePriority, kind: str
 ) -> None:
     for sn in (SN_MASKS[bits] + 1, 0xFFFF_FFFF):
         hand = Hand(offer(resolution=bits))
@@ -416,7 +418,7 @@ def test_old_frames_are_counted_and_what_follows_them_is_read() -> None:
     hand.say(Frame(5, messages=[put(b"b"), put(b"c")]), Frame(6, messages=[put(b"d")]))
     hand.say(Frame(3, messages=[put(b"e")]), Frame(9, messages=[put(b"f")]))
     assert hand.side.heard.messages == [put(b"a"), put(b"d"), put(b"f")]
-    sequence = hand.core.sequences()[Priority.DATA, True]
+    sequence = hand.core.sequences()[WirePriority.DATA, True]
     assert (sequence.stale, sequence.gaps, sequence.missing) == (2, 2, 5 + 2)
 
 
@@ -461,13 +463,13 @@ def test_close_says_everything_first() -> None:
     messages = []
     for i in range(30):
         message = put(i.to_bytes(4, "big") + bytes(i * 10))
-        if outbox.push(message, now=START) is Pushed.FULL:
+        if outbox.push(message, now=START) is PushResult.FULL:
             assert outbox.push_beyond(message, message.qos, True, START)
         messages.append(message)
-    outbox.push(put(b"urgent", Priority.CONTROL))
+    outbox.push(put(b"urgent", WirePriority.CONTROL))
     pair.a.core.close(CloseReason.UNSUPPORTED)
     pair.carry()
-    assert pair.b.heard.messages == [put(b"urgent", Priority.CONTROL), *messages]
+    assert pair.b.heard.messages == [put(b"urgent", WirePriority.CONTROL), *messages]
     assert pair.b.end is not None
     assert (pair.b.end.reason, pair.b.end.by_peer) == (CloseReason.UNSUPPORTED, True)
     last = read_sent(pair.sent[pair.a][-1], Framing.STREAM)
@@ -521,7 +523,7 @@ def test_random_bytes_only_ever_end_the_session(shape: str, seed: int) -> None:
     options = SHAPES[shape]
     good: list[TransportMessage] = [
         Frame(0, messages=[put(b"x" * 20), put(b"y")]),
-        Frame(1, False, Priority.CONTROL, [put()]),
+        Frame(1, False, WirePriority.CONTROL, [put()]),
         Fragment(2, b"abc", first=True, more=True),
         Fragment(3, b"abc", drop=True),
         KeepAlive(),

@@ -5,7 +5,7 @@ from hypothesis import given
 
 import strategies as s
 from zenlake.errors import DecodeError, EncodeError, Reason
-from zenlake.wire.cursor import U8, U16, U32, U64, Reader, Writer
+from zenlake.wire.cursor import U8, U16, U32, U64, ByteReader, ByteWriter
 
 ZINTS = [
     (0, "00"),
@@ -24,64 +24,64 @@ ZINTS = [
 
 @pytest.mark.parametrize(("value", "text"), ZINTS)
 def test_zints(value: int, text: str) -> None:
-    w = Writer()
+    w = ByteWriter()
     w.zint("n", value)
     assert w.out.hex() == text
-    r = Reader(bytes.fromhex(text) + b"tail")
+    r = ByteReader(bytes.fromhex(text) + b"tail")
     assert r.zint("n") == value
     assert r.remaining() == 4
     for cut in range(len(text) // 2):
         with pytest.raises(DecodeError) as caught:
-            Reader(bytes.fromhex(text), 0, cut).zint("n")
+            ByteReader(bytes.fromhex(text), 0, cut).zint("n")
         assert caught.value.reason is Reason.CUT_SHORT
 
 
 @given(s.u64)
 def test_zints_there_and_back(value: int) -> None:
-    w = Writer()
+    w = ByteWriter()
     w.zint("n", value)
     assert len(w.out) <= 9
-    assert Reader(bytes(w.out)).zint("n") == value
+    assert ByteReader(bytes(w.out)).zint("n") == value
 
 
 def test_padded_zints_are_read() -> None:
-    assert Reader(b"\x85\x80\x00").zint("n") == 5
-    assert Reader(b"\x85\x80\x80\x80\x80\x80\x80\x80\x00").zint("n", U8) == 5
+    assert ByteReader(b"\x85\x80\x00").zint("n") == 5
+    assert ByteReader(b"\x85\x80\x80\x80\x80\x80\x80\x80\x00").zint("n", U8) == 5
 
 
 @pytest.mark.parametrize("bound", [U8, U16, U32])
 def test_bounds(bound: int) -> None:
-    w = Writer()
+    w = ByteWriter()
     w.zint("n", bound, bound)
-    assert Reader(bytes(w.out)).zint("n", bound) == bound
+    assert ByteReader(bytes(w.out)).zint("n", bound) == bound
     with pytest.raises(EncodeError):
         w.zint("n", bound + 1, bound)
-    w = Writer()
+    w = ByteWriter()
     w.zint("n", bound + 1)
     with pytest.raises(DecodeError) as caught:
-        Reader(bytes(w.out)).zint("n", bound)
+        ByteReader(bytes(w.out)).zint("n", bound)
     assert caught.value.reason is Reason.TOO_LARGE
 
 
 def test_numbers_that_no_zint_holds() -> None:
     for value in (-1, U64 + 1):
         with pytest.raises(EncodeError):
-            Writer().zint("n", value)
+            ByteWriter().zint("n", value)
 
 
 def test_a_failed_read_leaves_the_cursor() -> None:
-    r = Reader(b"\x05abc")
+    r = ByteReader(b"\x05abc")
     with pytest.raises(DecodeError):
         r.take("n", 5)
     assert r.pos == 0
 
 
 def test_a_part_ends_where_its_length_says() -> None:
-    r = Reader(b"\x02ab!")
+    r = ByteReader(b"\x02ab!")
     part = r.part("x")
     assert part.rest() == b"ab"
     assert r.pos == 3
-    part = Reader(b"\x02ab!").part("x")
+    part = ByteReader(b"\x02ab!").part("x")
     part.u8("y")
     with pytest.raises(DecodeError) as caught:
         part.finish("x")
@@ -90,4 +90,4 @@ def test_a_part_ends_where_its_length_says() -> None:
 
 def test_blocks_longer_than_their_bound_are_refused() -> None:
     with pytest.raises(EncodeError):
-        Writer().block("b", bytes(256), U8)
+        ByteWriter().block("b", bytes(256), U8)

@@ -13,17 +13,17 @@ from rawlink import RawLink
 from reference_node import ReferenceNode
 from zenlake.errors import DecodeError, Reason
 from zenlake.wire.batch import read_batch
-from zenlake.wire.cursor import Writer
+from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.enums import Mapping
 from zenlake.wire.frame import FLAG_RELIABLE, Frame
 from zenlake.wire.frame import ID as FRAME_ID
 from zenlake.wire.framing import Framing, to_stream
 from zenlake.wire.push import Push
-from zenlake.wire.query import Query
+from zenlake.wire.query import WireQuery
 from zenlake.wire.request import Request
 from zenlake.wire.response_final import ResponseFinal
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 pytestmark = pytest.mark.interop
 
@@ -74,12 +74,12 @@ def only_pushes(batch: bytes) -> bool:
 
 def link_survives(link: RawLink, message: bytes, request_id: int) -> bool:
     """Send a damaged message, then ask something: is there an answer?"""
-    w = Writer(bytearray((FRAME_ID | FLAG_RELIABLE,)))
+    w = ByteWriter(bytearray((FRAME_ID | FLAG_RELIABLE,)))
     w.zint("sn", link.next_sn)
     link.next_sn += 1
     try:
         link.send_stream(to_stream([bytes(w.out) + message], Framing.STREAM))
-        link.send(Request(request_id, WireExpr(0, "nobody/there", Mapping.SENDER), Query()))
+        link.send(Request(request_id, WireExpr(0, "nobody/there", Mapping.SENDER), WireQuery()))
         for answer in link.network_messages():
             if isinstance(answer, ResponseFinal) and answer.request_id == request_id:
                 return True
@@ -103,7 +103,7 @@ def test_we_refuse_what_the_reference_refuses() -> None:
             number += 1
             if number > CASES:
                 break
-            link = link or RawLink(node.port, ZenohId((0x1000 + number).to_bytes(4, "little")))
+            link = link or RawLink(node.port, WireZenohId((0x1000 + number).to_bytes(4, "little")))
             survived = link_survives(link, batch[len(FRAME_HEADER) :], number)
             if not survived:
                 link.abandon()

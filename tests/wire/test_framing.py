@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from golden.vectors import HANDSHAKE_BATCHES, load_all
 from zenlake.errors import DecodeError, EncodeError, Reason
 from zenlake.wire.batch import read_batch, walk
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import (
     MAX_BATCH_BYTES,
@@ -113,7 +113,7 @@ def test_several_transport_messages_in_one_batch() -> None:
 
 def test_network_messages_without_a_frame_are_refused_unless_low_latency() -> None:
     data = bytes.fromhex("5d020100")
-    assert len(list(walk(Reader(data), low_latency=True))) == 1
+    assert len(list(walk(ByteReader(data), low_latency=True))) == 1
     with pytest.raises(DecodeError) as caught:
         read_batch(data)
     assert (caught.value.reason, caught.value.offset) == (Reason.UNKNOWN_ID, 0)

@@ -6,14 +6,14 @@ from plain import PlainBatch, plain_batches
 from zenlake.errors import DecodeError, Reason
 from zenlake.wire.batch import (
     TRANSPORT,
-    Located,
+    LocatedMessage,
     read_batch,
     read_scouting,
     walk,
     write_batch,
     write_scouting,
 )
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.network import NETWORK
@@ -32,12 +32,12 @@ for _batch in ACCEPTED:
 every_vector = pytest.mark.parametrize("vector", VECTORS)
 
 
-def walked(batch: PlainBatch, data: bytes) -> list[Located]:
-    return list(walk(Reader(data), low_latency=batch.low_latency))
+def walked(batch: PlainBatch, data: bytes) -> list[LocatedMessage]:
+    return list(walk(ByteReader(data), low_latency=batch.low_latency))
 
 
-def written(messages: list[Located]) -> bytes:
-    w = Writer()
+def written(messages: list[LocatedMessage]) -> bytes:
+    w = ByteWriter()
     for located in messages:
         table = NETWORK if type(located.message) in NETWORK.by_type else TRANSPORT
         table.write(w, located.message)
@@ -93,7 +93,7 @@ def test_truncated_at_every_offset(vector: str) -> None:
         for located in whole:
             fragmented = isinstance(located.message, Fragment)
             for cut in range(located.start, located.end):
-                r = Reader(data, located.start, cut)
+                r = ByteReader(data, located.start, cut)
                 low_latency = batch.low_latency or located.frame is not None
                 try:
                     got = list(walk(r, low_latency=low_latency))

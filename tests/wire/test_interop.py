@@ -18,28 +18,28 @@ from zenlake.keytable import KeyTable
 from zenlake.wire import declare as d
 from zenlake.wire.batch import write_batch
 from zenlake.wire.delete import Del
-from zenlake.wire.emit import Lane, emit
-from zenlake.wire.encoding import PREDEFINED, Encoding
-from zenlake.wire.enums import Consolidation, Mapping, Priority
+from zenlake.wire.emit import LaneSettings, emit
+from zenlake.wire.encoding import PREDEFINED, WireEncoding
+from zenlake.wire.enums import Consolidation, Mapping, WirePriority
 from zenlake.wire.err import Err
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, to_stream
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
-from zenlake.wire.query import Query
+from zenlake.wire.query import WireQuery
 from zenlake.wire.querybody import QueryBody
-from zenlake.wire.reply import Reply
+from zenlake.wire.reply import WireReply
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
 from zenlake.wire.scan import scan
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 pytestmark = pytest.mark.interop
 
-ZID = ZenohId.parse("a1a2a3a4a5")
+ZID = WireZenohId.parse("a1a2a3a4a5")
 DEADLINE = 20.0
 
 
@@ -96,12 +96,12 @@ def expected(push: Push) -> dict[str, Any]:
 
 # What the reference's API can show: text schemas, user priorities, clocks not in the future.
 shown_encodings = st.one_of(
-    st.sampled_from(PREDEFINED).map(Encoding.parse),
-    st.sampled_from(PREDEFINED).map(lambda text: Encoding.parse(f"{text};schema")),
-    st.just(Encoding.parse("my/own;v1")),
+    st.sampled_from(PREDEFINED).map(WireEncoding.parse),
+    st.sampled_from(PREDEFINED).map(lambda text: WireEncoding.parse(f"{text};schema")),
+    st.just(WireEncoding.parse("my/own;v1")),
 )
 shown_qos = st.builds(
-    QoS, st.sampled_from([p for p in Priority if p]), express=st.booleans()
+    QoS, st.sampled_from([p for p in WirePriority if p]), express=st.booleans()
 ) | st.builds(QoS.from_byte, st.sampled_from([0x0D, 0x09, 0x1F]))
 shown_bodies = st.one_of(
     st.builds(
@@ -168,7 +168,7 @@ def test_the_reference_reads_what_columns_emit(node: ReferenceNode, link: RawLin
             "congestion_control": ["block"] * count,
         }
     )
-    lane = Lane(batch_size=link.batch_size)
+    lane = LaneSettings(batch_size=link.batch_size)
     for part in emit(push_columns(rows), lane, link.next_sn):
         link.send_stream(part.data)
         link.next_sn = part.next_sn
@@ -185,10 +185,10 @@ def test_the_reference_answers_our_queries(node: ReferenceNode, link: RawLink) -
         Request(
             77,
             key("query/a"),
-            Query(
+            WireQuery(
                 Consolidation.NONE,
                 "x=1;y",
-                body=QueryBody(b"body", Encoding.parse("text/json;s")),
+                body=QueryBody(b"body", WireEncoding.parse("text/json;s")),
                 attachment=b"ours",
             ),
             qos=QoS.from_byte(0x0D),
@@ -210,10 +210,10 @@ def test_the_reference_answers_our_queries(node: ReferenceNode, link: RawLink) -
         "attachment": b"ours".hex(),
     }
     value, error = answers
-    assert isinstance(value.body, Reply)
+    assert isinstance(value.body, WireReply)
     assert isinstance(value.body.body, Put)
     assert value.body.body.payload == b"reply"
-    assert value.body.body.encoding == Encoding.parse("text/plain")
+    assert value.body.body.encoding == WireEncoding.parse("text/plain")
     assert value.body.body.attachment == b"att"
     assert isinstance(error.body, Err)
     assert (error.body.payload, str(error.body.encoding)) == (b"error", "text/html")
@@ -229,7 +229,9 @@ def test_we_read_the_reference_s_samples(node: ReferenceNode, link: RawLink) -> 
         for where, payload, encoding in wanted:
             assert node.ask("put", key=where, payload=payload.hex(), encoding=encoding) == "done"
 
-    link.send(Request(78, key("query/sync"), Query()))  # answered after the declaration was seen
+    link.send(
+        Request(78, key("query/sync"), WireQuery())
+    )  # answered after the declaration was seen
     found: list[Push] = []
     frames: list[Frame] = []
     synced = False

@@ -12,7 +12,7 @@ from plain import plain_batches
 from scancheck import assert_scan_equals_objects
 from zenlake.errors import DecodeError, Reason
 from zenlake.wire.batch import read_batch, read_scouting, write_batch
-from zenlake.wire.cursor import Writer
+from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.framing import Framing
 from zenlake.wire.linkstate import read_link_states
 from zenlake.wire.scan import Scanner
@@ -131,7 +131,7 @@ def test_length_bombs_allocate_nothing() -> None:
         for batch in SHAPES:
             for at in range(len(batch)):
                 for value in BOMBS:
-                    w = Writer(bytearray(batch[:at]))
+                    w = ByteWriter(bytearray(batch[:at]))
                     w.zint("bomb", value)
                     data = bytes(w.out) + b"\x00\x01\x02"[: at % 4]
                     with suppress(DecodeError):
@@ -144,7 +144,7 @@ def test_length_bombs_allocate_nothing() -> None:
 
 @pytest.mark.parametrize("count", BOMBS)
 def test_counts_are_checked_before_anything_is_allocated(count: int) -> None:
-    w = Writer()
+    w = ByteWriter()
     w.zint("count", count)
     tracemalloc.start()
     try:

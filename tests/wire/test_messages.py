@@ -18,10 +18,10 @@ from zenlake.wire.batch import (
     write_scouting,
 )
 from zenlake.wire.close import Close
-from zenlake.wire.cursor import Reader, Writer
-from zenlake.wire.encoding import Encoding
-from zenlake.wire.entity import EntityGlobalId
-from zenlake.wire.enums import Consolidation, InterestMode, InterestOptions, Mapping, WhatAmI
+from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.encoding import WireEncoding
+from zenlake.wire.entity import WireEntityId
+from zenlake.wire.enums import Consolidation, InterestMode, InterestOptions, Mapping, WireWhatAmI
 from zenlake.wire.extensions import QueryableInfo, Unknown
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
@@ -36,28 +36,28 @@ from zenlake.wire.open import Open
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put, Slice
 from zenlake.wire.qos import QoS
-from zenlake.wire.query import Query
+from zenlake.wire.query import WireQuery
 from zenlake.wire.querybody import QueryBody
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
-from zenlake.wire.scout import Scout
-from zenlake.wire.tsstack import TimestampStack
+from zenlake.wire.scout import WireScout
+from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
-ZID = ZenohId.parse("a1a2a3a4")
+ZID = WireZenohId.parse("a1a2a3a4")
 KEY = WireExpr(0, "a/b", Mapping.SENDER)
 
 
 def encode(message: object) -> bytes:
-    w = Writer()
+    w = ByteWriter()
     NETWORK.write(w, message)
     return bytes(w.out)
 
 
 def decode(data: bytes, *, shm: bool = False) -> Any:
-    r = Reader(data, shm=shm)
+    r = ByteReader(data, shm=shm)
     message = NETWORK.read(r)
     assert r.pos == len(data)
     return message
@@ -69,7 +69,7 @@ def test_network_message_there_and_back_and_cut(message: object) -> None:
     assert decode(data) == message
     for cut in range(len(data)):
         with pytest.raises(DecodeError):
-            NETWORK.read(Reader(data, 0, cut))
+            NETWORK.read(ByteReader(data, 0, cut))
 
 
 @given(s.unfragmented)
@@ -79,7 +79,7 @@ def test_transport_message_there_and_back(message: TransportMessage) -> None:
     if not isinstance(message, Frame):
         for cut in range(len(data)):
             with pytest.raises(DecodeError):
-                TRANSPORT.read(Reader(data, 0, cut))
+                TRANSPORT.read(ByteReader(data, 0, cut))
 
 
 @given(s.batches)
@@ -163,7 +163,7 @@ KNOWN = [
         Request(
             1,
             WireExpr(0, "demo/none", Mapping.SENDER),
-            Query(Consolidation.LATEST),
+            WireQuery(Consolidation.LATEST),
             qos=QoS.from_byte(0x0D),
             timeout_ms=10000,
         ),
@@ -182,7 +182,7 @@ def test_known_bytes(text: str, message: object) -> None:
 
 def test_the_body_of_a_query_has_no_length_of_its_own() -> None:
     data = bytes.fromhex("1c 01 01 83 43 03 08 70 6c")
-    assert decode(data).body.body == QueryBody(b"pl", Encoding.parse("text/plain"))
+    assert decode(data).body.body == QueryBody(b"pl", WireEncoding.parse("text/plain"))
 
 
 def test_an_unknown_consolidation_counts_as_auto() -> None:
@@ -259,9 +259,9 @@ UNWRITABLE: list[tuple[object, str]] = [
     (Push(KEY, node_id=70000), "node_id"),
     (Push(KEY, Put(b"", shm=True)), "payload"),
     (Push(KEY, Put((Slice(0, b""),))), "payload"),
-    (Push(KEY, ts_stack=TimestampStack(0)), "ts_stack"),
+    (Push(KEY, ts_stack=WireTimestampStack(0)), "ts_stack"),
     (Push(KEY, extensions=(Unknown(0x09, None),) * 33), "extensions"),
-    (Push(KEY, Query()), "body"),  # type: ignore[arg-type]
+    (Push(KEY, WireQuery()), "body"),  # type: ignore[arg-type]
     (Push(KEY, extensions=(Unknown(0x2E, None),)), "extension"),
     (Push(KEY, extensions=(Unknown(0x4E, 5),)), "extension"),
     (Push(KEY, extensions=(Unknown(0x0E, b"abc"),)), "extension"),
@@ -270,7 +270,7 @@ UNWRITABLE: list[tuple[object, str]] = [
     (Request(1, KEY, target=7), "target"),  # type: ignore[arg-type]
     (Request(2**32, KEY), "request id"),
     (Request(1, KEY, budget=0), "budget"),
-    (Response(1, KEY, responder=EntityGlobalId(ZID, -1)), "responder"),
+    (Response(1, KEY, responder=WireEntityId(ZID, -1)), "responder"),
     (d.Declare(d.DeclareQueryable(1, KEY, QueryableInfo(False, 70000))), "info"),
     (d.Declare(d.DeclareKeyExpr(70000, KEY)), "expr id"),
     (d.Declare(d.UndeclareToken(1, WireExpr(0, "\ud800"))), "key"),
@@ -280,7 +280,7 @@ UNWRITABLE: list[tuple[object, str]] = [
 
 @pytest.mark.parametrize(("message", "field"), UNWRITABLE)
 def test_what_cannot_be_written_is_refused_and_leaves_nothing(message: object, field: str) -> None:
-    w = Writer(bytearray(b"before"))
+    w = ByteWriter(bytearray(b"before"))
     with pytest.raises(EncodeError) as caught:
         NETWORK.write(w, message)
     assert caught.value.field == field
@@ -291,13 +291,13 @@ UNWRITABLE_TRANSPORT: list[tuple[Any, str]] = [
     (Close(reason=256), "reason"),
     (Open(-1, 0), "lease"),
     (Open(1000, 2**32), "initial sn"),
-    (Init(ZID, WhatAmI.PEER | WhatAmI.CLIENT), "whatami"),
-    (Init(ZID, WhatAmI.PEER, batch_size=70000), "batch size"),
-    (Init(ZID, WhatAmI.PEER, resolution=16), "resolution"),
-    (Init(ZID, WhatAmI.PEER, region_name="x" * 33), "region_name"),
-    (Init(ZID, WhatAmI.PEER, region_name="a\ud800b"), "region_name"),
+    (Init(ZID, WireWhatAmI.PEER | WireWhatAmI.CLIENT), "whatami"),
+    (Init(ZID, WireWhatAmI.PEER, batch_size=70000), "batch size"),
+    (Init(ZID, WireWhatAmI.PEER, resolution=16), "resolution"),
+    (Init(ZID, WireWhatAmI.PEER, region_name="x" * 33), "region_name"),
+    (Init(ZID, WireWhatAmI.PEER, region_name="a\ud800b"), "region_name"),
     (Frame(1, priority=9), "priority"),  # type: ignore[arg-type]
-    (Join(ZID, WhatAmI.PEER, 1000, lane_sns=((1, 1),)), "lane_sns"),
+    (Join(ZID, WireWhatAmI.PEER, 1000, lane_sns=((1, 1),)), "lane_sns"),
 ]
 
 
@@ -316,7 +316,7 @@ def test_nothing_can_follow_a_fragment_in_its_batch() -> None:
 
 def test_scouting_out_of_range_is_refused() -> None:
     with pytest.raises(EncodeError, match="what"):
-        write_scouting(Scout(WhatAmI(8)))
+        write_scouting(WireScout(WireWhatAmI(8)))
 
 
 def test_link_state_weights_must_match_links() -> None:

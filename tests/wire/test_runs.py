@@ -8,41 +8,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import keys, pushes, responses
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.network import NETWORK, NetworkMessage
 from zenlake.wire.push import Push
+from zenlake.wire.push_run import KeyGrouper, PushRun, rewrite
 from zenlake.wire.put import Put
-from zenlake.wire.runs import Grouper, Run, rewrite
 from zenlake.wire.scan import Scanner
-from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId, write_zid
+from zenlake.wire.zenohid import WireZenohId, write_zid
 
 pytestmark = pytest.mark.kernel
 
-CLOCK = ZenohId.parse("c10c")
+CLOCK = WireZenohId.parse("c10c")
 
 
 def encoded(messages: Sequence[NetworkMessage]) -> bytes:
-    w = Writer()
+    w = ByteWriter()
     for message in messages:
         NETWORK.write(w, message)
     return bytes(w.out)
 
 
 def decoded(data: bytes | memoryview) -> list[NetworkMessage]:
-    r = Reader(bytes(data))
+    r = ByteReader(bytes(data))
     found = []
     while r.remaining():
         found.append(NETWORK.read(r))
     return found
 
 
-def first_run(data: bytes, base: int = 0) -> tuple[Run, int]:
+def first_run(data: bytes, base: int = 0) -> tuple[PushRun, int]:
     """The run at the start, and how many messages there are."""
     (found,) = Scanner().bare(data)
     assert found.error is None
-    return Grouper(7).run(memoryview(data), base, found.rows, 0), len(found.rows)
+    return KeyGrouper(7).run(memoryview(data), base, found.rows, 0), len(found.rows)
 
 
 def is_shared_memory(push: Push) -> bool:
@@ -109,14 +109,14 @@ def test_rewritten_messages_are_the_same_but_for_their_key(
 @given(repeating(), st.integers(1, 1 << 60))
 def test_puts_without_a_timestamp_are_given_one_in_order(messages: list[Push], time: int) -> None:
     run, _ = first_run(encoded(messages))
-    w = Writer()
+    w = ByteWriter()
     write_zid(w, "clock", CLOCK)
     written = rewrite(run, [WireExpr(0, "k")] * run.groups, time, bytes(w.out))
     wanted = []
     for place, push in enumerate(messages, 1):
         body = push.body
         if type(body) is Put and body.timestamp is None:
-            body = replace(body, timestamp=Timestamp(time + place, CLOCK))
+            body = replace(body, timestamp=WireTimestamp(time + place, CLOCK))
         wanted.append(replace(push, key=WireExpr(0, "k"), body=body))
     assert decoded(written.data) == wanted
 

@@ -12,12 +12,12 @@ from golden.vectors import load_all
 from plain import plain_batches
 from scancheck import assert_scan_equals_objects
 from zenlake.errors import Reason
-from zenlake.wire import scan_kernel
 from zenlake.wire.batch import TransportMessage, write_batch
-from zenlake.wire.cursor import Writer
+from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.enums import Mapping
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, to_stream, uncompress_stream
+from zenlake.wire.kernels import scan as scan_kernel
 from zenlake.wire.network import NETWORK, NetworkMessage
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
@@ -37,7 +37,7 @@ def test_scan_equals_objects_on_random_batches(batches: list[list[TransportMessa
 def test_scan_equals_objects_on_low_latency_streams(messages: list[NetworkMessage]) -> None:
     batches = []
     for message in messages:
-        w = Writer()
+        w = ByteWriter()
         NETWORK.write(w, message)
         batches.append(bytes(w.out))
     data = to_stream([*batches, b"\x04"], Framing.LOW_LATENCY)

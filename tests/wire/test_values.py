@@ -11,31 +11,31 @@ from hypothesis import strategies as st
 
 import strategies as s
 from zenlake.errors import DecodeError, EncodeError, InvalidLocator, Reason
-from zenlake.wire.encoding import CUSTOM_ID, PREDEFINED, Encoding
-from zenlake.wire.entity import EntityGlobalId, SourceInfo
-from zenlake.wire.enums import CongestionControl, Mapping, Priority
+from zenlake.wire.encoding import CUSTOM_ID, PREDEFINED, WireEncoding
+from zenlake.wire.entity import WireEntityId, WireSourceInfo
+from zenlake.wire.enums import Mapping, WireCongestionControl, WirePriority
 from zenlake.wire.locator import EndPoint, Locator
 from zenlake.wire.qos import QoS
-from zenlake.wire.timestamp import Timestamp, nanos_from_ntp64, ntp64_from_nanos
+from zenlake.wire.timestamp import WireTimestamp, nanos_from_ntp64, ntp64_from_nanos
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
-ZID = ZenohId.parse("a1a2a3a4")
-STAMP = Timestamp.parse("2024-07-01T12:00:00.123456789Z/a1")
+ZID = WireZenohId.parse("a1a2a3a4")
+STAMP = WireTimestamp.parse("2024-07-01T12:00:00.123456789Z/a1")
 
 VALUES: list[tuple[Any, str]] = [
     (ZID, "a1a2a3a4"),
-    (Encoding.parse("text/plain"), "text/plain"),
-    (Encoding.parse("text/json;utf8"), "text/json;utf8"),
-    (Encoding.parse("my/own;v1"), "my/own;v1"),
+    (WireEncoding.parse("text/plain"), "text/plain"),
+    (WireEncoding.parse("text/json;utf8"), "text/json;utf8"),
+    (WireEncoding.parse("my/own;v1"), "my/own;v1"),
     (STAMP, str(STAMP)),
-    (QoS(Priority.REAL_TIME, CongestionControl.BLOCK_FIRST), "QoS(REAL_TIME, BLOCK_FIRST)"),
+    (QoS(WirePriority.REAL_TIME, WireCongestionControl.BLOCK_FIRST), "QoS(REAL_TIME, BLOCK_FIRST)"),
     (WireExpr(3, "/x", Mapping.SENDER), "sender#3/x"),
     (WireExpr(0, "a/b"), "a/b"),
     (Locator("tcp/127.0.0.1:7447?rel=1"), "tcp/127.0.0.1:7447?rel=1"),
     (EndPoint("tcp/[::1]:7447#iface=lo"), "tcp/[::1]:7447#iface=lo"),
-    (EntityGlobalId(ZID, 7), "a1a2a3a4/7"),
-    (SourceInfo(EntityGlobalId(ZID, 7), 9), "a1a2a3a4/7#9"),
+    (WireEntityId(ZID, 7), "a1a2a3a4/7"),
+    (WireSourceInfo(WireEntityId(ZID, 7), 9), "a1a2a3a4/7#9"),
 ]
 
 
@@ -63,33 +63,33 @@ def test_errors_pickle() -> None:
 
 
 @given(s.zids)
-def test_zenoh_id_text(zid: ZenohId) -> None:
-    assert ZenohId.parse(str(zid)) == zid
+def test_zenoh_id_text(zid: WireZenohId) -> None:
+    assert WireZenohId.parse(str(zid)) == zid
     assert int(str(zid), 16) == int(zid)
     assert str(zid) == zid.raw[::-1].hex().lstrip("0")
 
 
 def test_zenoh_ids_are_ordered_by_their_little_endian_bytes() -> None:
-    small, large = ZenohId.parse("ff01"), ZenohId.parse("2")
+    small, large = WireZenohId.parse("ff01"), WireZenohId.parse("2")
     assert int(small) > int(large)
     assert small < large
 
 
 @given(s.zids, s.zids)
-def test_zenoh_id_order_is_that_of_the_padded_bytes(a: ZenohId, b: ZenohId) -> None:
+def test_zenoh_id_order_is_that_of_the_padded_bytes(a: WireZenohId, b: WireZenohId) -> None:
     assert (a < b) == (a.raw.ljust(16, b"\0") < b.raw.ljust(16, b"\0"))
 
 
 @pytest.mark.parametrize("text", ["", "0", "0a", "A1", "g", "1" * 33, " 1", "-1", "1_1"])
 def test_bad_zenoh_ids(text: str) -> None:
     with pytest.raises(ValueError, match="hexadecimal"):
-        ZenohId.parse(text)
+        WireZenohId.parse(text)
 
 
 @pytest.mark.parametrize("raw", [b"", b"\0", b"\0" * 16, b"\1" * 17])
 def test_bad_zenoh_id_bytes(raw: bytes) -> None:
     with pytest.raises(ValueError, match="1 to 16 bytes"):
-        ZenohId(raw)
+        WireZenohId(raw)
 
 
 # --- Encoding
@@ -98,9 +98,9 @@ def test_bad_zenoh_id_bytes(raw: bytes) -> None:
 @pytest.mark.parametrize("number", range(len(PREDEFINED)))
 def test_predefined_encodings(number: int) -> None:
     text = PREDEFINED[number]
-    assert Encoding.parse(text) == Encoding(number)
-    assert str(Encoding(number)) == text
-    assert str(Encoding(number).with_schema("s")) == f"{text};s"
+    assert WireEncoding.parse(text) == WireEncoding(number)
+    assert str(WireEncoding(number)) == text
+    assert str(WireEncoding(number).with_schema("s")) == f"{text};s"
 
 
 def reference_encodings() -> dict[str, str]:
@@ -120,24 +120,24 @@ def test_the_predefined_table_is_the_reference_implementation_s() -> None:
     "text", ["", "zenoh/bytes", "text/plain;", "text/plain;a;b", "foo", "foo;bar", ";", ";x", "é;ü"]
 )
 def test_encoding_text_reads_as_in_the_reference_implementation(text: str) -> None:
-    assert str(Encoding.parse(text)) == str(zenoh.Encoding(text))
+    assert str(WireEncoding.parse(text)) == str(zenoh.Encoding(text))
 
 
 @pytest.mark.parametrize("text", ["text/plain;old", "foo", "foo;bar"])
 @pytest.mark.parametrize("schema", ["new", ""])
 def test_with_schema_as_in_the_reference_implementation(text: str, schema: str) -> None:
-    ours = Encoding.parse(text).with_schema(schema)
+    ours = WireEncoding.parse(text).with_schema(schema)
     theirs = zenoh.Encoding(text).with_schema(schema)
     assert str(ours).removesuffix(";") == str(theirs).removesuffix(";")
 
 
 def test_custom_and_unknown_encodings() -> None:
-    assert Encoding.parse("foo/bar;v1") == Encoding(CUSTOM_ID, b"foo/bar;v1")
-    assert str(Encoding(999)) == "unknown(999)"
-    assert str(Encoding(999, b"s")) == "unknown(999);s"
+    assert WireEncoding.parse("foo/bar;v1") == WireEncoding(CUSTOM_ID, b"foo/bar;v1")
+    assert str(WireEncoding(999)) == "unknown(999)"
+    assert str(WireEncoding(999, b"s")) == "unknown(999);s"
     for number, schema in ((-1, None), (65536, None), (0, b"x" * 256)):
         with pytest.raises(ValueError, match=r"encoding id|at most 255"):
-            Encoding(number, schema)
+            WireEncoding(number, schema)
 
 
 # --- Timestamp
@@ -149,13 +149,13 @@ def test_nanoseconds_survive_ntp64(nanos: int) -> None:
 
 
 @given(s.timestamps)
-def test_timestamp_text_is_exact(stamp: Timestamp) -> None:
-    assert Timestamp.parse(str(stamp)) == stamp
+def test_timestamp_text_is_exact(stamp: WireTimestamp) -> None:
+    assert WireTimestamp.parse(str(stamp)) == stamp
 
 
 @given(s.timestamps)
-def test_rfc3339_keeps_nanoseconds(stamp: Timestamp) -> None:
-    again = Timestamp.parse(stamp.rfc3339())
+def test_rfc3339_keeps_nanoseconds(stamp: WireTimestamp) -> None:
+    again = WireTimestamp.parse(stamp.rfc3339())
     assert again.nanos == stamp.nanos
     assert again.id == stamp.id
 
@@ -170,7 +170,7 @@ def test_rfc3339_keeps_nanoseconds(stamp: Timestamp) -> None:
     ],
 )
 def test_rfc3339_text(text: str, nanos: int) -> None:
-    assert Timestamp.parse(f"{text}/a1").nanos == nanos
+    assert WireTimestamp.parse(f"{text}/a1").nanos == nanos
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_rfc3339_text(text: str, nanos: int) -> None:
 )
 def test_bad_timestamps(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        Timestamp.parse(text)
+        WireTimestamp.parse(text)
 
 
 def test_times_that_ntp64_cannot_hold() -> None:
@@ -189,8 +189,11 @@ def test_times_that_ntp64_cannot_hold() -> None:
 
 
 def test_timestamps_are_ordered_by_time_then_id() -> None:
-    early, late = Timestamp(1, ZenohId.parse("ff")), Timestamp(2, ZenohId.parse("1"))
-    same = Timestamp(2, ZenohId.parse("2"))
+    early, late = (
+        WireTimestamp(1, WireZenohId.parse("ff")),
+        WireTimestamp(2, WireZenohId.parse("1")),
+    )
+    same = WireTimestamp(2, WireZenohId.parse("2"))
     assert sorted([same, late, early]) == [early, late, same]
 
 
@@ -203,14 +206,14 @@ def test_all_qos_bytes() -> None:
         assert qos.priority == byte & 7
         assert qos.express == bool(byte & 0x10)
         blocks, first = byte & 0x08, byte & 0x20
-        want = CongestionControl.DROP
+        want = WireCongestionControl.DROP
         if first:
-            want = CongestionControl.BLOCK_FIRST
+            want = WireCongestionControl.BLOCK_FIRST
         if blocks:
-            want = CongestionControl.BLOCK
+            want = WireCongestionControl.BLOCK
         assert qos.congestion_control is want
     assert QoS() is QoS.from_byte(5)
-    assert QoS(Priority.CONTROL, CongestionControl.BLOCK) == 0x08
+    assert QoS(WirePriority.CONTROL, WireCongestionControl.BLOCK) == 0x08
 
 
 # --- Locator, EndPoint

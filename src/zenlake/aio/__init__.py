@@ -35,7 +35,7 @@ from zenlake.aio.session import (
     open,  # noqa: A004 - as in the session API
     scout,
 )
-from zenlake.api.cancellation import CancellationToken
+from zenlake.api.query.cancellation import CancellationToken
 
 __all__ = [
     "CancellationToken",

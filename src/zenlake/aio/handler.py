@@ -33,7 +33,7 @@ IntoHandler = (
 one call after another), or a callback and any object, which is then the receiver's `handler`."""
 
 
-class Plan(NamedTuple):
+class HandlerPlan(NamedTuple):
     """A handler, taken apart."""
 
     sink: AsyncSink[Any]
@@ -48,15 +48,15 @@ class Plan(NamedTuple):
             self.sink.deliver_to(self.callback, self.drop)
 
 
-def plan_for(handler: Any, wrap: Callable[[Any], Any] | None = None) -> Plan:
+def plan_for(handler: Any, wrap: Callable[[Any], Any] | None = None) -> HandlerPlan:
     """A sink of the running loop, as `handler` asks; `wrap` is applied to every item."""
     match handler:
         case None | DefaultHandler():
-            return Plan(AsyncSink(FIFO_ITEMS, wrap))
+            return HandlerPlan(AsyncSink(FIFO_ITEMS, wrap))
         case FifoChannel():
-            return Plan(AsyncSink(handler.capacity, wrap))
+            return HandlerPlan(AsyncSink(handler.capacity, wrap))
         case RingChannel():
-            return Plan(RingSink(handler.capacity, wrap))
+            return HandlerPlan(RingSink(handler.capacity, wrap))
         case (callback, other) if isinstance(handler, tuple) and callable(callback):
             return _calling(callback, wrap)._replace(handler=other)
         case _ if callable(handler):
@@ -64,9 +64,9 @@ def plan_for(handler: Any, wrap: Callable[[Any], Any] | None = None) -> Plan:
     raise ValueError(f"Invalid handler type {type(handler).__name__}")
 
 
-def _calling(callback: Any, wrap: Callable[[Any], Any] | None) -> Plan:
+def _calling(callback: Any, wrap: Callable[[Any], Any] | None) -> HandlerPlan:
     given = callback if isinstance(callback, Callback) else Callback(callback)
-    return Plan(CallbackSink(wrap), given.callback, given.drop)
+    return HandlerPlan(CallbackSink(wrap), given.callback, given.drop)
 
 
 class Handler(Generic[T]):
@@ -78,7 +78,7 @@ class Handler(Generic[T]):
     _what: ClassVar[str] = "handler"
     "What it calls itself in errors."
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: HandlerPlan) -> None:
         self._sink: AsyncSink[T] = plan.sink
         self._callback = plan.callback
         self._handler = plan.handler
@@ -128,7 +128,7 @@ class Handler(Generic[T]):
             raise ZError(f"this {self._what} has a callback, which takes all that it receives")
 
 
-class Declared(Protocol):
+class DeclaredEntity(Protocol):
     """What the session API gives for something declared."""
 
     def undeclare(self) -> None: ...
@@ -141,7 +141,7 @@ class Receiver(Handler[T]):
     when it is let go.
     """
 
-    def __init__(self, plan: Plan, entity: Declared, kept: MutableSet[Any]) -> None:
+    def __init__(self, plan: HandlerPlan, entity: DeclaredEntity, kept: MutableSet[Any]) -> None:
         super().__init__(plan)
         self._entity: Any = entity
         self._kept = kept

@@ -9,15 +9,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from zenlake.aio.handler import IntoHandler, Receiver, receive
-from zenlake.aio.sending import Gate
-from zenlake.api.encoding import Encoding, IntoEncoding
-from zenlake.api.enums import CongestionControl, Priority, Reliability
-from zenlake.api.ids import EntityGlobalId, SourceInfo
-from zenlake.api.instrumentation import TimestampInstrumentation
-from zenlake.api.matching import MatchingStatus
-from zenlake.api.sample import Sample
-from zenlake.api.timestamps import Timestamp
-from zenlake.api.zbytes import IntoZBytes
+from zenlake.aio.sending import SendGate
+from zenlake.api.discovery.matching import MatchingStatus
+from zenlake.api.values.encoding import Encoding, IntoEncoding
+from zenlake.api.values.enums import CongestionControl, Priority, Reliability
+from zenlake.api.values.ids import EntityGlobalId, SourceInfo
+from zenlake.api.values.instrumentation import TimestampInstrumentation
+from zenlake.api.values.sample import Sample
+from zenlake.api.values.timestamps import Timestamp
+from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 
@@ -57,7 +57,7 @@ class Sender:
     def __init__(self, entity: Any, kept: MutableSet[Any]) -> None:
         self._entity = entity
         self._kept = kept
-        self._gate = Gate()
+        self._gate = SendGate()
         self._undeclared = False
 
     @property

@@ -11,21 +11,21 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from zenlake.aio.handler import Handler, IntoHandler, Plan, Receiver, plan_for, receive
+from zenlake.aio.handler import Handler, HandlerPlan, IntoHandler, Receiver, plan_for, receive
 from zenlake.aio.pubsub import Sender, Subscriber
-from zenlake.aio.sending import Gate
+from zenlake.aio.sending import SendGate
 from zenlake.api.arguments import IntoKeyExpr
-from zenlake.api.cancellation import CancellationToken
-from zenlake.api.encoding import Encoding, IntoEncoding
-from zenlake.api.enums import CongestionControl, Priority, ReplyKeyExpr
-from zenlake.api.ids import EntityGlobalId, SourceInfo
-from zenlake.api.instrumentation import TimestampInstrumentation, TimestampStack
-from zenlake.api.query import Query as SyncQuery
-from zenlake.api.reply import Reply
-from zenlake.api.sample import Sample
-from zenlake.api.selector import IntoParameters, Parameters, Selector
-from zenlake.api.timestamps import Timestamp
-from zenlake.api.zbytes import IntoZBytes, ZBytes
+from zenlake.api.query.cancellation import CancellationToken
+from zenlake.api.query.query import Query as SyncQuery
+from zenlake.api.values.encoding import Encoding, IntoEncoding
+from zenlake.api.values.enums import CongestionControl, Priority, ReplyKeyExpr
+from zenlake.api.values.ids import EntityGlobalId, SourceInfo
+from zenlake.api.values.instrumentation import TimestampInstrumentation, TimestampStack
+from zenlake.api.values.reply import Reply
+from zenlake.api.values.sample import Sample
+from zenlake.api.values.selector import IntoParameters, Parameters, Selector
+from zenlake.api.values.timestamps import Timestamp
+from zenlake.api.values.zbytes import IntoZBytes, ZBytes
 from zenlake.keyexpr import KeyExpr
 
 
@@ -39,7 +39,7 @@ class Replies(Handler[Reply]):
 
     _what = "get"
 
-    def __init__(self, plan: Plan, token: CancellationToken | None) -> None:
+    def __init__(self, plan: HandlerPlan, token: CancellationToken | None) -> None:
         super().__init__(plan)
         self._token = token
 
@@ -84,7 +84,7 @@ class Replies(Handler[Reply]):
 
 async def get(
     ask: Callable[..., object],
-    gate: Gate,
+    gate: SendGate,
     handler: object,
     cancellation_token: CancellationToken | None,
     kept: MutableSet[Any],
@@ -148,7 +148,7 @@ class Query:
 
     __slots__ = ("_gate", "_query")
 
-    def __init__(self, gate: Gate, query: SyncQuery) -> None:
+    def __init__(self, gate: SendGate, query: SyncQuery) -> None:
         self._gate = gate
         self._query = query
 
@@ -326,7 +326,7 @@ class LivelinessToken:
 class Liveliness:
     """Who is alive: tokens, and those who watch them."""
 
-    def __init__(self, liveliness: Any, gate: Gate, kept: MutableSet[Any]) -> None:
+    def __init__(self, liveliness: Any, gate: SendGate, kept: MutableSet[Any]) -> None:
         self._liveliness = liveliness
         self._gate = gate
         self._kept = kept

@@ -13,7 +13,7 @@ from zenlake.aio.sink import Owing
 T = TypeVar("T")
 
 
-class Gate:
+class SendGate:
     """What is sent through one gate leaves in the order in which it was awaited."""
 
     def __init__(self) -> None:

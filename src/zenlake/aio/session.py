@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING, Any, Self
 from zenlake.aio.handler import IntoHandler, Receiver, receive
 from zenlake.aio.pubsub import Publisher, Subscriber
 from zenlake.aio.query import Liveliness, Querier, Query, Queryable, Replies, get
-from zenlake.aio.sending import Gate
-from zenlake.api import scouting
+from zenlake.aio.sending import SendGate
 from zenlake.api import session as api
 from zenlake.api.arguments import IntoKeyExpr
-from zenlake.api.cancellation import CancellationToken
-from zenlake.api.config import Config
-from zenlake.api.encoding import IntoEncoding
-from zenlake.api.enums import (
+from zenlake.api.config.config import Config
+from zenlake.api.discovery import scouting
+from zenlake.api.discovery.info import Link, LinkEvent, Transport, TransportEvent
+from zenlake.api.discovery.scouting import Hello
+from zenlake.api.discovery.stats import Stats
+from zenlake.api.query.cancellation import CancellationToken
+from zenlake.api.query.get import IntoConsolidation
+from zenlake.api.values.encoding import IntoEncoding
+from zenlake.api.values.enums import (
     CongestionControl,
     Locality,
     Priority,
@@ -31,17 +35,13 @@ from zenlake.api.enums import (
     WhatAmI,
     WhatAmIMatcher,
 )
-from zenlake.api.ids import EntityGlobalId, SourceInfo, ZenohId
-from zenlake.api.info import Link, LinkEvent, Transport, TransportEvent
-from zenlake.api.instrumentation import TimestampContext, TimestampInstrumentation
-from zenlake.api.queries import IntoConsolidation
-from zenlake.api.reply import Reply
-from zenlake.api.sample import Sample
-from zenlake.api.scouting import Hello
-from zenlake.api.selector import IntoSelector
-from zenlake.api.stats import Stats
-from zenlake.api.timestamps import Timestamp
-from zenlake.api.zbytes import IntoZBytes
+from zenlake.api.values.ids import EntityGlobalId, SourceInfo, ZenohId
+from zenlake.api.values.instrumentation import TimestampContext, TimestampInstrumentation
+from zenlake.api.values.reply import Reply
+from zenlake.api.values.sample import Sample
+from zenlake.api.values.selector import IntoSelector
+from zenlake.api.values.timestamps import Timestamp
+from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.keyexpr import KeyExpr
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Session:
     def __init__(self, session: api.Session) -> None:
         self._session = session
         self._kept: set[Any] = set()
-        self._gates: defaultdict[Priority, Gate] = defaultdict(Gate)
+        self._gates: defaultdict[Priority, SendGate] = defaultdict(SendGate)
 
     # ---- itself
 
@@ -185,7 +185,7 @@ class Session:
         gate = self._gate(Priority.DEFAULT)
         return await gate.send(partial(self._session.put_batch, batch), waits=True)
 
-    def _gate(self, priority: Priority | None) -> Gate:
+    def _gate(self, priority: Priority | None) -> SendGate:
         return self._gates[priority or Priority.DEFAULT]
 
     async def get(
@@ -286,7 +286,7 @@ class Session:
             complete=complete,
             allowed_origin=allowed_origin,
         )
-        wrap = partial(Query, Gate())
+        wrap = partial(Query, SendGate())
         return receive(Queryable, handler, lambda sink: declare(handler=sink), self._kept, wrap)
 
     async def declare_querier(

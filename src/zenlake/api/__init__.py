@@ -3,11 +3,33 @@
 Everything here is also in `zenlake` itself. Does not know asyncio (`zenlake.aio`).
 """
 
-from zenlake.api.arrow import ArrowBatches
-from zenlake.api.cancellation import CancellationToken
-from zenlake.api.config import Config
-from zenlake.api.encoding import Encoding
-from zenlake.api.enums import (
+from zenlake.api.config.config import Config
+from zenlake.api.config.logging_env import init_log_from_env_or, try_init_log_from_env
+from zenlake.api.discovery.info import (
+    Link,
+    LinkEvent,
+    LinkEventsListener,
+    SessionInfo,
+    Transport,
+    TransportEvent,
+    TransportEventsListener,
+)
+from zenlake.api.discovery.liveliness import Liveliness, LivelinessToken
+from zenlake.api.discovery.matching import MatchingListener, MatchingStatus
+from zenlake.api.discovery.scouting import Hello, Scout, scout
+from zenlake.api.discovery.stats import Stats
+from zenlake.api.handlers import Handler
+from zenlake.api.pubsub.arrow import ArrowBatches
+from zenlake.api.pubsub.publisher import Publisher
+from zenlake.api.pubsub.subscriber import Subscriber
+from zenlake.api.query.cancellation import CancellationToken
+from zenlake.api.query.get import QueryConsolidation
+from zenlake.api.query.querier import Querier
+from zenlake.api.query.query import Query
+from zenlake.api.query.queryable import Queryable
+from zenlake.api.session import Session, open  # noqa: A004  # the API's name
+from zenlake.api.values.encoding import Encoding
+from zenlake.api.values.enums import (
     CongestionControl,
     ConsolidationMode,
     InterceptionPoint,
@@ -20,41 +42,19 @@ from zenlake.api.enums import (
     WhatAmI,
     WhatAmIMatcher,
 )
-from zenlake.api.handlers import Handler
-from zenlake.api.ids import EntityGlobalId, SourceInfo, ZenohId
-from zenlake.api.info import (
-    Link,
-    LinkEvent,
-    LinkEventsListener,
-    SessionInfo,
-    Transport,
-    TransportEvent,
-    TransportEventsListener,
-)
-from zenlake.api.instrumentation import (
+from zenlake.api.values.ids import EntityGlobalId, SourceInfo, ZenohId
+from zenlake.api.values.instrumentation import (
     TimestampContext,
     TimestampInstrumentation,
     TimestampInstrumentationBuilder,
     TimestampStack,
     TimestampStackRecord,
 )
-from zenlake.api.liveliness import Liveliness, LivelinessToken
-from zenlake.api.logs import init_log_from_env_or, try_init_log_from_env
-from zenlake.api.matching import MatchingListener, MatchingStatus
-from zenlake.api.publisher import Publisher
-from zenlake.api.querier import Querier
-from zenlake.api.queries import QueryConsolidation
-from zenlake.api.query import Query
-from zenlake.api.queryable import Queryable
-from zenlake.api.reply import Reply, ReplyError
-from zenlake.api.sample import Sample
-from zenlake.api.scouting import Hello, Scout, scout
-from zenlake.api.selector import Parameters, Selector
-from zenlake.api.session import Session, open  # noqa: A004  # the API's name
-from zenlake.api.stats import Stats
-from zenlake.api.subscriber import Subscriber
-from zenlake.api.timestamps import NTP64, Timestamp, TimestampId
-from zenlake.api.zbytes import ZBytes
+from zenlake.api.values.reply import Reply, ReplyError
+from zenlake.api.values.sample import Sample
+from zenlake.api.values.selector import Parameters, Selector
+from zenlake.api.values.timestamps import NTP64, Timestamp, TimestampId
+from zenlake.api.values.zbytes import ZBytes
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr, SetIntersectionLevel
 

@@ -8,9 +8,9 @@ from enum import Enum
 from functools import lru_cache
 from typing import TypeVar
 
-from zenlake.api.encoding import Encoding, IntoEncoding
-from zenlake.api.enums import CongestionControl, Priority
-from zenlake.api.zbytes import IntoZBytes, payload_bytes
+from zenlake.api.values.encoding import Encoding, IntoEncoding
+from zenlake.api.values.enums import CongestionControl, Priority
+from zenlake.api.values.zbytes import IntoZBytes, payload_bytes
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire import encoding as wire
 from zenlake.wire.qos import QoS
@@ -71,7 +71,7 @@ def key_of(key_expr: IntoKeyExpr) -> KeyExpr:
     return checked_key(instance("key_expr", key_expr, str))
 
 
-def encoding_of(encoding: IntoEncoding | None) -> wire.Encoding:
+def encoding_of(encoding: IntoEncoding | None) -> wire.WireEncoding:
     """An encoding as it travels."""
     if encoding is None:
         return wire.DEFAULT

@@ -6,7 +6,7 @@ Knows that it is good for nothing afterwards, and ends with a `with` block; not 
 from types import TracebackType
 from typing import ClassVar, Self
 
-from zenlake.api.wrapped import own
+from zenlake.api.values.wrapped import materialize_inherited
 from zenlake.errors import ZError
 
 
@@ -19,7 +19,7 @@ class Entity:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        own(cls, "__enter__", "__exit__")
+        materialize_inherited(cls, "__enter__", "__exit__")
 
     def undeclare(self) -> None:
         """It is no more."""

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast, final, overload
 from weakref import WeakSet
 
 from zenlake.api.entity import Entity
-from zenlake.api.wrapped import own
+from zenlake.api.values.wrapped import materialize_inherited
 from zenlake.errors import ZError
 from zenlake.runtime.reactor import rest
 
@@ -679,7 +679,7 @@ class Handler(Generic[T]):
             channel.abandon()
 
 
-own(Handler, "__class_getitem__")
+materialize_inherited(Handler, "__class_getitem__")
 
 
 class Receiver(Entity, Generic[H]):
@@ -687,7 +687,9 @@ class Receiver(Entity, Generic[H]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        own(cls, "handler", "recv", "try_recv", "undeclare", "__class_getitem__", "__iter__")
+        materialize_inherited(
+            cls, "handler", "recv", "try_recv", "undeclare", "__class_getitem__", "__iter__"
+        )
 
     def __init__(self, sink: Sink[Any], handler: H) -> None:
         self._sink = sink

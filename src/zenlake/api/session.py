@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Any, Self
 from weakref import finalize
 
 from zenlake.api.arguments import IntoKeyExpr, instance, key_of, member, qos_of
-from zenlake.api.cancellation import CancellationToken
-from zenlake.api.config import Config
-from zenlake.api.core import Core, TimestampCallback
-from zenlake.api.encoding import IntoEncoding
-from zenlake.api.enums import (
+from zenlake.api.config.config import Config
+from zenlake.api.discovery.info import SessionInfo
+from zenlake.api.discovery.liveliness import Liveliness
+from zenlake.api.discovery.stats import Stats, stats
+from zenlake.api.pubsub.publisher import OutboundRoute, Publisher, del_body
+from zenlake.api.pubsub.subscriber import Subscriber
+from zenlake.api.query.cancellation import CancellationToken
+from zenlake.api.query.get import IntoConsolidation
+from zenlake.api.query.querier import Querier
+from zenlake.api.query.queryable import Queryable
+from zenlake.api.session_core import SessionCore, TimestampCallback
+from zenlake.api.values.encoding import IntoEncoding
+from zenlake.api.values.enums import (
     CongestionControl,
     Locality,
     Priority,
@@ -20,19 +28,11 @@ from zenlake.api.enums import (
     Reliability,
     ReplyKeyExpr,
 )
-from zenlake.api.ids import EntityGlobalId, SourceInfo, ZenohId
-from zenlake.api.info import SessionInfo
-from zenlake.api.instrumentation import TimestampInstrumentation
-from zenlake.api.liveliness import Liveliness
-from zenlake.api.publisher import Publisher, Way, del_body
-from zenlake.api.querier import Querier
-from zenlake.api.queries import IntoConsolidation
-from zenlake.api.queryable import Queryable
-from zenlake.api.selector import IntoSelector
-from zenlake.api.stats import Stats, stats
-from zenlake.api.subscriber import Subscriber
-from zenlake.api.timestamps import Timestamp
-from zenlake.api.zbytes import IntoZBytes
+from zenlake.api.values.ids import EntityGlobalId, SourceInfo, ZenohId
+from zenlake.api.values.instrumentation import TimestampInstrumentation
+from zenlake.api.values.selector import IntoSelector
+from zenlake.api.values.timestamps import Timestamp
+from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire import entity
@@ -47,7 +47,7 @@ MAX_WAYS = 4096  # of puts without a publisher, remembered; then they are found 
 class DeclaredKeyExpr(KeyExpr):
     """A key expression that one session declared."""
 
-    owner: Core
+    owner: SessionCore
 
     def __reduce__(self) -> tuple[type[KeyExpr], tuple[str]]:
         return KeyExpr, (str(self),)
@@ -76,7 +76,7 @@ class Session:
         raise TypeError("No constructor defined for Session: use zenlake.open(config)")
 
     @classmethod
-    def of(cls, core: Core) -> Self:
+    def of(cls, core: SessionCore) -> Self:
         self = object.__new__(cls)
         self._core = core
         self._ways = {}
@@ -85,8 +85,8 @@ class Session:
         self._finalizer.atexit = False  # whatever is open is closed at exit, without a thread
         return self
 
-    _core: Core
-    _ways: dict[Any, Way]
+    _core: SessionCore
+    _ways: dict[Any, OutboundRoute]
     _liveliness: Liveliness | None
     _finalizer: "finalize[[], Self]"
 
@@ -100,7 +100,7 @@ class Session:
     def id(self) -> EntityGlobalId:
         """The same, as that of an entity."""
         core = self._core
-        return EntityGlobalId.of(entity.EntityGlobalId(core.exchange.zid, core.number))
+        return EntityGlobalId.of(entity.WireEntityId(core.exchange.zid, core.number))
 
     @property
     def info(self) -> SessionInfo:
@@ -210,7 +210,7 @@ class Session:
         Columns as in `zenlake.columnar.schema`, all but `key` may be missing. Waits while there is
         no room; nothing is dropped.
         """
-        from zenlake.api.arrow import put_batch
+        from zenlake.api.pubsub.arrow import put_batch
 
         self._check()
         return put_batch(self._core, batch, None)
@@ -222,7 +222,7 @@ class Session:
         congestion_control: CongestionControl | None,
         express: bool | None,
         allowed_destination: Locality | None,
-    ) -> Way:
+    ) -> OutboundRoute:
         name = (key_expr, priority, congestion_control, express, allowed_destination)
         try:
             way = self._ways.get(name)
@@ -232,7 +232,7 @@ class Session:
             self._check()
             destination = member("allowed_destination", allowed_destination, Locality.DEFAULT)
             qos = qos_of(DEFAULT_QOS, priority, congestion_control, express)
-            way = Way(self._core, key_of(key_expr), qos, destination=destination)
+            way = OutboundRoute(self._core, key_of(key_expr), qos, destination=destination)
             if len(self._ways) >= MAX_WAYS:
                 self._ways.clear()
             self._ways[name] = way
@@ -385,6 +385,6 @@ def open(  # noqa: A001  # the API's name
 
     `timestamp_callback` gives the bytes to record where timestamps are asked for on the way.
     """
-    core = Core(instance("config", config, Config), timestamp_callback)
+    core = SessionCore(instance("config", config, Config), timestamp_callback)
     core.open()
     return Session.of(core)

@@ -7,7 +7,7 @@ this loads neither Arrow nor Numba; reading does.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from zenlake.capture.found import CaptureError, Report, Stream
+from zenlake.capture.report import CaptureError, Report, Stream
 
 if TYPE_CHECKING:
     from zenlake.capture.reading import Reading, read, streams

@@ -11,32 +11,32 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from zenlake.capture import packets_kernel as kernel
-from zenlake.capture.found import Report
+from zenlake.capture.kernels import packets as kernel
 from zenlake.capture.packets import Packets
 from zenlake.capture.reassembly import NOTHING, Reassembly
+from zenlake.capture.report import Report
 from zenlake.errors import DecodeError, Reason
-from zenlake.transport.fragments import MAX_MESSAGE_BYTES, Assembly, Memory
+from zenlake.transport.fragments import MAX_MESSAGE_BYTES, ByteBudget, FragmentAssembly
 from zenlake.transport.offer import SN_MASKS
 from zenlake.wire import close, fragment, frame, hello, init, join, keepalive, scout
 from zenlake.wire import open as open_
 from zenlake.wire.batch import SCOUTING, TRANSPORT, walk
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.dispatch import ID_MASK
 from zenlake.wire.enums import PRIORITIES
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import FLAG_COMPRESSED, MAX_BATCH_BYTES, Framing, to_stream, uncompress
-from zenlake.wire.hello import Hello
+from zenlake.wire.hello import WireHello
 from zenlake.wire.init import Init
 from zenlake.wire.join import Join
+from zenlake.wire.kernels.scan import FLAG_DROP, FLAG_FIRST, FLAG_MORE, LANE_RELIABLE, ROW
 from zenlake.wire.network import FIRST_ID
 from zenlake.wire.open import Open
 from zenlake.wire.qos import PRIORITY_BITS
 from zenlake.wire.scan import Rows, Scanner
-from zenlake.wire.scan_kernel import FLAG_DROP, FLAG_FIRST, FLAG_MORE, LANE_RELIABLE, ROW
-from zenlake.wire.scout import Scout
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.scout import WireScout
+from zenlake.wire.zenohid import WireZenohId
 
 MAX_FRAGMENT_BYTES = 256 << 20  # held in unfinished messages, of all streams together
 MAX_RESYNC_BYTES = 256 << 10  # kept of a side whose next batch has not been found yet
@@ -52,7 +52,7 @@ IN_WORDS = 0x80  # in a row's flags: the scan does not read it, the object codec
 
 _SPECIAL = np.zeros(256, np.bool_)
 _SPECIAL[[fragment.ID, init.ID, join.ID]] = True
-_SCOUTING_KINDS = {Scout: SCOUT_KIND, Hello: HELLO_KIND}
+_SCOUTING_KINDS = {WireScout: SCOUT_KIND, WireHello: HELLO_KIND}
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
@@ -60,7 +60,7 @@ Ends = tuple[tuple[str, int], tuple[str, int]]
 "Address and port, of both sides."
 
 
-class Form(NamedTuple):
+class BatchFraming(NamedTuple):
     """What stands around a batch."""
 
     framing: Framing = Framing.STREAM
@@ -80,18 +80,21 @@ class Form(NamedTuple):
 
 
 _MAY_START = (close.ID, keepalive.ID, frame.ID, fragment.ID, join.ID)
-PLAIN = Form()
-COMPRESSED = Form(compression=True)
-LOW_LATENCY = {True: Form(Framing.LOW_LATENCY, low_latency=True), False: Form(low_latency=True)}
+PLAIN = BatchFraming()
+COMPRESSED = BatchFraming(compression=True)
+LOW_LATENCY = {
+    True: BatchFraming(Framing.LOW_LATENCY, low_latency=True),
+    False: BatchFraming(low_latency=True),
+}
 "On a stream, and in datagrams, which this module gives a length of two bytes too."
 
 
-class Sink(Protocol):
+class RowSink(Protocol):
     """Takes rows; the arrays are the sink's from then on."""
 
     def add(
         self,
-        side: "Side",
+        side: "StreamSide",
         rows: Rows,
         data: Bytes,
         numbers: Numbers,
@@ -101,10 +104,10 @@ class Sink(Protocol):
 
 
 @dataclass(slots=True)
-class Lane:
+class LaneAssembly:
     """The unfinished message of a lane."""
 
-    assembly: Assembly
+    assembly: FragmentAssembly
     unbroken: bool
     "Nothing is missing before the next piece, so that it may begin a message without saying so."
     count: int = 0
@@ -114,11 +117,11 @@ class Lane:
 class Decoder:
     """What all streams of one reading share."""
 
-    def __init__(self, data: Bytes, sink: Sink, report: Report) -> None:
+    def __init__(self, data: Bytes, sink: RowSink, report: Report) -> None:
         self.data = data
         self.sink = sink
         self.report = report
-        self.memory = Memory(MAX_FRAGMENT_BYTES)
+        self.memory = ByteBudget(MAX_FRAGMENT_BYTES)
         self.scanner = Scanner(SCAN_ROWS)
         self.single = Scanner(2)
         "For one message alone, while the other is in use."
@@ -130,7 +133,7 @@ class Decoder:
         return out
 
 
-class Side:
+class StreamSide:
     """What one end of a stream sent."""
 
     def __init__(self, decoder: Decoder, conversation: "Conversation", number: int) -> None:
@@ -139,7 +142,7 @@ class Side:
         self.code = 2 * conversation.number + number
         "Another one for each side of each stream; the other side's differs in the last bit."
         self.end: tuple[str, int] = conversation.ends[number]
-        self.zid: ZenohId | None = None
+        self.zid: WireZenohId | None = None
         self.init: Init | None = None
         self._decoder = decoder
         self._report = decoder.report
@@ -148,16 +151,16 @@ class Side:
         "Pieces of a batch that is not complete yet."
         self._latest = NOTHING
         "The packet with the highest number of which something was read."
-        self._form: Form | None = None
+        self._form: BatchFraming | None = None
         "None while it has to be found."
         self._handshake = True
         self._skip = 0
         "Bytes up to the next batch, of one that has a gap."
         self._unbroken = True
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, LaneAssembly] = {}
 
     @property
-    def other(self) -> "Side":
+    def other(self) -> "StreamSide":
         return self.conversation.sides[1 - self.number]
 
     # ---- from packets to contiguous bytes
@@ -192,7 +195,7 @@ class Side:
             return
         pending = np.concatenate([self._pending, pieces]) if len(self._pending) else pieces
         buf, ends = self._join(pending)
-        whence = _Whence(pending, ends, self._latest)
+        whence = _PacketLocator(pending, ends, self._latest)
         if not len(self._latest) or pieces["number"].max() > self._latest["number"][0]:
             newest = int(pieces["number"].argmax())
             self._latest = pieces[newest : newest + 1].copy()
@@ -220,7 +223,7 @@ class Side:
             # Rust ends a low-latency session with one more CLOSE behind two bytes of length.
             buf, ends = self._join(self._pending)
             if buf[:2].tobytes() == b"\2\0" and buf[2] & ID_MASK == close.ID:
-                whence = _Whence(self._pending, ends, self._latest)
+                whence = _PacketLocator(self._pending, ends, self._latest)
                 yield from self._read_batches(buf, 0, whence, PLAIN)
                 size = 0
         self._report.count("bytes of batches that the capture does not have whole", size)
@@ -269,7 +272,7 @@ class Side:
 
     # ---- the handshake, and finding the next batch without one
 
-    def _read_handshake(self, buf: Bytes, pos: int, whence: "_Whence") -> int:
+    def _read_handshake(self, buf: Bytes, pos: int, whence: "_PacketLocator") -> int:
         """One batch of it; when there is none, it is over."""
         length = int.from_bytes(buf[pos : pos + 2].tobytes(), "little")
         end = pos + 2 + length
@@ -296,7 +299,7 @@ class Side:
         return end
 
     def learn(self, message: object) -> None:
-        if isinstance(message, Init | Join | Scout | Hello) and message.zid is not None:
+        if isinstance(message, Init | Join | WireScout | WireHello) and message.zid is not None:
             self.zid = message.zid
         if isinstance(message, Init):
             self.init = message
@@ -325,7 +328,7 @@ class Side:
         self._undecodable(after - pos)
         return after
 
-    def _is_batch(self, buf: Bytes, pos: int, form: Form) -> bool:
+    def _is_batch(self, buf: Bytes, pos: int, form: BatchFraming) -> bool:
         """Whether a whole batch stands here, and behind it nothing that cannot be one."""
         start = pos + form.framing
         length = int.from_bytes(buf[pos:start].tobytes(), "little")
@@ -352,7 +355,7 @@ class Side:
         if not form.may_start(batch[0]):
             return False
         try:
-            for _ in walk(Reader(batch, shm=True), low_latency=form.low_latency):
+            for _ in walk(ByteReader(batch, shm=True), low_latency=form.low_latency):
                 pass
         except DecodeError:
             return False
@@ -361,7 +364,7 @@ class Side:
     # ---- batches
 
     def _read_batches(
-        self, buf: Bytes, pos: int, whence: "_Whence", form: Form
+        self, buf: Bytes, pos: int, whence: "_PacketLocator", form: BatchFraming
     ) -> Generator[None, None, int]:
         """Whole batches from `pos` on; gives where the last one ends."""
         ends = self._decoder.ends
@@ -384,7 +387,7 @@ class Side:
                 return pos
 
     def _scan_compressed(
-        self, data: Bytes, ends: Numbers, numbers: Numbers, times: Numbers, form: Form
+        self, data: Bytes, ends: Numbers, numbers: Numbers, times: Numbers, form: BatchFraming
     ) -> Iterator[None]:
         plain: list[bytes] = []
         size = first = start = 0
@@ -405,7 +408,7 @@ class Side:
                 plain, size, first = [], 0, i + 1
 
     def _scan(
-        self, data: Bytes, ends: Numbers, numbers: Numbers, times: Numbers, form: Form
+        self, data: Bytes, ends: Numbers, numbers: Numbers, times: Numbers, form: BatchFraming
     ) -> Iterator[None]:
         """Whole batches; a bad one is left from its first bad message on."""
         batch, span = 0, len(ends)
@@ -445,13 +448,15 @@ class Side:
         self._undecodable(size)
 
     def _in_words(
-        self, data: Bytes, at: int, first: int, number: Numbers, time: Numbers, form: Form
+        self, data: Bytes, at: int, first: int, number: Numbers, time: Numbers, form: BatchFraming
     ) -> None:
         """A batch with payloads in shared memory, which the scan does not read: its messages from
         `first` on become rows that only say what they are."""
         found: list[tuple[int, int, int, int]] = []
         try:
-            for located in walk(Reader(data.tobytes(), at, shm=True), low_latency=form.low_latency):
+            for located in walk(
+                ByteReader(data.tobytes(), at, shm=True), low_latency=form.low_latency
+            ):
                 holder = located.frame
                 lane, sn = NO_LANE, 0
                 if holder is not None:
@@ -506,8 +511,8 @@ class Side:
         if lane is None:
             mask = SN_MASKS[self.conversation.resolution()]
             dropped = self._report.unread
-            assembly = Assembly(mask, self._decoder.memory, dropped, MAX_MESSAGE_BYTES)
-            lane = self._lanes[number] = Lane(assembly, self._unbroken)
+            assembly = FragmentAssembly(mask, self._decoder.memory, dropped, MAX_MESSAGE_BYTES)
+            lane = self._lanes[number] = LaneAssembly(assembly, self._unbroken)
         if piece.first or lane.count == 0:
             lane.count, lane.sn = 0, piece.sn
         lane.count += 1
@@ -543,9 +548,9 @@ class Conversation:
         self._decoder = decoder
         self._session = False
         "Of datagrams: there was an INIT, so that ids mean transport messages."
-        self.sides = (Side(decoder, self, 0), Side(decoder, self, 1))
+        self.sides = (StreamSide(decoder, self, 0), StreamSide(decoder, self, 1))
 
-    def forms(self) -> tuple[Form, ...]:
+    def forms(self) -> tuple[BatchFraming, ...]:
         """What may stand around a batch after the handshake: low latency and compression apply
         when both sides offered them, and a side that was not heard may have."""
         inits = [side.init for side in self.sides if side.init is not None]
@@ -586,7 +591,7 @@ class Conversation:
             for gap, pieces in some:
                 yield from side.read(gap, pieces)
 
-    def _without_scouting(self, side: Side, packets: Packets) -> Packets:
+    def _without_scouting(self, side: StreamSide, packets: Packets) -> Packets:
         """SCOUT and HELLO share the ids of INIT and OPEN: a group has no handshake, and HELLO
         comes where there was none."""
         if not len(packets):
@@ -611,19 +616,19 @@ class Conversation:
                 self._decoder.sink.add(side, rows, raw, packets["number"][i : i + 1].copy(), times)
         return packets[keep]
 
-    def _scouting(self, datagram: bytes) -> Scout | Hello | None:
+    def _scouting(self, datagram: bytes) -> WireScout | WireHello | None:
         self._session = self._session or (self.protocol == "udp" and _is_init(datagram))
         if self._session:
             return None
-        r = Reader(datagram)
+        r = ByteReader(datagram)
         try:
-            message: Scout | Hello = SCOUTING.read(r)
+            message: WireScout | WireHello = SCOUTING.read(r)
         except DecodeError:
             return None
         return message if r.pos == r.end else None
 
 
-class _Whence:
+class _PacketLocator:
     """Which packet completed what ends where: the last of those up to there to arrive."""
 
     def __init__(self, pieces: Packets, ends: Numbers, before: Packets) -> None:
@@ -660,7 +665,7 @@ def _after(pieces: Packets, size: int) -> Packets:
 def _read(batch: bytes) -> object:
     """The first message of a batch; None if there is none that makes sense."""
     try:
-        message: object = TRANSPORT.read(Reader(batch))
+        message: object = TRANSPORT.read(ByteReader(batch))
     except DecodeError:
         return None
     return message

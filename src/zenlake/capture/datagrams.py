@@ -5,8 +5,8 @@ Knows pieces by the number that the walk gave to what they have in common. Does 
 
 import numpy as np
 
-from zenlake.capture.found import Report
 from zenlake.capture.packets import Packets
+from zenlake.capture.report import Report
 
 MAX_UNFINISHED = 256  # datagrams; the oldest is given up
 MAX_BYTES = 0xFFFF  # of a datagram, as IP counts them

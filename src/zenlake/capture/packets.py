@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from zenlake.capture import packets_kernel as kernel
-from zenlake.capture.found import (
+from zenlake.capture.kernels import packets as kernel
+from zenlake.capture.kernels.packets import PACKET
+from zenlake.capture.report import (
     MAGIC,
     MAGIC_BYTES,
     MICROS,
@@ -24,10 +25,9 @@ from zenlake.capture.found import (
     Report,
     Stream,
 )
-from zenlake.capture.packets_kernel import PACKET
 from zenlake.errors import DecodeError
 from zenlake.wire.batch import TRANSPORT, read_scouting
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.init import VERSION, Init
 from zenlake.wire.join import Join
 from zenlake.wire.scan import readable
@@ -207,7 +207,7 @@ def _is_group(address: str) -> bool:
 
 def _is_init(batch: bytes) -> bool:
     try:
-        message = TRANSPORT.read(Reader(batch))
+        message = TRANSPORT.read(ByteReader(batch))
     except DecodeError:
         return False
     return isinstance(message, Init | Join) and message.version == VERSION

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from zenlake.capture.conversation import Conversation, Decoder
 from zenlake.capture.datagrams import Datagrams
-from zenlake.capture.found import Report, Stream
 from zenlake.capture.packets import MAX_STREAMS, CaptureFile, Packets
-from zenlake.capture.rows import Table
+from zenlake.capture.report import Report, Stream
+from zenlake.capture.rows import RowCollector
 
 PORTS = (7447, 7446)
 MAX_ROWS = 50_000
@@ -59,7 +59,7 @@ class Reading(Iterator[pa.RecordBatch]):
         self._file = file
         self._streams = None if streams is None else frozenset(streams)
         self._ports = frozenset(ports)
-        self._table = Table(columns, max_rows, self.report)
+        self._table = RowCollector(columns, max_rows, self.report)
         self.schema: pa.Schema = self._table.schema
         self._decoder = Decoder(file.data, self._table, self.report)
         self._datagrams = Datagrams(self.report)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zenlake.capture.found import Report
+from zenlake.capture.kernels.packets import PACKET, SYN
 from zenlake.capture.packets import Packets
-from zenlake.capture.packets_kernel import PACKET, SYN
+from zenlake.capture.report import Report
 
 MAX_HELD_BYTES = 1 << 20  # of a side: with more behind a gap, nobody waits for it any longer
 MAX_HELD_PIECES = 1024
@@ -20,7 +20,7 @@ MAX_HELD_PIECES = 1024
 NOTHING: Packets = np.zeros(0, PACKET)
 
 
-class Held(NamedTuple):
+class HeldSegment(NamedTuple):
     """A piece that came before its turn."""
 
     pos: int
@@ -38,7 +38,7 @@ class Reassembly:
         self._origin: int | None = None
         "The sequence number at position 0."
         self._next = 0
-        self._held: list[Held] = []
+        self._held: list[HeldSegment] = []
         self._held_bytes = 0
         self.from_start = False
         "Position 0 is the connection's first byte: its SYN was seen."
@@ -125,7 +125,7 @@ class Reassembly:
                 at += 1
             stop = min(end, self._held[at].pos) if at < len(self._held) else end
             if stop > pos:
-                self._held.insert(at, Held(pos, stop, _only(packet, stop - pos)))
+                self._held.insert(at, HeldSegment(pos, stop, _only(packet, stop - pos)))
                 self._held_bytes += stop - pos
                 after = stop
             else:
@@ -151,7 +151,7 @@ class Reassembly:
         self._report.pass_over("bytes that TCP sent again", size)
 
 
-def _start(held: Held) -> int:
+def _start(held: HeldSegment) -> int:
     return held.pos
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zenlake.capture import rows_kernel as kernel
 from zenlake.capture.conversation import (
     HELLO_KIND,
     IN_WORDS,
@@ -20,10 +19,11 @@ from zenlake.capture.conversation import (
     SCOUT_KIND,
     Bytes,
     Numbers,
-    Side,
+    StreamSide,
 )
-from zenlake.capture.detail import detail_of
-from zenlake.capture.found import Report
+from zenlake.capture.describe import describe
+from zenlake.capture.kernels import rows as kernel
+from zenlake.capture.report import Report
 from zenlake.capture.schema import CAPTURE
 from zenlake.columnar.schema import CONGESTION_CONTROLS
 from zenlake.errors import DecodeError
@@ -46,14 +46,12 @@ from zenlake.wire import (
 )
 from zenlake.wire import open as open_
 from zenlake.wire.batch import SCOUTING, TRANSPORT
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.declare import Declare, DeclareKeyExpr, UndeclareKeyExpr
 from zenlake.wire.dispatch import ID_MASK
-from zenlake.wire.encoding import CUSTOM_ID, SCHEMA_SEPARATOR, Encoding
-from zenlake.wire.enums import Consolidation, QueryTarget
-from zenlake.wire.network import FIRST_ID, NETWORK
-from zenlake.wire.scan import Rows
-from zenlake.wire.scan_kernel import (
+from zenlake.wire.encoding import CUSTOM_ID, SCHEMA_SEPARATOR, WireEncoding
+from zenlake.wire.enums import Consolidation, WireQueryTarget
+from zenlake.wire.kernels.scan import (
     FLAG_DROP,
     FLAG_FIRST,
     FLAG_MORE,
@@ -61,6 +59,8 @@ from zenlake.wire.scan_kernel import (
     LANE_RELIABLE,
     ROW,
 )
+from zenlake.wire.network import FIRST_ID, NETWORK
+from zenlake.wire.scan import Rows
 
 MAX_HELD_ROWS = 1 << 18  # brought in order at once
 MAX_HELD_BYTES = 64 << 20
@@ -123,7 +123,7 @@ class Part(NamedTuple):
     fragments: int
 
 
-class Keys:
+class CaptureKeys:
     """What each side of each stream has declared so far. A side is known by its number."""
 
     def __init__(self, report: Report) -> None:
@@ -147,10 +147,10 @@ class Keys:
         return self._declared.get((owner, scope))
 
 
-class Chunk:
+class CaptureChunk:
     """Rows in order, with all that their columns are made of."""
 
-    def __init__(self, parts: list[Part], data: Bytes, keys: Keys, *, details: bool) -> None:
+    def __init__(self, parts: list[Part], data: Bytes, keys: CaptureKeys, *, details: bool) -> None:
         sizes = [len(part.rows) for part in parts]
         rows = _concatenated([part.rows for part in parts])
         numbers = _concatenated([part.numbers for part in parts])
@@ -179,12 +179,12 @@ class Chunk:
         kind = int(row["kind"])
         table = NETWORK if kind >= FIRST_ID else SCOUTING if kind >= SCOUT_KIND else TRANSPORT
         try:
-            message: object = table.read(Reader(raw, shm=True))
+            message: object = table.read(ByteReader(raw, shm=True))
         except DecodeError:
             return None
         return message
 
-    def _read_messages(self, keys: Keys, details: bool) -> None:
+    def _read_messages(self, keys: CaptureKeys, details: bool) -> None:
         """What is not data, in order; a declaration counts for what comes after it."""
         kinds = self.rows["kind"]
         declares = (kinds == declare.ID) & (self.rows["body"] <= declare.U_KEYEXPR)
@@ -197,7 +197,7 @@ class Chunk:
             if message is None:
                 continue
             if details:
-                self.details[number] = detail_of(message)
+                self.details[number] = describe(message)
             body = message.body if isinstance(message, Declare) else None
             if isinstance(body, DeclareKeyExpr | UndeclareKeyExpr):
                 self._resolve(start, number, keys)
@@ -205,7 +205,7 @@ class Chunk:
                 start = number
         self._resolve(start, len(self.rows), keys)
 
-    def _resolve(self, start: int, stop: int, keys: Keys) -> None:
+    def _resolve(self, start: int, stop: int, keys: CaptureKeys) -> None:
         """Find the prefixes of rows among which nothing is declared."""
         if start == stop:
             return
@@ -246,10 +246,10 @@ class Chunk:
             start = stop
 
 
-class View:
+class ChunkView:
     """A part of a chunk that becomes one record batch."""
 
-    def __init__(self, table: "Table", chunk: Chunk, start: int, stop: int) -> None:
+    def __init__(self, table: "RowCollector", chunk: CaptureChunk, start: int, stop: int) -> None:
         span = slice(start, stop)
         self.table = table
         self.chunk = chunk
@@ -296,7 +296,7 @@ class View:
         indices = pa.Array.from_buffers(pa.int32(), self.size, [bits, pa.py_buffer(codes)])
         return pa.array(names, pa.string()).take(indices)
 
-    def of_side(self, value: Callable[[Side], Any], kind: pa.DataType) -> pa.Array:
+    def of_side(self, value: Callable[[StreamSide], Any], kind: pa.DataType) -> pa.Array:
         """What is the same for everything that a side sent."""
         values = [value(self.table.sides[number]) for number in self.sides.tolist()]
         if len(values) == 1 and kind == pa.string():
@@ -468,15 +468,15 @@ class View:
 NONE = -1
 TIME = pa.timestamp("us", "UTC")
 _CONSOLIDATIONS = [one.name.lower() for one in Consolidation]
-_TARGETS = [one.name.lower() for one in QueryTarget]
+_TARGETS = [one.name.lower() for one in WireQueryTarget]
 _DIRECTIONS = ("opener", "acceptor")
 
 
-def _integer(field: str, valid: Callable[[View], Any]) -> Callable[[View], pa.Array]:
+def _integer(field: str, valid: Callable[[ChunkView], Any]) -> Callable[[ChunkView], pa.Array]:
     return lambda v: v.numbered(pa.int64(), v.rows[field], valid(v))
 
 
-def _present(field: str) -> Callable[[View], Any]:
+def _present(field: str) -> Callable[[ChunkView], Any]:
     return lambda v: v.rows[field] != 0
 
 
@@ -484,16 +484,18 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _direction(side: Side) -> str | None:
+def _direction(side: StreamSide) -> str | None:
     opener = side.conversation.opener
     return None if opener is None else _DIRECTIONS[opener != side.number]
 
 
-def _of_side(value: Callable[[Side], Any], kind: pa.DataType) -> Callable[[View], pa.Array]:
+def _of_side(
+    value: Callable[[StreamSide], Any], kind: pa.DataType
+) -> Callable[[ChunkView], pa.Array]:
     return lambda v: v.of_side(value, kind)
 
 
-_MAKERS: dict[str, Callable[[View], pa.Array]] = {
+_MAKERS: dict[str, Callable[[ChunkView], pa.Array]] = {
     "packet_time": lambda v: v.numbered(TIME, v.times // 1000),
     "packet": lambda v: v.numbered(pa.int64(), v.numbers),
     "stream": _of_side(lambda side: side.conversation.number, pa.int32()),
@@ -505,19 +507,19 @@ _MAKERS: dict[str, Callable[[View], pa.Array]] = {
     "direction": _of_side(_direction, pa.string()),
     "src_zid": _of_side(lambda side: _text(side.zid), pa.string()),
     "dst_zid": _of_side(lambda side: _text(side.other.zid), pa.string()),
-    "message": View.messages,
-    "body": View.bodies,
+    "message": ChunkView.messages,
+    "body": ChunkView.bodies,
     "lane": lambda v: v.numbered(pa.int8(), v.rows["lane"] & qos.PRIORITY_BITS, v.in_lane()),
     "reliable": lambda v: v.booleans(v.rows["lane"] & LANE_RELIABLE, v.in_lane()),
-    "sn": _integer("sn", View.in_lane),
+    "sn": _integer("sn", ChunkView.in_lane),
     "scope": lambda v: v.numbered(pa.int32(), v.rows["scope"], v.has_key()),
-    "mapping": View.mappings,
+    "mapping": ChunkView.mappings,
     "suffix": lambda v: v.spelled("suffix", pa.string(), v.has_key()),
-    "key": View.keys,
+    "key": ChunkView.keys,
     "payload": lambda v: v.spelled("payload", pa.binary(), v.rows["payload"] != 0),
-    "encoding": View.encodings,
-    "schema": View.schemas,
-    "timestamp": View.sample_times,
+    "encoding": ChunkView.encodings,
+    "schema": ChunkView.schemas,
+    "timestamp": ChunkView.sample_times,
     "timestamp_ntp64": lambda v: v.numbered(pa.int64(), v.rows["time"].view(np.int64), v.stamped()),
     "timestamp_id": lambda v: v.zid("clock"),
     "source_id": lambda v: v.zid("source"),
@@ -525,14 +527,14 @@ _MAKERS: dict[str, Callable[[View], pa.Array]] = {
     "source_sn": _integer("source_sn", _present("source")),
     "attachment": lambda v: v.spelled("attachment", pa.binary(), v.rows["attachment"] != 0),
     "priority": lambda v: v.numbered(pa.int8(), v.rows["qos"] & qos.PRIORITY_BITS, v.with_qos()),
-    "congestion_control": View.congestion,
+    "congestion_control": ChunkView.congestion,
     "express": lambda v: v.booleans(v.rows["qos"] & qos.EXPRESS, v.with_qos()),
-    "request_id": _integer("request_id", View.requests),
-    "target": View.targets,
-    "consolidation": View.consolidations,
+    "request_id": _integer("request_id", ChunkView.requests),
+    "target": ChunkView.targets,
+    "consolidation": ChunkView.consolidations,
     "parameters": lambda v: v.spelled("parameters", pa.string(), v.rows["parameters"] != 0),
     "budget": _integer("budget", _present("budget")),
-    "timeout_ms": View.timeouts,
+    "timeout_ms": ChunkView.timeouts,
     "responder_id": lambda v: v.zid("responder"),
     "responder_entity": _integer("responder_eid", _present("responder")),
     "first": lambda v: v.fragment_flag(FLAG_FIRST),
@@ -540,11 +542,11 @@ _MAKERS: dict[str, Callable[[View], pa.Array]] = {
     "drop": lambda v: v.fragment_flag(FLAG_DROP),
     "fragments": lambda v: v.numbered(pa.int32(), v.fragments, v.fragments > 0),
     "wire_bytes": lambda v: v.numbered(pa.int32(), v.rows["end"] - v.rows["start"]),
-    "detail": View.details,
+    "detail": ChunkView.details,
 }
 
 
-class Table:
+class RowCollector:
     """Collects rows, puts them in order and gives them out as record batches."""
 
     def __init__(self, columns: Sequence[str] | None, max_rows: int, report: Report) -> None:
@@ -558,11 +560,11 @@ class Table:
             )
         wanted = CAPTURE.names if columns is None else list(columns)
         self.schema = pa.schema([CAPTURE.field(name) for name in wanted])
-        self.sides: dict[int, Side] = {}
+        self.sides: dict[int, StreamSide] = {}
         self._makers = [_MAKERS[name] for name in wanted]
         self._max_rows = max_rows
         self._report = report
-        self._keys = Keys(report)
+        self._keys = CaptureKeys(report)
         self._nulls: dict[pa.DataType, pa.Array] = {}
         self._same: dict[str, pa.Array] = {}
         self._start()
@@ -574,7 +576,7 @@ class Table:
 
     def add(
         self,
-        side: Side,
+        side: StreamSide,
         rows: Rows,
         data: Bytes,
         numbers: Numbers,
@@ -598,10 +600,10 @@ class Table:
             return
         data = _concatenated(self._buffers)
         data.flags.writeable = False
-        chunk = Chunk(self._parts, data, self._keys, details="detail" in self.schema.names)
+        chunk = CaptureChunk(self._parts, data, self._keys, details="detail" in self.schema.names)
         self._start()
         for start, stop in chunk.cuts(self._max_rows):
-            view = View(self, chunk, start, stop)
+            view = ChunkView(self, chunk, start, stop)
             self._report.rows += view.size
             arrays = [make(view) for make in self._makers]
             if not arrays:
@@ -666,4 +668,4 @@ def _type_and_schema(number: int, schema: bytes | None) -> tuple[str, str | None
     if number == CUSTOM_ID and text is not None:
         kind, separator, rest = text.partition(SCHEMA_SEPARATOR)
         return kind, rest if separator else None
-    return Encoding(number).type, text
+    return WireEncoding(number).type, text

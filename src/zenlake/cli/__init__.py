@@ -10,25 +10,25 @@ from typing import Annotated
 import typer
 
 from zenlake import __version__
-from zenlake.cli.bench import bench
-from zenlake.cli.decode import decode
-from zenlake.cli.delete import delete
-from zenlake.cli.get import get
-from zenlake.cli.info import info
-from zenlake.cli.lake import lake
-from zenlake.cli.liveliness import liveliness
-from zenlake.cli.log import log
-from zenlake.cli.ping import ping
-from zenlake.cli.pub import pub
-from zenlake.cli.put import put
-from zenlake.cli.queryable import queryable
-from zenlake.cli.record import record
-from zenlake.cli.replay import replay
-from zenlake.cli.router import router
-from zenlake.cli.scout import scout
-from zenlake.cli.serve import serve
-from zenlake.cli.stopping import interrupted_again
-from zenlake.cli.sub import sub
+from zenlake.cli.commands.bench import bench
+from zenlake.cli.commands.decode import decode
+from zenlake.cli.commands.delete import delete
+from zenlake.cli.commands.get import get
+from zenlake.cli.commands.info import info
+from zenlake.cli.commands.lake import lake
+from zenlake.cli.commands.liveliness import liveliness
+from zenlake.cli.commands.log import log
+from zenlake.cli.commands.ping import ping
+from zenlake.cli.commands.pub import pub
+from zenlake.cli.commands.put import put
+from zenlake.cli.commands.queryable import queryable
+from zenlake.cli.commands.record import record
+from zenlake.cli.commands.replay import replay
+from zenlake.cli.commands.router import router
+from zenlake.cli.commands.scout import scout
+from zenlake.cli.commands.serve import serve
+from zenlake.cli.commands.sub import sub
+from zenlake.cli.signals import interrupted_again
 
 app = typer.Typer(
     no_args_is_help=True,

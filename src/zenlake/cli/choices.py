@@ -6,7 +6,7 @@ from typing import Any
 import zenlake
 
 
-class Priority(StrEnum):
+class PriorityChoice(StrEnum):
     REAL_TIME = "real-time"
     INTERACTIVE_HIGH = "interactive-high"
     INTERACTIVE_LOW = "interactive-low"
@@ -16,31 +16,31 @@ class Priority(StrEnum):
     BACKGROUND = "background"
 
 
-class CongestionControl(StrEnum):
+class CongestionControlChoice(StrEnum):
     DROP = "drop"
     BLOCK = "block"
     BLOCK_FIRST = "block-first"
 
 
-class Reliability(StrEnum):
+class ReliabilityChoice(StrEnum):
     BEST_EFFORT = "best-effort"
     RELIABLE = "reliable"
 
 
-class QueryTarget(StrEnum):
+class QueryTargetChoice(StrEnum):
     BEST_MATCHING = "best-matching"
     ALL = "all"
     ALL_COMPLETE = "all-complete"
 
 
-class ConsolidationMode(StrEnum):
+class ConsolidationChoice(StrEnum):
     AUTO = "auto"
     NONE = "none"
     MONOTONIC = "monotonic"
     LATEST = "latest"
 
 
-def meant(choice: StrEnum | None) -> Any:
+def to_api(choice: StrEnum | None) -> Any:
     """The API's member of the same name."""
     if choice is None:
         return None

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zenlake.columnar import gather_kernel as kernel
-from zenlake.columnar.gather_kernel import Columns, Interner
+from zenlake.columnar.kernels import gather as kernel
+from zenlake.columnar.kernels.gather import Columns, Interner
 from zenlake.columnar.schema import (
     CONGESTION_CONTROLS,
     KINDS,
@@ -26,7 +26,7 @@ from zenlake.columnar.schema import (
 from zenlake.errors import ZError
 from zenlake.keyexpr import is_canonical
 from zenlake.keytable import KeyTable
-from zenlake.wire.encoding import CUSTOM_ID, PREDEFINED, SCHEMA_SEPARATOR, Encoding
+from zenlake.wire.encoding import CUSTOM_ID, PREDEFINED, SCHEMA_SEPARATOR, WireEncoding
 from zenlake.wire.framing import Framing
 from zenlake.wire.scan import Rows, Scanner, readable
 
@@ -54,7 +54,7 @@ _TEXT_PARTS = {
 OFFSET = pa.field("offset", pa.int64(), nullable=False)
 
 
-class Keys(Protocol):
+class KeySource(Protocol):
     """What declared ids stand for: a KeyTable, or the keys of a log."""
 
     @property
@@ -217,7 +217,7 @@ class SampleBatcher:
         self,
         rows: Rows,
         data: bytes | memoryview,
-        keys: Keys,
+        keys: KeySource,
         received_at: int | npt.NDArray[np.int64] | None = None,
         first: int = 0,
         *,
@@ -255,7 +255,7 @@ class SampleBatcher:
         self,
         rows: Rows,
         buf: npt.NDArray[np.uint8],
-        keys: Keys,
+        keys: KeySource,
         times: npt.NDArray[np.int64],
         offsets: npt.NDArray[np.int64],
         first: int,
@@ -292,7 +292,7 @@ class SampleBatcher:
             self._spelled += int(self._key_lengths[0][new].sum())
             self._measured = len(self)
 
-    def _text_limit(self, keys: Keys) -> int:
+    def _text_limit(self, keys: KeySource) -> int:
         """How many texts there may be before it is looked again how long the keys in full are: a
         short suffix may follow a prefix of 64 KiB, and that a thousand times."""
         room = (self.max_bytes - self._key_bytes) // (keys.longest + 1)
@@ -336,7 +336,7 @@ class SampleBatcher:
                 self._decided = np.concatenate((self._decided, more))
         return True
 
-    def _name_new_keys(self, keys: Keys) -> None:
+    def _name_new_keys(self, keys: KeySource) -> None:
         """Remember the prefixes of keys that came in since the last time, while they hold."""
         count = int(self._texts.used[0])
         if count == self._named:
@@ -486,7 +486,7 @@ class SampleBatcher:
         self, codes: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64], part: int
     ) -> pa.Array:
         """The type (part 0) or the schema (1); a custom encoding has both in its schema."""
-        texts = _Numbering()
+        texts = _TextNumbering()
         text_of = np.zeros(int(self._texts.used[0]), np.int32)
         for number in numbers.tolist():
             extra = int(self._texts.extras[number]) & ((1 << kernel.WHAT_SHIFT) - 1)
@@ -510,7 +510,7 @@ class SampleBatcher:
             kind = _plain(kind)
         if not len(numbers):
             return self._nulls(len(codes), kind)
-        texts = _Numbering()
+        texts = _TextNumbering()
         id_of = np.zeros(int(self._texts.used[0]) + 1, np.int32)  # a null's field is not nullable
         for number in numbers.tolist():
             id_of[number + 1] = texts[f"{int.from_bytes(self._text(number), 'little'):x}"]
@@ -560,7 +560,7 @@ def _bad_keys(keys: pa.Array) -> npt.NDArray[np.bool_]:
     return bad
 
 
-class _Numbering(dict[str, int]):
+class _TextNumbering(dict[str, int]):
     """Numbers texts from 0 in the order in which they are asked for."""
 
     def __missing__(self, text: str) -> int:
@@ -576,7 +576,7 @@ def _type_and_schema(number: int, schema: bytes | None) -> tuple[str, str | None
     if number == CUSTOM_ID and text is not None:
         kind, separator, rest = text.partition(SCHEMA_SEPARATOR)
         return kind, rest if separator else None
-    return (PREDEFINED[number] if number < len(PREDEFINED) else Encoding(number).type), text
+    return (PREDEFINED[number] if number < len(PREDEFINED) else WireEncoding(number).type), text
 
 
 NONE = -1

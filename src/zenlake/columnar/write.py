@@ -19,11 +19,11 @@ from zenlake.errors import EncodeError
 from zenlake.keyexpr import validate
 from zenlake.wire import qos
 from zenlake.wire.emit import clock_table, encoding_table, key_table, source_table
-from zenlake.wire.emit_kernel import PushColumns
-from zenlake.wire.encoding import CUSTOM_ID, IDS, SCHEMA_SEPARATOR, Encoding
-from zenlake.wire.enums import Mapping, Priority
+from zenlake.wire.encoding import CUSTOM_ID, IDS, SCHEMA_SEPARATOR, WireEncoding
+from zenlake.wire.enums import Mapping, WirePriority
+from zenlake.wire.kernels.emit import PushColumns
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 _CONGESTION_BITS = dict(zip(CONGESTION_CONTROLS, (0, qos.BLOCK, qos.BLOCK_FIRST), strict=True))
 _UNNAMED = re.compile(r"unknown\((\d{1,5})\)")  # how Encoding prints an id without a name
@@ -35,9 +35,9 @@ def full_text(key: str) -> WireExpr:
     return WireExpr(0, key, Mapping.SENDER)
 
 
-def split_lanes(batch: pa.RecordBatch) -> Iterator[tuple[Priority, bool, pa.RecordBatch]]:
+def split_lanes(batch: pa.RecordBatch) -> Iterator[tuple[WirePriority, bool, pa.RecordBatch]]:
     """(priority, reliable, rows) for each lane that the batch has rows for."""
-    priority = _numbers(batch, "priority", np.uint8, int(Priority.DATA))
+    priority = _numbers(batch, "priority", np.uint8, int(WirePriority.DATA))
     reliable = _numbers(batch, "reliable", np.bool_, True)
     lanes = priority.astype(np.int64) << 1 | reliable
     distinct = np.unique(lanes).tolist()
@@ -46,9 +46,9 @@ def split_lanes(batch: pa.RecordBatch) -> Iterator[tuple[Priority, bool, pa.Reco
         yield _priority(lane >> 1), bool(lane & 1), rows
 
 
-def _priority(number: int) -> Priority:
+def _priority(number: int) -> WirePriority:
     try:
-        return Priority(number)
+        return WirePriority(number)
     except ValueError:
         raise EncodeError(f"is {number}, outside 0 to 7", "column 'priority'") from None
 
@@ -158,8 +158,8 @@ def _few(
 
 def _qos(batch: pa.RecordBatch) -> npt.NDArray[np.uint8]:
     bits = _few(batch, "congestion_control", _CONGESTION_BITS, 0)
-    priority = _numbers(batch, "priority", np.uint8, int(Priority.DATA))
-    if len(priority) and priority.max() > Priority.BACKGROUND:
+    priority = _numbers(batch, "priority", np.uint8, int(WirePriority.DATA))
+    if len(priority) and priority.max() > WirePriority.BACKGROUND:
         _priority(int(priority.max()))
     express = _numbers(batch, "express", np.bool_, False)
     express_bits = np.where(express, np.uint8(qos.EXPRESS), np.uint8(0))
@@ -167,7 +167,7 @@ def _qos(batch: pa.RecordBatch) -> npt.NDArray[np.uint8]:
     return byte
 
 
-def _encodings(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int32], list[Encoding]]:
+def _encodings(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int32], list[WireEncoding]]:
     """Codes and distinct encodings, from the columns `encoding` and `schema`."""
     types, type_texts = _repeating(batch, "encoding")
     schemas, schema_texts = _repeating(batch, "schema")
@@ -189,15 +189,17 @@ def _encodings(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int32], list[Encod
     return codes.astype(np.int32), encodings
 
 
-def _encoding(kind: str | None, schema: str | None) -> Encoding:
+def _encoding(kind: str | None, schema: str | None) -> WireEncoding:
     try:
         if kind is None or kind in IDS:
-            return Encoding(IDS[kind] if kind else 0, None if schema is None else schema.encode())
+            return WireEncoding(
+                IDS[kind] if kind else 0, None if schema is None else schema.encode()
+            )
         unnamed = _UNNAMED.fullmatch(kind)
         if unnamed and int(unnamed[1]) not in (CUSTOM_ID, *range(len(IDS))):
-            return Encoding(int(unnamed[1]), None if schema is None else schema.encode())
+            return WireEncoding(int(unnamed[1]), None if schema is None else schema.encode())
         text = kind if schema is None else f"{kind}{SCHEMA_SEPARATOR}{schema}"
-        return Encoding(CUSTOM_ID, text.encode() or None)
+        return WireEncoding(CUSTOM_ID, text.encode() or None)
     except ValueError as error:
         raise EncodeError(
             f"has {kind!r} with schema {schema!r}: {error}", "column 'encoding'"
@@ -206,16 +208,16 @@ def _encoding(kind: str | None, schema: str | None) -> Encoding:
 
 def _ids(
     column: pa.Array, valid: npt.NDArray[np.bool_], name: str
-) -> tuple[npt.NDArray[np.int32], list[ZenohId]]:
+) -> tuple[npt.NDArray[np.int32], list[WireZenohId]]:
     codes, texts = _coded(column, name)
     wanted = set(np.unique(codes[valid]).tolist())
-    ids: list[ZenohId] = []
+    ids: list[WireZenohId] = []
     places = np.full(len(texts) + 1, -1, np.int32)
     for code, text in enumerate(texts):
         if code in wanted:
             places[code] = len(ids)
             try:
-                ids.append(ZenohId.parse(text))
+                ids.append(WireZenohId.parse(text))
             except ValueError as error:
                 raise EncodeError(f"has {error}", f"column {name!r}") from None
     if -1 in wanted:
@@ -231,7 +233,7 @@ def _part(column: pa.Array, field: str, name: str) -> pa.Array:
 
 def _timestamps(
     batch: pa.RecordBatch,
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32], list[ZenohId]]:
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32], list[WireZenohId]]:
     column = _column(batch, "timestamp")
     n = batch.num_rows
     if column is None:
@@ -244,7 +246,9 @@ def _timestamps(
 
 def _sources(
     batch: pa.RecordBatch,
-) -> tuple[npt.NDArray[np.int32], list[ZenohId], npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+) -> tuple[
+    npt.NDArray[np.int32], list[WireZenohId], npt.NDArray[np.uint32], npt.NDArray[np.uint32]
+]:
     column = _column(batch, "source")
     n = batch.num_rows
     if column is None:

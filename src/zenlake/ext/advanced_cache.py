@@ -8,9 +8,9 @@ import threading
 from collections import deque
 from datetime import UTC, datetime
 
-from zenlake.api.query import Query
-from zenlake.api.selector import Parameters, TimeRange, time_range
-from zenlake.api.timestamps import Timestamp
+from zenlake.api.query.query import Query
+from zenlake.api.values.selector import Parameters, TimeRange, time_range
+from zenlake.api.values.timestamps import Timestamp
 from zenlake.errors import ZError
 from zenlake.ext.advanced_order import HALF, U32
 from zenlake.keyexpr import KeyExpr

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import SupportsIndex
 
-from zenlake.api.enums import CongestionControl, Priority
-from zenlake.api.ids import EntityGlobalId
+from zenlake.api.values.enums import CongestionControl, Priority
+from zenlake.api.values.ids import EntityGlobalId
 
 MIN_PERIOD = 0.001  # seconds; a shorter period is lengthened to this: it would only heat a core
 MAX_COUNT = 2**64 - 1

@@ -4,7 +4,7 @@ Knows how they are written and read. Does not know who declares them. `@adv` is 
 no `*` or `**` of an application meets one.
 """
 
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 ADV = "@adv"
 UHLC = "uhlc"  # in the place of an entity id where only timestamps order the samples
@@ -52,7 +52,7 @@ def source_of(key: str) -> str | None:
         return None
     zid, entity = chunks[1:3]
     try:
-        ZenohId.parse(zid)
+        WireZenohId.parse(zid)
     except ValueError:
         return None
     known = entity == UHLC or (entity.isascii() and entity.isdigit())

@@ -7,8 +7,8 @@ threads or the clock: the time is an argument.
 from collections import OrderedDict
 from heapq import heappop, heappush
 
-from zenlake.api.sample import Sample
-from zenlake.api.timestamps import Timestamp
+from zenlake.api.values.sample import Sample
+from zenlake.api.values.timestamps import Timestamp
 from zenlake.ext.advanced_config import Miss
 from zenlake.ext.advanced_keys import UHLC
 
@@ -20,7 +20,7 @@ U32 = 0xFFFF_FFFF
 HALF = U32 // 2
 
 
-class Source:
+class OrderedSource:
     """One publisher (numbered by it), or one clock (ordered by its timestamps).
 
     A position is a sequence number that no longer wraps, or a time in ticks.
@@ -81,7 +81,7 @@ class Source:
         return self.pending.pop(heappop(self._waiting))
 
 
-class Order:
+class SampleOrder:
     """The sources of one subscriber. What is to be given out is appended to `ready` and `missed`.
 
     `depth` is how many samples are held back while history is asked for; `recovers` whether those
@@ -93,7 +93,7 @@ class Order:
         self.recovers = recovers
         self.ready: list[Sample] = []
         self.missed: list[Miss] = []
-        self.sources: OrderedDict[str, Source] = OrderedDict()
+        self.sources: OrderedDict[str, OrderedSource] = OrderedDict()
         self.history = 0
         "queries under way that are about every source"
         self.late = 0
@@ -103,18 +103,18 @@ class Order:
         self.forgotten = 0
         "sources that were forgotten, by SOURCES or RETENTION"
 
-    def source(self, name: str, now: float) -> Source:
+    def source(self, name: str, now: float) -> OrderedSource:
         """The source of that name; from now on known."""
         source = self.sources.get(name)
         if source is None:
             self._forget(now)
-            source = self.sources[name] = Source(name, now)
+            source = self.sources[name] = OrderedSource(name, now)
         else:
             self.sources.move_to_end(name)
             source.seen = now
         return source
 
-    def take(self, sample: Sample, now: float) -> Source | None:
+    def take(self, sample: Sample, now: float) -> OrderedSource | None:
         """A sample came, live or as a reply. Gives its source, if it says from where it is."""
         if (info := sample.source_info) is not None:
             source = self.source(f"{info.source_id.zid}/{info.source_id.eid}", now)
@@ -128,7 +128,7 @@ class Order:
         self.ready.append(sample)
         return None
 
-    def _take(self, source: Source, position: int, sample: Sample) -> None:
+    def _take(self, source: OrderedSource, position: int, sample: Sample) -> None:
         if (source.last is not None and position <= source.last) or position in source.pending:
             self.late += 1
         elif self._must_wait(source, position):
@@ -137,25 +137,25 @@ class Order:
         else:
             self._release(source, position, sample)
 
-    def _must_wait(self, source: Source, position: int) -> bool:
+    def _must_wait(self, source: OrderedSource, position: int) -> bool:
         if not source.is_next(position):
             return self.recovers
         if source.numbered and source.last is not None:
             return False
         return self.depth > 1 and bool(self.history or source.queries)
 
-    def _hold_no_more_than_allowed(self, source: Source) -> None:
+    def _hold_no_more_than_allowed(self, source: OrderedSource) -> None:
         behind_a_gap = source.numbered and source.last is not None
         if len(source.pending) >= (PENDING_SAMPLES if behind_a_gap else self.depth):
             self.given_up += behind_a_gap
             self._release_first(source)
 
-    def _release_first(self, source: Source) -> None:
+    def _release_first(self, source: OrderedSource) -> None:
         position = source.first()
         assert position is not None
         self._release(source, position, source.take_first())
 
-    def _release(self, source: Source, position: int, sample: Sample) -> None:
+    def _release(self, source: OrderedSource, position: int, sample: Sample) -> None:
         """Give a sample out, after a word on those missing before it, and those right behind it."""
         if not source.is_next(position) and source.last is not None:
             assert sample.source_info is not None
@@ -166,7 +166,7 @@ class Order:
             self.ready.append(source.take_first())
             source.last += 1
 
-    def flush(self, source: Source) -> None:
+    def flush(self, source: OrderedSource) -> None:
         """A query ended: unless more are under way, what it did not bring will not come.
 
         A gap that opened after the query was made is left: see `has_gap`.
@@ -176,12 +176,12 @@ class Order:
                 return
             self._release_first(source)
 
-    def has_gap(self, source: Source) -> bool:
+    def has_gap(self, source: OrderedSource) -> bool:
         """Do samples wait for others, and no query for those is under way?"""
         waits = source.numbered and source.last is not None and bool(source.pending)
         return self.recovers and waits and not source.queries
 
-    def _unasked(self, source: Source) -> bool:
+    def _unasked(self, source: OrderedSource) -> bool:
         first = source.first()
         return first is not None and (source.asked is None or first > source.asked)
 

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Self, final
 
 from zenlake.api.arguments import encoding_of
-from zenlake.api.below import at_end
-from zenlake.api.encoding import Encoding, IntoEncoding
 from zenlake.api.entity import Entity
-from zenlake.api.enums import CongestionControl, Locality, Priority, Reliability
+from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import Callback
-from zenlake.api.ids import EntityGlobalId
-from zenlake.api.instrumentation import TimestampInstrumentation
-from zenlake.api.publisher import Publisher, Way, del_body, put_body
-from zenlake.api.timestamps import Timestamp
-from zenlake.api.zbytes import IntoZBytes
+from zenlake.api.pubsub.publisher import OutboundRoute, Publisher, del_body, put_body
+from zenlake.api.values.encoding import Encoding, IntoEncoding
+from zenlake.api.values.enums import CongestionControl, Locality, Priority, Reliability
+from zenlake.api.values.ids import EntityGlobalId
+from zenlake.api.values.instrumentation import TimestampInstrumentation
+from zenlake.api.values.timestamps import Timestamp
+from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.errors import ZError
 from zenlake.ext.advanced_cache import Cache
 from zenlake.ext.advanced_config import CacheConfig, MissDetectionConfig, RepliesConfig, seconds
@@ -29,7 +29,7 @@ from zenlake.keyexpr import KeyExpr
 from zenlake.runtime.exchange import Exchange
 from zenlake.wire import entity
 from zenlake.wire.delete import Del
-from zenlake.wire.entity import SourceInfo
+from zenlake.wire.entity import WireSourceInfo
 from zenlake.wire.put import Put
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Heartbeat:
     """Publishes the last sequence number on the publisher's own key, until the session ends."""
 
     def __init__(
-        self, session: "Session", key: str, count: "Count", period: float, sporadic: bool
+        self, session: "Session", key: str, count: "SequenceCounter", period: float, sporadic: bool
     ) -> None:
         self._count = count
         self._sporadic = sporadic
@@ -64,7 +64,7 @@ class Heartbeat:
         self._publisher.undeclare()
 
 
-class Count:
+class SequenceCounter:
     """How many samples were published; the next one's sequence number is this, in 32 bits."""
 
     def __init__(self) -> None:
@@ -80,13 +80,13 @@ class AdvancedPublisher(Entity):
 
     _what = "publisher"
     _publisher: Publisher
-    _way: Way
+    _way: OutboundRoute
     _exchange: Exchange
-    _id: entity.EntityGlobalId
+    _id: entity.WireEntityId
     _numbered: bool
     _own_key: str
     _cache: Cache | None
-    _count: Count
+    _count: SequenceCounter
     _lock: threading.Lock
     _undeclares: list[Callable[[], object]]
 
@@ -107,7 +107,7 @@ class AdvancedPublisher(Entity):
             publisher.key_expr, "pub", self._id.zid, self._id.eid if numbered else UHLC
         )
         self._cache = None
-        self._count = Count()
+        self._count = SequenceCounter()
         self._lock = threading.Lock()
         self._undeclares = [publisher.undeclare]
         self._undeclared = False
@@ -203,7 +203,7 @@ class AdvancedPublisher(Entity):
             if body.timestamp is None and self._exchange.stamps:
                 body.timestamp = self._exchange.stamp()
             if self._numbered:
-                body.source_info = SourceInfo(self._id, self._count.published & U32)
+                body.source_info = WireSourceInfo(self._id, self._count.published & U32)
             if self._cache is not None:
                 self._cache.keep(body)
             try:
@@ -223,7 +223,7 @@ class AdvancedPublisher(Entity):
 
     def __del__(self) -> None:
         if not self._undeclared:
-            at_end(self._exchange, self.undeclare)
+            finalize_safely(self._exchange, self.undeclare)
 
 
 def declare_advanced_publisher(

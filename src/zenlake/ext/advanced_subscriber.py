@@ -12,22 +12,28 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final, overload
 
-from zenlake.api.below import at_end
-from zenlake.api.enums import ConsolidationMode, Locality, QueryTarget, ReplyKeyExpr, SampleKind
+from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import Callback, Handler, Receiver, Sink, make_sink
-from zenlake.api.ids import EntityGlobalId
-from zenlake.api.reply import Reply
-from zenlake.api.sample import Sample
+from zenlake.api.values.enums import (
+    ConsolidationMode,
+    Locality,
+    QueryTarget,
+    ReplyKeyExpr,
+    SampleKind,
+)
+from zenlake.api.values.ids import EntityGlobalId
+from zenlake.api.values.reply import Reply
+from zenlake.api.values.sample import Sample
 from zenlake.errors import ZError
 from zenlake.ext.advanced_config import HistoryConfig, Miss, RecoveryConfig, seconds
 from zenlake.ext.advanced_keys import everyone, own_key, publishers, source_key, source_of
-from zenlake.ext.advanced_order import Order, Source, is_numbered, number_range
+from zenlake.ext.advanced_order import OrderedSource, SampleOrder, is_numbered, number_range
 from zenlake.ext.periodic import SCHEDULER, Periodic
 from zenlake.keyexpr import KeyExpr
 
 if TYPE_CHECKING:
+    from zenlake.api.pubsub.subscriber import Subscriber
     from zenlake.api.session import Session
-    from zenlake.api.subscriber import Subscriber
 
 log = logging.getLogger("zenlake.ext")
 
@@ -77,7 +83,7 @@ class Turns:
             return self._waiting.popleft()
 
 
-class Intake(Sink[Sample]):
+class SampleIntake(Sink[Sample]):
     """Where the samples of the inner subscriber, and the replies to its queries, come in.
 
     Everything happens in turns, so nothing here needs a lock. It fills when `sink`, where samples
@@ -98,7 +104,7 @@ class Intake(Sink[Sample]):
         self._sink = sink
         self._asked_history = _history_parameters(history)
         depth = None if history is None else history.max_samples
-        self._order = Order(depth, recovery is not None)
+        self._order = SampleOrder(depth, recovery is not None)
         self._order.history = int(history is not None)
         self._turns = Turns()
         self._room = True
@@ -149,10 +155,10 @@ class Intake(Sink[Sample]):
                 self._order.take(sample, now)
         self._give_out()
 
-    def on_answered(self, source: Source | None) -> None:
+    def on_answered(self, source: OrderedSource | None) -> None:
         self._turns.run(self._on_answered, source)
 
-    def _on_answered(self, source: Source | None) -> None:
+    def _on_answered(self, source: OrderedSource | None) -> None:
         """A query ended: what it did not bring will not come."""
         if source is None:
             self._order.history -= 1
@@ -225,19 +231,19 @@ class Intake(Sink[Sample]):
             if source.numbered and source.alive is not False and not source.queries:
                 self._ask_for_gap(source)
 
-    def _ask_for_gap(self, source: Source) -> None:
+    def _ask_for_gap(self, source: OrderedSource) -> None:
         source.asked = max(source.pending, default=source.last)
         self._ask(source_key(self._key, source.name), number_range(source.next), source)
 
-    def _ask(self, key: str, parameters: str, source: Source | None) -> None:
+    def _ask(self, key: str, parameters: str, source: OrderedSource | None) -> None:
         if source is None:
             self._order.history += 1
         else:
             source.queries += 1
         self._get(key, parameters, source)
 
-    def _get(self, key: str, parameters: str, source: Source | None) -> None:
-        replies = Replies(self, source)
+    def _get(self, key: str, parameters: str, source: OrderedSource | None) -> None:
+        replies = RecoveryReplies(self, source)
         if self._over:
             replies.close()
             return
@@ -318,10 +324,10 @@ class Intake(Sink[Sample]):
             sink.close()
 
 
-class Replies(Sink[Reply]):
+class RecoveryReplies(Sink[Reply]):
     """The replies to one query, about one source or (None) about all."""
 
-    def __init__(self, intake: Intake, source: Source | None) -> None:
+    def __init__(self, intake: SampleIntake, source: OrderedSource | None) -> None:
         super().__init__()
         self._intake = intake
         self._source = source
@@ -345,7 +351,7 @@ class AdvancedSubscriber(Receiver[H]):
     """
 
     _what: ClassVar[str] = "subscriber"
-    _intake: Intake
+    _intake: SampleIntake
     _inner: "Subscriber[Any]"
     _background: bool
 
@@ -356,7 +362,7 @@ class AdvancedSubscriber(Receiver[H]):
 
     @classmethod
     def _of(
-        cls, intake: Intake, inner: "Subscriber[Any]", handler: H, background: bool
+        cls, intake: SampleIntake, inner: "Subscriber[Any]", handler: H, background: bool
     ) -> "AdvancedSubscriber[H]":
         self = cls.__new__(cls)
         Receiver.__init__(self, intake, handler)
@@ -434,7 +440,7 @@ class AdvancedSubscriber(Receiver[H]):
 
     def __del__(self) -> None:
         if not getattr(self, "_background", True) and not self._undeclared:
-            at_end(self._inner._subscribers.exchange, self.undeclare)
+            finalize_safely(self._inner._subscribers.exchange, self.undeclare)
 
 
 @final
@@ -442,7 +448,7 @@ class SampleMissListener(Receiver[H]):
     """Gives a Miss for each run of samples that did not arrive."""
 
     _what: ClassVar[str] = "sample-miss listener"
-    _intake: Intake
+    _intake: SampleIntake
     _background: bool
 
     def __init__(self) -> None:
@@ -453,7 +459,7 @@ class SampleMissListener(Receiver[H]):
 
     @classmethod
     def _of(
-        cls, intake: Intake, sink: Sink[Miss], handler: H, background: bool
+        cls, intake: SampleIntake, sink: Sink[Miss], handler: H, background: bool
     ) -> "SampleMissListener[H]":
         self = cls.__new__(cls)
         Receiver.__init__(self, sink, handler)
@@ -523,7 +529,7 @@ def declare_advanced_subscriber(
     key = KeyExpr(key_expr)
     _check(history)
     sink, reader, background = make_sink(handler, f"zenlake-advanced-{key}")
-    intake = Intake(session, key, sink, history, recovery)
+    intake = SampleIntake(session, key, sink, history, recovery)
     inner = session.declare_subscriber(key_expr, intake, allowed_origin=allowed_origin)
     intake.undeclares.append(inner.undeclare)
     try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, overload
 
-from zenlake.api.zbytes import ZBytes
+from zenlake.api.values.zbytes import ZBytes
 from zenlake.errors import ZError
 
 MAX_DEPTH = 128  # of collections in collections, in a type or a value

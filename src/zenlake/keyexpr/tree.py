@@ -45,7 +45,7 @@ class KeyExprTree(Generic[V]):
     __slots__ = ("_len", "_root")
 
     def __init__(self) -> None:
-        self._root = _Node[V]()
+        self._root = _TreeNode[V]()
         self._len = 0
 
     def __len__(self) -> int:
@@ -120,12 +120,12 @@ class KeyExprTree(Generic[V]):
         """How many nodes `intersecting(key)` looks at: the work of a lookup, for diagnostics."""
         return sum(1 for _ in self._walk(_intersecting(key)))
 
-    def _found(self, query: "_Query") -> Iterator[tuple[str, tuple[V, ...]]]:
+    def _found(self, query: "_TreeQuery") -> Iterator[tuple[str, tuple[V, ...]]]:
         for node, here in self._walk(query):
             if node.values and here & query.end:
                 yield node.key, tuple(node.values)
 
-    def _walk(self, query: "_Query") -> Iterator[tuple["_Node[V]", int]]:
+    def _walk(self, query: "_TreeQuery") -> Iterator[tuple["_TreeNode[V]", int]]:
         """Every node that can be reached, with the positions of the query it is reached at."""
         stack = [(self._root, 1)]
         while stack:
@@ -144,13 +144,13 @@ class KeyExprTree(Generic[V]):
                         stack.append((named, (here & everywhere) << 1))
 
 
-class _Node(Generic[V]):
+class _TreeNode(Generic[V]):
     __slots__ = ("key", "plain", "values", "wild")
 
     def __init__(self) -> None:
-        self.plain: dict[str, _Node[V]] = {}
+        self.plain: dict[str, _TreeNode[V]] = {}
         """Children by a chunk that matches itself alone: a literal or a verbatim chunk."""
-        self.wild: dict[str, _Node[V]] = {}
+        self.wild: dict[str, _TreeNode[V]] = {}
         """Children by a chunk that may match others: `*`, `**`, and those with `$*`."""
         self.values: dict[V, None] = {}
         """A set that keeps the order of insertion."""
@@ -160,24 +160,24 @@ class _Node(Generic[V]):
     def is_empty(self) -> bool:
         return not (self.values or self.plain or self.wild)
 
-    def child(self, chunk: str) -> "_Node[V] | None":
+    def child(self, chunk: str) -> "_TreeNode[V] | None":
         return self._siblings(chunk).get(chunk)
 
-    def child_or_new(self, chunk: str) -> "_Node[V]":
+    def child_or_new(self, chunk: str) -> "_TreeNode[V]":
         siblings = self._siblings(chunk)
         child = siblings.get(chunk)
         if child is None:
-            child = siblings[chunk] = _Node()
+            child = siblings[chunk] = _TreeNode()
         return child
 
     def drop_child(self, chunk: str) -> None:
         del self._siblings(chunk)[chunk]
 
-    def _siblings(self, chunk: str) -> "dict[str, _Node[V]]":
+    def _siblings(self, chunk: str) -> "dict[str, _TreeNode[V]]":
         return self.wild if is_wild_chunk(chunk) else self.plain
 
 
-class _Query:
+class _TreeQuery:
     """The asked key as positions: bit i is set while i of its chunks are matched.
 
     `gaps` are the positions where a `**` of the asked key may swallow a chunk of the tree,
@@ -209,20 +209,20 @@ class _Query:
         return there if chunk[0] == "@" else there | here & self._gaps
 
 
-def _intersecting(key: str) -> _Query:
+def _intersecting(key: str) -> _TreeQuery:
     bits, gaps = _split_at_double_wild(key)
-    return _Query(bits, gaps, gaps | bits.wild, chunk_intersects, _swallow(bits))
+    return _TreeQuery(bits, gaps, gaps | bits.wild, chunk_intersects, _swallow(bits))
 
 
-def _included(key: str) -> _Query:
+def _included(key: str) -> _TreeQuery:
     bits, gaps = _split_at_double_wild(key)
-    return _Query(bits, gaps, gaps | bits.wild, chunk_includes, gaps.__and__)
+    return _TreeQuery(bits, gaps, gaps | bits.wild, chunk_includes, gaps.__and__)
 
 
-def _including(key: str) -> _Query:
+def _including(key: str) -> _TreeQuery:
     # Here a `**` of the asked key is one more chunk to be covered, and only `**` covers it.
     bits = ChunkBits(key.split("/"))
-    return _Query(bits, 0, 0, lambda mine, theirs: chunk_includes(theirs, mine), _swallow(bits))
+    return _TreeQuery(bits, 0, 0, lambda mine, theirs: chunk_includes(theirs, mine), _swallow(bits))
 
 
 def _split_at_double_wild(key: str) -> tuple[ChunkBits, int]:

@@ -7,17 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zenlake.lake.flows import decoded, flow, read, stream
-    from zenlake.storage.project import Project
+    from zenlake.lake.pipeline.flows import decoded, flow, read, stream
+    from zenlake.lake.project import Project
 
 __all__ = ["Project", "decoded", "flow", "read", "stream"]
 
 _HOMES = {
-    "Project": "zenlake.storage.project",
-    "decoded": "zenlake.lake.flows",
-    "flow": "zenlake.lake.flows",
-    "read": "zenlake.lake.flows",
-    "stream": "zenlake.lake.flows",
+    "Project": "zenlake.lake.project",
+    "decoded": "zenlake.lake.pipeline.flows",
+    "flow": "zenlake.lake.pipeline.flows",
+    "read": "zenlake.lake.pipeline.flows",
+    "stream": "zenlake.lake.pipeline.flows",
 }
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from zenlake.errors import LinkError
-from zenlake.link.base import Link, Listener
+from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import Address
 from zenlake.wire.locator import EndPoint
@@ -25,7 +25,7 @@ PROTOCOLS: dict[str, str] = {
 
 class _Module(Protocol):
     def resolve(self, endpoint: EndPoint) -> list[Address]: ...
-    def dial(self, endpoint: EndPoint, address: Address, options: LinkOptions) -> Link: ...
+    def dial(self, endpoint: EndPoint, address: Address, options: LinkOptions) -> TransportLink: ...
     def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener: ...
 
 
@@ -44,7 +44,7 @@ def resolve(endpoint: EndPoint) -> list[Address]:
     return _module(endpoint).resolve(endpoint)
 
 
-def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> Link:
+def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> TransportLink:
     """A link to one of the addresses; its handshake() says when it is there. Does not wait."""
     return _module(endpoint).dial(endpoint, address, options)
 

@@ -22,7 +22,7 @@ class Progress(IntEnum):
     WANT_WRITE = 2
 
 
-class Link(ABC):
+class TransportLink(ABC):
     """One peer. `send` and `receive` may be called from two threads at the same time."""
 
     protocol: str
@@ -93,7 +93,7 @@ class Listener(ABC):
     def fileno(self) -> int: ...
 
     @abstractmethod
-    def accept(self) -> Link | None:
+    def accept(self) -> TransportLink | None:
         """The next peer, its own handshake not done yet. None: nobody now.
 
         What is wrong with one peer is never raised here; LinkError: this listener is broken.

@@ -10,16 +10,16 @@ import threading
 from abc import abstractmethod
 
 from zenlake.errors import LinkError
-from zenlake.link.base import Link, Progress
+from zenlake.link.base import Progress, TransportLink
 
 UNSENT_BYTES = 256 * 1024  # that may wait for the stream; beyond, send() takes nothing
 MAX_UNSENT_BYTES = 2 * UNSENT_BYTES  # beyond: a peer that makes us answer and does not read
 
 
-class LayeredLink(Link):
+class LayeredLink(TransportLink):
     """One thread at a time is inside the layer."""
 
-    def __init__(self, stream: Link) -> None:
+    def __init__(self, stream: TransportLink) -> None:
         self._stream = stream
         self.local, self.remote, self.address = stream.local, stream.remote, stream.address
         self._lock = threading.Lock()

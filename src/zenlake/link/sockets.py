@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zenlake.errors import InvalidLocator, LinkError
-from zenlake.link.base import READ_BYTES, Link, Listener, Progress
+from zenlake.link.base import READ_BYTES, Listener, Progress, TransportLink
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint, Locator
 
@@ -391,7 +391,7 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-class SocketLink(Link):
+class SocketLink(TransportLink):
     """A link over one socket.
 
     Two locks, so that close() cannot give the socket's number to someone else in the middle of a
@@ -450,7 +450,7 @@ class StreamLink(SocketLink):
                 raise failed(self.name, "send", error) from None
 
 
-Welcome = Callable[[socket.socket, Any], Link]
+Welcome = Callable[[socket.socket, Any], TransportLink]
 
 
 class StreamListener(Listener):
@@ -467,7 +467,7 @@ class StreamListener(Listener):
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def accept(self) -> Link | None:
+    def accept(self) -> TransportLink | None:
         with self._lock:
             try:
                 sock, peer = self._socket.accept()

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from zenlake.errors import LinkError
 from zenlake.link import tcp
-from zenlake.link.base import READ_BYTES, Link
+from zenlake.link.base import READ_BYTES, TransportLink
 from zenlake.link.layered import UNSENT_BYTES, LayeredLink
 from zenlake.link.options import LinkOptions, TlsOptions
 from zenlake.link.sockets import (
@@ -229,7 +229,7 @@ class TlsLink(LayeredLink):
 
     def __init__(
         self,
-        stream: Link,
+        stream: TransportLink,
         context: ssl.SSLContext,
         close_on_expiration: bool,
         server_name: str | None = None,

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from zenlake.errors import LinkError
 from zenlake.link import sockets
-from zenlake.link.base import Link, Listener, Progress
+from zenlake.link.base import Listener, Progress, TransportLink
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import Address, SocketLink, failed, host_of, sockaddr_locator
 from zenlake.wire.framing import Framing
@@ -138,7 +138,7 @@ class UdpListener(Listener):
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def accept(self) -> Link | None:
+    def accept(self) -> TransportLink | None:
         with self._lock:
             for _ in range(PENDING_DATAGRAMS):
                 if not self._pending and not self._take():

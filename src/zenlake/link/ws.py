@@ -22,7 +22,7 @@ from websockets.uri import WebSocketURI
 
 from zenlake.errors import LinkError
 from zenlake.link import tcp
-from zenlake.link.base import Link
+from zenlake.link.base import TransportLink
 from zenlake.link.layered import UNSENT_BYTES, LayeredLink
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import Address, StreamListener, listener_locators, listening
@@ -45,7 +45,7 @@ class WsLink(LayeredLink):
     reliable = True
     mtu = MAX_BATCH_BYTES
 
-    def __init__(self, stream: Link, side: ClientProtocol | ServerProtocol) -> None:
+    def __init__(self, stream: TransportLink, side: ClientProtocol | ServerProtocol) -> None:
         super().__init__(stream)
         self._side = side
         self._message = bytearray()  # the fragments so far

@@ -7,11 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zenlake.log.log import Log
-    from zenlake.log.reader import Reader
-    from zenlake.log.recorder import Recorder
-    from zenlake.log.replay import Replayer
-    from zenlake.log.writer import Writer
+    from zenlake.log.read.log import Log
+    from zenlake.log.read.reader import Reader
+    from zenlake.log.replay.replayer import Replayer
+    from zenlake.log.write.recorder import Recorder
+    from zenlake.log.write.writer import Writer
 
 # Loaded when first used: who plans what to read needs neither Numba nor the network.
 _WHERE = {

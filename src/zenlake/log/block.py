@@ -17,7 +17,7 @@ _LINK = struct.Struct("<IBBxx16s")
 _LOSS = struct.Struct("<QqQQqIBBBx16s")
 
 
-class Link(NamedTuple):
+class SourceLink(NamedTuple):
     """Where samples came from, as long as ids mean the same there."""
 
     serial: int
@@ -64,7 +64,7 @@ class OpenBlock:
         self.count = 0
         self.all_keys = True
         self._batches = bytearray()
-        self._links: dict[Link, int] = {}
+        self._links: dict[SourceLink, int] = {}
         self._prefixes: dict[tuple[int, int], bytes] = {}
         "By link, and by mapping and scope as one number (see keytable.number_of)."
         self._suffixes: dict[tuple[int, int], set[bytes]] = {}
@@ -77,7 +77,7 @@ class OpenBlock:
     def __bool__(self) -> bool:
         return bool(self.count or self._losses)
 
-    def link(self, link: Link) -> int | None:
+    def link(self, link: SourceLink) -> int | None:
         """The link's place; None if there is room for no more."""
         place = self._links.get(link)
         if place is None:

@@ -4,7 +4,7 @@ policy.py has the one table of roles; face.py a neighbour; topology.py who passe
 resources.py and declarations.py who has and wants what; queries.py; core.py brings them together.
 """
 
-from zenlake.routing.core import Routing
+from zenlake.routing.engine import Routing
 from zenlake.routing.face import Face, Out
 
 __all__ = ["Face", "Out", "Routing"]

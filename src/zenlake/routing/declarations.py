@@ -7,8 +7,16 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from zenlake.keyexpr import KeyExprTree, includes, intersects
-from zenlake.routing.face import MAX_WEIGHT, Face, Kind, Out, Slot, Told, weight_of
-from zenlake.routing.resources import PRESENT, Resources, merge
+from zenlake.routing.face import (
+    MAX_WEIGHT,
+    DeclarationSlot,
+    Face,
+    Kind,
+    Out,
+    SentDeclaration,
+    weight_of,
+)
+from zenlake.routing.resources import PRESENT, DeclaredResources, merge
 from zenlake.routing.timers import Timers
 from zenlake.routing.topology import Pairs, Topology
 from zenlake.wire import qos
@@ -67,7 +75,7 @@ _UNDECLARE: dict[Kind, type[EntityGone]] = {
 
 
 @dataclass(slots=True, eq=False)
-class Wish:
+class FaceInterest:
     """An interest of a neighbour, or of the local session."""
 
     face: Face
@@ -87,45 +95,45 @@ class Wish:
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class PendingInterest:
     """A wish that has not had its D_FINAL: some upstream has not said all."""
 
-    wish: Wish
+    wish: FaceInterest
     when: float
     done: bool = False
     waiting: set[tuple[Face, int]] = field(default_factory=set)
-    answered: set[Slot] = field(default_factory=set)
+    answered: set[DeclarationSlot] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class SentInterest:
     """An interest that was sent to a face."""
 
-    wish: Wish
-    pending: Pending | None
+    wish: FaceInterest
+    pending: PendingInterest | None
     settled: bool = False
 
 
-class _Wishes:
+class InterestIndex:
     """The wishes for one kind, by key."""
 
     def __init__(self) -> None:
-        self._tree: KeyExprTree[Wish] = KeyExprTree()
-        self._everything: dict[Wish, None] = {}
+        self._tree: KeyExprTree[FaceInterest] = KeyExprTree()
+        self._everything: dict[FaceInterest, None] = {}
 
-    def add(self, wish: Wish) -> None:
+    def add(self, wish: FaceInterest) -> None:
         if wish.key is None:
             self._everything[wish] = None
         else:
             self._tree.insert(wish.key, wish)
 
-    def remove(self, wish: Wish) -> None:
+    def remove(self, wish: FaceInterest) -> None:
         if wish.key is None:
             self._everything.pop(wish, None)
         else:
             self._tree.remove(wish.key, wish)
 
-    def covering(self, key: str) -> Iterator[Wish]:
+    def covering(self, key: str) -> Iterator[FaceInterest]:
         yield from self._everything
         for _, wishes in self._tree.intersecting(key):
             yield from wishes
@@ -134,14 +142,14 @@ class _Wishes:
         return len(self._tree) + len(self._everything)
 
 
-class Declarations:
+class DeclarationTables:
     """The tables of one node. What is to be sent is appended to `out`."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self.resources = {kind: Resources() for kind in KINDS}
-        self.timers: Timers[Pending] = Timers()
-        self._wishes = {kind: _Wishes() for kind in (KEYEXPRS, *KINDS)}
+        self.resources = {kind: DeclaredResources() for kind in KINDS}
+        self.timers: Timers[PendingInterest] = Timers()
+        self._wishes = {kind: InterestIndex() for kind in (KEYEXPRS, *KINDS)}
 
     # ---- faces
 
@@ -155,7 +163,7 @@ class Declarations:
         if face.policy.pushes:
             for kind in KINDS:
                 for key in self.resources[kind].intersecting(None):
-                    self._update(face, Slot(kind, key, False), True, None, out)
+                    self._update(face, DeclarationSlot(kind, key, False), True, None, out)
         if face.policy.initial:
             out.append((face, _declare(DeclareFinal(), INITIAL_INTEREST)))
 
@@ -308,13 +316,13 @@ class Declarations:
             options = interest.options
             if not face.policy.aggregates or options & TOKENS or key is None:
                 options &= ~Kind.AGGREGATE
-            wish = Wish(face, interest.id, InterestMode(interest.mode), options, key)
+            wish = FaceInterest(face, interest.id, InterestMode(interest.mode), options, key)
             self._take_wish(wish, now, out)
 
-    def _take_wish(self, wish: Wish, now: float, out: Out) -> None:
+    def _take_wish(self, wish: FaceInterest, now: float, out: Out) -> None:
         face, pending = wish.face, None
         if wish.mode is not FUTURE:
-            pending = Pending(wish, now + INTEREST_SECONDS)
+            pending = PendingInterest(wish, now + INTEREST_SECONDS)
             self._answer(pending, out)
         if wish.mode is not CURRENT:
             face.wishes[wish.id] = wish
@@ -335,26 +343,26 @@ class Declarations:
         else:
             out.append((face, _declare(DeclareFinal(), wish.id)))
 
-    def _wait_for_initial(self, pending: Pending) -> None:
+    def _wait_for_initial(self, pending: PendingInterest) -> None:
         """Those who have not said all they have yet need not be asked for it."""
         for face in self.topology.eager:
             if not face.initial_done and self.topology.passes(pending.wish.face, face):
                 face.first.append(pending)
                 pending.waiting.add((face, INITIAL_INTEREST))
 
-    def _answer(self, pending: Pending, out: Out) -> None:
+    def _answer(self, pending: PendingInterest, out: Out) -> None:
         """With all that is known here."""
         wish = pending.wish
         for kind in KINDS:
             if not wish.options & kind:
                 continue
             if wish.aggregate and wish.key is not None:
-                self._answer_one(pending, Slot(kind, wish.key, True), out)
+                self._answer_one(pending, DeclarationSlot(kind, wish.key, True), out)
             else:
                 for key in self.resources[kind].intersecting(wish.key):
-                    self._answer_one(pending, Slot(kind, key, False), out)
+                    self._answer_one(pending, DeclarationSlot(kind, key, False), out)
 
-    def _answer_one(self, pending: Pending, slot: Slot, out: Out) -> None:
+    def _answer_one(self, pending: PendingInterest, slot: DeclarationSlot, out: Out) -> None:
         wish = pending.wish
         info = self._seen(wish.face, slot)
         if info is None:
@@ -363,13 +371,13 @@ class Declarations:
         if wish.mode is not CURRENT:
             told = wish.face.told.get(slot)
             number = wish.face.new_id() if told is None else told.id
-            wish.face.told[slot] = Told(number, info)
+            wish.face.told[slot] = SentDeclaration(number, info)
         pending.answered.add(slot)
         self._say(wish.face, slot, number, info, wish.id, out)
 
-    def _answer_once(self, pending: Pending, kind: Kind, key: str, out: Out) -> None:
+    def _answer_once(self, pending: PendingInterest, kind: Kind, key: str, out: Out) -> None:
         """With what somebody says to have now, and will not be said to be gone."""
-        slot = Slot(kind, key, False)
+        slot = DeclarationSlot(kind, key, False)
         if slot in pending.answered:
             return
         if len(pending.answered) >= MAX_ANSWERS:
@@ -379,14 +387,19 @@ class Declarations:
         self._say(pending.wish.face, slot, NO_ID, PRESENT, pending.wish.id, out)
 
     def _ask(
-        self, face: Face, wish: Wish, mode: InterestMode, pending: Pending | None, out: Out
+        self,
+        face: Face,
+        wish: FaceInterest,
+        mode: InterestMode,
+        pending: PendingInterest | None,
+        out: Out,
     ) -> None:
         """Send a wish upstream. What is there now can be asked for tokens only."""
         options = wish.options & (KEYEXPRS | TOKENS) if mode is CURRENT else wish.options
         if not options & ALL_KINDS:
             return
         number = face.new_id()
-        asked = face.asked[number] = Asked(wish, pending)
+        asked = face.asked[number] = SentInterest(wish, pending)
         if pending is not None:
             pending.waiting.add((face, number))
         if mode is not CURRENT:
@@ -396,11 +409,11 @@ class Declarations:
         key = None if wish.key is None else self._wire(face, wish.key, out)
         out.append((face, Interest(number, mode, options, key, qos=qos.DECLARE)))
 
-    def _settle(self, face: Face, asked: Asked) -> None:
+    def _settle(self, face: Face, asked: SentInterest) -> None:
         asked.settled = True
         self._count_settled(face, asked.wish, 1)
 
-    def _count_settled(self, face: Face, wish: Wish, step: int) -> None:
+    def _count_settled(self, face: Face, wish: FaceInterest, step: int) -> None:
         for kind in (SUBSCRIBERS, QUERYABLES):
             if wish.options & kind and wish.key is not None:
                 face.settled[kind, wish.key] += step
@@ -408,7 +421,7 @@ class Declarations:
                     del face.settled[kind, wish.key]
         self.topology.version += 1
 
-    def _answered(self, pending: Pending | None, hop: tuple[Face, int], out: Out) -> None:
+    def _answered(self, pending: PendingInterest | None, hop: tuple[Face, int], out: Out) -> None:
         """One of those that a wish waits for has said all, or is gone."""
         if pending is None or pending.done:
             return
@@ -417,7 +430,7 @@ class Declarations:
             self._drop_pending(pending)
             out.append((pending.wish.face, _declare(DeclareFinal(), pending.wish.id)))
 
-    def _drop_pending(self, pending: Pending) -> None:
+    def _drop_pending(self, pending: PendingInterest) -> None:
         self.timers.finish(pending)
         pending.wish.face.pending.pop(pending.wish.id, None)
         for face, number in pending.waiting:
@@ -429,7 +442,7 @@ class Declarations:
             elif asked is not None:
                 asked.pending = None
 
-    def _drop_wish(self, wish: Wish, out: Out) -> None:
+    def _drop_wish(self, wish: FaceInterest, out: Out) -> None:
         """It ends: upstream is told, and what it alone made known to the face is forgotten."""
         face = wish.face
         if face.wishes.pop(wish.id, None) is not None:
@@ -447,21 +460,21 @@ class Declarations:
                 for upstream in wish.asked:
                     self._unlearn(upstream, wish, kind, out)
 
-    def _untell(self, wish: Wish, kind: Kind, out: Out) -> None:
+    def _untell(self, wish: FaceInterest, kind: Kind, out: Out) -> None:
         """What the face was told and will not hear of any more is taken back."""
         face = wish.face
         if wish.aggregate and wish.key is not None:
-            slots = [Slot(kind, wish.key, True)]
+            slots = [DeclarationSlot(kind, wish.key, True)]
         else:
             keys = self.resources[kind].intersecting(wish.key)
-            slots = [Slot(kind, key, False) for key in keys]
+            slots = [DeclarationSlot(kind, key, False) for key in keys]
         for slot in slots:
             if slot in face.told and not self._listens(face, slot):
                 told = face.told.pop(slot)
                 if face.is_open:
                     self._say_gone(face, slot, told.id, face.is_local, out)
 
-    def _unlearn(self, upstream: Face, wish: Wish, kind: Kind, out: Out) -> None:
+    def _unlearn(self, upstream: Face, wish: FaceInterest, kind: Kind, out: Out) -> None:
         """What upstream declared for this wish alone: it will not say when that is gone."""
         resources = self.resources[kind]
         for key in resources.intersecting(wish.key):
@@ -485,7 +498,7 @@ class Declarations:
             wish.face is face for wish in self._wishes[KEYEXPRS].covering(prefix)
         )
 
-    def _listens(self, face: Face, slot: Slot) -> bool:
+    def _listens(self, face: Face, slot: DeclarationSlot) -> bool:
         """Whether `face` hears of what happens to a slot."""
         if face.policy.pushes and not slot.aggregate:
             return True
@@ -500,12 +513,13 @@ class Declarations:
         key: str,
         source: Face,
         new: bool,
-        answering: Pending | None,
+        answering: PendingInterest | None,
         out: Out,
     ) -> None:
         """`source` declared `key` (`new`), or no longer does: tell whom it concerns."""
-        slots: dict[tuple[Face, Slot], None] = {
-            (face, Slot(kind, key, False)): None for face in self.topology.pushed_from(source)
+        slots: dict[tuple[Face, DeclarationSlot], None] = {
+            (face, DeclarationSlot(kind, key, False)): None
+            for face in self.topology.pushed_from(source)
         }
         for wish in self._wishes[kind].covering(key):
             slots[wish.face, _slot(wish, kind, key)] = None
@@ -515,7 +529,9 @@ class Declarations:
 
     def _tell(self, face: Face, kind: Kind, key: str, new: bool, out: Out) -> None:
         """The same for one face, that could not see the source, or cannot any more."""
-        slots: dict[Slot, None] = {Slot(kind, key, False): None} if face.policy.pushes else {}
+        slots: dict[DeclarationSlot, None] = (
+            {DeclarationSlot(kind, key, False): None} if face.policy.pushes else {}
+        )
         for wish in self._wishes[kind].covering(key):
             if wish.face is face:
                 slots[_slot(wish, kind, key)] = None
@@ -529,7 +545,7 @@ class Declarations:
             return kind is TOKENS and face.policy.echoes
         return self.topology.passes(source, face)
 
-    def _seen(self, face: Face, slot: Slot) -> QueryableInfo | None:
+    def _seen(self, face: Face, slot: DeclarationSlot) -> QueryableInfo | None:
         """What `face` is to know of a key; None: there is nothing."""
         if slot.aggregate:
             return self._seen_together(face, slot)
@@ -541,10 +557,10 @@ class Declarations:
                 merged = merge(merged, info)
         return merged
 
-    def _seen_together(self, face: Face, slot: Slot) -> QueryableInfo | None:
+    def _seen_together(self, face: Face, slot: DeclarationSlot) -> QueryableInfo | None:
         merged: QueryableInfo | None = None
         for key in self.resources[slot.kind].intersecting(slot.key):
-            info = self._seen(face, Slot(slot.kind, key, False))
+            info = self._seen(face, DeclarationSlot(slot.kind, key, False))
             if info is not None:
                 if slot.kind is not QUERYABLES:
                     return PRESENT
@@ -553,7 +569,12 @@ class Declarations:
         return merged
 
     def _update(
-        self, face: Face, slot: Slot, new: bool, answering: Pending | None, out: Out
+        self,
+        face: Face,
+        slot: DeclarationSlot,
+        new: bool,
+        answering: PendingInterest | None,
+        out: Out,
     ) -> None:
         """Bring what `face` was told in line with what it is to know."""
         info, told = self._seen(face, slot), face.told.get(slot)
@@ -566,7 +587,7 @@ class Declarations:
             self._say_gone(face, slot, NO_ID, True, out)  # it may know it from elsewhere
         elif info is not None and told is None and (new or slot.aggregate):
             number = NO_ID if face.policy.keyed else face.new_id()
-            face.told[slot] = Told(number, info)
+            face.told[slot] = SentDeclaration(number, info)
             self._say(face, slot, number, info, None, out)
         elif info is not None and told is not None and told.info != info:
             told.info = info
@@ -575,7 +596,7 @@ class Declarations:
     def _say(
         self,
         face: Face,
-        slot: Slot,
+        slot: DeclarationSlot,
         number: int,
         info: QueryableInfo,
         interest: int | None,
@@ -589,7 +610,9 @@ class Declarations:
             body = (DeclareSubscriber if slot.kind is SUBSCRIBERS else DeclareToken)(number, key)
         out.append((face, _declare(body, interest)))
 
-    def _say_gone(self, face: Face, slot: Slot, number: int, named: bool, out: Out) -> None:
+    def _say_gone(
+        self, face: Face, slot: DeclarationSlot, number: int, named: bool, out: Out
+    ) -> None:
         named = named or face.policy.keyed
         key = face.write(slot.key)[0] if named else None
         out.append((face, _declare(_UNDECLARE[slot.kind](number, key), None)))
@@ -611,14 +634,14 @@ class Declarations:
         }
 
 
-def _slot(wish: Wish, kind: Kind, key: str) -> Slot:
+def _slot(wish: FaceInterest, kind: Kind, key: str) -> DeclarationSlot:
     """Under which slot the face that wishes is told of `key`."""
     if wish.aggregate and wish.key is not None:
-        return Slot(kind, wish.key, True)
-    return Slot(kind, key, False)
+        return DeclarationSlot(kind, wish.key, True)
+    return DeclarationSlot(kind, key, False)
 
 
-def _answers(pending: Pending, face: Face, slot: Slot) -> bool:
+def _answers(pending: PendingInterest, face: Face, slot: DeclarationSlot) -> bool:
     """Whether telling `face` of a slot is a new answer to the wish that waits."""
     wish = pending.wish
     return (

@@ -14,14 +14,14 @@ from zenlake.routing.policy import Policy
 from zenlake.wire import qos
 from zenlake.wire.cursor import U16, U32
 from zenlake.wire.declare import Declare, DeclareKeyExpr
-from zenlake.wire.enums import InterestOptions, Mapping, WhatAmI
+from zenlake.wire.enums import InterestOptions, Mapping, WireWhatAmI
 from zenlake.wire.extensions import QueryableInfo
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.wireexpr import WireExpr
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 if TYPE_CHECKING:
-    from zenlake.routing.declarations import Asked, Pending, Wish
+    from zenlake.routing.declarations import FaceInterest, PendingInterest, SentInterest
     from zenlake.routing.queries import PendingQuery
 
 MAX_KEY_IDS = 8192  # that one side declares to the other
@@ -36,7 +36,7 @@ Kind = InterestOptions
 "SUBSCRIBERS, QUERYABLES or TOKENS: one of them, not several."
 
 
-class Slot(NamedTuple):
+class DeclarationSlot(NamedTuple):
     """What a face may have been told of: one declaration of its own id."""
 
     kind: Kind
@@ -45,7 +45,7 @@ class Slot(NamedTuple):
 
 
 @dataclass(slots=True)
-class Told:
+class SentDeclaration:
     id: int
     info: QueryableInfo
 
@@ -87,7 +87,7 @@ class Face:
     )
 
     def __init__(
-        self, zid: ZenohId, whatami: WhatAmI, policy: Policy, *, is_local: bool = False
+        self, zid: WireZenohId, whatami: WireWhatAmI, policy: Policy, *, is_local: bool = False
     ) -> None:
         self.zid = zid
         self.whatami = whatami
@@ -110,28 +110,28 @@ class Face:
         "What the neighbour declared: the key of each id."
         self.weight = 0
         "About how many bytes that takes, and its wishes."
-        self.told: dict[Slot, Told] = {}
+        self.told: dict[DeclarationSlot, SentDeclaration] = {}
         "What the neighbour was told."
-        self.wishes: dict[int, Wish] = {}
+        self.wishes: dict[int, FaceInterest] = {}
         "The neighbour's interests in what is to come."
-        self.pending: dict[int, Pending] = {}
+        self.pending: dict[int, PendingInterest] = {}
         "Those of its interests that have not had their D_FINAL."
-        self.asked: dict[int, Asked] = {}
+        self.asked: dict[int, SentInterest] = {}
         "Interests sent to the neighbour."
         self.settled: Counter[tuple[Kind, str]] = Counter()
         "Keys of which the neighbour has said all that it has."
         self.initial_done = not policy.initial
         "False: the neighbour still owes D_FINAL(0)."
-        self.first: list[Pending] = []
+        self.first: list[PendingInterest] = []
         "What waits for that D_FINAL(0)."
         self.queries: dict[int, PendingQuery] = {}
         "Queries from the neighbour, by its request id."
         self.requests: dict[int, PendingQuery] = {}
         "Queries to the neighbour, by our request id."
-        self.psids: dict[int, ZenohId] = {}
-        self.links: frozenset[ZenohId] | None = None
+        self.psids: dict[int, WireZenohId] = {}
+        self.links: frozenset[WireZenohId] | None = None
         "The nodes that it has links to, as far as it told; None: it told nothing."
-        self.gateways: frozenset[ZenohId] = frozenset()
+        self.gateways: frozenset[WireZenohId] = frozenset()
         self.links_sn = -1
 
     def __repr__(self) -> str:

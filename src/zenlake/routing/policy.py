@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from zenlake.errors import ZError
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.enums import WireWhatAmI
 
 
 class Region(Enum):
@@ -61,22 +61,22 @@ LOCAL = Policy(region=Region.LOCAL, answers=True, aggregates=True, echoes=True)
 # (own role, the neighbour's) -> policy. Clients have no links to clients.
 # Between routers: one hop, without transit, until there are link states between them.
 POLICIES = {
-    (WhatAmI.CLIENT, WhatAmI.ROUTER): _UPSTREAM,
-    (WhatAmI.CLIENT, WhatAmI.PEER): _UPSTREAM,
-    (WhatAmI.PEER, WhatAmI.ROUTER): _UPSTREAM,
-    (WhatAmI.PEER, WhatAmI.PEER): Policy(
+    (WireWhatAmI.CLIENT, WireWhatAmI.ROUTER): _UPSTREAM,
+    (WireWhatAmI.CLIENT, WireWhatAmI.PEER): _UPSTREAM,
+    (WireWhatAmI.PEER, WireWhatAmI.ROUTER): _UPSTREAM,
+    (WireWhatAmI.PEER, WireWhatAmI.PEER): Policy(
         region=Region.NORTH, pushes=True, initial=True, answers=True
     ),
-    (WhatAmI.PEER, WhatAmI.CLIENT): _CLIENT,
-    (WhatAmI.ROUTER, WhatAmI.ROUTER): Policy(region=Region.NORTH, pushes=True, keyed=True),
-    (WhatAmI.ROUTER, WhatAmI.PEER): Policy(
+    (WireWhatAmI.PEER, WireWhatAmI.CLIENT): _CLIENT,
+    (WireWhatAmI.ROUTER, WireWhatAmI.ROUTER): Policy(region=Region.NORTH, pushes=True, keyed=True),
+    (WireWhatAmI.ROUTER, WireWhatAmI.PEER): Policy(
         region=Region.PEERS, within=Within.UNLINKED, answers=True
     ),
-    (WhatAmI.ROUTER, WhatAmI.CLIENT): _CLIENT,
+    (WireWhatAmI.ROUTER, WireWhatAmI.CLIENT): _CLIENT,
 }
 
 
-def policy_for(own: WhatAmI, other: WhatAmI) -> Policy:
+def policy_for(own: WireWhatAmI, other: WireWhatAmI) -> Policy:
     """How a node that is `own` treats a neighbour that is `other`; ZError if they do not talk."""
     policy = POLICIES.get((own, other))
     if policy is None:

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 from zenlake.keyexpr import includes
-from zenlake.routing.declarations import QUERYABLES, Declarations
+from zenlake.routing.declarations import QUERYABLES, DeclarationTables
 from zenlake.routing.face import Face, Out
 from zenlake.routing.resources import merge
 from zenlake.routing.timers import Timers
 from zenlake.routing.topology import Topology
-from zenlake.wire.entity import EntityGlobalId
-from zenlake.wire.enums import Mapping, QueryTarget
+from zenlake.wire.entity import WireEntityId
+from zenlake.wire.enums import Mapping, WireQueryTarget
 from zenlake.wire.err import Err
 from zenlake.wire.extensions import QueryableInfo
 from zenlake.wire.qos import QoS
-from zenlake.wire.reply import Reply
+from zenlake.wire.reply import WireReply
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
@@ -46,11 +46,11 @@ class PendingQuery:
     hops: dict[Face, int] = field(default_factory=dict)
 
 
-class Queries:
+class QueryRouter:
     """The queries of one node that are on their way."""
 
     def __init__(
-        self, topology: Topology, declarations: Declarations, query_timeout: float
+        self, topology: Topology, declarations: DeclarationTables, query_timeout: float
     ) -> None:
         self.query_timeout = query_timeout
         self.timers: Timers[PendingQuery] = Timers()
@@ -117,7 +117,7 @@ class Queries:
                 return
             key = WireExpr(0, text, Mapping.SENDER)
         out.append((query.face, replace(response, request_id=query.id, key=key, qos=query.qos)))
-        if query.left is not None and isinstance(response.body, Reply):
+        if query.left is not None and isinstance(response.body, WireReply):
             query.left -= 1
             if not query.left:
                 self._end(query, out)
@@ -171,16 +171,16 @@ class Queries:
         self._topology.counters[reason] += 1
 
 
-def chosen(target: QueryTarget, candidates: Candidates) -> list[Face]:
+def chosen(target: WireQueryTarget, candidates: Candidates) -> list[Face]:
     """Whom of those that may answer a query is sent to.
 
     BEST_MATCHING: the nearest complete one, else all. Who did not say what it has may be complete.
     """
-    if target is QueryTarget.BEST_MATCHING:
+    if target is WireQueryTarget.BEST_MATCHING:
         complete = {face: info.distance for face, info in candidates.items() if _whole(info)}
         if complete:
             return [min(complete, key=complete.__getitem__)]
-    if target is QueryTarget.ALL_COMPLETE:
+    if target is WireQueryTarget.ALL_COMPLETE:
         return [face for face, info in candidates.items() if info is None or _whole(info)]
     return [*candidates]
 
@@ -202,5 +202,5 @@ def _timed_out(query: PendingQuery, hop: Face) -> Response:
         WireExpr(),
         Err(TIMEOUT),
         query.qos,
-        responder=EntityGlobalId(hop.zid, 0),
+        responder=WireEntityId(hop.zid, 0),
     )

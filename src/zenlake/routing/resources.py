@@ -30,7 +30,7 @@ def beyond(face: Face, info: QueryableInfo) -> QueryableInfo:
     return QueryableInfo(info.complete, min(info.distance + 1, MAX_DISTANCE))
 
 
-class Resources:
+class DeclaredResources:
     """Declarations of one kind. A face may declare a key many times, with an id for each."""
 
     __slots__ = ("_sources", "_tree")

@@ -7,12 +7,12 @@ from typing import Generic, Protocol, TypeVar
 SLACK = 64  # entries of what is over that may stay
 
 
-class Waiting(Protocol):
+class ArmedTimer(Protocol):
     when: float
     done: bool
 
 
-W = TypeVar("W", bound=Waiting)
+W = TypeVar("W", bound=ArmedTimer)
 
 
 class Timers(Generic[W]):

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from zenlake.errors import DecodeError
 from zenlake.routing.face import Face, Kind
 from zenlake.routing.policy import LOCAL, Region, Within, policy_for
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.linkstate import LinkState, read_link_states
 from zenlake.wire.oam import LINK_STATE, NetworkOam
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 MAX_LINK_STATE_BYTES = 1 << 20
 MAX_PSIDS = 10_000  # nodes that one face may give a number
@@ -23,7 +23,7 @@ Pairs = list[tuple[Face, Face]]
 class Topology:
     """The faces of one node."""
 
-    def __init__(self, zid: ZenohId, whatami: WhatAmI) -> None:
+    def __init__(self, zid: WireZenohId, whatami: WireWhatAmI) -> None:
         self.zid = zid
         self.whatami = whatami
         self.local = Face(zid, whatami, LOCAL, is_local=True)
@@ -37,10 +37,10 @@ class Topology:
         self.counters: Counter[str] = Counter()
         "What was ignored or refused, by reason."
         self.version = 0
-        self.routers: Counter[ZenohId] = Counter()
+        self.routers: Counter[WireZenohId] = Counter()
         "Those that this node, a router too, has links to."
 
-    def add(self, zid: ZenohId, whatami: WhatAmI) -> tuple[Face, Pairs]:
+    def add(self, zid: WireZenohId, whatami: WireWhatAmI) -> tuple[Face, Pairs]:
         """A new face, and the others whose messages pass each other differently now."""
         face = Face(zid, whatami, policy_for(self.whatami, whatami))
         policy = face.policy

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from zenlake.errors import DecodeError, EncodeError, LinkError, SessionEnded, SessionRefused, ZError
 from zenlake.link import multicast
 from zenlake.link.options import LinkOptions
-from zenlake.runtime.group import Sending
+from zenlake.runtime.group import SendingSocket
 from zenlake.runtime.reactor import Timer
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.autoconnect import ANYBODY, DEFAULTS, NOBODY, Autoconnect
 from zenlake.transport.gossip import Bodies, Gossip
 from zenlake.transport.scouting import Responder, Scouter
-from zenlake.wire.enums import CloseReason, WhatAmI
-from zenlake.wire.hello import Hello
+from zenlake.wire.enums import CloseReason, WireWhatAmI
+from zenlake.wire.hello import WireHello
 from zenlake.wire.locator import EndPoint, Locator
 from zenlake.wire.oam import LINK_STATE, NetworkOam
 from zenlake.wire.qos import DECLARE
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 if TYPE_CHECKING:
     from zenlake.runtime.node import Node
@@ -56,7 +56,7 @@ class DiscoveryConfig:
     "Answer those who scout."
     gossip: bool = True
     multihop: bool = False
-    target: WhatAmI | None = None
+    target: WireWhatAmI | None = None
     "Whom to tell of others by gossip; None: whom the own role tells."
     scouted: Autoconnect = DEFAULTS["multicast"]
     "Whom to dial of those that answered."
@@ -83,15 +83,15 @@ class Discovery:
             multihop=config.multihop,
             target=config.target,
         )
-        self._numbers: dict[int, Session] = {}
-        self._number_of: dict[Session, int] = {}
+        self._numbers: dict[int, TransportSession] = {}
+        self._number_of: dict[TransportSession, int] = {}
         self._next_number = 0
-        self._dialling: set[ZenohId] = set()
-        self._failed: OrderedDict[ZenohId, float] = OrderedDict()
+        self._dialling: set[WireZenohId] = set()
+        self._failed: OrderedDict[WireZenohId, float] = OrderedDict()
         self._window = self._reactor.now()
         self._attempts = 0
         self._link: multicast.MulticastLink | None = None
-        self._sending: Sending | None = None
+        self._sending: SendingSocket | None = None
         self._timer: Timer | None = None
 
     @property
@@ -110,7 +110,7 @@ class Discovery:
                 raise
             log.warning("nobody is found by scouting: %s", error)
             return
-        self._sending = Sending(self._link)
+        self._sending = SendingSocket(self._link)
         self._reactor.call_soon(self._begin)
 
     def _begin(self) -> None:
@@ -143,7 +143,7 @@ class Discovery:
 
     def _has_enough(self) -> bool:
         """A client has one session, and looks no further."""
-        return self._whatami is WhatAmI.CLIENT and bool(self._node.sessions)
+        return self._whatami is WireWhatAmI.CLIENT and bool(self._node.sessions)
 
     def _on_group(self, readable: bool, writable: bool) -> None:
         for data, (host, port) in self._read(lambda link: link.receive()):
@@ -185,7 +185,7 @@ class Discovery:
 
     # ---- gossip
 
-    def opened(self, session: Session) -> None:
+    def opened(self, session: TransportSession) -> None:
         number = self._next_number
         self._next_number += 1
         self._numbers[number] = session
@@ -195,12 +195,12 @@ class Discovery:
             agreed = session.agreement
             self._tell(self._gossip.opened(number, agreed.zid, agreed.whatami))
 
-    def closed(self, session: Session) -> None:
+    def closed(self, session: TransportSession) -> None:
         number = self._number_of.pop(session)
         del self._numbers[number]
         self._tell(self._gossip.closed(number))
 
-    def link_states(self, session: Session, body: bytes) -> None:
+    def link_states(self, session: TransportSession, body: bytes) -> None:
         """A peer says whom it knows. What does not decode is counted and left."""
         if not self.config.gossip:
             return
@@ -220,7 +220,7 @@ class Discovery:
             if session is not None:
                 self._tell_one(session, body)
 
-    def _tell_one(self, session: Session, body: bytes) -> None:
+    def _tell_one(self, session: TransportSession, body: bytes) -> None:
         """What hinders one session concerns none of the others."""
         try:
             session.send(NetworkOam(LINK_STATE, body, qos=DECLARE))
@@ -232,7 +232,11 @@ class Discovery:
     # ---- dialling
 
     def _found(
-        self, zid: ZenohId, whatami: WhatAmI, locators: tuple[Locator, ...], rule: Autoconnect
+        self,
+        zid: WireZenohId,
+        whatami: WireWhatAmI,
+        locators: tuple[Locator, ...],
+        rule: Autoconnect,
     ) -> None:
         node = self._node
         if not locators or zid in node.sessions or zid in self._dialling or self._has_enough():
@@ -240,7 +244,7 @@ class Discovery:
         if not rule.wants(node.zid, self._whatami, zid, whatami):
             return
         now = self._reactor.now()
-        at_once = 1 if self._whatami is WhatAmI.CLIENT else MAX_DIALS
+        at_once = 1 if self._whatami is WireWhatAmI.CLIENT else MAX_DIALS
         if len(self._dialling) >= at_once or now - self._failed.get(zid, -inf) < AGAIN_SECONDS:
             return
         if self._may_attempt():
@@ -257,11 +261,11 @@ class Discovery:
         self._attempts += 1
         return True
 
-    def _dial(self, zid: ZenohId, locators: tuple[Locator, ...]) -> None:
+    def _dial(self, zid: WireZenohId, locators: tuple[Locator, ...]) -> None:
         """One locator after another, until there is a session."""
 
-        def done(found: Session | ZError) -> None:
-            if isinstance(found, Session) or zid in self._node.sessions:
+        def done(found: TransportSession | ZError) -> None:
+            if isinstance(found, TransportSession) or zid in self._node.sessions:
                 self._dialling.discard(zid)
             elif len(locators) > 1 and self._may_attempt():
                 self._dial(zid, locators[1:])
@@ -276,39 +280,39 @@ class Discovery:
 
         self._node.dial(locators[0], done, expect=zid)
 
-    def _dial_again(self, zid: ZenohId, locators: tuple[Locator, ...]) -> None:
+    def _dial_again(self, zid: WireZenohId, locators: tuple[Locator, ...]) -> None:
         free = zid not in self._node.sessions and zid not in self._dialling
         if free and not self._node.closing and self._may_attempt():
             self._dialling.add(zid)
             self._dial(zid, locators)
 
-    def _remember_failure(self, zid: ZenohId) -> None:
+    def _remember_failure(self, zid: WireZenohId) -> None:
         self._failed.pop(zid, None)
         self._failed[zid] = self._reactor.now()
         if len(self._failed) > MAX_REMEMBERED:
             self._failed.popitem(last=False)
 
 
-class Answer(NamedTuple):
+class ScoutAnswer(NamedTuple):
     """Who answered, and from where."""
 
-    hello: Hello
+    hello: WireHello
     source: str
 
 
 def scout(
     seconds: float,
-    what: WhatAmI = ANYBODY,
+    what: WireWhatAmI = ANYBODY,
     *,
     group: str = DEFAULT_GROUP,
     options: LinkOptions | None = None,
-) -> Iterator[Answer]:
+) -> Iterator[ScoutAnswer]:
     """Ask who is there, and give each node once, as it answers, for `seconds`."""
     link = multicast.join(EndPoint(group), options or LinkOptions())
     try:
         end = time.monotonic() + seconds
         scouter = Scouter(what, time.monotonic())
-        seen: set[tuple[ZenohId, tuple[Locator, ...]]] = set()
+        seen: set[tuple[WireZenohId, tuple[Locator, ...]]] = set()
         while (now := time.monotonic()) < end:
             datagram = scouter.datagram(now)
             if datagram is not None:
@@ -323,7 +327,7 @@ def scout(
                 hello = scouter.heard(data)
                 if hello is not None and (hello.zid, hello.locators) not in seen:
                     seen.add((hello.zid, hello.locators))
-                    yield Answer(hello, host)
+                    yield ScoutAnswer(hello, host)
                 if len(seen) >= MAX_ANSWERS:
                     return
     finally:

@@ -18,15 +18,15 @@ from zenlake.hlc import HybridLogicalClock
 from zenlake.keyexpr import KeyExpr
 from zenlake.keytable import KeyTable
 from zenlake.routing import Face, Out, Routing
-from zenlake.runtime import kernels
+from zenlake.runtime import kernel_loader
 from zenlake.runtime.node import Node
 from zenlake.runtime.reactor import Timer
-from zenlake.runtime.session import Session
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.lanes import skip_messages
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.declare import Declare, UndeclareKeyExpr
 from zenlake.wire.dispatch import ID_MASK
-from zenlake.wire.enums import CloseReason, Mapping, Priority, WhatAmI
+from zenlake.wire.enums import CloseReason, Mapping, WirePriority, WireWhatAmI
 from zenlake.wire.extensions import FLAG_EXTENSIONS, QOS
 from zenlake.wire.network import NETWORK, NetworkMessage, is_network
 from zenlake.wire.oam import LINK_STATE, NetworkOam
@@ -38,14 +38,14 @@ from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
 from zenlake.wire.qos import PRIORITY_BITS
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
-from zenlake.wire.timestamp import Timestamp, ntp64_from_nanos, write_timestamp
-from zenlake.wire.tsstack import TimestampStack
+from zenlake.wire.timestamp import WireTimestamp, ntp64_from_nanos, write_timestamp
+from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED, WireExpr, flags_of, write_wireexpr
-from zenlake.wire.zenohid import ZenohId, write_zid
+from zenlake.wire.zenohid import WireZenohId, write_zid
 
 if TYPE_CHECKING:
-    from zenlake.wire.emit_kernel import PushColumns
-    from zenlake.wire.runs import Run
+    from zenlake.wire.kernels.emit import PushColumns
+    from zenlake.wire.push_run import PushRun
 
 log = logging.getLogger("zenlake.runtime")
 
@@ -60,23 +60,23 @@ _ONE_BYTE = 0x80
 STACKED = (Push, Request, Response)  # may carry a timestamp stack
 
 
-PlainPut = tuple[Any, int, int, int, int, int]
-"""A put with nothing beside its payload but a QoS: the key's name in `Port.routes`, where the key
+PlainPutFields = tuple[Any, int, int, int, int, int]
+"""A put with nothing beside its payload but a QoS: the key's name in `SessionFace.routes`, where the key
 ends and where the PUT is, the QoS, and where the payload starts and ends."""
 
 
-One = tuple["Port", bool, Any, bytes, int, int, Push | None]
-"""A PUSH as it came: from whom, on a reliable lane or not, its key's name in `Port.routes`,
+RawPush = tuple["Port", bool, Any, bytes, int, int, Push | None]
+"""A PUSH as it came: from whom, on a reliable lane or not, its key's name in `SessionFace.routes`,
 data[start:end], and what it says if that is more than a payload."""
 
 
-class Full(Protocol):
+class Backpressured(Protocol):
     """Something that has taken enough for now."""
 
     def when_room(self, call: Callable[[], None]) -> None: ...
 
 
-class Local(Protocol):
+class LocalSession(Protocol):
     """The session above. Nothing here may wait: it is mostly the I/O thread that calls."""
 
     def on_message(self, message: NetworkMessage) -> None:
@@ -94,9 +94,9 @@ class Local(Protocol):
         ends: Any,
         rests: Iterable[Any],
         count: int,
-        run: "tuple[Run, Any, KeyTable, Port | None] | None",
-        one: "One | None",
-    ) -> Iterable[Full]:
+        run: "tuple[PushRun, Any, KeyTable, SessionFace | None] | None",
+        one: "RawPush | None",
+    ) -> Iterable[Backpressured]:
         """Samples, each a key, a payload data[start:end] and what stands beside it: None for
         nothing, a PUSH, or where the PUSH starts in data. `run`: where they come from (which says
         what stands beside them, too), which of its rows they are (None: all), what the ids in
@@ -104,38 +104,43 @@ class Local(Protocol):
         those that have enough. `starts` and `ends` are arrays where there is a `run`, else
         tuples."""
 
-    def routed(self, stack: TimestampStack) -> TimestampStack:
+    def routed(self, stack: WireTimestampStack) -> WireTimestampStack:
         """`stack` with the time now at ROUTE, if that was asked for."""
 
-    def opened(self, session: Session) -> None: ...
-    def declared(self, session: Session) -> None:
+    def opened(self, session: TransportSession) -> None: ...
+    def declared(self, session: TransportSession) -> None:
         """What it declares at first is known."""
 
-    def closed(self, session: Session, why: SessionEnded) -> None: ...
+    def closed(self, session: TransportSession, why: SessionEnded) -> None: ...
     def lost(
-        self, session: Session, priority: Priority, reliable: bool, first: int, missing: int
+        self,
+        session: TransportSession,
+        priority: WirePriority,
+        reliable: bool,
+        first: int,
+        missing: int,
     ) -> None:
         """Sequence numbers of a lane that never came."""
 
 
-class Port:
+class SessionFace:
     """A session as a face of the routing."""
 
     __slots__ = ("face", "held", "paced", "routes", "session", "version")
 
-    def __init__(self, session: Session, face: Face) -> None:
+    def __init__(self, session: TransportSession, face: Face) -> None:
         self.session = session
         self.face = face
         self.held = 0
         "How many have enough of it for now."
-        self.paced: set[Port] = set()
+        self.paced: set[SessionFace] = set()
         "The sessions among them."
-        self.routes: dict[Any, Route] = {}
+        self.routes: dict[Any, InboundRoute] = {}
         "By the key as it came: mapping and scope as one number, with the suffix if there is one."
         self.version = -1
 
 
-class Route:
+class InboundRoute:
     """Where what came on one key goes."""
 
     __slots__ = ("key", "local", "out")
@@ -144,7 +149,7 @@ class Route:
         self,
         key: KeyExpr,
         local: tuple[Any, ...],
-        out: "tuple[tuple[Port, WireExpr, int, bytes], ...]",
+        out: "tuple[tuple[SessionFace, WireExpr, int, bytes], ...]",
     ) -> None:
         self.key = key
         self.local = local
@@ -153,7 +158,7 @@ class Route:
         "and the other sessions, with the key as they know it: its flags and its bytes."
 
 
-class Faces:
+class ExchangeHandler:
     """The exchange as its node's Handler."""
 
     __slots__ = ("closed", "frame", "opened")
@@ -169,9 +174,9 @@ class Exchange:
 
     def __init__(
         self,
-        zid: ZenohId,
-        whatami: WhatAmI,
-        local: Local,
+        zid: WireZenohId,
+        whatami: WireWhatAmI,
+        local: LocalSession,
         *,
         query_timeout: float = 10.0,
         timestamping: bool = False,
@@ -187,7 +192,7 @@ class Exchange:
         "What came in and went nowhere, by reason."
         self.clock = HybridLogicalClock(zid)
         self.wants_messages = False
-        "Whether somebody here takes messages as they are (see `One`)."
+        "Whether somebody here takes messages as they are (see `RawPush`)."
         self.stamps = timestamping
         "Whether what has no timestamp gets one."
         self._wall = wall
@@ -201,7 +206,7 @@ class Exchange:
         )
         self.closed = False
         "Whether the local session has."
-        self.handler = Faces(self)
+        self.handler = ExchangeHandler(self)
         self._node: Node | None = None
         self.version = 0
         "Another number whenever something may go another way than before."
@@ -211,10 +216,10 @@ class Exchange:
         self._draining = False
         self._timer: Timer | None = None
         self._timer_at = 0.0
-        self._kernels: kernels.Kernels | None = None
-        self._second: kernels.Kernels | None = None
+        self._kernels: kernel_loader.Kernels | None = None
+        self._second: kernel_loader.Kernels | None = None
         "For what is read while the first are in use."
-        w = Writer()
+        w = ByteWriter()
         write_zid(w, "zid", zid)
         self._clock_bytes = bytes(w.out)
 
@@ -266,7 +271,7 @@ class Exchange:
         with self.lock:
             self.version += 1
 
-    def way_out(self, key: str) -> "tuple[tuple[Port, WireExpr], ...]":
+    def way_out(self, key: str) -> "tuple[tuple[SessionFace, WireExpr], ...]":
         """The sessions that want what the local session puts on `key`, each with the key as it
         knows it. Holds while `version` is the same."""
         with self.lock:
@@ -313,7 +318,7 @@ class Exchange:
         if deadline is not None and (self._timer is None or deadline < self._timer_at):
             self._arm(deadline)
 
-    def _say(self, port: Port, message: NetworkMessage) -> None:
+    def _say(self, port: SessionFace, message: NetworkMessage) -> None:
         try:
             port.session.post(message)
         except SessionEnded:
@@ -363,7 +368,7 @@ class Exchange:
 
     # ---- what comes, on the I/O thread
 
-    def open_port(self, session: Session) -> None:
+    def open_port(self, session: TransportSession) -> None:
         agreed = session.agreement
         with self.lock:
             try:
@@ -372,7 +377,7 @@ class Exchange:
                 log.warning("%s: %s", session, error)
                 session.close(CloseReason.GENERIC)
                 return
-            port = Port(session, face)
+            port = SessionFace(session, face)
             face.link = port
             session.face = port
             self._post(out)
@@ -381,8 +386,8 @@ class Exchange:
         if face.initial_done:
             self.local.declared(session)
 
-    def close_port(self, session: Session, why: SessionEnded) -> None:
-        port: Port | None = session.face
+    def close_port(self, session: TransportSession, why: SessionEnded) -> None:
+        port: SessionFace | None = session.face
         if port is not None:
             with self.lock:
                 self._post(self.routing.close(port.face, self.now()))
@@ -392,9 +397,15 @@ class Exchange:
             self.local.closed(session, why)
 
     def frame(
-        self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+        self,
+        session: TransportSession,
+        priority: WirePriority,
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
     ) -> int:
-        port: Port | None = session.face
+        port: SessionFace | None = session.face
         if port is None:  # refused, and being closed
             return skip_messages(data, pos, end)
         if port.version != self.version:
@@ -415,16 +426,16 @@ class Exchange:
         return pos
 
     def _load(self) -> bool:
-        self._kernels = kernels.make()
+        self._kernels = kernel_loader.make()
         return self._kernels is not None
 
-    def _one_message(self, port: Port, data: bytes, pos: int, end: int) -> int:
+    def _one_message(self, port: SessionFace, data: bytes, pos: int, end: int) -> int:
         """Anything, by the object codec."""
-        r = Reader(data, pos, end)
+        r = ByteReader(data, pos, end)
         self._on_object(port, NETWORK.read(r))
         return r.pos
 
-    def _on_object(self, port: Port, message: NetworkMessage) -> None:
+    def _on_object(self, port: SessionFace, message: NetworkMessage) -> None:
         if type(message) is NetworkOam and message.id == LINK_STATE:
             port.session.link_states(message.body)
         message = self._routed(message)
@@ -446,7 +457,9 @@ class Exchange:
 
     # ---- PUSH, one at a time
 
-    def _one_put(self, port: Port, reliable: bool, data: bytes, pos: int, put: PlainPut) -> None:
+    def _one_put(
+        self, port: SessionFace, reliable: bool, data: bytes, pos: int, put: PlainPutFields
+    ) -> None:
         name, after_key, body, qos, start, stop = put
         try:
             route = port.routes.get(name) or self._find_route(port, name)
@@ -480,8 +493,10 @@ class Exchange:
                 head = bytes((data[pos] & ~_KEY_FLAGS | flags,))
                 self._pass(port, other, head + key + tail, qos, reliable)
 
-    def _push_object(self, port: Port, reliable: bool, data: bytes, pos: int, end: int) -> int:
-        r = Reader(data, pos, end)
+    def _push_object(
+        self, port: SessionFace, reliable: bool, data: bytes, pos: int, end: int
+    ) -> int:
+        r = ByteReader(data, pos, end)
         push: Push = NETWORK.read(r)
         key = push.key
         name: Any = key.mapping << 16 | key.scope
@@ -502,33 +517,35 @@ class Exchange:
                 return r.pos
         for other, wire, _, _ in route.out:
             push.key = wire
-            w = Writer()
+            w = ByteWriter()
             NETWORK.write(w, push)
             self._pass(port, other, bytes(w.out), push.qos, reliable)
         if route.local:
-            one: One | None = (port, reliable, name, data, pos, r.pos, push)
+            one: RawPush | None = (port, reliable, name, data, pos, r.pos, push)
             if changed:
                 one = self._changed_one(port, reliable, route.key, push)
             self._give_push(port, route.local, route.key, push, one)
         return r.pos
 
-    def _changed_one(self, port: Port, reliable: bool, key: KeyExpr, push: Push) -> One | None:
+    def _changed_one(
+        self, port: SessionFace, reliable: bool, key: KeyExpr, push: Push
+    ) -> RawPush | None:
         """What became of a message here; only for those who want messages."""
         if not self.wants_messages:
             return None
         push.key = WireExpr(0, key)
-        w = Writer()
+        w = ByteWriter()
         NETWORK.write(w, push)
         name = (push.key.mapping << 16, key.encode())
         return (port, reliable, name, bytes(w.out), 0, len(w.out), push)
 
     def _give_push(
         self,
-        port: Port | None,
+        port: SessionFace | None,
         subscribers: tuple[Any, ...],
         key: KeyExpr,
         push: Push,
-        one: One | None,
+        one: RawPush | None,
     ) -> None:
         payload = push.body.payload if type(push.body) is Put else b""
         assert isinstance(payload, bytes)
@@ -539,7 +556,9 @@ class Exchange:
             for sink in full:
                 self._hold(port, sink)
 
-    def _pass(self, port: Port, other: Port, message: bytes, qos: int, reliable: bool) -> None:
+    def _pass(
+        self, port: SessionFace, other: SessionFace, message: bytes, qos: int, reliable: bool
+    ) -> None:
         try:
             other.session.send_encoded(message, qos, reliable)
             self._pace(port, other)
@@ -549,7 +568,7 @@ class Exchange:
             self.dropped["it does not fit the other session"] += 1
             log.warning("%s: %s", other.session, error)
 
-    def stamp(self) -> Timestamp:
+    def stamp(self) -> WireTimestamp:
         """A timestamp greater than all before, by the clock of this node."""
         with self.lock:
             return self.clock.stamp(self._ntp64())
@@ -563,7 +582,7 @@ class Exchange:
         """With a timestamp for every row that has none: times[row]."""
         import numpy as np
 
-        from zenlake.wire.emit_kernel import Table
+        from zenlake.wire.kernels.emit import EncodedTable
 
         bare = columns.clock < 0
         if not bare.any():
@@ -574,14 +593,14 @@ class Exchange:
         time, clock = columns.time.copy(), columns.clock.copy()
         time[bare] = times[bare]
         clock[bare] = len(clocks.offsets) - 1
-        return columns._replace(time=time, clock=clock, clocks=Table(offsets, data))
+        return columns._replace(time=time, clock=clock, clocks=EncodedTable(offsets, data))
 
     def _stamp(self) -> bytes:
-        w = Writer()
+        w = ByteWriter()
         write_timestamp(w, "timestamp", self.stamp())
         return bytes(w.out)
 
-    def _find_route(self, port: Port, name: Any) -> Route | None:
+    def _find_route(self, port: SessionFace, name: Any) -> InboundRoute | None:
         number, suffix = name if type(name) is tuple else (name, b"")
         wire = WireExpr(number & 0xFFFF, suffix.decode(), Mapping(number >> 16))
         with self.lock:
@@ -595,10 +614,10 @@ class Exchange:
                     local = self.local.who_hears(text)
                 elif face.link is not None:
                     key = self._wire_key(face, text)
-                    w = Writer()
+                    w = ByteWriter()
                     write_wireexpr(w, key)
                     out.append((face.link, key, flags_of(key), bytes(w.out)))
-        route = Route(KeyExpr.trusted(text), local, tuple(out))
+        route = InboundRoute(KeyExpr.trusted(text), local, tuple(out))
         if len(port.routes) >= MAX_ROUTES:
             port.routes.clear()
         if len(text) <= LONG_KEY:
@@ -607,7 +626,7 @@ class Exchange:
 
     # ---- PUSH, many at a time
 
-    def _scan(self, port: Port, reliable: bool, data: bytes, pos: int, end: int) -> int:
+    def _scan(self, port: SessionFace, reliable: bool, data: bytes, pos: int, end: int) -> int:
         assert self._kernels is not None
         scanner, grouper = self._kernels
         view = memoryview(data)[pos:end]
@@ -636,36 +655,36 @@ class Exchange:
         self,
         data: bytes,
         who: Callable[[str], tuple[Any, ...]],
-        found: kernels.Kernels | None = None,
+        found: kernel_loader.Kernels | None = None,
         *,
         reliable: bool = True,
-        port: Port | None = None,
-    ) -> list[Full]:
+        port: SessionFace | None = None,
+    ) -> list[Backpressured]:
         """PUSH messages with keys in full to subscribers here; gives those that have enough."""
         if found is None:
-            kernels.load()
-            found = kernels.make()
+            kernel_loader.load()
+            found = kernel_loader.make()
         assert found is not None
-        full: list[Full] = []
+        full: list[Backpressured] = []
         view = memoryview(data)
         for rows, _, error in found.scanner.bare(view, reliable=reliable):
             if error is not None:
                 raise error
             run = found.grouper.run(view, 0, rows, 0)
-            routes: list[Route | None] = []
+            routes: list[InboundRoute | None] = []
             for _, suffix in run.keys:
                 key = KeyExpr.trusted(suffix.decode())
-                routes.append(Route(key, who(key), ()))
+                routes.append(InboundRoute(key, who(key), ()))
             full += self._deliver_run(data, run, routes, KeyTable(), port)
         return full
 
-    def _on_run(self, port: Port, reliable: bool, data: bytes, run: "Run") -> None:
+    def _on_run(self, port: SessionFace, reliable: bool, data: bytes, run: "PushRun") -> None:
         if self.stamps and not self._in_time(run):
             for row in run.rows[run.first : run.stop]:  # some come from the future
                 start, end = run.base + int(row["start"]), run.base + int(row["end"])
                 self._push_object(port, reliable, data, start, end)
             return
-        routes: list[Route | None] = []
+        routes: list[InboundRoute | None] = []
         for number, suffix in run.keys:
             name: Any = (number, suffix) if suffix else number
             routes.append(port.routes.get(name) or self._find_route(port, name))
@@ -686,12 +705,12 @@ class Exchange:
             self._hold(port, full)
         self._forward_run(port, reliable, run, routes, stamps)
 
-    def _in_time(self, run: "Run") -> bool:
+    def _in_time(self, run: "PushRun") -> bool:
         """Whether no timestamp is too far ahead; takes note of the latest."""
         latest = int(run.rows["time"][run.first : run.stop].max())
         try:
             with self.lock:
-                self.clock.update(Timestamp(latest, self.zid), self._ntp64())
+                self.clock.update(WireTimestamp(latest, self.zid), self._ntp64())
         except ClockDrift:
             return False
         return True
@@ -699,13 +718,13 @@ class Exchange:
     def _deliver_run(
         self,
         data: bytes,
-        run: "Run",
-        routes: "Sequence[Route | None]",
+        run: "PushRun",
+        routes: "Sequence[InboundRoute | None]",
         keys_of: KeyTable,
-        port: Port | None,
-    ) -> list[Full]:
+        port: SessionFace | None,
+    ) -> list[Backpressured]:
         """Once for those that want the same of it, in order; gives those that have enough."""
-        full: list[Full] = []
+        full: list[Backpressured] = []
         for subscribers, wanted in _shares(routes):
             starts, ends, rows, codes = run.starts, run.ends, None, run.codes
             if len(wanted) < run.groups:
@@ -733,41 +752,41 @@ class Exchange:
 
     def _deliver_stamped(
         self,
-        port: Port,
+        port: SessionFace,
         reliable: bool,
-        run: "Run",
-        routes: "Sequence[Route | None]",
+        run: "PushRun",
+        routes: "Sequence[InboundRoute | None]",
         stamps: tuple[int, bytes],
-    ) -> list[Full]:
+    ) -> list[Backpressured]:
         """The same, with timestamps: written anew, and read again."""
-        from zenlake.wire.runs import rewrite
+        from zenlake.wire.push_run import rewrite
 
         keys = [
             WireExpr(0, route.key) if route is not None and route.local else None
             for route in routes
         ]
         data = bytes(rewrite(run, keys, *stamps).data)
-        self._second = self._second or kernels.make()
+        self._second = self._second or kernel_loader.make()
         who = self.local.who_hears
         return self.deliver_own(data, who, self._second, reliable=reliable, port=port)
 
     def _forward_run(
         self,
-        port: Port,
+        port: SessionFace,
         reliable: bool,
-        run: "Run",
-        routes: "Sequence[Route | None]",
+        run: "PushRun",
+        routes: "Sequence[InboundRoute | None]",
         stamps: tuple[int, bytes],
     ) -> None:
         """To each session that wants some of it, with keys as it knows them; written once for all
         that know them alike."""
-        keys: dict[Port, list[WireExpr | None]] = {}
+        keys: dict[SessionFace, list[WireExpr | None]] = {}
         for code, route in enumerate(routes):
             for other, wire, _, _ in route.out if route is not None else ():
                 keys.setdefault(other, [None] * len(routes))[code] = wire
         if not keys:
             return
-        from zenlake.wire.runs import rewrite
+        from zenlake.wire.push_run import rewrite
 
         written = {}
         for other, wires in keys.items():
@@ -780,7 +799,13 @@ class Exchange:
             self._pass_run(port, other, *written[name], reliable)
 
     def _pass_run(
-        self, port: Port, other: Port, data: memoryview, ends: Any, qos: Any, reliable: bool
+        self,
+        port: SessionFace,
+        other: SessionFace,
+        data: memoryview,
+        ends: Any,
+        qos: Any,
+        reliable: bool,
     ) -> None:
         """Each message takes the lane that it names itself: where it came from may have none."""
         lanes = qos & PRIORITY_BITS
@@ -800,14 +825,14 @@ class Exchange:
 
     # ---- back-pressure
 
-    def _hold(self, port: Port, full: Full) -> None:
+    def _hold(self, port: SessionFace, full: Backpressured) -> None:
         """Read no more from a session until the one it filled has room."""
         with self.lock:
             port.held += 1
         port.session.pause()
         full.when_room(lambda: self._let_go(port))
 
-    def _pace(self, port: Port, other: Port) -> None:
+    def _pace(self, port: SessionFace, other: SessionFace) -> None:
         """Read no more from a session while one that it sends to follows, but slowly."""
         if other not in port.paced and _lags(other.session, self.now):
             port.paced.add(other)
@@ -816,14 +841,14 @@ class Exchange:
             port.session.pause()
             self._look_again(port, other)
 
-    def _look_again(self, port: Port, other: Port) -> None:
+    def _look_again(self, port: SessionFace, other: SessionFace) -> None:
         if _lags(other.session, self.now):
             self.call_later(PACE_SECONDS, lambda: self._look_again(port, other))
         else:
             port.paced.discard(other)
             self._let_go(port)
 
-    def _let_go(self, port: Port) -> None:
+    def _let_go(self, port: SessionFace) -> None:
         with self.lock:
             port.held -= 1
             if port.held:
@@ -831,7 +856,7 @@ class Exchange:
         port.session.resume()
 
 
-def _shares(routes: "Sequence[Route | None]") -> "list[tuple[tuple[Any, ...], set[int]]]":
+def _shares(routes: "Sequence[InboundRoute | None]") -> "list[tuple[tuple[Any, ...], set[int]]]":
     """The subscribers, together if they want the same keys, and the numbers of those keys.
 
     One that hears of several keys gets them all at once: what comes is not sorted by key.
@@ -852,13 +877,13 @@ def _shares(routes: "Sequence[Route | None]") -> "list[tuple[tuple[Any, ...], se
     return [(tuple(some), {*codes}) for codes, some in together.items()]
 
 
-def _lags(session: Session, now: Callable[[], float]) -> bool:
+def _lags(session: TransportSession, now: Callable[[], float]) -> bool:
     """Whether much waits for it that must not be dropped, and it takes some of that."""
     waiting, since = session.lag
     return since is not None and waiting > PACE_BYTES and now() - since < MOVES_SECONDS
 
 
-def _plain_put(data: bytes, pos: int, end: int) -> PlainPut | None:
+def _plain_put(data: bytes, pos: int, end: int) -> PlainPutFields | None:
     """What a PUSH says, if it is one of the most usual kind; None: the codec has to read it."""
     header = data[pos]
     if header & ID_MASK != PUSH:

@@ -12,7 +12,7 @@ from zenlake.errors import LinkError, SessionClosed, SessionEnded
 from zenlake.link import multicast as link
 from zenlake.runtime.reactor import Timer, guard
 from zenlake.transport.multicast import GroupHandler, GroupOffer, Member, Multicast
-from zenlake.transport.outbox import FLUSH_SECONDS, Pushed
+from zenlake.transport.outbox import FLUSH_SECONDS, PushResult
 from zenlake.wire.enums import CloseReason
 from zenlake.wire.locator import EndPoint, Locator
 from zenlake.wire.network import NetworkMessage
@@ -29,7 +29,7 @@ BURST_PAUSE = 0.001  # seconds until the next ones, for a message in many fragme
 CLOSE_SECONDS = 1.0  # that close() waits for the I/O thread
 
 
-class Sending:
+class SendingSocket:
     """The socket of a group that sends: what is said to us alone comes in there."""
 
     def __init__(self, group: link.MulticastLink) -> None:
@@ -39,7 +39,7 @@ class Sending:
         return self._group.unicast_fileno()
 
 
-class _Guarded:
+class _GuardedHandler:
     """A group's handler, whose failures are logged: the group goes on without it."""
 
     def __init__(self, handler: GroupHandler) -> None:
@@ -61,10 +61,10 @@ class Group:
     ) -> None:
         self._reactor = node.reactor
         self._link = link.join(EndPoint(endpoint), node.config.options)
-        self._sending = Sending(self._link)
+        self._sending = SendingSocket(self._link)
         self._core = Multicast(
             offer,
-            _Guarded(handler),
+            _GuardedHandler(handler),
             node.config.entropy,
             self._reactor.now(),
             process=node.config.memory,
@@ -94,9 +94,9 @@ class Group:
             if self._closing:
                 raise SessionClosed("this node left the group", CloseReason.GENERIC)
             outbox, now = self._core.outbox, self._reactor.now()
-            if outbox.push(message, reliable, now=now) is Pushed.FULL:
+            if outbox.push(message, reliable, now=now) is PushResult.FULL:
                 self._flush(everything=True)
-                if outbox.push(message, reliable, now=now) is Pushed.FULL:
+                if outbox.push(message, reliable, now=now) is PushResult.FULL:
                     outbox.counters.drop_sent("congestion: the group's socket takes no more")
                     return False
             if outbox.due(now, bool(message.qos & EXPRESS)):

@@ -1,6 +1,6 @@
 """A node: who listens, who is dialled, which sessions are open. All on its one I/O thread.
 
-Knows limits, retries and duplicates. Does not know messages: a `Handler` gets them.
+Knows limits, retries and duplicates. Does not know messages: a `NodeHandler` gets them.
 """
 
 import errno
@@ -16,23 +16,23 @@ from typing import Any, Protocol, Self
 
 from zenlake import link as links
 from zenlake.errors import AuthError, LinkError, SessionEnded, SessionRefused, ZError
-from zenlake.link.base import Link, Listener
+from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions
 from zenlake.runtime.discovery import Discovery, DiscoveryConfig
 from zenlake.runtime.group import Group
-from zenlake.runtime.reactor import Loop, Reactor, guard
-from zenlake.runtime.session import Session
+from zenlake.runtime.reactor import EventLoop, Reactor, guard
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.admission import Admission, AdmissionLimits, Ticket
 from zenlake.transport.auth import Authenticator, Entropy
-from zenlake.transport.establishment import Acceptor, Opener, State
-from zenlake.transport.fragments import MAX_MESSAGE_BYTES, PROCESS, Memory
+from zenlake.transport.establishment import Acceptor, HandshakeState, Opener
+from zenlake.transport.fragments import MAX_MESSAGE_BYTES, PROCESS, ByteBudget
 from zenlake.transport.multicast import GroupHandler, GroupOffer
 from zenlake.transport.offer import Offer
 from zenlake.transport.retry import Retry, RetryPolicy
 from zenlake.transport.throttle import Throttle
-from zenlake.wire.enums import CloseReason, Priority, WhatAmI
+from zenlake.wire.enums import CloseReason, WirePriority, WireWhatAmI
 from zenlake.wire.locator import EndPoint, Locator
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 log = logging.getLogger("zenlake.runtime")
 
@@ -44,13 +44,19 @@ CLOSE_REASONS = frozenset(CloseReason)
 SHARED_ADDRESSES = ("unixsock-stream",)  # one name for everybody: no limit by address
 
 
-class Handler(Protocol):
+class NodeHandler(Protocol):
     """Who gets what a node's sessions do. Called on the I/O thread: never wait here."""
 
-    def opened(self, session: Session) -> None: ...
+    def opened(self, session: TransportSession) -> None: ...
 
     def frame(
-        self, session: Session, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+        self,
+        session: TransportSession,
+        priority: WirePriority,
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
     ) -> int:
         """Network messages from `pos` on; gives the position after the last of them.
 
@@ -58,7 +64,7 @@ class Handler(Protocol):
         (DecodeError, or SessionEnded of whomever) ends the session.
         """
 
-    def closed(self, session: Session, why: SessionEnded) -> None: ...
+    def closed(self, session: TransportSession, why: SessionEnded) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +79,7 @@ class NodeConfig:
     "How long a handshake that this node began may take; None: as long as an accepted one."
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     max_message: int = MAX_MESSAGE_BYTES
-    memory: Memory = PROCESS
+    memory: ByteBudget = PROCESS
     entropy: Entropy = secrets.token_bytes
     discovery: DiscoveryConfig | None = None
     "None: this node finds nobody and is found by nobody."
@@ -84,15 +90,15 @@ class NodeConfig:
         return self.limits.seconds if self.open_seconds is None else self.open_seconds
 
 
-class Links(Protocol):
+class LinkProvider(Protocol):
     """Where links come from: `zenlake.link`, or a simulated network."""
 
     def resolve(self, endpoint: EndPoint) -> list[Any]: ...
-    def dial(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> Link: ...
+    def dial(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink: ...
     def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener: ...
 
 
-Done = Callable[[Session | ZError], None]
+Done = Callable[[TransportSession | ZError], None]
 
 
 class Node:
@@ -101,26 +107,26 @@ class Node:
     def __init__(
         self,
         config: NodeConfig,
-        handler: Handler,
+        handler: NodeHandler,
         *,
-        reactor: Loop | None = None,
-        network: Links = links,
+        reactor: EventLoop | None = None,
+        network: LinkProvider = links,
     ) -> None:
         self.config = config
         self.handler = handler
-        self.on_gap: Callable[[Session, Priority, bool, int, int], None] | None = None
+        self.on_gap: Callable[[TransportSession, WirePriority, bool, int, int], None] | None = None
         "Told of sequence numbers that never came: priority, reliable, the first, how many."
-        self.reactor: Loop = reactor or Reactor(f"zenlake {config.offer.zid}")
+        self.reactor: EventLoop = reactor or Reactor(f"zenlake {config.offer.zid}")
         self.refused: Counter[str] = Counter()
         "Handshakes that came to nothing, by CLOSE reason."
         self._network = network
         self._admission = Admission(config.offer.zid, config.limits)
         self._throttle = Throttle()
         self._listeners: list[Listener] = []
-        self._by_zid: dict[ZenohId, Session] = {}
-        self._handshakes: dict[Session, Ticket | None] = {}
+        self._by_zid: dict[WireZenohId, TransportSession] = {}
+        self._handshakes: dict[TransportSession, Ticket | None] = {}
         self._connectors: dict[EndPoint, Connector] = {}
-        self._to_flush: list[Session] = []
+        self._to_flush: list[TransportSession] = []
         self._groups: list[Group] = []
         self._discovery: Discovery | None = None
         if config.discovery is not None:
@@ -156,11 +162,11 @@ class Node:
         self.close()
 
     @property
-    def zid(self) -> ZenohId:
+    def zid(self) -> WireZenohId:
         return self.config.offer.zid
 
     @property
-    def sessions(self) -> dict[ZenohId, Session]:
+    def sessions(self) -> dict[WireZenohId, TransportSession]:
         """The open ones, by the peer's id."""
         return {zid: session for zid, session in dict(self._by_zid).items() if session.is_open}
 
@@ -231,7 +237,7 @@ class Node:
 
         self.reactor.call_soon(attempt)
 
-    def connect(self, endpoint: str, *, expect: ZenohId | None = None) -> Session:
+    def connect(self, endpoint: str, *, expect: WireZenohId | None = None) -> TransportSession:
         """Open one session with whoever is at `endpoint`, or give the one that there is; wait.
 
         SessionRefused, LinkError: there is none, and why.
@@ -240,9 +246,9 @@ class Node:
             raise RuntimeError("connect() waits: not on the I/O thread; use dial()")
         self._must_be_up(endpoint)
         done = threading.Event()
-        result: list[Session | ZError] = []
+        result: list[TransportSession | ZError] = []
 
-        def on_done(found: Session | ZError) -> None:
+        def on_done(found: TransportSession | ZError) -> None:
             result.append(found)
             done.set()
 
@@ -253,16 +259,16 @@ class Node:
             why = f"{at.locator}: no session within {wait:g} s"
             raise SessionRefused(why, CloseReason.GENERIC)
         found = result[0]
-        if isinstance(found, Session):
+        if isinstance(found, TransportSession):
             return found
         raise found
 
-    def dial(self, endpoint: str, done: Done, *, expect: ZenohId | None = None) -> None:
+    def dial(self, endpoint: str, done: Done, *, expect: WireZenohId | None = None) -> None:
         """The same without waiting: `done` is called on the I/O thread."""
         at = EndPoint(endpoint)
         self.reactor.off_thread(lambda: self._resolve(at, done, expect))
 
-    def _resolve(self, at: EndPoint, done: Done, expect: ZenohId | None) -> Callable[[], None]:
+    def _resolve(self, at: EndPoint, done: Done, expect: WireZenohId | None) -> Callable[[], None]:
         """Ask for the endpoint's addresses, which may take long; gives what is to be done then."""
         try:
             addresses = self._network.resolve(at)
@@ -275,7 +281,7 @@ class Node:
         self,
         endpoint: str,
         *,
-        expect: ZenohId | None = None,
+        expect: WireZenohId | None = None,
         policy: RetryPolicy | None = None,
         done: Done | None = None,
     ) -> "Connector":
@@ -299,7 +305,7 @@ class Node:
         self._groups.append(group)
         return group
 
-    def link_states(self, session: Session, body: bytes) -> None:
+    def link_states(self, session: TransportSession, body: bytes) -> None:
         """A peer's OAM says whom it knows (called by the handler, on the I/O thread)."""
         if self._discovery is not None:
             self._discovery.link_states(session, body)
@@ -326,7 +332,7 @@ class Node:
 
     # ---- the I/O thread
 
-    def flush_later(self, session: Session) -> None:
+    def flush_later(self, session: TransportSession) -> None:
         """Write what `session` has to send at the end of this turn, in one go."""
         if not self._to_flush:
             self.reactor.call_soon(self._flush)
@@ -370,7 +376,7 @@ class Node:
         again = self.reactor.now() + ACCEPT_PAUSE
         self.reactor.call_at(again, lambda: self._open_door(listener))
 
-    def _admit_link(self, link: Link) -> None:
+    def _admit_link(self, link: TransportLink) -> None:
         limited = link.address not in SHARED_ADDRESSES
         ticket = self._admission.enter(link.address, limited)
         if isinstance(ticket, str):
@@ -386,10 +392,12 @@ class Node:
             authenticators=config.authenticators,
             admit=lambda zid, whatami: self._admit_peer(zid),
         )
-        session = Session(self, link, acceptor, config.limits.seconds, self._accepted_ended)
+        session = TransportSession(
+            self, link, acceptor, config.limits.seconds, self._accepted_ended
+        )
         self._handshakes[session] = ticket
 
-    def _admit_peer(self, zid: ZenohId) -> None:
+    def _admit_peer(self, zid: WireZenohId) -> None:
         """Whether there may be a session with `zid`, which has dialled us.
 
         When two nodes dial each other at once, the link that the greater id dialled stays.
@@ -398,7 +406,7 @@ class Node:
             raise SessionRefused(f"{zid} is being dialled from here", CloseReason.MAX_LINKS)
         self._claim(zid)
 
-    def must_wait(self, session: Session) -> bool:
+    def must_wait(self, session: TransportSession) -> bool:
         """Whether a link that was dialled by a greater id has to wait with its OPEN syn.
 
         That node may have acknowledged ours already, and then refuses its own: with both
@@ -409,26 +417,26 @@ class Node:
             return False
         return self._is_dialled(peer)
 
-    def _is_dialled(self, zid: ZenohId) -> bool:
+    def _is_dialled(self, zid: WireZenohId) -> bool:
         """Whether a dial from here waits for the OPEN ack of `zid`."""
         return any(
-            session.handshake.state is State.OPEN_ACK and session.peer == zid
+            session.handshake.state is HandshakeState.OPEN_ACK and session.peer == zid
             for session in self._handshakes
         )
 
-    def _dialled(self, session: Session) -> None:
+    def _dialled(self, session: TransportSession) -> None:
         """A dial has come to its end: whoever waited for that goes on."""
         for other in self._handshakes:
             if other.peer == session.peer:
                 other.resume()
 
-    def _claim(self, zid: ZenohId) -> None:
+    def _claim(self, zid: WireZenohId) -> None:
         refusal = self._admission.open_session(zid)
         if refusal is not None:
             raise SessionRefused(refusal.why, refusal.reason)
 
     def _dial(
-        self, at: EndPoint, addresses: Sequence[Any], done: Done, expect: ZenohId | None
+        self, at: EndPoint, addresses: Sequence[Any], done: Done, expect: WireZenohId | None
     ) -> None:
         """Try the addresses one after another, until one answers at all."""
         if self._closing:
@@ -453,7 +461,7 @@ class Node:
             admit=lambda zid, whatami: self._check_peer(zid, whatami),
         )
 
-        def ended(session: Session, end: SessionEnded) -> None:
+        def ended(session: TransportSession, end: SessionEnded) -> None:
             if self._forget(session):
                 self._report_closed(session, end)
             elif session.linked:
@@ -463,16 +471,18 @@ class Node:
             else:
                 self._dial(at, others, done, expect)
 
-        session = Session(self, link, opener, config.patience, ended, done)
+        session = TransportSession(self, link, opener, config.patience, ended, done)
         self._handshakes[session] = None
 
-    def _other_session(self, session: Session, end: SessionEnded) -> Session | None:
+    def _other_session(
+        self, session: TransportSession, end: SessionEnded
+    ) -> TransportSession | None:
         """The one that stood in the way of `session`: there is one for each peer."""
         if end.reason != CloseReason.MAX_LINKS or session.peer is None:
             return None
         return self.sessions.get(session.peer)
 
-    def _check_peer(self, zid: ZenohId, whatami: WhatAmI) -> None:
+    def _check_peer(self, zid: WireZenohId, whatami: WireWhatAmI) -> None:
         """Before OPEN syn: not if there is a session with that peer already."""
         if zid in self._by_zid:
             raise SessionRefused(
@@ -480,7 +490,7 @@ class Node:
                 CloseReason.MAX_LINKS,
             )
 
-    def session_opened(self, session: Session) -> None:
+    def session_opened(self, session: TransportSession) -> None:
         """The handshake is over (called by the session)."""
         ticket = self._handshakes.pop(session)
         if ticket is not None:
@@ -496,13 +506,13 @@ class Node:
         if session.on_open is not None:
             session.on_open(session)
 
-    def penalty(self, session: Session, end: SessionEnded) -> float:
+    def penalty(self, session: TransportSession, end: SessionEnded) -> float:
         """How long a refusal has to wait: those who guess passwords are slowed down."""
         if isinstance(end.__cause__, AuthError) and isinstance(session.handshake, Acceptor):
             return self._throttle.failed(session.link.address, self.reactor.now())
         return 0.0
 
-    def _accepted_ended(self, session: Session, end: SessionEnded) -> None:
+    def _accepted_ended(self, session: TransportSession, end: SessionEnded) -> None:
         if self._forget(session):
             self._report_closed(session, end)
             return
@@ -513,7 +523,7 @@ class Node:
         else:
             self._say("handshake", "no session with %s: %s", session.link.remote, end)
 
-    def _forget(self, session: Session) -> bool:
+    def _forget(self, session: TransportSession) -> bool:
         """Whether it was open."""
         ticket = self._handshakes.pop(session, None)
         if ticket is not None:
@@ -529,7 +539,7 @@ class Node:
             self._admission.close_session(agreed.zid)  # claimed, and cut before it was open
         return False
 
-    def _report_closed(self, session: Session, end: SessionEnded) -> None:
+    def _report_closed(self, session: TransportSession, end: SessionEnded) -> None:
         log.info("session with %s (%s) ended: %s", session.zid, session.link.remote, end)
         if self._discovery is not None:
             self._discovery.closed(session)
@@ -586,11 +596,11 @@ class Connector:
         node: Node,
         endpoint: EndPoint,
         policy: RetryPolicy,
-        expect: ZenohId | None,
+        expect: WireZenohId | None,
         done: Done | None = None,
     ) -> None:
         self.endpoint = endpoint
-        self.session: Session | None = None
+        self.session: TransportSession | None = None
         self.last_error: ZError | None = None
         self.attempts = 0
         self._node = node
@@ -609,9 +619,9 @@ class Connector:
             self.attempts += 1
             self._node.dial(self.endpoint, self._done, expect=self._expect)
 
-    def _done(self, found: Session | ZError) -> None:
+    def _done(self, found: TransportSession | ZError) -> None:
         now = self._node.reactor.now()
-        if isinstance(found, Session):
+        if isinstance(found, TransportSession):
             self.session = found
             self.last_error = None
             self._retry.succeeded(now)
@@ -624,7 +634,7 @@ class Connector:
             if self.stopped:
                 self._tell(found)
 
-    def _tell(self, found: Session | ZError) -> None:
+    def _tell(self, found: TransportSession | ZError) -> None:
         report, self._report = self._report, None
         if report is not None:
             report(found)

@@ -34,7 +34,7 @@ Ready = Callable[[bool, bool], None]
 "(readable, writable)"
 
 
-class Source(Protocol):
+class PollSource(Protocol):
     """Anything that epoll can watch."""
 
     def fileno(self) -> int: ...
@@ -53,7 +53,7 @@ class Timer:
         self.call = None
 
 
-class Loop(Protocol):
+class EventLoop(Protocol):
     """What a node needs of whoever drives it: the Reactor, or the simulator's."""
 
     @property
@@ -65,9 +65,9 @@ class Loop(Protocol):
     def call_at(self, when: float, call: Callable[[], None]) -> Timer: ...
     def call_soon(self, call: Callable[[], None]) -> None: ...
     def off_thread(self, work: Callable[[], Callable[[], None]]) -> None: ...
-    def watch(self, source: Source, ready: Ready, *, read: bool, write: bool) -> None: ...
-    def change(self, source: Source, *, read: bool, write: bool) -> None: ...
-    def forget(self, source: Source) -> None: ...
+    def watch(self, source: PollSource, ready: Ready, *, read: bool, write: bool) -> None: ...
+    def change(self, source: PollSource, *, read: bool, write: bool) -> None: ...
+    def forget(self, source: PollSource) -> None: ...
 
 
 class Reactor:
@@ -185,15 +185,15 @@ class Reactor:
 
     # ---- sources
 
-    def watch(self, source: Source, ready: Ready, *, read: bool, write: bool) -> None:
+    def watch(self, source: PollSource, ready: Ready, *, read: bool, write: bool) -> None:
         fd = source.fileno()
         self._ready[fd] = ready
         self._epoll.register(fd, _mask(read, write))
 
-    def change(self, source: Source, *, read: bool, write: bool) -> None:
+    def change(self, source: PollSource, *, read: bool, write: bool) -> None:
         self._epoll.modify(source.fileno(), _mask(read, write))
 
-    def forget(self, source: Source) -> None:
+    def forget(self, source: PollSource) -> None:
         """Before the source is closed."""
         fd = source.fileno()
         if self._ready.pop(fd, None) is not None:

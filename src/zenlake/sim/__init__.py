@@ -10,7 +10,7 @@ Knows no socket, thread or wall clock; Node, Session and all below are those of 
 >>> world.heal(); seconds = world.run_until(lambda: b.zid in a.sessions, within=15)
 """
 
-from zenlake.link.memory import Faults
+from zenlake.sim.memory_link import Faults
 from zenlake.sim.trace import Trace
 from zenlake.sim.world import World
 

@@ -6,20 +6,20 @@ Knows who dials, so that partitions and faults can name both sides. Does not kno
 from collections.abc import Mapping
 
 from zenlake.errors import LinkError
-from zenlake.link.base import Link, Listener
-from zenlake.link.memory import PROTOCOL, Faults, Network
+from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions
+from zenlake.sim.memory_link import PROTOCOL, Faults, Network
 from zenlake.wire.locator import EndPoint
 
 DATAGRAM = "datagram"
-Ways = Mapping[tuple[str, str], Faults]
+FaultsByRoute = Mapping[tuple[str, str], Faults]
 "By (sender, receiver), where they are not the network's own."
 
 
-class Links:
+class SimulatedLinks:
     """What `zenlake.link` is in a real network."""
 
-    def __init__(self, network: Network, name: str, ways: Ways) -> None:
+    def __init__(self, network: Network, name: str, ways: FaultsByRoute) -> None:
         self._network = network
         self._name = name
         self._ways = ways
@@ -29,7 +29,7 @@ class Links:
             raise LinkError(f"{endpoint}: in a simulation the protocol is {PROTOCOL}")
         return [endpoint.address]
 
-    def dial(self, endpoint: EndPoint, address: str, options: LinkOptions) -> Link:
+    def dial(self, endpoint: EndPoint, address: str, options: LinkOptions) -> TransportLink:
         default = self._network.faults
         return self._network.dial(
             address,

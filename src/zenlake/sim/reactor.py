@@ -9,8 +9,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
 
-from zenlake.link.memory import MemoryLink, MemoryListener, Network
-from zenlake.runtime.reactor import Ready, Source, Timer
+from zenlake.runtime.reactor import PollSource, Ready, Timer
+from zenlake.sim.memory_link import MemoryLink, MemoryListener, Network
 from zenlake.sim.trace import Trace
 
 TURNS_AT_ONE_TIME = 100_000  # more than these are callbacks that call each other for ever
@@ -84,18 +84,18 @@ class SimReactor:
 
     # ---- sources
 
-    def watch(self, source: Source, ready: Ready, *, read: bool, write: bool) -> None:
+    def watch(self, source: PollSource, ready: Ready, *, read: bool, write: bool) -> None:
         end = _end(source)
         watch = self._watches[end] = _Watch(end, ready, read, write)
         end.on_ready = lambda: self._rouse(watch)
         self._rouse(watch)
 
-    def change(self, source: Source, *, read: bool, write: bool) -> None:
+    def change(self, source: PollSource, *, read: bool, write: bool) -> None:
         watch = self._watches[_end(source)]
         watch.read, watch.write = read, write
         self._rouse(watch)
 
-    def forget(self, source: Source) -> None:
+    def forget(self, source: PollSource) -> None:
         watch = self._watches.pop(_end(source), None)
         if watch is not None:
             watch.ready = watch.end.on_ready = None
@@ -166,6 +166,6 @@ class SimReactor:
             self._rouse(watch)
 
 
-def _end(source: Source) -> End:
+def _end(source: PollSource) -> End:
     assert isinstance(source, End), f"{source} is not of a simulated network"
     return source

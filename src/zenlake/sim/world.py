@@ -11,15 +11,15 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from zenlake.link.memory import PROTOCOL, Faults, MemoryLink, Network
-from zenlake.runtime.delivery import Inline
-from zenlake.runtime.node import CLOSE_SECONDS, Handler, Node, NodeConfig
-from zenlake.sim.links import Links
+from zenlake.runtime.node import CLOSE_SECONDS, Node, NodeConfig, NodeHandler
+from zenlake.sim.delivery import Inline
+from zenlake.sim.links import SimulatedLinks
+from zenlake.sim.memory_link import PROTOCOL, Faults, MemoryLink, Network
 from zenlake.sim.reactor import SimReactor
 from zenlake.sim.trace import Trace
 from zenlake.transport.offer import Offer
-from zenlake.wire.enums import WhatAmI
-from zenlake.wire.zenohid import MAX_BYTES, ZenohId
+from zenlake.wire.enums import WireWhatAmI
+from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
 
 NEAR = Faults(delay=(0.0005, 0.002))
 "What links do unless they are told otherwise: seconds, one way."
@@ -52,11 +52,11 @@ class World:
     def node(
         self,
         name: str,
-        handler: Handler | None = None,
+        handler: NodeHandler | None = None,
         *,
         listen: bool = True,
-        whatami: WhatAmI = WhatAmI.PEER,
-        zid: ZenohId | None = None,
+        whatami: WireWhatAmI = WireWhatAmI.PEER,
+        zid: WireZenohId | None = None,
         **settings: Any,
     ) -> Node:
         """A node that is reached at `memory/NAME`. `settings`: of NodeConfig or of Offer."""
@@ -65,12 +65,12 @@ class World:
         self._born += 1
         entropy = Random(f"{self.seed} {self._born} {name}").randbytes
         config = {key: settings.pop(key) for key in CONFIG_FIELDS & settings.keys()}
-        offer = Offer(zid=zid or ZenohId(entropy(MAX_BYTES)), whatami=whatami, **settings)
+        offer = Offer(zid=zid or WireZenohId(entropy(MAX_BYTES)), whatami=whatami, **settings)
         node = self.nodes[name] = Node(
             NodeConfig(**{"offer": offer, "entropy": entropy, **config}),
             handler or Inline(lambda session, message, priority, reliable: None),
             reactor=self.reactor,
-            network=Links(self.network, name, self._ways),
+            network=SimulatedLinks(self.network, name, self._ways),
         )
         if listen:
             node.listen(f"{PROTOCOL}/{name}")

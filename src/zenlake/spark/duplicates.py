@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zenlake.log.log import Log, OffsetOutOfRange
-from zenlake.log.reader import Numbered, Reader
+from zenlake.log.read.log import Log, OffsetOutOfRange
+from zenlake.log.read.reader import NumberedSamples, Reader
 from zenlake.spark.offsets import FOLDER, PerPartition
 
 GENERATIONS = 4  # that `within` is cut into: what is older is forgotten by the generation
@@ -100,7 +100,7 @@ NOTHING = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
 # ---- what was seen
 
 
-class Seen:
+class SequenceHistory:
     """Which numbers of which sources were seen, and when: by generations of equal length.
 
     A sample repeats one before it if they have source and number in common and were received
@@ -225,7 +225,7 @@ class Seen:
         return _DIGEST(body).digest() + body
 
     @classmethod
-    def from_bytes(cls, data: bytes, what: str, within: float) -> "Seen | None":
+    def from_bytes(cls, data: bytes, what: str, within: float) -> "SequenceHistory | None":
         """None: it is of another moment, or not whole."""
         size = _DIGEST().digest_size
         if _DIGEST(data[size:]).digest() != data[:size]:
@@ -287,7 +287,7 @@ class Duplicates:
     def __init__(self, within: float, keeps: bool = False) -> None:
         self._within, self._keeps = within, keeps
         self._width = width_of(within)
-        self._seen: Seen | None = None
+        self._seen: SequenceHistory | None = None
         self._at: dict[int, int] = {}
         "All before these offsets was seen."
         self._last: tuple[Any, dict[int, Numbers]] | None = None
@@ -330,7 +330,7 @@ class Duplicates:
         return {one: offsets for one, offsets in found.items() if len(offsets)}
 
     def _of(
-        self, seen: Seen, log: Log, partition: int, begin: int, end: int, fail: bool
+        self, seen: SequenceHistory, log: Log, partition: int, begin: int, end: int, fail: bool
     ) -> Numbers:
         found = [np.zeros(0, np.int64)]
         for some in _numbered(log, partition, begin, end, None, fail):
@@ -339,14 +339,14 @@ class Duplicates:
                 found.append(some.offsets[mask])
         return np.concatenate(found)
 
-    def _before(self, log: Log, at: dict[int, int], needed: int) -> Seen:
+    def _before(self, log: Log, at: dict[int, int], needed: int) -> SequenceHistory:
         """What was seen before some offsets, in that generation and later."""
         seen = self._seen if self._at == at else None
         if seen is None:
             seen = _kept(log, at, self._within)
         if seen is not None and (seen.floor is None or seen.floor <= needed):
             return seen
-        seen = Seen(self._within, needed)
+        seen = SequenceHistory(self._within, needed)
         for partition in sorted(at.keys() & set(log.partitions())):
             # What retention removed, or is damaged, cannot be known any more.
             begin = log.first(partition)
@@ -362,7 +362,7 @@ def _offsets(ranges: Ranges, edge: int) -> dict[int, int]:
 
 def _numbered(
     log: Log, partition: int, begin: int, end: int, time: int | None, fail: bool = False
-) -> Iterator[Numbered]:
+) -> Iterator[NumberedSamples]:
     """The samples with a source, received at `time` or later, by the piece.
 
     Unless it has to `fail`, what is not there (any more) is passed over.
@@ -386,8 +386,8 @@ def _numbered(
 
 def _pieces(
     reader: Reader, begin: int, end: int, time: int | None, fail: bool
-) -> Iterator[Numbered]:
-    waiting: list[Numbered] = []
+) -> Iterator[NumberedSamples]:
+    waiting: list[NumberedSamples] = []
     count = 0
     for some in reader.numbered(begin, end, start_time=time, on_damage="raise" if fail else "skip"):
         waiting.append(some)
@@ -399,14 +399,14 @@ def _pieces(
         yield _joined(waiting)
 
 
-def _joined(parts: list[Numbered]) -> Numbered:
+def _joined(parts: list[NumberedSamples]) -> NumberedSamples:
     if len(parts) == 1:
         return parts[0]
     offsets, times, codes, numbers = (
         np.concatenate([getattr(part, name) for part in parts])
         for name in ("offsets", "times", "codes", "numbers")
     )
-    return Numbered(parts[0].partition, offsets, times, codes, numbers, parts[-1].names)
+    return NumberedSamples(parts[0].partition, offsets, times, codes, numbers, parts[-1].names)
 
 
 # ---- kept beside the log
@@ -421,15 +421,15 @@ def _what(log: Log, at: PerPartition, within: float) -> str:
     return json.dumps([log.id, sorted(at.items()), width_of(within)])
 
 
-def _kept(log: Log, at: PerPartition, within: float) -> Seen | None:
+def _kept(log: Log, at: PerPartition, within: float) -> SequenceHistory | None:
     path = _path(log, at, within)
     with suppress(OSError):
         if path.stat().st_size <= MAX_KEPT_BYTES:
-            return Seen.from_bytes(path.read_bytes(), _what(log, at, within), within)
+            return SequenceHistory.from_bytes(path.read_bytes(), _what(log, at, within), within)
     return None
 
 
-def _keep(log: Log, at: PerPartition, within: float, seen: Seen) -> None:
+def _keep(log: Log, at: PerPartition, within: float, seen: SequenceHistory) -> None:
     """Nothing is lost if it cannot be kept, or is not whole after a crash: the log has it all."""
     path = _path(log, at, within)
     draft = path.with_suffix(f".{os.getpid()}")
@@ -470,7 +470,7 @@ def unpacked(data: bytes, count: int) -> Mask:
     return np.unpackbits(bits, count=count).view(np.bool_)
 
 
-class Marks:
+class DuplicateMarker:
     """What becomes of the rows of one task that came before: marked, dropped, or nothing.
 
     `how` is the option `duplicates`; `losses`: there may be rows of loss among them.

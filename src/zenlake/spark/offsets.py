@@ -35,7 +35,7 @@ class AnotherLog(ZError):
 
 
 class LogLike(Protocol):
-    """What planning asks of a log (see zenlake.log.log)."""
+    """What planning asks of a log (see zenlake.log.read.log)."""
 
     path: Path
 
@@ -126,7 +126,7 @@ def available(log: LogLike) -> dict[int, int]:
     return {partition: log.mark(partition).offset for partition in log.partitions()}
 
 
-def resolved(log: LogLike, where: str | PerPartition, otherwise: str) -> dict[int, int]:
+def resolve_offsets(log: LogLike, where: str | PerPartition, otherwise: str) -> dict[int, int]:
     """Offsets for "earliest", for "latest", or for some; partitions without one: `otherwise`."""
     named: PerPartition = {} if isinstance(where, str) else where
     word = where if isinstance(where, str) else otherwise
@@ -148,7 +148,7 @@ _WORDS: dict[str, Callable[[LogLike, int], int]] = {
 }
 
 
-def still_there(log: LogLike, partition: int, begin: int, end: int, fail: bool) -> int:
+def require_available(log: LogLike, partition: int, begin: int, end: int, fail: bool) -> int:
     """`begin`, or the first offset that is there if `fail` is False. DataLoss: some are gone."""
     if partition not in log.partitions():
         raise DataLoss(
@@ -174,7 +174,7 @@ def still_there(log: LogLike, partition: int, begin: int, end: int, fail: bool) 
     return min(first, end)
 
 
-def gone(log: LogLike, partition: int, begin: int, end: int) -> int:
+def missing_rows(log: LogLike, partition: int, begin: int, end: int) -> int:
     """How many rows of a range were removed, or are known to be damaged before they are read."""
     first = min(max(log.first(partition), begin), end)
     count = first - begin
@@ -186,7 +186,7 @@ def gone(log: LogLike, partition: int, begin: int, end: int) -> int:
 # ---- how far
 
 
-def shares(backlog: PerPartition, limit: int) -> dict[int, int]:
+def split_limit(backlog: PerPartition, limit: int) -> dict[int, int]:
     """A limit over partitions, by what waits in each; none is left out.
 
     >>> shares({0: 300, 1: 100, 2: 0}, 40)
@@ -199,13 +199,13 @@ def shares(backlog: PerPartition, limit: int) -> dict[int, int]:
     }
 
 
-def advanced(
+def batch_end(
     log: LogLike, begin: PerPartition, end: PerPartition, rows: int | None, size: int | None
 ) -> dict[int, int]:
     """The ends of a batch from `begin` of at most `rows` samples and about `size` bytes."""
     backlog = {partition: end[partition] - begin[partition] for partition in end}
     if rows is not None and sum(backlog.values()) > rows:
-        backlog = shares(backlog, rows)
+        backlog = split_limit(backlog, rows)
     ends = {partition: begin[partition] + count for partition, count in backlog.items()}
     if size is None:
         return ends
@@ -215,11 +215,11 @@ def advanced(
             start = begin[partition]
             blocks = log.blocks(partition, start, ends[partition])
             budget = max(1, size * count // total)
-            ends[partition] = reach(blocks, start, ends[partition], budget)
+            ends[partition] = offset_within_bytes(blocks, start, ends[partition], budget)
     return ends
 
 
-def reach(blocks: Blocks, begin: int, end: int, size: int) -> int:
+def offset_within_bytes(blocks: Blocks, begin: int, end: int, size: int) -> int:
     """How far `size` bytes last from `begin`: at least for one sample, at most to `end`."""
     low, spent, each = _costs(blocks, begin, end)
     over = int(np.searchsorted(spent, size, side="right"))
@@ -229,7 +229,7 @@ def reach(blocks: Blocks, begin: int, end: int, size: int) -> int:
     return min(end, max(begin + 1, int(low[over] + (size - before) // each[over])))
 
 
-def cut(blocks: Blocks, begin: int, end: int, tasks: int) -> list[tuple[int, int]]:
+def split_range(blocks: Blocks, begin: int, end: int, tasks: int) -> list[tuple[int, int]]:
     """The range in pieces of similar size: as many as `tasks`, and none much above TASK_BYTES.
 
     Pieces end where blocks do if there are enough of them, so that no block is read twice.
@@ -267,7 +267,9 @@ def _costs(
 # ---- a start that is kept
 
 
-def kept(log: LogLike, name: str, resolve: Callable[[], dict[int, int]]) -> dict[int, int]:
+def remembered_start(
+    log: LogLike, name: str, resolve: Callable[[], dict[int, int]]
+) -> dict[int, int]:
     """What `resolve` said the first time that `name` was asked for in this log."""
     path = log.path / FOLDER / f"{name}.json"
     try:

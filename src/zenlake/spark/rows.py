@@ -13,7 +13,7 @@ from zenlake.columnar.write import push_columns
 from zenlake.errors import ZError
 from zenlake.spark.options import Options
 from zenlake.spark.sink import COLUMNS, DEFAULTS, MAX_ROWS
-from zenlake.wire.emit import Emitter, Lane
+from zenlake.wire.emit import Emitter, LaneSettings
 
 
 class Rows:
@@ -88,5 +88,5 @@ def compiled(samples: pa.RecordBatch) -> pa.RecordBatch:
     That may take half a minute, in which a session says nothing and is given up by the other
     side: so it is done before one is opened.
     """
-    Emitter(push_columns(samples.slice(0, 1)), Lane()).next(chunk_bytes=0)
+    Emitter(push_columns(samples.slice(0, 1)), LaneSettings()).next(chunk_bytes=0)
     return samples

@@ -68,7 +68,7 @@ DEFAULTS = {
 
 
 @dataclass
-class Sent(WriterCommitMessage):
+class SentRows(WriterCommitMessage):
     """What one task has sent."""
 
     rows: int
@@ -111,7 +111,7 @@ class _Sending:
     def _epoch(self) -> str:
         return self._write_id
 
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Sent:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> SentRows:
         """Every row of one task, in order; returns when the other end has read them."""
         from pyspark import TaskContext
 
@@ -130,7 +130,7 @@ class _Sending:
                 to.check()
         if to is not None:
             to.settle(self._options["timeout"])
-        return Sent(rows.count)
+        return SentRows(rows.count)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options!r})"

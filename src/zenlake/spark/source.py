@@ -66,10 +66,10 @@ class ZenohDataSource(DataSource):
 
         wanted = checked(schema, self._columns())
         if self._is_live:
-            from zenlake.spark.live import LiveReader
+            from zenlake.spark.query_source import QueryReader
 
-            return LiveReader(Options.parse(self.options, Purpose.LIVE), wanted)
-        from zenlake.spark.logsource import LogReader
+            return QueryReader(Options.parse(self.options, Purpose.LIVE), wanted)
+        from zenlake.spark.log_source import LogReader
 
         return LogReader(Options.parse(self.options, Purpose.LOG_BATCH), wanted)
 
@@ -77,7 +77,7 @@ class ZenohDataSource(DataSource):
         try:
             return self._stream_reader(schema)
         except ZError as error:
-            return Refused(error)
+            return RefusedStream(error)
 
     def _stream_reader(self, schema: "StructType") -> DataSourceStreamReader:
         from zenlake.spark.schema import checked
@@ -88,7 +88,7 @@ class ZenohDataSource(DataSource):
                 "option 'selector': a query is answered once, it is no stream. "
                 "Use spark.read, or leave it out and give 'path'"
             )
-        from zenlake.spark.logsource import LogStreamReader
+        from zenlake.spark.log_source import LogStreamReader
 
         return LogStreamReader(Options.parse(self.options, Purpose.LOG_STREAM), wanted)
 
@@ -105,7 +105,7 @@ class ZenohDataSource(DataSource):
         return StreamWriter(Options.parse(self.options, Purpose.WRITE), schema)
 
 
-class Refused(DataSourceStreamReader):
+class RefusedStream(DataSourceStreamReader):
     """A stream that cannot be read, and why: Spark hides what `streamReader` itself raises."""
 
     def __init__(self, error: ZError) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from zenlake.wire.enums import CloseReason
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Refusal:
 class Admission:
     """The door of one node."""
 
-    def __init__(self, zid: ZenohId, limits: AdmissionLimits | None = None) -> None:
+    def __init__(self, zid: WireZenohId, limits: AdmissionLimits | None = None) -> None:
         self.limits = limits or AdmissionLimits()
         self.refused: Counter[str] = Counter()
         "How often, by the limit's name, or `max_links`, or `self`."
         self._zid = zid
         self._pending: set[Ticket] = set()
         self._by_address: Counter[str] = Counter()
-        self._sessions: set[ZenohId] = set()
+        self._sessions: set[WireZenohId] = set()
 
     def enter(self, address: str, limited: bool = True) -> Ticket | str:
         """A ticket for a handshake that begins, or the refusal in words.
@@ -85,7 +85,7 @@ class Admission:
             if not self._by_address[ticket.address]:
                 del self._by_address[ticket.address]
 
-    def open_session(self, zid: ZenohId) -> Refusal | None:
+    def open_session(self, zid: WireZenohId) -> Refusal | None:
         """Take a place for a session with node `zid`; the refusal if there is none."""
         if zid == self._zid:
             return self._refuse(
@@ -110,7 +110,7 @@ class Admission:
         self._sessions.add(zid)
         return None
 
-    def close_session(self, zid: ZenohId) -> None:
+    def close_session(self, zid: WireZenohId) -> None:
         """Give back the place that `open_session` took; not after a refusal. May be repeated."""
         self._sessions.discard(zid)
 

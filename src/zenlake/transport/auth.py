@@ -13,7 +13,7 @@ from types import NoneType
 from typing import TypeVar
 
 from zenlake.errors import AuthError, DecodeError
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.extensions import (
     ENC_UNIT,
     ENC_Z64,
@@ -79,7 +79,7 @@ class Authenticator(ABC):
         """None: requires nothing of peers."""
 
 
-class _Steps:
+class _HandshakeSteps:
     """Each step of a handshake is taken once and in order, also when it fails."""
 
     def __init__(self, *order: str) -> None:
@@ -104,7 +104,7 @@ class OpenerAuth:
             for a in _in_order(authenticators)
             if (opener := a.opener(entropy)) is not None
         }
-        self._steps = _Steps("InitSyn", "OpenSyn", "OpenAck")
+        self._steps = _HandshakeSteps("InitSyn", "OpenSyn", "OpenAck")
 
     def init_syn(self) -> bytes | None:
         self._steps.take("InitSyn")
@@ -144,7 +144,7 @@ class AcceptorAuth:
             for a in _in_order(authenticators)
             if (acceptor := a.acceptor(entropy)) is not None
         }
-        self._steps = _Steps("InitAck", "OpenAck")
+        self._steps = _HandshakeSteps("InitAck", "OpenAck")
         self.identities: dict[str, str] = {}
         "Who the peer is, by mechanism; empty until open_ack() returned."
 
@@ -191,7 +191,7 @@ def read_chain(data: bytes | None, step: str) -> dict[int, Value]:
     chain = _Chain()
     if data:
         with refusing(f"{step}: the Auth extension"):
-            reader = Reader(data)
+            reader = ByteReader(data)
             read_extensions(reader, _NO_ROWS, chain)
             reader.finish("extension")
     values = {extension.header & ID_MASK: extension.value for extension in chain.extensions}
@@ -204,7 +204,7 @@ def write_chain(values: dict[int, Value]) -> bytes | None:
     """The nested extensions as bytes; None if there are none."""
     if not values:
         return None
-    w = Writer()
+    w = ByteWriter()
     chain = [Unknown(i | _ENCODING_OF[type(value)], value) for i, value in values.items()]
     write_extensions(w, [], tuple(chain))
     return bytes(w.out)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
-from zenlake.wire.enums import WHATAMI_CODES, WhatAmI
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.enums import WHATAMI_CODES, WireWhatAmI
+from zenlake.wire.zenohid import WireZenohId
 
 FoundBy = Literal["multicast", "gossip"]
 
-NOBODY = WhatAmI(0)
-ANYBODY = WhatAmI.ROUTER | WhatAmI.PEER | WhatAmI.CLIENT
+NOBODY = WireWhatAmI(0)
+ANYBODY = WireWhatAmI.ROUTER | WireWhatAmI.PEER | WireWhatAmI.CLIENT
 
 
 class Strategy(Enum):
@@ -26,7 +26,7 @@ class Strategy(Enum):
     "The one with the greater id."
 
 
-def strategy_for_all(strategy: Strategy) -> dict[WhatAmI, Strategy]:
+def strategy_for_all(strategy: Strategy) -> dict[WireWhatAmI, Strategy]:
     return dict.fromkeys(WHATAMI_CODES, strategy)
 
 
@@ -34,14 +34,16 @@ def strategy_for_all(strategy: Strategy) -> dict[WhatAmI, Strategy]:
 class Autoconnect:
     """Whom to dial."""
 
-    dials: Mapping[WhatAmI, WhatAmI]
+    dials: Mapping[WireWhatAmI, WireWhatAmI]
     "Own role -> the roles to dial."
-    strategies: Mapping[WhatAmI, Strategy] = field(
+    strategies: Mapping[WireWhatAmI, Strategy] = field(
         default_factory=lambda: strategy_for_all(Strategy.ALWAYS)
     )
     "The other's role -> strategy; ALWAYS where it says nothing."
 
-    def wants(self, own: ZenohId, own_role: WhatAmI, peer: ZenohId, peer_role: WhatAmI) -> bool:
+    def wants(
+        self, own: WireZenohId, own_role: WireWhatAmI, peer: WireZenohId, peer_role: WireWhatAmI
+    ) -> bool:
         """Whether node `own` is to dial node `peer`."""
         if own == peer or not self.dials.get(own_role, NOBODY) & peer_role:
             return False
@@ -51,7 +53,9 @@ class Autoconnect:
 
 DEFAULTS: dict[FoundBy, Autoconnect] = {
     "multicast": Autoconnect(
-        {WhatAmI.ROUTER: NOBODY, WhatAmI.PEER: ANYBODY, WhatAmI.CLIENT: ANYBODY}
+        {WireWhatAmI.ROUTER: NOBODY, WireWhatAmI.PEER: ANYBODY, WireWhatAmI.CLIENT: ANYBODY}
     ),
-    "gossip": Autoconnect({WhatAmI.ROUTER: NOBODY, WhatAmI.PEER: ANYBODY, WhatAmI.CLIENT: ANYBODY}),
+    "gossip": Autoconnect(
+        {WireWhatAmI.ROUTER: NOBODY, WireWhatAmI.PEER: ANYBODY, WireWhatAmI.CLIENT: ANYBODY}
+    ),
 }

@@ -20,19 +20,19 @@ from zenlake.transport.auth import AcceptorAuth, Authenticator, Entropy, OpenerA
 from zenlake.transport.offer import MIN_BATCH_SIZE, SN_MASKS, Agreement, Offer, clamp_lease
 from zenlake.wire.batch import TransportMessage
 from zenlake.wire.close import Close
-from zenlake.wire.enums import CloseReason, WhatAmI
+from zenlake.wire.enums import CloseReason, WireWhatAmI
 from zenlake.wire.init import VERSION, Init
 from zenlake.wire.open import Open
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 COOKIE_BYTES = 32
 MAX_COOKIE_BYTES = 4096  # of a peer's, which goes back to it; 130 is the longest known
 
-Admit = Callable[[ZenohId, WhatAmI], None]
+Admit = Callable[[WireZenohId, WireWhatAmI], None]
 "Raises SessionRefused if this node takes no session with that peer now."
 
 
-class State(IntEnum):
+class HandshakeState(IntEnum):
     """What a side waits for."""
 
     INIT_SYN = 0
@@ -44,11 +44,11 @@ class State(IntEnum):
 
 
 EXPECTED = {
-    State.INIT_SYN: "INIT syn",
-    State.INIT_ACK: "INIT ack",
-    State.OPEN_SYN: "OPEN syn",
-    State.OPEN_ACK: "OPEN ack",
-    State.NOTHING: "nothing",
+    HandshakeState.INIT_SYN: "INIT syn",
+    HandshakeState.INIT_ACK: "INIT ack",
+    HandshakeState.OPEN_SYN: "OPEN syn",
+    HandshakeState.OPEN_ACK: "OPEN ack",
+    HandshakeState.NOTHING: "nothing",
 }
 
 
@@ -66,10 +66,10 @@ def refuse(why: str, reason: CloseReason = CloseReason.INVALID) -> SessionRefuse
 class Handshake:
     """What opener and acceptor share. `receive` gives the answer; `agreement` is set at the end."""
 
-    TABLE: ClassVar[dict[State, Callable[..., TransportMessage | None]]]
+    TABLE: ClassVar[dict[HandshakeState, Callable[..., TransportMessage | None]]]
     "By state: what is done with the message that it waits for. Everything else is refused."
 
-    state: State
+    state: HandshakeState
 
     def __init__(
         self, offer: Offer, entropy: Entropy, *, mtu: int, admit: Admit | None = None
@@ -85,7 +85,7 @@ class Handshake:
 
     def receive(self, message: TransportMessage) -> TransportMessage | None:
         """The answer to the peer's next message. SessionRefused: there will be no session."""
-        state, self.state = self.state, State.NOTHING
+        state, self.state = self.state, HandshakeState.NOTHING
         if isinstance(message, Close):
             why = f"the peer closed with reason {reason_text(message.reason)}"
             raise SessionRefused(
@@ -144,11 +144,11 @@ class Opener(Handshake):
         *,
         mtu: int,
         authenticators: Sequence[Authenticator] = (),
-        expect: ZenohId | None = None,
+        expect: WireZenohId | None = None,
         admit: Admit | None = None,
     ) -> None:
         super().__init__(offer, entropy, mtu=mtu, admit=admit)
-        self.state = State.INIT_ACK
+        self.state = HandshakeState.INIT_ACK
         self._auth = OpenerAuth(authenticators, entropy)
         self._expect = expect
         self._own_sn = 0
@@ -188,7 +188,7 @@ class Opener(Handshake):
         answer = self._auth.open_syn(init.auth)
         self._admit(init.zid, init.whatami)
         self._own_sn = self._first_sn()
-        self.state = State.OPEN_ACK
+        self.state = HandshakeState.OPEN_ACK
         return Open(
             self.offer.lease_ms,
             self._own_sn,
@@ -202,7 +202,7 @@ class Opener(Handshake):
         assert self.peer is not None
         self._agree(self.peer, opening, self._own_sn, {})
 
-    TABLE: ClassVar = {State.INIT_ACK: _on_init_ack, State.OPEN_ACK: _on_open_ack}
+    TABLE: ClassVar = {HandshakeState.INIT_ACK: _on_init_ack, HandshakeState.OPEN_ACK: _on_open_ack}
 
 
 class Acceptor(Handshake):
@@ -218,7 +218,7 @@ class Acceptor(Handshake):
         admit: Admit | None = None,
     ) -> None:
         super().__init__(offer, entropy, mtu=mtu, admit=admit)
-        self.state = State.INIT_SYN
+        self.state = HandshakeState.INIT_SYN
         self._auth = AcceptorAuth(authenticators, entropy)
         self._cookie = b""
 
@@ -232,7 +232,7 @@ class Acceptor(Handshake):
         self._batch_size = min(self._batch_size, init.batch_size)
         auth = self._auth.init_ack(init.auth)
         self._cookie = self._entropy(COOKIE_BYTES)
-        self.state = State.OPEN_SYN
+        self.state = HandshakeState.OPEN_SYN
         return Init(
             offer.zid,
             offer.whatami,
@@ -255,7 +255,7 @@ class Acceptor(Handshake):
         assert init is not None
         if init.zid == self.offer.zid:
             raise refuse("the peer has this node's own id", CloseReason.CONNECTION_TO_SELF)
-        if init.whatami is WhatAmI.CLIENT and self.offer.whatami is WhatAmI.CLIENT:
+        if init.whatami is WireWhatAmI.CLIENT and self.offer.whatami is WireWhatAmI.CLIENT:
             raise refuse("a client cannot serve a client", CloseReason.GENERIC)
         own_sn = self._first_sn()
         self._agree(init, opening, own_sn, self._auth.identities)
@@ -266,7 +266,7 @@ class Acceptor(Handshake):
             raise
         return Open(self.offer.lease_ms, own_sn, auth=auth, remote_bound=self.offer.remote_bound)
 
-    TABLE: ClassVar = {State.INIT_SYN: _on_init_syn, State.OPEN_SYN: _on_open_syn}
+    TABLE: ClassVar = {HandshakeState.INIT_SYN: _on_init_syn, HandshakeState.OPEN_SYN: _on_open_syn}
 
 
 def wants_lanes(init: Init) -> bool:

@@ -13,12 +13,12 @@ MAX_IDLE_TICKS = 4  # keep-alive intervals without a piece: about one lease
 PIECE_BYTES = 64  # what a piece takes beside its payload
 
 
-class Memory:
+class ByteBudget:
     """A budget of bytes, itself within another one."""
 
     __slots__ = ("held", "limit", "within")
 
-    def __init__(self, limit: int, within: "Memory | None" = None) -> None:
+    def __init__(self, limit: int, within: "ByteBudget | None" = None) -> None:
         self.limit = limit
         self.held = 0
         self.within = within
@@ -37,11 +37,11 @@ class Memory:
             self.within.give(size)
 
 
-PROCESS = Memory(MAX_PROCESS_BYTES)
+PROCESS = ByteBudget(MAX_PROCESS_BYTES)
 "What all sessions of this process may hold in unfinished messages."
 
 
-class Assembly:
+class FragmentAssembly:
     """The unfinished message of one lane. What is lost is counted in `dropped`, by reason."""
 
     __slots__ = (
@@ -57,7 +57,7 @@ class Assembly:
     )
 
     def __init__(
-        self, mask: int, memory: Memory, dropped: dict[str, int], limit: int = MAX_MESSAGE_BYTES
+        self, mask: int, memory: ByteBudget, dropped: dict[str, int], limit: int = MAX_MESSAGE_BYTES
     ) -> None:
         self.mask = mask
         self.memory = memory

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from zenlake.errors import DecodeError, Reason
 from zenlake.transport.scouting import MAX_LOCATORS, remote
-from zenlake.wire.cursor import U64, Reader
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.cursor import U64, ByteReader
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.linkstate import LinkState, read_link_states, write_link_states
 from zenlake.wire.locator import Locator
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 MAX_BODY_BYTES = 4 << 20
 MAX_STATES = 10_000  # in one body
@@ -27,9 +27,9 @@ MAX_EDGES = 200_000  # that are kept of all nodes
 
 # Own role -> the roles that are told anything.
 TARGETS = {
-    WhatAmI.ROUTER: WhatAmI.ROUTER | WhatAmI.PEER,
-    WhatAmI.PEER: WhatAmI.ROUTER | WhatAmI.PEER,
-    WhatAmI.CLIENT: WhatAmI(0),
+    WireWhatAmI.ROUTER: WireWhatAmI.ROUTER | WireWhatAmI.PEER,
+    WireWhatAmI.PEER: WireWhatAmI.ROUTER | WireWhatAmI.PEER,
+    WireWhatAmI.CLIENT: WireWhatAmI(0),
 }
 
 Bodies = list[tuple[int, bytes]]
@@ -37,44 +37,44 @@ Bodies = list[tuple[int, bytes]]
 
 
 @dataclass(frozen=True)
-class Found:
+class DiscoveredNode:
     """A node that somebody told of, and where it listens."""
 
-    zid: ZenohId
-    whatami: WhatAmI
+    zid: WireZenohId
+    whatami: WireWhatAmI
     locators: tuple[Locator, ...]
 
 
 @dataclass(slots=True)
-class _Node:
-    zid: ZenohId
-    whatami: WhatAmI | None
+class _GossipNode:
+    zid: WireZenohId
+    whatami: WireWhatAmI | None
     "None: only named as somebody's neighbour so far."
     psid: int
     sn: int = 0
     "0: nothing was told by the node itself yet."
     locators: tuple[Locator, ...] | None = None
-    links: frozenset[ZenohId] = frozenset()
+    links: frozenset[WireZenohId] = frozenset()
     gateway: bool = False
 
 
 @dataclass(slots=True)
-class _Link:
-    zid: ZenohId
-    whatami: WhatAmI
+class _GossipLink:
+    zid: WireZenohId
+    whatami: WireWhatAmI
     gateway: bool
-    psids: dict[int, ZenohId] = field(default_factory=dict)
+    psids: dict[int, WireZenohId] = field(default_factory=dict)
     "The neighbour's numbers for nodes."
 
 
-class _Told(NamedTuple):
+class _ResolvedLinkState(NamedTuple):
     """A link state whose numbers have been replaced by ids."""
 
-    zid: ZenohId
-    whatami: WhatAmI
+    zid: WireZenohId
+    whatami: WireWhatAmI
     sn: int
     locators: tuple[Locator, ...] | None
-    links: frozenset[ZenohId]
+    links: frozenset[WireZenohId]
     gateway: bool
 
 
@@ -91,41 +91,41 @@ class Gossip:
 
     def __init__(
         self,
-        zid: ZenohId,
-        whatami: WhatAmI,
+        zid: WireZenohId,
+        whatami: WireWhatAmI,
         locators: Callable[[], Sequence[Locator]],
         *,
         multihop: bool = False,
-        target: WhatAmI | None = None,
+        target: WireWhatAmI | None = None,
     ) -> None:
         self.ignored: Counter[str] = Counter()
         "What was told and not kept, by reason."
         self._locators = locators
         self._multihop = multihop
         self._target = TARGETS[whatami] if target is None else target
-        self._links: dict[int, _Link] = {}
-        self._own = _Node(zid, whatami, psid=0, sn=1)
+        self._links: dict[int, _GossipLink] = {}
+        self._own = _GossipNode(zid, whatami, psid=0, sn=1)
         self._nodes = {zid: self._own}
         self._free_psids: list[int] = []
         self._edges = 0
 
-    def known(self) -> list[Found]:
+    def known(self) -> list[DiscoveredNode]:
         """The other nodes, neighbours or not, with what is known of their locators."""
         return [
-            Found(node.zid, node.whatami or WhatAmI.ROUTER, node.locators or ())
+            DiscoveredNode(node.zid, node.whatami or WireWhatAmI.ROUTER, node.locators or ())
             for node in self._nodes.values()
             if node is not self._own
         ]
 
-    def opened(self, link: int, zid: ZenohId, whatami: WhatAmI) -> Bodies:
+    def opened(self, link: int, zid: WireZenohId, whatami: WireWhatAmI) -> Bodies:
         """A session is open: what to send."""
-        if whatami == WhatAmI.CLIENT or zid == self._own.zid:
+        if whatami == WireWhatAmI.CLIENT or zid == self._own.zid:
             return []
-        gateway = (self._own.whatami, whatami) == (WhatAmI.PEER, WhatAmI.ROUTER)
+        gateway = (self._own.whatami, whatami) == (WireWhatAmI.PEER, WireWhatAmI.ROUTER)
         new = zid not in self._nodes
         if new:
             self._add(zid, whatami).gateway = gateway and not self._multihop
-        self._links[link] = _Link(zid, whatami, gateway)
+        self._links[link] = _GossipLink(zid, whatami, gateway)
         self._own_links_changed()
         others = [
             number
@@ -148,7 +148,7 @@ class Gossip:
             self._remove(gone.zid)
         return []
 
-    def received(self, link: int, body: bytes) -> tuple[Bodies, list[Found]]:
+    def received(self, link: int, body: bytes) -> tuple[Bodies, list[DiscoveredNode]]:
         """What to pass on, and nodes without a session here that could be dialled.
 
         DecodeError: `body` is no list of link states, or is beyond the limits; nothing changed.
@@ -161,13 +161,13 @@ class Gossip:
         told = self._resolve(source, states)
         return self._flood(link, told) if self._multihop else self._relay(source, told)
 
-    def _introduction(self) -> list[_Node]:
+    def _introduction(self) -> list[_GossipNode]:
         """What a new neighbour is told; a router sends even an empty list: peers wait for it."""
-        if self._multihop or self._own.whatami != WhatAmI.ROUTER:
+        if self._multihop or self._own.whatami != WireWhatAmI.ROUTER:
             return list(self._nodes.values())
         return [node for node in self._nodes.values() if node.sn and node is not self._own]
 
-    def _resolve(self, source: _Link, states: list[LinkState]) -> list[_Told]:
+    def _resolve(self, source: _GossipLink, states: list[LinkState]) -> list[_ResolvedLinkState]:
         """The states with ids for numbers; what names a number that is not bound is left out."""
         for state in states:
             if state.zid is not None:
@@ -183,33 +183,35 @@ class Gossip:
                 self.ignored["locators"] += len(locators) - MAX_LOCATORS
                 locators = locators[:MAX_LOCATORS]
             links = frozenset(source.psids[p] for p in state.links if p in source.psids)
-            role = WhatAmI.ROUTER if state.whatami is None else state.whatami
-            told.append(_Told(zid, role, state.sn, locators, links, state.gateway))
+            role = WireWhatAmI.ROUTER if state.whatami is None else state.whatami
+            told.append(_ResolvedLinkState(zid, role, state.sn, locators, links, state.gateway))
         return told
 
-    def _bind(self, source: _Link, psid: int, zid: ZenohId) -> None:
+    def _bind(self, source: _GossipLink, psid: int, zid: WireZenohId) -> None:
         if psid in source.psids or len(source.psids) < MAX_PSIDS:
             source.psids[psid] = zid
         else:
             self.ignored["psids"] += 1
 
-    def _relay(self, source: _Link, told: list[_Told]) -> tuple[Bodies, list[Found]]:
+    def _relay(
+        self, source: _GossipLink, told: list[_ResolvedLinkState]
+    ) -> tuple[Bodies, list[DiscoveredNode]]:
         """One hop: what a neighbour says of itself goes to the others, the rest ends here."""
         news = False
-        found: dict[ZenohId, Found] = {}
+        found: dict[WireZenohId, DiscoveredNode] = {}
         neighbour = self._nodes[source.zid]
         no_use = self._own.links | {self._own.zid}
         for state in told:
             if state.zid == source.zid:
                 news |= self._take_news(neighbour, state)
             elif state.locators and state.zid not in no_use:
-                found[state.zid] = Found(state.zid, state.whatami, state.locators)
+                found[state.zid] = DiscoveredNode(state.zid, state.whatami, state.locators)
         if not news:
             return [], list(found.values())
         others = [number for number, link in self._links.items() if link.zid != source.zid]
         return self._send(others, [neighbour]), list(found.values())
 
-    def _take_news(self, neighbour: _Node, state: _Told) -> bool:
+    def _take_news(self, neighbour: _GossipNode, state: _ResolvedLinkState) -> bool:
         """Whether the locators are others than before."""
         if state.sn <= neighbour.sn:
             return False
@@ -219,14 +221,16 @@ class Gossip:
         neighbour.locators = state.locators
         return True
 
-    def _flood(self, link: int, told: list[_Told]) -> tuple[Bodies, list[Found]]:
+    def _flood(
+        self, link: int, told: list[_ResolvedLinkState]
+    ) -> tuple[Bodies, list[DiscoveredNode]]:
         """Many hops: new nodes go to all links (they bind numbers), changes to all others.
 
         Who names a node without knowing its state is sent it.
         """
-        new: dict[ZenohId, _Node] = {}
-        changed: dict[ZenohId, _Node] = {}
-        owed: dict[ZenohId, _Node] = {}
+        new: dict[WireZenohId, _GossipNode] = {}
+        changed: dict[WireZenohId, _GossipNode] = {}
+        owed: dict[WireZenohId, _GossipNode] = {}
         for state in told:
             node = self._nodes.get(state.zid)
             if node is self._own:
@@ -248,7 +252,7 @@ class Gossip:
             self._send(others, onward) if onward else []
         )
         return bodies, [
-            Found(node.zid, node.whatami or WhatAmI.ROUTER, node.locators)
+            DiscoveredNode(node.zid, node.whatami or WireWhatAmI.ROUTER, node.locators)
             for node in onward
             if node.locators and node.zid not in self._own.links
         ]
@@ -260,12 +264,14 @@ class Gossip:
         self._own.sn = sn + 1
         return True
 
-    def _learn(self, state: _Told) -> dict[ZenohId, _Node]:
+    def _learn(self, state: _ResolvedLinkState) -> dict[WireZenohId, _GossipNode]:
         """A node that was not known, and those that it brings along."""
         node = self._add_within_limit(state.zid, state.whatami)
         return {} if node is None else {node.zid: node} | self._update(node, state)
 
-    def _update(self, node: _Node, state: _Told) -> dict[ZenohId, _Node]:
+    def _update(
+        self, node: _GossipNode, state: _ResolvedLinkState
+    ) -> dict[WireZenohId, _GossipNode]:
         """Take over a newer state; the nodes that only its links name."""
         node.sn = state.sn
         node.gateway = state.gateway
@@ -278,7 +284,7 @@ class Gossip:
         named = [self._add_within_limit(zid, None) for zid in unknown]
         return {other.zid: other for other in named if other is not None}
 
-    def _set_links(self, node: _Node, links: frozenset[ZenohId]) -> None:
+    def _set_links(self, node: _GossipNode, links: frozenset[WireZenohId]) -> None:
         room = min(MAX_NODE_LINKS, MAX_EDGES - self._edges + len(node.links))
         if len(links) > room:
             self.ignored["links"] += len(links) - room
@@ -290,19 +296,21 @@ class Gossip:
         self._own.links = frozenset(link.zid for link in self._links.values())
         self._own.sn += 1
 
-    def _add_within_limit(self, zid: ZenohId, whatami: WhatAmI | None) -> _Node | None:
+    def _add_within_limit(
+        self, zid: WireZenohId, whatami: WireWhatAmI | None
+    ) -> _GossipNode | None:
         if len(self._nodes) >= MAX_NODES:
             self.ignored["nodes"] += 1
             return None
         return self._add(zid, whatami)
 
-    def _add(self, zid: ZenohId, whatami: WhatAmI | None) -> _Node:
+    def _add(self, zid: WireZenohId, whatami: WireWhatAmI | None) -> _GossipNode:
         # The smallest free number: the nodes of others keep arrays of that length.
         psid = heapq.heappop(self._free_psids) if self._free_psids else len(self._nodes)
-        node = self._nodes[zid] = _Node(zid, whatami, psid)
+        node = self._nodes[zid] = _GossipNode(zid, whatami, psid)
         return node
 
-    def _remove(self, zid: ZenohId) -> None:
+    def _remove(self, zid: WireZenohId) -> None:
         node = self._nodes.pop(zid)
         self._edges -= len(node.links)
         heapq.heappush(self._free_psids, node.psid)
@@ -320,10 +328,10 @@ class Gossip:
         for zid in self._nodes.keys() - reached:
             self._remove(zid)
 
-    def _still_here(self, nodes: dict[ZenohId, _Node]) -> list[_Node]:
+    def _still_here(self, nodes: dict[WireZenohId, _GossipNode]) -> list[_GossipNode]:
         return [node for zid, node in nodes.items() if self._nodes.get(zid) is node]
 
-    def _send(self, numbers: Iterable[int], nodes: list[_Node]) -> Bodies:
+    def _send(self, numbers: Iterable[int], nodes: list[_GossipNode]) -> Bodies:
         """The nodes' states for each of these links; links are listed where they are of use."""
         bodies: dict[bool, bytes] = {}
         out: Bodies = []
@@ -337,7 +345,7 @@ class Gossip:
             out.append((number, bodies[listed]))
         return out
 
-    def _state(self, node: _Node, listed: bool) -> LinkState:
+    def _state(self, node: _GossipNode, listed: bool) -> LinkState:
         links = [self._nodes[zid].psid for zid in node.links if zid in self._nodes]
         return LinkState(
             node.psid,
@@ -356,6 +364,6 @@ class Gossip:
 
 
 def _read(body: bytes) -> list[LinkState]:
-    if len(body) > MAX_BODY_BYTES or Reader(body).zint("link states") > MAX_STATES:
+    if len(body) > MAX_BODY_BYTES or ByteReader(body).zint("link states") > MAX_STATES:
         raise DecodeError(Reason.TOO_LARGE, "link states", 0)
     return read_link_states(body)

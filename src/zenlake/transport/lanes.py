@@ -9,32 +9,32 @@ from functools import partial
 
 from zenlake.errors import DecodeError, Reason, SessionClosed
 from zenlake.transport.counters import Counters
-from zenlake.transport.fragments import MAX_MESSAGE_BYTES, Assembly, Memory
+from zenlake.transport.fragments import MAX_MESSAGE_BYTES, ByteBudget, FragmentAssembly
 from zenlake.transport.sequence import SequenceIn
 from zenlake.wire import fragment, frame
-from zenlake.wire.cursor import U32, Reader
+from zenlake.wire.cursor import U32, ByteReader
 from zenlake.wire.dispatch import ID_MASK
-from zenlake.wire.enums import PRIORITIES, CloseReason, Priority
+from zenlake.wire.enums import PRIORITIES, CloseReason, WirePriority
 from zenlake.wire.extensions import FLAG_EXTENSIONS
 from zenlake.wire.network import FIRST_ID, NETWORK
 
-Deliver = Callable[[Priority, bool, bytes, int, int], int]
+Deliver = Callable[[WirePriority, bool, bytes, int, int], int]
 "(priority, reliable, data, pos, end) -> the position after the last network message."
-OnGap = Callable[[Priority, bool, int, int], None]
+OnGap = Callable[[WirePriority, bool, int, int], None]
 "(priority, reliable, first missing number, how many)"
 
 
-class LaneIn:
+class InboundLane:
     """What one lane has received: its sequence, and a message in pieces."""
 
     __slots__ = ("assembly", "sequence")
 
-    def __init__(self, sequence: SequenceIn, assembly: Assembly) -> None:
+    def __init__(self, sequence: SequenceIn, assembly: FragmentAssembly) -> None:
         self.sequence = sequence
         self.assembly = assembly
 
 
-class LanesIn:
+class InboundLanes:
     """The lanes of one sender, made when first used. Frames and fragments go through them."""
 
     __slots__ = (
@@ -55,7 +55,7 @@ class LanesIn:
         mask: int,
         patch: int,
         counters: Counters,
-        memory: Memory,
+        memory: ByteBudget,
         max_message: int = MAX_MESSAGE_BYTES,
         on_gap: OnGap | None = None,
     ) -> None:
@@ -67,18 +67,18 @@ class LanesIn:
         self._counters = counters
         self._memory = memory
         self._max_message = max_message
-        self._lanes: dict[int, LaneIn] = {}
+        self._lanes: dict[int, InboundLane] = {}
 
     def frame(self, deliver: Deliver, data: bytes, pos: int, end: int, header: int) -> int:
         """A FRAME that starts at `pos`; gives where it ends."""
         reliable = header & frame.FLAG_RELIABLE != 0
         if header & FLAG_EXTENSIONS:
-            r = Reader(data, pos + 1, end)
+            r = ByteReader(data, pos + 1, end)
             found = frame.read_frame(r, header)
             sn, priority, body = found.sn, found.priority, r.pos
         else:
             sn, body = read_sn(data, pos + 1, end)
-            priority = Priority.DATA
+            priority = WirePriority.DATA
         lane = self._lane(priority, reliable, sn, pos)
         self._counters.received_frames += 1
         if lane.sequence.admit(sn):
@@ -101,34 +101,36 @@ class LanesIn:
         if done != len(whole):
             self._counters.drop_received("fragmented message does not decode")
 
-    def _lane(self, priority: Priority, reliable: bool, sn: int, pos: int) -> LaneIn:
+    def _lane(self, priority: WirePriority, reliable: bool, sn: int, pos: int) -> InboundLane:
         if sn > self._mask:
             raise DecodeError(Reason.TOO_LARGE, "sn", pos + 1)
         index = priority << 1 | reliable
         lane = self._lanes.get(index)
         return lane or self._new_lane(priority, reliable, index)
 
-    def _new_lane(self, priority: Priority, reliable: bool, index: int) -> LaneIn:
+    def _new_lane(self, priority: WirePriority, reliable: bool, index: int) -> InboundLane:
         if len(self._first_sns) > 1:
             first = self._first_sns[priority][reliable]
-        elif priority is Priority.DATA:
+        elif priority is WirePriority.DATA:
             first = self._first_sns[0][reliable]
         else:
             raise SessionClosed(
                 f"lane {priority.name} was named, and no lanes were agreed", CloseReason.INVALID
             )
-        lane = LaneIn(
+        lane = InboundLane(
             SequenceIn(
                 first,
                 self._mask,
                 partial(self._on_gap, priority, reliable) if self._on_gap is not None else None,
             ),
-            Assembly(self._mask, self._memory, self._counters.receive_dropped, self._max_message),
+            FragmentAssembly(
+                self._mask, self._memory, self._counters.receive_dropped, self._max_message
+            ),
         )
         self._lanes[index] = lane
         return lane
 
-    def gaps(self) -> dict[tuple[Priority, bool], SequenceIn]:
+    def gaps(self) -> dict[tuple[WirePriority, bool], SequenceIn]:
         """The sequence of every lane that was used, by (priority, reliable)."""
         return {
             (PRIORITIES[index >> 1], bool(index & 1)): lane.sequence
@@ -150,7 +152,7 @@ def read_sn(data: bytes, pos: int, end: int) -> tuple[int, int]:
     """A sequence number of up to 28 bits without a cursor: this is done for every FRAME."""
     four = data[pos : pos + 4]
     if len(four) < 4 or pos + 4 > end or four[3] > 0x7F:
-        r = Reader(data, pos, end)
+        r = ByteReader(data, pos, end)
         return r.zint("sn", U32), r.pos
     a, b, c, d = four
     if a < 0x80:
@@ -164,12 +166,12 @@ def read_sn(data: bytes, pos: int, end: int) -> tuple[int, int]:
 
 def skip_messages(data: bytes, pos: int, end: int) -> int:
     """Where the network messages end that nobody wants."""
-    r = Reader(data, pos, end)
+    r = ByteReader(data, pos, end)
     while r.pos < end and data[r.pos] & ID_MASK >= FIRST_ID:
         NETWORK.read(r)
     return r.pos
 
 
-def unheard(priority: Priority, reliable: bool, data: bytes, pos: int, end: int) -> int:
+def discard_frame(priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int) -> int:
     """Deliver to nobody."""
     return skip_messages(data, pos, end)

@@ -12,8 +12,8 @@ from zenlake.errors import DecodeError, SessionClosed, SessionEnded
 from zenlake.transport.auth import Entropy
 from zenlake.transport.counters import Counters
 from zenlake.transport.establishment import reason_text
-from zenlake.transport.fragments import MAX_SESSION_BYTES, PROCESS, Memory
-from zenlake.transport.lanes import Deliver, LanesIn, unheard
+from zenlake.transport.fragments import MAX_SESSION_BYTES, PROCESS, ByteBudget
+from zenlake.transport.lanes import Deliver, InboundLanes, discard_frame
 from zenlake.transport.offer import (
     MAX_LEASE,
     MIN_BATCH_SIZE,
@@ -26,13 +26,13 @@ from zenlake.transport.outbox import Outbox
 from zenlake.wire import fragment, frame
 from zenlake.wire.batch import TRANSPORT, TransportMessage
 from zenlake.wire.close import Close
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.dispatch import ID_MASK
-from zenlake.wire.enums import PRIORITIES, CloseReason, Priority, WhatAmI
+from zenlake.wire.enums import PRIORITIES, CloseReason, WirePriority, WireWhatAmI
 from zenlake.wire.framing import Framing, uncompress
 from zenlake.wire.init import DEFAULT_RESOLUTION, VERSION
 from zenlake.wire.join import DEFAULT_BATCH_SIZE, Join
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 JOIN_SECONDS = 2.5  # between two JOINs (zenoh-config transport.multicast.join_interval)
 MIN_JOIN_SECONDS = 0.01  # without a pause the I/O thread would do nothing else
@@ -46,8 +46,8 @@ Address = tuple[str, int]
 class GroupOffer:
     """What a member announces, and what others must announce to be admitted."""
 
-    zid: ZenohId
-    whatami: WhatAmI
+    zid: WireZenohId
+    whatami: WireWhatAmI
     resolution: int = DEFAULT_RESOLUTION
     batch_size: int = DEFAULT_BATCH_SIZE
     lease_ms: int = 10_000
@@ -57,7 +57,7 @@ class GroupOffer:
     join_seconds: float = JOIN_SECONDS
 
     def __post_init__(self) -> None:
-        if self.whatami is WhatAmI.CLIENT:
+        if self.whatami is WireWhatAmI.CLIENT:
             raise ValueError("a client does not join groups: be a peer or a router")
         if not MIN_BATCH_SIZE <= self.batch_size <= MAX_DATAGRAM:
             raise ValueError(f"batch_size is {self.batch_size}, outside 32 to {MAX_DATAGRAM}")
@@ -74,15 +74,15 @@ class Member:
     """Another node of the group."""
 
     address: Address
-    zid: ZenohId
-    whatami: WhatAmI
+    zid: WireZenohId
+    whatami: WireWhatAmI
     lease: float
     last_received: float
-    lanes: LanesIn
+    lanes: InboundLanes
     join: tuple[object, ...]
     "What its JOINs have to repeat."
     counters: Counters = field(default_factory=Counters)
-    deliver: Deliver = unheard
+    deliver: Deliver = discard_frame
     "Its messages, to the group's handler."
 
     def __str__(self) -> str:
@@ -95,7 +95,13 @@ class GroupHandler(Protocol):
     def joined(self, member: Member) -> None: ...
 
     def frame(
-        self, member: Member, priority: Priority, reliable: bool, data: bytes, pos: int, end: int
+        self,
+        member: Member,
+        priority: WirePriority,
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
     ) -> int:
         """As a session's handler."""
 
@@ -112,7 +118,7 @@ class Multicast:
         entropy: Entropy,
         now: float,
         *,
-        process: Memory = PROCESS,
+        process: ByteBudget = PROCESS,
     ) -> None:
         self.offer = offer
         self.members: dict[Address, Member] = {}
@@ -133,7 +139,7 @@ class Multicast:
             counters=self.counters,
         )
         self._handler = handler
-        self._memory = Memory(MAX_SESSION_BYTES, process)
+        self._memory = ByteBudget(MAX_SESSION_BYTES, process)
         self._join_at = now + offer.join_seconds
         self._join_due = False
         self._ended = False
@@ -233,7 +239,7 @@ class Multicast:
             if header & ID_MASK == frame.ID:
                 self.counters.drop_received("frame of a node that has not joined")
                 return
-            r = Reader(data, pos, end)
+            r = ByteReader(data, pos, end)
             self._message(TRANSPORT.read(r), sender, member, pos, now)
             pos = r.pos
 
@@ -306,7 +312,7 @@ class Multicast:
             join.whatami,
             clamp_lease(join.lease_ms),
             now,
-            LanesIn(
+            InboundLanes(
                 first_sns=[(best_effort, reliable) for reliable, best_effort in sns],
                 mask=self.mask,
                 patch=min(join.patch, self.offer.patch),

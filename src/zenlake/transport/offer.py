@@ -6,11 +6,11 @@ Knows names, defaults and ranges. Does not know the messages that carry them (es
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zenlake.wire.enums import WHATAMI_CODES, WhatAmI
+from zenlake.wire.enums import WHATAMI_CODES, WireWhatAmI
 from zenlake.wire.extensions import REGION_NAME_BYTES
 from zenlake.wire.framing import MAX_BATCH_BYTES
 from zenlake.wire.init import DEFAULT_RESOLUTION
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 MIN_BATCH_SIZE = 32  # a fragment's header, a few bytes of payload; nobody asks for less than 100
 MIN_LEASE, MAX_LEASE = 0.1, 600.0  # seconds; what a peer announces beyond is taken as these
@@ -25,8 +25,8 @@ SN_MASKS = (0x7F, 0x3FFF, 0x0FFF_FFFF, 0xFFFF_FFFF)
 class Offer:
     """What a node says in INIT and OPEN, and the most it takes from a peer."""
 
-    zid: ZenohId
-    whatami: WhatAmI
+    zid: WireZenohId
+    whatami: WireWhatAmI
     resolution: int = DEFAULT_RESOLUTION
     "Sequence numbers in bits 1:0, request ids in bits 3:2; 0 to 3 = 8 to 64 bits."
     batch_size: int = MAX_BATCH_BYTES
@@ -70,9 +70,9 @@ class Offer:
 class Agreement:
     """What holds for one session, seen from one side."""
 
-    zid: ZenohId
+    zid: WireZenohId
     "The peer's."
-    whatami: WhatAmI
+    whatami: WireWhatAmI
     "The peer's."
     resolution: int
     batch_size: int

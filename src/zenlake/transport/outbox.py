@@ -18,8 +18,8 @@ from zenlake.transport.fragments import MAX_FRAGMENTS, MAX_MESSAGE_BYTES
 from zenlake.transport.sequence import SequenceOut
 from zenlake.wire import frame
 from zenlake.wire.batch import TransportMessage, write_batch
-from zenlake.wire.cursor import U32, Writer
-from zenlake.wire.enums import PRIORITIES, Priority
+from zenlake.wire.cursor import U32, ByteWriter
+from zenlake.wire.enums import PRIORITIES, WirePriority
 from zenlake.wire.extensions import FLAG_EXTENSIONS, LANE
 from zenlake.wire.fragment import Fragment, write_fragment
 from zenlake.wire.framing import Framing, compress
@@ -47,7 +47,7 @@ BLOCK_SECONDS = 5.0
 "How long a message that must not be dropped waits; then the link is closed."
 
 
-class Integers(Protocol):
+class IntegerSequence(Protocol):
     """A list or an array of them."""
 
     def __len__(self) -> int: ...
@@ -58,26 +58,26 @@ class EmitLane(NamedTuple):
     """Where whole batches go, as the link was negotiated."""
 
     reliable: bool
-    priority: Priority | None
+    priority: WirePriority | None
     "None on a link without lanes, which must never name one."
     batch_size: int
     "It counts the length prefix."
     sn_mask: int
 
 
-class Pushed(IntEnum):
+class PushResult(IntEnum):
     DONE = 0
     FULL = 1
     "The lane has no room now; nothing was changed."
 
 
-def droppable(qos: int) -> bool:
+def may_drop(qos: int) -> bool:
     """Whether a message of this QoS may be given up when it does not move."""
     return not qos & (BLOCK | BLOCK_FIRST)
 
 
 @dataclass(slots=True)
-class Large:
+class FragmentedMessage:
     """A message on its way in fragments. While it is there its lane takes no other."""
 
     data: memoryview
@@ -88,7 +88,7 @@ class Large:
     "When a piece of it was last taken."
 
 
-class Lane:
+class OutboundLane:
     """The messages of one priority that wait: sealed batches, then a large one, or an open batch.
 
     Both reliabilities share the batches; each has its own sequence numbers.
@@ -112,13 +112,13 @@ class Lane:
     )
 
     def __init__(
-        self, index: int, priority: Priority | None, first_sns: tuple[int, int], mask: int
+        self, index: int, priority: WirePriority | None, first_sns: tuple[int, int], mask: int
     ) -> None:
         self.bit = 1 << index
         "Of this lane in the outbox's sets of lanes."
         self.priority = priority
         "None where the link has no lanes: it must never be named there."
-        named = priority is not None and priority is not Priority.DATA
+        named = priority is not None and priority is not WirePriority.DATA
         header = frame.ID | (FLAG_EXTENSIONS if named else 0)
         self.headers = (header, header | frame.FLAG_RELIABLE)
         "The first byte of a FRAME, of best effort and reliable,"
@@ -126,7 +126,7 @@ class Lane:
         "and what follows its sequence number."
         self.sequences = tuple(SequenceOut(first, mask) for first in first_sns)
         "Of best effort and reliable."
-        self.writer: Writer | None = None
+        self.writer: ByteWriter | None = None
         "Writes into the open batch."
         self.added: list[bytes] = []
         "Reliable messages that follow what is in the open batch: see `Outbox.short_way`."
@@ -138,7 +138,7 @@ class Lane:
         self.reliable: bool | None = None
         "The open FRAME's reliability."
         self.sealed: deque[bytes | bytearray | memoryview] = deque()
-        self.large: Large | None = None
+        self.large: FragmentedMessage | None = None
         self.backlog: deque[tuple[bytes, bool, bool]] = deque()
 
 
@@ -181,7 +181,7 @@ class Outbox:
         self._backlog_bytes = 0
         names = PRIORITIES if qos else (None,)
         self._lanes = [
-            Lane(index, name, sns, sn_mask)
+            OutboundLane(index, name, sns, sn_mask)
             for index, (name, sns) in enumerate(zip(names, first_sns, strict=True))
         ]
         self._lane_of = self._lanes if qos else self._lanes * len(PRIORITIES)
@@ -204,22 +204,24 @@ class Outbox:
             self.blocked |= bit
         return bool(self.blocked & bit)
 
-    def push(self, message: NetworkMessage, reliable: bool = True, *, now: float = 0.0) -> Pushed:
+    def push(
+        self, message: NetworkMessage, reliable: bool = True, *, now: float = 0.0
+    ) -> PushResult:
         """Encode `message` into its lane's open batch. EncodeError: it can never be sent."""
         qos: int = message.qos
         lane = self._lane_of[qos & PRIORITY_BITS]
         if lane.open or lane.added:
             self._settle(lane)
         if lane.large is not None or lane.backlog:
-            return Pushed.FULL
+            return PushResult.FULL
         if self._low_latency:
-            w = Writer()
+            w = ByteWriter()
             NETWORK.write(w, message)
             return self._push_bare(lane, w.out)
         if self._is_large(message):
-            w = Writer()
+            w = ByteWriter()
             NETWORK.write(w, message)
-            return self._push_to_next(lane, memoryview(w.out), reliable, droppable(qos), now)
+            return self._push_to_next(lane, memoryview(w.out), reliable, may_drop(qos), now)
         w = lane.writer or self._open(lane)
         if lane.reliable is not reliable:
             self._start_frame(lane, w, reliable)
@@ -232,10 +234,10 @@ class Outbox:
         if len(out) <= self._top:
             self._waiting |= lane.bit
             self.counters.sent_messages += 1
-            return Pushed.DONE
+            return PushResult.DONE
         encoded = bytes(out[mark:])
         self._roll_back(lane, w, mark)
-        return self._push_to_next(lane, encoded, reliable, droppable(qos), now)
+        return self._push_to_next(lane, encoded, reliable, may_drop(qos), now)
 
     def _is_large(self, message: NetworkMessage) -> bool:
         """Whether `message` cannot fit a batch, as far as one look tells."""
@@ -245,7 +247,7 @@ class Outbox:
 
     def push_encoded(
         self, data: bytes | memoryview, qos: int, reliable: bool = True, *, now: float = 0.0
-    ) -> Pushed:
+    ) -> PushResult:
         """The same for a message that is encoded already; `data` must not change any more.
 
         Several may stand in it only if one batch surely holds them: fragments are one message.
@@ -254,17 +256,22 @@ class Outbox:
         if lane.open or lane.added:
             self._settle(lane)
         if lane.backlog or lane.large is not None:
-            return Pushed.FULL
+            return PushResult.FULL
         w = lane.writer
         if w is not None and lane.reliable is reliable and len(w.out) + len(data) <= self._top:
             w.out += data  # in a burst: all that there is to do
             self.counters.sent_messages += 1
-            return Pushed.DONE
-        return self._push_encoded(lane, data, reliable, droppable(qos), now)
+            return PushResult.DONE
+        return self._push_encoded(lane, data, reliable, may_drop(qos), now)
 
     def _push_encoded(
-        self, lane: Lane, data: bytes | memoryview, reliable: bool, may_drop: bool, now: float
-    ) -> Pushed:
+        self,
+        lane: OutboundLane,
+        data: bytes | memoryview,
+        reliable: bool,
+        may_drop: bool,
+        now: float,
+    ) -> PushResult:
         if self._low_latency:
             return self._push_bare(lane, data)
         w = lane.writer or self._open(lane)
@@ -274,14 +281,14 @@ class Outbox:
             w.out += data
             self._waiting |= lane.bit
             self.counters.sent_messages += 1
-            return Pushed.DONE
+            return PushResult.DONE
         self._roll_back(lane, w, len(w.out))
         return self._push_to_next(lane, data, reliable, may_drop, now)
 
     def push_run(
         self,
         data: memoryview,
-        ends: Integers,
+        ends: IntegerSequence,
         qos: int,
         reliable: bool,
         first: int,
@@ -315,7 +322,7 @@ class Outbox:
             self._seal(lane)
         return first
 
-    def emit_lane(self, priority: Priority, reliable: bool) -> EmitLane | None:
+    def emit_lane(self, priority: WirePriority, reliable: bool) -> EmitLane | None:
         """The lane of `priority`, for whoever writes whole batches; None: not on this link."""
         if self._low_latency or self._compression or self._framing is not Framing.STREAM:
             return None
@@ -326,14 +333,14 @@ class Outbox:
     def push_batches(
         self,
         write: Callable[[int], tuple[memoryview, int, int]],
-        priority: Priority,
+        priority: WirePriority,
         reliable: bool,
-    ) -> Pushed:
+    ) -> PushResult:
         """Whole batches that `write` makes from the next sequence number on: the bytes, how many
         messages they hold, and the number that comes after them."""
         lane = self._lane_of[priority]
         if lane.backlog or lane.large is not None or len(lane.sealed) >= LANE_BATCHES:
-            return Pushed.FULL
+            return PushResult.FULL
         if lane.open or lane.added:
             self._settle(lane)
         if lane.writer is not None:
@@ -344,9 +351,9 @@ class Outbox:
         self.full |= lane.bit
         self._waiting |= lane.bit
         self.counters.sent_messages += messages
-        return Pushed.DONE
+        return PushResult.DONE
 
-    def short_way(self, qos: int) -> "Lane | None":
+    def short_way(self, qos: int) -> "OutboundLane | None":
         """The lane of `qos`, for a caller that adds messages without any lock; None: it must not.
 
         While the lane is `open` it may append encoded messages to `added`, no more than one batch
@@ -370,12 +377,12 @@ class Outbox:
         """How long an open batch may get, its length prefix included."""
         return self._top
 
-    def settle(self, lane: "Lane") -> None:
+    def settle(self, lane: "OutboundLane") -> None:
         """Take what was added to a lane that may be open no more."""
         if lane.added:
             self._settle(lane)
 
-    def _settle(self, lane: "Lane") -> None:
+    def _settle(self, lane: "OutboundLane") -> None:
         """What was added goes where it belongs: behind what is in the open batch."""
         lane.open = False  # first: whoever adds from now on sees it
         count = len(lane.added)
@@ -390,7 +397,7 @@ class Outbox:
         if count:
             self._waiting |= lane.bit
 
-    def _add(self, lane: "Lane", messages: list[bytes]) -> None:
+    def _add(self, lane: "OutboundLane", messages: list[bytes]) -> None:
         """Into the open batch, and more batches if need be; each message fits one."""
         ends = list(accumulate(map(len, messages)))
         data = memoryview(b"".join(messages))
@@ -417,7 +424,7 @@ class Outbox:
         EncodeError: it can never be sent.
         """
         if not isinstance(message, bytes):
-            w = Writer()
+            w = ByteWriter()
             NETWORK.write(w, message)
             message = bytes(w.out)
         self._check_size(len(message))
@@ -426,7 +433,7 @@ class Outbox:
             return False
         self._backlog_bytes += size
         lane = self._lane_of[qos & PRIORITY_BITS]
-        lane.backlog.append((message, reliable, droppable(qos)))
+        lane.backlog.append((message, reliable, may_drop(qos)))
         self._waiting |= lane.bit
         if self.stalled_at is None:
             self.stalled_at = now
@@ -498,7 +505,7 @@ class Outbox:
                 return batch
         return None
 
-    def _no_longer_full(self, lane: Lane) -> None:
+    def _no_longer_full(self, lane: OutboundLane) -> None:
         self.full &= ~lane.bit
         if lane.writer is None and not lane.backlog:
             self._waiting &= ~lane.bit
@@ -533,13 +540,13 @@ class Outbox:
 
     # ---- batches
 
-    def _open(self, lane: Lane) -> Writer:
-        w = Writer(bytearray(self._prefix))
+    def _open(self, lane: OutboundLane) -> ByteWriter:
+        w = ByteWriter(bytearray(self._prefix))
         lane.writer = w
         lane.reliable = None
         return w
 
-    def _start_frame(self, lane: Lane, w: Writer, reliable: bool) -> None:
+    def _start_frame(self, lane: OutboundLane, w: ByteWriter, reliable: bool) -> None:
         out = w.out
         lane.start = len(out)
         lane.reliable = reliable
@@ -553,7 +560,7 @@ class Outbox:
         out += lane.name
         lane.body = len(out)
 
-    def _roll_back(self, lane: Lane, w: Writer, mark: int) -> None:
+    def _roll_back(self, lane: OutboundLane, w: ByteWriter, mark: int) -> None:
         """Take back what was written after `mark`, and the FRAME and batch that were left empty."""
         del w.out[mark:]
         assert lane.reliable is not None
@@ -565,12 +572,17 @@ class Outbox:
             lane.writer = None
 
     def _push_to_next(
-        self, lane: Lane, encoded: bytes | memoryview, reliable: bool, may_drop: bool, now: float
-    ) -> Pushed:
+        self,
+        lane: OutboundLane,
+        encoded: bytes | memoryview,
+        reliable: bool,
+        may_drop: bool,
+        now: float,
+    ) -> PushResult:
         """What does not fit the open batch: into a new one, or in fragments."""
         self._check_size(len(encoded))
         if len(lane.sealed) >= LANE_BATCHES:
-            return Pushed.FULL
+            return PushResult.FULL
         if lane.writer is not None:
             self._seal(lane)
         w = self._open(lane)
@@ -579,17 +591,17 @@ class Outbox:
             w.out += encoded
         else:
             self._roll_back(lane, w, len(w.out))
-            lane.large = Large(memoryview(encoded), reliable, may_drop, moved_at=now)
+            lane.large = FragmentedMessage(memoryview(encoded), reliable, may_drop, moved_at=now)
             self.full |= lane.bit
         self._waiting |= lane.bit
         self.counters.sent_messages += 1
-        return Pushed.DONE
+        return PushResult.DONE
 
-    def _push_bare(self, lane: Lane, encoded: bytes | bytearray | memoryview) -> Pushed:
+    def _push_bare(self, lane: OutboundLane, encoded: bytes | bytearray | memoryview) -> PushResult:
         """Low latency: no FRAME, no number, no fragments; each message behind its own length."""
         self._check_size(len(encoded))
         if len(lane.sealed) >= LANE_BATCHES:
-            return Pushed.FULL
+            return PushResult.FULL
         out = lane.writer.out if lane.writer else bytearray()
         if self._framing:
             out += len(encoded).to_bytes(self._framing, "little")
@@ -599,10 +611,10 @@ class Outbox:
             lane.writer = None
             self.full |= lane.bit
         elif lane.writer is None:
-            lane.writer = Writer(out)
+            lane.writer = ByteWriter(out)
         self._waiting |= lane.bit
         self.counters.sent_messages += 1
-        return Pushed.DONE
+        return PushResult.DONE
 
     def _check_size(self, size: int) -> None:
         """EncodeError for a message that no batch and no row of fragments can carry."""
@@ -621,14 +633,14 @@ class Outbox:
                 "message",
             )
 
-    def _seal(self, lane: Lane) -> None:
+    def _seal(self, lane: OutboundLane) -> None:
         assert lane.writer is not None
         out = lane.writer.out
         lane.sealed.append(out if self._low_latency else self._finish(out))
         lane.writer = None
         self.full |= lane.bit
 
-    def _pull_lane(self, lane: Lane, now: float) -> bytes | bytearray | memoryview | None:
+    def _pull_lane(self, lane: OutboundLane, now: float) -> bytes | bytearray | memoryview | None:
         if lane.sealed:
             return lane.sealed.popleft()
         if lane.large is not None:
@@ -638,7 +650,9 @@ class Outbox:
         out, lane.writer = lane.writer.out, None
         return out if self._low_latency else self._finish(out)
 
-    def _next_piece(self, lane: Lane, large: Large, now: float) -> bytes | bytearray:
+    def _next_piece(
+        self, lane: OutboundLane, large: FragmentedMessage, now: float
+    ) -> bytes | bytearray:
         size = self._limit - FRAGMENT_OVERHEAD
         start, end = large.pos, min(large.pos + size, len(large.data))
         large.pos, large.moved_at = end, now
@@ -652,23 +666,29 @@ class Outbox:
         return self._finish(piece)
 
     def _fragment(
-        self, lane: Lane, large: Large, *, more: bool, first: bool = False, drop: bool = False
+        self,
+        lane: OutboundLane,
+        large: FragmentedMessage,
+        *,
+        more: bool,
+        first: bool = False,
+        drop: bool = False,
     ) -> bytearray:
-        w = Writer(bytearray(self._prefix))
+        w = ByteWriter(bytearray(self._prefix))
         write_fragment(
             w,
             Fragment(
                 lane.sequences[large.reliable].take(),
                 reliable=large.reliable,
                 more=more,
-                priority=Priority.DATA if lane.priority is None else lane.priority,
+                priority=WirePriority.DATA if lane.priority is None else lane.priority,
                 first=first,
                 drop=drop,
             ),
         )
         return w.out
 
-    def _abandon(self, lane: Lane, large: Large) -> None:
+    def _abandon(self, lane: OutboundLane, large: FragmentedMessage) -> None:
         self.counters.drop_sent("congestion: fragments did not move for 50 ms")
         lane.large = None
         if large.pos:  # the receiver holds pieces of it; the last one ends it where Drop is unknown
@@ -687,11 +707,11 @@ class Outbox:
             out[:start] = (len(out) - start).to_bytes(start, "little")
         return out
 
-    def _refill(self, lane: Lane, now: float) -> None:
+    def _refill(self, lane: OutboundLane, now: float) -> None:
         """Move from the backlog into the lane what has room there."""
         while lane.backlog and lane.large is None:
             data, reliable, may_drop = lane.backlog[0]
-            if self._push_encoded(lane, data, reliable, may_drop, now) is Pushed.FULL:
+            if self._push_encoded(lane, data, reliable, may_drop, now) is PushResult.FULL:
                 break
             lane.backlog.popleft()
             self._backlog_bytes -= len(data) + BACKLOG_ENTRY_BYTES

@@ -36,7 +36,7 @@ from zenlake.transport.auth import (
     read_secret,
     refusing,
 )
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 
 NAME = "public-key"
 NONCE_BYTES = 8
@@ -80,28 +80,28 @@ class PublicKey(Authenticator):
         return fingerprint(self._private.public_key())
 
     def opener(self, entropy: Entropy) -> AuthOpener:
-        return _Opener(self._private, self._known)
+        return _PublicKeyOpener(self._private, self._known)
 
     def acceptor(self, entropy: Entropy) -> AuthAcceptor:
-        return _Acceptor(self._private, self._known, entropy)
+        return _PublicKeyAcceptor(self._private, self._known, entropy)
 
     def __repr__(self) -> str:
         return f"PublicKey({self.fingerprint}, keys known={len(self._known)})"
 
 
-class _Opener(AuthOpener):
+class _PublicKeyOpener(AuthOpener):
     def __init__(self, private: RSAPrivateKey, known: dict[KeyNumbers, RSAPublicKey]) -> None:
         self._private = private
         self._known = known
 
     def init_syn(self) -> Value:
-        w = Writer()
+        w = ByteWriter()
         write_key(w, self._private.public_key())
         return bytes(w.out)
 
     def open_syn(self, init_ack: Value) -> Value:
         with refusing(f"{NAME}: InitAck"):
-            r = Reader(expect(init_ack, bytes, f"{NAME}: InitAck"))
+            r = ByteReader(expect(init_ack, bytes, f"{NAME}: InitAck"))
             numbers, sealed = read_key(r), r.block("nonce", MAX_KEY_BYTES)
             r.finish("nonce")
         peer = self._known.get(numbers)
@@ -110,7 +110,7 @@ class _Opener(AuthOpener):
         nonce = decrypt(self._private, sealed)
         if len(nonce) != NONCE_BYTES:
             raise AuthError(f"{NAME}: InitAck has no nonce for this node's key")
-        w = Writer()
+        w = ByteWriter()
         w.block("nonce", encrypt(peer or _key_of(numbers), nonce))
         return bytes(w.out)
 
@@ -118,7 +118,7 @@ class _Opener(AuthOpener):
         expect(value, NoneType, f"{NAME}: OpenAck")
 
 
-class _Acceptor(AuthAcceptor):
+class _PublicKeyAcceptor(AuthAcceptor):
     def __init__(
         self, private: RSAPrivateKey, known: dict[KeyNumbers, RSAPublicKey], entropy: Entropy
     ) -> None:
@@ -130,14 +130,14 @@ class _Acceptor(AuthAcceptor):
 
     def init_ack(self, init_syn: Value) -> Value:
         with refusing(f"{NAME}: InitSyn"):
-            r = Reader(expect(init_syn, bytes, f"{NAME}: InitSyn"))
+            r = ByteReader(expect(init_syn, bytes, f"{NAME}: InitSyn"))
             numbers = read_key(r)
             r.finish("exponent")
         self._peer = self._known.get(numbers)
         if self._peer is None:
             raise AuthError(f"{NAME}: the peer's key is not one of the {len(self._known)} known")
         self._nonce = self._entropy(NONCE_BYTES)
-        w = Writer()
+        w = ByteWriter()
         write_key(w, self._private.public_key())
         w.block("nonce", encrypt(self._peer, self._nonce))
         return bytes(w.out)
@@ -147,7 +147,7 @@ class _Acceptor(AuthAcceptor):
         if nonce is None or self._peer is None:
             raise AuthError(f"{NAME}: the nonce was used already, or none was given; dial again")
         with refusing(f"{NAME}: OpenSyn"):
-            r = Reader(expect(open_syn, bytes, f"{NAME}: OpenSyn"))
+            r = ByteReader(expect(open_syn, bytes, f"{NAME}: OpenSyn"))
             sealed = r.block("nonce", MAX_KEY_BYTES)
             r.finish("nonce")
         if not hmac.compare_digest(decrypt(self._private, sealed), nonce):
@@ -177,13 +177,13 @@ def fingerprint(key: RSAPublicKey) -> str:
     return "sha256:" + hashlib.sha256(der).hexdigest()
 
 
-def write_key(w: Writer, key: RSAPublicKey) -> None:
+def write_key(w: ByteWriter, key: RSAPublicKey) -> None:
     numbers = key.public_numbers()
     for field, number in (("modulus", numbers.n), ("exponent", numbers.e)):
         w.block(field, number.to_bytes((number.bit_length() + 7) // 8, "little"))
 
 
-def read_key(r: Reader) -> KeyNumbers:
+def read_key(r: ByteReader) -> KeyNumbers:
     """A peer's key, as numbers that are safe to compute with."""
     modulus = int.from_bytes(r.block("modulus", MAX_KEY_BYTES), "little")
     exponent = int.from_bytes(r.block("exponent", MAX_KEY_BYTES), "little")

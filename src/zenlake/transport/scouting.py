@@ -8,11 +8,11 @@ from ipaddress import IPv6Address, ip_address
 
 from zenlake.errors import DecodeError
 from zenlake.wire.batch import read_scouting, write_scouting
-from zenlake.wire.enums import WhatAmI
-from zenlake.wire.hello import Hello
+from zenlake.wire.enums import WireWhatAmI
+from zenlake.wire.hello import WireHello
 from zenlake.wire.locator import Locator
-from zenlake.wire.scout import Scout
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.scout import WireScout
+from zenlake.wire.zenohid import WireZenohId
 
 FIRST_PERIOD = 1.0  # seconds from the first SCOUT to the second
 PERIOD_FACTOR = 2.0
@@ -50,9 +50,9 @@ def remote(locators: Iterable[Locator]) -> tuple[Locator, ...]:
 class Scouter:
     """Asks who is there: at once, then 1, 2, 4, 8, 8 ... seconds later."""
 
-    def __init__(self, what: WhatAmI, now: float) -> None:
+    def __init__(self, what: WireWhatAmI, now: float) -> None:
         self._what = what
-        self._scout = write_scouting(Scout(what))
+        self._scout = write_scouting(WireScout(what))
         self._period = FIRST_PERIOD
         self.deadline = now
         "When the next SCOUT is due."
@@ -67,14 +67,14 @@ class Scouter:
         self._period = min(self._period * PERIOD_FACTOR, LONGEST_PERIOD)
         return self._scout
 
-    def heard(self, data: bytes) -> Hello | None:
+    def heard(self, data: bytes) -> WireHello | None:
         """The HELLO in `data`, of a role that was asked for. It may hold no locator."""
         try:
             message = read_scouting(data)
         except DecodeError:
             self.bad += 1
             return None
-        if not isinstance(message, Hello) or not message.whatami & self._what:
+        if not isinstance(message, WireHello) or not message.whatami & self._what:
             return None
         message.locators = message.locators[:MAX_LOCATORS]
         return message
@@ -84,7 +84,7 @@ class Responder:
     """Answers who asks, each source address MAX_ANSWERS times a WINDOW."""
 
     def __init__(
-        self, zid: ZenohId, whatami: WhatAmI, locators: Callable[[], Sequence[Locator]]
+        self, zid: WireZenohId, whatami: WireWhatAmI, locators: Callable[[], Sequence[Locator]]
     ) -> None:
         self._zid = zid
         self._whatami = whatami
@@ -105,7 +105,7 @@ class Responder:
         except DecodeError:
             self.bad += 1
             return None
-        if not isinstance(message, Scout) or not self._is_for_us(message):
+        if not isinstance(message, WireScout) or not self._is_for_us(message):
             return None
         if not self._within_limits(source, now):
             self.dropped += 1
@@ -115,9 +115,9 @@ class Responder:
             locators = remote(locators)
         if not locators:
             return None
-        return write_scouting(Hello(self._zid, self._whatami, locators[:MAX_LOCATORS]))
+        return write_scouting(WireHello(self._zid, self._whatami, locators[:MAX_LOCATORS]))
 
-    def _is_for_us(self, scout: Scout) -> bool:
+    def _is_for_us(self, scout: WireScout) -> bool:
         return bool(scout.what & self._whatami) and scout.zid != self._zid
 
     def _within_limits(self, source: str, now: float) -> bool:

@@ -15,18 +15,18 @@ from zenlake.transport.fragments import (
     MAX_MESSAGE_BYTES,
     MAX_SESSION_BYTES,
     PROCESS,
-    Memory,
+    ByteBudget,
 )
-from zenlake.transport.lanes import Deliver, LanesIn, OnGap, unheard
+from zenlake.transport.lanes import Deliver, InboundLanes, OnGap, discard_frame
 from zenlake.transport.offer import KEEP_ALIVES, Agreement
 from zenlake.transport.outbox import BLOCK_SECONDS, Outbox
 from zenlake.transport.sequence import SequenceIn
 from zenlake.wire import fragment, frame
 from zenlake.wire.batch import TRANSPORT, TransportMessage, write_batch
 from zenlake.wire.close import Close
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.dispatch import ID_MASK
-from zenlake.wire.enums import PRIORITIES, CloseReason, Priority
+from zenlake.wire.enums import PRIORITIES, CloseReason, WirePriority
 from zenlake.wire.framing import MAX_BATCH_BYTES, Framing, to_stream, uncompress
 from zenlake.wire.keepalive import KeepAlive
 from zenlake.wire.network import FIRST_ID
@@ -35,13 +35,13 @@ HANDSHAKE_SECONDS = 10.0  # for all four messages
 NUMBERED = (frame.Frame, fragment.Fragment)  # what a low-latency session has not
 
 
-class Handler(Protocol):
+class UnicastHandler(Protocol):
     """Who gets what a session receives."""
 
     def opened(self) -> None:
         """The handshake is over."""
 
-    def frame(self, priority: Priority, reliable: bool, data: bytes, pos: int, end: int) -> int:
+    def frame(self, priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int) -> int:
         """Network messages from `pos` on; gives the position after the last of them.
 
         They end at `end`, or before a byte that starts no network message. DecodeError: the
@@ -62,13 +62,13 @@ class Unicast:
     def __init__(
         self,
         handshake: Opener | Acceptor,
-        handler: Handler,
+        handler: UnicastHandler,
         framing: Framing,
         now: float,
         *,
         until: float | None = None,
         max_message: int = MAX_MESSAGE_BYTES,
-        process: Memory = PROCESS,
+        process: ByteBudget = PROCESS,
     ) -> None:
         self.counters = Counters()
         self.outbox: Outbox | None = None
@@ -87,7 +87,7 @@ class Unicast:
         self._deliver: Deliver = handler.frame
         self._framing = framing
         self._max_message = max_message
-        self._memory = Memory(MAX_SESSION_BYTES, process)
+        self._memory = ByteBudget(MAX_SESSION_BYTES, process)
         self._open_until = now + HANDSHAKE_SECONDS if until is None else until
         self._keep_alive_at = 0.0
         self._farewell: CloseReason | None = None
@@ -95,7 +95,7 @@ class Unicast:
         self._out: list[bytes] = []
         self._rest = bytearray()
         self._limit = MAX_BATCH_BYTES
-        self._lanes: LanesIn | None = None
+        self._lanes: InboundLanes | None = None
         self._low_latency = False
         self._compression = False
         if isinstance(handshake, Opener):
@@ -212,15 +212,15 @@ class Unicast:
                     pos = lanes.frame(self._deliver, data, pos, end, header)
                 elif kind >= FIRST_ID and self._low_latency:
                     self.counters.received_frames += 1
-                    pos = self._deliver(Priority.DATA, True, data, pos, end)
+                    pos = self._deliver(WirePriority.DATA, True, data, pos, end)
                 else:
                     pos = self._transport_message(data, pos, end, lanes)
         except DecodeError as error:
             error.offset -= start  # of the batch, however the stream was cut
             raise
 
-    def _transport_message(self, data: bytes, pos: int, end: int, lanes: LanesIn) -> int:
-        r = Reader(data, pos, end)
+    def _transport_message(self, data: bytes, pos: int, end: int, lanes: InboundLanes) -> int:
+        r = ByteReader(data, pos, end)
         message = TRANSPORT.read(r)
         if self._low_latency and type(message) in NUMBERED:
             raise DecodeError(Reason.UNKNOWN_ID, "header", pos)
@@ -242,7 +242,7 @@ class Unicast:
         if pos == end:
             return
         try:
-            r = Reader(data, pos, end)
+            r = ByteReader(data, pos, end)
             message = TRANSPORT.read(r)
             r.finish("batch")
         except DecodeError as error:
@@ -277,7 +277,7 @@ class Unicast:
         if agreed.low_latency and stream:
             self._framing = Framing.LOW_LATENCY
             self._limit = MAX_BATCH_BYTES
-        self._lanes = LanesIn(
+        self._lanes = InboundLanes(
             first_sns=[(agreed.peer_initial_sn, agreed.peer_initial_sn)] * lanes,
             mask=agreed.sn_mask,
             patch=agreed.patch,
@@ -321,7 +321,7 @@ class Unicast:
             return
         if self.outbox is not None:
             self._farewell = reason
-            self._deliver = unheard
+            self._deliver = discard_frame
             self._release()
         else:
             self._say_close(reason)
@@ -409,6 +409,6 @@ class Unicast:
         if self._lanes is not None:
             self._lanes.release()
 
-    def sequences(self) -> dict[tuple[Priority, bool], SequenceIn]:
+    def sequences(self) -> dict[tuple[WirePriority, bool], SequenceIn]:
         """What came on every lane that was used: gaps, missing and stale numbers."""
         return self._lanes.gaps() if self._lanes is not None else {}

@@ -21,7 +21,7 @@ from zenlake.transport.auth import (
     read_secret,
     refusing,
 )
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 
 NAME = "user-password"
 NONCE_BYTES = 8
@@ -59,10 +59,10 @@ class UserPassword(Authenticator):
             self._dictionary = dict(pairs)
 
     def opener(self, entropy: Entropy) -> AuthOpener | None:
-        return None if self._credentials is None else _Opener(*self._credentials)
+        return None if self._credentials is None else _PasswordOpener(*self._credentials)
 
     def acceptor(self, entropy: Entropy) -> AuthAcceptor | None:
-        return None if self._dictionary is None else _Acceptor(self._dictionary, entropy)
+        return None if self._dictionary is None else _PasswordAcceptor(self._dictionary, entropy)
 
     def __repr__(self) -> str:
         shown = printable(self._credentials[0]) if self._credentials else None
@@ -75,7 +75,7 @@ def prove(nonce: int, password: bytes) -> bytes:
     return hmac.digest(nonce.to_bytes(NONCE_BYTES, "little"), password, "sha3_256")
 
 
-class _Opener(AuthOpener):
+class _PasswordOpener(AuthOpener):
     def __init__(self, user: bytes, password: bytes) -> None:
         self._user = user
         self._password = password
@@ -85,7 +85,7 @@ class _Opener(AuthOpener):
 
     def open_syn(self, init_ack: Value) -> Value:
         nonce = expect(init_ack, int, f"{NAME}: InitAck")
-        w = Writer()
+        w = ByteWriter()
         w.block("user", self._user)
         w.block("hmac", prove(nonce, self._password))
         return bytes(w.out)
@@ -94,7 +94,7 @@ class _Opener(AuthOpener):
         expect(value, NoneType, f"{NAME}: OpenAck")
 
 
-class _Acceptor(AuthAcceptor):
+class _PasswordAcceptor(AuthAcceptor):
     def __init__(self, dictionary: dict[bytes, bytes], entropy: Entropy) -> None:
         self._dictionary = dictionary
         self._entropy = entropy
@@ -120,7 +120,7 @@ class _Acceptor(AuthAcceptor):
 
 def _read_open_syn(data: bytes) -> tuple[bytes, bytes]:
     with refusing(f"{NAME}: OpenSyn"):
-        r = Reader(data)
+        r = ByteReader(data)
         user, proof = r.block("user", MAX_USER_BYTES), r.block("hmac")
         r.finish("hmac")
     return user, proof

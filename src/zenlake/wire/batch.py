@@ -11,44 +11,48 @@ from zenlake.errors import DecodeError, EncodeError
 from zenlake.wire import close, fragment, frame, hello, init, join, keepalive, oam, scout
 from zenlake.wire import open as open_
 from zenlake.wire.close import Close
-from zenlake.wire.cursor import Reader, Writer
-from zenlake.wire.dispatch import MessageTable, Row
+from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.dispatch import MessageRow, MessageTable
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
-from zenlake.wire.hello import Hello
+from zenlake.wire.hello import WireHello
 from zenlake.wire.init import Init
 from zenlake.wire.join import Join
 from zenlake.wire.keepalive import KeepAlive
 from zenlake.wire.network import NETWORK, NetworkMessage, is_network
 from zenlake.wire.oam import TransportOam
 from zenlake.wire.open import Open
-from zenlake.wire.scout import Scout
+from zenlake.wire.scout import WireScout
 
 TransportMessage = TransportOam | Init | Open | Close | KeepAlive | Frame | Fragment | Join
-ScoutingMessage = Scout | Hello
+ScoutingMessage = WireScout | WireHello
 Message = TransportMessage | NetworkMessage | ScoutingMessage
 
 TRANSPORT = MessageTable(
     "transport message",
-    Row(oam.TRANSPORT_ID, "OAM", TransportOam, oam.read_transport_oam, oam.write_transport_oam),
-    Row(init.ID, "INIT", Init, init.read_init, init.write_init),
-    Row(open_.ID, "OPEN", Open, open_.read_open, open_.write_open),
-    Row(close.ID, "CLOSE", Close, close.read_close, close.write_close),
-    Row(keepalive.ID, "KEEP_ALIVE", KeepAlive, keepalive.read_keepalive, keepalive.write_keepalive),
-    Row(frame.ID, "FRAME", Frame, frame.read_frame, frame.write_frame),
-    Row(fragment.ID, "FRAGMENT", Fragment, fragment.read_fragment, fragment.write_fragment),
-    Row(join.ID, "JOIN", Join, join.read_join, join.write_join),
+    MessageRow(
+        oam.TRANSPORT_ID, "OAM", TransportOam, oam.read_transport_oam, oam.write_transport_oam
+    ),
+    MessageRow(init.ID, "INIT", Init, init.read_init, init.write_init),
+    MessageRow(open_.ID, "OPEN", Open, open_.read_open, open_.write_open),
+    MessageRow(close.ID, "CLOSE", Close, close.read_close, close.write_close),
+    MessageRow(
+        keepalive.ID, "KEEP_ALIVE", KeepAlive, keepalive.read_keepalive, keepalive.write_keepalive
+    ),
+    MessageRow(frame.ID, "FRAME", Frame, frame.read_frame, frame.write_frame),
+    MessageRow(fragment.ID, "FRAGMENT", Fragment, fragment.read_fragment, fragment.write_fragment),
+    MessageRow(join.ID, "JOIN", Join, join.read_join, join.write_join),
 )
 
 # The same ids as INIT and OPEN: the socket that a datagram came from tells them apart.
 SCOUTING = MessageTable(
     "scouting message",
-    Row(scout.ID, "SCOUT", Scout, scout.read_scout, scout.write_scout),
-    Row(hello.ID, "HELLO", Hello, hello.read_hello, hello.write_hello),
+    MessageRow(scout.ID, "SCOUT", WireScout, scout.read_scout, scout.write_scout),
+    MessageRow(hello.ID, "HELLO", WireHello, hello.read_hello, hello.write_hello),
 )
 
 
-class Located(NamedTuple):
+class LocatedMessage(NamedTuple):
     """A message and the bytes it came from."""
 
     start: int
@@ -58,7 +62,7 @@ class Located(NamedTuple):
     "The FRAME that a network message stands in; its own `messages` stay empty."
 
 
-def walk(r: Reader, *, low_latency: bool = False) -> Iterator[Located]:
+def walk(r: ByteReader, *, low_latency: bool = False) -> Iterator[LocatedMessage]:
     """Every message of the batch that `r` spans, in order; a FRAME before what it holds.
 
     Raises DecodeError where the bytes stop making sense: what came before has been yielded then.
@@ -67,15 +71,15 @@ def walk(r: Reader, *, low_latency: bool = False) -> Iterator[Located]:
         start = r.pos
         if low_latency and is_network(r.data[start]):
             message = NETWORK.read(r)
-            yield Located(start, r.pos, message)
+            yield LocatedMessage(start, r.pos, message)
             continue
         message = TRANSPORT.read(r)
-        yield Located(start, r.pos, message)
+        yield LocatedMessage(start, r.pos, message)
         if type(message) is Frame:
             yield from _walk_frame(r, message)
 
 
-def _walk_frame(r: Reader, holder: Frame) -> Iterator[Located]:
+def _walk_frame(r: ByteReader, holder: Frame) -> Iterator[LocatedMessage]:
     while r.pos < r.end and is_network(r.data[r.pos]):
         start = r.pos
         try:
@@ -83,12 +87,12 @@ def _walk_frame(r: Reader, holder: Frame) -> Iterator[Located]:
         except DecodeError as error:
             error.within("FRAME")
             raise
-        yield Located(start, r.pos, message, holder)
+        yield LocatedMessage(start, r.pos, message, holder)
 
 
 def read_batch(data: bytes, *, shm: bool = False) -> list[TransportMessage]:
     """The transport messages of a whole batch, FRAMEs filled."""
-    r = Reader(data, shm=shm)
+    r = ByteReader(data, shm=shm)
     messages: list[TransportMessage] = []
     while r.pos < r.end:
         message = TRANSPORT.read(r)
@@ -98,7 +102,7 @@ def read_batch(data: bytes, *, shm: bool = False) -> list[TransportMessage]:
     return messages
 
 
-def _fill_frame(r: Reader, holder: Frame) -> None:
+def _fill_frame(r: ByteReader, holder: Frame) -> None:
     """What _walk_frame does, without saying where each message stands."""
     data, end, read, append = r.data, r.end, NETWORK.read, holder.messages.append
     try:
@@ -110,7 +114,7 @@ def _fill_frame(r: Reader, holder: Frame) -> None:
 
 
 def write_batch(messages: list[TransportMessage]) -> bytes:
-    w = Writer()
+    w = ByteWriter()
     for message in messages[:-1]:
         if isinstance(message, Fragment):
             raise EncodeError("takes the rest of its batch: nothing can follow it", "FRAGMENT")
@@ -121,13 +125,13 @@ def write_batch(messages: list[TransportMessage]) -> bytes:
 
 def read_scouting(data: bytes) -> ScoutingMessage:
     """The one message of a scouting datagram."""
-    r = Reader(data)
+    r = ByteReader(data)
     message: ScoutingMessage = SCOUTING.read(r)
     r.finish("datagram")
     return message
 
 
 def write_scouting(message: ScoutingMessage) -> bytes:
-    w = Writer()
+    w = ByteWriter()
     SCOUTING.write(w, message)
     return bytes(w.out)

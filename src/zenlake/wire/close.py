@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.enums import CloseReason
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
@@ -35,14 +35,14 @@ class Close:
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_close(r: Reader, header: int) -> Close:
+def read_close(r: ByteReader, header: int) -> Close:
     close = Close(r.u8("reason"), bool(header & FLAG_SESSION))
     if header & FLAG_EXTENSIONS:
         read_extensions(r, EXTENSIONS, close)
     return close
 
 
-def write_close(w: Writer, close: Close) -> None:
+def write_close(w: ByteWriter, close: Close) -> None:
     more = FLAG_EXTENSIONS if close.extensions else 0
     w.out.append(ID | more | (FLAG_SESSION if close.session else 0))
     w.u8("reason", close.reason)

@@ -13,7 +13,7 @@ U32 = 0xFFFF_FFFF
 U64 = 0xFFFF_FFFF_FFFF_FFFF
 
 
-class Reader:
+class ByteReader:
     """A position over immutable bytes, from `pos` up to `end`.
 
     Offsets in errors are positions in `data`, so that a reader over a part of a buffer (`part`)
@@ -104,7 +104,7 @@ class Reader:
         except UnicodeDecodeError:
             raise DecodeError(Reason.BAD_UTF8, field, start) from None
 
-    def part(self, field: str) -> "Reader":
+    def part(self, field: str) -> "ByteReader":
         """A block, as a reader of its own over the same bytes; `self` moves past it."""
         start = self.pos
         length = self.zint(field, U32)
@@ -112,7 +112,7 @@ class Reader:
         if pos + length > self.end:
             raise DecodeError(Reason.CUT_SHORT, field, start)
         self.pos = pos + length
-        return Reader(self.data, pos, pos + length, shm=self.shm)
+        return ByteReader(self.data, pos, pos + length, shm=self.shm)
 
     def finish(self, field: str) -> None:
         """Whoever read this part must have read all of it."""
@@ -120,7 +120,7 @@ class Reader:
             raise DecodeError(Reason.TRAILING_BYTES, field, self.pos)
 
 
-class Writer:
+class ByteWriter:
     """An append-only buffer; `out` may be a batch that is being filled."""
 
     __slots__ = ("out",)

@@ -17,16 +17,16 @@ A declaration's body:                          An undeclaration's body:
 from dataclasses import dataclass
 
 from zenlake.wire import qos
-from zenlake.wire.cursor import U16, U32, Reader, Writer
-from zenlake.wire.dispatch import MessageTable, Row
+from zenlake.wire.cursor import U16, U32, ByteReader, ByteWriter
+from zenlake.wire.dispatch import MessageRow, MessageTable
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     NODE_ID,
     QOS,
     TIMESTAMP,
     Extension,
+    ExtensionKind,
     ExtensionTable,
-    Kind,
     QueryableInfo,
     Unknown,
     present,
@@ -34,7 +34,7 @@ from zenlake.wire.extensions import (
     write_extensions,
 )
 from zenlake.wire.qos import QoS
-from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import (
     FLAG_NAMED,
     WireExpr,
@@ -50,9 +50,11 @@ EXTENSIONS = ExtensionTable("DECLARE", QOS, TIMESTAMP, NODE_ID)
 NO_EXTENSIONS = ExtensionTable("declaration")
 INCOMPLETE = QueryableInfo()
 QUERYABLE_EXTENSIONS = ExtensionTable(
-    "D_QUERYABLE", Extension(0x21, "info", Kind.QUERYABLE_INFO, INCOMPLETE)
+    "D_QUERYABLE", Extension(0x21, "info", ExtensionKind.QUERYABLE_INFO, INCOMPLETE)
 )
-UNDECLARE_EXTENSIONS = ExtensionTable("undeclaration", Extension(0x5F, "key", Kind.WIRE_EXPR))
+UNDECLARE_EXTENSIONS = ExtensionTable(
+    "undeclaration", Extension(0x5F, "key", ExtensionKind.WIRE_EXPR)
+)
 
 D_KEYEXPR, U_KEYEXPR = 0x00, 0x01
 D_SUBSCRIBER, U_SUBSCRIBER = 0x02, 0x03
@@ -155,7 +157,7 @@ class Declare:
     body: Declaration
     interest_id: int | None = None
     qos: QoS = qos.DEFAULT
-    timestamp: Timestamp | None = None
+    timestamp: WireTimestamp | None = None
     node_id: int = 0
     extensions: tuple[Unknown, ...] = ()
 
@@ -164,18 +166,18 @@ _ID_BOUND = {D_KEYEXPR: U16, U_KEYEXPR: U16}
 _FIELD = {D_KEYEXPR: "expr id", U_KEYEXPR: "expr id"}
 
 
-def _declaration(number: int, name: str, kind: type, table: ExtensionTable) -> Row:
+def _declaration(number: int, name: str, kind: type, table: ExtensionTable) -> MessageRow:
     """A row for `id, key, extensions`."""
     field, bound = _FIELD.get(number, "id"), _ID_BOUND.get(number, U32)
     flags_known = FLAG_NAMED if number == D_KEYEXPR else 0xFF
 
-    def read(r: Reader, header: int) -> Declaration:
+    def read(r: ByteReader, header: int) -> Declaration:
         body: Declaration = kind(r.zint(field, bound), read_wireexpr(r, header & flags_known))
         if header & FLAG_EXTENSIONS:
             read_extensions(r, table, body)
         return body
 
-    def write(w: Writer, body: DeclareSubscriber) -> None:
+    def write(w: ByteWriter, body: DeclareSubscriber) -> None:
         known = present(table, body)
         more = FLAG_EXTENSIONS if known or body.extensions else 0
         w.out.append(number | flags_of(body.key) & flags_known | more)
@@ -184,20 +186,20 @@ def _declaration(number: int, name: str, kind: type, table: ExtensionTable) -> R
         if more:
             write_extensions(w, known, body.extensions)
 
-    return Row(number, name, kind, read, write)
+    return MessageRow(number, name, kind, read, write)
 
 
-def _undeclaration(number: int, name: str, kind: type, table: ExtensionTable) -> Row:
+def _undeclaration(number: int, name: str, kind: type, table: ExtensionTable) -> MessageRow:
     """A row for `id, extensions`."""
     field, bound = _FIELD.get(number, "id"), _ID_BOUND.get(number, U32)
 
-    def read(r: Reader, header: int) -> Declaration:
+    def read(r: ByteReader, header: int) -> Declaration:
         body: Declaration = kind(r.zint(field, bound))
         if header & FLAG_EXTENSIONS:
             read_extensions(r, table, body)
         return body
 
-    def write(w: Writer, body: UndeclareSubscriber) -> None:
+    def write(w: ByteWriter, body: UndeclareSubscriber) -> None:
         known = present(table, body)
         more = FLAG_EXTENSIONS if known or body.extensions else 0
         w.out.append(number | more)
@@ -205,17 +207,17 @@ def _undeclaration(number: int, name: str, kind: type, table: ExtensionTable) ->
         if more:
             write_extensions(w, known, body.extensions)
 
-    return Row(number, name, kind, read, write)
+    return MessageRow(number, name, kind, read, write)
 
 
-def _read_final(r: Reader, header: int) -> DeclareFinal:
+def _read_final(r: ByteReader, header: int) -> DeclareFinal:
     final = DeclareFinal()
     if header & FLAG_EXTENSIONS:
         read_extensions(r, NO_EXTENSIONS, final)
     return final
 
 
-def _write_final(w: Writer, final: DeclareFinal) -> None:
+def _write_final(w: ByteWriter, final: DeclareFinal) -> None:
     w.out.append(D_FINAL | (FLAG_EXTENSIONS if final.extensions else 0))
     if final.extensions:
         write_extensions(w, [], final.extensions)
@@ -231,11 +233,11 @@ DECLARATIONS = MessageTable(
     _undeclaration(U_QUERYABLE, "U_QUERYABLE", UndeclareQueryable, UNDECLARE_EXTENSIONS),
     _declaration(D_TOKEN, "D_TOKEN", DeclareToken, NO_EXTENSIONS),
     _undeclaration(U_TOKEN, "U_TOKEN", UndeclareToken, UNDECLARE_EXTENSIONS),
-    Row(D_FINAL, "D_FINAL", DeclareFinal, _read_final, _write_final),
+    MessageRow(D_FINAL, "D_FINAL", DeclareFinal, _read_final, _write_final),
 )
 
 
-def read_declare(r: Reader, header: int) -> Declare:
+def read_declare(r: ByteReader, header: int) -> Declare:
     declare = Declare(
         DeclareFinal(), r.zint("interest id", U32) if header & FLAG_INTEREST else None
     )
@@ -245,7 +247,7 @@ def read_declare(r: Reader, header: int) -> Declare:
     return declare
 
 
-def write_declare(w: Writer, declare: Declare) -> None:
+def write_declare(w: ByteWriter, declare: Declare) -> None:
     known = present(EXTENSIONS, declare)
     more = FLAG_EXTENSIONS if known or declare.extensions else 0
     answers = declare.interest_id is not None

@@ -2,25 +2,27 @@
 
 from dataclasses import dataclass
 
-from zenlake.wire.cursor import Reader, Writer
-from zenlake.wire.entity import SourceInfo
+from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.entity import WireSourceInfo
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     SOURCE_INFO,
     Extension,
+    ExtensionKind,
     ExtensionTable,
-    Kind,
     Unknown,
     present,
     read_extensions,
     write_extensions,
 )
-from zenlake.wire.timestamp import Timestamp, read_timestamp, write_timestamp
+from zenlake.wire.timestamp import WireTimestamp, read_timestamp, write_timestamp
 
 ID = 0x02
 FLAG_TIMESTAMP = 0x20
 
-EXTENSIONS = ExtensionTable("DEL", SOURCE_INFO, Extension(0x42, "attachment", Kind.ATTACHMENT))
+EXTENSIONS = ExtensionTable(
+    "DEL", SOURCE_INFO, Extension(0x42, "attachment", ExtensionKind.ATTACHMENT)
+)
 
 
 @dataclass(slots=True)
@@ -35,13 +37,13 @@ class Del:
     +---------------+
     """
 
-    timestamp: Timestamp | None = None
-    source_info: SourceInfo | None = None
+    timestamp: WireTimestamp | None = None
+    source_info: WireSourceInfo | None = None
     attachment: bytes | None = None
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_del(r: Reader, header: int) -> Del:
+def read_del(r: ByteReader, header: int) -> Del:
     delete = Del()
     if header & FLAG_TIMESTAMP:
         delete.timestamp = read_timestamp(r, "timestamp")
@@ -50,7 +52,7 @@ def read_del(r: Reader, header: int) -> Del:
     return delete
 
 
-def write_del(w: Writer, delete: Del) -> None:
+def write_del(w: ByteWriter, delete: Del) -> None:
     known = present(EXTENSIONS, delete)
     more = FLAG_EXTENSIONS if known or delete.extensions else 0
     w.out.append(ID | more | (FLAG_TIMESTAMP if delete.timestamp is not None else 0))

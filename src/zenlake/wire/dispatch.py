@@ -8,18 +8,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from zenlake.errors import DecodeError, EncodeError, Reason
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 
 ID_MASK = 0x1F
 
 
-class Row(NamedTuple):
+class MessageRow(NamedTuple):
     id: int
     name: str
     type: type[Any]
-    read: Callable[[Reader, int], Any]
+    read: Callable[[ByteReader, int], Any]
     "Called after the header byte, with it."
-    write: Callable[[Writer, Any], None]
+    write: Callable[[ByteWriter, Any], None]
     "Writes the header byte too."
 
 
@@ -28,12 +28,12 @@ class MessageTable:
 
     __slots__ = ("by_id", "by_type", "place")
 
-    def __init__(self, place: str, *rows: Row) -> None:
+    def __init__(self, place: str, *rows: MessageRow) -> None:
         self.place = place
         self.by_id = {row.id: row for row in rows}
         self.by_type = {row.type: row for row in rows}
 
-    def read(self, r: Reader) -> Any:
+    def read(self, r: ByteReader) -> Any:
         start = r.pos
         if start >= r.end:
             raise DecodeError(Reason.CUT_SHORT, "header", start)
@@ -48,7 +48,7 @@ class MessageTable:
             error.within(row.name)
             raise
 
-    def write(self, w: Writer, message: object) -> None:
+    def write(self, w: ByteWriter, message: object) -> None:
         """Append `message`; if it cannot be written, nothing is appended."""
         row = self.by_type.get(type(message))
         if row is None:

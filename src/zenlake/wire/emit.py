@@ -13,17 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from zenlake.errors import EncodeError
-from zenlake.wire import emit_kernel as kernel
-from zenlake.wire.cursor import Writer
-from zenlake.wire.emit_kernel import PushColumns, Table
-from zenlake.wire.encoding import Encoding, write_encoding
-from zenlake.wire.enums import Priority
+from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.encoding import WireEncoding, write_encoding
+from zenlake.wire.enums import WirePriority
 from zenlake.wire.fragment import Fragment, write_fragment
 from zenlake.wire.frame import FLAG_RELIABLE
 from zenlake.wire.frame import ID as FRAME_ID
 from zenlake.wire.framing import MAX_BATCH_BYTES, Framing, to_stream
+from zenlake.wire.kernels import emit as kernel
+from zenlake.wire.kernels.emit import EncodedTable, PushColumns
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
-from zenlake.wire.zenohid import ZenohId, write_packed, write_zid
+from zenlake.wire.zenohid import WireZenohId, write_packed, write_zid
 
 CHUNK_BYTES = 1 << 20
 DEFAULT_SN_MASK = 0x0FFF_FFFF
@@ -32,11 +32,11 @@ _LANE_EXT = 0x31
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class LaneSettings:
     """Where the messages go, as the link was negotiated."""
 
     reliable: bool = True
-    priority: Priority | None = None
+    priority: WirePriority | None = None
     "None on a link without QoS lanes, which must never name one."
     batch_size: int = 0xFFFF
     "As negotiated: it counts the length prefix of a stream."
@@ -51,7 +51,7 @@ class Lane:
         return self.batch_size - Framing.STREAM
 
 
-class Emitted(NamedTuple):
+class EmittedBatches(NamedTuple):
     data: memoryview
     "Whole batches, framed as on a stream; or bare messages."
     rows: int
@@ -59,45 +59,45 @@ class Emitted(NamedTuple):
     next_sn: int
 
 
-def table(entries: list[bytes]) -> Table:
+def table(entries: list[bytes]) -> EncodedTable:
     offsets = np.zeros(len(entries) + 1, np.int64)
     np.cumsum([len(entry) for entry in entries], out=offsets[1:])
-    return Table(offsets, np.frombuffer(bytearray().join(entries), np.uint8))
+    return EncodedTable(offsets, np.frombuffer(bytearray().join(entries), np.uint8))
 
 
-def key_table(keys: list[WireExpr]) -> tuple[Table, npt.NDArray[np.uint8]]:
+def key_table(keys: list[WireExpr]) -> tuple[EncodedTable, npt.NDArray[np.uint8]]:
     """Encoded keys, and the header flags of each."""
     entries = []
     for key in keys:
-        w = Writer()
+        w = ByteWriter()
         write_wireexpr(w, key)
         entries.append(bytes(w.out))
     return table(entries), np.array([flags_of(key) for key in keys], np.uint8)
 
 
-def encoding_table(encodings: list[Encoding]) -> Table:
+def encoding_table(encodings: list[WireEncoding]) -> EncodedTable:
     entries = []
     for encoding in encodings:
-        w = Writer()
-        if encoding != Encoding():
+        w = ByteWriter()
+        if encoding != WireEncoding():
             write_encoding(w, encoding)
         entries.append(bytes(w.out))
     return table(entries)
 
 
-def clock_table(ids: list[ZenohId]) -> Table:
+def clock_table(ids: list[WireZenohId]) -> EncodedTable:
     entries = []
     for zid in ids:
-        w = Writer()
+        w = ByteWriter()
         write_zid(w, "timestamp", zid)
         entries.append(bytes(w.out))
     return table(entries)
 
 
-def source_table(ids: list[ZenohId]) -> Table:
+def source_table(ids: list[WireZenohId]) -> EncodedTable:
     entries = []
     for zid in ids:
-        w = Writer()
+        w = ByteWriter()
         write_packed(w, zid, 0)
         entries.append(bytes(w.out))
     return table(entries)
@@ -107,7 +107,7 @@ class Emitter:
     """Rows of `columns` in order, some at a time; without a `lane` bare, one message behind the
     other."""
 
-    def __init__(self, columns: PushColumns, lane: Lane | None) -> None:
+    def __init__(self, columns: PushColumns, lane: LaneSettings | None) -> None:
         _check(columns)
         self._columns = columns
         self._lane = lane
@@ -120,7 +120,7 @@ class Emitter:
     def done(self) -> bool:
         return self.row >= self._rows
 
-    def next(self, sn: int = 0, chunk_bytes: int = CHUNK_BYTES) -> Emitted:
+    def next(self, sn: int = 0, chunk_bytes: int = CHUNK_BYTES) -> EmittedBatches:
         """About `chunk_bytes` of them from sequence number `sn` on, in a buffer of their own.
 
         A message that fits no batch goes as fragments, after which one sequence number is skipped,
@@ -135,12 +135,12 @@ class Emitter:
         kernel.emit_kernel(self._columns, self._rows, self._frame, *limits, out, state)
         self.row, size = int(state[kernel.ROW]), int(state[kernel.OUT])
         if size or self.done:
-            return Emitted(out.data[:size], self.row - before, int(state[kernel.SN]))
+            return EmittedBatches(out.data[:size], self.row - before, int(state[kernel.SN]))
         self.row += 1
         if lane is None:
-            return Emitted(memoryview(_message(self._columns, before)), 1, sn)
+            return EmittedBatches(memoryview(_message(self._columns, before)), 1, sn)
         data, sn = _fragments(self._columns, before, lane, sn)
-        return Emitted(memoryview(data), 1, sn)
+        return EmittedBatches(memoryview(data), 1, sn)
 
     @property
     def largest(self) -> int:
@@ -158,8 +158,8 @@ class Emitter:
 
 
 def emit(
-    columns: PushColumns, lane: Lane, first_sn: int = 0, *, chunk_bytes: int = CHUNK_BYTES
-) -> Iterator[Emitted]:
+    columns: PushColumns, lane: LaneSettings, first_sn: int = 0, *, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[EmittedBatches]:
     """All rows of `columns` in order, about `chunk_bytes` at a time."""
     emitter, sn = Emitter(columns, lane), first_sn
     while not emitter.done:
@@ -206,15 +206,15 @@ def _check_offsets(name: str, offsets: npt.NDArray[np.int64], data: npt.NDArray[
         raise EncodeError("has offsets outside its data", name)
 
 
-def _frame_header(lane: Lane) -> npt.NDArray[np.uint8]:
+def _frame_header(lane: LaneSettings) -> npt.NDArray[np.uint8]:
     """The header's first byte, then what follows the sequence number."""
     header = FRAME_ID | (FLAG_RELIABLE if lane.reliable else 0)
-    if lane.priority is None or lane.priority is Priority.DATA:
+    if lane.priority is None or lane.priority is WirePriority.DATA:
         return np.array([header], np.uint8)
     return np.array([header | 0x80, _LANE_EXT, lane.priority], np.uint8)
 
 
-def _fragments(columns: PushColumns, row: int, lane: Lane, sn: int) -> tuple[bytes, int]:
+def _fragments(columns: PushColumns, row: int, lane: LaneSettings, sn: int) -> tuple[bytes, int]:
     """Row `row` cut into FRAGMENTs, and the sequence number that comes next."""
     rest = memoryview(_message(columns, row))  # of bytes, every piece would copy all the rest
     batches: list[bytes] = []
@@ -223,17 +223,17 @@ def _fragments(columns: PushColumns, row: int, lane: Lane, sn: int) -> tuple[byt
             sn,
             reliable=lane.reliable,
             more=True,
-            priority=Priority.DATA if lane.priority is None else lane.priority,
+            priority=WirePriority.DATA if lane.priority is None else lane.priority,
             first=not batches,
         )
-        w = Writer()
+        w = ByteWriter()
         write_fragment(w, fragment)
         room = lane.max_batch - len(w.out)
         if room < 1:
             raise EncodeError(f"of {lane.batch_size} cannot hold a fragment", "batch size")
         fragment.payload, rest = bytes(rest[:room]), rest[room:]
         fragment.more = bool(rest)
-        w = Writer()
+        w = ByteWriter()
         write_fragment(w, fragment)
         batches.append(bytes(w.out))
         sn = (sn + 1) & lane.sn_mask

@@ -6,7 +6,7 @@ Knows the predefined table, the text form and the bytes. Does not know how to de
 from dataclasses import dataclass
 
 from zenlake.errors import DecodeError, Reason
-from zenlake.wire.cursor import U8, U16, U32, Reader, Writer
+from zenlake.wire.cursor import U8, U16, U32, ByteReader, ByteWriter
 
 CUSTOM_ID = 0xFFFF
 SCHEMA_SEPARATOR = ";"
@@ -71,7 +71,7 @@ IDS = {text: number for number, text in enumerate(PREDEFINED)}
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Encoding:
+class WireEncoding:
     """
      % id << 1 | S   %   z32
      ~ schema <u8>   ~   if S
@@ -95,20 +95,20 @@ class Encoding:
             raise ValueError(f"a schema has at most 255 bytes, not {len(self.schema)}")
 
     @classmethod
-    def parse(cls, text: str) -> "Encoding":
+    def parse(cls, text: str) -> "WireEncoding":
         kind, _, schema = text.partition(SCHEMA_SEPARATOR)
         number = IDS.get(kind)
         if number is None:
             return cls(CUSTOM_ID, text.encode()) if text else cls()
         return cls(number, schema.encode() or None)
 
-    def with_schema(self, schema: str) -> "Encoding":
+    def with_schema(self, schema: str) -> "WireEncoding":
         """The same type with another schema; none when empty."""
         if self.id == CUSTOM_ID:
             kind = (self.schema or b"").decode(errors="replace").partition(SCHEMA_SEPARATOR)[0]
             text = f"{kind}{SCHEMA_SEPARATOR}{schema}" if schema else kind
-            return Encoding(CUSTOM_ID, text.encode())
-        return Encoding(self.id, schema.encode() or None)
+            return WireEncoding(CUSTOM_ID, text.encode())
+        return WireEncoding(self.id, schema.encode() or None)
 
     @property
     def type(self) -> str:
@@ -127,22 +127,22 @@ class Encoding:
         return f"Encoding({self})"
 
 
-DEFAULT = Encoding()
-_PLAIN = tuple(Encoding(number) for number in range(len(PREDEFINED)))
+DEFAULT = WireEncoding()
+_PLAIN = tuple(WireEncoding(number) for number in range(len(PREDEFINED)))
 
 
-def read_encoding(r: Reader, field: str = "encoding") -> Encoding:
+def read_encoding(r: ByteReader, field: str = "encoding") -> WireEncoding:
     start = r.pos
     value = r.zint(field, U32)
     number = value >> 1
     if number > U16:
         raise DecodeError(Reason.TOO_LARGE, field, start)
     if value & 1:
-        return Encoding(number, r.block("schema", U8))
-    return _PLAIN[number] if number < len(_PLAIN) else Encoding(number)
+        return WireEncoding(number, r.block("schema", U8))
+    return _PLAIN[number] if number < len(_PLAIN) else WireEncoding(number)
 
 
-def write_encoding(w: Writer, encoding: Encoding, field: str = "encoding") -> None:
+def write_encoding(w: ByteWriter, encoding: WireEncoding, field: str = "encoding") -> None:
     if encoding.schema is None:
         w.zint(field, encoding.id << 1)
     else:

@@ -5,12 +5,12 @@ Knows the two extension bodies. Does not know what entities a node has.
 
 from dataclasses import dataclass
 
-from zenlake.wire.cursor import U32, Reader, Writer
-from zenlake.wire.zenohid import ZenohId, read_packed, write_packed
+from zenlake.wire.cursor import U32, ByteReader, ByteWriter
+from zenlake.wire.zenohid import WireZenohId, read_packed, write_packed
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class EntityGlobalId:
+class WireEntityId:
     """
      7 6 5 4 3 2 1 0
     +-+-+-+-+-+-+-+-+
@@ -21,7 +21,7 @@ class EntityGlobalId:
     +---------------+
     """
 
-    zid: ZenohId
+    zid: WireZenohId
     eid: int
 
     def __str__(self) -> str:
@@ -29,30 +29,30 @@ class EntityGlobalId:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class SourceInfo:
+class WireSourceInfo:
     """An EntityGlobalId, then `sn : z32`: the entity's own count of what it sent."""
 
-    id: EntityGlobalId
+    id: WireEntityId
     sn: int
 
     def __str__(self) -> str:
         return f"{self.id}#{self.sn}"
 
 
-def read_entity(r: Reader, field: str) -> EntityGlobalId:
+def read_entity(r: ByteReader, field: str) -> WireEntityId:
     zid, _ = read_packed(r, field)
-    return EntityGlobalId(zid, r.zint(field, U32))
+    return WireEntityId(zid, r.zint(field, U32))
 
 
-def write_entity(w: Writer, field: str, entity: EntityGlobalId) -> None:
+def write_entity(w: ByteWriter, field: str, entity: WireEntityId) -> None:
     write_packed(w, entity.zid, 0)
     w.zint(field, entity.eid, U32)
 
 
-def read_source_info(r: Reader, field: str) -> SourceInfo:
-    return SourceInfo(read_entity(r, field), r.zint(field, U32))
+def read_source_info(r: ByteReader, field: str) -> WireSourceInfo:
+    return WireSourceInfo(read_entity(r, field), r.zint(field, U32))
 
 
-def write_source_info(w: Writer, field: str, source: SourceInfo) -> None:
+def write_source_info(w: ByteWriter, field: str, source: WireSourceInfo) -> None:
     write_entity(w, field, source.id)
     w.zint(field, source.sn, U32)

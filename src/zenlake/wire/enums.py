@@ -6,7 +6,7 @@ Knows the number each name has on the wire. Does not know which message carries 
 from enum import IntEnum, IntFlag
 
 
-class WhatAmI(IntFlag):
+class WireWhatAmI(IntFlag):
     """What a node is. The bits are those of SCOUT's mask and of link states."""
 
     ROUTER = 1
@@ -15,10 +15,10 @@ class WhatAmI(IntFlag):
 
 
 # INIT, JOIN and HELLO say it in two bits.
-WHATAMI_CODES = (WhatAmI.ROUTER, WhatAmI.PEER, WhatAmI.CLIENT)
+WHATAMI_CODES = (WireWhatAmI.ROUTER, WireWhatAmI.PEER, WireWhatAmI.CLIENT)
 
 
-class Priority(IntEnum):
+class WirePriority(IntEnum):
     CONTROL = 0
     REAL_TIME = 1
     INTERACTIVE_HIGH = 2
@@ -29,10 +29,10 @@ class Priority(IntEnum):
     BACKGROUND = 7
 
 
-PRIORITIES = tuple(Priority)
+PRIORITIES = tuple(WirePriority)
 
 
-class CongestionControl(IntEnum):
+class WireCongestionControl(IntEnum):
     DROP = 0
     BLOCK = 1
     BLOCK_FIRST = 2
@@ -45,7 +45,7 @@ class Mapping(IntEnum):
     SENDER = 1
 
 
-class QueryTarget(IntEnum):
+class WireQueryTarget(IntEnum):
     BEST_MATCHING = 0
     ALL = 1
     ALL_COMPLETE = 2

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from zenlake.wire.cursor import Reader, Writer
-from zenlake.wire.encoding import DEFAULT, Encoding, read_encoding, write_encoding
-from zenlake.wire.entity import SourceInfo
+from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.encoding import DEFAULT, WireEncoding, read_encoding, write_encoding
+from zenlake.wire.entity import WireSourceInfo
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     SOURCE_INFO,
@@ -36,13 +36,13 @@ class Err:
     """
 
     payload: bytes | tuple[Slice, ...] = b""
-    encoding: Encoding = DEFAULT
-    source_info: SourceInfo | None = None
+    encoding: WireEncoding = DEFAULT
+    source_info: WireSourceInfo | None = None
     shm: bool = False
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_err(r: Reader, header: int) -> Err:
+def read_err(r: ByteReader, header: int) -> Err:
     err = Err()
     if header & FLAG_ENCODING:
         err.encoding = read_encoding(r)
@@ -52,7 +52,7 @@ def read_err(r: Reader, header: int) -> Err:
     return err
 
 
-def write_err(w: Writer, err: Err) -> None:
+def write_err(w: ByteWriter, err: Err) -> None:
     known = present(EXTENSIONS, err)
     more = FLAG_EXTENSIONS if known or err.extensions else 0
     encoded = FLAG_ENCODING if err.encoding != DEFAULT else 0

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from zenlake.errors import DecodeError, EncodeError, Reason
 from zenlake.wire import qos
-from zenlake.wire.cursor import U16, U32, Reader, Writer, utf8
+from zenlake.wire.cursor import U16, U32, ByteReader, ByteWriter, utf8
 from zenlake.wire.entity import read_entity, read_source_info, write_entity, write_source_info
-from zenlake.wire.enums import PRIORITIES, Priority, QueryTarget
+from zenlake.wire.enums import PRIORITIES, WirePriority, WireQueryTarget
 from zenlake.wire.qos import QoS
 from zenlake.wire.querybody import read_query_body, write_query_body
 from zenlake.wire.timestamp import read_timestamp, write_timestamp
@@ -46,7 +46,7 @@ class Unknown:
         return f"ext 0x{self.header & IDENTITY_MASK:02x}" + ("" if value is None else f"={value}")
 
 
-class Kind(IntEnum):
+class ExtensionKind(IntEnum):
     """How an extension's value reads, and which column the kernel writes it to.
 
     The kernel knows extensions by these numbers alone.
@@ -77,11 +77,11 @@ class Kind(IntEnum):
     DROP = 22
 
 
-class Codec(NamedTuple):
+class ExtensionCodec(NamedTuple):
     """How one kind of value is read and written. Bodies of ZBufs get a reader of their own."""
 
-    read: Callable[[Reader, str], Any]
-    write: Callable[[Writer, str, Any], None]
+    read: Callable[[ByteReader, str], Any]
+    write: Callable[[ByteWriter, str, Any], None]
 
 
 class Extension(NamedTuple):
@@ -91,7 +91,7 @@ class Extension(NamedTuple):
     "ENC, M and ID; Z clear."
     field: str
     "The message's attribute that holds the value."
-    kind: Kind
+    kind: ExtensionKind
     default: Any = None
     "What the attribute is when the extension is absent."
 
@@ -119,7 +119,7 @@ class ExtensionTable:
         return f"ExtensionTable({self.message}: {', '.join(row.field for row in self.rows)})"
 
 
-def read_extensions(r: Reader, table: ExtensionTable, message: Any) -> None:
+def read_extensions(r: ByteReader, table: ExtensionTable, message: Any) -> None:
     """Read a chain into the attributes of `message`; what no row names goes to `.extensions`."""
     unknown: list[Unknown] = []
     for _ in range(MAX_EXTENSIONS):
@@ -138,7 +138,7 @@ def read_extensions(r: Reader, table: ExtensionTable, message: Any) -> None:
         message.extensions = tuple(unknown)
 
 
-def _read_unknown(r: Reader, header: int, start: int) -> Unknown:
+def _read_unknown(r: ByteReader, header: int, start: int) -> Unknown:
     encoding = header & ENC_MASK
     if encoding == ENC_MASK:
         raise DecodeError(Reason.EXTENSION_ENCODING, "extension", start)
@@ -152,7 +152,7 @@ def _read_unknown(r: Reader, header: int, start: int) -> Unknown:
     return Unknown(header & IDENTITY_MASK, value)
 
 
-def _read_value(r: Reader, row: Extension) -> Any:
+def _read_value(r: ByteReader, row: Extension) -> Any:
     codec = CODECS[row.kind]
     if row.header & ENC_MASK != ENC_ZBUF:
         return codec.read(r, row.field)
@@ -175,7 +175,7 @@ def present(table: ExtensionTable, message: Any) -> list[tuple[Extension, Any]]:
 
 
 def write_extensions(
-    w: Writer, known: list[tuple[Extension, Any]], unknown: tuple[Unknown, ...]
+    w: ByteWriter, known: list[tuple[Extension, Any]], unknown: tuple[Unknown, ...]
 ) -> None:
     """The known ones in table order, then the unknown ones; both together are not empty."""
     left = len(known) + len(unknown)
@@ -193,7 +193,7 @@ def write_extensions(
 _ENCODING_OF = {int: ENC_Z64, bytes: ENC_ZBUF, type(None): ENC_UNIT}
 
 
-def _write_unknown(w: Writer, extension: Unknown, more: int) -> None:
+def _write_unknown(w: ByteWriter, extension: Unknown, more: int) -> None:
     header, value = extension.header & IDENTITY_MASK, extension.value
     if header & MANDATORY or header & ENC_MASK != _ENCODING_OF.get(type(value)):
         raise EncodeError(f"0x{header:02x} cannot carry {value!r}, or is mandatory", "extension")
@@ -204,12 +204,12 @@ def _write_unknown(w: Writer, extension: Unknown, more: int) -> None:
         w.block("extension", value)
 
 
-def _write_value(w: Writer, row: Extension, value: Any) -> None:
+def _write_value(w: ByteWriter, row: Extension, value: Any) -> None:
     codec = CODECS[row.kind]
     if row.header & ENC_MASK != ENC_ZBUF:
         codec.write(w, row.field, value)
         return
-    body = Writer()
+    body = ByteWriter()
     codec.write(body, row.field, value)
     w.block(row.field, bytes(body.out))
 
@@ -226,34 +226,34 @@ REGION_NAME_BYTES = range(1, 33)
 LANE_COUNT = len(PRIORITIES)
 
 
-def _read_unit(r: Reader, field: str) -> bool:
+def _read_unit(r: ByteReader, field: str) -> bool:
     return True
 
 
-def _write_unit(w: Writer, field: str, value: bool) -> None:
+def _write_unit(w: ByteWriter, field: str, value: bool) -> None:
     pass
 
 
-def _read_shm_mark(r: Reader, field: str) -> bool:
+def _read_shm_mark(r: ByteReader, field: str) -> bool:
     if not r.shm:
         raise DecodeError(Reason.SHARED_MEMORY, field, r.pos - 1)
     return True
 
 
-def _read_qos(r: Reader, field: str) -> QoS:
+def _read_qos(r: ByteReader, field: str) -> QoS:
     return QoS.from_byte(r.zint(field))
 
 
-def _read_lane(r: Reader, field: str) -> Priority:
+def _read_lane(r: ByteReader, field: str) -> WirePriority:
     return PRIORITIES[r.zint(field) & 0x07]
 
 
-def _write_lane(w: Writer, field: str, value: int) -> None:
-    w.zint(field, _within(value, Priority.BACKGROUND, field))
+def _write_lane(w: ByteWriter, field: str, value: int) -> None:
+    w.zint(field, _within(value, WirePriority.BACKGROUND, field))
 
 
-def _write_target(w: Writer, field: str, value: int) -> None:
-    w.zint(field, _within(value, QueryTarget.ALL_COMPLETE, field))
+def _write_target(w: ByteWriter, field: str, value: int) -> None:
+    w.zint(field, _within(value, WireQueryTarget.ALL_COMPLETE, field))
 
 
 def _within(value: int, greatest: int, field: str) -> int:
@@ -262,56 +262,56 @@ def _within(value: int, greatest: int, field: str) -> int:
     return value
 
 
-def _read_node_id(r: Reader, field: str) -> int:
+def _read_node_id(r: ByteReader, field: str) -> int:
     return r.zint(field, U16)
 
 
-def _write_node_id(w: Writer, field: str, value: int) -> None:
+def _write_node_id(w: ByteWriter, field: str, value: int) -> None:
     w.zint(field, value, U16)
 
 
-def _read_target(r: Reader, field: str) -> QueryTarget:
+def _read_target(r: ByteReader, field: str) -> WireQueryTarget:
     start = r.pos
     value = r.zint(field)
-    if value > QueryTarget.ALL_COMPLETE:
+    if value > WireQueryTarget.ALL_COMPLETE:
         raise DecodeError(Reason.BAD_VALUE, field, start)
-    return QueryTarget(value)
+    return WireQueryTarget(value)
 
 
-def _read_budget(r: Reader, field: str) -> int | None:
+def _read_budget(r: ByteReader, field: str) -> int | None:
     return r.zint(field, U32) or None
 
 
-def _write_budget(w: Writer, field: str, value: int) -> None:
+def _write_budget(w: ByteWriter, field: str, value: int) -> None:
     if value == 0:
         raise EncodeError("is 0, which no reader can tell from none", field)
     w.zint(field, value, U32)
 
 
-def _read_queryable_info(r: Reader, field: str) -> QueryableInfo:
+def _read_queryable_info(r: ByteReader, field: str) -> QueryableInfo:
     value = r.zint(field)
     return QueryableInfo(bool(value & 1), value >> 8 & U16)
 
 
-def _write_queryable_info(w: Writer, field: str, info: QueryableInfo) -> None:
+def _write_queryable_info(w: ByteWriter, field: str, info: QueryableInfo) -> None:
     if not 0 <= info.distance <= U16:
         raise EncodeError(f"has distance {info.distance}, outside 0 to {U16}", field)
     w.zint(field, info.complete | info.distance << 8)
 
 
-def _read_bytes(r: Reader, field: str) -> bytes:
+def _read_bytes(r: ByteReader, field: str) -> bytes:
     return r.rest()
 
 
-def _write_bytes(w: Writer, field: str, value: bytes) -> None:
+def _write_bytes(w: ByteWriter, field: str, value: bytes) -> None:
     w.out += value
 
 
-def _read_lane_sns(r: Reader, field: str) -> tuple[tuple[int, int], ...]:
+def _read_lane_sns(r: ByteReader, field: str) -> tuple[tuple[int, int], ...]:
     return tuple((r.zint(field, U32), r.zint(field, U32)) for _ in range(LANE_COUNT))
 
 
-def _write_lane_sns(w: Writer, field: str, sns: tuple[tuple[int, int], ...]) -> None:
+def _write_lane_sns(w: ByteWriter, field: str, sns: tuple[tuple[int, int], ...]) -> None:
     if len(sns) != LANE_COUNT:
         raise EncodeError(f"has {len(sns)} pairs, not one for each of {LANE_COUNT}", field)
     for reliable, best_effort in sns:
@@ -319,7 +319,7 @@ def _write_lane_sns(w: Writer, field: str, sns: tuple[tuple[int, int], ...]) -> 
         w.zint(field, best_effort, U32)
 
 
-def _read_region_name(r: Reader, field: str) -> str:
+def _read_region_name(r: ByteReader, field: str) -> str:
     start = r.pos
     raw = r.rest()
     if len(raw) not in REGION_NAME_BYTES:
@@ -330,43 +330,43 @@ def _read_region_name(r: Reader, field: str) -> str:
         raise DecodeError(Reason.BAD_UTF8, field, start) from None
 
 
-def _write_region_name(w: Writer, field: str, name: str) -> None:
+def _write_region_name(w: ByteWriter, field: str, name: str) -> None:
     raw = utf8(name, field)
     if len(raw) not in REGION_NAME_BYTES:
         raise EncodeError(f"has {len(raw)} bytes, not 1 to 32", field)
     w.out += raw
 
 
-CODECS: dict[Kind, Codec] = {
-    Kind.UNIT: Codec(_read_unit, _write_unit),
-    Kind.SHM_MARK: Codec(_read_shm_mark, _write_unit),
-    Kind.Z64: Codec(Reader.zint, Writer.zint),
-    Kind.QOS: Codec(_read_qos, Writer.zint),
-    Kind.LANE: Codec(_read_lane, _write_lane),
-    Kind.NODE_ID: Codec(_read_node_id, _write_node_id),
-    Kind.TARGET: Codec(_read_target, _write_target),
-    Kind.BUDGET: Codec(_read_budget, _write_budget),
-    Kind.QUERYABLE_INFO: Codec(_read_queryable_info, _write_queryable_info),
-    Kind.BYTES: Codec(_read_bytes, _write_bytes),
-    Kind.TIMESTAMP: Codec(read_timestamp, write_timestamp),
-    Kind.ENTITY: Codec(read_entity, write_entity),
-    Kind.SOURCE_INFO: Codec(read_source_info, write_source_info),
-    Kind.TS_STACK: Codec(read_ts_stack, write_ts_stack),
-    Kind.WIRE_EXPR: Codec(read_wireexpr_ext, write_wireexpr_ext),
-    Kind.QUERY_BODY: Codec(read_query_body, write_query_body),
-    Kind.LANE_SNS: Codec(_read_lane_sns, _write_lane_sns),
-    Kind.REGION_NAME: Codec(_read_region_name, _write_region_name),
-    Kind.ATTACHMENT: Codec(_read_bytes, _write_bytes),
-    Kind.TIMEOUT: Codec(Reader.zint, Writer.zint),
-    Kind.FIRST: Codec(_read_unit, _write_unit),
-    Kind.DROP: Codec(_read_unit, _write_unit),
+CODECS: dict[ExtensionKind, ExtensionCodec] = {
+    ExtensionKind.UNIT: ExtensionCodec(_read_unit, _write_unit),
+    ExtensionKind.SHM_MARK: ExtensionCodec(_read_shm_mark, _write_unit),
+    ExtensionKind.Z64: ExtensionCodec(ByteReader.zint, ByteWriter.zint),
+    ExtensionKind.QOS: ExtensionCodec(_read_qos, ByteWriter.zint),
+    ExtensionKind.LANE: ExtensionCodec(_read_lane, _write_lane),
+    ExtensionKind.NODE_ID: ExtensionCodec(_read_node_id, _write_node_id),
+    ExtensionKind.TARGET: ExtensionCodec(_read_target, _write_target),
+    ExtensionKind.BUDGET: ExtensionCodec(_read_budget, _write_budget),
+    ExtensionKind.QUERYABLE_INFO: ExtensionCodec(_read_queryable_info, _write_queryable_info),
+    ExtensionKind.BYTES: ExtensionCodec(_read_bytes, _write_bytes),
+    ExtensionKind.TIMESTAMP: ExtensionCodec(read_timestamp, write_timestamp),
+    ExtensionKind.ENTITY: ExtensionCodec(read_entity, write_entity),
+    ExtensionKind.SOURCE_INFO: ExtensionCodec(read_source_info, write_source_info),
+    ExtensionKind.TS_STACK: ExtensionCodec(read_ts_stack, write_ts_stack),
+    ExtensionKind.WIRE_EXPR: ExtensionCodec(read_wireexpr_ext, write_wireexpr_ext),
+    ExtensionKind.QUERY_BODY: ExtensionCodec(read_query_body, write_query_body),
+    ExtensionKind.LANE_SNS: ExtensionCodec(_read_lane_sns, _write_lane_sns),
+    ExtensionKind.REGION_NAME: ExtensionCodec(_read_region_name, _write_region_name),
+    ExtensionKind.ATTACHMENT: ExtensionCodec(_read_bytes, _write_bytes),
+    ExtensionKind.TIMEOUT: ExtensionCodec(ByteReader.zint, ByteWriter.zint),
+    ExtensionKind.FIRST: ExtensionCodec(_read_unit, _write_unit),
+    ExtensionKind.DROP: ExtensionCodec(_read_unit, _write_unit),
 }
 
 # Rows that several network messages share, with the same ids.
-QOS = Extension(0x21, "qos", Kind.QOS, qos.DEFAULT)
-TIMESTAMP = Extension(0x42, "timestamp", Kind.TIMESTAMP)
-NODE_ID = Extension(0x33, "node_id", Kind.NODE_ID, 0)
-TS_STACK = Extension(0x47, "ts_stack", Kind.TS_STACK)
-LANE = Extension(0x31, "priority", Kind.LANE, Priority.DATA)
-SOURCE_INFO = Extension(0x41, "source_info", Kind.SOURCE_INFO)
-PATCH = Extension(0x27, "patch", Kind.Z64, 0)
+QOS = Extension(0x21, "qos", ExtensionKind.QOS, qos.DEFAULT)
+TIMESTAMP = Extension(0x42, "timestamp", ExtensionKind.TIMESTAMP)
+NODE_ID = Extension(0x33, "node_id", ExtensionKind.NODE_ID, 0)
+TS_STACK = Extension(0x47, "ts_stack", ExtensionKind.TS_STACK)
+LANE = Extension(0x31, "priority", ExtensionKind.LANE, WirePriority.DATA)
+SOURCE_INFO = Extension(0x41, "source_info", ExtensionKind.SOURCE_INFO)
+PATCH = Extension(0x27, "patch", ExtensionKind.Z64, 0)

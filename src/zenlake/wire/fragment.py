@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from zenlake.wire.cursor import U32, Reader, Writer
-from zenlake.wire.enums import Priority
+from zenlake.wire.cursor import U32, ByteReader, ByteWriter
+from zenlake.wire.enums import WirePriority
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     LANE,
     Extension,
+    ExtensionKind,
     ExtensionTable,
-    Kind,
     Unknown,
     present,
     read_extensions,
@@ -23,8 +23,8 @@ FLAG_MORE = 0x40
 EXTENSIONS = ExtensionTable(
     "FRAGMENT",
     LANE,
-    Extension(0x02, "first", Kind.FIRST, False),
-    Extension(0x03, "drop", Kind.DROP, False),
+    Extension(0x02, "first", ExtensionKind.FIRST, False),
+    Extension(0x03, "drop", ExtensionKind.DROP, False),
 )
 
 
@@ -45,7 +45,7 @@ class Fragment:
     payload: bytes = b""
     reliable: bool = True
     more: bool = False
-    priority: Priority = Priority.DATA
+    priority: WirePriority = WirePriority.DATA
     first: bool = False
     "This piece starts a message."
     drop: bool = False
@@ -53,7 +53,7 @@ class Fragment:
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_fragment(r: Reader, header: int) -> Fragment:
+def read_fragment(r: ByteReader, header: int) -> Fragment:
     fragment = Fragment(
         r.zint("sn", U32),
         reliable=bool(header & FLAG_RELIABLE),
@@ -65,7 +65,7 @@ def read_fragment(r: Reader, header: int) -> Fragment:
     return fragment
 
 
-def write_fragment(w: Writer, fragment: Fragment) -> None:
+def write_fragment(w: ByteWriter, fragment: Fragment) -> None:
     known = present(EXTENSIONS, fragment)
     header = ID
     if fragment.reliable:

@@ -5,8 +5,8 @@ Knows the header and how the messages inside end. Does not know whether the numb
 
 from dataclasses import dataclass, field
 
-from zenlake.wire.cursor import U32, Reader, Writer
-from zenlake.wire.enums import Priority
+from zenlake.wire.cursor import U32, ByteReader, ByteWriter
+from zenlake.wire.enums import WirePriority
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     LANE,
@@ -39,12 +39,12 @@ class Frame:
 
     sn: int
     reliable: bool = True
-    priority: Priority = Priority.DATA
+    priority: WirePriority = WirePriority.DATA
     messages: list[NetworkMessage] = field(default_factory=list)
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_frame(r: Reader, header: int) -> Frame:
+def read_frame(r: ByteReader, header: int) -> Frame:
     """Read the header only: the cursor is left at the first message (batch.py walks them)."""
     frame = Frame(r.zint("sn", U32), bool(header & FLAG_RELIABLE))
     if header & FLAG_EXTENSIONS:
@@ -52,7 +52,7 @@ def read_frame(r: Reader, header: int) -> Frame:
     return frame
 
 
-def write_frame(w: Writer, frame: Frame) -> None:
+def write_frame(w: ByteWriter, frame: Frame) -> None:
     known = present(EXTENSIONS, frame)
     more = FLAG_EXTENSIONS if known or frame.extensions else 0
     w.out.append(ID | more | (FLAG_RELIABLE if frame.reliable else 0))

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from zenlake.wire.cursor import Reader, Writer
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     ExtensionTable,
@@ -13,7 +13,7 @@ from zenlake.wire.extensions import (
 )
 from zenlake.wire.init import VERSION, read_identity, write_identity
 from zenlake.wire.locator import Locator, read_locators, write_locators
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 ID = 0x02
 FLAG_LOCATORS = 0x20
@@ -22,7 +22,7 @@ EXTENSIONS = ExtensionTable("HELLO")  # none is defined
 
 
 @dataclass(slots=True)
-class Hello:
+class WireHello:
     """
      7 6 5 4 3 2 1 0
     +-+-+-+-+-+-+-+-+
@@ -36,17 +36,17 @@ class Hello:
     +---------------+
     """
 
-    zid: ZenohId
-    whatami: WhatAmI
+    zid: WireZenohId
+    whatami: WireWhatAmI
     locators: tuple[Locator, ...] = ()
     version: int = VERSION
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_hello(r: Reader, header: int) -> Hello:
+def read_hello(r: ByteReader, header: int) -> WireHello:
     version = r.u8("version")
     zid, whatami = read_identity(r)
-    hello = Hello(zid, whatami, version=version)
+    hello = WireHello(zid, whatami, version=version)
     if header & FLAG_LOCATORS:
         hello.locators = read_locators(r, "locators")
     if header & FLAG_EXTENSIONS:
@@ -54,7 +54,7 @@ def read_hello(r: Reader, header: int) -> Hello:
     return hello
 
 
-def write_hello(w: Writer, hello: Hello) -> None:
+def write_hello(w: ByteWriter, hello: WireHello) -> None:
     more = FLAG_EXTENSIONS if hello.extensions else 0
     w.out.append(ID | more | (FLAG_LOCATORS if hello.locators else 0))
     w.u8("version", hello.version)

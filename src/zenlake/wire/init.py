@@ -6,20 +6,20 @@ The resolution byte and the batch size are shared with JOIN (join.py).
 from dataclasses import dataclass
 
 from zenlake.errors import DecodeError, EncodeError, Reason
-from zenlake.wire.cursor import U8, U16, Reader, Writer
-from zenlake.wire.enums import WHATAMI_CODES, WhatAmI
+from zenlake.wire.cursor import U8, U16, ByteReader, ByteWriter
+from zenlake.wire.enums import WHATAMI_CODES, WireWhatAmI
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     PATCH,
     Extension,
+    ExtensionKind,
     ExtensionTable,
-    Kind,
     Unknown,
     present,
     read_extensions,
     write_extensions,
 )
-from zenlake.wire.zenohid import ZenohId, read_packed, write_packed
+from zenlake.wire.zenohid import WireZenohId, read_packed, write_packed
 
 ID = 0x01
 FLAG_ACK = 0x20
@@ -33,15 +33,15 @@ DEFAULT_BATCH_SIZE = 0xFFFF
 
 EXTENSIONS = ExtensionTable(
     "INIT",
-    Extension(0x01, "qos", Kind.UNIT, False),
-    Extension(0x21, "qos_link", Kind.Z64),
-    Extension(0x42, "shm", Kind.BYTES),
-    Extension(0x43, "auth", Kind.BYTES),
-    Extension(0x44, "multilink", Kind.BYTES),
-    Extension(0x05, "low_latency", Kind.UNIT, False),
-    Extension(0x06, "compression", Kind.UNIT, False),
+    Extension(0x01, "qos", ExtensionKind.UNIT, False),
+    Extension(0x21, "qos_link", ExtensionKind.Z64),
+    Extension(0x42, "shm", ExtensionKind.BYTES),
+    Extension(0x43, "auth", ExtensionKind.BYTES),
+    Extension(0x44, "multilink", ExtensionKind.BYTES),
+    Extension(0x05, "low_latency", ExtensionKind.UNIT, False),
+    Extension(0x06, "compression", ExtensionKind.UNIT, False),
     PATCH,
-    Extension(0x48, "region_name", Kind.REGION_NAME),
+    Extension(0x48, "region_name", ExtensionKind.REGION_NAME),
 )
 
 
@@ -65,8 +65,8 @@ class Init:
     reliability given (bit 19). Auth holds a chain of extensions of its own.
     """
 
-    zid: ZenohId
-    whatami: WhatAmI
+    zid: WireZenohId
+    whatami: WireWhatAmI
     version: int = VERSION
     resolution: int = DEFAULT_RESOLUTION
     batch_size: int = DEFAULT_BATCH_SIZE
@@ -88,7 +88,7 @@ class Init:
         return self.cookie is not None
 
 
-def read_init(r: Reader, header: int) -> Init:
+def read_init(r: ByteReader, header: int) -> Init:
     version = r.u8("version")
     zid, whatami = read_identity(r)
     init = Init(zid, whatami, version)
@@ -101,7 +101,7 @@ def read_init(r: Reader, header: int) -> Init:
     return init
 
 
-def write_init(w: Writer, init: Init) -> None:
+def write_init(w: ByteWriter, init: Init) -> None:
     known = present(EXTENSIONS, init)
     header = ID
     if init.cookie is not None:
@@ -121,7 +121,7 @@ def write_init(w: Writer, init: Init) -> None:
         write_extensions(w, known, init.extensions)
 
 
-def read_identity(r: Reader) -> tuple[ZenohId, WhatAmI]:
+def read_identity(r: ByteReader) -> tuple[WireZenohId, WireWhatAmI]:
     """The packed byte and the id, as INIT, JOIN and HELLO have them."""
     start = r.pos
     zid, low_bits = read_packed(r, "zid")
@@ -131,18 +131,18 @@ def read_identity(r: Reader) -> tuple[ZenohId, WhatAmI]:
     return zid, WHATAMI_CODES[code]
 
 
-def write_identity(w: Writer, zid: ZenohId, whatami: WhatAmI) -> None:
+def write_identity(w: ByteWriter, zid: WireZenohId, whatami: WireWhatAmI) -> None:
     if whatami not in WHATAMI_CODES:
         raise EncodeError(f"is {whatami!r}, not one role", "whatami")
     write_packed(w, zid, WHATAMI_CODES.index(whatami))
 
 
-def read_size(r: Reader) -> tuple[int, int]:
+def read_size(r: ByteReader) -> tuple[int, int]:
     resolution = r.u8("resolution") & RESOLUTION_BITS
     return resolution, int.from_bytes(r.take("batch size", 2), "little")
 
 
-def write_size(w: Writer, resolution: int, batch_size: int) -> None:
+def write_size(w: ByteWriter, resolution: int, batch_size: int) -> None:
     if not 0 <= resolution <= RESOLUTION_BITS:
         raise EncodeError(f"is {resolution}, more than four bits", "resolution")
     if not 0 <= batch_size <= U16:

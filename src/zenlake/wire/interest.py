@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from zenlake.wire import qos
-from zenlake.wire.cursor import U32, Reader, Writer
+from zenlake.wire.cursor import U32, ByteReader, ByteWriter
 from zenlake.wire.enums import InterestMode, InterestOptions
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
@@ -17,7 +17,7 @@ from zenlake.wire.extensions import (
     write_extensions,
 )
 from zenlake.wire.qos import QoS
-from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr, flags_of, read_wireexpr, write_wireexpr
 
 ID = 0x19
@@ -48,12 +48,12 @@ class Interest:
     key: WireExpr | None = None
     "What the interest is restricted to; None = everything."
     qos: QoS = qos.DEFAULT
-    timestamp: Timestamp | None = None
+    timestamp: WireTimestamp | None = None
     node_id: int = 0
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_interest(r: Reader, header: int) -> Interest:
+def read_interest(r: ByteReader, header: int) -> Interest:
     interest = Interest(r.zint("interest id", U32), InterestMode(header >> MODE_SHIFT & 0x03))
     if interest.mode:
         options = r.u8("options")
@@ -65,7 +65,7 @@ def read_interest(r: Reader, header: int) -> Interest:
     return interest
 
 
-def write_interest(w: Writer, interest: Interest) -> None:
+def write_interest(w: ByteWriter, interest: Interest) -> None:
     known = present(EXTENSIONS, interest)
     more = FLAG_EXTENSIONS if known or interest.extensions else 0
     w.out.append(ID | interest.mode << MODE_SHIFT | more)

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from zenlake.wire.cursor import U32, Reader, Writer
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.cursor import U32, ByteReader, ByteWriter
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     PATCH,
     Extension,
+    ExtensionKind,
     ExtensionTable,
-    Kind,
     Unknown,
     present,
     read_extensions,
@@ -24,7 +24,7 @@ from zenlake.wire.init import (
     write_size,
 )
 from zenlake.wire.open import in_seconds, read_lease, write_lease
-from zenlake.wire.zenohid import ZenohId
+from zenlake.wire.zenohid import WireZenohId
 
 ID = 0x07
 FLAG_SECONDS = 0x20
@@ -34,8 +34,8 @@ DEFAULT_BATCH_SIZE = 8192  # of a datagram to a group (zenoh-protocol transport/
 
 EXTENSIONS = ExtensionTable(
     "JOIN",
-    Extension(0x51, "lane_sns", Kind.LANE_SNS),
-    Extension(0x52, "shm", Kind.BYTES),
+    Extension(0x51, "lane_sns", ExtensionKind.LANE_SNS),
+    Extension(0x52, "shm", ExtensionKind.BYTES),
     PATCH,
 )
 
@@ -59,8 +59,8 @@ class Join:
     +---------------+
     """
 
-    zid: ZenohId
-    whatami: WhatAmI
+    zid: WireZenohId
+    whatami: WireWhatAmI
     lease_ms: int
     reliable_sn: int = 0
     best_effort_sn: int = 0
@@ -74,7 +74,7 @@ class Join:
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_join(r: Reader, header: int) -> Join:
+def read_join(r: ByteReader, header: int) -> Join:
     version = r.u8("version")
     zid, whatami = read_identity(r)
     resolution, batch_size = DEFAULT_RESOLUTION, DEFAULT_BATCH_SIZE
@@ -95,7 +95,7 @@ def read_join(r: Reader, header: int) -> Join:
     return join
 
 
-def write_join(w: Writer, join: Join) -> None:
+def write_join(w: ByteWriter, join: Join) -> None:
     known = present(EXTENSIONS, join)
     header = ID
     if in_seconds(join.lease_ms):

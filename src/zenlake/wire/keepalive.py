@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     ExtensionTable,
@@ -30,14 +30,14 @@ class KeepAlive:
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_keepalive(r: Reader, header: int) -> KeepAlive:
+def read_keepalive(r: ByteReader, header: int) -> KeepAlive:
     alive = KeepAlive()
     if header & FLAG_EXTENSIONS:
         read_extensions(r, EXTENSIONS, alive)
     return alive
 
 
-def write_keepalive(w: Writer, alive: KeepAlive) -> None:
+def write_keepalive(w: ByteWriter, alive: KeepAlive) -> None:
     w.out.append(ID | (FLAG_EXTENSIONS if alive.extensions else 0))
     if alive.extensions:
         write_extensions(w, [], alive.extensions)

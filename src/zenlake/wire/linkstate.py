@@ -6,10 +6,10 @@ Knows the list's bytes. Does not build the graph or the trees.
 from dataclasses import dataclass
 
 from zenlake.errors import DecodeError, EncodeError, Reason
-from zenlake.wire.cursor import U16, Reader, Writer
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.cursor import U16, ByteReader, ByteWriter
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.locator import Locator, read_locators, write_locators
-from zenlake.wire.zenohid import ZenohId, read_zid, write_zid
+from zenlake.wire.zenohid import WireZenohId, read_zid, write_zid
 
 HAS_ZID, HAS_WHATAMI, HAS_LOCATORS, HAS_WEIGHTS, IS_GATEWAY = 0x01, 0x02, 0x04, 0x08, 0x10
 
@@ -29,8 +29,8 @@ class LinkState:
 
     psid: int
     sn: int
-    zid: ZenohId | None = None
-    whatami: WhatAmI | None = None
+    zid: WireZenohId | None = None
+    whatami: WireWhatAmI | None = None
     locators: tuple[Locator, ...] | None = None
     links: tuple[int, ...] = ()
     weights: tuple[int, ...] | None = None
@@ -39,14 +39,14 @@ class LinkState:
 
 def read_link_states(data: bytes) -> list[LinkState]:
     """The whole body of a link-state OAM."""
-    r = Reader(data)
+    r = ByteReader(data)
     count = _count(r, "link states")
     states = [_read_link_state(r) for _ in range(count)]
     r.finish("link states")
     return states
 
 
-def _count(r: Reader, field: str) -> int:
+def _count(r: ByteReader, field: str) -> int:
     """A count of things that take one byte at least, checked before anything is allocated."""
     start = r.pos
     count = r.zint(field)
@@ -55,7 +55,7 @@ def _count(r: Reader, field: str) -> int:
     return count
 
 
-def _read_link_state(r: Reader) -> LinkState:
+def _read_link_state(r: ByteReader) -> LinkState:
     options = r.zint("options")
     state = LinkState(r.zint("psid"), r.zint("link state sn"), gateway=bool(options & IS_GATEWAY))
     if options & HAS_ZID:
@@ -63,9 +63,9 @@ def _read_link_state(r: Reader) -> LinkState:
     if options & HAS_WHATAMI:
         start = r.pos
         role = r.u8("whatami")
-        if role not in (WhatAmI.ROUTER, WhatAmI.PEER, WhatAmI.CLIENT):
+        if role not in (WireWhatAmI.ROUTER, WireWhatAmI.PEER, WireWhatAmI.CLIENT):
             raise DecodeError(Reason.BAD_VALUE, "whatami", start)
-        state.whatami = WhatAmI(role)
+        state.whatami = WireWhatAmI(role)
     if options & HAS_LOCATORS:
         state.locators = read_locators(r, "locators")
     count = _count(r, "links")
@@ -76,14 +76,14 @@ def _read_link_state(r: Reader) -> LinkState:
 
 
 def write_link_states(states: list[LinkState]) -> bytes:
-    w = Writer()
+    w = ByteWriter()
     w.zint("link states", len(states))
     for state in states:
         _write_link_state(w, state)
     return bytes(w.out)
 
 
-def _write_link_state(w: Writer, state: LinkState) -> None:
+def _write_link_state(w: ByteWriter, state: LinkState) -> None:
     if state.weights is not None and len(state.weights) != len(state.links):
         raise EncodeError(f"are {len(state.weights)} for {len(state.links)} links", "weights")
     w.zint(

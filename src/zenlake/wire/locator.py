@@ -8,7 +8,7 @@ Knows the grammar and its limits. Does not resolve names or open anything.
 """
 
 from zenlake.errors import DecodeError, InvalidLocator, Reason
-from zenlake.wire.cursor import U8, Reader, Writer
+from zenlake.wire.cursor import U8, ByteReader, ByteWriter
 
 MAX_BYTES = 255  # on the wire a length of one byte (zenoh-protocol core/endpoint.rs)
 
@@ -99,7 +99,7 @@ class Locator(EndPoint):
         return endpoint
 
 
-def read_locators(r: Reader, field: str) -> tuple[Locator, ...]:
+def read_locators(r: ByteReader, field: str) -> tuple[Locator, ...]:
     """A count, then that many locators."""
     start = r.pos
     count = r.zint(field)
@@ -108,7 +108,7 @@ def read_locators(r: Reader, field: str) -> tuple[Locator, ...]:
     return tuple(_read_locator(r, field) for _ in range(count))
 
 
-def _read_locator(r: Reader, field: str) -> Locator:
+def _read_locator(r: ByteReader, field: str) -> Locator:
     start = r.pos
     text = r.text(field, U8)
     try:
@@ -117,7 +117,7 @@ def _read_locator(r: Reader, field: str) -> Locator:
         raise DecodeError(Reason.BAD_LOCATOR, field, start) from None
 
 
-def write_locators(w: Writer, field: str, locators: tuple[Locator, ...]) -> None:
+def write_locators(w: ByteWriter, field: str, locators: tuple[Locator, ...]) -> None:
     w.zint(field, len(locators))
     for locator in locators:
         w.text(field, locator, U8)

@@ -2,7 +2,7 @@
 
 from zenlake.wire import declare, interest, oam, push, request, response, response_final
 from zenlake.wire.declare import Declare
-from zenlake.wire.dispatch import ID_MASK, MessageTable, Row
+from zenlake.wire.dispatch import ID_MASK, MessageRow, MessageTable
 from zenlake.wire.interest import Interest
 from zenlake.wire.oam import NetworkOam
 from zenlake.wire.push import Push
@@ -17,19 +17,19 @@ FIRST_ID = interest.ID
 
 NETWORK = MessageTable(
     "network message",
-    Row(push.ID, "PUSH", Push, push.read_push, push.write_push),
-    Row(request.ID, "REQUEST", Request, request.read_request, request.write_request),
-    Row(response.ID, "RESPONSE", Response, response.read_response, response.write_response),
-    Row(
+    MessageRow(push.ID, "PUSH", Push, push.read_push, push.write_push),
+    MessageRow(request.ID, "REQUEST", Request, request.read_request, request.write_request),
+    MessageRow(response.ID, "RESPONSE", Response, response.read_response, response.write_response),
+    MessageRow(
         response_final.ID,
         "RESPONSE_FINAL",
         ResponseFinal,
         response_final.read_response_final,
         response_final.write_response_final,
     ),
-    Row(declare.ID, "DECLARE", Declare, declare.read_declare, declare.write_declare),
-    Row(interest.ID, "INTEREST", Interest, interest.read_interest, interest.write_interest),
-    Row(oam.NETWORK_ID, "OAM", NetworkOam, oam.read_network_oam, oam.write_network_oam),
+    MessageRow(declare.ID, "DECLARE", Declare, declare.read_declare, declare.write_declare),
+    MessageRow(interest.ID, "INTEREST", Interest, interest.read_interest, interest.write_interest),
+    MessageRow(oam.NETWORK_ID, "OAM", NetworkOam, oam.read_network_oam, oam.write_network_oam),
 )
 
 

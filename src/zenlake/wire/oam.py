@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from zenlake.errors import DecodeError, Reason
 from zenlake.wire import qos
-from zenlake.wire.cursor import U16, Reader, Writer
-from zenlake.wire.enums import Priority
+from zenlake.wire.cursor import U16, ByteReader, ByteWriter
+from zenlake.wire.enums import WirePriority
 from zenlake.wire.extensions import (
     ENC_MASK,
     ENC_UNIT,
@@ -25,7 +25,7 @@ from zenlake.wire.extensions import (
     write_extensions,
 )
 from zenlake.wire.qos import QoS
-from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.timestamp import WireTimestamp
 
 TRANSPORT_ID = 0x00
 NETWORK_ID = 0x1F
@@ -50,7 +50,7 @@ class TransportOam:
 
     id: int
     body: int | bytes | None = None
-    priority: Priority = Priority.DATA
+    priority: WirePriority = WirePriority.DATA
     extensions: tuple[Unknown, ...] = ()
 
 
@@ -61,11 +61,11 @@ class NetworkOam:
     id: int
     body: int | bytes | None = None
     qos: QoS = qos.DEFAULT
-    timestamp: Timestamp | None = None
+    timestamp: WireTimestamp | None = None
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_transport_oam(r: Reader, header: int) -> TransportOam:
+def read_transport_oam(r: ByteReader, header: int) -> TransportOam:
     oam = TransportOam(r.zint("oam id", U16))
     if header & FLAG_EXTENSIONS:
         read_extensions(r, TRANSPORT_EXTENSIONS, oam)
@@ -73,7 +73,7 @@ def read_transport_oam(r: Reader, header: int) -> TransportOam:
     return oam
 
 
-def read_network_oam(r: Reader, header: int) -> NetworkOam:
+def read_network_oam(r: ByteReader, header: int) -> NetworkOam:
     oam = NetworkOam(r.zint("oam id", U16))
     if header & FLAG_EXTENSIONS:
         read_extensions(r, NETWORK_EXTENSIONS, oam)
@@ -81,7 +81,7 @@ def read_network_oam(r: Reader, header: int) -> NetworkOam:
     return oam
 
 
-def _read_body(r: Reader, header: int) -> int | bytes | None:
+def _read_body(r: ByteReader, header: int) -> int | bytes | None:
     encoding = header & ENC_MASK
     if encoding == ENC_MASK:
         raise DecodeError(Reason.EXTENSION_ENCODING, "body", r.pos)
@@ -90,15 +90,17 @@ def _read_body(r: Reader, header: int) -> int | bytes | None:
     return r.zint("body") if encoding == ENC_Z64 else r.block("body")
 
 
-def write_transport_oam(w: Writer, oam: TransportOam) -> None:
+def write_transport_oam(w: ByteWriter, oam: TransportOam) -> None:
     _write(w, TRANSPORT_ID, oam, TRANSPORT_EXTENSIONS)
 
 
-def write_network_oam(w: Writer, oam: NetworkOam) -> None:
+def write_network_oam(w: ByteWriter, oam: NetworkOam) -> None:
     _write(w, NETWORK_ID, oam, NETWORK_EXTENSIONS)
 
 
-def _write(w: Writer, number: int, oam: TransportOam | NetworkOam, table: ExtensionTable) -> None:
+def _write(
+    w: ByteWriter, number: int, oam: TransportOam | NetworkOam, table: ExtensionTable
+) -> None:
     known = present(table, oam)
     more = FLAG_EXTENSIONS if known or oam.extensions else 0
     body = oam.body

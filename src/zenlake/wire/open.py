@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from zenlake.errors import EncodeError
-from zenlake.wire.cursor import U32, Reader, Writer
+from zenlake.wire.cursor import U32, ByteReader, ByteWriter
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     Extension,
+    ExtensionKind,
     ExtensionTable,
-    Kind,
     Unknown,
     present,
     read_extensions,
@@ -21,15 +21,15 @@ FLAG_SECONDS = 0x40
 
 EXTENSIONS = ExtensionTable(
     "OPEN",
-    Extension(0x01, "qos", Kind.UNIT, False),
-    Extension(0x22, "shm", Kind.Z64),
-    Extension(0x42, "shm_counters", Kind.BYTES),
-    Extension(0x43, "auth", Kind.BYTES),
-    Extension(0x44, "multilink", Kind.BYTES),
-    Extension(0x04, "multilink_ack", Kind.UNIT, False),
-    Extension(0x05, "low_latency", Kind.UNIT, False),
-    Extension(0x06, "compression", Kind.UNIT, False),
-    Extension(0x27, "remote_bound", Kind.Z64),
+    Extension(0x01, "qos", ExtensionKind.UNIT, False),
+    Extension(0x22, "shm", ExtensionKind.Z64),
+    Extension(0x42, "shm_counters", ExtensionKind.BYTES),
+    Extension(0x43, "auth", ExtensionKind.BYTES),
+    Extension(0x44, "multilink", ExtensionKind.BYTES),
+    Extension(0x04, "multilink_ack", ExtensionKind.UNIT, False),
+    Extension(0x05, "low_latency", ExtensionKind.UNIT, False),
+    Extension(0x06, "compression", ExtensionKind.UNIT, False),
+    Extension(0x27, "remote_bound", ExtensionKind.Z64),
 )
 
 
@@ -67,7 +67,7 @@ class Open:
         return self.cookie is None
 
 
-def read_open(r: Reader, header: int) -> Open:
+def read_open(r: ByteReader, header: int) -> Open:
     opening = Open(read_lease(r, bool(header & FLAG_SECONDS)), r.zint("initial sn", U32))
     if not header & FLAG_ACK:
         opening.cookie = r.block("cookie")
@@ -76,7 +76,7 @@ def read_open(r: Reader, header: int) -> Open:
     return opening
 
 
-def write_open(w: Writer, opening: Open) -> None:
+def write_open(w: ByteWriter, opening: Open) -> None:
     known = present(EXTENSIONS, opening)
     header = ID
     if opening.cookie is None:
@@ -94,7 +94,7 @@ def write_open(w: Writer, opening: Open) -> None:
         write_extensions(w, known, opening.extensions)
 
 
-def read_lease(r: Reader, seconds: bool) -> int:
+def read_lease(r: ByteReader, seconds: bool) -> int:
     """A lease in milliseconds, whichever unit the flag T announced."""
     value = r.zint("lease")
     return value * 1000 if seconds else value
@@ -105,7 +105,7 @@ def in_seconds(lease_ms: int) -> bool:
     return lease_ms % 1000 == 0
 
 
-def write_lease(w: Writer, lease_ms: int) -> None:
+def write_lease(w: ByteWriter, lease_ms: int) -> None:
     if lease_ms < 0:
         raise EncodeError(f"is {lease_ms} ms", "lease")
     w.zint("lease", lease_ms // 1000 if in_seconds(lease_ms) else lease_ms)

@@ -7,14 +7,14 @@ from bisect import bisect_right
 from typing import Any
 
 from zenlake.wire import frame
-from zenlake.wire.enums import Priority
+from zenlake.wire.enums import WirePriority
 from zenlake.wire.extensions import FLAG_EXTENSIONS, LANE
 from zenlake.wire.framing import Framing
 
 _MORE, _SEVEN_BITS = 0x80, 0x7F  # of a zint: here a sequence number, which has at most five bytes
 
 
-class Packed:
+class PackedMessages:
     """The messages [first, stop) of `data`, of which message i ends at ends[i], in order.
 
     `batch_size` counts the length prefix, as it is negotiated; every message has to fit a batch. A
@@ -28,7 +28,7 @@ class Packed:
         first: int,
         stop: int,
         reliable: bool,
-        priority: Priority | None,
+        priority: WirePriority | None,
         batch_size: int,
         sn_mask: int,
     ) -> None:
@@ -39,7 +39,7 @@ class Packed:
         self._stop = stop
         self._limit = batch_size - Framing.STREAM
         self._mask = sn_mask
-        named = priority is not None and priority is not Priority.DATA
+        named = priority is not None and priority is not WirePriority.DATA
         self._header = (
             frame.ID | (frame.FLAG_RELIABLE if reliable else 0) | (FLAG_EXTENSIONS if named else 0)
         )

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from zenlake.wire import delete, put, qos
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.delete import Del
-from zenlake.wire.dispatch import MessageTable, Row
+from zenlake.wire.dispatch import MessageRow, MessageTable
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     NODE_ID,
@@ -20,8 +20,8 @@ from zenlake.wire.extensions import (
 )
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
-from zenlake.wire.timestamp import Timestamp
-from zenlake.wire.tsstack import TimestampStack
+from zenlake.wire.timestamp import WireTimestamp
+from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr, flags_of, read_wireexpr, write_wireexpr
 
 ID = 0x1D
@@ -29,8 +29,8 @@ ID = 0x1D
 EXTENSIONS = ExtensionTable("PUSH", QOS, TIMESTAMP, NODE_ID, TS_STACK)
 PUSH_BODIES = MessageTable(
     "body",
-    Row(put.ID, "PUT", Put, put.read_put, put.write_put),
-    Row(delete.ID, "DEL", Del, delete.read_del, delete.write_del),
+    MessageRow(put.ID, "PUT", Put, put.read_put, put.write_put),
+    MessageRow(delete.ID, "DEL", Del, delete.read_del, delete.write_del),
 )
 
 
@@ -50,13 +50,13 @@ class Push:
     key: WireExpr
     body: Put | Del = field(default_factory=Put)
     qos: QoS = qos.DEFAULT
-    timestamp: Timestamp | None = None
+    timestamp: WireTimestamp | None = None
     node_id: int = 0
-    ts_stack: TimestampStack | None = None
+    ts_stack: WireTimestampStack | None = None
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_push(r: Reader, header: int) -> Push:
+def read_push(r: ByteReader, header: int) -> Push:
     key = read_wireexpr(r, header)
     if not header & FLAG_EXTENSIONS:
         return Push(key, PUSH_BODIES.read(r))
@@ -66,7 +66,7 @@ def read_push(r: Reader, header: int) -> Push:
     return push
 
 
-def write_push(w: Writer, push: Push) -> None:
+def write_push(w: ByteWriter, push: Push) -> None:
     known = present(EXTENSIONS, push)
     more = FLAG_EXTENSIONS if known or push.extensions else 0
     w.out.append(ID | flags_of(push.key) | more)

@@ -4,28 +4,30 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zenlake.errors import DecodeError, EncodeError, Reason
-from zenlake.wire.cursor import Reader, Writer
-from zenlake.wire.encoding import DEFAULT, Encoding, read_encoding, write_encoding
-from zenlake.wire.entity import SourceInfo
+from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.encoding import DEFAULT, WireEncoding, read_encoding, write_encoding
+from zenlake.wire.entity import WireSourceInfo
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     SOURCE_INFO,
     Extension,
+    ExtensionKind,
     ExtensionTable,
-    Kind,
     Unknown,
     present,
     read_extensions,
     write_extensions,
 )
-from zenlake.wire.timestamp import Timestamp, read_timestamp, write_timestamp
+from zenlake.wire.timestamp import WireTimestamp, read_timestamp, write_timestamp
 
 ID = 0x01
 FLAG_TIMESTAMP = 0x20
 FLAG_ENCODING = 0x40
 
-SHM = Extension(0x12, "shm", Kind.SHM_MARK, False)
-EXTENSIONS = ExtensionTable("PUT", SOURCE_INFO, SHM, Extension(0x43, "attachment", Kind.ATTACHMENT))
+SHM = Extension(0x12, "shm", ExtensionKind.SHM_MARK, False)
+EXTENSIONS = ExtensionTable(
+    "PUT", SOURCE_INFO, SHM, Extension(0x43, "attachment", ExtensionKind.ATTACHMENT)
+)
 
 RAW_SLICE, SHM_SLICE = 0, 1
 
@@ -54,15 +56,15 @@ class Put:
 
     payload: bytes | tuple[Slice, ...] = b""
     "Slices exactly when `shm` is set."
-    timestamp: Timestamp | None = None
-    encoding: Encoding = DEFAULT
-    source_info: SourceInfo | None = None
+    timestamp: WireTimestamp | None = None
+    encoding: WireEncoding = DEFAULT
+    source_info: WireSourceInfo | None = None
     attachment: bytes | None = None
     shm: bool = False
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_put(r: Reader, header: int) -> Put:
+def read_put(r: ByteReader, header: int) -> Put:
     if header == ID:  # most of all traffic
         return Put(r.block("payload"))
     put = Put()
@@ -76,7 +78,7 @@ def read_put(r: Reader, header: int) -> Put:
     return put
 
 
-def write_put(w: Writer, put: Put) -> None:
+def write_put(w: ByteWriter, put: Put) -> None:
     known = present(EXTENSIONS, put)
     header = ID
     if put.timestamp is not None:
@@ -95,7 +97,7 @@ def write_put(w: Writer, put: Put) -> None:
     write_payload(w, put.payload, put.shm)
 
 
-def read_slices(r: Reader) -> tuple[Slice, ...]:
+def read_slices(r: ByteReader) -> tuple[Slice, ...]:
     start = r.pos
     count = r.zint("payload")
     if count > r.remaining():  # each takes two bytes at least
@@ -103,7 +105,7 @@ def read_slices(r: Reader) -> tuple[Slice, ...]:
     return tuple(_read_slice(r) for _ in range(count))
 
 
-def _read_slice(r: Reader) -> Slice:
+def _read_slice(r: ByteReader) -> Slice:
     start = r.pos
     kind = r.u8("slice kind")
     if kind > SHM_SLICE:
@@ -111,7 +113,7 @@ def _read_slice(r: Reader) -> Slice:
     return Slice(kind, r.block("slice"))
 
 
-def write_payload(w: Writer, payload: bytes | tuple[Slice, ...], shm: bool) -> None:
+def write_payload(w: ByteWriter, payload: bytes | tuple[Slice, ...], shm: bool) -> None:
     """A payload of PUT or ERR, in slices when marked as shared memory."""
     if isinstance(payload, tuple) != shm:
         raise EncodeError("is a list of slices exactly when marked shm", "payload")

@@ -5,7 +5,7 @@ Knows the byte. Does not know lanes or queues.
 
 from collections.abc import Callable
 
-from zenlake.wire.enums import PRIORITIES, CongestionControl, Priority
+from zenlake.wire.enums import PRIORITIES, WireCongestionControl, WirePriority
 
 PRIORITY_BITS = 0x07
 BLOCK = 0x08
@@ -14,9 +14,9 @@ BLOCK_FIRST = 0x20
 _KNOWN_BITS = 0x3F
 
 _CONGESTION_BITS = {
-    CongestionControl.DROP: 0,
-    CongestionControl.BLOCK: BLOCK,
-    CongestionControl.BLOCK_FIRST: BLOCK_FIRST,
+    WireCongestionControl.DROP: 0,
+    WireCongestionControl.BLOCK: BLOCK,
+    WireCongestionControl.BLOCK_FIRST: BLOCK_FIRST,
 }
 
 
@@ -36,8 +36,8 @@ class QoS(int):
 
     def __new__(
         cls,
-        priority: Priority = Priority.DATA,
-        congestion_control: CongestionControl = CongestionControl.DROP,
+        priority: WirePriority = WirePriority.DATA,
+        congestion_control: WireCongestionControl = WireCongestionControl.DROP,
         *,
         express: bool = False,
     ) -> "QoS":
@@ -48,14 +48,16 @@ class QoS(int):
         return _ALL[byte & _KNOWN_BITS]
 
     @property
-    def priority(self) -> Priority:
+    def priority(self) -> WirePriority:
         return PRIORITIES[self & PRIORITY_BITS]
 
     @property
-    def congestion_control(self) -> CongestionControl:
+    def congestion_control(self) -> WireCongestionControl:
         if self & BLOCK:
-            return CongestionControl.BLOCK
-        return CongestionControl.BLOCK_FIRST if self & BLOCK_FIRST else CongestionControl.DROP
+            return WireCongestionControl.BLOCK
+        return (
+            WireCongestionControl.BLOCK_FIRST if self & BLOCK_FIRST else WireCongestionControl.DROP
+        )
 
     @property
     def express(self) -> bool:
@@ -76,5 +78,5 @@ class QoS(int):
 _ALL = tuple(int.__new__(QoS, byte) for byte in range(_KNOWN_BITS + 1))
 
 DEFAULT = QoS()
-DECLARE = QoS(Priority.CONTROL, CongestionControl.BLOCK)  # also INTEREST and OAM
-REQUEST = QoS(Priority.DATA, CongestionControl.BLOCK)
+DECLARE = QoS(WirePriority.CONTROL, WireCongestionControl.BLOCK)  # also INTEREST and OAM
+REQUEST = QoS(WirePriority.DATA, WireCongestionControl.BLOCK)

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from zenlake.wire.cursor import Reader, Writer
-from zenlake.wire.entity import SourceInfo
+from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.entity import WireSourceInfo
 from zenlake.wire.enums import Consolidation
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     SOURCE_INFO,
     Extension,
+    ExtensionKind,
     ExtensionTable,
-    Kind,
     Unknown,
     present,
     read_extensions,
@@ -26,15 +26,15 @@ EXTENSIONS = ExtensionTable(
     "QUERY",
     SOURCE_INFO,
     # Not mandatory on the wire, yet the body cannot be read without shared memory.
-    Extension(0x04, "shm", Kind.SHM_MARK, False),
-    Extension(0x43, "body", Kind.QUERY_BODY),
-    Extension(0x45, "attachment", Kind.ATTACHMENT),
+    Extension(0x04, "shm", ExtensionKind.SHM_MARK, False),
+    Extension(0x43, "body", ExtensionKind.QUERY_BODY),
+    Extension(0x45, "attachment", ExtensionKind.ATTACHMENT),
 )
 CONSOLIDATIONS = tuple(Consolidation)
 
 
 @dataclass(slots=True)
-class Query:
+class WireQuery:
     """
      7 6 5 4 3 2 1 0
     +-+-+-+-+-+-+-+-+
@@ -48,20 +48,20 @@ class Query:
 
     consolidation: Consolidation = Consolidation.AUTO
     parameters: str = ""
-    source_info: SourceInfo | None = None
+    source_info: WireSourceInfo | None = None
     body: QueryBody | None = None
     attachment: bytes | None = None
     shm: bool = False
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_consolidation(r: Reader) -> Consolidation:
+def read_consolidation(r: ByteReader) -> Consolidation:
     value = r.zint("consolidation")
     return CONSOLIDATIONS[value] if value < len(CONSOLIDATIONS) else Consolidation.AUTO
 
 
-def read_query(r: Reader, header: int) -> Query:
-    query = Query()
+def read_query(r: ByteReader, header: int) -> WireQuery:
+    query = WireQuery()
     if header & FLAG_CONSOLIDATION:
         query.consolidation = read_consolidation(r)
     if header & FLAG_PARAMETERS:
@@ -71,7 +71,7 @@ def read_query(r: Reader, header: int) -> Query:
     return query
 
 
-def write_query(w: Writer, query: Query) -> None:
+def write_query(w: ByteWriter, query: WireQuery) -> None:
     known = present(EXTENSIONS, query)
     header = ID
     if query.consolidation:

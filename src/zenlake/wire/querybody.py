@@ -5,8 +5,8 @@ Knows the extension body: an encoding, then payload to the end. Does not look in
 
 from dataclasses import dataclass
 
-from zenlake.wire.cursor import Reader, Writer
-from zenlake.wire.encoding import DEFAULT, Encoding, read_encoding, write_encoding
+from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.encoding import DEFAULT, WireEncoding, read_encoding, write_encoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +17,14 @@ class QueryBody:
     """
 
     payload: bytes = b""
-    encoding: Encoding = DEFAULT
+    encoding: WireEncoding = DEFAULT
 
 
-def read_query_body(r: Reader, field: str) -> QueryBody:
+def read_query_body(r: ByteReader, field: str) -> QueryBody:
     encoding = read_encoding(r, field)
     return QueryBody(r.rest(), encoding)
 
 
-def write_query_body(w: Writer, field: str, body: QueryBody) -> None:
+def write_query_body(w: ByteWriter, field: str, body: QueryBody) -> None:
     write_encoding(w, body.encoding, field)
     w.out += body.payload

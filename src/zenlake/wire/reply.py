@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.delete import Del
 from zenlake.wire.enums import Consolidation
 from zenlake.wire.extensions import (
@@ -23,7 +23,7 @@ EXTENSIONS = ExtensionTable("REPLY")  # none is defined
 
 
 @dataclass(slots=True)
-class Reply:
+class WireReply:
     """
      7 6 5 4 3 2 1 0
     +-+-+-+-+-+-+-+-+
@@ -40,8 +40,8 @@ class Reply:
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_reply(r: Reader, header: int) -> Reply:
-    reply = Reply(
+def read_reply(r: ByteReader, header: int) -> WireReply:
+    reply = WireReply(
         consolidation=read_consolidation(r) if header & FLAG_CONSOLIDATION else Consolidation.AUTO
     )
     if header & FLAG_EXTENSIONS:
@@ -50,7 +50,7 @@ def read_reply(r: Reader, header: int) -> Reply:
     return reply
 
 
-def write_reply(w: Writer, reply: Reply) -> None:
+def write_reply(w: ByteWriter, reply: WireReply) -> None:
     more = FLAG_EXTENSIONS if reply.extensions else 0
     w.out.append(ID | more | (FLAG_CONSOLIDATION if reply.consolidation else 0))
     if reply.consolidation:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from zenlake.wire import qos, query
-from zenlake.wire.cursor import U32, Reader, Writer
-from zenlake.wire.dispatch import MessageTable, Row
-from zenlake.wire.enums import QueryTarget
+from zenlake.wire.cursor import U32, ByteReader, ByteWriter
+from zenlake.wire.dispatch import MessageRow, MessageTable
+from zenlake.wire.enums import WireQueryTarget
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     NODE_ID,
@@ -13,17 +13,17 @@ from zenlake.wire.extensions import (
     TIMESTAMP,
     TS_STACK,
     Extension,
+    ExtensionKind,
     ExtensionTable,
-    Kind,
     Unknown,
     present,
     read_extensions,
     write_extensions,
 )
 from zenlake.wire.qos import QoS
-from zenlake.wire.query import Query
-from zenlake.wire.timestamp import Timestamp
-from zenlake.wire.tsstack import TimestampStack
+from zenlake.wire.query import WireQuery
+from zenlake.wire.timestamp import WireTimestamp
+from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr, flags_of, read_wireexpr, write_wireexpr
 
 ID = 0x1C
@@ -32,14 +32,14 @@ EXTENSIONS = ExtensionTable(
     "REQUEST",
     QOS,
     TIMESTAMP,
-    Extension(0x34, "target", Kind.TARGET, QueryTarget.BEST_MATCHING),
-    Extension(0x25, "budget", Kind.BUDGET),
-    Extension(0x26, "timeout_ms", Kind.TIMEOUT),
+    Extension(0x34, "target", ExtensionKind.TARGET, WireQueryTarget.BEST_MATCHING),
+    Extension(0x25, "budget", ExtensionKind.BUDGET),
+    Extension(0x26, "timeout_ms", ExtensionKind.TIMEOUT),
     NODE_ID,  # after the others here, as the Rust implementation writes it
     TS_STACK,
 )
 REQUEST_BODIES = MessageTable(
-    "body", Row(query.ID, "QUERY", Query, query.read_query, query.write_query)
+    "body", MessageRow(query.ID, "QUERY", WireQuery, query.read_query, query.write_query)
 )
 
 
@@ -59,18 +59,18 @@ class Request:
 
     id: int
     key: WireExpr
-    body: Query = field(default_factory=Query)
+    body: WireQuery = field(default_factory=WireQuery)
     qos: QoS = qos.DEFAULT
-    timestamp: Timestamp | None = None
-    target: QueryTarget = QueryTarget.BEST_MATCHING
+    timestamp: WireTimestamp | None = None
+    target: WireQueryTarget = WireQueryTarget.BEST_MATCHING
     budget: int | None = None
     timeout_ms: int | None = None
     node_id: int = 0
-    ts_stack: TimestampStack | None = None
+    ts_stack: WireTimestampStack | None = None
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_request(r: Reader, header: int) -> Request:
+def read_request(r: ByteReader, header: int) -> Request:
     request = Request(r.zint("request id", U32), read_wireexpr(r, header))
     if header & FLAG_EXTENSIONS:
         read_extensions(r, EXTENSIONS, request)
@@ -78,7 +78,7 @@ def read_request(r: Reader, header: int) -> Request:
     return request
 
 
-def write_request(w: Writer, request: Request) -> None:
+def write_request(w: ByteWriter, request: Request) -> None:
     known = present(EXTENSIONS, request)
     more = FLAG_EXTENSIONS if known or request.extensions else 0
     w.out.append(ID | flags_of(request.key) | more)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from zenlake.wire import err, qos, reply
-from zenlake.wire.cursor import U32, Reader, Writer
-from zenlake.wire.dispatch import MessageTable, Row
-from zenlake.wire.entity import EntityGlobalId
+from zenlake.wire.cursor import U32, ByteReader, ByteWriter
+from zenlake.wire.dispatch import MessageRow, MessageTable
+from zenlake.wire.entity import WireEntityId
 from zenlake.wire.err import Err
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
@@ -13,28 +13,28 @@ from zenlake.wire.extensions import (
     TIMESTAMP,
     TS_STACK,
     Extension,
+    ExtensionKind,
     ExtensionTable,
-    Kind,
     Unknown,
     present,
     read_extensions,
     write_extensions,
 )
 from zenlake.wire.qos import QoS
-from zenlake.wire.reply import Reply
-from zenlake.wire.timestamp import Timestamp
-from zenlake.wire.tsstack import TimestampStack
+from zenlake.wire.reply import WireReply
+from zenlake.wire.timestamp import WireTimestamp
+from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr, flags_of, read_wireexpr, write_wireexpr
 
 ID = 0x1B
 
 EXTENSIONS = ExtensionTable(
-    "RESPONSE", QOS, TIMESTAMP, Extension(0x43, "responder", Kind.ENTITY), TS_STACK
+    "RESPONSE", QOS, TIMESTAMP, Extension(0x43, "responder", ExtensionKind.ENTITY), TS_STACK
 )
 RESPONSE_BODIES = MessageTable(
     "body",
-    Row(reply.ID, "REPLY", Reply, reply.read_reply, reply.write_reply),
-    Row(err.ID, "ERR", Err, err.read_err, err.write_err),
+    MessageRow(reply.ID, "REPLY", WireReply, reply.read_reply, reply.write_reply),
+    MessageRow(err.ID, "ERR", Err, err.read_err, err.write_err),
 )
 
 
@@ -54,15 +54,15 @@ class Response:
 
     request_id: int
     key: WireExpr
-    body: Reply | Err = field(default_factory=Reply)
+    body: WireReply | Err = field(default_factory=WireReply)
     qos: QoS = qos.DEFAULT
-    timestamp: Timestamp | None = None
-    responder: EntityGlobalId | None = None
-    ts_stack: TimestampStack | None = None
+    timestamp: WireTimestamp | None = None
+    responder: WireEntityId | None = None
+    ts_stack: WireTimestampStack | None = None
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_response(r: Reader, header: int) -> Response:
+def read_response(r: ByteReader, header: int) -> Response:
     response = Response(r.zint("request id", U32), read_wireexpr(r, header))
     if header & FLAG_EXTENSIONS:
         read_extensions(r, EXTENSIONS, response)
@@ -70,7 +70,7 @@ def read_response(r: Reader, header: int) -> Response:
     return response
 
 
-def write_response(w: Writer, response: Response) -> None:
+def write_response(w: ByteWriter, response: Response) -> None:
     known = present(EXTENSIONS, response)
     more = FLAG_EXTENSIONS if known or response.extensions else 0
     w.out.append(ID | flags_of(response.key) | more)

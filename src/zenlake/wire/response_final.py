@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from zenlake.wire import qos
-from zenlake.wire.cursor import U32, Reader, Writer
+from zenlake.wire.cursor import U32, ByteReader, ByteWriter
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     QOS,
@@ -15,7 +15,7 @@ from zenlake.wire.extensions import (
     write_extensions,
 )
 from zenlake.wire.qos import QoS
-from zenlake.wire.timestamp import Timestamp
+from zenlake.wire.timestamp import WireTimestamp
 
 ID = 0x1A
 
@@ -36,18 +36,18 @@ class ResponseFinal:
 
     request_id: int
     qos: QoS = qos.DEFAULT
-    timestamp: Timestamp | None = None
+    timestamp: WireTimestamp | None = None
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_response_final(r: Reader, header: int) -> ResponseFinal:
+def read_response_final(r: ByteReader, header: int) -> ResponseFinal:
     final = ResponseFinal(r.zint("request id", U32))
     if header & FLAG_EXTENSIONS:
         read_extensions(r, EXTENSIONS, final)
     return final
 
 
-def write_response_final(w: Writer, final: ResponseFinal) -> None:
+def write_response_final(w: ByteWriter, final: ResponseFinal) -> None:
     known = present(EXTENSIONS, final)
     more = FLAG_EXTENSIONS if known or final.extensions else 0
     w.out.append(ID | more)

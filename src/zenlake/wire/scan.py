@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from zenlake.errors import DecodeError, Reason
-from zenlake.wire import scan_kernel as kernel
 from zenlake.wire.batch import walk
-from zenlake.wire.cursor import Reader
+from zenlake.wire.cursor import ByteReader
 from zenlake.wire.framing import MAX_BATCH_BYTES, Framing
+from zenlake.wire.kernels import scan as kernel
+from zenlake.wire.kernels.scan import ROW
 from zenlake.wire.network import is_network
-from zenlake.wire.scan_kernel import ROW
 
 MAX_SCAN_BYTES = 0x7FFF_FFFF  # rows hold offsets as int32
 CHUNK_ROWS = 4096  # 512 KiB of rows: they stay in the second-level cache
@@ -132,7 +132,7 @@ class Scanner:
         state = self._state[0]
         pos, end = int(state["pos"]), int(state["batch_end"])
         if pos < end:
-            r = Reader(bytes(data), pos, end)
+            r = ByteReader(bytes(data), pos, end)
             in_frame = bool(state["in_frame"]) and is_network(r.data[pos])
             try:
                 for _ in walk(r, low_latency=low_latency or in_frame):

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from zenlake.errors import EncodeError
-from zenlake.wire.cursor import Reader, Writer
-from zenlake.wire.enums import WhatAmI
+from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.extensions import (
     FLAG_EXTENSIONS,
     ExtensionTable,
@@ -13,7 +13,7 @@ from zenlake.wire.extensions import (
     write_extensions,
 )
 from zenlake.wire.init import VERSION
-from zenlake.wire.zenohid import ZenohId, read_zid_of, write_packed
+from zenlake.wire.zenohid import WireZenohId, read_zid_of, write_packed
 
 ID = 0x01
 FLAG_ID = 0x08  # of the second byte
@@ -23,7 +23,7 @@ EXTENSIONS = ExtensionTable("SCOUT")  # none is defined
 
 
 @dataclass(slots=True)
-class Scout:
+class WireScout:
     """
      7 6 5 4 3 2 1 0
     +-+-+-+-+-+-+-+-+
@@ -36,17 +36,17 @@ class Scout:
     +---------------+
     """
 
-    what: WhatAmI
-    zid: ZenohId | None = None
+    what: WireWhatAmI
+    zid: WireZenohId | None = None
     version: int = VERSION
     extensions: tuple[Unknown, ...] = ()
 
 
-def read_scout(r: Reader, header: int) -> Scout:
+def read_scout(r: ByteReader, header: int) -> WireScout:
     version = r.u8("version")
     start = r.pos
     packed = r.u8("what")
-    scout = Scout(WhatAmI(packed & WHAT_BITS), version=version)
+    scout = WireScout(WireWhatAmI(packed & WHAT_BITS), version=version)
     if packed & FLAG_ID:
         scout.zid = read_zid_of(r, "zid", packed, start)
     if header & FLAG_EXTENSIONS:
@@ -54,7 +54,7 @@ def read_scout(r: Reader, header: int) -> Scout:
     return scout
 
 
-def write_scout(w: Writer, scout: Scout) -> None:
+def write_scout(w: ByteWriter, scout: WireScout) -> None:
     if not 0 <= scout.what <= WHAT_BITS:
         raise EncodeError(f"is {scout.what!r}, not routers, peers and clients", "what")
     w.out.append(ID | (FLAG_EXTENSIONS if scout.extensions else 0))

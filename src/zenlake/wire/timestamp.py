@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from zenlake.errors import DecodeError, Reason
-from zenlake.wire.cursor import U64, Reader, Writer
-from zenlake.wire.zenohid import MAX_BYTES, ZenohId, write_zid, zenoh_id
+from zenlake.wire.cursor import U64, ByteReader, ByteWriter
+from zenlake.wire.zenohid import MAX_BYTES, WireZenohId, write_zid, zenoh_id
 
 NANOS = 1_000_000_000
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
@@ -32,7 +32,7 @@ def nanos_from_ntp64(time: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Timestamp:
+class WireTimestamp:
     """
      % time : z64    %   NTP64; the low 4 bits also count within one tick of the clock
      ~ id <1..16>    ~   the ZenohId of the clock's owner
@@ -44,19 +44,21 @@ class Timestamp:
     """
 
     time: int
-    id: ZenohId
+    id: WireZenohId
 
     def __post_init__(self) -> None:
         if not 0 <= self.time <= U64:
             raise ValueError(f"{self.time} is not an NTP64 time (64 bits)")
 
     @classmethod
-    def parse(cls, text: str) -> "Timestamp":
+    def parse(cls, text: str) -> "WireTimestamp":
         """From `<ntp64 in decimal>/<id>` or `<RFC 3339>/<id>`."""
         time, slash, zid = text.rpartition("/")
         if not slash:
             raise ValueError(f"{text!r} is not a timestamp: <time>/<id>")
-        return cls(int(time) if _is_decimal(time) else ntp64_from_rfc3339(time), ZenohId.parse(zid))
+        return cls(
+            int(time) if _is_decimal(time) else ntp64_from_rfc3339(time), WireZenohId.parse(zid)
+        )
 
     @property
     def nanos(self) -> int:
@@ -97,15 +99,15 @@ def ntp64_from_rfc3339(text: str) -> int:
     return ntp64_from_nanos(seconds * NANOS + int((found[2] or "0").ljust(9, "0")))
 
 
-def read_timestamp(r: Reader, field: str) -> Timestamp:
+def read_timestamp(r: ByteReader, field: str) -> WireTimestamp:
     time = r.zint(field)
     start = r.pos
     length = r.zint(field)
     if not 1 <= length <= MAX_BYTES:
         raise DecodeError(Reason.BAD_ZENOH_ID, field, start)
-    return Timestamp(time, zenoh_id(r.take(field, length), field, start))
+    return WireTimestamp(time, zenoh_id(r.take(field, length), field, start))
 
 
-def write_timestamp(w: Writer, field: str, timestamp: Timestamp) -> None:
+def write_timestamp(w: ByteWriter, field: str, timestamp: WireTimestamp) -> None:
     w.zint(field, timestamp.time)
     write_zid(w, field, timestamp.id)

@@ -7,7 +7,7 @@ hop may write its own kind.
 from dataclasses import dataclass
 
 from zenlake.errors import DecodeError, EncodeError, Reason
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 
 SEND, ROUTE, RECEIVE = 1, 2, 4
 CUSTOM_CONTENT = 0x80
@@ -15,7 +15,7 @@ MAX_ENTRIES = 255  # zenoh-protocol network/timestamp_stack.rs
 
 
 @dataclass(frozen=True, slots=True)
-class TimestampStack:
+class WireTimestampStack:
     """
     |     conf      |   which hops should append: SEND | ROUTE | RECEIVE, never 0
     % count : z     %   at most 255 entries, each:
@@ -27,7 +27,7 @@ class TimestampStack:
     entries: tuple[tuple[int, bytes], ...] = ()
 
 
-def read_ts_stack(r: Reader, field: str) -> TimestampStack:
+def read_ts_stack(r: ByteReader, field: str) -> WireTimestampStack:
     start = r.pos
     conf = r.u8(field)
     if conf == 0:
@@ -36,10 +36,10 @@ def read_ts_stack(r: Reader, field: str) -> TimestampStack:
     count = r.zint(field)
     if count > MAX_ENTRIES:
         raise DecodeError(Reason.TOO_LARGE, field, start)
-    return TimestampStack(conf, tuple((r.u8(field), r.block(field)) for _ in range(count)))
+    return WireTimestampStack(conf, tuple((r.u8(field), r.block(field)) for _ in range(count)))
 
 
-def write_ts_stack(w: Writer, field: str, stack: TimestampStack) -> None:
+def write_ts_stack(w: ByteWriter, field: str, stack: WireTimestampStack) -> None:
     if not stack.conf:
         raise EncodeError("needs at least one of SEND, ROUTE, RECEIVE", field)
     if len(stack.entries) > MAX_ENTRIES:

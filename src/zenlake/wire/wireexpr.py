@@ -6,7 +6,7 @@ Knows the field and its extension form. Does not know the tables that turn an id
 from dataclasses import dataclass
 
 from zenlake.errors import DecodeError, Reason
-from zenlake.wire.cursor import U16, Reader, Writer, utf8
+from zenlake.wire.cursor import U16, ByteReader, ByteWriter, utf8
 from zenlake.wire.enums import Mapping
 
 FLAG_NAMED = 0x20
@@ -38,7 +38,7 @@ class WireExpr:
         return f"{'sender' if self.mapping else 'receiver'}#{self.scope}{self.suffix}"
 
 
-def read_wireexpr(r: Reader, header: int) -> WireExpr:
+def read_wireexpr(r: ByteReader, header: int) -> WireExpr:
     """Read what the flags of `header` announce."""
     return WireExpr(
         r.zint("key scope", U16),
@@ -52,13 +52,13 @@ def flags_of(key: WireExpr) -> int:
     return (FLAG_NAMED if key.suffix else 0) | (FLAG_MAPPING if key.mapping else 0)
 
 
-def write_wireexpr(w: Writer, key: WireExpr) -> None:
+def write_wireexpr(w: ByteWriter, key: WireExpr) -> None:
     w.zint("key scope", key.scope, U16)
     if key.suffix:
         w.text("key suffix", key.suffix, U16)
 
 
-def read_wireexpr_ext(r: Reader, field: str) -> WireExpr:
+def read_wireexpr_ext(r: ByteReader, field: str) -> WireExpr:
     """
     The body of an undeclaration's WireExpr extension, which ends with the body:
 
@@ -78,7 +78,7 @@ def read_wireexpr_ext(r: Reader, field: str) -> WireExpr:
     return WireExpr(scope, suffix, SENDER if flags & _EXT_MAPPING else RECEIVER)
 
 
-def write_wireexpr_ext(w: Writer, field: str, key: WireExpr) -> None:
+def write_wireexpr_ext(w: ByteWriter, field: str, key: WireExpr) -> None:
     w.out.append((_EXT_NAMED if key.suffix else 0) | (_EXT_MAPPING if key.mapping else 0))
     w.zint(field, key.scope, U16)
     w.out += utf8(key.suffix, field)

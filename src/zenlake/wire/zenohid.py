@@ -7,14 +7,14 @@ who owns an id or how one is drawn.
 from dataclasses import dataclass
 
 from zenlake.errors import DecodeError, EncodeError, Reason
-from zenlake.wire.cursor import Reader, Writer
+from zenlake.wire.cursor import ByteReader, ByteWriter
 
 MAX_BYTES = 16
 _HEX = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class ZenohId:
+class WireZenohId:
     """1 to 16 little-endian bytes, never zero.
 
     Order is that of the zero-padded little-endian bytes, not of the number, as every "greater id"
@@ -36,7 +36,7 @@ class ZenohId:
         object.__setattr__(self, "raw", trimmed)
 
     @classmethod
-    def parse(cls, text: str) -> "ZenohId":
+    def parse(cls, text: str) -> "WireZenohId":
         """From its text: lower-case hexadecimal without a leading zero."""
         if not text or not _HEX.issuperset(text) or text[0] == "0" or len(text) > 2 * MAX_BYTES:
             raise ValueError(
@@ -55,36 +55,36 @@ class ZenohId:
         return f"ZenohId({self})"
 
 
-def zenoh_id(raw: bytes, field: str, offset: int) -> ZenohId:
+def zenoh_id(raw: bytes, field: str, offset: int) -> WireZenohId:
     """From bytes off the wire."""
     try:
-        return ZenohId(raw)
+        return WireZenohId(raw)
     except ValueError:
         raise DecodeError(Reason.BAD_ZENOH_ID, field, offset) from None
 
 
-def read_zid(r: Reader, field: str) -> ZenohId:
+def read_zid(r: ByteReader, field: str) -> WireZenohId:
     """An id whose length precedes it (Timestamp, link state)."""
     start = r.pos
     return zenoh_id(r.block(field), field, start)
 
 
-def write_zid(w: Writer, field: str, zid: ZenohId) -> None:
+def write_zid(w: ByteWriter, field: str, zid: WireZenohId) -> None:
     w.block(field, zid.raw)
 
 
-def read_packed(r: Reader, field: str) -> tuple[ZenohId, int]:
+def read_packed(r: ByteReader, field: str) -> tuple[WireZenohId, int]:
     """An id behind a byte that holds its length - 1 in bits 7:4; also that byte's bits 3:0."""
     start = r.pos
     packed = r.u8(field)
     return read_zid_of(r, field, packed, start), packed & 0x0F
 
 
-def read_zid_of(r: Reader, field: str, packed: int, start: int) -> ZenohId:
+def read_zid_of(r: ByteReader, field: str, packed: int, start: int) -> WireZenohId:
     return zenoh_id(r.take(field, (packed >> 4) + 1), field, start)
 
 
-def write_packed(w: Writer, zid: ZenohId, low_bits: int) -> None:
+def write_packed(w: ByteWriter, zid: WireZenohId, low_bits: int) -> None:
     if not 0 <= low_bits <= 0x0F:
         raise EncodeError(f"is {low_bits}, which four bits cannot hold", "zid")
     w.out.append((len(zid.raw) - 1) << 4 | low_bits)

@@ -1,0 +1,1 @@
+"""Configuration of a session, and opening one from it."""

@@ -1,0 +1,334 @@
+"""`Config`: what a session is opened with, checked key by key as it is written.
+
+Knows JSON5, YAML and TOML, keys as paths, and values by mode. Does not know what a key does.
+"""
+
+import copy
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import json5
+import yaml
+
+from zenlake.api.config.schema import FREE_KINDS, ROLES, TREE, Field, Misfit, Section, unknown
+from zenlake.errors import ZError
+from zenlake.wire.enums import WireWhatAmI
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+SECRETS = ("password", "private_key_pem")  # and what is hidden: not shown by repr()
+FREE = "plugins"  # below it anything may stand
+PRIVATE = "private"  # what is below such a name in FREE is not shown
+
+
+class Config:
+    """The configuration of a session.
+
+    Keys are paths, values are texts in JSON5. What is unset is `null` and has a default that may
+    depend on the mode; a value that differs by mode is `{router: ..., peer: ..., client: ...}`.
+
+    >>> config = Config()
+    >>> config.insert_json5("mode", "'client'")
+    >>> config.insert_json5("connect/endpoints", '["tcp/127.0.0.1:7447"]')
+    >>> config.get_json("connect/endpoints")
+    '["tcp/127.0.0.1:7447"]'
+    >>> config.insert_json5("scouting/multicast/enable", "false")
+    Traceback (most recent call last):
+    zenlake.errors.ZError: unknown key `scouting/multicast/enable`; did you mean `enabled`?
+    """
+
+    __slots__ = ("_tree",)
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    DEFAULT_CONFIG_PATH_ENV = "ZENOH_CONFIG"
+    "The environment variable that names the file of `from_env`."
+
+    def __init__(self) -> None:
+        self._tree: dict[str, Any] = TREE({})
+
+    @classmethod
+    def from_env(cls) -> "Config":
+        """From the file that the environment variable ZENOH_CONFIG names."""
+        path = os.environ.get(cls.DEFAULT_CONFIG_PATH_ENV)
+        if path is None:
+            name = cls.DEFAULT_CONFIG_PATH_ENV
+            raise ZError(f"environment variable not found: set {name} to a configuration file")
+        return cls.from_file(path)
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str]) -> "Config":
+        """From a file in JSON5, YAML or TOML, as the end of its name says."""
+        at = Path(os.fsdecode(path))
+        read = READERS.get(at.suffix)
+        if read is None:
+            what = f"'{at.suffix}'" if at.suffix else "without an extension"
+            raise ZError(f"{at}: unsupported file type {what}; use one of {', '.join(READERS)}")
+        try:
+            with at.open("rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+            if len(data) > MAX_FILE_BYTES:
+                raise ZError(f"{at}: more than {MAX_FILE_BYTES} bytes: not a configuration")
+            text = data.decode()
+        except OSError as error:
+            raise ZError(f"{at}: {error.strerror}") from None
+        except UnicodeDecodeError as error:
+            raise ZError(f"{at}: byte {error.start} is not UTF-8") from None
+        if not text.strip():
+            raise ZError(f"{at}: empty config file")
+        try:
+            return cls._of(read(text))
+        except (ZError, ValueError, yaml.YAMLError) as error:
+            raise ZError(f"{at}: {error}") from None
+
+    @classmethod
+    def from_json5(cls, json: str) -> "Config":
+        """
+        >>> Config.from_json5("{mode: 'client', /* by default a peer */}").get_json("mode")
+        '"client"'
+        """
+        return cls._of(_read_json5(_text("json", json)))
+
+    @classmethod
+    def _of(cls, value: Any) -> "Config":
+        config = cls.__new__(cls)
+        try:
+            config._tree = TREE(value)
+        except Misfit as misfit:
+            raise _error(misfit) from None
+        return config
+
+    def get_json(self, key: str) -> str:
+        """What stands at `key`, a value or a whole section, as JSON.
+
+        >>> Config().get_json("transport/link/tx/lease"), Config().get_json("mode")
+        ('10000', 'null')
+        """
+        return _to_json(self._shown(_text("key", key)))
+
+    def insert_json5(self, key: str, value: str) -> None:
+        """Put the JSON5 text `value` at `key`; of a section, what it does not name is reset."""
+        path = _split(_text("key", key))
+        given = _read_json5(_text("value", value))
+        if path[:1] == [FREE] and len(path) > 1:
+            _insert_free(self._tree[FREE], path[1:], given, key)
+            return
+        field, home = self._find(path, key, "unknown key")
+        try:
+            home[path[-1]] = field.kind(given)
+        except Misfit as misfit:
+            raise _error(Misfit(misfit.problem, *path, *misfit.path)) from None
+
+    def _find(self, path: list[str], key: str, problem: str) -> tuple[Field, dict[str, Any]]:
+        """The field that `path` names, and the section of this configuration that holds it."""
+        section: Section | None = TREE
+        home = self._tree
+        for depth, name in enumerate(path):
+            if section is None or name not in section.fields:
+                near = unknown(name, list(section.fields)).problem if section else ""
+                hint = near.partition(";")[2]
+                raise ZError(f"{problem} `{key}`" + (f";{hint}" if hint else ""))
+            field = section.fields[name]
+            if depth == len(path) - 1:
+                return field, home
+            section = field.kind if isinstance(field.kind, Section) else None
+            home = home[name]
+        raise ZError(f"{problem} `{key}`: it names nothing")
+
+    def _shown(self, key: str) -> Any:
+        path = _split(key)
+        if path[:1] == [FREE]:
+            return _get_free(self._tree[FREE], path[1:], key)
+        field, home = self._find(path, key, "NoMatchingKey: no key")
+        value = home[path[-1]]
+        return _visible(field.kind, value) if isinstance(field.kind, Section) else value
+
+    def __str__(self) -> str:
+        """All of it as JSON, keys sorted, without secrets that have no file."""
+        return _to_json(_sift(_visible(TREE, self._tree)), sort_keys=True)
+
+    def __repr__(self) -> str:
+        changed = (
+            f"{key}={'***' if _is_secret(key) else _to_json(value)}" for key, value in changes(self)
+        )
+        return f"<Config {' '.join(changed) or 'of defaults'}>"
+
+    def __eq__(self, other: object) -> bool:
+        return self._tree == other._tree if isinstance(other, Config) else NotImplemented
+
+    def __copy__(self) -> "Config":
+        return _restore(copy.deepcopy(self._tree))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Config":
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self._tree,)
+
+
+def _restore(tree: dict[str, Any]) -> Config:
+    config = Config.__new__(Config)
+    config._tree = tree
+    return config
+
+
+# ---- for those who open sessions
+
+
+def for_mode(config: Config, key: str, whatami: WireWhatAmI) -> Any:
+    """What `key` means for a node of this role: the value, that of its mode, or the default.
+
+    >>> for_mode(Config(), "listen/endpoints", WhatAmI.ROUTER)
+    ['tcp/[::]:7447']
+    >>> for_mode(Config(), "connect/timeout_ms", WhatAmI.CLIENT)
+    0
+    """
+    path = _split(key)
+    field, home = config._find(path, key, "unknown key")
+    value = home[path[-1]]
+    if field.kind not in FREE_KINDS:
+        value = of_mode(value, whatami)
+    return copy.deepcopy(of_mode(field.unset, whatami) if value is None else value)
+
+
+def of_mode(value: Any, whatami: WireWhatAmI) -> Any:
+    """The part for one role, if `value` has one for each."""
+    if isinstance(value, dict) and all(name in ROLES for name in value):
+        return value.get(str(whatami.name).lower())
+    return value
+
+
+def changes(config: Config) -> Iterator[tuple[str, Any]]:
+    """Every key whose value is not the default, with the value."""
+
+    def walk(section: Section, mine: Any, theirs: Any, at: str) -> Iterator[tuple[str, Any]]:
+        for name, field in section.fields.items():
+            if isinstance(field.kind, Section):
+                yield from walk(field.kind, mine[name], theirs[name], f"{at}{name}/")
+            elif mine[name] != theirs[name]:
+                yield at + name, mine[name]
+
+    return walk(TREE, config._tree, TREE({}), "")
+
+
+# ---- texts
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"argument '{name}': {type(value).__name__!r} is not a str")
+    return value
+
+
+def _split(key: str) -> list[str]:
+    return [part for part in key.split("/") if part]
+
+
+def _to_json(value: Any, *, sort_keys: bool = False) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=sort_keys)
+
+
+def _no_twins(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in seen:
+            raise ValueError(f"duplicate field `{name}`")
+        seen[name] = value
+    return seen
+
+
+def _read_json5(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_no_twins, parse_constant=_no_constant)
+    except json.JSONDecodeError:
+        pass  # it may be JSON5
+    except (ValueError, RecursionError) as error:
+        raise ZError(f"JSON5: {error}") from None
+    try:
+        return json5.loads(text, object_pairs_hook=_no_twins, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ZError(f"JSON5: {str(error).removeprefix('<string>:')}") from None
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a value for a configuration")
+
+
+def _read_yaml(text: str) -> Any:
+    return yaml.safe_load(text)
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    ".json": _read_json5,
+    ".json5": _read_json5,
+    ".yaml": _read_yaml,
+    ".yml": _read_yaml,
+    ".toml": tomllib.loads,
+}
+
+
+def _error(misfit: Misfit) -> ZError:
+    where = "/".join(misfit.path)
+    return ZError(f"{where}: {misfit.problem}" if where else misfit.problem)
+
+
+# ---- what is shown
+
+
+def _visible(section: Section, tree: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _visible(field.kind, tree[name]) if isinstance(field.kind, Section) else tree[name]
+        for name, field in section.fields.items()
+        if not field.hidden
+    }
+
+
+def _sift(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _sift(item) for name, item in value.items() if name != PRIVATE}
+    if isinstance(value, list):
+        return [_sift(item) for item in value]
+    return value
+
+
+def _is_secret(key: str) -> bool:
+    path = _split(key)
+    field, _ = Config()._find(path, key, "unknown key")
+    return field.hidden or path[-1] in SECRETS
+
+
+# ---- below `plugins`
+
+
+def _get_free(value: Any, path: list[str], key: str) -> Any:
+    if not path:
+        return _sift(value)
+    for name in path:
+        try:
+            value = value[int(name) if isinstance(value, list) else name]
+        except (KeyError, IndexError, ValueError, TypeError):
+            raise ZError(f"NoMatchingKey: no key `{key}`") from None
+    return value
+
+
+def _insert_free(value: Any, path: list[str], given: Any, key: str) -> None:
+    """Lists and objects come into being on the way; `+` is the end of a list."""
+    for name, after in zip(path, [*path[1:], None], strict=True):
+        fresh = given if after is None else [] if after in ("0", "+") else {}
+        if isinstance(value, list):
+            at = len(value) if name == "+" else int(name) if name.isdecimal() else -1
+            if not 0 <= at <= len(value):
+                raise ZError(f"{key} not found")
+            value[at:at] = [None] if at == len(value) else []
+            place: Any = at
+        elif isinstance(value, dict):
+            place = name
+        else:
+            raise ZError(f"{key} not found")
+        held = value.get(place) if isinstance(value, dict) else value[place]
+        if after is None or held is None:
+            value[place] = held = fresh
+        value = held

@@ -1,0 +1,647 @@
+"""From a configuration to a running node: what the keys mean, and what `open` waits for.
+
+Knows which key becomes which setting, and which are not honoured here. Does not know sessions of
+the API: their owner gives the node its handler.
+"""
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from zenlake import link as links
+from zenlake.api.config.config import Config, changes, for_mode, of_mode
+from zenlake.errors import LinkError, SessionEnded, ZError
+from zenlake.link.base import Listener, TransportLink
+from zenlake.link.options import LinkOptions, TlsOptions
+from zenlake.runtime.discovery import DiscoveryConfig
+from zenlake.runtime.node import LinkProvider, Node, NodeConfig
+from zenlake.runtime.transport_session import TransportSession
+from zenlake.transport.admission import AdmissionLimits
+from zenlake.transport.auth import Authenticator
+from zenlake.transport.autoconnect import NOBODY, Autoconnect, Strategy
+from zenlake.transport.fragments import MAX_MESSAGE_BYTES
+from zenlake.transport.offer import Offer
+from zenlake.transport.retry import Retry, RetryPolicy
+from zenlake.transport.usrpwd import UserPassword, read_dictionary
+from zenlake.wire.enums import WireWhatAmI
+from zenlake.wire.init import DEFAULT_RESOLUTION
+from zenlake.wire.locator import EndPoint
+from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
+
+log = logging.getLogger("zenlake.config")
+
+LOOK_SECONDS = 0.02  # between two looks at what may have changed while `open` waits
+DEFAULT_RETRY = {"period_init_ms": 1000, "period_max_ms": 4000, "period_increase_factor": 2.0}
+RESOLUTIONS = {"8bit": 0, "16bit": 1, "32bit": 2}
+STRATEGIES = {strategy.value: strategy for strategy in Strategy}
+ROLE_OF = {"router": WireWhatAmI.ROUTER, "peer": WireWhatAmI.PEER, "client": WireWhatAmI.CLIENT}
+
+NOT_HONOURED = (
+    "adminspace",
+    "aggregation",
+    "downsampling",
+    "gateway",
+    "low_pass_filter",
+    "metadata",
+    "namespace",
+    "plugins",
+    "plugins_loading",
+    "qos",
+    "routing/interests",
+    "routing/peer",
+    "routing/router/linkstate",
+    "routing/router/peers_failover_brokering",
+    "stats",
+    "transport/auth/pubkey/key_size",
+    "transport/link/rx/buffer_size",
+    "transport/link/tx/keep_alive",
+    "transport/link/tx/queue",
+    "transport/link/tx/threads",
+    "transport/link/unixpipe",
+    "transport/multicast",
+    "transport/unicast/max_links",
+)
+"""Keys, or the sections above them, that say nothing to this implementation. Shared memory is not
+among them: a node without it is one that does not offer it."""
+AS_IF_UNSET = {"gateway": {"south": "auto"}}
+_said: set[str] = set()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionSettings:
+    """What a configuration means for one session. Times are in seconds."""
+
+    config: Config
+    "A copy: what is changed later in the one that was given does not count."
+    whatami: WireWhatAmI
+    zid: WireZenohId
+    node: NodeConfig
+    network: LinkProvider
+    "For the node: links that keep to `transport/link`."
+    listen: tuple[EndPoint, ...]
+    listen_retry: RetryPolicy
+    "With a timeout: None for ever, 0 one attempt."
+    listen_must: bool
+    "Whether opening fails where listening does (`exit_on_failure`)."
+    connect: tuple["EndPoints", ...]
+    connect_retry: RetryPolicy
+    connect_must: bool
+    scouting: bool
+    scouting_timeout: float
+    "How long a client looks for somebody to connect to."
+    scouting_delay: float
+    "How long `open` of others waits for those that it found, and for their declarations."
+    wait_scouted: bool
+    wait_declares: bool
+    queries_default_timeout: float
+    timestamping: bool
+    drop_future_timestamp: bool
+
+
+@dataclass(frozen=True)
+class EndPoints:
+    """One entry of `connect/endpoints`: an endpoint, or several that belong together."""
+
+    endpoints: tuple[EndPoint, ...]
+    strategy: str | None = None
+
+    def __str__(self) -> str:
+        joined = ", ".join(self.endpoints)
+        if self.strategy is None:
+            return f"Single({joined})"
+        strategy = self.strategy[0].upper() + self.strategy[1:]
+        return f"Locators(Locators {{ strategy: {strategy}, locators: [{joined}] }})"
+
+
+# ---- from keys to settings
+
+
+def settings(config: Config) -> SessionSettings:
+    """What `config` means. ZError: it contradicts itself, or names a file that is no good."""
+    config = copy(config)
+    role = ROLE_OF[for_mode(config, "mode", WireWhatAmI.PEER)]
+
+    def get(key: str) -> Any:
+        return for_mode(config, key, role)
+
+    _say_what_is_not_honoured(config)
+    if get("access_control/enabled"):
+        raise ZError(
+            "access_control/enabled: access control is not there yet, and nothing would be denied; "
+            "take it out to open without"
+        )
+    own = get("id")
+    zid = WireZenohId.parse(own) if own else WireZenohId(secrets.token_bytes(MAX_BYTES))
+    connect = tuple(_endpoints(entry) for entry in get("connect/endpoints"))
+    return SessionSettings(
+        config=config,
+        whatami=role,
+        zid=zid,
+        node=_node_config(get, role, zid, has_endpoints=bool(connect)),
+        network=_network(get),
+        listen=tuple(EndPoint(text) for text in get("listen/endpoints")),
+        listen_retry=_retry(get, "listen", role),
+        listen_must=get("listen/exit_on_failure"),
+        connect=connect,
+        connect_retry=_retry(get, "connect", role),
+        connect_must=get("connect/exit_on_failure"),
+        scouting=get("scouting/multicast/enabled"),
+        scouting_timeout=get("scouting/timeout") / 1000,
+        scouting_delay=get("scouting/delay") / 1000,
+        wait_scouted=get("open/return_conditions/connect_scouted"),
+        wait_declares=get("open/return_conditions/declares"),
+        queries_default_timeout=get("queries_default_timeout") / 1000,
+        timestamping=get("timestamping/enabled"),
+        drop_future_timestamp=get("timestamping/drop_future_timestamp"),
+    )
+
+
+Get = Callable[[str], Any]
+
+
+def _say_what_is_not_honoured(config: Config) -> None:
+    for key, value in changes(config):
+        if value == AS_IF_UNSET.get(key):
+            continue
+        parts = key.split("/")
+        above = {"/".join(parts[: depth + 1]) for depth in range(len(parts))}
+        if key not in _said and not above.isdisjoint(NOT_HONOURED):
+            _said.add(key)
+            log.warning("configuration: %s has no effect here", key)
+
+
+def _endpoints(entry: Any) -> EndPoints:
+    if isinstance(entry, str):
+        return EndPoints((EndPoint(entry),))
+    return EndPoints(tuple(EndPoint(text) for text in entry["locators"]), entry["strategy"])
+
+
+def _retry(get: Get, section: str, role: WireWhatAmI) -> RetryPolicy:
+    told = {
+        name: value
+        for name, values in (get(f"{section}/retry") or {}).items()
+        if (value := of_mode(values, role)) is not None
+    }
+    periods = {f"retry_{name}": str(value) for name, value in {**DEFAULT_RETRY, **told}.items()}
+    timeout_ms = get(f"{section}/timeout_ms")
+    base = RetryPolicy(timeout=None if timeout_ms < 0 else timeout_ms / 1000)
+    try:
+        return RetryPolicy.from_config(periods, base)
+    except ZError as error:
+        raise ZError(f"{section}/retry: {error}") from None
+
+
+def _node_config(
+    get: Get, role: WireWhatAmI, zid: WireZenohId, *, has_endpoints: bool
+) -> NodeConfig:
+    largest = get("transport/link/rx/max_message_size")
+    default = for_mode(Config(), "transport/link/rx/max_message_size", role)
+    return NodeConfig(
+        offer=_offer(get, role, zid),
+        authenticators=tuple(_authenticators(get)),
+        options=LinkOptions(tls=_tls(get)),
+        limits=AdmissionLimits(
+            pending=get("transport/unicast/accept_pending"),
+            seconds=get("transport/unicast/accept_timeout") / 1000,
+            sessions=get("transport/unicast/max_sessions"),
+        ),
+        open_seconds=get("transport/unicast/open_timeout") / 1000,
+        retry=_retry(get, "connect", role),
+        max_message=MAX_MESSAGE_BYTES if largest == default else largest,
+        discovery=_discovery(get, role, has_endpoints=has_endpoints),
+    )
+
+
+def _offer(get: Get, role: WireWhatAmI, zid: WireZenohId) -> Offer:
+    qos, low_latency = get("transport/unicast/qos/enabled"), get("transport/unicast/lowlatency")
+    if qos and low_latency:
+        raise ZError(
+            "'qos' and 'lowlatency' options are incompatible: with transport/unicast/lowlatency "
+            "set transport/unicast/qos/enabled to false"
+        )
+    numbers = RESOLUTIONS[get("transport/link/tx/sequence_number_resolution")]
+    try:
+        return Offer(
+            zid=zid,
+            whatami=role,
+            resolution=DEFAULT_RESOLUTION & ~0x03 | numbers,
+            batch_size=get("transport/link/tx/batch_size"),
+            lease_ms=get("transport/link/tx/lease"),
+            qos=qos,
+            low_latency=low_latency,
+            compression=get("transport/unicast/compression/enabled"),
+            region_name=get("region_name"),
+        )
+    except ValueError as error:
+        raise ZError(f"transport/link/tx: {error}") from None
+
+
+def _authenticators(get: Get) -> Iterator[Authenticator]:
+    user, password = get("transport/auth/usrpwd/user"), get("transport/auth/usrpwd/password")
+    file = get("transport/auth/usrpwd/dictionary_file")
+    if (user is None) != (password is None):
+        raise ZError("transport/auth/usrpwd: has only one of user and password: give both or none")
+    if user is not None or file is not None:
+        dictionary = None if file is None else read_dictionary(Path(file))
+        yield UserPassword(user, password, dictionary)
+    key: str | Path | None = get("transport/auth/pubkey/private_key_pem")
+    if key is None and (named := get("transport/auth/pubkey/private_key_file")) is not None:
+        key = Path(named)
+    known = get("transport/auth/pubkey/known_keys_file")
+    if key is not None:
+        from zenlake.transport.pubkey import PublicKey  # cryptography takes long to load
+
+        yield PublicKey(key, [] if known is None else [Path(known)])
+    elif any(get(f"transport/auth/pubkey/public_key_{form}") for form in ("pem", "file")):
+        raise ZError("transport/auth/pubkey: a public key alone proves nothing: give a private_key")
+
+
+def _tls(get: Get) -> TlsOptions:
+    return TlsOptions(
+        **{field.name: get(f"transport/link/tls/{field.name}") for field in fields(TlsOptions)}
+    )
+
+
+def _discovery(get: Get, role: WireWhatAmI, *, has_endpoints: bool) -> DiscoveryConfig | None:
+    """A client with endpoints looks for nobody; without, for the first who answers."""
+    is_client = role is WireWhatAmI.CLIENT
+    answer = get("scouting/multicast/listen")
+    scouted = _autoconnect(get, "multicast", role)
+    if is_client and has_endpoints:
+        scouted = Autoconnect({})
+    looks = bool(scouted.dials.get(role, NOBODY))
+    group = None
+    if get("scouting/multicast/enabled") and (answer or looks):
+        group = scouting_group(get)
+    gossip = get("scouting/gossip/enabled") and not is_client
+    if group is None and not gossip:
+        return None
+    return DiscoveryConfig(
+        group=group,
+        must=False,  # there are machines without multicast
+        answer=answer,
+        gossip=gossip,
+        multihop=get("scouting/gossip/multihop"),
+        target=_roles(get("scouting/gossip/target")),
+        scouted=scouted,
+        told=_autoconnect(get, "gossip", role),
+    )
+
+
+def scouting_group(get: Get) -> str:
+    """The endpoint of the multicast group to scout in."""
+    options = {"ttl": str(get("scouting/multicast/ttl"))}
+    names = [name.strip() for name in get("scouting/multicast/interface").split(",")]
+    if names != ["auto"]:
+        options["iface"] = names[0]
+    if len(names) > 1:
+        log.warning(
+            "configuration: scouting/multicast/interface: only %s of %s is used", names[0], names
+        )
+    joined = ";".join(f"{name}={value}" for name, value in options.items())
+    return f"udp/{get('scouting/multicast/address')}#{joined}"
+
+
+def _autoconnect(get: Get, found_by: str, role: WireWhatAmI) -> Autoconnect:
+    strategy = get(f"scouting/{found_by}/autoconnect_strategy")
+    if isinstance(strategy, str):
+        strategy = {f"to_{name}": strategy for name in ROLE_OF}
+    return Autoconnect(
+        {role: _roles(get(f"scouting/{found_by}/autoconnect"))},
+        {
+            ROLE_OF[name.removeprefix("to_")]: STRATEGIES[chosen]
+            for name, chosen in strategy.items()
+        },
+    )
+
+
+def _roles(names: Iterable[str]) -> WireWhatAmI:
+    found = NOBODY
+    for name in names:
+        found |= ROLE_OF[name]
+    return found
+
+
+# ---- links that keep to the configuration
+
+
+class ConfiguredLinks:
+    """Links of the protocols that are allowed, with the buffers that are asked for."""
+
+    def __init__(
+        self,
+        protocols: Sequence[str] | None,
+        buffers: dict[str, dict[str, str]],
+        below: LinkProvider,
+    ) -> None:
+        self._protocols = protocols
+        self._buffers = buffers
+        self._below = below
+
+    def resolve(self, endpoint: EndPoint) -> list[Any]:
+        self._check(endpoint)
+        return self._below.resolve(endpoint)
+
+    def dial(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink:
+        return self._below.dial(self._with_buffers(endpoint), address, options)
+
+    def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener:
+        self._check(endpoint)
+        return self._below.listen(self._with_buffers(endpoint), options)
+
+    def _check(self, endpoint: EndPoint) -> None:
+        if self._protocols is not None and endpoint.protocol not in self._protocols:
+            allowed = ", ".join(self._protocols)
+            raise LinkError(
+                f"Unsupported protocol: {endpoint.protocol}. Supported protocols are: [{allowed}] "
+                f"(transport/link/protocols), so not {endpoint.locator}"
+            )
+
+    def _with_buffers(self, endpoint: EndPoint) -> EndPoint:
+        said = {**self._buffers.get(endpoint.protocol, {}), **endpoint.config}
+        if not said:
+            return endpoint
+        joined = ";".join(f"{name}={value}" if value else name for name, value in said.items())
+        return EndPoint(f"{endpoint.locator}#{joined}")
+
+
+def _network(get: Get) -> LinkProvider:
+    protocols = get("transport/link/protocols")
+    buffers = {
+        protocol: {
+            name: str(size)
+            for name in ("so_sndbuf", "so_rcvbuf")
+            if (size := get(f"transport/link/{protocol}/{name}")) is not None
+        }
+        for protocol in ("tcp", "tls")
+    }
+    if protocols is None and not any(buffers.values()):
+        return links
+    return ConfiguredLinks(protocols, buffers, links)
+
+
+# ---- opening
+
+
+class StartConditions:
+    """What `open` waits for: the endpoints it connects to, and what is declared at first.
+
+    `declared(zid)` is called by the owner of the node, from any thread, when the first
+    declarations of `zid` are in, or when none will come. Without `wait_declares` an open session
+    is enough.
+    """
+
+    def __init__(self, wait_declares: bool = False) -> None:
+        self._wait_declares = wait_declares
+        self._changed = threading.Condition()
+        self._declared: set[WireZenohId] = set()
+        self._unreached: set[EndPoint] = set()
+
+    def declared(self, zid: WireZenohId) -> None:
+        with self._changed:
+            self._declared.add(zid)
+            self._changed.notify_all()
+
+    def awaits(self, endpoint: EndPoint) -> Callable[[TransportSession | ZError], None]:
+        """Wait for a session at `endpoint`; gives what to call when there is one, or none."""
+        self._unreached.add(endpoint)
+
+        def done(found: TransportSession | ZError) -> None:
+            with self._changed:
+                self._unreached.discard(endpoint)
+                self._changed.notify_all()
+
+        return done
+
+    def wait(self, node: Node, seconds: float) -> bool:
+        """Whether everything that is known of was there within `seconds`."""
+        end = time.monotonic() + seconds
+        with self._changed:
+            while not self._met(node):
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, LOOK_SECONDS))
+        return True
+
+    def _met(self, node: Node) -> bool:
+        sessions = node.sessions
+        if not sessions or self._unreached or node.found:
+            return False
+        return not self._wait_declares or self._declared.issuperset(sessions)
+
+
+def open_node(
+    node: Node, settings: SessionSettings, conditions: StartConditions | None = None
+) -> None:
+    """Start `node`, which was made of `settings`: listen, connect, and wait as configured.
+
+    ZError: it cannot; the node is closed then. `conditions` is for an owner that knows when the
+    declarations of a peer are in.
+    """
+    try:
+        _listen(node, settings)
+        node.start()
+        if settings.whatami is WireWhatAmI.CLIENT:
+            _open_client(node, settings)
+        else:
+            _open_others(node, settings, conditions or StartConditions())
+    except BaseException:
+        node.close()
+        raise
+
+
+def _open_client(node: Node, settings: SessionSettings) -> None:
+    if settings.connect:
+        ClientConnector(node, settings).open()
+    elif not settings.scouting:
+        raise ZError(
+            "No peer specified and multicast scouting deactivated! "
+            "Give connect/endpoints, or set scouting/multicast/enabled"
+        )
+    else:
+        end = time.monotonic() + settings.scouting_timeout
+        while not node.sessions:
+            if time.monotonic() >= end:
+                raise ZError(
+                    f"timeout: nobody answered within {settings.scouting_timeout:g} s "
+                    "(scouting/timeout); give connect/endpoints"
+                )
+            time.sleep(LOOK_SECONDS)
+
+
+def _open_others(node: Node, settings: SessionSettings, conditions: StartConditions) -> None:
+    began = time.monotonic()
+    for entry in settings.connect:
+        for endpoint in entry.endpoints:
+            _connect(node, settings, endpoint, began, conditions)
+    waits = settings.scouting or bool(settings.connect)
+    if settings.wait_scouted and waits:
+        met = conditions.wait(node, settings.scouting_delay)
+        if not met and settings.connect:
+            log.warning(
+                "opened after %g s (scouting/delay) without all that is configured",
+                settings.scouting_delay,
+            )
+
+
+def _connect(
+    node: Node,
+    settings: SessionSettings,
+    endpoint: EndPoint,
+    began: float,
+    conditions: StartConditions,
+) -> None:
+    """One attempt, or as many as there is time for, or from now on in the background."""
+    check_unicast(endpoint)
+    policy = settings.connect_retry
+    must = must_succeed(endpoint, settings.connect_must)
+    if policy.timeout == 0 or policy.first == 0:
+        error = _first_outcome(node, endpoint, _with_timeout(policy, 0), None)
+        if error is not None and must:
+            raise error
+    elif must:
+        left = None if policy.timeout is None else began + policy.timeout - time.monotonic()
+        error = _first_outcome(node, endpoint, _with_timeout(policy, None), left)
+        if error is not None:
+            raise ZError(f"Unable to connect to any of {_listed(settings)}. Timeout!") from error
+    else:
+        done = conditions.awaits(endpoint)
+        node.keep_connected(endpoint, policy=_with_timeout(policy, None), done=done)
+
+
+def _first_outcome(
+    node: Node, endpoint: EndPoint, policy: RetryPolicy, seconds: float | None
+) -> ZError | None:
+    """Dial and wait; gives why there is no session."""
+    over = threading.Event()
+    outcome: list[TransportSession | ZError] = []
+
+    def done(found: TransportSession | ZError) -> None:
+        outcome.append(found)
+        over.set()
+
+    connector = node.keep_connected(endpoint, policy=policy, done=done)
+    if not over.wait(seconds):
+        connector.stop()
+        return connector.last_error or ZError(f"{endpoint.locator}: no answer in time")
+    found = outcome[0]
+    return None if isinstance(found, TransportSession) else found
+
+
+def _with_timeout(policy: RetryPolicy, timeout: float | None) -> RetryPolicy:
+    return RetryPolicy(policy.first, policy.factor, policy.longest, timeout)
+
+
+def _listen(node: Node, settings: SessionSettings) -> None:
+    policy = settings.listen_retry
+    began = time.monotonic()
+    for endpoint in settings.listen:
+        must = must_succeed(endpoint, settings.listen_must)
+        check_unicast(endpoint)
+        if policy.timeout == 0 or policy.first == 0:
+            error = _try_to_listen(node, endpoint)
+            if error is not None and must:
+                raise error
+        elif must:
+            _listen_in_time(node, endpoint, policy, began)
+        else:
+            node.keep_listening(endpoint)
+
+
+def _try_to_listen(node: Node, endpoint: EndPoint) -> ZError | None:
+    try:
+        node.listen(endpoint)
+    except ZError as error:
+        log.warning("cannot listen: %s", error)
+        name, at = endpoint.protocol.upper(), endpoint.locator
+        return LinkError(f"Can not create a new {name} listener bound to {at}: {error}")
+    return None
+
+
+def _listen_in_time(node: Node, endpoint: EndPoint, policy: RetryPolicy, began: float) -> None:
+    retry = Retry(RetryPolicy.from_config(endpoint.config, policy), began)
+    while (error := _try_to_listen(node, endpoint)) is not None:
+        again = retry.failed(time.monotonic())
+        if again is None:
+            raise error
+        time.sleep(max(0.0, again - time.monotonic()))
+
+
+def check_unicast(endpoint: EndPoint) -> None:
+    if endpoint.protocol not in links.PROTOCOLS:
+        known = ", ".join(links.PROTOCOLS)
+        raise LinkError(
+            f"Unicast not supported for {endpoint.protocol} protocol: {endpoint.locator} "
+            f"can be one of {known}"
+        )
+
+
+def must_succeed(endpoint: EndPoint, default: bool) -> bool:
+    """What the endpoint itself says of `exit_on_failure`."""
+    said = endpoint.config.get("exit_on_failure")
+    return default if said not in ("true", "false") else said == "true"
+
+
+def _listed(settings: SessionSettings) -> str:
+    return f"[{', '.join(str(entry) for entry in settings.connect)}]"
+
+
+class ClientConnector:
+    """A client's: with the first endpoint that answers, and again when it is lost."""
+
+    def __init__(self, node: Node, settings: SessionSettings) -> None:
+        self._node = node
+        self._settings = settings
+        self._endpoints = [e for entry in settings.connect for e in entry.endpoints]
+        self._retry = Retry(settings.connect_retry, node.reactor.now())
+        self._over = threading.Event()
+        self._error: ZError | None = None
+        self._given_up = False
+
+    def open(self) -> None:
+        """Wait for the first session."""
+        timeout = self._settings.connect_retry.timeout
+        self._node.reactor.call_soon(lambda: self._try(0))
+        in_time = self._over.wait(timeout or None)
+        if self._over.is_set() and self._error is None:
+            return
+        self._given_up = True
+        late = bool(timeout) or not in_time
+        last = f" The last one: {self._error}" if self._error is not None else ""
+        end = ". Timeout!" if late else "!"
+        raise ZError(f"Unable to connect to any of {_listed(self._settings)}{end}{last}")
+
+    def _try(self, index: int) -> None:
+        if not self._given_up and not self._node.closing:
+            self._node.dial(self._endpoints[index], lambda found: self._done(index, found))
+
+    def _done(self, index: int, found: TransportSession | ZError) -> None:
+        now = self._node.reactor.now()
+        if isinstance(found, TransportSession):
+            self._retry.succeeded(now)
+            self._error = None
+            self._over.set()
+            found.on_end.append(self._lost)
+            return
+        log.info("%s: no session: %s", self._endpoints[index].locator, found)
+        self._error = found
+        if index + 1 < len(self._endpoints):
+            self._try(index + 1)
+        else:
+            self._again(self._retry.failed(now))
+
+    def _lost(self, end: SessionEnded) -> None:
+        self._again(self._retry.lost(self._node.reactor.now()))
+
+    def _again(self, when: float | None) -> None:
+        if when is None:
+            self._over.set()
+        else:
+            self._node.reactor.call_at(when, lambda: self._try(0))

@@ -1,0 +1,1 @@
+"""Liveliness, matching, scouting, and what a session knows of its network."""

@@ -1,0 +1,303 @@
+"""What a session knows of its node's transports and links, and who is told when they change.
+
+Knows how they look and who listens. Does not open or close any: the owner says `opened`, `closed`.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from zenlake.api.handlers import Receiver, Sink, make_sink
+from zenlake.api.values.enums import WHATAMI_OF, Reliability, SampleKind, WhatAmI
+from zenlake.api.values.ids import ZenohId
+from zenlake.errors import ZError
+from zenlake.link import sockets
+from zenlake.runtime.node import Node
+from zenlake.runtime.transport_session import TransportSession
+from zenlake.wire import enums as wire
+from zenlake.wire import zenohid
+from zenlake.wire.framing import Framing
+
+CALLBACK_SECONDS = 5.0  # for a callback to end, when its listener is undeclared
+ALL_PRIORITIES = (wire.WirePriority.CONTROL.value, wire.WirePriority.BACKGROUND.value)
+
+H = TypeVar("H")
+E = TypeVar("E")
+
+
+def _debug(value: Any) -> str:
+    """As the reference shows such values."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case SampleKind() | Reliability():
+            return value.name.title().replace("_", "")
+        case (int(), int()):
+            return str(value)
+        case tuple():
+            return "[" + ", ".join(f'"{item}"' for item in value) + "]"
+        case _:
+            return repr(value) if isinstance(value, WhatAmI) else str(value)
+
+
+class _Described:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        shown = (f"{name.removeprefix('_')}: {_debug(getattr(self, name))}" for name in names)
+        return f"{type(self).__name__} {{ {', '.join(shown)} }}"
+
+    __str__ = __repr__
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, slots=True)
+class Transport(_Described):
+    """A session with one other node."""
+
+    zid: ZenohId
+    "The other node's."
+    whatami: WhatAmI
+    "What the other node is."
+    is_qos: bool
+    "Whether messages of different priorities pass each other."
+    is_multicast: bool
+    is_shm: bool
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, slots=True)
+class Link(_Described):
+    """What a transport's bytes go through."""
+
+    zid: ZenohId
+    "The other node's."
+    src: str
+    dst: str
+    group: str | None
+    mtu: int
+    is_streamed: bool
+    _interfaces: tuple[str, ...]
+    auth_identifier: str | None
+    "The common name in the other node's certificate."
+    priorities: tuple[int, int] | None
+    reliability: Reliability | None
+
+    @property
+    def interfaces(self) -> list[str]:
+        """The network interfaces that it goes through."""
+        return list(self._interfaces)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, slots=True)
+class TransportEvent(_Described):
+    """A transport that has opened (PUT) or closed (DELETE)."""
+
+    kind: SampleKind
+    transport: Transport
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, slots=True)
+class LinkEvent(_Described):
+    """A link that has opened (PUT) or closed (DELETE)."""
+
+    kind: SampleKind
+    link: Link
+
+
+def transport_of(session: TransportSession) -> Transport:
+    agreed = session.agreement
+    return Transport(
+        zid=ZenohId.of(agreed.zid),
+        whatami=WHATAMI_OF[agreed.whatami],
+        is_qos=agreed.qos,
+        is_multicast=False,
+        is_shm=False,
+    )
+
+
+def link_of(session: TransportSession) -> Link:
+    link, agreed = session.link, session.agreement
+    reliability = Reliability.RELIABLE if link.reliable else Reliability.BEST_EFFORT
+    return Link(
+        zid=ZenohId.of(agreed.zid),
+        src=str(link.local),
+        dst=str(link.remote),
+        group=None,
+        mtu=link.mtu,
+        is_streamed=link.framing is Framing.STREAM,
+        _interfaces=_interfaces_of(link.local.address),
+        auth_identifier=getattr(link, "certificate_name", None),
+        priorities=ALL_PRIORITIES if agreed.qos else None,
+        reliability=reliability if agreed.qos else None,
+    )
+
+
+def _interfaces_of(address: str) -> tuple[str, ...]:
+    host = address.rpartition(":")[0].removeprefix("[").removesuffix("]").partition("%")[0]
+    if not host:
+        return ()
+    return tuple(dict.fromkeys(i.name for i in sockets.interfaces() if i.host == host))
+
+
+class Listeners(Generic[E]):
+    """Those who want to hear of one kind of event."""
+
+    def __init__(self, event: Callable[[SampleKind, TransportSession], E]) -> None:
+        self._event = event
+        self._sinks: set[Sink[E]] = set()
+
+    def add(self, sink: Sink[E], open_now: Iterable[TransportSession]) -> None:
+        self._sinks.add(sink)
+        for session in open_now:
+            sink.push([self._event(SampleKind.PUT, session)], 1)
+
+    def remove(self, sink: Sink[E]) -> None:
+        self._sinks.discard(sink)
+        sink.close()
+
+    def tell(self, kind: SampleKind, session: TransportSession) -> None:
+        """Never waits: a listener that does not read keeps its events."""
+        if self._sinks:
+            event = self._event(kind, session)
+            for sink in tuple(self._sinks):  # a listener may be dropped anywhere
+                sink.push([event], 1)
+
+    def close(self) -> None:
+        sinks, self._sinks = self._sinks, set()
+        for sink in sinks:
+            sink.close()
+
+
+class EventsListener(Receiver[H]):
+    """Receives events until undeclared, or until it is dropped and has no callback."""
+
+    def __init__(self, info: "SessionInfo", listeners: Listeners[Any], handler: object) -> None:
+        sink, shown, self._background = make_sink(handler, f"zenlake {self._what}")
+        super().__init__(sink, shown)
+        self._info = info
+        self._listeners = listeners
+
+    def undeclare(self) -> None:
+        """No more is received."""
+        self._check()
+        self._undeclared = True
+        self._info._leave(self._listeners, self._sink)
+        self._sink.join(CALLBACK_SECONDS)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_undeclared", True) and not self._background:
+            # A collection may come while this thread, or one that waits for it, holds any lock.
+            leave = partial(self._info._leave, self._listeners, self._sink)
+            self._info._node.reactor.call_soon(leave)
+
+
+class TransportEventsListener(EventsListener[H]):
+    """Receives TransportEvents."""
+
+    _what = "transport events listener"
+
+
+class LinkEventsListener(EventsListener[H]):
+    """Receives LinkEvents."""
+
+    _what = "link events listener"
+
+
+class SessionInfo:
+    """Who this session is, and who it is connected to.
+
+    The owner of `node` calls `opened` and `closed` on the I/O thread, and `close` at the end.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._lock = threading.RLock()
+        self._open: dict[zenohid.WireZenohId, TransportSession] = {}
+        self._is_closed = False
+        self._transports: Listeners[TransportEvent] = Listeners(
+            lambda kind, session: TransportEvent(kind=kind, transport=transport_of(session))
+        )
+        self._links: Listeners[LinkEvent] = Listeners(
+            lambda kind, session: LinkEvent(kind=kind, link=link_of(session))
+        )
+
+    # ---- for everybody
+
+    def zid(self) -> ZenohId:
+        """This session's id."""
+        return ZenohId.of(self._node.zid)
+
+    def routers_zid(self) -> list[ZenohId]:
+        """The ids of the routers that it is connected to."""
+        return [ZenohId.of(zid) for zid in self._with(wire.WireWhatAmI.ROUTER)]
+
+    def peers_zid(self) -> list[ZenohId]:
+        """The ids of the peers that it is connected to."""
+        return [ZenohId.of(zid) for zid in self._with(wire.WireWhatAmI.PEER)]
+
+    def _with(self, whatami: wire.WireWhatAmI) -> Iterator[zenohid.WireZenohId]:
+        for zid, session in self._node.sessions.items():
+            if session.agreement.whatami is whatami:
+                yield zid
+
+    def transports(self) -> list[Transport]:
+        """The open ones."""
+        return [transport_of(session) for session in self._node.sessions.values()]
+
+    def links(self) -> list[Link]:
+        """The open ones."""
+        return [link_of(session) for session in self._node.sessions.values()]
+
+    def declare_transport_events_listener(
+        self, handler: Any = None, *, history: bool | None = None
+    ) -> TransportEventsListener[Any]:
+        """Hear of transports that open and close; with `history` of those that are open now."""
+        listener = TransportEventsListener[Any](self, self._transports, handler)
+        self._enter(listener, history)
+        return listener
+
+    def declare_link_events_listener(
+        self, handler: Any = None, *, history: bool | None = None
+    ) -> LinkEventsListener[Any]:
+        """Hear of links that open and close; with `history` of those that are open now."""
+        listener = LinkEventsListener[Any](self, self._links, handler)
+        self._enter(listener, history)
+        return listener
+
+    # ---- for the listeners
+
+    def _enter(self, listener: EventsListener[Any], history: bool | None) -> None:
+        with self._lock:
+            if self._is_closed:
+                raise ZError("session closed")
+            known = self._open.values() if history else ()
+            listener._listeners.add(listener._sink, known)
+
+    def _leave(self, listeners: Listeners[Any], sink: Sink[Any]) -> None:
+        with self._lock:
+            listeners.remove(sink)
+
+    # ---- for the owner
+
+    def opened(self, session: TransportSession) -> None:
+        with self._lock:
+            self._open[session.zid] = session
+            self._tell(SampleKind.PUT, session)
+
+    def closed(self, session: TransportSession) -> None:
+        with self._lock:
+            if self._open.pop(session.zid, None) is not None:
+                self._tell(SampleKind.DELETE, session)
+
+    def _tell(self, kind: SampleKind, session: TransportSession) -> None:
+        self._transports.tell(kind, session)
+        self._links.tell(kind, session)
+
+    def close(self) -> None:
+        """No more events; what waits is still received."""
+        with self._lock:
+            self._is_closed = True
+            self._transports.close()
+            self._links.close()

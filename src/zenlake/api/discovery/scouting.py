@@ -1,0 +1,190 @@
+"""`scout`: who is there, asked again and again until stopped.
+
+Knows the thread that asks and hears. When to ask and what an answer is, transport/scouting.py
+knows; nobody is dialled here.
+"""
+
+import logging
+import os
+import select
+import threading
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+from weakref import finalize
+
+from zenlake.api.config.config import Config, for_mode
+from zenlake.api.config.opening import scouting_group
+from zenlake.api.handlers import Receiver, Sink, make_sink
+from zenlake.api.values.enums import WHATAMI_OF, WhatAmI, WhatAmIMatcher
+from zenlake.api.values.ids import ZenohId
+from zenlake.errors import LinkError, ZError
+from zenlake.link import multicast
+from zenlake.link.options import LinkOptions
+from zenlake.transport.scouting import Scouter
+from zenlake.wire import enums as wire
+from zenlake.wire import hello
+from zenlake.wire.locator import EndPoint
+
+log = logging.getLogger("zenlake.scouting")
+
+EVERYBODY = WhatAmIMatcher("router|peer|client")
+READS_PER_TURN = 32  # answers; then it is looked whether to ask again, or to stop
+STOP_SECONDS = 5.0  # for the thread to end, and for a callback
+
+H = TypeVar("H")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hello:
+    """A node that answered."""
+
+    whatami: WhatAmI
+    zid: ZenohId
+    _locators: tuple[str, ...]
+
+    @property
+    def locators(self) -> list[str]:
+        """Where it can be reached."""
+        return list(self._locators)
+
+    @classmethod
+    def of(cls, message: hello.WireHello) -> "Hello":
+        return cls(
+            whatami=WHATAMI_OF[message.whatami],
+            zid=ZenohId.of(message.zid),
+            _locators=tuple(str(locator) for locator in message.locators),
+        )
+
+    def __str__(self) -> str:
+        locators = ", ".join(self._locators)
+        return f"Hello {{ zid: {self.zid}, whatami: {self.whatami!r}, locators: [{locators}] }}"
+
+    __repr__ = __str__
+
+
+class Scout(Receiver[H]):
+    """Receives a Hello for every answer, so for one node several, until stopped or dropped."""
+
+    _what = "scout"
+
+    def __init__(self, sink: Sink[Hello], handler: H, asking: "ScoutThread") -> None:
+        super().__init__(sink, handler)
+        self._asking = asking
+        finalize(self, asking.stop).atexit = False
+
+    def _check(self) -> None:
+        if self._undeclared:
+            raise ZError("Stopped scout")
+
+    def stop(self) -> None:
+        """Ask no more; the handler's iteration ends after what it holds."""
+        self._check()
+        self._undeclared = True
+        self._asking.stop()
+        self._asking.join()
+        self._sink.join(STOP_SECONDS)
+
+    undeclare = stop
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        if not self._undeclared:
+            self.stop()
+
+
+class ScoutThread:
+    """The thread. It does not know its Scout, which so may be dropped."""
+
+    def __init__(self, link: multicast.MulticastLink, what: wire.WireWhatAmI, sink: Sink[Hello]):
+        self._link = link
+        self._sink = sink
+        self._scouter = Scouter(what, time.monotonic())
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._stopping = False
+        self._lock = threading.RLock()  # a Scout may be dropped anywhere
+        self._thread = threading.Thread(target=self._run, name="zenlake scout", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """From any thread; may be repeated."""
+        with self._lock:
+            if not self._stopping:
+                self._stopping = True
+                os.eventfd_write(self._wake, 1)
+        self._sink.close()
+
+    def join(self) -> None:
+        if threading.current_thread() is not self._thread:
+            self._thread.join(STOP_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+        except LinkError as error:
+            log.error("scouting ends: %s", error)
+        finally:
+            with self._lock:
+                self._stopping = True
+                os.close(self._wake)
+            self._link.close()
+            self._sink.close()
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        datagram = self._scouter.datagram(now)
+        if datagram is not None:
+            self._ask(datagram)
+        wait = max(0.0, self._scouter.deadline - now)
+        select.select([self._link.unicast_fileno(), self._wake], [], [], wait)
+        for _ in range(READS_PER_TURN):
+            received = self._link.receive_unicast()
+            if received is None or self._stopping:
+                return
+            heard = self._scouter.heard(received[0])
+            if heard is not None and not self._sink.push([Hello.of(heard)], 1):
+                self._sink.wait_room()
+
+    def _ask(self, datagram: bytes) -> None:
+        try:
+            self._link.send(datagram)
+        except LinkError as error:  # no route now: the next one may go
+            log.debug("scouting: %s", error)
+
+
+def scout(
+    handler: Any = None,
+    what: WhatAmIMatcher | WhatAmI | str | None = None,
+    config: Config | None = None,
+) -> Scout[Any]:
+    """Look for nodes in the scouting group of `config`; each answer is a Hello.
+
+    ZError: the group cannot be joined.
+    """
+    matcher = _matcher(what)
+    if config is None:
+        config = Config()
+    elif not isinstance(config, Config):
+        raise TypeError(f"argument 'config': {type(config).__name__!r} is not a Config")
+    role = wire.WireWhatAmI.PEER
+    group = EndPoint(scouting_group(lambda key: for_mode(config, key, role)))
+    sink, shown, _ = make_sink(handler, "zenlake scout callback")
+    link = multicast.join(group, LinkOptions())
+    return Scout(sink, shown, ScoutThread(link, wire.WireWhatAmI(matcher.mask), sink))
+
+
+def _matcher(what: object) -> WhatAmIMatcher:
+    match what:
+        case None:
+            return EVERYBODY
+        case WhatAmIMatcher():
+            return what
+        case WhatAmI() | str():
+            return WhatAmIMatcher(str(what))
+    raise TypeError(f"argument 'what': {type(what).__name__!r} is not a WhatAmIMatcher")

@@ -1,0 +1,134 @@
+"""Stats: what a session has sent and received, and what was lost where and why.
+
+Knows the counters of all layers. Does not count anything itself.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from zenlake.api.values.enums import PRIORITY_OF, WHATAMI_OF, Reliability, WhatAmI
+from zenlake.api.values.ids import ZenohId
+from zenlake.runtime.transport_session import TransportSession
+from zenlake.wire.enums import WirePriority
+
+if TYPE_CHECKING:
+    from zenlake.api.session_core import SessionCore
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What one lane of a link has missed."""
+
+    lane: str
+    "The priority's name, and whether it is reliable."
+    gaps: int
+    "How often numbers were missing,"
+    missing: int
+    "and how many."
+    stale: int
+    "Numbers that came too late, or again."
+
+
+@dataclass(frozen=True)
+class TransportStats:
+    """One open transport."""
+
+    zid: ZenohId
+    whatami: WhatAmI
+    sent_messages: int
+    sent_bytes: int
+    received_frames: int
+    received_bytes: int
+    dropped: dict[str, int]
+    "Messages given up on the way out or in, by reason."
+    gaps: tuple[Gap, ...]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Since the session opened; of transports that have ended only the sums are kept."""
+
+    sent_messages: int
+    sent_bytes: int
+    received_frames: int
+    received_bytes: int
+    dropped: dict[str, int]
+    "By reason, wherever it happened."
+    missing: int
+    "Frames that never came, by the numbers of their lanes."
+    transports: tuple[TransportStats, ...] = field(default=())
+
+
+class EndedTransports:
+    """The sums of transports that are no more."""
+
+    def __init__(self) -> None:
+        self.sums: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+
+    def add(self, session: TransportSession) -> None:
+        one = _transport(session)
+        for name in SUMMED:
+            self.sums[name] += getattr(one, name)
+        self.sums["missing"] += sum(gap.missing for gap in one.gaps)
+        self.dropped.update(one.dropped)
+
+
+OF_QUERIES = {
+    "late": "replies after the end of their query",
+    "disjoint": "replies on a key that was not asked for",
+    "dropped": "replies beyond the limit",
+    "refused": "gets beyond the limit",
+}
+SUMMED = ("sent_messages", "sent_bytes", "received_frames", "received_bytes")
+
+
+def _lane(priority: WirePriority, reliable: bool) -> str:
+    name = "CONTROL" if priority is WirePriority.CONTROL else PRIORITY_OF[priority].name
+    return f"{name} {(Reliability.RELIABLE if reliable else Reliability.BEST_EFFORT).name}"
+
+
+def _transport(session: TransportSession) -> TransportStats:
+    counters, agreed = session.counters, session.agreement
+    return TransportStats(
+        ZenohId.of(agreed.zid),
+        WHATAMI_OF[agreed.whatami],
+        counters.sent_messages,
+        counters.sent_bytes,
+        counters.received_frames,
+        counters.received_bytes,
+        dict(Counter(dict(counters.send_dropped)) + Counter(dict(counters.receive_dropped))),
+        tuple(
+            Gap(_lane(*lane), sequence.gaps, sequence.missing, sequence.stale)
+            for lane, sequence in sorted(session.sequences.items())
+        ),
+    )
+
+
+def stats(core: "SessionCore") -> Stats:
+    transports = tuple(_transport(session) for session in core.node.sessions.values())
+    sums = Counter(core.ended.sums)
+    dropped = Counter(core.ended.dropped)
+    for one in transports:
+        for name in SUMMED:
+            sums[name] += getattr(one, name)
+        sums["missing"] += sum(gap.missing for gap in one.gaps)
+        dropped.update(one.dropped)
+    dropped.update(dict(core.exchange.dropped))  # copies: others count on meanwhile
+    dropped.update(dict(core.exchange.routing.counters))
+    dropped["let go by a handler"] += core.subscribers.dropped
+    for name, reason in OF_QUERIES.items():
+        dropped[reason] += core.queries.counters[name]
+    dropped["queries beyond the limit"] += core.queryables.counters["refused"]
+    for name, count in dict(core.interests.counters).items():
+        dropped[f"{name} of others beyond the limit"] += count
+    return Stats(
+        sent_messages=sums["sent_messages"],
+        sent_bytes=sums["sent_bytes"],
+        received_frames=sums["received_frames"],
+        received_bytes=sums["received_bytes"],
+        dropped=dict(+dropped),
+        missing=sums["missing"],
+        transports=transports,
+    )

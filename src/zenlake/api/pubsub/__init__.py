@@ -1,0 +1,1 @@
+"""Publishers, subscribers, and Arrow batches in both directions."""

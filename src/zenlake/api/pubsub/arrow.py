@@ -1,0 +1,389 @@
+"""Arrow: a subscriber that yields record batches, and record batches that are put at once.
+
+Knows the schema of `columnar/` and its limits. No Python runs for each sample. Arrow, NumPy and
+Numba load when this is first used.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from zenlake.api.handlers import Channel
+from zenlake.api.pubsub.subscriber import RunSink
+from zenlake.api.values.encoding import Encoding
+from zenlake.api.values.enums import Locality
+from zenlake.api.values.sample import PLAIN, Sample
+from zenlake.errors import EncodeError, SessionEnded, ZError
+from zenlake.keyexpr import validate
+from zenlake.keytable import KeyTable
+from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.enums import Mapping, WirePriority
+from zenlake.wire.network import NETWORK
+from zenlake.wire.push import Push
+from zenlake.wire.put import Put
+from zenlake.wire.wireexpr import WireExpr
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from zenlake.api.pubsub.publisher import OutboundRoute
+    from zenlake.api.session_core import SessionCore
+    from zenlake.columnar.read import SampleBatcher
+    from zenlake.runtime.exchange import Exchange, RawPush, SessionFace
+    from zenlake.wire.kernels.emit import PushColumns
+    from zenlake.wire.push_run import PushRun
+    from zenlake.wire.scan import Scanner
+
+BATCHES = 4  # full ones that may wait to be read
+LARGE_BYTES = 16 << 10  # a sample of so many that came alone is scanned as it came
+SINGLES_BYTES = 64 << 10  # of samples that came one by one, before they are scanned together
+MAX_ROWS = 65_536
+MAX_BYTES = 16 << 20
+MAX_AGE = 0.1
+
+
+class ArrowBatches(RunSink, Channel[Any]):
+    """A handler for `declare_subscriber`: samples as Arrow record batches.
+
+    A batch is given out when it has `max_rows` samples or `max_bytes` of payloads, or when its
+    first sample has waited `max_age` seconds. When `batches` full ones wait the network is not
+    read, or with `overflow="drop"` samples are let go and counted (`dropped`). One handler serves
+    one subscriber.
+
+    >>> ArrowBatches(max_rows=1000, max_age=0.5)
+    ArrowBatches(max_rows=1000, max_bytes=16777216, max_age=0.5, batches=4, overflow='block')
+    """
+
+    messages_from = LARGE_BYTES
+
+    def __init__(
+        self,
+        *,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        max_age: float = MAX_AGE,
+        batches: int = BATCHES,
+        overflow: str = "block",
+    ) -> None:
+        super().__init__()
+        if max_rows < 1 or max_bytes < 1 or batches < 1 or max_age < 0:
+            raise ValueError("max_rows, max_bytes and batches are at least 1, max_age at least 0")
+        if overflow not in ("block", "drop"):
+            raise ValueError(f"overflow is 'block' or 'drop', not {overflow!r}")
+        self.max_rows = max_rows
+        self.max_bytes = max_bytes
+        self.max_age = max_age
+        self.batches = batches
+        self.overflow = overflow
+        self._lock = threading.RLock()
+        self._ready = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._open: SampleBatcher | None = None
+        self._since = 0.0
+        "When the open batch got its first sample."
+        self._spare: SampleBatcher | None = None
+        "One that was given out: it knows how much room a batch needs."
+        self._full: deque[SampleBatcher] = deque()
+        self._singles = bytearray()
+        self._single_count = 0
+        self._scanner: Scanner | None = None
+        self._room_calls: list[Callable[[], None]] = []
+        self._closed = False
+
+    def __repr__(self) -> str:
+        names = ("max_rows", "max_bytes", "max_age", "batches", "overflow")
+        return f"ArrowBatches({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+    # ---- in, on the I/O thread or that of a local put
+
+    def push_run(
+        self, run: "PushRun", rows: Any, keys: "KeyTable", port: "SessionFace | None"
+    ) -> bool:
+        chosen = run.rows[run.first : run.stop]
+        with self._lock:
+            if self._closed:
+                self.dropped += len(chosen)
+                return True
+            self._take_singles()
+            self._append(chosen if rows is None else chosen[rows], run.data, keys)
+            return self._has_room()
+
+    def push_message(self, one: "RawPush") -> bool:
+        port, reliable, _, whole, start, end, _ = one
+        data = memoryview(whole)[start:end]
+        with self._lock:
+            if self._closed:
+                self.dropped += 1
+                return True
+            self._take_singles()
+            self._scan(data, port.face.keys, reliable)
+            return self._has_room()
+
+    def push_one(self, sample: Sample) -> bool:
+        push = sample._push()
+        body = Put(bytes(sample.payload)) if push is PLAIN else push.body
+        w = ByteWriter()
+        NETWORK.write(w, Push(WireExpr(0, str(sample.key_expr)), body, push.qos))
+        with self._lock:
+            if self._closed:
+                self.dropped += 1
+                return True
+            if not self._single_count and self._open is None:
+                self._started()
+            self._singles += w.out
+            self._single_count += 1
+            if len(self._singles) >= SINGLES_BYTES or self._single_count >= self.max_rows:
+                self._take_singles()
+            return self._has_room()
+
+    def _take_singles(self) -> None:
+        """What came one by one, into the open batch."""
+        if not self._single_count:
+            return
+        data, self._singles, self._single_count = bytes(self._singles), bytearray(), 0
+        self._scan(memoryview(data), KeyTable(), True)
+
+    def _scan(self, data: memoryview, keys: "KeyTable", reliable: bool) -> None:
+        from zenlake.wire.scan import Scanner
+
+        self._scanner = self._scanner or Scanner()
+        for rows, _, error in self._scanner.bare(data, reliable=reliable):
+            self._append(rows, data, keys)
+            if error is not None:
+                raise error
+
+    def _append(self, rows: Any, data: memoryview, keys: "KeyTable") -> None:
+        at, now = 0, time.time_ns()
+        while at < len(rows):
+            if self.overflow == "drop" and len(self._full) >= self.batches:
+                self.dropped += len(rows) - at
+                return
+            batcher = self._open
+            if batcher is None:
+                batcher = self._open = self._spare or self._made()
+                self._spare = None
+                self._started()
+            at = batcher.append(rows, data, keys, now, at, checked=True)
+            if at < len(rows) or len(batcher) >= self.max_rows:
+                self._full.append(batcher)
+                self._open = None
+                self._ready.notify()
+
+    def _made(self) -> "SampleBatcher":
+        from zenlake.columnar.read import SampleBatcher
+
+        return SampleBatcher(self.max_rows, self.max_bytes)
+
+    def _started(self) -> None:
+        """The first sample of a batch: whoever waits has to look at the clock from now on."""
+        self._since = time.monotonic()
+        self._ready.notify()
+
+    def _has_room(self) -> bool:
+        return len(self._full) < self.batches or self.overflow == "drop"
+
+    # ---- out
+
+    def recv(self) -> "pa.RecordBatch":
+        while True:
+            with self._lock:
+                batch, wait = self._next()
+                if batch is None:
+                    if self._closed:
+                        raise ZError("channel is empty and closed")
+                    self._ready.wait(wait)
+                    continue
+                calls = self._made_room()
+            return self._given(batch, calls)
+
+    def try_recv(self) -> "pa.RecordBatch | None":
+        with self._lock:
+            batch, _ = self._next()
+            if batch is None:
+                if self._closed:
+                    raise ZError("channel is empty and closed")
+                return None
+            calls = self._made_room()
+        return self._given(batch, calls)
+
+    def _next(self) -> "tuple[SampleBatcher | None, float | None]":
+        """The batch to give out, or how long to wait for one (None: until something comes)."""
+        if self._full:
+            return self._full.popleft(), None
+        if self._open is None and not self._single_count:
+            return None, None
+        left = self._since + self.max_age - time.monotonic()
+        if left > 0 and not self._closed:
+            return None, left
+        self._take_singles()
+        if self._full:
+            return self._full.popleft(), None
+        batcher, self._open = self._open, None
+        return batcher, None
+
+    def _made_room(self) -> list[Callable[[], None]]:
+        self._room.notify_all()
+        if 2 * len(self._full) > self.batches and not self._closed:
+            return []
+        calls, self._room_calls = self._room_calls, []
+        return calls
+
+    def _given(self, batcher: "SampleBatcher", calls: list[Callable[[], None]]) -> "pa.RecordBatch":
+        for call in calls:
+            call()
+        batch = batcher.finish()
+        self._spare = batcher
+        return batch
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._closed and not self._has_room():
+                self._room_calls.append(call)
+                return
+        call()
+
+    def wait_room(self) -> None:
+        with self._lock:
+            while not self._closed and not self._has_room():
+                self._room.wait()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._ready.notify_all()
+            calls = self._made_room()
+        for call in calls:
+            call()
+
+    def abandon(self) -> None:
+        with self._lock:
+            waiting = [*self._full, *([self._open] if self._open is not None else [])]
+            self.dropped += sum(map(len, waiting)) + self._single_count
+            self._full.clear()
+            self._open, self._singles, self._single_count = None, bytearray(), 0
+        self.close()
+
+    def _after_fork(self) -> None:
+        self._lock = threading.RLock()
+        self._ready = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._closed = True
+        self._room_calls = []
+
+
+# ---- out, many rows at once
+
+
+def put_batch(core: "SessionCore", batch: "pa.RecordBatch", way: "OutboundRoute | None") -> int:
+    """Every row to whoever wants it; as `way` says if one is given. Gives how many rows."""
+    from zenlake.columnar.write import split_lanes
+
+    if core.exchange.closed:
+        raise ZError("session closed")
+    if way is not None:
+        batch = _as_published(batch, way)
+    elif "key" not in batch.schema.names:
+        raise EncodeError("is missing: a sample needs a key", "column 'key'")
+    for priority, reliable, rows in split_lanes(batch):
+        _put_lane(core, rows, priority, reliable, way)
+    return batch.num_rows  # type: ignore[no-any-return]
+
+
+def _as_published(batch: "pa.RecordBatch", way: "OutboundRoute") -> "pa.RecordBatch":
+    """With the key of a publisher, and its encoding and QoS where the batch says nothing."""
+    import pyarrow as pa
+
+    from zenlake.columnar.schema import CONGESTION_CONTROLS
+
+    encoding, qos = Encoding.of(way.encoding), way.qos
+    kind, _, schema = str(encoding).partition(";")
+    given = {
+        "key": str(way.key),
+        "encoding": kind,
+        "schema": schema or None,
+        "priority": int(qos.priority),
+        "congestion_control": CONGESTION_CONTROLS[int(qos.congestion_control)],
+        "express": qos.express,
+        "reliable": way.reliable,
+    }
+    names = set(batch.schema.names)
+    if "encoding" in names:
+        del given["encoding"], given["schema"]
+    columns = {name: batch.column(name) for name in batch.schema.names if name != "key"}
+    for name, value in given.items():
+        if name not in columns and value is not None:
+            columns[name] = pa.repeat(value, batch.num_rows)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _put_lane(
+    core: "SessionCore",
+    rows: "pa.RecordBatch",
+    priority: WirePriority,
+    reliable: bool,
+    way: "OutboundRoute | None",
+) -> None:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    exchange = core.exchange
+    destination = way.destination if way is not None else Locality.ANY
+    keys = pc.unique(rows.column("key")).cast(pa.string()).to_pylist()
+    wanted: dict[Any, dict[str, WireExpr]] = {}
+    heard = False
+    for key in keys:
+        if key is None:
+            continue  # refused below, with its reason
+        validate(key)
+        if destination is not Locality.SESSION_LOCAL:
+            for port, wire in exchange.way_out(key):
+                wanted.setdefault(port, {})[key] = wire
+        if destination is not Locality.REMOTE:
+            heard = heard or bool(core.subscribers.of(key, local=True))
+    # A row has one timestamp, whoever gets it.
+    first = exchange.reserve_stamps(rows.num_rows) if exchange.stamps else 0
+    times = np.arange(first, first + rows.num_rows, dtype=np.uint64)
+    if not wanted and not heard:
+        push_columns_of(exchange, rows, _full_text, times)  # an error is one, though nobody listens
+    for port, wires in wanted.items():
+        part, of_part = rows, times
+        if len(wires) < len(keys):
+            chosen = pc.is_in(rows.column("key"), pa.array(list(wires), pa.string()))
+            part = rows.filter(chosen)
+            of_part = times[chosen.to_numpy(zero_copy_only=False)]
+        columns = push_columns_of(exchange, part, wires.__getitem__, of_part)
+        try:
+            port.session.send_columns(columns, priority, reliable)
+        except SessionEnded:
+            exchange.dropped["its session had ended"] += part.num_rows
+    if heard:
+        _put_here(core, push_columns_of(exchange, rows, _full_text, times))
+
+
+def push_columns_of(
+    exchange: "Exchange", rows: "pa.RecordBatch", key_of: Callable[[str], WireExpr], times: Any
+) -> "PushColumns":
+    """What is sent for `rows`; with `times` if this session stamps what has no timestamp."""
+    from zenlake.columnar.write import push_columns
+
+    columns = push_columns(rows, key_of)
+    return exchange.stamp_columns(columns, times) if exchange.stamps else columns
+
+
+def _full_text(key: str) -> WireExpr:
+    return WireExpr(0, key, Mapping.SENDER)
+
+
+def _put_here(core: "SessionCore", columns: "PushColumns") -> None:
+    """To the session's own subscribers; waits where there is no room."""
+    from zenlake.wire.emit import Emitter
+
+    emitter = Emitter(columns, None)
+    while not emitter.done:
+        data = bytes(emitter.next().data)
+        for sink in core.exchange.deliver_own(data, partial(core.subscribers.of, local=True)):
+            sink.wait_room()  # type: ignore[attr-defined]

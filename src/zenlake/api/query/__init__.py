@@ -1,0 +1,1 @@
+"""Queries: gets, queriers, queryables."""

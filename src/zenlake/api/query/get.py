@@ -1,0 +1,627 @@
+"""Queries: the gets of one session that wait for replies.
+
+Knows which reply belongs to which get, what consolidation leaves of them, and when a get is over.
+Does not know how queries travel, nor how the user takes replies out.
+"""
+
+import heapq
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from math import ceil
+from typing import Any, Self
+
+from zenlake.api.arguments import (
+    attachment_of,
+    checked_key,
+    encoding_of,
+    instance,
+    member,
+    qos_of,
+    seconds,
+)
+from zenlake.api.gc_finalize import ExchangeLike, Stamp, TimerLike, unstamped
+from zenlake.api.handlers import Sink, make_sink
+from zenlake.api.query.cancellation import CancellationToken
+from zenlake.api.query.queryable import Queryables
+from zenlake.api.values.encoding import IntoEncoding
+from zenlake.api.values.enums import (
+    CongestionControl,
+    ConsolidationMode,
+    InterceptionPoint,
+    Locality,
+    Priority,
+    QueryTarget,
+    ReplyKeyExpr,
+)
+from zenlake.api.values.ids import SourceInfo
+from zenlake.api.values.instrumentation import TimestampInstrumentation
+from zenlake.api.values.reply import Reply, joined
+from zenlake.api.values.selector import (
+    ANY_KEY,
+    TIME_RANGE,
+    IntoSelector,
+    Parameters,
+    Selector,
+    accepts_any_key,
+)
+from zenlake.api.values.wrapped import Value
+from zenlake.api.values.zbytes import IntoZBytes, payload_bytes
+from zenlake.errors import InvalidKeyExpr, ZError
+from zenlake.keyexpr import KeyExpr
+from zenlake.keyexpr.match import intersects
+from zenlake.wire import encoding
+from zenlake.wire import qos as wire_qos
+from zenlake.wire import reply as wire_reply
+from zenlake.wire.cursor import U64
+from zenlake.wire.enums import Consolidation, Mapping
+from zenlake.wire.err import Err
+from zenlake.wire.put import Put
+from zenlake.wire.qos import QoS
+from zenlake.wire.query import WireQuery
+from zenlake.wire.querybody import QueryBody
+from zenlake.wire.request import Request
+from zenlake.wire.response import Response
+from zenlake.wire.timestamp import WireTimestamp
+from zenlake.wire.wireexpr import WireExpr
+
+MAX_GETS = 65_536  # of one session that wait for replies; one more is refused
+MAX_KEPT_REPLIES = 262_144  # keys that consolidation keeps for one get
+MAX_KEPT_BYTES = 268_435_456  # of payloads that LATEST keeps for one get
+MAX_WAITING_REPLIES = 1_048_576  # of one get, beyond what its handler has room for
+TIDY_FROM = 1_024  # deadlines, before those of gets that are over are let go
+
+LOCAL, REMOTE = 1, 2
+"Whose end a get waits for."
+WAITS_FOR = {Locality.ANY: LOCAL | REMOTE, Locality.REMOTE: REMOTE, Locality.SESSION_LOCAL: LOCAL}
+
+_USUAL = (None,) * 8
+_ALIVE = wire_reply.WireReply(Put())
+TIMEOUT = b"Timeout"
+_TIMEOUT = Response(0, WireExpr(), Err(TIMEOUT, encoding.WireEncoding.parse("zenoh/string")))
+
+
+class QueryConsolidation(Value):
+    """A ConsolidationMode, in the form that other bindings of Zenoh have it.
+
+    >>> QueryConsolidation(ConsolidationMode.LATEST).mode()
+    ConsolidationMode.LATEST
+    """
+
+    __slots__ = ("_mode",)
+
+    AUTO: "QueryConsolidation"
+    DEFAULT: "QueryConsolidation"
+
+    def __init__(self, mode: ConsolidationMode | None) -> None:
+        self._mode = member("mode", mode, ConsolidationMode.DEFAULT)
+
+    def mode(self) -> ConsolidationMode:
+        """Which replies are kept."""
+        return self._mode
+
+    def _key(self) -> ConsolidationMode:
+        return self._mode
+
+    def __reduce__(self) -> tuple[type[Self], tuple[ConsolidationMode]]:
+        return type(self), (self._mode,)
+
+    def __repr__(self) -> str:
+        return f"QueryConsolidation({self._mode})"
+
+
+QueryConsolidation.AUTO = QueryConsolidation.DEFAULT = QueryConsolidation(ConsolidationMode.AUTO)
+
+IntoConsolidation = ConsolidationMode | QueryConsolidation
+
+
+class QueryOptions:
+    """How to ask: what stays the same for all gets of a querier."""
+
+    __slots__ = ("any_key", "consolidation", "destination", "qos", "target", "timeout")
+
+    def __init__(
+        self,
+        default_timeout: float,
+        target: QueryTarget | None = None,
+        consolidation: IntoConsolidation | None = None,
+        accept_replies: ReplyKeyExpr | None = None,
+        timeout: float | None = None,
+        congestion_control: CongestionControl | None = None,
+        priority: Priority | None = None,
+        express: bool | None = None,
+        allowed_destination: Locality | None = None,
+    ) -> None:
+        mode = (
+            consolidation.mode() if isinstance(consolidation, QueryConsolidation) else consolidation
+        )
+        self.consolidation = member("consolidation", mode, ConsolidationMode.DEFAULT).wire
+        self.target = member("target", target, QueryTarget.DEFAULT).wire
+        accept = member("accept_replies", accept_replies, ReplyKeyExpr.DEFAULT)
+        self.any_key = accept is ReplyKeyExpr.ANY
+        self.timeout = seconds(timeout, default_timeout)
+        self.qos: QoS = qos_of(wire_qos.REQUEST, priority, congestion_control, express)
+        self.destination = member("allowed_destination", allowed_destination, Locality.DEFAULT)
+
+
+class PendingGet:
+    """One get that waits for replies."""
+
+    __slots__ = (
+        "_queries",
+        "any_key",
+        "ended",
+        "forget",
+        "id",
+        "kept",
+        "kept_bytes",
+        "key",
+        "mode",
+        "over",
+        "owner",
+        "sink",
+        "timed_out",
+        "waits_for",
+    )
+
+    def __init__(
+        self,
+        queries: "SessionQueries",
+        key: str,
+        any_key: bool,
+        mode: Consolidation,
+        waits_for: int,
+        sink: Sink[Reply],
+        forget: Callable[[int], None],
+        owner: object = None,
+    ) -> None:
+        self._queries = queries
+        self.id = queries.exchange.next_id()
+        self.key = key
+        self.any_key = any_key
+        self.mode = mode
+        self.waits_for = waits_for
+        self.sink = sink
+        self.forget = forget
+        "Tells who brings the replies that no more are wanted."
+        self.owner = owner
+        self.ended = False
+        self.kept: dict[str, Response] = {}
+        "The newest reply of each key."
+        self.kept_bytes = 0
+        self.timed_out: Response | None = None
+        "That somebody was silent, as a node on the way or our clock says; it comes last, once."
+        self.over = 0
+        "How many replies the handler has been given since it was full."
+
+    def cancel(self) -> None:
+        """End it, without what it kept."""
+        self._queries.cancel(self.id)
+
+    def token(self, key: str) -> None:
+        """A token, for one that asks about tokens; each key counts once."""
+        if key not in self.kept:
+            message = Response(self.id, WireExpr(0, key, Mapping.SENDER), _ALIVE)
+            if len(self.kept) < MAX_KEPT_REPLIES:
+                self.kept[key] = message
+            self._queries.on_response(message)
+
+    def final(self) -> None:
+        """There are no more tokens."""
+        self._queries.on_final(self.id)
+
+    def room(self) -> None:
+        self.over = 0
+
+
+class SessionQueries:
+    """The gets of one session."""
+
+    def __init__(
+        self, exchange: ExchangeLike, queryables: Queryables, *, stamp: Stamp = unstamped
+    ) -> None:
+        self.exchange = exchange
+        self.counters: Counter[str] = Counter()
+        """refused: gets beyond MAX_GETS. late: replies and ends for no get that waits. disjoint:
+        replies on a key that was not asked for. older: what consolidation left out. early: kept
+        replies that were given out before the end, to stay below the limits. dropped: replies
+        beyond MAX_WAITING_REPLIES. timeouts: gets that ended so."""
+        self.queryables = queryables
+        self._stamp = stamp
+        self._lock = threading.RLock()
+        self._usual = QueryOptions(exchange.query_timeout)
+        self._gets: dict[int, PendingGet] = {}
+        "By request id; who takes one out ends it."
+        self._deadlines: list[tuple[float, int]] = []
+        "A heap; gets that are over leave theirs behind."
+        self._timer: TimerLike | None = None
+        self._timer_at = 0.0
+
+    def get(
+        self,
+        selector: IntoSelector,
+        handler: Any = None,
+        *,
+        target: QueryTarget | None = None,
+        consolidation: IntoConsolidation | None = None,
+        accept_replies: ReplyKeyExpr | None = None,
+        timeout: float | None = None,
+        congestion_control: CongestionControl | None = None,
+        priority: Priority | None = None,
+        express: bool | None = None,
+        payload: IntoZBytes | None = None,
+        encoding: IntoEncoding | None = None,
+        attachment: IntoZBytes | None = None,
+        allowed_destination: Locality | None = None,
+        source_info: SourceInfo | None = None,
+        cancellation_token: CancellationToken | None = None,
+        timestamp_instrumentation: TimestampInstrumentation | None = None,
+    ) -> Any:
+        """As `Session.get`."""
+        key, parameters = _split(selector)
+        how = (
+            target,
+            consolidation,
+            accept_replies,
+            timeout,
+            congestion_control,
+            priority,
+            express,
+            allowed_destination,
+        )
+        asking = self._usual if how == _USUAL else QueryOptions(self.exchange.query_timeout, *how)
+        return self.ask(
+            key,
+            parameters,
+            asking,
+            handler,
+            payload=payload,
+            encoding=encoding,
+            attachment=attachment,
+            source_info=source_info,
+            cancellation_token=cancellation_token,
+            timestamp_instrumentation=timestamp_instrumentation,
+        )
+
+    def ask(
+        self,
+        key: KeyExpr,
+        parameters: str,
+        asking: QueryOptions,
+        handler: Any,
+        *,
+        payload: IntoZBytes | None = None,
+        encoding: IntoEncoding | None = None,
+        attachment: IntoZBytes | None = None,
+        source_info: SourceInfo | None = None,
+        cancellation_token: CancellationToken | None = None,
+        timestamp_instrumentation: TimestampInstrumentation | None = None,
+        owner: object = None,
+    ) -> Any:
+        """Send a query as `asking` says; what the user reads its replies from."""
+        if asking.any_key:
+            parameters = _with_any_key(parameters)
+        mode = asking.consolidation
+        if mode is Consolidation.AUTO:
+            mode = Consolidation.LATEST
+            if TIME_RANGE in parameters and TIME_RANGE in Parameters(parameters):
+                mode = Consolidation.NONE
+        body = None
+        if payload is not None or encoding is not None:
+            body = QueryBody(
+                b"" if payload is None else bytes(payload_bytes(payload)), encoding_of(encoding)
+            )
+        query = WireQuery(
+            mode,
+            parameters,
+            None if source_info is None else instance("source_info", source_info, SourceInfo).wire,
+            body,
+            attachment_of(attachment),
+        )
+        stack = None
+        if timestamp_instrumentation is not None:
+            stack = instance(
+                "timestamp_instrumentation", timestamp_instrumentation, TimestampInstrumentation
+            ).stack()
+            stack = self._stamp(stack, InterceptionPoint.SEND)
+        if cancellation_token is not None:
+            instance("cancellation_token", cancellation_token, CancellationToken)
+        if self.exchange.closed:
+            raise ZError("session closed")
+        sink, reader, _ = make_sink(handler, f"zenlake get {key}")
+        get = PendingGet(
+            self,
+            key,
+            accepts_any_key(parameters),
+            mode,
+            WAITS_FOR[asking.destination],
+            sink,
+            self.exchange.forget_query,
+            owner,
+        )
+        self._begin(get, asking.timeout, cancellation_token)
+        request = Request(
+            get.id,
+            WireExpr(0, key, Mapping.SENDER),
+            query,
+            asking.qos,
+            None,
+            asking.target,
+            None,
+            min(ceil(asking.timeout * 1000), U64),
+            0,
+            stack,
+        )
+        try:
+            self._send(request, asking.destination)
+        except BaseException:
+            self.cancel(get.id)
+            raise
+        return reader
+
+    def ask_tokens(
+        self,
+        key: KeyExpr,
+        handler: Any,
+        timeout: float,
+        cancellation_token: CancellationToken | None,
+        send: Callable[[PendingGet], None],
+        forget: Callable[[int], None],
+    ) -> Any:
+        """A get whose replies are tokens: `send` asks for them."""
+        sink, reader, _ = make_sink(handler, f"zenlake liveliness get {key}")
+        get = PendingGet(self, key, True, Consolidation.NONE, REMOTE, sink, forget)
+        self._begin(get, timeout, cancellation_token)
+        try:
+            send(get)
+        except BaseException:
+            self.cancel(get.id)
+            raise
+        return reader
+
+    # ---- from routing
+
+    def on_response(self, message: Response) -> None:
+        """An answer to a get, from wherever it comes."""
+        get = self._gets.get(message.request_id)
+        if get is None:
+            self.counters["late"] += 1
+            return
+        stack = message.ts_stack
+        if stack is not None:
+            message = replace(message, ts_stack=self._stamp(stack, InterceptionPoint.RECEIVE))
+        if type(message.body) is Err:
+            if message.body.payload == TIMEOUT and not message.key.suffix:
+                get.timed_out = message
+            else:
+                self._push(get, (Reply.of(message),), 1)
+        elif not get.any_key and not _belongs(get.key, message.key.suffix):
+            self.counters["disjoint"] += 1
+        elif get.mode is Consolidation.NONE:
+            self._push(get, (Reply.of(message),), 1)
+        else:
+            self._consolidate(get, message)
+
+    def on_final(self, request_id: int) -> None:
+        """The others have answered to the end."""
+        self._final(request_id, REMOTE)
+
+    # ---- ends
+
+    def cancel(self, request_id: int) -> None:
+        """End a get at once: what it kept is not given out."""
+        get = self._gets.pop(request_id, None)
+        if get is not None:
+            self._forget(get)
+            self._end_empty(get)
+
+    def cancel_of(self, owner: object) -> None:
+        """End the gets of a querier."""
+        for get in list(self._gets.values()):
+            if get.owner is owner:
+                self.cancel(get.id)
+
+    def close(self) -> None:
+        """End all."""
+        for number in list(self._gets):
+            get = self._gets.pop(number, None)
+            if get is not None:
+                self._end_empty(get)
+        with self._lock:
+            timer, self._timer = self._timer, None
+            self._deadlines.clear()
+        if timer is not None:
+            timer.cancel()
+
+    def __len__(self) -> int:
+        return len(self._gets)
+
+    def _begin(
+        self, get: PendingGet, timeout: float, cancellation_token: CancellationToken | None
+    ) -> None:
+        try:
+            if len(self._gets) >= MAX_GETS:
+                self.counters["refused"] += 1
+                raise ZError(
+                    f"{MAX_GETS} queries wait for replies: let some end, or give them a shorter "
+                    "timeout"
+                )
+            if cancellation_token is not None:
+                cancellation_token.add(get)
+        except ZError:
+            get.ended = True
+            get.sink.close()
+            raise
+        self._gets[get.id] = get
+        if cancellation_token is not None and cancellation_token.is_cancelled:
+            get.cancel()
+        self._set_deadline(get.id, timeout)
+
+    def _send(self, request: Request, destination: Locality) -> None:
+        if destination is not Locality.SESSION_LOCAL:
+            self.exchange.send(request)
+        if destination is not Locality.REMOTE and not self.queryables.ask(
+            request, self.on_response, self._final_local
+        ):
+            self._final(request.id, LOCAL)
+
+    def _final_local(self, request_id: int) -> None:
+        self._final(request_id, LOCAL)
+
+    def _final(self, request_id: int, side: int) -> None:
+        get = self._gets.get(request_id)
+        if get is None:
+            self.counters["late"] += 1
+            return
+        with self._lock:
+            get.waits_for &= ~side
+            over = not get.waits_for
+        if over and self._gets.pop(request_id, None) is not None:
+            self._end(get)
+
+    def _end(self, get: PendingGet) -> None:
+        """The last of it; the caller has taken it out."""
+        if get.mode is Consolidation.LATEST and get.kept:
+            self._give_kept(get)
+        if get.timed_out is not None:
+            self._push(get, (Reply.of(get.timed_out),), 1)
+        get.ended = True
+        get.sink.close()
+
+    def _end_empty(self, get: PendingGet) -> None:
+        get.kept, get.timed_out = {}, None
+        self._end(get)
+
+    def _give_kept(self, get: PendingGet) -> None:
+        kept, get.kept, get.kept_bytes = get.kept, {}, 0
+        self._push(get, [Reply.of(response) for response in kept.values()], len(kept))
+
+    def _push(self, get: PendingGet, replies: Iterable[Reply], count: int) -> None:
+        if get.over >= MAX_WAITING_REPLIES:
+            self.counters["dropped"] += count
+        elif not get.sink.push(replies, count):
+            get.over += count
+            if get.over == count:
+                get.sink.when_room(get.room)
+
+    def _consolidate(self, get: PendingGet, message: Response) -> None:
+        """LATEST: keep the newest of each key until the end. MONOTONIC: let pass what is newer."""
+        latest = get.mode is Consolidation.LATEST
+        key = message.key.suffix
+        full = False
+        with self._lock:
+            kept = get.kept
+            before = kept.get(key)
+            if before is not None and _is_older(message, before):
+                self.counters["older"] += 1
+                return
+            kept[key] = message
+            if latest:
+                get.kept_bytes += _size(message) - (0 if before is None else _size(before))
+                if before is not None:
+                    self.counters["older"] += 1
+            full = len(kept) > MAX_KEPT_REPLIES or get.kept_bytes > MAX_KEPT_BYTES
+            if full:
+                self.counters["early"] += len(kept)
+        if not latest:
+            self._push(get, (Reply.of(message),), 1)
+            if full:
+                get.kept = {}
+        elif full:
+            self._give_kept(get)
+
+    # ---- time
+
+    def _set_deadline(self, number: int, timeout: float) -> None:
+        when = self.exchange.now() + timeout
+        with self._lock:
+            if len(self._deadlines) >= max(TIDY_FROM, 4 * len(self._gets)):
+                self._deadlines = [entry for entry in self._deadlines if entry[1] in self._gets]
+                heapq.heapify(self._deadlines)
+            heapq.heappush(self._deadlines, (when, number))
+            if self._timer is not None and self._timer_at <= when:
+                return
+            self._arm()
+
+    def _arm(self) -> None:
+        """One timer for all, at the first deadline. The lock is held."""
+        while self._deadlines and self._deadlines[0][1] not in self._gets:
+            heapq.heappop(self._deadlines)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._deadlines:
+            self._timer_at = self._deadlines[0][0]
+            wait = max(0.0, self._timer_at - self.exchange.now())
+            self._timer = self.exchange.call_later(wait, self._on_time)
+
+    def _on_time(self) -> None:
+        now = self.exchange.now()
+        due: list[int] = []
+        with self._lock:
+            while self._deadlines and self._deadlines[0][0] <= now:
+                due.append(heapq.heappop(self._deadlines)[1])
+            self._timer = None
+            self._arm()
+        for number in due:
+            self._time_out(number)
+
+    def _time_out(self, number: int) -> None:
+        get = self._gets.pop(number, None)
+        if get is None:
+            return
+        self.counters["timeouts"] += 1
+        self._forget(get)
+        get.timed_out = _TIMEOUT
+        self._end(get)
+
+    def _forget(self, get: PendingGet) -> None:
+        """Routing need not look for its replies any more."""
+        if get.waits_for & REMOTE and not self.exchange.closed:
+            get.forget(get.id)
+
+
+def _split(selector: IntoSelector) -> tuple[KeyExpr, str]:
+    """The key expression and the text of the parameters."""
+    if type(selector) is KeyExpr:
+        return selector, ""
+    if isinstance(selector, str):
+        key, mark, parameters = selector.partition("?")
+        return checked_key(key), str(Parameters(parameters)) if mark else ""
+    chosen = instance("selector", selector, Selector)
+    return chosen.key_expr, str(chosen.parameters)
+
+
+def _with_any_key(parameters: str) -> str:
+    if not parameters:
+        return ANY_KEY
+    changed = Parameters(parameters)
+    changed.insert(ANY_KEY, "")
+    return str(changed)
+
+
+def _belongs(asked: str, answered: str) -> bool:
+    """Is a reply for `answered` one to a query on `asked`?"""
+    if asked == answered:
+        return True
+    try:
+        return intersects(asked, KeyExpr(answered))
+    except InvalidKeyExpr:
+        return False
+
+
+def _timestamp(message: Response) -> WireTimestamp | None:
+    assert not isinstance(message.body, Err)
+    return message.body.body.timestamp
+
+
+def _is_older(message: Response, before: Response) -> bool:
+    """A reply without a timestamp is older than any that has one."""
+    new, old = _timestamp(message), _timestamp(before)
+    return old is not None and (new is None or new < old)
+
+
+def _size(message: Response) -> int:
+    body = message.body.body if not isinstance(message.body, Err) else None
+    return len(joined(body.payload)) if isinstance(body, Put) else 0

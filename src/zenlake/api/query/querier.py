@@ -1,0 +1,158 @@
+"""Querier: many queries on one key expression, asked in the same way.
+
+Knows how to ask, once. Does not know what becomes of a query: queries.py does.
+"""
+
+from functools import partial
+from types import GenericAlias
+from typing import Any, ClassVar
+
+from zenlake.api.arguments import IntoKeyExpr, key_of
+from zenlake.api.discovery.matching import (
+    MatchingListener,
+    MatchingStatus,
+    MatchWatch,
+    SessionInterests,
+)
+from zenlake.api.entity import Entity
+from zenlake.api.gc_finalize import finalize_safely
+from zenlake.api.query.cancellation import CancellationToken
+from zenlake.api.query.get import IntoConsolidation, QueryOptions, SessionQueries
+from zenlake.api.values.encoding import IntoEncoding
+from zenlake.api.values.enums import (
+    CongestionControl,
+    Locality,
+    Priority,
+    QueryTarget,
+    ReplyKeyExpr,
+)
+from zenlake.api.values.ids import EntityGlobalId, SourceInfo
+from zenlake.api.values.instrumentation import TimestampInstrumentation
+from zenlake.api.values.selector import IntoParameters, Parameters
+from zenlake.api.values.zbytes import IntoZBytes
+from zenlake.keyexpr import KeyExpr
+from zenlake.wire import entity, enums
+
+
+class Querier(Entity):
+    """Asks on one key expression; made by `Session.declare_querier`."""
+
+    __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
+    _what = "querier"
+
+    def __init__(
+        self,
+        interests: SessionInterests,
+        queries: SessionQueries,
+        key_expr: IntoKeyExpr,
+        *,
+        target: QueryTarget | None = None,
+        consolidation: IntoConsolidation | None = None,
+        accept_replies: ReplyKeyExpr | None = None,
+        timeout: float | None = None,
+        congestion_control: CongestionControl | None = None,
+        priority: Priority | None = None,
+        express: bool | None = None,
+        allowed_destination: Locality | None = None,
+    ) -> None:
+        exchange = interests.exchange
+        key = key_of(key_expr)
+        self._asking = QueryOptions(
+            exchange.query_timeout,
+            target,
+            consolidation,
+            accept_replies,
+            timeout,
+            congestion_control,
+            priority,
+            express,
+            allowed_destination,
+        )
+        complete = self._asking.target is enums.WireQueryTarget.ALL_COMPLETE
+        self._key_expr = key
+        self._queries = queries
+        self._number = exchange.next_id()
+        self._watch = interests.watch(
+            "queryables",
+            key,
+            complete=complete,
+            local=partial(queries.queryables.matches, key, complete),
+            destination=self._asking.destination,
+        )
+        self._undeclared = False
+
+    @property
+    def id(self) -> EntityGlobalId:
+        """Its id in the whole system."""
+        self._check()
+        return EntityGlobalId.of(entity.WireEntityId(self._queries.exchange.zid, self._number))
+
+    @property
+    def key_expr(self) -> KeyExpr:
+        """What it asks about."""
+        self._check()
+        return self._key_expr
+
+    @property
+    def accept_replies(self) -> ReplyKeyExpr:
+        """Whether replies may be for keys that the key expression does not match."""
+        self._check()
+        return ReplyKeyExpr.ANY if self._asking.any_key else ReplyKeyExpr.MATCHING_QUERY
+
+    @property
+    def matching_status(self) -> MatchingStatus:
+        """Whether there is a queryable that can answer."""
+        self._check()
+        return self._watch.status()
+
+    def declare_matching_listener(self, handler: Any = None) -> MatchingListener[Any]:
+        """Be told when that changes."""
+        self._check()
+        return self._watch.declare_listener(handler)
+
+    def get(
+        self,
+        handler: Any = None,
+        *,
+        parameters: IntoParameters | None = None,
+        payload: IntoZBytes | None = None,
+        encoding: IntoEncoding | None = None,
+        attachment: IntoZBytes | None = None,
+        source_info: SourceInfo | None = None,
+        cancellation_token: CancellationToken | None = None,
+        timestamp_instrumentation: TimestampInstrumentation | None = None,
+    ) -> Any:
+        """Ask; what the replies are read from, unless a callback gets them."""
+        self._check()
+        return self._queries.ask(
+            self._key_expr,
+            "" if parameters is None else str(Parameters(parameters)),
+            self._asking,
+            handler,
+            payload=payload,
+            encoding=encoding,
+            attachment=attachment,
+            source_info=source_info,
+            cancellation_token=cancellation_token,
+            timestamp_instrumentation=timestamp_instrumentation,
+            owner=self._watch,
+        )
+
+    def undeclare(self) -> None:
+        """Ask no more. Queries that wait for replies end."""
+        self._check()
+        self._undeclared = True
+        _end(self._queries, self._watch)
+
+    def __del__(self) -> None:
+        if not self._undeclared:
+            finalize_safely(self._queries.exchange, partial(_end, self._queries, self._watch))
+
+    def __repr__(self) -> str:
+        self._check()
+        return f"Querier({self._key_expr!r})"
+
+
+def _end(queries: SessionQueries, watch: MatchWatch) -> None:
+    queries.cancel_of(watch)
+    watch.close()

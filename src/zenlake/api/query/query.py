@@ -1,0 +1,280 @@
+"""Query: a question that reached a queryable, and the ways to answer it.
+
+Knows when a question has been answered for good: when no Query of it is left. Does not know who
+asked, nor how answers get there.
+"""
+
+import warnings
+from collections.abc import Callable
+from itertools import count
+from types import TracebackType
+from typing import Self
+
+from zenlake.api.arguments import IntoKeyExpr, attachment_of, encoding_of, instance, key_of
+from zenlake.api.gc_finalize import ExchangeLike, Stamp, finalize_safely
+from zenlake.api.values.encoding import Encoding, IntoEncoding
+from zenlake.api.values.enums import CongestionControl, InterceptionPoint, Priority, ReplyKeyExpr
+from zenlake.api.values.ids import SourceInfo
+from zenlake.api.values.instrumentation import TimestampStack
+from zenlake.api.values.selector import Parameters, Selector, accepts_any_key
+from zenlake.api.values.timestamps import Timestamp
+from zenlake.api.values.zbytes import IntoZBytes, ZBytes, payload_bytes
+from zenlake.errors import ZError
+from zenlake.keyexpr import KeyExpr
+from zenlake.keyexpr.match import intersects
+from zenlake.wire import reply as wire
+from zenlake.wire import timestamp as timestamps
+from zenlake.wire.delete import Del
+from zenlake.wire.entity import WireEntityId
+from zenlake.wire.enums import Mapping
+from zenlake.wire.err import Err
+from zenlake.wire.put import Put
+from zenlake.wire.qos import QoS
+from zenlake.wire.request import Request
+from zenlake.wire.response import Response
+from zenlake.wire.wireexpr import WireExpr
+
+IGNORED = "{} in Query.{} is deprecated, it will be ignored"
+
+
+class PendingRequest:
+    """One REQUEST while queryables answer it, `shares` of them. All of them hold this."""
+
+    __slots__ = (
+        "_answer",
+        "_finish",
+        "_given_back",
+        "ended",
+        "exchange",
+        "request",
+        "shares",
+        "stamp",
+    )
+
+    def __init__(
+        self,
+        exchange: ExchangeLike,
+        request: Request,
+        shares: int,
+        answer: Callable[[Response], None],
+        finish: Callable[["PendingRequest"], None],
+        stamp: Stamp,
+    ) -> None:
+        self.exchange = exchange
+        self.request = request
+        self.shares = shares
+        self.stamp = stamp
+        self._answer = answer
+        self._finish = finish
+        self._given_back = count(1)
+        self.ended = False
+
+    def give_back(self) -> None:
+        """A share has ended. To be called once by each; the last one ends the whole."""
+        if next(self._given_back) == self.shares:  # atomic: no two threads get the same number
+            self.finish()
+
+    def finish(self) -> None:
+        """No more answers, whoever still holds a share."""
+        self._finish(self)
+
+    def answer(
+        self, key: str, body: wire.WireReply | Err, qos: QoS, responder: WireEntityId
+    ) -> None:
+        """Send one answer of a queryable."""
+        if self.ended:  # by the end of the session
+            raise ZError("Dropped query")
+        request = self.request
+        stack = request.ts_stack
+        self._answer(
+            Response(
+                request.id,
+                WireExpr(0, key, Mapping.SENDER),
+                body,
+                qos,
+                None,
+                responder,
+                None if stack is None else self.stamp(stack, InterceptionPoint.SEND),
+            )
+        )
+
+
+class Query:
+    """A question to a queryable: answer it, any number of times, then let it go.
+
+    The one who asked waits until the query has ended: leave its `with` block, call `drop`, or
+    let go of the last reference.
+    """
+
+    __slots__ = ("__weakref__", "_held", "_responder")
+
+    def __new__(cls) -> Self:
+        raise TypeError(f"No constructor defined for {cls.__name__}: a Queryable receives them")
+
+    @classmethod
+    def of(cls, asked: PendingRequest, responder: WireEntityId) -> Self:
+        """The share of one queryable in `asked`."""
+        self = object.__new__(cls)
+        self._held = [asked]  # until dropped; taking it out is atomic
+        self._responder = responder
+        return self
+
+    _held: list[PendingRequest]
+    _responder: WireEntityId
+
+    @property
+    def key_expr(self) -> KeyExpr:
+        """What is asked about. It may have wildcards: replies are for keys that it matches."""
+        return KeyExpr.trusted(self._asked.request.key.suffix)
+
+    @property
+    def parameters(self) -> Parameters:
+        """What was written behind the `?`."""
+        return Parameters(self._asked.request.body.parameters)
+
+    @property
+    def selector(self) -> Selector:
+        """The key expression with the parameters."""
+        return Selector(self.key_expr, self.parameters)
+
+    @property
+    def payload(self) -> ZBytes | None:
+        """The value that came with the question, if any."""
+        body = self._asked.request.body.body
+        return None if body is None else ZBytes.of(body.payload)
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """What the payload is, if there is one."""
+        body = self._asked.request.body.body
+        return None if body is None else Encoding.of(body.encoding)
+
+    @property
+    def attachment(self) -> ZBytes | None:
+        """The attachment that came with the question, if any."""
+        attachment = self._asked.request.body.attachment
+        return None if attachment is None else ZBytes.of(attachment)
+
+    @property
+    def source_info(self) -> SourceInfo | None:
+        """Who asked, if it was said."""
+        source = self._asked.request.body.source_info
+        return None if source is None else SourceInfo.of(source)
+
+    @property
+    def timestamp_stack(self) -> TimestampStack | None:
+        """The times recorded on the way here, if that was asked for."""
+        stack = self._asked.request.ts_stack
+        return None if stack is None else TimestampStack.of(stack)
+
+    def accepts_replies(self) -> ReplyKeyExpr:
+        """Whether replies may be for keys that the query does not match."""
+        anything = accepts_any_key(self._asked.request.body.parameters)
+        return ReplyKeyExpr.ANY if anything else ReplyKeyExpr.MATCHING_QUERY
+
+    def reply(
+        self,
+        key_expr: IntoKeyExpr,
+        payload: IntoZBytes,
+        *,
+        encoding: IntoEncoding | None = None,
+        congestion_control: CongestionControl | None = None,
+        priority: Priority | None = None,
+        express: bool | None = None,
+        attachment: IntoZBytes | None = None,
+        timestamp: Timestamp | None = None,
+    ) -> None:
+        """Answer with a value for `key_expr`. Its QoS is the query's."""
+        if congestion_control is not None or priority is not None:
+            _warn_ignored("reply", congestion_control, priority)
+        body = Put(
+            bytes(payload_bytes(payload)),
+            _stamp_of(timestamp),
+            encoding_of(encoding),
+            None,
+            attachment_of(attachment),
+        )
+        self._reply(key_expr, body, express)
+
+    def reply_del(
+        self,
+        key_expr: IntoKeyExpr,
+        *,
+        congestion_control: CongestionControl | None = None,
+        priority: Priority | None = None,
+        express: bool | None = None,
+        attachment: IntoZBytes | None = None,
+        timestamp: Timestamp | None = None,
+    ) -> None:
+        """Answer that `key_expr` has no value. Its QoS is the query's."""
+        if congestion_control is not None or priority is not None:
+            _warn_ignored("reply_del", congestion_control, priority)
+        self._reply(key_expr, Del(_stamp_of(timestamp), None, attachment_of(attachment)), express)
+
+    def reply_err(self, payload: IntoZBytes, *, encoding: IntoEncoding | None = None) -> None:
+        """Answer that there is no answer; `payload` says why."""
+        asked = self._asked
+        body = Err(bytes(payload_bytes(payload)), encoding_of(encoding))
+        asked.answer(asked.request.key.suffix, body, asked.request.qos, self._responder)
+
+    def drop(self) -> None:
+        """No more answers come from here. To say it again does nothing."""
+        try:
+            asked = self._held.pop()
+        except IndexError:
+            return
+        asked.give_back()
+
+    def _reply(self, key_expr: IntoKeyExpr, body: Put | Del, express: bool | None) -> None:
+        asked = self._asked
+        request = asked.request
+        key, query_key = key_of(key_expr), request.key.suffix
+        if not intersects(query_key, key) and not accepts_any_key(request.body.parameters):
+            raise ZError(
+                f"Attempted to reply on `{key}`, which does not intersect with query "
+                f"`{query_key}`, despite query only allowing replies on matching key expressions"
+            )
+        qos = request.qos
+        if express is not None:
+            qos = QoS(qos.priority, qos.congestion_control, express=express)
+        asked.answer(key, wire.WireReply(body), qos, self._responder)
+
+    @property
+    def _asked(self) -> PendingRequest:
+        try:
+            return self._held[0]
+        except IndexError:
+            raise ZError("Dropped query") from None
+
+    def __enter__(self) -> Self:
+        assert self._asked
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self.drop()
+
+    def __del__(self) -> None:
+        if self._held:
+            finalize_safely(self._held[0].exchange, self._held.pop().give_back)
+
+    def __str__(self) -> str:
+        return f"Query({str(self.selector)!r})"
+
+    __repr__ = __str__
+
+
+def _stamp_of(timestamp: Timestamp | None) -> timestamps.WireTimestamp | None:
+    return None if timestamp is None else instance("timestamp", timestamp, Timestamp).wire
+
+
+def _warn_ignored(
+    method: str, congestion_control: CongestionControl | None, priority: Priority | None
+) -> None:
+    for name, value in (("congestion_control", congestion_control), ("priority", priority)):
+        if value is not None:
+            warnings.warn(IGNORED.format(name, method), DeprecationWarning, stacklevel=3)

@@ -1,0 +1,257 @@
+"""Queryables: those a session has declared, and the questions that reach them.
+
+Knows which queryable a REQUEST is for, and that each REQUEST gets one RESPONSE_FINAL. Does not
+know where a REQUEST comes from: routing hands in those of others, the session's own gets theirs.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from zenlake.api.arguments import IntoKeyExpr, key_of, member
+from zenlake.api.discovery.matching import SessionInterests
+from zenlake.api.gc_finalize import ExchangeLike, Stamp, finalize_safely, unstamped
+from zenlake.api.handlers import Receiver, Sink, make_sink
+from zenlake.api.query.query import PendingRequest, Query
+from zenlake.api.values.enums import InterceptionPoint, Locality
+from zenlake.api.values.ids import EntityGlobalId
+from zenlake.errors import ZError
+from zenlake.keyexpr import KeyExpr
+from zenlake.keyexpr.match import includes
+from zenlake.keyexpr.tree import KeyExprTree
+from zenlake.wire import entity, qos
+from zenlake.wire.declare import Declare, DeclareQueryable, UndeclareQueryable
+from zenlake.wire.enums import Mapping, WireQueryTarget
+from zenlake.wire.err import Err
+from zenlake.wire.extensions import QueryableInfo
+from zenlake.wire.request import Request
+from zenlake.wire.response import Response
+from zenlake.wire.response_final import ResponseFinal
+from zenlake.wire.wireexpr import WireExpr
+
+MAX_OPEN_QUERIES = 65_536  # that a session's queryables have not answered to the end
+MAX_KNOWN_KEYS = 1_024  # whose matching queryables are remembered
+TOO_MANY = Err(b"too many queries wait for this session's queryables: ask again later")
+
+H = TypeVar("H")
+
+
+class _QueryableEntry(NamedTuple):
+    """A queryable, as long as it is declared."""
+
+    entity: entity.WireEntityId
+    key: KeyExpr
+    complete: bool
+    origin: Locality
+    sink: Sink[Query]
+
+    @property
+    def id(self) -> int:
+        return self.entity.eid
+
+    def takes(self, target: WireQueryTarget, local: bool) -> bool:
+        """Is a query with this `target`, from this side of the border, for it?"""
+        if target is WireQueryTarget.ALL_COMPLETE and not self.complete:
+            return False
+        return self.origin is Locality.ANY or local is (self.origin is Locality.SESSION_LOCAL)
+
+
+class Queryable(Receiver[H], Generic[H]):
+    """Receives queries on a key expression; made by `Session.declare_queryable`."""
+
+    _what = "queryable"
+
+    def __init__(
+        self, queryables: "Queryables", declared: _QueryableEntry, handler: H, background: bool
+    ) -> None:
+        super().__init__(declared.sink, handler)
+        self._queryables = queryables
+        self._declared = declared
+        self._background = background
+
+    @property
+    def id(self) -> EntityGlobalId:
+        """Its id in the whole system: the `replier_id` of its replies."""
+        self._check()
+        return EntityGlobalId.of(self._declared.entity)
+
+    @property
+    def key_expr(self) -> KeyExpr:
+        """What it answers for."""
+        self._check()
+        return self._declared.key
+
+    def undeclare(self) -> None:
+        """Receive no more queries. Those received can still be answered."""
+        self._check()
+        self._undeclared = True
+        self._queryables.undeclare(self._declared)
+
+    def __del__(self) -> None:
+        if not (self._undeclared or self._background):
+            queryables = self._queryables
+            finalize_safely(queryables.exchange, partial(queryables.undeclare, self._declared))
+
+    def __repr__(self) -> str:
+        self._check()
+        return f"Queryable({self._declared.key!r}, complete={self._declared.complete})"
+
+
+class Queryables:
+    """The queryables of one session."""
+
+    def __init__(
+        self, exchange: ExchangeLike, interests: SessionInterests, *, stamp: Stamp = unstamped
+    ) -> None:
+        self.exchange = exchange
+        self.counters: Counter[str] = Counter()
+        "refused: queries beyond MAX_OPEN_QUERIES. unmatched: that no queryable was for."
+        self._interests = interests
+        self._stamp = stamp
+        self._lock = threading.RLock()
+        self._declared: dict[int, _QueryableEntry] = {}
+        self._by_key: KeyExprTree[int] = KeyExprTree()
+        self._known: dict[str, tuple[_QueryableEntry, ...]] = {}
+        "What matches a key that was asked about before."
+        self._open: dict[int, PendingRequest] = {}
+        "By id(); who takes one out sends its end."
+
+    def declare(
+        self,
+        key_expr: IntoKeyExpr,
+        handler: Any = None,
+        *,
+        complete: bool | None = None,
+        allowed_origin: Locality | None = None,
+    ) -> Queryable[Any]:
+        """As `Session.declare_queryable`."""
+        key = key_of(key_expr)
+        origin = member("allowed_origin", allowed_origin, Locality.DEFAULT)
+        if self.exchange.closed:
+            raise ZError("session closed")
+        sink, reader, background = make_sink(handler, f"zenlake queryable {key}")
+        name = entity.WireEntityId(self.exchange.zid, self.exchange.next_id())
+        declared = _QueryableEntry(name, key, bool(complete), origin, sink)
+        with self._lock:
+            self._declared[declared.id] = declared
+            self._by_key.insert(key, declared.id)
+            self._known.clear()
+        try:
+            if origin is not Locality.SESSION_LOCAL:
+                info = QueryableInfo(complete=declared.complete)
+                body = DeclareQueryable(declared.id, WireExpr(0, key, Mapping.SENDER), info)
+                self.exchange.send(Declare(body, qos=qos.DECLARE))
+        except ZError:
+            self.undeclare(declared)
+            raise
+        self._interests.local_changed("queryables")
+        return Queryable(self, declared, reader, background)
+
+    def undeclare(self, declared: _QueryableEntry) -> None:
+        """Take it back; nothing happens when that was done."""
+        with self._lock:
+            if self._declared.pop(declared.id, None) is None:
+                return
+            self._by_key.remove(declared.key, declared.id)
+            self._known.clear()
+        if declared.origin is not Locality.SESSION_LOCAL:
+            with suppress(ZError):  # a closed session has taken all back
+                self.exchange.send(Declare(UndeclareQueryable(declared.id), qos=qos.DECLARE))
+        declared.sink.close()
+        self._interests.local_changed("queryables")
+
+    def matches(self, key: str, complete: bool) -> bool:
+        """Is there one that a query of this session on `key` reaches?"""
+        return any(
+            declared.origin is not Locality.REMOTE
+            and (not complete or (declared.complete and includes(declared.key, key)))
+            for declared in self._matching(key)
+        )
+
+    def on_request(self, request: Request) -> None:
+        """A query of another session."""
+        request = self._received(request)
+        with suppress(ZError):  # a session that is being closed answers no more
+            if not self._ask(request, False, self.exchange.send, self._finish_remote):
+                self.exchange.send(ResponseFinal(request.id, request.qos))
+
+    def ask(
+        self, request: Request, answer: Callable[[Response], None], final: Callable[[int], None]
+    ) -> bool:
+        """A query of this session. Whether any was asked: then `final` will be called, once."""
+
+        def finish(asked: PendingRequest) -> None:
+            if self._end(asked):
+                final(asked.request.id)
+
+        return self._ask(self._received(request), True, answer, finish)
+
+    def close(self) -> None:
+        """Every queryable and every query ends."""
+        with self._lock:
+            declared, self._declared = list(self._declared.values()), {}
+            self._by_key = KeyExprTree()
+            self._known.clear()
+        for one in declared:
+            one.sink.close()
+        for asked in list(self._open.values()):
+            asked.finish()
+
+    @property
+    def open_queries(self) -> int:
+        """How many questions have not been answered to the end."""
+        return len(self._open)
+
+    def _received(self, request: Request) -> Request:
+        stack = request.ts_stack
+        if stack is None:
+            return request
+        return replace(request, ts_stack=self._stamp(stack, InterceptionPoint.RECEIVE))
+
+    def _ask(
+        self,
+        request: Request,
+        local: bool,
+        answer: Callable[[Response], None],
+        finish: Callable[[PendingRequest], None],
+    ) -> bool:
+        key, target = request.key.suffix, request.target
+        chosen = [one for one in self._matching(key) if one.takes(target, local)]
+        if not chosen:
+            self.counters["unmatched"] += 1
+            return False
+        if len(self._open) >= MAX_OPEN_QUERIES:
+            self.counters["refused"] += 1
+            answer(Response(request.id, request.key, TOO_MANY, request.qos))
+            return False
+        asked = PendingRequest(self.exchange, request, len(chosen), answer, finish, self._stamp)
+        self._open[id(asked)] = asked
+        for one in chosen:
+            one.sink.push((Query.of(asked, one.entity),), 1)
+        return True
+
+    def _matching(self, key: str) -> tuple[_QueryableEntry, ...]:
+        """Those whose key intersects `key`, in the order they were declared."""
+        found = self._known.get(key)
+        if found is None:
+            with self._lock:
+                numbers = sorted(n for _, some in self._by_key.intersecting(key) for n in some)
+                found = tuple(self._declared[number] for number in numbers)
+                if len(self._known) >= MAX_KNOWN_KEYS:
+                    self._known.clear()
+                self._known[key] = found
+        return found
+
+    def _finish_remote(self, asked: PendingRequest) -> None:
+        if self._end(asked):
+            with suppress(ZError):  # a closed session has ended all
+                self.exchange.send(ResponseFinal(asked.request.id, asked.request.qos))
+
+    def _end(self, asked: PendingRequest) -> bool:
+        """Whether `asked` ends with this call."""
+        asked.ended = True
+        return self._open.pop(id(asked), None) is not None

@@ -1,0 +1,268 @@
+"""What a session is made of, and who of it gets a message.
+
+Knows the parts: a node, an exchange, and the tables of subscribers, queries, queryables and
+interests. Lives as long as the session is open; `Session` is what users hold.
+"""
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
+
+from zenlake.api import gc_finalize
+from zenlake.api.config.config import Config
+from zenlake.api.config.opening import StartConditions, open_node, settings
+from zenlake.api.discovery.info import SessionInfo
+from zenlake.api.discovery.matching import SessionInterests
+from zenlake.api.discovery.stats import EndedTransports
+from zenlake.api.handlers import Sink
+from zenlake.api.pubsub.subscriber import SubscriberEntry, Subscribers
+from zenlake.api.query.get import SessionQueries
+from zenlake.api.query.queryable import Queryables
+from zenlake.api.values.enums import WHATAMI_OF, InterceptionPoint
+from zenlake.api.values.instrumentation import TimestampContext, stamped
+from zenlake.errors import SessionEnded, ZError
+from zenlake.keyexpr import KeyExpr
+from zenlake.runtime.exchange import Exchange, RawPush, SessionFace
+from zenlake.runtime.node import Node
+from zenlake.runtime.transport_session import TransportSession as Transport
+from zenlake.wire.declare import Declare
+from zenlake.wire.enums import WirePriority
+from zenlake.wire.network import NetworkMessage
+from zenlake.wire.push import Push
+from zenlake.wire.put import Put
+from zenlake.wire.request import Request
+from zenlake.wire.response import Response
+from zenlake.wire.response_final import ResponseFinal
+from zenlake.wire.tsstack import WireTimestampStack
+
+if TYPE_CHECKING:
+    from zenlake.wire.push_run import PushRun
+
+log = logging.getLogger("zenlake.api")
+
+CLOSE_SECONDS = 20.0  # that others wait for the one that closes a session
+CALLBACK_SECONDS = 2.0  # for callbacks to take what waits for them, when a session closes
+
+TimestampCallback = Callable[[TimestampContext], bytes]
+
+
+class LossObserver(Protocol):
+    """Told on the I/O thread what did not come."""
+
+    def lost(
+        self, session: Transport, priority: WirePriority, reliable: bool, first: int, missing: int
+    ) -> None: ...
+    def closed(self, session: Transport, why: SessionEnded) -> None: ...
+
+
+class SessionCore:
+    """A session without its handle. `Local` of its exchange."""
+
+    def __init__(self, config: Config, timestamp_callback: TimestampCallback | None = None) -> None:
+        self.settings = settings(config)
+        self._timestamp_callback = timestamp_callback
+        self.publishers: dict[int, None] = {}
+        self.watchers: tuple[LossObserver, ...] = ()
+        "Those who keep account of what did not come."
+        self.exchange = Exchange(
+            self.settings.zid,
+            self.settings.whatami,
+            self,
+            query_timeout=self.settings.queries_default_timeout,
+            timestamping=self.settings.timestamping,
+            drop_future_timestamp=self.settings.drop_future_timestamp,
+        )
+        self.number = self.exchange.next_id()
+        "Of the session itself, among the ids of its entities."
+        self.node = Node(self.settings.node, self.exchange.handler, network=self.settings.network)
+        self.exchange.attach(self.node)
+        self.interests = SessionInterests(self.exchange)
+        self.subscribers = Subscribers(self.exchange, self.interests)
+        self.queryables = Queryables(self.exchange, self.interests, stamp=self.record)
+        self.queries = SessionQueries(self.exchange, self.queryables, stamp=self.record)
+        self.info = SessionInfo(self.node)
+        self.ended = EndedTransports()
+        self._conditions = StartConditions(self.settings.wait_declares)
+        self._on: dict[type, Callable[[Any], None]] = {
+            Request: self.queryables.on_request,
+            Response: self.queries.on_response,
+            ResponseFinal: lambda final: self.queries.on_final(final.request_id),
+            Declare: self.interests.on_declare,
+        }
+        self._pid = os.getpid()
+        self._closing = threading.Lock()
+        self._closer: int | None = None
+        "The thread that closes it. No lock is held meanwhile: callbacks may close it, too."
+        self._over = threading.Event()
+
+    def open(self) -> None:
+        """Listen, connect, and wait as configured. ZError: it cannot."""
+        open_node(self.node, self.settings, self._conditions)
+        _open.add(self)
+
+    # ---- for the exchange
+
+    def on_message(self, message: NetworkMessage) -> None:
+        on = self._on.get(type(message))
+        if on is not None:
+            on(message)
+
+    def opened(self, session: Transport) -> None:
+        self.info.opened(session)
+
+    def declared(self, session: Transport) -> None:
+        self._conditions.declared(session.zid)
+
+    def closed(self, session: Transport, why: SessionEnded) -> None:
+        self.ended.add(session)
+        self.info.closed(session)
+        for watcher in self.watchers:
+            watcher.closed(session, why)
+
+    def lost(
+        self, session: Transport, priority: WirePriority, reliable: bool, first: int, missing: int
+    ) -> None:
+        for watcher in self.watchers:
+            watcher.lost(session, priority, reliable, first, missing)
+
+    def who_hears(self, key: str) -> tuple[SubscriberEntry, ...]:
+        return self.subscribers.of(key)
+
+    def deliver(
+        self,
+        subscribers: tuple[SubscriberEntry, ...],
+        keys: Iterable[KeyExpr],
+        data: bytes,
+        starts: Any,
+        ends: Any,
+        rests: Iterable[Any],
+        count: int,
+        run: "tuple[PushRun, Any, Any, SessionFace | None] | None",
+        one: "RawPush | None" = None,
+    ) -> Iterable[Sink[Any]]:
+        if count == 1 and run is None:
+            rests = tuple(map(self._received, rests))
+        return self.subscribers.deliver(
+            subscribers, keys, data, starts, ends, rests, count, run, one
+        )
+
+    def routed(self, stack: WireTimestampStack) -> WireTimestampStack:
+        return self.record(stack, InterceptionPoint.ROUTE)
+
+    def _received(self, rest: Any) -> Any:
+        if type(rest) is Push and rest.ts_stack is not None:
+            rest.ts_stack = self.record(rest.ts_stack, InterceptionPoint.RECEIVE)
+        return rest
+
+    # ---- for its parts
+
+    def deliver_local(
+        self, subscribers: tuple[SubscriberEntry, ...], key: KeyExpr, push: Push
+    ) -> None:
+        """What the session itself puts; whoever puts waits where there is no room."""
+        payload = b""
+        if type(push.body) is Put:
+            payload = bytes(push.body.payload)  # type: ignore[arg-type]  # it is in one piece
+            push.body.payload = payload  # a copy of what its owner may change
+        size = len(payload)
+        full = self.deliver(subscribers, (key,), payload, (0,), (size,), (push,), 1, None)
+        if full and not self.node.reactor.inside:
+            for sink in full:
+                sink.wait_room()
+
+    def record(self, stack: WireTimestampStack, point: InterceptionPoint) -> WireTimestampStack:
+        """`stack` with the time now at `point`, if that was asked for."""
+        if not stack.conf & point.wire:
+            return stack
+        if self._timestamp_callback is None:
+            return stamped(stack, point, self.exchange.stamp())
+        role = WHATAMI_OF[self.exchange.whatami]
+        try:
+            when = self._timestamp_callback(TimestampContext.of((self.exchange.zid, role)))
+        except Exception:
+            log.exception("the timestamp callback failed")
+            return stack
+        return stamped(stack, point, when)
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Say goodbye and let go of everything. May be called again; waits until it is done."""
+        if os.getpid() != self._pid:
+            self.abandon()
+            return
+        inside, here = self.node.reactor.inside, threading.get_ident()
+        with self._closing:
+            first = self._closer is None
+            self._closer = self._closer or here
+        if not first:
+            if not inside and self._closer != here:
+                self._over.wait(CLOSE_SECONDS)
+            return
+        sinks: list[Sink[Any]] = []
+        try:
+            self.queryables.close()  # while their last words can be said
+            self.exchange.close()
+            _open.discard(self)
+            self.queries.close()
+            sinks = self.subscribers.close()
+            self.interests.close()
+        finally:
+            if inside:
+                self.node.shut(self._shut)
+            else:
+                self.node.close()
+                self.info.close()
+                self._over.set()
+        end = time.monotonic() + (0.0 if inside else CALLBACK_SECONDS)
+        for sink in sinks:
+            sink.join(max(0.0, end - time.monotonic()))
+
+    def _shut(self) -> None:
+        """The last words are out, and nobody waits for the I/O thread to end."""
+        self.info.close()
+        self.node.reactor.stop()
+        self._over.set()
+
+    def drop(self) -> None:
+        """The same for a handle that nobody holds: from any thread, in the middle of anything."""
+        if os.getpid() != self._pid or self.exchange.closed:
+            return
+        # Not from here: whoever starts a thread waits for it, and may hold what that one needs.
+        self.node.reactor.call_soon(self._close_aside)
+
+    def _close_aside(self) -> None:
+        threading.Thread(target=self.close, name="zenlake close", daemon=True).start()
+
+    def abandon(self) -> None:
+        """In the child of a fork: the links are the parent's; nothing may be said on them."""
+        gc_finalize.abandon(self.exchange)
+        self.exchange.abandon()
+        self.interests.lock = threading.RLock()
+        self.node.reactor.abandon()
+
+
+_open: "WeakSet[SessionCore]" = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A program that ends without closing its sessions says goodbye all the same."""
+    for core in list(_open):
+        with suppress(ZError):
+            core.close()
+
+
+def _in_child() -> None:
+    for core in list(_open):
+        core.abandon()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)

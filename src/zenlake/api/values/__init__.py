@@ -1,0 +1,1 @@
+"""Value types of the session API: keys, encodings, timestamps, samples, replies."""

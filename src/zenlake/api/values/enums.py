@@ -1,0 +1,332 @@
+"""The enumerations of the API, and how they convert to the numbers of the wire and back.
+
+Knows names and numbers only. To the wire: `member.wire`. From it: a table, as `PRIORITY_OF[5]`.
+"""
+
+from enum import Enum, EnumType, nonmember
+from typing import Self
+
+from zenlake.api.values.wrapped import Value, materialize_inherited
+from zenlake.errors import ZError
+from zenlake.keyexpr import SetIntersectionLevel
+from zenlake.wire import enums as codec
+from zenlake.wire.qos import QoS
+
+__all__ = [
+    "CONGESTION_CONTROL_OF",
+    "CONSOLIDATION_OF",
+    "INTERCEPTION_POINT_OF",
+    "PRIORITY_OF",
+    "QOS_CONGESTION_CONTROL",
+    "QOS_EXPRESS",
+    "QOS_PRIORITY",
+    "QUERY_TARGET_OF",
+    "WHATAMI_OF",
+    "CongestionControl",
+    "ConsolidationMode",
+    "InterceptionPoint",
+    "Locality",
+    "Priority",
+    "QueryTarget",
+    "Reliability",
+    "ReplyKeyExpr",
+    "SampleKind",
+    "SetIntersectionLevel",
+    "WhatAmI",
+    "WhatAmIMatcher",
+]
+
+
+class _Listed(EnumType):
+    """What `dir` shows, and so what an editor offers, includes DEFAULT and the like."""
+
+    def __dir__(cls) -> list[str]:
+        return sorted({*super().__dir__(), *cls.__members__, *vars(cls)})
+
+
+class OrderedEnum(Enum, metaclass=_Listed):
+    """Named numbers that sort among themselves, show as `Class.NAME`, and equal nothing else."""
+
+    __hash__ = object.__hash__  # members are unique: faster than hashing the name
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        materialize_inherited(cls, "__eq__", "__hash__")
+
+    def __int__(self) -> int:
+        return int(self._value_)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+    def __lt__(self, other: Self) -> bool:
+        return self._value_ < other._value_ if type(other) is type(self) else NotImplemented
+
+    def __le__(self, other: Self) -> bool:
+        return self._value_ <= other._value_ if type(other) is type(self) else NotImplemented
+
+    def __gt__(self, other: Self) -> bool:
+        return self._value_ > other._value_ if type(other) is type(self) else NotImplemented
+
+    def __ge__(self, other: Self) -> bool:
+        return self._value_ >= other._value_ if type(other) is type(self) else NotImplemented
+
+
+class CongestionControl(OrderedEnum):
+    """What happens to a message when the queue it should enter is full.
+
+    >>> CongestionControl.DEFAULT
+    CongestionControl.DROP
+    """
+
+    DROP = 0
+    "The message may be dropped."
+    BLOCK = 1
+    "The sender waits until there is room."
+    BLOCK_FIRST = 2
+    "The sender waits with one message; those that come while it waits are dropped."
+    DEFAULT = DROP
+
+    wire: codec.WireCongestionControl
+
+
+class ConsolidationMode(OrderedEnum):
+    """Which replies of a query are kept when several are for one key."""
+
+    AUTO = 0
+    "LATEST, or NONE when the selector asks for a range of time."
+    NONE = 1
+    "All of them."
+    MONOTONIC = 2
+    "As they come, without those that are older than one already given."
+    LATEST = 3
+    "The newest of each key, after all have come."
+    DEFAULT = AUTO
+
+    wire: codec.Consolidation
+
+
+class InterceptionPoint(OrderedEnum):
+    """Where on a message's way a time is recorded."""
+
+    SEND = 0
+    ROUTE = 1
+    RECEIVE = 2
+
+    wire: int
+    "Its bit in a timestamp stack."
+
+
+class Locality(OrderedEnum):
+    """Which side of the session's border data may come from or go to."""
+
+    SESSION_LOCAL = 0
+    "Within this session only."
+    REMOTE = 1
+    "Other sessions only."
+    ANY = 2
+    DEFAULT = ANY
+
+
+class Priority(OrderedEnum):
+    """The lane a message takes: the smaller the number, the sooner it is sent.
+
+    >>> int(Priority.DATA), Priority.MAX, Priority.REAL_TIME < Priority.DATA
+    (5, Priority.REAL_TIME, True)
+    """
+
+    REAL_TIME = 1
+    INTERACTIVE_HIGH = 2
+    INTERACTIVE_LOW = 3
+    DATA_HIGH = 4
+    DATA = 5
+    DATA_LOW = 6
+    BACKGROUND = 7
+    DEFAULT = DATA
+    MIN = BACKGROUND
+    MAX = REAL_TIME
+    NUM = nonmember(7)
+
+    wire: codec.WirePriority
+
+
+class QueryTarget(OrderedEnum):
+    """Which of the matching queryables a query is for."""
+
+    BEST_MATCHING = 0
+    "The nearest complete one, or all when there is none."
+    ALL = 1
+    ALL_COMPLETE = 2
+    DEFAULT = BEST_MATCHING
+
+    wire: codec.WireQueryTarget
+
+
+class Reliability(OrderedEnum):
+    """Whether the transport makes good what a link loses."""
+
+    BEST_EFFORT = 0
+    RELIABLE = 1
+    DEFAULT = BEST_EFFORT
+
+
+class ReplyKeyExpr(OrderedEnum):
+    """Which keys a query accepts in its replies."""
+
+    ANY = 0
+    MATCHING_QUERY = 1
+    DEFAULT = MATCHING_QUERY
+
+
+class SampleKind(OrderedEnum):
+    """Whether a sample is a new value or the end of one."""
+
+    PUT = 0
+    DELETE = 1
+
+
+class WhatAmI(OrderedEnum):
+    """What a node is.
+
+    >>> WhatAmI("peer") is WhatAmI.PEER, str(WhatAmI.PEER | WhatAmI.ROUTER)
+    (True, 'router|peer')
+    """
+
+    ROUTER = 1
+    PEER = 2
+    CLIENT = 4
+
+    wire: codec.WireWhatAmI
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self:
+        if not isinstance(value, str):
+            raise TypeError(f"a WhatAmI is named by text, not by {type(value).__name__}")
+        for member in cls:
+            if str(member) == value:
+                return member
+        raise ZError(
+            f"{value} is not a valid WhatAmI value. Valid values are: router, peer, client."
+        )
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+    def __repr__(self) -> str:
+        return self.name.capitalize()
+
+    def __or__(self, other: "WhatAmI | str") -> "WhatAmIMatcher":
+        try:
+            return WhatAmIMatcher.of(self._value_ | _whatami(other).value)
+        except (TypeError, ZError):
+            return NotImplemented
+
+
+def _whatami(value: WhatAmI | str) -> WhatAmI:
+    if isinstance(value, WhatAmI | str):
+        return WhatAmI(value)
+    raise TypeError(f"a WhatAmI or its name, not {type(value).__name__}")
+
+
+class WhatAmIMatcher(Value):
+    """A set of WhatAmI, written as `router|peer`; immutable.
+
+    >>> matcher = WhatAmIMatcher("peer|router")
+    >>> str(matcher), WhatAmI.PEER in matcher, "client" in matcher
+    ('router|peer', True, False)
+    """
+
+    __slots__ = ("mask",)
+
+    mask: int
+    "The bits of SCOUT's mask."
+
+    def __init__(self, s: str | None) -> None:
+        if not isinstance(s, str | None):
+            raise TypeError(f"a matcher is written as text, not as {type(s).__name__}")
+        self.mask = 0
+        try:
+            for name in (s or "").split("|"):
+                if name := name.strip():
+                    self.mask |= WhatAmI(name).value
+        except ZError:
+            raise ZError(
+                f"invalid WhatAmI matcher {s!r}: write some of router, peer, client with | between"
+            ) from None
+
+    @classmethod
+    def of(cls, mask: int) -> Self:
+        """From the bits of SCOUT's mask."""
+        matcher = cls("")
+        matcher.mask = mask & 0b111
+        return matcher
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Matches nothing."""
+        return cls.of(0)
+
+    def router(self) -> Self:
+        """This, and routers."""
+        return self.of(self.mask | WhatAmI.ROUTER.value)
+
+    def peer(self) -> Self:
+        """This, and peers."""
+        return self.of(self.mask | WhatAmI.PEER.value)
+
+    def client(self) -> Self:
+        """This, and clients."""
+        return self.of(self.mask | WhatAmI.CLIENT.value)
+
+    def is_empty(self) -> bool:
+        """Does it match nothing?"""
+        return not self.mask
+
+    def matches(self, whatami: WhatAmI | str) -> bool:
+        """Is `whatami` one of those in it?"""
+        return bool(self.mask & _whatami(whatami).value)
+
+    __contains__ = matches
+
+    def _key(self) -> int:
+        return self.mask
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        return type(self), (str(self),)
+
+    def __str__(self) -> str:
+        return "|".join(str(member) for member in WhatAmI if member.value & self.mask)
+
+    def __repr__(self) -> str:
+        return f"WhatAmIMatcher({str(self)!r})"
+
+
+# Plain attributes, since they are read for every message.
+for _congestion_control in CongestionControl:
+    _congestion_control.wire = codec.WireCongestionControl(_congestion_control.value)
+for _consolidation in ConsolidationMode:
+    _consolidation.wire = codec.Consolidation(_consolidation.value)
+for _point in InterceptionPoint:
+    _point.wire = 1 << _point.value
+for _priority in Priority:
+    _priority.wire = codec.WirePriority(_priority.value)
+for _target in QueryTarget:
+    _target.wire = codec.WireQueryTarget(_target.value)
+for _role in WhatAmI:
+    _role.wire = codec.WireWhatAmI(_role.value)
+
+CONGESTION_CONTROL_OF = tuple(CongestionControl)
+CONSOLIDATION_OF = tuple(ConsolidationMode)
+QUERY_TARGET_OF = tuple(QueryTarget)
+PRIORITY_OF: tuple[Priority, ...] = (Priority.DEFAULT, *Priority)
+"By wire number; a sample that claims the CONTROL lane (0) shows the default, as in Zenoh."
+WHATAMI_OF = {member.wire: member for member in WhatAmI}
+INTERCEPTION_POINT_OF = {member.wire: member for member in InterceptionPoint}
+
+_ALL_QOS = tuple(QoS.from_byte(byte) for byte in range(256))
+QOS_PRIORITY = tuple(PRIORITY_OF[qos.priority] for qos in _ALL_QOS)
+"By QoS byte."
+QOS_CONGESTION_CONTROL = tuple(CONGESTION_CONTROL_OF[qos.congestion_control] for qos in _ALL_QOS)
+"By QoS byte."
+QOS_EXPRESS = tuple(qos.express for qos in _ALL_QOS)
+"By QoS byte."

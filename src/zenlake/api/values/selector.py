@@ -1,0 +1,288 @@
+"""Selector: a key expression with parameters; Parameters; and the range of time in `_time`.
+
+Knows the text forms and the reserved names. Reads no clock and answers no query.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, Self
+
+from zenlake.api.values.wrapped import Value
+from zenlake.errors import ZError
+from zenlake.keyexpr import KeyExpr
+
+ANY_KEY = "_anyke"
+"""Present: replies may be for keys that the query does not match."""
+TIME_RANGE = "_time"
+"""The range of time that replies are asked for; see `time_range`."""
+
+Item = tuple[str, str]
+
+
+class Parameters(Value):
+    """Names with values, written `a=1;b=2|3;flag`; mutable.
+
+    Equal when the text is. The hash follows the text: do not change one that is a key of a dict.
+
+    >>> parameters = Parameters("a=1;b=2|3;flag")
+    >>> parameters["a"], parameters.values("b"), parameters.get("none", "default")
+    ('1', ['2', '3'], 'default')
+    >>> Parameters({"x": "1", "y": "2"})
+    x=1;y=2
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, obj: "IntoParameters | None") -> None:
+        self._text = _text_of(obj)
+
+    def is_empty(self) -> bool:
+        """Is there nothing in it?"""
+        return not self._text
+
+    def get(self, key: str, default: str | None = None) -> str | None:
+        """The value of the first `key`; `default` when there is none."""
+        _require_text(key)
+        if default is not None:
+            _require_text(default)
+        return next((value for name, value in self if name == key), default)
+
+    def values(self, key: str) -> list[str]:
+        """The value of `key`, taken apart at each `|`."""
+        value = self.get(key)
+        return [] if value is None else value.split("|")
+
+    def insert(self, key: str, value: str) -> str | None:
+        """Put `key` at the end with `value`; what it had before is returned."""
+        _require_text(value)
+        old = self.get(key)
+        self._text = _joined([*self._without({key}), (key, value)])
+        return old
+
+    def remove(self, key: str) -> str | None:
+        """Take every `key` out; the first's value is returned."""
+        old = self.get(key)
+        self._text = _joined(self._without({key}))
+        return old
+
+    def extend(self, parameters: "IntoParameters") -> None:
+        """Put all of `parameters` at the end, in place of those with the same names."""
+        if parameters is None:
+            raise TypeError("parameters are text, a dict or Parameters, not None")
+        new = list(Parameters(parameters))
+        self._text = _joined([*self._without({name for name, _ in new}), *new])
+
+    def is_ordered(self) -> bool:
+        """Are the names sorted?"""
+        names = [name for name, _ in self]
+        return names == sorted(names)
+
+    def _without(self, names: set[str]) -> Iterator[Item]:
+        return (item for item in self if item[0] not in names)
+
+    def __iter__(self) -> Iterator[Item]:
+        for part in self._text.split(";"):
+            if part:
+                name, _, value = part.partition("=")
+                yield name, value
+
+    def __getitem__(self, key: str) -> str | None:
+        return self.get(key)
+
+    def __contains__(self, key: str) -> bool:
+        return self.get(key) is not None
+
+    def __bool__(self) -> bool:
+        return not self.is_empty()
+
+    def _key(self) -> str:
+        return self._text
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        return type(self), (self._text,)
+
+    def __str__(self) -> str:
+        return self._text
+
+    __repr__ = __str__
+
+
+IntoParameters = Parameters | Mapping[str, str] | str
+
+
+def _text_of(obj: IntoParameters | None) -> str:
+    if obj is None:
+        return ""
+    if isinstance(obj, Parameters):
+        return obj._text
+    if isinstance(obj, Mapping):
+        for name, value in obj.items():
+            _require_text(name)
+            _require_text(value)
+        return _joined(obj.items())
+    _require_text(obj)
+    return obj.rstrip(";=|")
+
+
+def _require_text(obj: object) -> None:
+    if not isinstance(obj, str):
+        raise TypeError(
+            f"'{type(obj).__name__}' object is not text: parameters are `a=1;b=2` or a dict of str"
+        )
+
+
+def _joined(items: Iterable[Item]) -> str:
+    return ";".join(f"{name}={value}" if value else name for name, value in items if name)
+
+
+class Selector(Value):
+    """What a query asks for: `key/expression?parameters`; immutable.
+
+    >>> selector = Selector("robot/*?_time=[now(-1h)..]")
+    >>> selector.key_expr, selector.parameters
+    (ke`robot/*`, _time=[now(-1h)..])
+    >>> Selector("a", {"x": "1"}) == Selector("a?x=1")
+    True
+    """
+
+    __slots__ = ("_key_expr", "_parameters")
+
+    def __init__(self, arg: KeyExpr | str, /, parameters: IntoParameters | None = None) -> None:
+        if not isinstance(arg, str):
+            raise TypeError(f"'{type(arg).__name__}' object is no selector: write `key?parameters`")
+        if parameters is None and type(arg) is not KeyExpr:
+            arg, _, parameters = arg.partition("?")
+        self._key_expr = KeyExpr(arg)
+        self._parameters = Parameters(parameters)
+
+    @property
+    def key_expr(self) -> KeyExpr:
+        """What stands before the first `?`."""
+        return self._key_expr
+
+    @property
+    def parameters(self) -> Parameters:
+        """What stands behind the first `?`; a copy."""
+        return Parameters(self._parameters)
+
+    def _key(self) -> str:
+        return str(self)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[KeyExpr, str]]:
+        return type(self), (self._key_expr, str(self._parameters))
+
+    def __str__(self) -> str:
+        return f"{self._key_expr}?{self._parameters}" if self._parameters else str(self._key_expr)
+
+    def __repr__(self) -> str:
+        return f'sel"{self}"'
+
+
+IntoSelector = Selector | KeyExpr | str
+
+
+def into_selector(obj: IntoSelector) -> Selector:
+    """`obj` as a Selector."""
+    return obj if type(obj) is Selector else Selector(obj)  # type: ignore[arg-type]
+
+
+def accepts_any_key(parameters: Parameters | str) -> bool:
+    """Is `_anyke` among the parameters?
+
+    >>> accepts_any_key("a=1;_anyke"), accepts_any_key("a=_anyke")
+    (True, False)
+    """
+    return ANY_KEY in str(parameters) and ANY_KEY in Parameters(parameters)
+
+
+class TimeRange(NamedTuple):
+    """Two instants; None is no bound."""
+
+    start: datetime | None
+    end: datetime | None
+    start_inclusive: bool = True
+    end_inclusive: bool = True
+
+    def holds(self, when: datetime) -> bool:
+        """Is `when` within it?"""
+        start, end, with_start, with_end = self
+        if start is not None and (when < start or (when == start and not with_start)):
+            return False
+        return end is None or when < end or (when == end and with_end)
+
+
+_UNITS = {"u": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS["w"] = 7 * _UNITS["d"]
+_DURATION = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(u|ms|s|m|h|d|w|)")
+_NOW = re.compile(r"now\((-?)(.*)\)")
+_INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d*))?Z?")
+_BRACKETS = {"[": True, "]": False}
+
+
+def time_range(text: str, now: datetime) -> TimeRange:
+    """The range that `_time=text` means when it is read at `now`.
+
+    `[start..end]` or `[start;duration]`; a bracket that points away leaves the bound out. A bound
+    is an instant of RFC 3339 in UTC, or `now(-1h)`; a missing one is open, and so is one that no
+    datetime can hold.
+
+    >>> noon = datetime(2024, 7, 1, 12, tzinfo=UTC)
+    >>> found = time_range("[now(-1h)..now()[", noon)
+    >>> str(found.start), str(found.end), found.start_inclusive, found.end_inclusive
+    ('2024-07-01 11:00:00+00:00', '2024-07-01 12:00:00+00:00', True, False)
+    >>> str(time_range("[2024-07-01T00:00:00Z;1.5d]", noon).end)
+    '2024-07-02 12:00:00+00:00'
+    """
+    if len(text) < 4 or text[0] not in _BRACKETS or text[-1] not in _BRACKETS:
+        raise _no_range(text, "it begins and ends with [ or ]")
+    inner = text[1:-1]
+    brackets = _BRACKETS[text[0]], not _BRACKETS[text[-1]]
+    start, dots, end = inner.partition("..")
+    if dots:
+        return TimeRange(_bound(start, now, text), _bound(end, now, text), *brackets)
+    start, semicolon, duration = inner.partition(";")
+    if not semicolon or not start:
+        raise _no_range(text, "write start..end or start;duration between the brackets")
+    begin = _bound(start, now, text)
+    seconds = _seconds(duration, text)
+    if begin is None:  # only the sum may be what a datetime can hold
+        return TimeRange(None, _bound(start, now, text, seconds), *brackets)
+    return TimeRange(begin, _moved(begin, seconds), *brackets)
+
+
+def _bound(text: str, now: datetime, whole: str, more: float = 0.0) -> datetime | None:
+    if not text:
+        return None
+    if offset := _NOW.fullmatch(text):
+        sign, duration = offset.groups()
+        seconds = _seconds(duration, whole) if duration or sign else 0.0
+        return _moved(now, (-seconds if sign else seconds) + more)
+    instant = _INSTANT.fullmatch(text)
+    try:
+        if instant is None:
+            raise ValueError
+        micros = (instant[3] or "0")[:6].ljust(6, "0")
+        when = datetime.fromisoformat(f"{instant[1]}T{instant[2]}.{micros}")
+    except ValueError:
+        raise _no_range(whole, f"{text!r} is neither 2024-07-01T12:00:00Z nor now(-1h)") from None
+    return _moved(when.replace(tzinfo=UTC), more)
+
+
+def _seconds(text: str, whole: str) -> float:
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise _no_range(whole, f"{text!r} is no duration such as 90, 1.5h or 20ms")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _moved(when: datetime, seconds: float) -> datetime | None:
+    try:
+        return when + timedelta(seconds=seconds) if math.isfinite(seconds) else None
+    except OverflowError:
+        return None
+
+
+def _no_range(text: str, problem: str) -> ZError:
+    return ZError(f"{text[:80]!r} is not a range of time: {problem}")

@@ -1,0 +1,193 @@
+"""NTP64, TimestampId and Timestamp as the API shows them.
+
+Knows their texts and how they convert to Python's own types; bytes are known to wire/timestamp.py.
+Reads no clock.
+"""
+
+import builtins
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from operator import index
+from typing import Self
+
+from zenlake.api.values.wrapped import Wrapped
+from zenlake.errors import ZError
+from zenlake.wire import timestamp, zenohid
+from zenlake.wire.cursor import U32, U64
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NANOS = 1_000_000_000
+_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d):(\d\d)(?:\.(\d*))?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_HEX = re.compile(r"[1-9a-fA-F][0-9a-fA-F]{0,31}")
+
+
+class NTP64(Wrapped[int]):
+    """A time since the UNIX epoch in 64 bits: 32 of seconds, 32 of binary fraction.
+
+    It ends in 2106; what lies outside is an OverflowError.
+
+    >>> time = NTP64(1719841872, 129693000)
+    >>> time.as_nanos(), time.to_string_rfc3339_lossy()
+    (1719841872129693000, '2024-07-01T13:51:12.129693000Z')
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, seconds: int, nanoseconds: int) -> Self:
+        if not 0 <= index(seconds) <= U64 or not 0 <= index(nanoseconds) <= U32:
+            raise OverflowError(
+                f"{seconds} s, {nanoseconds} ns: seconds are a u64, nanoseconds u32"
+            )
+        return cls._at(seconds * _NANOS + nanoseconds)
+
+    @classmethod
+    def _at(cls, nanos: int) -> Self:
+        seconds, rest = divmod(nanos, _NANOS)
+        if not 0 <= seconds <= U32:
+            raise OverflowError(f"{seconds} s from 1970 is outside what NTP64 holds (1970 to 2106)")
+        return cls.of(seconds << 32 | (rest << 32) // _NANOS)
+
+    @classmethod
+    def parse_rfc3339(cls, s: str) -> Self:
+        """From RFC 3339, as `2024-07-01T13:51:12.129693000Z`.
+
+        >>> NTP64.parse_rfc3339("2024-07-01T13:51:12.5Z").subsec_nanos()
+        500000000
+        """
+        found = _RFC3339.fullmatch(s)
+        try:
+            if found is None:
+                raise ValueError
+            minute, second, fraction, offset = found.groups(default="")
+            leap = second == "60"
+            zone = "+00:00" if offset == "Z" else offset
+            when = datetime.fromisoformat(f"{minute}:{'59' if leap else second}{zone}")
+            seconds = (when - _EPOCH) // timedelta(seconds=1)
+            return cls._at(seconds * _NANOS + int(fraction[:9].ljust(9, "0")))
+        except (ValueError, OverflowError):
+            raise ZError(
+                f"Failed to parse '{s[:80]}': write RFC 3339 between 1970 and 2106, "
+                "as 2024-07-01T12:00:00.5Z"
+            ) from None
+
+    def as_secs_f64(self) -> float:
+        """In seconds; a float cannot tell times apart that are less than a microsecond apart."""
+        return (self.wire >> 32) + (self.wire & U32) / 2**32
+
+    def as_secs(self) -> int:
+        """The whole seconds."""
+        return self.wire >> 32
+
+    def as_nanos(self) -> int:
+        """In nanoseconds."""
+        return self.as_secs() * _NANOS + self.subsec_nanos()
+
+    def subsec_nanos(self) -> int:
+        """The fraction of a second in nanoseconds, rounded up: what was given comes back."""
+        return min(-(-((self.wire & U32) * _NANOS) >> 32), _NANOS - 1)
+
+    def to_datetime(self) -> datetime:
+        """In UTC, cut to microseconds."""
+        return _EPOCH + timedelta(microseconds=self.as_nanos() // 1000)
+
+    def to_string_rfc3339_lossy(self) -> str:
+        """As RFC 3339 with nanoseconds; a quarter of one is lost."""
+        return f"{self.to_datetime():%Y-%m-%dT%H:%M:%S}.{self.subsec_nanos():09d}Z"
+
+
+class TimestampId(Wrapped[zenohid.WireZenohId]):
+    """Whose clock gave a time: 1 to 16 little-endian bytes, shown in hexadecimal.
+
+    >>> TimestampId(b"\\x01\\x02"), bytes(TimestampId([1, 2, 0]))
+    (201, b'\\x01\\x02')
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, bytes: builtins.bytes | bytearray | Iterable[int]) -> Self:  # noqa: A002
+        if isinstance(bytes, str | int):
+            raise TypeError(f"an id is bytes, not {type(bytes).__name__}")
+        try:
+            raw = builtins.bytes(bytes)
+        except ValueError as error:
+            raise OverflowError(f"an id is bytes: {error}") from None
+        try:
+            return cls.of(zenohid.WireZenohId(raw))
+        except ValueError:
+            size = len(raw) if len(raw) > zenohid.MAX_BYTES else 0
+            raise ZError(f"an id is 1 to 16 bytes and not zero: {size} bytes given") from None
+
+    def __bytes__(self) -> builtins.bytes:
+        return self.wire.raw
+
+    def _key(self) -> builtins.bytes:
+        return self.wire.raw
+
+
+IntoTimestampId = TimestampId | bytes | bytearray | Iterable[int]
+
+
+class Timestamp(Wrapped[timestamp.WireTimestamp]):
+    """A time and the clock that gave it: no two are equal, and all are ordered.
+
+    >>> stamp = Timestamp.parse_rfc3339("2024-07-01T13:51:12.129693000Z/33")
+    >>> stamp, stamp.get_id(), stamp.get_time().year
+    (7386664595088445305/33, 33, 2024)
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, time: datetime | NTP64, id: IntoTimestampId) -> Self:  # noqa: A002
+        if isinstance(time, datetime):
+            if (micros := (time - _EPOCH) // timedelta(microseconds=1)) < 0:
+                raise ValueError(f"{time} is before 1970, which a timestamp cannot hold")
+            time = NTP64._at(micros * 1000)
+        elif not isinstance(time, NTP64):
+            raise TypeError(f"expected a `datetime` or a `NTP64`, found {type(time).__name__}")
+        owner = id if isinstance(id, TimestampId) else TimestampId(id)
+        return cls.of(timestamp.WireTimestamp(time.wire, owner.wire))
+
+    @classmethod
+    def parse_rfc3339(cls, s: str) -> Self:
+        """From `<RFC 3339>/<id in hexadecimal>`."""
+        time, slash, owner = s.partition("/")
+        if not slash:
+            raise ZError(f"No '/' found in '{s[:80]}': write <time>/<id>")
+        ntp64 = NTP64.parse_rfc3339(time)
+        if not _HEX.fullmatch(owner):
+            raise ZError(
+                f"'{owner[:80]}' is no id: write 1 to 32 hexadecimal digits, the first not 0"
+            )
+        return cls.of(timestamp.WireTimestamp(ntp64.wire, zenohid.WireZenohId.parse(owner.lower())))
+
+    def get_time(self) -> datetime:
+        """The time in UTC, cut to microseconds."""
+        return self.get_time_as_ntp64().to_datetime()
+
+    def get_time_as_ntp64(self) -> NTP64:
+        """The time, exactly."""
+        return NTP64.of(self.wire.time)
+
+    def get_id(self) -> TimestampId:
+        """Whose clock gave it."""
+        return TimestampId.of(self.wire.id)
+
+    def get_diff_duration(self, other: "Timestamp") -> timedelta:
+        """How much later this is than `other`, cut to microseconds; negative when it is earlier.
+
+        >>> early, late = (Timestamp(NTP64(second, 0), b"a") for second in (1, 3))
+        >>> late.get_diff_duration(early).total_seconds()
+        2.0
+        >>> early.get_diff_duration(late).total_seconds()
+        -2.0
+        """
+        if not isinstance(other, Timestamp):
+            raise TypeError(f"expected a Timestamp, found {type(other).__name__}")
+        ticks = self.wire.time - other.wire.time
+        distance = timedelta(microseconds=NTP64.of(abs(ticks)).as_nanos() // 1000)
+        return distance if ticks >= 0 else -distance
+
+    def to_string_rfc3339_lossy(self) -> str:
+        """As `<RFC 3339 with nanoseconds>/<id>`."""
+        return f"{self.get_time_as_ntp64().to_string_rfc3339_lossy()}/{self.wire.id}"

@@ -1,0 +1,79 @@
+"""How the API's values compare, hash, sort, copy and pickle; most are a wire value's other face.
+
+Does not know what any of them means.
+"""
+
+from collections.abc import Callable
+from inspect import getattr_static
+from typing import Any, Generic, Self, TypeVar
+
+W = TypeVar("W")
+
+
+def materialize_inherited(kind: type, *names: str) -> None:
+    """Make what `kind` inherits under these names its own, where whoever lists a class looks."""
+    for name in names:
+        if name not in vars(kind):
+            setattr(kind, name, getattr_static(kind, name))
+
+
+class Value:
+    """Values of one class relate as their `_key()` does, and never equal one of another class."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        materialize_inherited(cls, "__eq__", "__hash__", "__str__")
+
+    def _key(self) -> Any:
+        """What makes it this value."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._key() == other._key()) if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __lt__(self, other: Self) -> bool:
+        return bool(self._key() < other._key()) if type(other) is type(self) else NotImplemented
+
+    def __le__(self, other: Self) -> bool:
+        return bool(self._key() <= other._key()) if type(other) is type(self) else NotImplemented
+
+    def __gt__(self, other: Self) -> bool:
+        return bool(self._key() > other._key()) if type(other) is type(self) else NotImplemented
+
+    def __ge__(self, other: Self) -> bool:
+        return bool(self._key() >= other._key()) if type(other) is type(self) else NotImplemented
+
+
+class Wrapped(Value, Generic[W]):
+    """`wire` is the codec's own object: `X.of(wire)` and `x.wire` convert without a copy."""
+
+    __slots__ = ("wire",)
+
+    wire: W
+
+    def __new__(cls) -> Self:
+        raise TypeError(f"No constructor defined for {cls.__name__}")
+
+    @classmethod
+    def of(cls, wire: W) -> Self:
+        """The API's face of `wire`, which is trusted and must never change."""
+        self = object.__new__(cls)
+        self.wire = wire
+        return self
+
+    def _key(self) -> Any:
+        return self.wire
+
+    def __reduce__(self) -> tuple[Callable[[W], Self], tuple[W]]:
+        return type(self).of, (self.wire,)
+
+    def __str__(self) -> str:
+        return str(self.wire)
+
+    def __repr__(self) -> str:
+        return str(self)

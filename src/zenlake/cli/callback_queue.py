@@ -1,0 +1,79 @@
+"""What a session's callbacks hand to the main thread, in order, with a limit.
+
+Knows two threads and a clock. Does not know what is handed over.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from threading import Condition
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+CAPACITY = 10_000  # items; a callback waits while there are as many
+
+T = TypeVar("T")
+
+
+class CallbackQueue(Generic[T]):
+    """Leave `with` before the session closes: no callback waits for room any more.
+
+    >>> with Inbox() as inbox:
+    ...     for word in ("a", "b", "c"):
+    ...         inbox.put(word)
+    ...     list(inbox.items(count=2))
+    ['a', 'b']
+    """
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._items: deque[T] = deque()
+        self._capacity = capacity
+        self._changed = Condition()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._closed = True
+            self._items.clear()
+            self._changed.notify_all()
+
+    def put(self, item: T) -> None:
+        """Wait for room. What comes after the end is not wanted any more."""
+        with self._changed:
+            while len(self._items) >= self._capacity and not self._closed:
+                self._changed.wait()
+            if not self._closed:
+                self._items.append(item)
+                self._changed.notify_all()
+
+    def take(self, seconds: float | None = None) -> T | None:
+        """The next item; None when there is none in time."""
+        until = None if seconds is None else time.monotonic() + seconds
+        with self._changed:
+            while not self._items:
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self._changed.wait(left)
+            item = self._items.popleft()
+            self._changed.notify_all()
+            return item
+
+    def items(self, count: int | None = None, seconds: float | None = None) -> Iterator[T]:
+        """The next `count` items, as long as they come within `seconds` from now."""
+        until = None if seconds is None else time.monotonic() + seconds
+        taken = 0
+        while count is None or taken < count:
+            item = self.take(None if until is None else max(0.0, until - time.monotonic()))
+            if item is None:
+                return
+            taken += 1
+            yield item

@@ -1,0 +1,1 @@
+"""How commands show samples, messages, captures and logs."""

@@ -1,0 +1,144 @@
+"""Wire content as text that is safe on a terminal and short enough for a line.
+
+Whatever a peer sent, nothing that comes out of here holds a control character, a line break or
+a character that changes the direction of writing.
+"""
+
+import codecs
+from collections.abc import Callable
+from dataclasses import fields
+from enum import Enum, Flag
+from typing import Any
+
+from zenlake.errors import DecodeError
+from zenlake.wire import tsstack
+from zenlake.wire.cursor import ByteReader
+from zenlake.wire.enums import CloseReason
+from zenlake.wire.extensions import IDENTITY_MASK, QueryableInfo, Unknown
+from zenlake.wire.put import Slice
+from zenlake.wire.qos import QoS
+from zenlake.wire.timestamp import WireTimestamp, read_timestamp
+from zenlake.wire.tsstack import WireTimestampStack
+
+PREVIEW_CHARACTERS = 64
+PREVIEW_HEX_BYTES = 24
+MAX_CHARACTER_BYTES = 4  # of UTF-8
+ALWAYS_SHOWN = {"mode", "reason"}  # of INTEREST and CLOSE: the default says as much as any other
+
+
+def escape(text: str) -> str:
+    """`text` with everything that is not printable, and the backslash, as `\\x1b` or `\\u202e`."""
+    if text.isprintable() and "\\" not in text:
+        return text
+    return "".join(
+        c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def preview(data: bytes) -> str:
+    """The start of `data`, as text if most of it is, else in hexadecimal; and its length."""
+    text = _as_text(data[: PREVIEW_CHARACTERS * MAX_CHARACTER_BYTES], len(data))
+    if text is None:
+        cut = "..." if len(data) > PREVIEW_HEX_BYTES else ""
+        shown = f"0x{data[:PREVIEW_HEX_BYTES].hex()}{cut}"
+    else:
+        shown = _quote(text, cut=len(text.encode()) < len(data))
+    return f"{shown} ({len(data)} {'byte' if len(data) == 1 else 'bytes'})"
+
+
+def _as_text(head: bytes, size: int) -> str | None:
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) == size)
+    except UnicodeDecodeError:
+        return None
+    readable = sum(c.isprintable() or c.isspace() for c in text)
+    return text if 2 * readable >= len(text) else None
+
+
+def _quote(text: str, *, cut: bool = False) -> str:
+    cut = cut or len(text) > PREVIEW_CHARACTERS
+    return f'"{escape(text[:PREVIEW_CHARACTERS])}"' + ("..." if cut else "")
+
+
+def _qos(qos: QoS) -> str:
+    express = ",express" if qos.express else ""
+    return f"{qos.priority.name},{qos.congestion_control.name}{express}"
+
+
+def _unknown(extension: Unknown) -> str:
+    """An extension that no table names: shown as such, with its value."""
+    name = f"unknown extension 0x{extension.header & IDENTITY_MASK:02x}"
+    value = extension.value
+    return name if value is None else f"{name}={value_text(value)}"
+
+
+def _stack(stack: WireTimestampStack) -> str:
+    return f"{stack.conf:#x}[{', '.join(_stamp(*entry) for entry in stack.entries)}]"
+
+
+def _stamp(flags: int, content: bytes) -> str:
+    hops = {tsstack.SEND: "send", tsstack.ROUTE: "route", tsstack.RECEIVE: "receive"}
+    hop = hops.get(flags & ~tsstack.CUSTOM_CONTENT, f"{flags:#x}")
+    if not flags & tsstack.CUSTOM_CONTENT:
+        try:
+            return f"{hop} {read_timestamp(ByteReader(content), 'stamp').rfc3339()}"
+        except DecodeError:
+            pass  # shown as bytes
+    return f"{hop} {preview(content)}"
+
+
+def _slice(piece: Slice) -> str:
+    return f"{'shared memory' if piece.kind else 'raw'} {preview(piece.data)}"
+
+
+def _close_reason(reason: int) -> str:
+    known = reason in CloseReason.__members__.values()
+    return CloseReason(reason).name if known else str(reason)
+
+
+def _queryable_info(info: QueryableInfo) -> str:
+    return f"{'complete' if info.complete else 'incomplete'},distance {info.distance}"
+
+
+_FORMATS: dict[type, Callable[[Any], str]] = {
+    bytes: preview,
+    str: _quote,
+    QoS: _qos,
+    WireTimestamp: WireTimestamp.rfc3339,
+    WireTimestampStack: _stack,
+    Unknown: _unknown,
+    Slice: _slice,
+    QueryableInfo: _queryable_info,
+}
+
+
+def value_text(value: Any) -> str:
+    """Any value of a message's field."""
+    known = _FORMATS.get(type(value))
+    if known is not None:
+        return known(value)
+    if isinstance(value, Flag):
+        return "|".join(member.name or "" for member in type(value) if member in value) or "0"
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, tuple):
+        return f"[{', '.join(value_text(item) for item in value)}]"
+    return escape(str(value))
+
+
+def facts(layer: Any, skip: frozenset[str] = frozenset()) -> list[str]:
+    """`field=value` for every field that is not as it is by default, but for a few."""
+    found = []
+    for field in fields(layer):
+        value = getattr(layer, field.name)
+        if field.name in skip or (value == field.default and field.name not in ALWAYS_SHOWN):
+            continue
+        if field.name == "extensions":
+            found += [_unknown(extension) for extension in value]
+        elif value is True:
+            found.append(field.name)
+        elif isinstance(field.default, CloseReason):
+            found.append(f"{field.name}={_close_reason(value)}")
+        else:
+            found.append(f"{field.name}={'no' if value is False else value_text(value)}")
+    return found

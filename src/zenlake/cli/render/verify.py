@@ -1,0 +1,55 @@
+"""Write every message again and compare: does the codec give back the bytes that were read?"""
+
+import sys
+
+from zenlake.capture.message_fields import name_of
+from zenlake.capture.offline_session import Entry
+from zenlake.cli.render.report import DecodeReport
+from zenlake.errors import EncodeError
+from zenlake.wire.batch import SCOUTING, TRANSPORT
+from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.network import NETWORK
+
+_WRITERS = {kind: table for table in (TRANSPORT, SCOUTING, NETWORK) for kind in table.by_type}
+
+
+class Verify(DecodeReport):
+    """Message by message; a FRAME is its header. Joined messages are checked too."""
+
+    def __init__(self) -> None:
+        self._same = 0
+        self._different = 0
+
+    def message(self, entry: Entry) -> None:
+        read = entry.buffer.data[entry.start : entry.end]
+        written = _written(entry)
+        if written == read.hex():
+            self._same += 1
+            return
+        self._different += 1
+        where = entry.buffer.where(entry.start)
+        sys.stdout.write(
+            f"{name_of(entry.message)} at {where} differs\n"
+            f"  read    {read.hex()}\n  written {written}\n"
+        )
+
+    def finish(self) -> bool:
+        sys.stdout.write(f"{_messages(self._same)} re-encoded byte for byte\n")
+        if self._different:
+            sys.stdout.write(f"{_messages(self._different)} re-encoded differently\n")
+        sys.stdout.flush()
+        return not self._different
+
+
+def _written(entry: Entry) -> str:
+    """The message's bytes in hexadecimal, or why there are none."""
+    w = ByteWriter()
+    try:
+        _WRITERS[type(entry.message)].write(w, entry.message)
+    except EncodeError as error:
+        return f"nothing: {error}"
+    return w.out.hex()
+
+
+def _messages(count: int) -> str:
+    return f"{count} message{'' if count == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""Spark flows that fill the tables. The only part of the lake that imports pyspark."""

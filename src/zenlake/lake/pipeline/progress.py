@@ -1,0 +1,144 @@
+"""How far the flows of a lake have come, and what of the log nobody needs any more.
+
+Knows Spark's checkpoints on disk, the log's marks and the tables. Does not know Spark itself.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from zenlake.errors import ZError
+from zenlake.lake.project import Project
+from zenlake.log.read.log import Log, Trimmed
+
+CHECKPOINTS = "_checkpoints"
+MAX_LINES = 64  # of an offsets file: a stream has a source a line
+NANOS = 1_000_000_000
+BACK = 1.25  # times `duplicates_within`: numbers are remembered by the quarter of it
+
+PerPartition = Mapping[int, int]
+
+
+class CommittedOffsets(NamedTuple):
+    """What a flow has behind it: the next offset of each partition, and since when."""
+
+    offsets: PerPartition
+    at: float
+    "Seconds since 1970; the last micro-batch ended then."
+
+
+def marks(project: Project) -> dict[int, int]:
+    """How far each partition of the log is durable; {}: there is no log yet."""
+    try:
+        log = Log(project.log)
+    except ZError:
+        return {}
+    return {number: log.mark(number).offset for number in log.partitions()}
+
+
+def taken(state: Path, log_id: str) -> dict[str, CommittedOffsets]:
+    """By flow, what its last micro-batch that ended took of the log."""
+    found: dict[str, tuple[int, CommittedOffsets]] = {}
+    for commits in sorted((state / CHECKPOINTS).glob("**/commits")):
+        version, flow = commits.parent.name, commits.parent.parent.name
+        batch = max(_numbers(commits), default=None)
+        if not version.isdecimal() or batch is None:
+            continue
+        if flow in found and found[flow][0] > int(version):
+            continue  # what a full refresh left behind
+        with suppress(OSError):  # Spark has just removed it
+            text = (commits.parent / "offsets" / str(batch)).read_text()
+            at = (commits / str(batch)).stat().st_mtime
+            found[flow] = int(version), CommittedOffsets(offsets_of(text, log_id), at)
+    return {flow: one for flow, (_, one) in found.items()}
+
+
+def _numbers(folder: Path) -> list[int]:
+    return [int(one.name) for one in folder.iterdir() if one.name.isdecimal()]
+
+
+def offsets_of(text: str, log_id: str) -> dict[int, int]:
+    """Of a file of Spark's offset log, the offsets in one log: the lowest, if it names several.
+
+    >>> offsets_of('v1\\n{}\\n{"log": "ab", "partitions": {"0": 7}}\\n-\\n', "ab")
+    {0: 7}
+    """
+    lowest: dict[int, int] = {}
+    for line in text.splitlines()[2:MAX_LINES]:
+        try:
+            value = json.loads(line)
+            if not isinstance(value, dict) or value["log"] != log_id:
+                continue
+            offsets = {int(number): int(at) for number, at in value["partitions"].items()}
+        except (KeyError, TypeError, ValueError):
+            continue  # another source's, or none
+        for number, at in offsets.items():
+            lowest[number] = min(at, lowest.get(number, at))
+    return lowest
+
+
+def behind(durable: PerPartition, done: PerPartition) -> int:
+    """Samples that are durable and not taken.
+
+    >>> behind({0: 10, 1: 5}, {0: 7})
+    8
+    """
+    return sum(max(0, mark - done.get(number, 0)) for number, mark in durable.items())
+
+
+# ---- tables
+
+
+def rows_of(project: Project, name: str) -> int | None:
+    """Rows of a table now; None: there is no such table yet, or it is the catalog's."""
+    import pyarrow as pa
+
+    from zenlake.lake.tables.definitions import TABLES, TableDefinition
+    from zenlake.lake.tables.delta import DeltaStore
+
+    store = DeltaStore(
+        project.table(name), TABLES.get(name) or TableDefinition(name, pa.schema([]))
+    )
+    return store.snapshot().rows if store.exists() else None
+
+
+# ---- the log
+
+
+def trim(project: Project, state: Path, flows: Iterable[str], now: float | None = None) -> Trimmed:
+    """Remove segments that every one of `flows` has behind it and that are older than lake.toml
+    says. A flow that has not begun keeps everything."""
+    age, none = project.retention.get("log"), Trimmed(0, 0)
+    flows = list(flows)
+    if age is None or not flows or not (project.log / "log.json").is_file():
+        return none
+    log = Log(project.log)
+    done = taken(state, log.id)
+    if any(flow not in done for flow in flows):
+        return none
+    removed = none
+    for number in log.partitions():
+        below = min(done[flow].offsets.get(number, 0) for flow in flows)
+        end = log.mark(number).offset
+        if not end:
+            continue
+        # A clock that jumped ahead counts for nothing.
+        newest = int(log.blocks(number, end - 1, end)["last_time"].max())
+        wall = int((time.time() if now is None else now) * NANOS)
+        old = log.offset_at(number, max(0, min(newest, wall) - int(age * NANOS)))
+        looked_at = _looked_at(log, number, below, project.duplicates_within)
+        one = log.trim(before_offset=min(below, old, looked_at), partition=number)
+        removed = Trimmed(removed.segments + one.segments, removed.bytes + one.bytes)
+    return removed
+
+
+def _looked_at(log: Log, partition: int, at: int, within: float) -> int:
+    """The first offset that whoever goes on at an offset looks at, to find repeats behind it."""
+    near = log.blocks(partition, max(0, at - 1), at + 1)
+    if not len(near):
+        return 0
+    back = int(within * BACK * NANOS)
+    return log.offset_at(partition, max(0, int(near["first_time"].min()) - back))

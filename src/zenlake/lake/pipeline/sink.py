@@ -1,0 +1,205 @@
+"""`format("zenoh-lake")`: the rows of one flow, given to the tables that it names.
+
+Knows options and Spark's calls: `write` on executors, `commit` and `abort` on the driver. Loads
+Arrow and delta-rs in those only: Spark imports this in processes that only plan.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+
+from zenlake.errors import ZError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from zenlake.lake.tables.delta import DeltaStore
+    from zenlake.lake.tables.projections import TaskOutput
+
+OPTIONS = {
+    "path": "the folder of the tables",
+    "into": "names of tables, with commas between them",
+    "flow": "the name of the flow, if it shall not be that of its tables",
+    "partitionBy": "the column by which a table of your own is partitioned",
+}
+OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # what Spark itself adds
+_FILE = re.compile(r"file:(?://)?(/(?!/).*)")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+
+
+class SinkOptions(NamedTuple):
+    """What the options say."""
+
+    path: Path
+    into: tuple[str, ...]
+    flow: str
+    partition_by: str | None = None
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, str]) -> "SinkOptions":
+        """ZError: names the option, and what to write instead.
+
+        >>> Target.parse({"path": "/lake/tables", "into": "samples, latest"}).into
+        ('samples', 'latest')
+        >>> Target.parse({"path": "/lake/tables", "int": "samples"})
+        Traceback (most recent call last):
+        zenlake.errors.ZError: there is no option 'int'; did you mean 'into'?
+        """
+        given = _known(raw)
+        for name in ("path", "into"):
+            if not given.get(name, "").strip():
+                raise ZError(f"option {name!r} is missing: {OPTIONS[name]}")
+        into = tuple(name.strip() for name in given["into"].split(","))
+        for name in into:
+            if not _NAME.fullmatch(name):
+                raise ZError(f"option 'into': {name!r} is no name of a table: letters, digits, _")
+        if len(set(into)) < len(into):
+            raise ZError(f"option 'into': tables are named more than once: {', '.join(into)}")
+        if "tombstones" in into:
+            raise ZError("option 'into': `tombstones` is written with `latest`: name that instead")
+        return cls(
+            _folder(given["path"]),
+            into,
+            given.get("flow") or "+".join(into),
+            given.get("partitionBy"),
+        )
+
+
+def _folder(text: str) -> Path:
+    """As it is, or as a URI of a file in any form."""
+    found = _FILE.fullmatch(text)
+    if found is None and _SCHEME.match(text):
+        raise ZError(f"option 'path': {text!r} is no folder that can be written here: name one")
+    return Path(found[1] if found else text).absolute()
+
+
+def _known(raw: Mapping[str, str]) -> dict[str, str]:
+    """The options by the names of the table; Spark hands names over in lower case."""
+    names = {name.lower(): name for name in OPTIONS}
+    given = {}
+    for name in raw:
+        if name.lower() in OF_SPARK:
+            continue
+        if name.lower() not in names:
+            near = get_close_matches(name.lower(), names, 1)
+            hint = f"; did you mean {names[near[0]]!r}?" if near else f": there are {[*OPTIONS]}"
+            raise ZError(f"there is no option {name!r}{hint}")
+        given[names[name.lower()]] = raw[name]
+    return given
+
+
+class LakeDataSource(DataSource):
+    """The tables of a lake, as the sink of a stream."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._target = SinkOptions.parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "zenoh-lake"
+
+    def schema(self) -> "StructType":
+        raise ZError("format 'zenoh-lake' only writes: read tables with zenlake.lake.read")
+
+    def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
+        raise ZError(
+            "format 'zenoh-lake' takes streams only, whose batches have numbers, so that each is "
+            "taken once: use writeStream, with trigger(availableNow=True) if it shall end"
+        )
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:
+        return LakeWriter(self._target, schema)
+
+
+@dataclass
+class WrittenFiles(WriterCommitMessage):
+    """What one task has written: nothing of it is in a table yet."""
+
+    query: str
+    taken: "TaskOutput"
+
+
+class LakeWriter(DataSourceStreamArrowWriter):
+    """One micro-batch: files by tasks, one commit a table by the driver."""
+
+    def __init__(self, target: SinkOptions, schema: "StructType") -> None:
+        from zenlake.lake.tables.projections import check
+        from zenlake.spark.schema import arrow_schema
+
+        self._target = target
+        self._schema = arrow_schema(schema)
+        check(self._schema, target.into, target.partition_by)
+
+    def _stores(self) -> "dict[str, DeltaStore]":
+        from zenlake.lake.tables.delta import DeltaStore
+        from zenlake.lake.tables.projections import table_of
+
+        target = self._target
+        return {
+            name: DeltaStore(target.path / name, table_of(name, self._schema, target.partition_by))
+            for name in target.into
+        }
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WrittenFiles:
+        """Every row of one task."""
+        from pyspark import TaskContext
+
+        from zenlake.lake.tables.projections import TableWriter
+
+        context = TaskContext.get()
+        assert context is not None
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch is None:
+            raise ZError("this task belongs to no streaming query: 'zenoh-lake' takes streams only")
+        intake = TableWriter(self._stores(), f"{query}/{batch}")
+        for rows in iterator:
+            intake.add(rows)
+        return WrittenFiles(query, intake.finish())
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # Spark's name
+        """Give each table its part, once: what a table has of this batch already is passed over."""
+        from zenlake.lake.tables.commit import TableBatch
+        from zenlake.lake.tables.projections import commit_table
+
+        tasks = [one for one in messages if one is not None and one.taken.rows]
+        if not tasks:
+            return
+        batch = TableBatch(self._target.flow, tasks[0].query, batchId)
+        for store in self._stores().values():
+            commit_table(store, [one.taken for one in tasks], batch)
+        self._unstage(tasks)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        """Staged rows go. Files do not: a table may name them already if a later one failed."""
+        self._unstage([one for one in messages if one is not None])
+
+    def _unstage(self, tasks: list[WrittenFiles]) -> None:
+        """Only their own: a driver that is thought to be dead may do the same batch."""
+        paths = [
+            Path(path) for one in tasks for paths in one.taken.staged.values() for path in paths
+        ]
+        for path in paths:
+            path.unlink(missing_ok=True)
+        for folder in {path.parent for path in paths}:
+            with suppress(OSError):  # another attempt, or batch, of the query may still be there
+                folder.rmdir()
+                folder.parent.rmdir()
+
+    def __repr__(self) -> str:
+        return f"LakeWriter({self._target!r})"

@@ -1,0 +1,310 @@
+"""A lake as its owner describes it: `lake.toml`, read and checked.
+
+Knows names, forms and where things are. Opens no table and no log; imports neither Spark nor Arrow.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zenlake.errors import ZError
+from zenlake.keyexpr import KeyExpr
+from zenlake.wire.locator import EndPoint
+
+FILE = "lake.toml"
+MAX_BYTES = 1 << 20  # of lake.toml
+MAX_SECONDS = 100 * 365 * 86_400.0
+MAX_ROWS = 1 << 31
+MAX_PARTITION = (1 << 31) - 1
+MAX_SHOWN = 60  # characters of a refused value
+FORMATS = ("delta", "catalog")
+RETAINED = ("log", "samples", "messages", "loss", "health", "tombstones")
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """What `zenlake lake run` records while it runs."""
+
+    connect: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ("**",)
+    mode: str = "client"
+    codec: str = "zstd"
+    partition: int = 0
+    config: Path | None = None
+    "A Zenoh configuration, for credentials and what else a session needs."
+
+
+@dataclass(frozen=True)
+class MaintenanceSettings:
+    """When tables are tidied, and how."""
+
+    every: float | None = 3600.0
+    "Seconds; None: never by itself."
+    target: int = 128 << 20
+    "Bytes of a compacted file."
+    vacuum_after: float = 3600.0
+    "Seconds that a file which no table names any more is kept for readers."
+
+
+@dataclass(frozen=True)
+class Project:
+    """A lake: where it is and what its owner wants of it."""
+
+    home: Path
+    name: str
+    log: Path
+    tables: Path
+    format: str = "delta"
+    record: RecordSettings | None = None
+    duplicates_within: float = 600.0
+    max_rows: int = 1_000_000
+    retention: Mapping[str, float] = field(default_factory=dict)
+    "Seconds, by what is kept; what is not named is kept for ever."
+    upkeep: MaintenanceSettings = MaintenanceSettings()
+    decoders: tuple[Mapping[str, Any], ...] = ()
+
+    @classmethod
+    def load(cls, where: Path | str) -> "Project":
+        """From the folder of a lake, or its lake.toml.
+
+        ZError: there is none, or what it says cannot be meant; names the place and the remedy.
+        """
+        path = Path(where)
+        path = path / FILE if path.is_dir() else path
+        try:
+            with path.open("rb") as file:
+                raw = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise ZError(
+                f"there is no lake at {where} ({error.strerror}: {path}); "
+                f"`zenlake lake init {where}` makes one"
+            ) from None
+        if len(raw) > MAX_BYTES:
+            raise ZError(f"{path} is larger than {MAX_BYTES >> 20} MiB: that is no lake.toml")
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            raise ZError(f"{path}: byte {error.start} is not UTF-8: save it as UTF-8") from None
+        return cls.parse(text, path)
+
+    @classmethod
+    def parse(cls, text: str, path: Path | str = FILE) -> "Project":
+        """From the text of a lake.toml that is, or would be, at `path`.
+
+        >>> project = Project.parse('[lake]\\nname = "fleet"\\n[retention]\\nlog = "2d"\\n')
+        >>> project.name, project.retention, project.upkeep.every, project.record
+        ('fleet', {'log': 172800.0}, 3600.0, None)
+        >>> Project.parse('[lake]\\nname = "fleet"\\n[retension]\\nlog = "2d"\\n')
+        Traceback (most recent call last):
+        zenlake.errors.ZError: lake.toml: there is no [retension]; did you mean [retention]?
+        """
+        try:
+            raw = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ZError(f"{path}: {error}") from None
+        home = Path(path).absolute().parent
+        found = {name: _section(name, raw.get(name), path) for name in SECTIONS}
+        for name in raw:
+            _known(name, (*SECTIONS, "decoders"), f"{path}: there is no [{{}}]", "[{}]")
+        if "lake" not in raw or "name" not in found["lake"]:
+            raise ZError(f'{path}: [lake] with a name is missing: write name = "fleet" under it')
+        record = found["record"]
+        if "config" in record:
+            record["config"] = home / record["config"]
+        samples = found["samples"]
+        return cls(
+            home=home,
+            name=found["lake"]["name"],
+            log=home / found["lake"].get("log", "log"),
+            tables=home / found["lake"].get("tables", "tables"),
+            format=found["lake"].get("format", "delta"),
+            record=RecordSettings(**record) if "record" in raw else None,
+            retention=found["retention"],
+            upkeep=MaintenanceSettings(**found["upkeep"]),
+            decoders=_decoders(raw.get("decoders", []), path),
+            **samples,
+        )
+
+    def table(self, name: str) -> Path:
+        """The folder of a table."""
+        return self.tables / name
+
+
+def find(start: Path | str = ".") -> Project:
+    """The lake that a folder lies in: its own lake.toml, or that of the nearest folder above.
+
+    ZError: there is none.
+    """
+    here = Path(start).absolute()
+    for folder in (here, *here.parents):
+        if (folder / FILE).is_file():
+            return Project.load(folder)
+    raise ZError(f"no {FILE} in {here} or above it: go to a lake, or make one: zenlake lake init")
+
+
+# ---- how values are read: ValueError, it is something else
+
+
+class Kind(NamedTuple):
+    """How a value is written, in words, and how it is read."""
+
+    what: str
+    read: Callable[[Any], Any]
+
+
+_TIMES = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_TIME = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*(ms|s|min|h|d|w)", re.ASCII)
+_SIZE = re.compile(r"(\d{1,15})\s*([bkmgt]?)", re.ASCII | re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+
+
+def seconds_of(text: Any) -> float:
+    """A time with a unit; ValueError: it is none.
+
+    >>> seconds_of("10min"), seconds_of("1.5h"), seconds_of("500 ms")
+    (600.0, 5400.0, 0.5)
+    """
+    found = _TIME.fullmatch(_text(text).strip())
+    value = float(found[1]) * _TIMES[found[2]] if found else 0.0
+    if not 0.0 < value <= MAX_SECONDS:
+        raise ValueError
+    return value
+
+
+def _every(text: Any) -> float | None:
+    return None if text == "never" else seconds_of(text)
+
+
+def _bytes_of(text: Any) -> int:
+    found = _SIZE.fullmatch(_text(text).strip())
+    value = int(found[1]) * _SIZES[found[2].lower()] if found else 0
+    if not 1 << 16 <= value <= 1 << 40:
+        raise ValueError
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError
+    return value
+
+
+def _folder(value: Any) -> str:
+    if "://" in _text(value):
+        raise ValueError
+    return str(value)
+
+
+def _name(value: Any) -> str:
+    if not _NAME.fullmatch(_text(value)):
+        raise ValueError
+    return str(value)
+
+
+def _number(least: int, most: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise ValueError
+        return value
+
+    return read
+
+
+def _several(read: Callable[[str], object]) -> Callable[[Any], tuple[str, ...]]:
+    def read_all(value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list) or not value:
+            raise ValueError
+        return tuple(str(read(_text(one))) for one in value)
+
+    return read_all
+
+
+def _one_of(*words: str) -> Kind:
+    def read(value: Any) -> str:
+        if value not in words:
+            raise ValueError
+        return str(value)
+
+    return Kind(f"one of {', '.join(words)}", read)
+
+
+TEXT = Kind("a text that is not empty", _text)
+FOLDER = Kind("the path of a folder on a file system, not the URL of a store", _folder)
+NAME = Kind("a name of letters, digits, '.', '_' and '-', such as fleet", _name)
+TIME = Kind("a time such as 90s, 10min, 2h or 30d", seconds_of)
+EVERY = Kind('a time such as 10min or 1h, or "never"', _every)
+SIZE = Kind("a size from 64k on, such as 128m or 1g", _bytes_of)
+ROWS = Kind("a whole number from 1 on", _number(1, MAX_ROWS))
+PARTITION = Kind("a whole number from 0 on", _number(0, MAX_PARTITION))
+ENDPOINTS = Kind('a list of endpoints, such as ["tcp/127.0.0.1:7447"]', _several(EndPoint))
+KEYS = Kind('a list of key expressions, such as ["robot/**"]', _several(KeyExpr.autocanonize))
+
+SECTIONS: dict[str, dict[str, Kind]] = {
+    "lake": {"name": NAME, "log": FOLDER, "tables": FOLDER, "format": _one_of(*FORMATS)},
+    "record": {
+        "connect": ENDPOINTS,
+        "keys": KEYS,
+        "mode": _one_of("client", "peer"),
+        "codec": _one_of("none", "lz4", "zstd"),
+        "partition": PARTITION,
+        "config": TEXT,
+    },
+    "samples": {"duplicates_within": TIME, "max_rows": ROWS},
+    "retention": dict.fromkeys(RETAINED, TIME),
+    "upkeep": {"every": EVERY, "target": SIZE, "vacuum_after": TIME},
+}
+"Every name that lake.toml may have, by section."
+
+
+def _section(name: str, raw: object, path: Path | str) -> dict[str, Any]:
+    """What a section says, read; {}: it is not there."""
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise ZError(f"{path}: {name} is a section: write [{name}], and its names under it")
+    kinds = SECTIONS[name]
+    for one in raw:
+        _known(one, tuple(kinds), f"{path}: [{name}] has no {{}}", "{}")
+    return {one: _value(kinds[one], value, f"{path}: [{name}] {one}") for one, value in raw.items()}
+
+
+def _value(kind: Kind, value: Any, where: str) -> Any:
+    try:
+        return kind.read(value)
+    except (ValueError, TypeError):
+        shown = repr(value)
+        shown = shown if len(shown) <= MAX_SHOWN else shown[:MAX_SHOWN] + "..."
+        raise ZError(f"{where} = {shown}: write {kind.what}") from None
+
+
+def _known(name: str, names: tuple[str, ...], problem: str, quoted: str) -> None:
+    if name in names:
+        return
+    near = get_close_matches(name, names, n=1)
+    hint = (
+        f"did you mean {quoted.format(near[0])}?"
+        if near
+        else f"there are {', '.join(quoted.format(one) for one in names)}"
+    )
+    raise ZError(f"{problem.format(name)}; {hint}")
+
+
+def _decoders(raw: object, path: Path | str) -> tuple[Mapping[str, Any], ...]:
+    """Rules as they are written; what `use` does with its arguments it knows itself."""
+    if not isinstance(raw, list) or not all(isinstance(one, dict) for one in raw):
+        raise ZError(f"{path}: decoders are sections: write [[decoders]] above each")
+    for number, rule in enumerate(raw, 1):
+        where = f"{path}: [[decoders]] {number}"
+        if "use" not in rule:
+            raise ZError(f'{where}: say what decodes: use = "json", or use = "module:function"')
+        for name in ("encoding", "schema", "use"):
+            if name in rule:
+                _value(TEXT, rule[name], f"{where} {name}")
+        if "key" in rule:
+            _value(KEYS, [rule["key"]], f"{where} key")
+    return tuple(raw)

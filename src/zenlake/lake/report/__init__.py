@@ -1,0 +1,96 @@
+"""A report of what flowed through a lake: one HTML page, readable anywhere, that loads nothing.
+
+Knows tables and HTML. Does not know Spark.
+"""
+
+import os
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from zenlake.errors import ZError
+from zenlake.lake.project import Project
+from zenlake.lake.report.figures import Data
+from zenlake.lake.report.page import page
+from zenlake.lake.report.reading import gather
+
+__all__ = ["ReportSummary", "gather", "page", "report"]
+
+
+class ReportSummary(NamedTuple):
+    """What a report says, in a few numbers."""
+
+    path: Path
+    size: int
+    "Bytes of the page."
+    samples: int
+    bytes: int
+    keys: int
+    sources: int
+    lost: int
+    "Samples known to be missing: numbers of sources that never came, and dropped ones."
+    unknown: int
+    "Records of loss of which nobody can know how many samples it was."
+    duplicates: int
+    stopped: int
+    "Keys that sent, and do no more."
+    failed: int
+    "Payloads that did not decode."
+
+
+def report(
+    project: Project,
+    out: Path | str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+) -> ReportSummary:
+    """Write the page of a lake to `out`, of whole minutes from `start` to before `end`."""
+    path = Path(out)
+    if not path.parent.is_dir():
+        raise ZError(f"there is no folder {path.parent} for the page: make it, or name another")
+    data = gather(project, start, end)
+    text = page(data)
+    _write(path, text)
+    return _summary(data, path, len(text.encode()))
+
+
+def _summary(data: Data, path: Path, size: int) -> ReportSummary:
+    if data["range"] is None:
+        return ReportSummary(path, size, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    total, kinds = data["total"], data["loss"]["kinds"]
+    return ReportSummary(
+        path,
+        size,
+        total["samples"],
+        total["bytes"],
+        total["keys"],
+        total["sources"],
+        sum(kinds[kind]["count"] for kind in ("source", "dropped") if kind in kinds),
+        sum(one["unknown"] for one in kinds.values()),
+        total["duplicates"],
+        data["stopped"]["all"],
+        data["failed"]["count"],
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing: a page that is there is whole."""
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+    ) as file:
+        name = Path(file.name)
+        try:
+            file.write(text)
+            file.close()
+            name.chmod(0o666 & ~_umask())
+            name.replace(path)
+        except BaseException:
+            name.unlink(missing_ok=True)
+            raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

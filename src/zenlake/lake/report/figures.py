@@ -1,0 +1,419 @@
+"""What a report says of health and loss: figures by key, by source, by time.
+
+Knows Arrow tables and NumPy, a row of `health` being a minute of a key and a source.
+Does not know where tables are or how a page looks.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zenlake.lake.report.quantiles import Floats, entries, latency, quantiles, summed
+from zenlake.lake.report.span import MICROS, Ints, TimeSpan, micros
+from zenlake.lake.tables.reduce import MAX_SN_SPAN
+
+MAX_KEYS = 2000  # keys that a page shows one by one; those with the most samples
+MAX_KEY_CHARS = 512  # of a key that is shown
+MAX_ROWS = 200  # of every other list
+TICKS = 40  # points of a key's own little line
+STOPPED_INTERVALS = 5  # a key has stopped when it is silent for so many of its intervals,
+STOPPED_SECONDS = 5.0  # for so long,
+STOPPED_SAMPLES = 3  # and had so many before
+SHARES = (0.5, 0.99)
+
+Data = dict[str, Any]
+Values = Callable[[Ints], Floats]
+"""The latency that a bucket stands for, of each."""
+
+
+class Health:
+    """Rows of `health` of a span, and what they come to."""
+
+    def __init__(self, rows: pa.Table, span: TimeSpan, values: Values) -> None:
+        keys = rows["key"].combine_chunks().dictionary_encode()
+        self._names = keys.dictionary.to_pylist()
+        self._key = keys.indices.to_numpy().astype(np.int64)
+        self._rows = rows
+        self._values = values
+        self.span = span
+        self._bin = span.bin_of(micros(rows["minute"]))
+        self._entries = entries(rows["latency_histogram"])
+        # A minute with nothing but repeats says no more of when than which minute it was.
+        self._first, self._last = (
+            micros(pc.coalesce(rows[name], rows["minute"])) for name in ("first_seen", "last_seen")
+        )
+        self._sum = {name: _ints(rows[name]) for name in ("count", "bytes", "duplicates")}
+        self._missing, self._missing_of = self._gaps()
+        self.keys = self._by_key()
+        by_count = np.lexsort((np.arange(len(self._names)), -self.keys["count"]))
+        self.shown = by_count[:MAX_KEYS]
+        self.hidden = by_count[MAX_KEYS:]
+
+    # ---- by key
+
+    def _by_key(self) -> dict[str, Any]:
+        n = len(self._names)
+        key, rows = self._key, self._rows
+        found: dict[str, Any] = {
+            name: np.bincount(key, column, n).astype(np.int64) for name, column in self._sum.items()
+        }
+        live = _ints(rows["count"]) > 0
+        found["min"] = _least(key[live], _ints(rows["min_bytes"])[live], n)
+        found["min"][found["count"] == 0] = 0
+        found["max"] = np.zeros(n, np.int64)
+        np.maximum.at(found["max"], key[live], _ints(rows["max_bytes"])[live])
+        found["first"] = _least(key, self._first, n)
+        found["last"] = -_least(key, -self._last, n)
+        found["silence"] = self._longest_silence(n)
+        found["interval"] = self._interval(found)
+        found["gaps"] = np.bincount(self._missing_of["key"], self._missing, n).astype(np.int64)
+        numbered = np.zeros(n, bool)
+        numbered[self._missing_of["key"]] = True
+        found["numbered"] = numbered
+        return found
+
+    def _longest_silence(self, n: int) -> Floats:
+        """Seconds: inside a minute as the table says, between minutes as first and last say."""
+        inside = self._rows["silence"].fill_null(0.0).to_numpy()
+        order = np.lexsort((self._first, self._key))
+        key, first, last = self._key[order], self._first[order], self._last[order]
+        same = key[1:] == key[:-1]
+        between = np.where(same, (first[1:] - _latest_so_far(key, last)[:-1]) / MICROS, 0.0)
+        longest = np.zeros(n)
+        np.maximum.at(longest, self._key, inside)
+        np.maximum.at(longest, key[1:], between)
+        return longest
+
+    def _interval(self, found: dict[str, Any]) -> Floats:
+        """Seconds between two samples of a key while it sends; nan: it had but one."""
+        n, count = len(self._names), self._sum["count"]
+        several = count > 1
+        seconds = np.where(several, (self._last - self._first) / MICROS, 0.0)
+        steps = np.bincount(self._key, np.where(several, count - 1, 0), n)
+        whole = (found["last"] - found["first"]) / MICROS
+        with np.errstate(invalid="ignore", divide="ignore"):
+            sending = np.bincount(self._key, seconds, n) / steps
+            overall = whole / np.maximum(0, found["count"] - 1)
+        return np.where(steps > 0, sending, np.where(found["count"] > 1, overall, np.nan))
+
+    def keys_shown(self, encodings: dict[str, str]) -> Data:
+        """One list a column; the last is the samples of each tick of the span."""
+        chosen, found = self.shown, self.keys
+        median, high = self._latency_of(chosen)
+        names = [self._names[i] for i in chosen.tolist()]
+        gaps = np.where(found["numbered"], found["gaps"], -1)
+        return {
+            "key": [short(name) for name in names],
+            **{name: found[name][chosen].tolist() for name in ("count", "bytes", "min", "max")},
+            "duplicates": found["duplicates"][chosen].tolist(),
+            "gaps": [None if gap < 0 else gap for gap in gaps[chosen].tolist()],
+            "first": _millis(found["first"][chosen]),
+            "last": _millis(found["last"][chosen]),
+            "silence": _rounded(found["silence"][chosen]),
+            "interval": _rounded(found["interval"][chosen]),
+            "median": median,
+            "p99": high,
+            "encoding": [short(encodings.get(name, "")) for name in names],
+            "ticks": self._ticks(chosen),
+        }
+
+    def names(self, chosen: Iterable[int]) -> list[str]:
+        return [self._names[i] for i in chosen]
+
+    def _latency_of(self, chosen: Ints) -> list[list[float | None]]:
+        place = np.full(len(self._names), -1)
+        place[chosen] = np.arange(len(chosen))
+        rows, bucket, count = self._entries
+        group = place[self._key[rows]]
+        wanted = group >= 0
+        return self._quantiles(group[wanted], bucket[wanted], count[wanted], len(chosen))
+
+    def _quantiles(
+        self, group: Ints, bucket: Ints, count: Ints, groups: int
+    ) -> list[list[float | None]]:
+        group, bucket, count = summed(group, bucket, count, groups)
+        values = self._values(bucket)
+        order = np.lexsort((values, group))
+        return quantiles(group[order], values[order], count[order], groups, SHARES)
+
+    def _ticks(self, chosen: Ints) -> list[list[int]]:
+        ticks = min(TICKS, self.span.bins)
+        place = np.full(len(self._names), -1)
+        place[chosen] = np.arange(len(chosen))
+        row = place[self._key]
+        seen = row >= 0
+        cell = row[seen] * ticks + self._bin[seen] * ticks // self.span.bins
+        table = np.bincount(cell, self._sum["count"][seen], len(chosen) * ticks)
+        return table.astype(np.int64).reshape(len(chosen), ticks).tolist()
+
+    def rest(self) -> list[list[Any]]:
+        """[prefix, keys, samples, bytes]: keys not shown, at the nearest branch that is."""
+        branches = {""}
+        for name in self.names(self.shown.tolist()):
+            parts = short(name).split("/")
+            branches.update("/".join(parts[:n]) for n in range(1, len(parts)))
+        found: dict[str, list[int]] = {}
+        counts, sizes = self.keys["count"].tolist(), self.keys["bytes"].tolist()
+        for i in self.hidden.tolist():
+            prefix = self._names[i]
+            while prefix not in branches:
+                prefix = prefix.rpartition("/")[0]
+            held = found.setdefault(prefix, [0, 0, 0])
+            held[0] += 1
+            held[1] += counts[i]
+            held[2] += sizes[i]
+        return [[prefix, *held] for prefix, held in sorted(found.items())]
+
+    # ---- silence
+
+    def stopped(self, deleted: Callable[[list[str]], set[str]]) -> Data:
+        """Keys that sent, are silent for longer than ever before, and were not deleted."""
+        found = self.keys
+        until = int(found["last"].max(initial=0))
+        quiet = (until - found["last"]) / MICROS
+        with np.errstate(invalid="ignore"):
+            stopped = (
+                (found["count"] >= STOPPED_SAMPLES)
+                & (quiet > STOPPED_INTERVALS * found["interval"])
+                & (quiet > np.maximum(found["silence"], STOPPED_SECONDS))
+            )
+        chosen = np.flatnonzero(stopped)
+        chosen = chosen[np.argsort(-quiet[chosen] / found["interval"][chosen], kind="stable")]
+        gone = deleted(self.names(chosen.tolist()))
+        kept = [i for i in chosen.tolist() if self._names[i] not in gone]
+        rows = [
+            [
+                short(self._names[i]),
+                int(found["last"][i]) // 1000,
+                _round(quiet[i]),
+                _round(found["interval"][i]),
+                _round(found["silence"][i]),
+            ]
+            for i in kept[:MAX_ROWS]
+        ]
+        return {"rows": rows, "all": len(kept), "deleted": len(chosen) - len(kept)}
+
+    # ---- by time
+
+    def series(self) -> Data:
+        bins = self.span.bins
+        found: Data = {
+            name: np.bincount(self._bin, column, bins).astype(np.int64).tolist()
+            for name, column in self._sum.items()
+        }
+        pairs = np.sort(self._bin * len(self._names) + self._key)
+        pairs = pairs[np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)]]
+        found["keys"] = np.bincount(pairs // max(1, len(self._names)), minlength=bins).tolist()
+        rows, bucket, count = self._entries
+        found["median"], found["p99"] = self._quantiles(self._bin[rows], bucket, count, bins)
+        found["seconds"] = self._seconds()
+        return found
+
+    def _seconds(self) -> list[float]:
+        """How much of the first and of the last bin there was something to see: at least 1 s."""
+        if not len(self._first):
+            return []
+        width = self.span.width
+        low, high = int(self._first.min()), int(self._last.max())
+        first = min(self.span.start + width, high) - low
+        last = high - max(self.span.end - width, low)
+        return [max(1.0, _round(edge / MICROS) or 0.0) for edge in (first, last)]
+
+    def latency(self) -> Data:
+        _, bucket, count = self._entries
+        _, bucket, count = summed(np.zeros(len(bucket), np.int64), bucket, count, 1)
+        values = self._values(bucket)
+        order = np.argsort(values)
+        return latency(values[order], count[order])
+
+    # ---- by source
+
+    def _gaps(self) -> tuple[Ints, dict[str, Any]]:
+        """Numbers that are missing of each key and source, and which key and source that is.
+
+        A row says which range of numbers it saw and how many of them not; ranges of minutes may
+        overlap, as samples come late. So: the whole range, less all that were seen; where numbers
+        have wrapped around, what is missing inside of minutes.
+        """
+        numbered = self._rows.select(
+            ["source_id", "entity", "first_sn", "last_sn", "gaps"]
+        ).append_column("key", pa.array(self._key))
+        numbered = numbered.filter(pc.is_valid(numbered["gaps"]))
+        first, last = numbered["first_sn"], numbered["last_sn"]
+        seen = pc.subtract(pc.add(pc.subtract(last, first), 1), numbered["gaps"])
+        grouped = (
+            numbered.append_column("seen", seen)
+            .group_by(["key", "source_id", "entity"], use_threads=False)
+            .aggregate([("first_sn", "min"), ("last_sn", "max"), ("seen", "sum"), ("gaps", "sum")])
+        )
+        whole = _ints(grouped["last_sn_max"]) - _ints(grouped["first_sn_min"]) + 1
+        missing = np.maximum(0, whole - _ints(grouped["seen_sum"]))
+        wrapped = whole >= MAX_SN_SPAN
+        missing[wrapped] = _ints(grouped["gaps_sum"])[wrapped]
+        return missing, {
+            "key": _ints(grouped["key"]),
+            "source": grouped.select(["source_id", "entity"]),
+        }
+
+    def sources(self) -> Data:
+        """One list a column: who sent, with how many numbers missing."""
+        rows = self._rows.select(["source_id", "entity", "count", "bytes", "duplicates"])
+        rows = rows.append_column("key", pa.array(self._key))
+        rows = rows.append_column("first", pa.array(self._first))
+        rows = rows.append_column("last", pa.array(self._last))
+        found = rows.group_by(["source_id", "entity"], use_threads=False).aggregate(
+            [
+                ("count", "sum"),
+                ("bytes", "sum"),
+                ("duplicates", "sum"),
+                ("key", "count_distinct"),
+                ("key", "min"),
+                ("first", "min"),
+                ("last", "max"),
+            ]
+        )
+        found = found.sort_by([("count_sum", "descending"), ("source_id", "ascending")])
+        shown = found.slice(0, MAX_ROWS).to_pydict()
+        gaps = self._gaps_by_source()
+        who = list(zip(shown["source_id"], shown["entity"], strict=True))
+        return {
+            "id": [None if one is None else short(one) for one in shown["source_id"]],
+            "entity": shown["entity"],
+            "count": shown["count_sum"],
+            "bytes": shown["bytes_sum"],
+            "duplicates": shown["duplicates_sum"],
+            "keys": shown["key_count_distinct"],
+            "example": [short(name) for name in self.names(shown["key_min"])],
+            "first": [at // 1000 for at in shown["first_min"]],
+            "last": [at // 1000 for at in shown["last_max"]],
+            "gaps": [gaps.get(one) for one in who],
+            "all": found.num_rows,
+            "publishers": found.num_rows - found["source_id"].null_count,
+        }
+
+    def _gaps_by_source(self) -> dict[tuple[str | None, int | None], int]:
+        by_source = self._missing_of["source"].append_column("missing", pa.array(self._missing))
+        summed_up = (
+            by_source.group_by(["source_id", "entity"], use_threads=False)
+            .aggregate([("missing", "sum")])
+            .to_pydict()
+        )
+        who = zip(summed_up["source_id"], summed_up["entity"], strict=True)
+        return dict(zip(who, summed_up["missing_sum"], strict=True))
+
+    def totals(self) -> Data:
+        found = self.keys
+        ids = self._rows["source_id"]
+        return {
+            "samples": int(found["count"].sum()),
+            "bytes": int(found["bytes"].sum()),
+            "duplicates": int(found["duplicates"].sum()),
+            "keys": len(self._names),
+            "sources": pc.count_distinct(ids, mode="only_valid").as_py(),
+            "gaps": int(found["gaps"].sum()),
+        }
+
+
+def loss_figures(rows: pa.Table, span: TimeSpan) -> Data:
+    """Records of loss by kind and time, and one row for each lane, source or link."""
+    bins = span.bin_of(micros(rows["at"]))
+    kinds: Data = {}
+    kind_of = rows["kind"].combine_chunks().dictionary_encode()
+    names, codes = kind_of.dictionary.to_pylist(), kind_of.indices.to_numpy()
+    count, unknown = rows["count"].fill_null(0).to_numpy(), pc.is_null(rows["count"]).to_numpy()
+    for code, name in enumerate(names):
+        mine = codes == code
+        kinds[short(name)] = {
+            "records": int(mine.sum()),
+            "count": int(count[mine].sum()),
+            "unknown": int(unknown[mine].sum()),
+            "series": np.bincount(bins[mine], minlength=span.bins).tolist(),
+        }
+    return {"kinds": kinds, **_loss_rows(rows)}
+
+
+def _loss_rows(rows: pa.Table) -> Data:
+    who = ["kind", "id", "entity", "priority", "reliable"]
+    found = (
+        rows.select([*who, "count", "at"])
+        .append_column("unknown", pc.is_null(rows["count"]).cast(pa.int64()))
+        .group_by(who, use_threads=False)
+        .aggregate(
+            [("kind", "count"), ("count", "sum"), ("unknown", "sum"), ("at", "min"), ("at", "max")]
+        )
+        .sort_by([("kind_count", "descending"), ("kind", "ascending"), ("id", "ascending")])
+    )
+    shown = found.slice(0, MAX_ROWS)
+    columns = [shown[name].to_pylist() for name in who]
+    columns[1] = [short(one) if one else None for one in columns[1]]
+    numbers = [shown[name].to_pylist() for name in ("kind_count", "count_sum", "unknown_sum")]
+    times = [_millis(micros(shown[name])) for name in ("at_min", "at_max")]
+    return {
+        "rows": [list(row) for row in zip(*columns, *numbers, *times, strict=True)],
+        "all": found.num_rows,
+    }
+
+
+def failure_figures(rows: pa.Table) -> Data:
+    """Payloads that did not decode, by reason: which decoder, how many, an example."""
+    found = (
+        rows.group_by(["reason", "decoder"], use_threads=False)
+        .aggregate([("key", "count"), ("key", "min"), ("received_at", "max")])
+        .sort_by([("key_count", "descending"), ("reason", "ascending")])
+    )
+    shown = found.slice(0, MAX_ROWS)
+    last = _millis(micros(shown["received_at_max"]))
+    columns = [shown[name].to_pylist() for name in ("reason", "decoder", "key_count", "key_min")]
+    return {
+        "rows": [
+            [short(reason or ""), short(decoder or ""), count, short(key), at]
+            for reason, decoder, count, key, at in zip(*columns, last, strict=True)
+        ],
+        "all": found.num_rows,
+        "count": rows.num_rows,
+    }
+
+
+def short(text: str) -> str:
+    """As much of a text as is shown; what was cut is counted, so that two stay two.
+
+    >>> short("a" * 600)[510:]
+    'aa… (88 more characters)'
+    """
+    if len(text) <= MAX_KEY_CHARS:
+        return text
+    return f"{text[:MAX_KEY_CHARS]}… ({len(text) - MAX_KEY_CHARS} more characters)"
+
+
+def _latest_so_far(key: Ints, last: Ints) -> Ints:
+    """The highest of `last` up to each row, of the rows of its key; rows come by key."""
+    if not len(last):
+        return last
+    distinct, rank = np.unique(last, return_inverse=True)
+    lowest = key * len(distinct)  # ranks, not times: a product of times may pass 64 bits
+    return distinct[np.maximum.accumulate(lowest + rank) - lowest]
+
+
+def _least(group: Ints, column: Ints, groups: int) -> Ints:
+    found = np.full(groups, np.iinfo(np.int64).max)
+    np.minimum.at(found, group, column)
+    return found
+
+
+def _ints(column: pa.ChunkedArray) -> Ints:
+    return column.fill_null(0).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _millis(times: Ints) -> list[int]:
+    return (times // 1000).tolist()  # type: ignore[no-any-return]
+
+
+def _round(value: float) -> float | None:
+    return None if value != value else float(f"{value:.4g}")
+
+
+def _rounded(values: Floats) -> list[float | None]:
+    return [_round(value) for value in values.tolist()]

@@ -1,0 +1,121 @@
+"""Medians, percentiles and bars from merged histograms of latency.
+
+Knows the buckets of `health`. Does not know keys or time: whoever asks names the groups.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zenlake.lake.report.span import Ints
+
+MAX_BARS = 60
+PER_DECADE = (20, 10, 5, 4, 2, 1)  # bars between 1 ms and 10 ms, the finest that fits
+MAX_CELLS = 1 << 24  # of a table of counts; beyond it entries are sorted, which is slower
+SMALLEST = 1e-6  # seconds: times are cut to microseconds, so below it all is nothing
+
+Floats = npt.NDArray[np.float64]
+
+
+def entries(histograms: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
+    """Of all histograms: the row, the bucket and the count of each entry."""
+    lists = histograms.combine_chunks()
+    flat = pc.list_flatten(lists)
+    rows = pc.list_parent_indices(lists).to_numpy()
+    bucket, count = (flat.field(name).to_numpy().astype(np.int64) for name in ("bucket", "count"))
+    return rows, bucket, count
+
+
+def summed(group: Ints, bucket: Ints, count: Ints, groups: int) -> tuple[Ints, Ints, Ints]:
+    """One entry a group and bucket, in their order.
+
+    >>> summed(np.array([1, 0, 1]), np.array([-7, 3, -7]), np.array([1, 2, 3]), 2)
+    (array([0, 1]), array([ 3, -7]), array([2, 4]))
+    """
+    if not len(group):
+        return group, bucket, count
+    low = int(bucket.min())
+    width = int(bucket.max()) - low + 1
+    cell = group * width + (bucket - low)
+    if groups * width <= MAX_CELLS:
+        held = np.bincount(cell, count, groups * width)
+        cells = np.flatnonzero(held)
+        sums = held[cells].astype(np.int64)
+    else:
+        order = np.argsort(cell, kind="stable")
+        cell = cell[order]
+        starts = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
+        cells, sums = cell[starts], np.add.reduceat(count[order], starts)
+    return cells // width, cells % width + low, sums
+
+
+def quantiles(
+    group: Ints, values: Floats, count: Ints, groups: int, wanted: tuple[float, ...]
+) -> list[list[float | None]]:
+    """For each wanted share, the value of each group below which so much of it lies.
+
+    Entries come by group, and in a group by value; None: the group has none.
+
+    >>> group, values = np.array([0, 0, 2]), np.array([0.001, 0.5, 3.0])
+    >>> quantiles(group, values, np.array([98, 2, 1]), 3, (0.5, 0.99))
+    [[0.001, None, 3.0], [0.5, None, 3.0]]
+    """
+    totals = np.bincount(group, count, groups)
+    ends = np.searchsorted(group, np.arange(groups), "right")
+    reached = np.cumsum(count)
+    before = np.concatenate(([0.0], np.cumsum(totals)))[:-1]
+    found = []
+    for share in wanted:
+        rank = np.maximum(1.0, np.ceil(share * totals))
+        at = np.minimum(np.searchsorted(reached, before + rank), ends - 1)
+        found.append(
+            [
+                float(f"{values[place]:.4g}") if total else None
+                for place, total in zip(at.tolist(), totals.tolist(), strict=True)
+            ]
+        )
+    return found
+
+
+def bars(values: Floats, count: Ints) -> list[list[float]]:
+    """[from, to, count] of bars that touch: each the same share of a decade, on both sides of 0.
+
+    >>> bars(np.array([0.0012, 0.0013, 0.0031]), np.array([5, 1, 2]))[0]
+    [0.001122, 0.001259, 5]
+    """
+    if not len(values):
+        return []
+    power = np.log10(np.maximum(np.abs(values), SMALLEST) / SMALLEST)
+    sign = np.where(np.abs(values) < SMALLEST, 0, np.sign(values)).astype(np.int64)
+    for per in PER_DECADE:
+        place = sign * (np.floor(power * per).astype(np.int64) + 1)
+        low, high = int(place.min()), int(place.max())
+        if high - low < MAX_BARS:
+            break
+    held = np.bincount(place - low, count, high - low + 1)
+    return [[*_edges(low + i, per), int(n)] for i, n in enumerate(held.tolist())]
+
+
+def _edges(place: int, per: int) -> tuple[float, float]:
+    """From where to where a bar goes: place 0 is nothing, below 0 clocks disagree."""
+    if place == 0:
+        return -SMALLEST, SMALLEST
+    inner, outer = (SMALLEST * math.pow(10, (abs(place) - 1 + i) / per) for i in (0, 1))
+    low, high = (inner, outer) if place > 0 else (-outer, -inner)
+    return float(f"{low:.4g}"), float(f"{high:.4g}")
+
+
+def latency(values: Floats, count: Ints) -> dict[str, Any]:
+    """The whole distribution: how many, median, p99 and bars. Entries come by value."""
+    one = np.zeros(len(values), np.int64)
+    median, high = quantiles(one, values, count, 1, (0.5, 0.99))
+    return {
+        "count": int(count.sum()),
+        "median": median[0],
+        "p99": high[0],
+        "bars": bars(values, count),
+    }

@@ -1,0 +1,201 @@
+"""The figures of a report, gathered from the tables of a lake.
+
+Knows which rows and columns of which table are needed: `health` for nearly all, payloads never.
+Does not know how they are shown.
+"""
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zenlake import __version__
+from zenlake.errors import ZError
+from zenlake.lake.project import Project
+from zenlake.lake.report.figures import Data, Health, failure_figures, loss_figures
+from zenlake.lake.report.span import MINUTE, extent, span_of
+from zenlake.lake.tables.definitions import TABLES
+from zenlake.lake.tables.delta import DeltaStore, File
+from zenlake.lake.tables.reduce import bucket_seconds
+from zenlake.lake.tables.schema import TIME
+from zenlake.lake.tables.table_stats import lake_stats
+
+MAX_HEALTH_ROWS = 2_000_000  # the newest of the time asked for; what is left out is said
+MAX_LOSS_ROWS = 1_000_000  # of loss, and of messages that failed
+LATEST = datetime.max.replace(tzinfo=UTC)
+ATTEMPTS = 5  # files may be vacuumed while they are read
+DERIVED = {"rate", "latency_median", "latency_p99"}  # these follow from the others
+HEALTH_COLUMNS = tuple(name for name in TABLES["health"].schema.names if name not in DERIVED)
+LOSS_COLUMNS = ("at", "kind", "id", "entity", "priority", "reliable", "count")
+FAILED_COLUMNS = ("key", "decoder", "reason", "received_at")
+
+
+class Period:
+    """The minutes that are wanted; an end of None is open."""
+
+    def __init__(self, start: datetime | None, end: datetime | None) -> None:
+        self.start = None if start is None else _minute(start)
+        self.end = None if end is None else _minute(end + timedelta(minutes=1, microseconds=-1))
+        if self.start is not None and self.end is not None and self.start >= self.end:
+            raise ZError(f"nothing lies between {start} and {end}: the start comes first")
+
+    def filter(self, column: str) -> pc.Expression | None:
+        found = None
+        if self.start is not None:
+            found = pc.field(column) >= pa.scalar(self.start, TIME)
+        if self.end is not None:
+            before = pc.field(column) < pa.scalar(self.end, TIME)
+            found = before if found is None else found & before
+        return found
+
+    def holds(self, file: File, column: str) -> bool:
+        """Whether a file may have rows of it."""
+        low, high = file.low.get(column), file.high.get(column)
+        if low is None or high is None:
+            return True
+        return (self.end is None or low < self.end) and (self.start is None or high >= self.start)
+
+    def last(self, file: File, column: str) -> datetime:
+        """The newest that a file may have of it."""
+        most = LATEST if self.end is None else self.end - timedelta(microseconds=1)
+        high: datetime = file.high.get(column, most)
+        return min(most, high)
+
+
+def gather(project: Project, start: datetime | None = None, end: datetime | None = None) -> Data:
+    """All that a page shows of the minutes from `start` to before `end`."""
+    if project.format != "delta":
+        raise ZError(
+            f"{project.home}: a report reads Delta tables in a folder, and the tables of this lake "
+            f'are in a catalog (format = "{project.format}")'
+        )
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return _gather(project, Period(start, end))
+        except FileNotFoundError:
+            continue  # vacuumed between the listing and the reading: the next listing is newer
+    return _gather(project, Period(start, end))
+
+
+def _gather(project: Project, period: Period) -> Data:
+    cuts: dict[str, datetime | None] = {}
+    health, cuts["health"] = _newest(project, "health", HEALTH_COLUMNS, period, MAX_HEALTH_ROWS)
+    if cuts["health"] is not None:
+        period.start = cuts["health"]
+    loss, cuts["loss"] = _newest(project, "loss", LOSS_COLUMNS, period, MAX_LOSS_ROWS)
+    failed, cuts["messages_failed"] = _newest(
+        project, "messages_failed", FAILED_COLUMNS, period, MAX_LOSS_ROWS
+    )
+    tables = lake_stats(project)["tables"]
+    data: Data = {
+        "lake": project.name,
+        "zenlake": __version__,
+        "made": time.time_ns() // 1_000_000,
+        "left_out": {name: int(at.timestamp() * 1000) for name, at in cuts.items() if at},
+        "tables": [
+            [one["table"], one["rows"], one["bytes"], one["files"], one["version"]]
+            for one in tables
+            if one["version"] >= 0
+        ],
+    }
+    ends = extent(health["minute"], health["first_seen"], health["last_seen"], loss["at"])
+    if ends is None:
+        return data | {"range": None}
+    return data | _figures(project, period, health, loss, failed, ends, tables)
+
+
+def _figures(
+    project: Project,
+    period: Period,
+    health: pa.Table,
+    loss: pa.Table,
+    failed: pa.Table,
+    ends: tuple[int, int],
+    tables: list[dict[str, Any]],
+) -> Data:
+    span = span_of(*ends)
+    found = Health(health, span, bucket_seconds)
+    seen = extent(health["first_seen"], health["last_seen"]) or ends
+    rows = {one["table"]: one["rows"] for one in tables}
+    shown = found.names(found.shown.tolist())
+    return {
+        "range": {
+            "from": span.start // 1000,
+            "width": span.width // 1_000_000,
+            "bins": span.bins,
+            "first": seen[0] // 1000,
+            "last": seen[1] // 1000,
+        },
+        "total": found.totals()
+        | {"live": rows.get("latest", 0), "deleted": rows.get("tombstones", 0)},
+        "series": found.series(),
+        "keys": found.keys_shown(_encodings(project, shown)),
+        "rest": found.rest(),
+        "latency": found.latency(),
+        "loss": loss_figures(loss, span),
+        "stopped": found.stopped(lambda names: _deleted(project, names)),
+        "failed": failure_figures(failed) | {"decoded": _count(project, "messages", period)},
+        "sources": found.sources(),
+    }
+
+
+def _store(project: Project, name: str) -> DeltaStore:
+    return DeltaStore(project.table(name), TABLES[name])
+
+
+def _newest(
+    project: Project, name: str, columns: tuple[str, ...], period: Period, most: int
+) -> tuple[pa.Table, datetime | None]:
+    """Rows of a period, and from when on if not all of it is there: at most `most`, about."""
+    store = _store(project, name)
+    column = store.table.time
+    assert column is not None
+    files = [one for one in store.snapshot().files if period.holds(one, column)]
+    newest = {one.path: period.last(one, column) for one in files}
+    files.sort(key=lambda one: newest[one.path], reverse=True)
+    chosen: list[File] = []
+    rows = 0
+    for file in files:
+        whole = not chosen or newest[file.path] >= _minute(newest[chosen[0].path])
+        if not whole and rows + file.rows > most:
+            break
+        chosen.append(file)
+        rows += file.rows
+    cut = None
+    if len(chosen) < len(files):
+        cut = _minute(newest[files[len(chosen)].path]) + timedelta(minutes=1)
+        period = Period(cut, period.end)
+    return store.read(chosen, columns, period.filter(column)), cut
+
+
+def _count(project: Project, name: str, period: Period) -> int:
+    store = _store(project, name)
+    files = [one for one in store.snapshot().files if period.holds(one, "received_at")]
+    wanted = period.filter("received_at")
+    if wanted is None:
+        return sum(one.rows for one in files)
+    return int(store.dataset(files).count_rows(filter=wanted))
+
+
+def _encodings(project: Project, keys: list[str]) -> dict[str, str]:
+    """How the last value of each of these keys is encoded."""
+    rows = _of_keys(_store(project, "latest"), keys, ["key", "encoding"])
+    found = zip(rows["key"].to_pylist(), rows["encoding"].to_pylist(), strict=True)
+    return {key: encoding for key, encoding in found if encoding}
+
+
+def _deleted(project: Project, keys: list[str]) -> set[str]:
+    rows = _of_keys(_store(project, "tombstones"), keys, ["key"])
+    return set(rows["key"].to_pylist())
+
+
+def _of_keys(store: DeltaStore, keys: list[str], columns: list[str]) -> pa.Table:
+    wanted = pc.field("key").isin(pa.array(keys, pa.string()))
+    return store.read(None, columns, wanted)
+
+
+def _minute(when: datetime) -> datetime:
+    micros = (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros // MINUTE * MINUTE)

@@ -1,0 +1,87 @@
+"""A lake that is made: the files of a new project, from the folder `template`.
+
+Knows what is asked when a lake begins. Does not run it.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+
+from zenlake.errors import ZError
+from zenlake.lake.project import FILE, Project
+
+TEMPLATE = Path(__file__).parent / "template"
+STATE = "state"
+
+CONFIGURATION = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+    # One after another: each starts processes, which Spark gives ten seconds, and two that start
+    # at the same moment can spoil what Spark keeps of a data source (spark/local.py, `share`).
+    "spark.sql.pipelines.execution.maxConcurrentFlows": "1",
+}
+"What suits the flows of a lake on any Spark; the session's own settings are the user's."
+
+RECORD = """[record]             # `zenlake lake run` records while it runs; leave this section
+                     # out if another process does (zenlake record)
+connect = {connect}
+keys = {keys}
+mode = "client"      # or "peer"
+codec = "zstd"       # how the log is packed: none, lz4, zstd
+partition = 0        # of the log; each recorder has its own
+# config = "zenoh.json5"  # a Zenoh configuration: credentials, certificates
+"""
+
+
+def create_project(
+    folder: Path | str, name: str, connect: Sequence[str] = (), keys: Sequence[str] = ("**",)
+) -> Project:
+    """A new lake in `folder`, which records from `connect` if that is given.
+
+    ZError: something of it is there already, or a name is not one. Then nothing is written.
+    """
+    home = Path(folder).absolute()
+    values = {
+        "name": name,
+        "record": _record(connect, keys),
+        "state": (home / STATE).as_uri(),
+        "configuration": "\n".join(
+            f"  {setting}: {json.dumps(value)}" for setting, value in CONFIGURATION.items()
+        ),
+    }
+    made = {
+        home / path.relative_to(TEMPLATE): _filled(path, values)
+        for path in sorted(TEMPLATE.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    Project.parse(made[home / FILE], home / FILE)  # refused before anything is written
+    there = [path for path in made if path.exists()]
+    if there:
+        raise ZError(f"{there[0]} is there already: name a folder without a lake")
+    try:
+        for path, text in made.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+    except OSError as error:
+        raise ZError(f"the lake cannot be written: {error}") from None
+    return Project.load(home)
+
+
+def _record(connect: Sequence[str], keys: Sequence[str]) -> str:
+    text = RECORD.format(connect=_list(connect or ["tcp/127.0.0.1:7447"]), keys=_list(keys))
+    if connect:
+        return text
+    return "".join(f"# {line.removeprefix('# ')}\n" for line in text.splitlines())
+
+
+def _list(texts: Sequence[str]) -> str:
+    return json.dumps([*texts], ensure_ascii=False)
+
+
+def _filled(path: Path, values: dict[str, str]) -> str:
+    """Only the files of settings have places to fill; code stays as it is."""
+    text = path.read_text(encoding="utf-8")
+    return text if path.suffix == ".py" else Template(text).substitute(values)

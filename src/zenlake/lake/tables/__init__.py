@@ -1,0 +1,1 @@
+"""Delta tables of a lake without Spark: schemas, commits, compaction, retention."""

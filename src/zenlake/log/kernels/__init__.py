@@ -1,0 +1,1 @@
+"""Compiled kernels that read blocks of the log."""

@@ -1,0 +1,1 @@
+"""The reading side of the log: index, planning, record batches."""

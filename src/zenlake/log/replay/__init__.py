@@ -1,0 +1,1 @@
+"""Replay: recorded messages are sent again over a session."""

@@ -1,0 +1,569 @@
+"""Putting messages that are encoded already, many at a time, as a session's own.
+
+Knows the keys in them, who wants which, and how to wait for room. Does not know where the messages
+come from. Importing it loads NumPy and Numba.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from zenlake.errors import EncodeError, InvalidKeyExpr, SessionEnded, ZError
+from zenlake.keyexpr import KeyExpr, validate
+from zenlake.runtime import kernel_loader
+from zenlake.wire import push
+from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.enums import PRIORITIES, WireCongestionControl, WirePriority
+from zenlake.wire.kernels import plain
+from zenlake.wire.kernels.restamp import restamp_kernel
+from zenlake.wire.network import NETWORK
+from zenlake.wire.packed import PackedMessages
+from zenlake.wire.push import Push
+from zenlake.wire.push_run import STAMP_BYTES, KeyGrouper, PushRun, rewrite
+from zenlake.wire.qos import BLOCK, PRIORITY_BITS, QoS
+from zenlake.wire.scan import Rows, Scanner, readable
+from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
+from zenlake.wire.zenohid import write_zid
+
+if TYPE_CHECKING:
+    from zenlake.api.session_core import SessionCore
+    from zenlake.runtime.transport_session import TransportSession as Transport
+
+log = logging.getLogger("zenlake.api")
+
+CHUNK_ROWS = 16_384  # messages that are grouped at once
+MAX_ROUTES = 8192  # keys whose way is remembered,
+LONG_KEY = 1024  # unless they are longer
+FRAME_BYTES = 32  # of a batch that are not messages, and some room
+MAX_PLAIN_KEYS = 1024  # ids whose puts are copied in one pass
+PLAIN_BYTES = 512 << 10  # that are copied at once,
+PLAIN_MESSAGES = 65_536  # and so many messages
+FEW = 64  # messages of one lane before another's: then the rows are the better way
+_RELIABLE = plain.RELIABLE_BIT  # beside the priority of a lane
+_LINK_SHIFT = 1  # of a link beside the mapping
+
+Numbers = npt.NDArray[Any]
+Lanes = Numbers | int
+"Of each message, or of all: the priority, and _RELIABLE."
+
+
+class MessageKeys(Protocol):
+    """What the ids in messages stand for: a KeyTable, or those of several links in one."""
+
+    @property
+    def version(self) -> int:
+        """Another number if an id may mean something else; no two tables have the same."""
+
+    def prefix(self, number: int) -> bytes | None:
+        """The UTF-8 text of link << 17 | mapping << 16 | scope; None if nobody declared it."""
+
+
+class SendOutcome(NamedTuple):
+    """What became of some messages."""
+
+    samples: int = 0
+    "That were put,"
+    bytes: int = 0
+    "their payloads,"
+    heard: int = 0
+    "and how many of them anybody wants."
+    bad_keys: int = 0
+    "Left out: nobody declared the id in their key, or it is no key."
+    dropped: int = 0
+    "Did not leave for one of those who want them: too large for its session, or that ended."
+
+    def plus(self, other: "SendOutcome") -> "SendOutcome":
+        return SendOutcome(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class _ReplayRoute(NamedTuple):
+    """What becomes of messages with one key."""
+
+    key: KeyExpr = KeyExpr.trusted("")
+    local: tuple[Any, ...] = ()
+    "The session's own subscribers,"
+    out: tuple[tuple[Any, WireExpr], ...] = ()
+    "and the sessions that want it, with the key as each knows it."
+    wanted: bool = True
+    bad: bool = False
+
+
+_UNWANTED, _BAD = _ReplayRoute(wanted=False), _ReplayRoute(wanted=False, bad=True)
+
+
+class _PlainKeyTable:
+    """What plain_kernel knows of ids, while they and the ways of their keys stay the same."""
+
+    def __init__(self, versions: tuple[int, int]) -> None:
+        self.versions = versions
+        self.port: Any = None
+        "The only session that wants any of it."
+        self.fits = True
+        "Whether there is no more than one, and no subscriber here."
+        self.codes = np.zeros(plain.NUMBERS, np.int32)  # pages that nobody writes take no memory
+        self.routes: list[_ReplayRoute] = []
+        self.offsets = np.zeros(1, np.int64)
+        self.keys = np.zeros(0, np.uint8)
+        self.flags = np.zeros(0, np.int16)
+        self.seen = np.zeros(0, np.int64)
+        self.sizes = np.zeros(0, np.int64)
+
+    def learn(self, number: int, route: _ReplayRoute) -> None:
+        """Where messages with the id `number` go; or that this is not the way for them."""
+        ports = [port for port, _ in route.out]
+        others = [port for port in ports if self.port not in (None, port)]
+        if route.local or len(ports) > 1 or others or len(self.routes) >= MAX_PLAIN_KEYS:
+            self.fits = False
+            return
+        w, flags = ByteWriter(), -1
+        for port, wire in route.out:
+            self.port = port
+            write_wireexpr(w, wire)
+            flags = flags_of(wire)
+        self.routes.append(route)
+        self.codes[number] = len(self.routes)
+        self.keys = np.append(self.keys, np.frombuffer(w.out, np.uint8))
+        self.offsets = np.append(self.offsets, len(self.keys))
+        self.flags = np.append(self.flags, np.int16(flags))
+        self.seen = np.append(self.seen, 0)
+        self.sizes = np.append(self.sizes, 0)
+
+    def taken(self) -> SendOutcome:
+        """What was copied since the last time."""
+        found = list(zip(self.routes, self.seen.tolist(), self.sizes.tolist(), strict=True))
+        self.seen[:] = self.sizes[:] = 0
+        return SendOutcome(
+            sum(count for route, count, _ in found if route.wanted),
+            sum(size for route, _, size in found if route.wanted),
+            sum(count for route, count, _ in found if route.out),
+            sum(count for route, count, _ in found if route.bad),
+        )
+
+
+class EncodedSender:
+    """The way out for encoded PUSH messages; for one thread at a time.
+
+    Waits where there is no room, whatever congestion control a message names: a recording is not
+    to be thinned out by replaying it. `rename` says what a key is to be; None: its messages are
+    left out. With `restamp` a message that has a timestamp gets one of the session's clock instead.
+    """
+
+    def __init__(
+        self,
+        core: "SessionCore",
+        *,
+        rename: Callable[[str], str | None] | None = None,
+        restamp: bool = False,
+    ) -> None:
+        kernel_loader.load()
+        self._core = core
+        self._exchange = core.exchange
+        self._rename = rename
+        self._scanner = Scanner(CHUNK_ROWS)
+        self._second = Scanner(CHUNK_ROWS) if restamp else None
+        "For messages that were given other timestamps."
+        self._grouper = KeyGrouper(secrets.randbits(64), CHUNK_ROWS)
+        self._here: kernel_loader.Kernels | None = None
+        "For the session's own subscribers."
+        self._routes: dict[bytes, _ReplayRoute] = {}
+        self._version = -1
+        self._keep = np.full(CHUNK_ROWS, BLOCK, np.uint8)
+        self._plain = _PlainKeyTable((-1, -1))
+        self._copied = np.empty(PLAIN_BYTES, np.uint8)
+        self._copied_ends = np.empty(PLAIN_MESSAGES, np.int64)
+        self._used: set[Transport] = set()
+        self._dropped = 0
+        w = ByteWriter()
+        write_zid(w, "zid", self._exchange.zid)
+        self._clock = bytes(w.out)
+
+    def put(
+        self,
+        data: memoryview,
+        keys: MessageKeys,
+        *,
+        counts: Numbers | None = None,
+        links: Numbers | None = None,
+        reliable: Numbers | None = None,
+    ) -> SendOutcome:
+        """All messages of `data`, in order.
+
+        `counts` says how many stand together; for each such batch `links` gives the number of its
+        link (else 0) and `reliable` whether it was so (else it was). ZError: these are no PUSH
+        messages, or the session is closed.
+        """
+        exchange = self._exchange
+        if exchange.closed:
+            raise ZError("session closed")
+        if exchange.node.reactor.inside:
+            raise RuntimeError("many messages at once may have to wait: not on the I/O thread")
+        self._dropped = 0
+        sent = SendOutcome()
+        if counts is not None and not exchange.stamps:
+            sent, data, counts, links, reliable = self._put_plain(
+                data, keys, counts, links, reliable
+            )
+        if len(data) or counts is None or counts.any():
+            sent = sent.plus(self._put_all(data, keys, counts, links, reliable))
+        return sent._replace(dropped=self._dropped)
+
+    def _put_all(
+        self,
+        data: memoryview,
+        keys: MessageKeys,
+        counts: Numbers | None,
+        links: Numbers | None,
+        reliable: Numbers | None,
+    ) -> SendOutcome:
+        """Messages of any kind."""
+        expected = None if counts is None else int(counts.sum())
+        link_of = _for_each(links, counts)
+        reliable_of = _for_each(reliable, counts)
+        sent, done, end = SendOutcome(), 0, 0
+        for rows, consumed, error in self._scanner.bare(data):
+            start, done, end = done, done + len(rows), consumed
+            if expected is not None and done > expected:
+                break
+            if link_of is not None:
+                rows["mapping"] |= (link_of[start:done] << _LINK_SHIFT).astype(np.uint8)
+            flags = None if reliable_of is None else reliable_of[start:done]
+            sent = sent.plus(self._put_rows(data, rows, keys, flags))
+            if error is not None:
+                raise error
+        if end != len(data) or (expected is not None and done != expected):
+            what = "messages" if expected is None else f"of {expected} messages"
+            raise ZError(
+                f"{done} {what} and {end} of {len(data)} bytes were PUSH messages; "
+                "what follows is something else"
+            )
+        return sent
+
+    def flush(self) -> None:
+        """What was put leaves now; it does not wait for company in a batch."""
+        for session in self._used:
+            session.flush()
+        self._used.clear()
+
+    def _put_rows(
+        self, data: memoryview, rows: Rows, keys: MessageKeys, reliable: Numbers | None
+    ) -> SendOutcome:
+        if self._second is not None and rows["clock"].any():
+            mappings = rows["mapping"].copy()
+            data, rows = self._restamped(data, rows, self._second)
+            rows["mapping"] = mappings
+        sent, at = SendOutcome(), 0
+        while at < len(rows):
+            run = self._grouper.run(data, 0, rows, at)
+            if run.stop > at:
+                flags = None if reliable is None else reliable[at : run.stop]
+                sent = sent.plus(self._put_run(run, keys, _lanes(run, flags)))
+                at = run.stop
+            elif rows[at]["kind"] == push.ID:
+                flag = reliable is None or bool(reliable[at])
+                sent = sent.plus(self._put_one(data, rows[at], keys, flag))
+                at += 1
+            else:
+                raise ZError(f"message {at} has the id {rows[at]['kind']:#x}: it is no PUSH")
+        return sent
+
+    def _restamped(self, data: memoryview, rows: Rows, scanner: Scanner) -> tuple[memoryview, Rows]:
+        """The same messages with timestamps of this session, and their rows."""
+        size = int(rows[-1]["end"]) - int(rows[0]["start"])
+        out = np.empty(size + len(rows) * STAMP_BYTES, np.uint8)
+        first = self._exchange.reserve_stamps(len(rows))
+        clock = np.frombuffer(bytearray(self._clock), np.uint8)
+        used = restamp_kernel(readable(data), rows, np.uint64(first - 1), clock, out)
+        assert used >= 0, "there is room for the longest timestamp in every message"
+        view = out.data[:used]
+        (found, *_) = scanner.bare(view)
+        assert len(found.rows) == len(rows)
+        return view, found.rows
+
+    # ---- keys
+
+    def _route(self, keys: MessageKeys, number: int, suffix: bytes) -> _ReplayRoute:
+        prefix = keys.prefix(number)
+        if prefix is None:
+            return _BAD
+        if self._version != self._exchange.version:
+            self._version = self._exchange.version
+            self._routes.clear()
+        text = prefix + suffix
+        return self._routes.get(text) or self._find(text)
+
+    def _find(self, text: bytes) -> _ReplayRoute:
+        route = _BAD
+        try:
+            key: str | None = text.decode()
+            validate(key)  # type: ignore[arg-type]
+            if self._rename is not None:
+                key = self._rename(key)  # type: ignore[arg-type]
+            route = _UNWANTED if key is None else self._way(KeyExpr(key))
+        except (UnicodeDecodeError, InvalidKeyExpr) as error:
+            log.warning("left out: %s", error)
+        if len(self._routes) >= MAX_ROUTES:
+            self._routes.clear()
+        if len(text) <= LONG_KEY:
+            self._routes[text] = route
+        return route
+
+    def _way(self, key: KeyExpr) -> _ReplayRoute:
+        local = self._core.subscribers.of(key, local=True)
+        return _ReplayRoute(key, local, self._exchange.way_out(key))
+
+    # ---- many of the usual kind
+
+    def _put_plain(
+        self,
+        data: memoryview,
+        keys: MessageKeys,
+        counts: Numbers,
+        links: Numbers | None,
+        reliable: Numbers | None,
+    ) -> tuple[SendOutcome, memoryview, Numbers, Numbers | None, Numbers | None]:
+        """Those at the start that one pass can copy, to the one session that wants them; gives
+        what is left."""
+        versions = (keys.version, self._exchange.version)
+        if self._plain.versions != versions:
+            self._plain = _PlainKeyTable(versions)
+        known, ends = self._plain, self._copied_ends
+        batches = (
+            np.ascontiguousarray(counts, np.int64),
+            np.zeros(len(counts), np.uint8) if links is None else links.astype(np.uint8),
+            np.ones(len(counts), np.uint8) if reliable is None else reliable.astype(np.uint8),
+        )
+        state = np.zeros(plain.STATE_SIZE, np.int64)
+        state[plain.BATCH] = -1
+        why = plain.FULL
+        while known.fits and why not in (plain.ALL, plain.OTHER):
+            if self._exchange.version != versions[1]:
+                break
+            why = plain.plain_kernel(
+                readable(data),
+                *batches,
+                known.codes,
+                known.offsets,
+                known.keys,
+                known.flags,
+                known.seen,
+                known.sizes,
+                self._copied,
+                ends,
+                state,
+            )
+            count, lane = int(state[plain.COUNT]), int(state[plain.LANE_OF])
+            if count:
+                self._send(known.port.session, self._copied.data, ends[:count], lane)
+            if why == plain.UNKNOWN:
+                number = int(state[plain.NUMBER])
+                known.learn(number, self._route(keys, number, b""))
+            elif why == plain.LANE and count < FEW:
+                break
+        pos, batch, left = state[:3].tolist()
+        rest = slice(max(batch, 0), None)
+        counts = batches[0][rest].copy()
+        if batch >= 0:
+            counts[0] = left
+        return (
+            known.taken(),
+            data[pos:],
+            counts,
+            None if links is None else links[rest],
+            None if reliable is None else reliable[rest],
+        )
+
+    # ---- many
+
+    def _put_run(self, run: PushRun, keys: MessageKeys, lanes: Lanes) -> SendOutcome:
+        routes = [self._route(keys, number, suffix) for number, suffix in run.keys]
+        stamps = (0, b"")
+        if self._exchange.stamps and run.stampless:
+            stamps = (self._exchange.reserve_stamps(len(run)) - 1, self._clock)
+        wires: dict[Any, list[WireExpr | None]] = {}
+        for code, route in enumerate(routes):
+            for port, wire in route.out:
+                wires.setdefault(port, [None] * len(routes))[code] = wire
+        written: dict[tuple[WireExpr | None, ...], tuple[memoryview, Numbers, Lanes]] = {}
+        for port, of_port in wires.items():
+            name = tuple(of_port)
+            if name not in written:
+                written[name] = (*rewrite(run, of_port, *stamps), _of(run, of_port, lanes))
+            self._send(port.session, *written[name])
+        here = [WireExpr(0, route.key) if route.local else None for route in routes]
+        if any(here):
+            self._put_here(*rewrite(run, here, *stamps), _of(run, here, lanes))
+        return _summary(run, routes)
+
+    def _send(self, session: "Transport", data: memoryview, ends: Numbers, lanes: Lanes) -> None:
+        self._used.add(session)
+        for first, stop, lane in _stretches(lanes, len(ends)):
+            try:
+                self._send_lane(session, data, ends, first, stop, lane)
+            except SessionEnded:
+                self._count_dropped("its session had ended", len(ends) - first)
+                return
+
+    def _send_lane(
+        self, session: "Transport", data: memoryview, ends: Numbers, at: int, stop: int, lane: int
+    ) -> None:
+        """What fits a batch by the batch; what does not waits as a put does, in fragments."""
+        qos = QoS(PRIORITIES[lane & PRIORITY_BITS], WireCongestionControl.BLOCK)
+        reliable = bool(lane & _RELIABLE)
+        most = session.agreement.batch_size - FRAME_BYTES
+        for cut in (*_larger(ends, at, stop, most), stop):
+            if cut > at:
+                self._send_small(session, data, ends, at, cut, qos, reliable)
+            if cut < stop:
+                self._send_one(session, data[_start(ends, cut) : ends[cut]], qos, reliable)
+            at = cut + 1
+
+    def _send_small(
+        self,
+        session: "Transport",
+        data: memoryview,
+        ends: Numbers,
+        at: int,
+        stop: int,
+        qos: QoS,
+        reliable: bool,
+    ) -> None:
+        place = session.emit_lane(qos.priority, reliable)
+        if place is not None:
+            packed = PackedMessages(data, ends, at, stop, *place)
+            session.send_batches(packed, qos.priority, reliable)
+            return
+        most = session.agreement.batch_size - FRAME_BYTES
+        while at < stop:
+            start = _start(ends, at)
+            if not session.has_room(qos):
+                self._send_one(session, data[start : ends[at]], qos, reliable)  # which waits
+                at += 1
+                continue
+            upto = at + int(np.searchsorted(ends[at:stop], start + most, "right"))
+            part = data[start : ends[upto - 1]]
+            self._dropped += session.send_run(
+                part, ends[at:upto] - start, self._keep, reliable, qos.priority
+            )
+            at = upto
+
+    def _send_one(self, session: "Transport", data: memoryview, qos: QoS, reliable: bool) -> None:
+        try:
+            session.send_encoded(bytes(data), qos, reliable)  # it may have to wait
+        except EncodeError as error:
+            self._count_dropped("it does not fit the other session", 1)
+            log.warning("%s: %s", session, error)
+
+    def _count_dropped(self, why: str, count: int) -> None:
+        self._exchange.dropped[why] += count
+        self._dropped += count
+
+    def _put_here(self, data: memoryview, ends: Numbers, lanes: Lanes) -> None:
+        """To the session's own subscribers; waits where there is no room."""
+        self._here = self._here or kernel_loader.make()
+        for first, stop, reliable in _stretches(lanes & _RELIABLE, len(ends)):
+            part = bytes(data[int(ends[first - 1]) if first else 0 : int(ends[stop - 1])])
+            for sink in self._exchange.deliver_own(
+                part,
+                partial(self._core.subscribers.of, local=True),
+                self._here,
+                reliable=bool(reliable),
+            ):
+                sink.wait_room()  # type: ignore[attr-defined]
+
+    # ---- one
+
+    def _put_one(
+        self, data: memoryview, row: Any, keys: MessageKeys, reliable: bool
+    ) -> SendOutcome:
+        """A message that carries a timestamp stack: by the object codec. The stack stays as it
+        is: it tells of the way that the message took when it was recorded."""
+        message = NETWORK.read(ByteReader(bytes(data), int(row["start"]), int(row["end"])))
+        assert isinstance(message, Push)
+        number = int(row["mapping"]) << 16 | int(row["scope"])
+        route = self._route(keys, number, message.key.suffix.encode())
+        if not route.wanted:
+            return SendOutcome(bad_keys=int(route.bad))
+        lane = message.qos & PRIORITY_BITS | (_RELIABLE if reliable else 0)
+        if self._exchange.stamps and message.body.timestamp is None:
+            message.body.timestamp = self._exchange.stamp()
+        for port, wire in route.out:
+            message.key = wire
+            w = ByteWriter()
+            NETWORK.write(w, message)
+            ends = np.array([len(w.out)], np.int64)
+            self._send(port.session, memoryview(w.out), ends, lane)
+        if route.local:
+            message.key = WireExpr()
+            self._core.deliver_local(route.local, route.key, message)
+        return SendOutcome(1, int(row["payload_len"]), int(bool(route.out or route.local)))
+
+
+def _for_each(values: Numbers | None, counts: Numbers | None) -> Numbers | None:
+    """The value of its batch for each message."""
+    if values is None:
+        return None
+    if counts is None:
+        raise ValueError("links and reliable go with counts: there is one for each batch")
+    return np.repeat(values, counts)
+
+
+def _lanes(run: PushRun, reliable: Numbers | None) -> Lanes:
+    if run.plain and reliable is None:
+        return WirePriority.DATA | _RELIABLE
+    lanes: Numbers = run.rows["qos"][run.first : run.stop] & PRIORITY_BITS
+    lanes |= _RELIABLE if reliable is None else (reliable != 0).astype(np.uint8) * _RELIABLE
+    return lanes
+
+
+def _of(run: PushRun, keys: Sequence[WireExpr | None], lanes: Lanes) -> Lanes:
+    """The lanes of those whose key is written."""
+    if isinstance(lanes, int) or None not in keys:
+        return lanes
+    chosen: Numbers = lanes[run.chosen([key is not None for key in keys])]
+    return chosen
+
+
+def _stretches(lanes: Lanes, count: int) -> list[tuple[int, int, int]]:
+    """[first, stop) of those that stand together and have the same lane, and that."""
+    if isinstance(lanes, int) or not count:
+        return [(0, count, int(lanes))] if count else []
+    cuts = (np.flatnonzero(lanes[1:] != lanes[:-1]) + 1).tolist()
+    firsts = [0, *cuts]
+    return list(zip(firsts, [*cuts, count], lanes[firsts].tolist(), strict=True))
+
+
+def _start(ends: Numbers, at: int) -> int:
+    return int(ends[at - 1]) if at else 0
+
+
+def _larger(ends: Numbers, at: int, stop: int, most: int) -> list[int]:
+    """Which of the messages [at, stop) have more bytes than that."""
+    start = _start(ends, at)
+    if int(ends[stop - 1]) - start <= most:
+        return []
+    first = [at] if int(ends[at]) - start > most else []
+    sizes = ends[at + 1 : stop] - ends[at : stop - 1]
+    if not len(sizes) or int(sizes.max()) <= most:
+        return first
+    others: list[int] = (np.flatnonzero(sizes > most) + at + 1).tolist()
+    return first + others
+
+
+def _summary(run: PushRun, routes: Sequence[_ReplayRoute]) -> SendOutcome:
+    starts, ends = run.starts, run.ends
+    if not all(route.wanted for route in routes):
+        rows = run.chosen([route.wanted for route in routes])
+        starts, ends = starts[rows], ends[rows]
+    counts = [len(run)] if len(routes) == 1 else np.bincount(run.codes).tolist()
+    by_route = list(zip(counts, routes, strict=True))
+    return SendOutcome(
+        sum(count for count, route in by_route if route.wanted),
+        int(ends.sum()) - int(starts.sum()),
+        sum(count for count, route in by_route if route.out or route.local),
+        sum(count for count, route in by_route if route.bad),
+    )

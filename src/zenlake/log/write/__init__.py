@@ -1,0 +1,1 @@
+"""The writing side of the log: recorder, writer, recovery, retention."""

@@ -1,0 +1,89 @@
+"""The compiled readers, loaded beside the work: the first load may compile for half a minute.
+
+Knows whether they are there. Until then, and for small frames, the object codec does the work.
+"""
+
+import logging
+import os
+import secrets
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from zenlake.wire.push_run import KeyGrouper
+    from zenlake.wire.scan import Scanner
+
+log = logging.getLogger("zenlake.runtime")
+
+FRAME_ROWS = 8192  # read at once: nearly always a whole frame
+THREAD_NAME = "zenlake kernels"
+
+
+class Kernels(NamedTuple):
+    """One reader's own arrays."""
+
+    scanner: "Scanner"
+    grouper: "KeyGrouper"
+
+
+_lock = threading.Lock()
+_ready = False
+_loading: threading.Thread | None = None
+
+
+def make() -> Kernels | None:
+    """Readers for one thread, or None: they are being loaded."""
+    if not _ready:
+        _load()
+        return None
+    return _make()
+
+
+def load() -> None:
+    """Load them now; returns when they are there."""
+    _load()
+    loading = _loading
+    if loading is not None:
+        loading.join()
+
+
+def _make() -> Kernels:
+    from zenlake.wire.push_run import KeyGrouper
+    from zenlake.wire.scan import Scanner
+
+    return Kernels(Scanner(FRAME_ROWS), KeyGrouper(secrets.randbits(64), FRAME_ROWS))
+
+
+def _load() -> None:
+    global _loading
+    with _lock:
+        if _loading is None and not _ready:
+            _loading = threading.Thread(target=_run, name=THREAD_NAME, daemon=True)
+            _loading.start()
+
+
+def _run() -> None:
+    """Compile, or take from the cache, by reading one message."""
+    global _ready
+    try:
+        from zenlake.wire.push_run import rewrite
+        from zenlake.wire.wireexpr import WireExpr
+
+        scanner, grouper = _make()
+        data = memoryview(bytes.fromhex("5d0201037a7a7a"))
+        for found in scanner.bare(data):
+            run = grouper.run(data, 0, found.rows, 0)
+            rewrite(run, [WireExpr(0, "a")], 1, b"\x00\x01")
+        _ready = True
+    except Exception:
+        log.exception("the compiled readers do not load; everything works without, slower")
+
+
+def _after_fork() -> None:
+    """The thread that loads does not live on in a child."""
+    global _lock, _loading
+    _lock = threading.Lock()
+    _loading = None
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,1 @@
+"""Compiled kernels that read and write wire messages in bulk."""

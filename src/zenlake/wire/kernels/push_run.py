@@ -1,0 +1,225 @@
+"""The compiled half of runs.py: rows of the scan grouped by key, and written anew for another link.
+
+Knows rows and bytes that the scan has checked. Does not know what a key or a destination is: a
+group is a number, and what to write instead of its key comes in a table.
+"""
+
+import numpy as np
+from numba import njit
+
+from zenlake.wire import push, put
+from zenlake.wire.extensions import ENC_MASK, ENC_UNIT, ENC_Z64, FLAG_EXTENSIONS
+from zenlake.wire.kernels.memory import copy_bytes, load8, mixed, place_of, put_zint, store8
+from zenlake.wire.kernels.scan import FLAG_STACK
+from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED
+
+_PUSH, _PUT, _STAMPED = push.ID, put.ID, put.FLAG_TIMESTAMP
+_KEY_FLAGS = FLAG_NAMED | FLAG_MAPPING
+_Z, _UNIT, _Z64 = FLAG_EXTENSIONS, ENC_UNIT, ENC_Z64
+_DEFAULT_QOS = 5
+
+# What group_kernel found, in an int64 array.
+STOP, GROUPS, PLAIN, STAMPLESS = range(4)
+FOUND_SIZE = 4
+
+
+@njit(cache=True, inline="always")
+def _same_key(buf, a, b):
+    if a["scope"] != b["scope"] or a["mapping"] != b["mapping"]:
+        return False
+    length = a["suffix_len"]
+    if length != b["suffix_len"]:
+        return False
+    x = a["suffix"]
+    y = b["suffix"]
+    for i in range(length):  # noqa: SIM110  # compiled
+        if load8(buf, x + i) != load8(buf, y + i):
+            return False
+    return True
+
+
+@njit(cache=True, inline="always")
+def _hash(buf, row, seed):
+    number = np.uint64(row["scope"]) << np.uint64(1) | np.uint64(row["mapping"])
+    value = mixed(seed ^ number)
+    start = row["suffix"]
+    for i in range(row["suffix_len"]):
+        value = mixed(value ^ np.uint64(load8(buf, start + i)))
+    return value
+
+
+@njit(cache=True)
+def group_kernel(data, rows, first, base, seed, slots, codes, firsts, keys, starts, ends, found):
+    """Number the keys of the PUSH messages from `first` on, up to a message that is none, or that
+    has a timestamp stack.
+
+    codes[i] is the number of row first + i, firsts[code] the first row that has it, keys[code] its
+    mapping and scope as one number, and where its suffix stands; payloads stand in
+    [starts[i], ends[i]), counted from `base` before the data. found[PLAIN]: all are puts with
+    nothing beside the payload.
+    """
+    buf = place_of(data)
+    mask = len(slots) - 1
+    slots[:] = -1
+    groups = 0
+    plain = 1
+    stampless = 0
+    code = -1
+    row = first
+    while row < len(rows):
+        here = rows[row]
+        if here["kind"] != _PUSH or here["flags"] & FLAG_STACK:
+            break
+        at = row - first
+        if code < 0 or not _same_key(buf, here, rows[firsts[code]]):
+            slot = np.int64(_hash(buf, here, seed) & np.uint64(mask))
+            while True:
+                code = slots[slot]
+                if code < 0:
+                    code = groups
+                    slots[slot] = code
+                    firsts[code] = row
+                    keys[code, 0] = np.int64(here["mapping"]) << 16 | np.int64(here["scope"])
+                    keys[code, 1] = here["suffix"]
+                    keys[code, 2] = here["suffix"] + here["suffix_len"]
+                    groups += 1
+                    break
+                if _same_key(buf, here, rows[firsts[code]]):
+                    break
+                slot = (slot + 1) & mask
+        codes[at] = code
+        starts[at] = base + here["payload"]
+        ends[at] = base + here["payload"] + here["payload_len"]
+        if here["body"] == _PUT and here["clock"] == 0:
+            stampless = 1
+        # header, key, PUT header, length and payload make up a message that holds nothing else
+        if here["body"] != _PUT or not _is_plain(buf, here):
+            plain = 0
+        row += 1
+    found[STOP] = row
+    found[GROUPS] = groups
+    found[PLAIN] = plain
+    found[STAMPLESS] = stampless
+
+
+@njit(cache=True, inline="always")
+def _after_key(buf, row):
+    """Where the extensions or the body of a PUSH start."""
+    if row["suffix_len"] > 0:
+        return np.int64(row["suffix"]) + row["suffix_len"]
+    pos = np.int64(row["start"]) + 1
+    while load8(buf, pos) >= 0x80:
+        pos += 1
+    pos += 1
+    if load8(buf, row["start"]) & FLAG_NAMED:  # an empty suffix has its length all the same
+        while load8(buf, pos) >= 0x80:
+            pos += 1
+        pos += 1
+    return pos
+
+
+@njit(cache=True, inline="always")
+def _is_plain(buf, row):
+    """No extension of PUSH, and a PUT without flags."""
+    if load8(buf, row["start"]) & _Z:
+        return False
+    return load8(buf, _after_key(buf, row)) == _PUT
+
+
+@njit(cache=True, inline="always")
+def _skip_zint(buf, pos):
+    for _ in range(8):
+        if load8(buf, pos) < 0x80:
+            return pos + 1
+        pos += 1
+    return pos + 1
+
+
+@njit(cache=True, inline="always")
+def _body(buf, row):
+    """Where the PUT or DEL of a PUSH starts: after its extensions, which the scan has checked."""
+    pos = _after_key(buf, row)
+    more = load8(buf, row["start"]) & _Z
+    while more:
+        header = load8(buf, pos)
+        more = header & _Z
+        pos += 1
+        kind = header & ENC_MASK
+        if kind == _Z64:
+            pos = _skip_zint(buf, pos)
+        elif kind != _UNIT:
+            length = np.int64(0)
+            shift = 0
+            while True:
+                byte = load8(buf, pos)
+                pos += 1
+                length |= (byte & 0x7F) << shift
+                shift += 7
+                if byte < 0x80:
+                    break
+            pos += length
+    return pos
+
+
+@njit(cache=True)
+def rewrite_kernel(
+    data, rows, first, codes, wanted, offsets, keys, key_flags, time, clock, buffer, ends
+):
+    """Write the rows first .. first + len(codes) whose group is wanted, each with its new key.
+
+    A put without a timestamp gets one if there is a `clock`: time plus its place in the run, from 1
+    on, whoever else it is written for. ends[i] is where the i-th message written ends in `buffer`.
+    Gives how many were written.
+    """
+    buf = place_of(data)
+    out = place_of(buffer)
+    key_data = place_of(keys)
+    clock_data = place_of(clock)
+    at = np.int64(0)
+    count = 0
+    for i in range(len(codes)):
+        code = codes[i]
+        if not wanted[code]:
+            continue
+        row = rows[first + i]
+        header = load8(buf, row["start"])
+        store8(out, at, (header & ~_KEY_FLAGS) | np.int64(key_flags[code]))
+        at += 1
+        length = offsets[code + 1] - offsets[code]
+        copy_bytes(out, at, key_data, offsets[code], length)
+        at += length
+        pos = _after_key(buf, row)
+        if len(clock) and row["body"] == _PUT and row["clock"] == 0:
+            body = _body(buf, row)
+            copy_bytes(out, at, buf, pos, body - pos)
+            at += body - pos
+            store8(out, at, load8(buf, body) | _STAMPED)
+            at = put_zint(out, at + 1, time + np.uint64(i + 1))
+            copy_bytes(out, at, clock_data, 0, len(clock))
+            at += len(clock)
+            pos = body + 1
+        rest = np.int64(row["end"]) - pos
+        copy_bytes(out, at, buf, pos, rest)
+        at += rest
+        ends[count] = at
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def copy_kernel(data, rows, first, stop, chosen, out):
+    """The messages rows[first + i] for each i of `chosen`, as bytes one after another; gives how
+    many bytes. One that is no row, or for which there is no room, ends it."""
+    source, target = place_of(data), place_of(out)
+    at = 0
+    for i in range(len(chosen)):
+        number = first + chosen[i]
+        if number < first or number >= stop:
+            break
+        start = np.int64(rows[number]["start"])
+        length = np.int64(rows[number]["end"]) - start
+        if start < 0 or length < 0 or start + length > len(data) or at + length > len(out):
+            break
+        copy_bytes(target, at, source, start, length)
+        at += length
+    return at
