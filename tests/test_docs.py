@@ -1,4 +1,4 @@
-"""What the guide shows is what happens, and its limits are the code's."""
+"""The pages: their examples run, their limits are the code's, and the names on them exist."""
 
 import doctest
 import re
@@ -6,10 +6,19 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from tests.support.names import Page
 
 DOCS = Path(__file__).parent.parent / "docs"
 GUIDE = DOCS / "api.md"
-PAGES = sorted([*DOCS.rglob("*.md"), DOCS.parent / "CONTRIBUTING.md", DOCS.parent / "CHANGELOG.md"])
+ROOT = DOCS.parent
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *DOCS.rglob("*.md"),
+        ROOT / "deploy" / "README.md",
+        ROOT / "examples" / "README.md",
+    ]
+)
 
 
 @pytest.mark.kernel
@@ -37,11 +46,65 @@ def test_the_guide_s_limits(name: str, value: str) -> None:
     assert getattr(import_module(f"zenlake.{module}"), constant) == int(value.replace(",", ""))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_names_exists(page: Path) -> None:
+def page_id(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_of_a_page(page: Path) -> None:
     text = page.read_text()
     for name in re.findall(r"\]\(([^)#]+)\)", text):
         if not name.startswith("https://"):
             assert (page.parent / name).exists(), name
     for name in re.findall(r"`((?:tests|src|docs|bench|examples)/[\w/.]+)`", text):
-        assert (DOCS.parent / name).exists(), name
+        assert (ROOT / name).exists(), name
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes of the headings of `page`."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    words = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {word.replace(" ", "-") for word in words}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_anchors_of_a_page(page: Path) -> None:
+    for name, anchor in re.findall(r"\]\(([\w/.-]*)#([^)]+)\)", page.read_text()):
+        assert anchor in anchors(page.parent / name if name else page), f"{name}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_names_on_a_page_exist(page: Path) -> None:
+    assert list(Page(page).mistakes()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        ("`api/session.py` `Session.put` sends", None),
+        ("`api/session.py` `appender` sends", "not defined in src/zenlake/api/session.py"),
+        ("`api/session.py` `Session.send_plain`", "not defined in src/zenlake/api/session.py"),
+        ("`send_plain` (`api/session.py`)", "not defined in src/zenlake/api/session.py"),
+        ("one put: `Publisher.put`", None),
+        ("one put: `Publisher.send_plain`", "Publisher has no send_plain"),
+        ("every drop is in `session.stats()`", None),
+        ("every drop is in `session.counters`", "Session has no counters"),
+        ("callbacks have a `Callback`", None),
+        ("the reader is a `Scanner`", "not a name of the public modules"),
+        ("callbacks have a `Nonesuch`", "no class or function"),
+        ("`zenlake.errors.DecodeError`", None),
+        ("`zenlake.errors.Nonesuch`", "zenlake.errors has no Nonesuch"),
+        ("`zenlake.nonesuch.Thing`", "has no nonesuch"),
+        ("`wire/push.py` and `wire/`", None),
+        ("`wire/nonesuch.py`", "no such file"),
+        ("`nonesuch/`", "no such file"),
+        ("`put_batch()`", None),
+        ("`put_nonesuch()`", "no definition"),
+        ("`api.handlers.FIFO_ITEMS`", None),
+        ("`api.handlers.NO_ITEMS`", "api.handlers has no NO_ITEMS"),
+    ],
+)
+def test_the_check_of_names(text: str, mistake: str | None) -> None:
+    found = list(Page(ROOT / "README.md", text).mistakes())
+    assert bool(found) == bool(mistake), found
+    assert mistake is None or any(mistake in line for line in found), found
