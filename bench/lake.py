@@ -36,7 +36,8 @@ from zenlake.lake.tables import schema
 from zenlake.lake.tables.commit import TableBatch, fold
 from zenlake.lake.tables.definitions import LATEST, TABLES, TOMBSTONES
 from zenlake.lake.tables.delta import DeltaStore
-from zenlake.lake.tables.reduce import as_samples, newest
+from zenlake.lake.tables.projections import RowChunk
+from zenlake.lake.tables.reduce import conform, newest
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 ROWS = 10_000_000 if FULL else 1_000_000
@@ -96,16 +97,16 @@ def all_tables(folder: Path) -> Figures:
 
 def beside_plain(spark: SparkSession, project: Project, folder: Path) -> Figures:
     """Both ways from start to end, queries' start and commits included; medians, in turns."""
-    rows, plain = folder / "rows", folder / "plain"
+    rows, conform = folder / "rows", folder / "plain"
     logged = spark.read.format("zenoh").option("minPartitions", CORES).load(str(project.log))
     logged.write.mode("overwrite").parquet(str(rows))
     took = _seconds(
         {
             "lake": lambda: fill(spark, project, folder / "checkpoints"),
-            "plain": lambda: lake_plain.make(spark, rows, plain),
+            "plain": lambda: lake_plain.make(spark, rows, conform),
         }
     )
-    compare(spark, project, plain)
+    compare(spark, project, conform)
     million = ROWS / 1e6
     yield Figure("log to all tables", million / took["lake"], "M samples/s")
     yield Figure("Parquet to such tables, by hand", million / took["plain"], "M samples/s")
@@ -147,7 +148,7 @@ def compare(spark: SparkSession, project: Project, plain: Path) -> None:
     """Both have made as many rows of each table."""
     for name in ("samples", "latest", "health", "messages"):
         ours = DeltaStore(project.table(name), TABLES[name]).snapshot().rows
-        theirs = spark.read.parquet(str(plain / name)).count()
+        theirs = spark.read.parquet(str(conform / name)).count()
         assert ours == theirs > 0, f"{name}: {ours} rows, and by hand {theirs}"
 
 
@@ -227,7 +228,7 @@ class Updated:
         batch = TableBatch("bench", "bench", self._number, {0: (self._next, self._next + n - 1)})
         self._next += n
         self._number += 1
-        reduced = newest(as_samples(rows))
+        reduced = newest(RowChunk(conform(rows, schema.SAMPLE).to_batches()).samples)
         before = time.perf_counter()
         assert fold(self._latest, self._tombstones, reduced, batch) is not None
         return (time.perf_counter() - before) * 1000

@@ -26,7 +26,9 @@ from zenlake.lake.serve.server import Server
 from zenlake.lake.tables.commit import TableBatch, append, fold
 from zenlake.lake.tables.definitions import LATEST, SAMPLES, TOMBSTONES
 from zenlake.lake.tables.delta import DeltaStore
-from zenlake.lake.tables.reduce import as_samples, newest
+from zenlake.lake.tables.projections import RowChunk
+from zenlake.lake.tables.reduce import conform, newest
+from zenlake.lake.tables.schema import SAMPLE
 
 ROWS = 10_000_000
 KEYS = 400
@@ -87,7 +89,7 @@ def make(folder: Path) -> None:
     for number, rows in enumerate(_batches()):
         first = number * BATCH_ROWS
         batch = TableBatch("samples", "bench", number, {0: (first, first + rows.num_rows - 1)})
-        table = as_samples(rows)
+        table = RowChunk(conform(rows, SAMPLE).to_batches()).samples
         append(samples, samples.write(table), batch)
         fold(latest, tombstones, newest(table), batch)
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from cli.running import zenlake
+from storage.lakerows import as_samples
 from zenlake.lake.tables.definitions import SAMPLES
 from zenlake.lake.tables.delta import DeltaStore
-from zenlake.lake.tables.reduce import as_samples
 from zenlake.lake.tables.schema import SAMPLE
 from zenlake.log.block import OpenBlock, SourceLink
 from zenlake.log.write.writer import Writer

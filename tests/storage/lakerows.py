@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from zenlake.lake.tables import schema
+from zenlake.lake.tables.projections import RowChunk
+from zenlake.lake.tables.reduce import conform
 
 T0 = 1_790_000_000  # seconds: 2026-09-21 14:13:20 UTC
 
@@ -81,3 +83,12 @@ def as_rows(rows: Iterable[Row], marked: bool = False) -> pa.Table:
             "duplicate", pa.array([row.duplicate for row in rows], pa.bool_())
         )
     return table
+
+
+def as_samples(rows: pa.Table) -> pa.Table:
+    """Return what the sink writes into `samples` of these rows, columns they lack being null."""
+    known = rows.column_names
+    missing = pa.schema([field for field in schema.SAMPLE if field.name not in known])
+    for field, column in zip(missing, conform(rows, missing).columns, strict=True):
+        rows = rows.append_column(field, column)
+    return RowChunk(rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]).samples

@@ -1,6 +1,6 @@
 """Lakes with a past that is known: events in a log, some of them in tables, and what that means.
 
-The tables are written with the functions that the stream sink uses, without Spark.
+The tables are written by what the stream sink runs in its tasks and in its commit, without Spark.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,14 +11,15 @@ import pyarrow as pa
 
 from zenlake.keyexpr import intersects
 from zenlake.lake.project import Project
-from zenlake.lake.tables.commit import TableBatch, append, fold
+from zenlake.lake.tables.commit import TableBatch
 from zenlake.lake.tables.definitions import LATEST, SAMPLES, TOMBSTONES
 from zenlake.lake.tables.delta import DeltaStore
-from zenlake.lake.tables.reduce import as_samples, newest
+from zenlake.lake.tables.projections import TableWriter, commit_table
 from zenlake.log.block import OpenBlock, SourceLink
 from zenlake.log.read.log import Log
 from zenlake.log.read.reader import Reader
 from zenlake.log.write.writer import Writer
+from zenlake.spark.schema import SAMPLE_COLUMNS, to_spark
 from zenlake.wire.cursor import ByteWriter as Bytes
 from zenlake.wire.delete import Del
 from zenlake.wire.encoding import WireEncoding
@@ -94,23 +95,18 @@ class Past:
     def table(self, upto: dict[int, int], tables: Iterable[str] = ("samples", "latest")) -> None:
         """One micro-batch: the tables have everything below these offsets."""
         starts = {one: self.samples.offsets().get(one, 0) for one in upto}
-        rows = [
-            as_samples(batch)
-            for one, end in upto.items()
-            if end > starts[one]
-            for batch in Reader(Log(self.project.log), one).batches(starts[one], end)
-        ]
-        if not rows:
+        stores = {name: {"samples": self.samples, "latest": self.latest}[name] for name in tables}
+        intake = TableWriter(stores, f"query/{self._batches}")
+        for one, end in upto.items():
+            if end > starts[one]:
+                for batch in Reader(Log(self.project.log), one).batches(starts[one], end):
+                    intake.add(to_spark(batch, SAMPLE_COLUMNS))
+        written = intake.finish()
+        if not written.rows:
             return
-        table = pa.concat_tables(rows)
-        offsets = {one: (starts[one], end - 1) for one, end in upto.items() if end > starts[one]}
-        batch = TableBatch(FLOW, "query", self._batches, offsets)
+        for store in stores.values():
+            commit_table(store, [written], TableBatch(FLOW, "query", self._batches))
         self._batches += 1
-        if "samples" in tables:
-            self.samples.snapshot()
-            append(self.samples, self.samples.write(table), batch)
-        if "latest" in tables:
-            fold(self.latest, self.tombstones, newest(table), batch)
 
     def compact(self, *, vacuum: bool = False) -> None:
         """All files of `samples` of a day become one."""

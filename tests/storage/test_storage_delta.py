@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from storage.lakerows import T0, Row, as_rows
-from zenlake.lake.tables import delta, reduce
+from storage.lakerows import T0, Row, as_rows, as_samples
+from zenlake.lake.tables import delta
 from zenlake.lake.tables.definitions import (
     LATEST,
     SAMPLES,
@@ -28,7 +28,7 @@ NIGHT = 12 * 3600 * 1_000_000
 
 
 def samples(*offsets: int, received: int = 0, key: str = "a") -> pa.Table:
-    return reduce.as_samples(as_rows(Row(key, one, received=received) for one in offsets))
+    return as_samples(as_rows(Row(key, one, received=received) for one in offsets))
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_table_that_is_not_there_is_empty(store: DeltaStore) -> None:
 
 def test_a_file_is_sorted_and_says_what_is_in_it(store: DeltaStore) -> None:
     rows = [Row("b", 1, received=7), Row("a", 2, received=9), Row("a", 0, received=8)]
-    (added,) = store.write(reduce.as_samples(as_rows(rows)))
+    (added,) = store.write(as_samples(as_rows(rows)))
     assert added.partition == {"day": "2026-09-21"}
     assert added.path.startswith("day=2026-09-21/part-")
     file = pq.ParquetFile(store.path / added.path)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.lakerows import T0, Row, as_rows
+from storage.lakerows import T0, Row, as_rows, as_samples
 from zenlake.columnar import schema as columnar
 from zenlake.lake.tables import reduce, schema
 from zenlake.spark.schema import SAMPLE_COLUMNS, to_spark
@@ -56,16 +56,16 @@ def newest_by_hand(rows: Iterable[Row]) -> dict[str, Row]:
 
 def test_repeats_and_losses_are_no_samples() -> None:
     rows = [Row("a", 0), Row("b", 1, duplicate=True), Row("c", 2)]
-    assert reduce.as_samples(as_rows(rows, marked=True))["key"].to_pylist() == ["a", "c"]
-    assert reduce.as_samples(as_rows(rows))["key"].to_pylist() == ["a", "b", "c"]
+    assert as_samples(as_rows(rows, marked=True))["key"].to_pylist() == ["a", "c"]
+    assert as_samples(as_rows(rows))["key"].to_pylist() == ["a", "b", "c"]
     lost = as_rows(rows).set_column(0, "key", pa.array(["a", None, "c"]))
-    assert reduce.as_samples(lost)["offset"].to_pylist() == [0, 2]
+    assert as_samples(lost)["offset"].to_pylist() == [0, 2]
 
 
 def test_day_is_of_received_at_in_utc() -> None:
     midnight = (24 * 3600 - T0 % (24 * 3600)) * 1_000_000
     rows = [Row("a", 0, received=midnight - 1), Row("a", 1, received=midnight)]
-    days = reduce.as_samples(as_rows(rows))["day"].to_pylist()
+    days = as_samples(as_rows(rows))["day"].to_pylist()
     assert days == [date(2026, 9, 21), date(2026, 9, 22)]
 
 
@@ -74,8 +74,7 @@ def test_day_is_of_received_at_in_utc() -> None:
 def test_hlc_is_the_timestamps_time_or_when_it_came(rows: list[Row]) -> None:
     table = as_rows(rows)
     assert reduce.hlc_of(table).to_pylist() == [row.hlc for row in rows]
-    for batch in table.to_batches():
-        assert reduce.as_samples(batch)["hlc"].to_pylist() == [row.hlc for row in rows]
+    assert as_samples(table)["hlc"].to_pylist() == [row.hlc for row in rows]
 
 
 def test_rows_of_columnar_are_taken_as_they_are() -> None:
@@ -89,19 +88,30 @@ def test_rows_of_columnar_are_taken_as_they_are() -> None:
         one | {"kind": "delete", "payload": None, "schema": "s", "received_at": received},
     ]
     batch = pa.RecordBatch.from_pylist(rows, columnar.SAMPLE)
-    found = reduce.as_samples(batch)
-    assert found.schema == schema.SAMPLES
+    found = reduce.conform(batch, schema.SAMPLE)
     expected = pa.Table.from_batches([to_spark(batch, SAMPLE_COLUMNS)])
-    assert found.select(schema.SAMPLE.names).to_pylist() == expected.to_pylist()
-    assert found["hlc"].to_pylist() == [stamp["time"], T0 << 32]
+    assert found.to_pylist() == expected.to_pylist()
+    assert reduce.hlc_of(batch).to_pylist() == [stamp["time"], T0 << 32]
+    written = as_samples(expected).select(schema.SAMPLES.names)
+    assert reduce.conform(written, schema.SAMPLE).to_pylist() == expected.to_pylist()
+    assert written["hlc"].to_pylist() == [stamp["time"], T0 << 32]
 
 
 def test_without_a_clock_the_timestamp_says_when() -> None:
     table = as_rows([Row("a", 0, stamp=5), Row("a", 1)])
     table = table.set_column(12, "received_at", pa.nulls(2, schema.TIME))
-    found = reduce.as_samples(table)
+    found = as_samples(table)
     assert found["day"].to_pylist() == [date(2026, 9, 21), date(1970, 1, 1)]
     assert found["hlc"].to_pylist() == [Row("a", 0, stamp=5).hlc, 0]
+
+
+def test_time_and_day_are_by_the_rule_whatever_the_rows_say() -> None:
+    rows = [Row("a", 0), Row("b", 1, stamp=7)]
+    table = as_rows(rows).append_column("hlc", pa.array([None, 5], pa.int64()))
+    table = table.append_column("day", pa.array([date(2020, 1, 1)] * 2))
+    found = as_samples(table)
+    assert found["hlc"].to_pylist() == [row.hlc for row in rows]
+    assert found["day"].to_pylist() == [date(2026, 9, 21)] * 2
 
 
 # ---- the newest
@@ -110,7 +120,7 @@ def test_without_a_clock_the_timestamp_says_when() -> None:
 @EXAMPLES
 @given(ROWS, st.integers(0, 30))
 def test_newest_is_the_highest_version_of_each_key(rows: list[Row], cut: int) -> None:
-    table = reduce.as_samples(as_rows(rows))
+    table = as_samples(as_rows(rows))
     best = newest_by_hand(rows)
     keys = sorted(best, key=str.encode)
     found = reduce.newest(table)
@@ -127,7 +137,7 @@ def test_newest_is_the_highest_version_of_each_key(rows: list[Row], cut: int) ->
 @EXAMPLES
 @given(ROWS)
 def test_sorted_by_is_a_stable_sort(rows: list[Row]) -> None:
-    table = reduce.as_samples(as_rows(rows))
+    table = as_samples(as_rows(rows))
     for order in (("key", "hlc"), ("partition", "offset"), ("key",), ("hlc", "key", "offset")):
 
         def place(row: dict[str, Any], names: tuple[str, ...] = order) -> list[Any]:
@@ -271,6 +281,6 @@ def test_source_numbers_that_wrapped_say_nothing_of_gaps() -> None:
 
 def test_nothing_folds_to_nothing() -> None:
     nothing = as_rows([])
-    assert reduce.newest(reduce.as_samples(nothing)).num_rows == 0
+    assert reduce.newest(as_samples(nothing)).num_rows == 0
     assert reduce.health_of(nothing).schema == schema.HEALTH
     assert reduce.merged_health(reduce.health_of(nothing)).num_rows == 0

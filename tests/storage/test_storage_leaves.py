@@ -5,10 +5,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from storage.lakerows import as_samples
 from zenlake.lake.tables.commit import TableBatch, fold
 from zenlake.lake.tables.definitions import LATEST, TOMBSTONES
 from zenlake.lake.tables.delta import DeltaStore
-from zenlake.lake.tables.reduce import as_samples, newest
+from zenlake.lake.tables.reduce import newest
 from zenlake.lake.tables.schema import TIME
 
 

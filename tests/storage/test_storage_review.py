@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark import spark_log
-from storage.lakerows import T0, Row, as_rows
+from storage.lakerows import T0, Row, as_rows, as_samples
 from storage.pasts import MICROS, Event, Past, by_key
 from zenlake.errors import ZError
 from zenlake.lake.pipeline import progress
@@ -22,7 +22,7 @@ from zenlake.lake.project import Project
 from zenlake.lake.serve import history as histories
 from zenlake.lake.serve.history import History
 from zenlake.lake.tables import commit as write
-from zenlake.lake.tables import delta, projections, reduce
+from zenlake.lake.tables import delta, projections
 from zenlake.lake.tables.commit import OffsetsPresent, TableBatch
 from zenlake.lake.tables.compaction import compact
 from zenlake.lake.tables.definitions import LATEST, SAMPLES, TABLES, TOMBSTONES, TableDefinition
@@ -38,7 +38,7 @@ DAY = 86_400
 
 
 def samples(*rows: Row) -> pa.Table:
-    return reduce.as_samples(as_rows(rows))
+    return as_samples(as_rows(rows))
 
 
 def stamped(key: str, second: int, payload: bytes | None, received: int) -> Event:

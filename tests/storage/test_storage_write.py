@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from storage.lakerows import Row, as_rows
+from storage.lakerows import Row, as_rows, as_samples
 from zenlake.lake.tables import commit as write
 from zenlake.lake.tables import reduce, schema
 from zenlake.lake.tables.commit import OffsetsPresent, TableBatch, TableChange
@@ -33,7 +33,7 @@ class Killed(BaseException):
 
 
 def samples(rows: Iterable[Row]) -> pa.Table:
-    return reduce.as_samples(as_rows(rows))
+    return as_samples(as_rows(rows))
 
 
 def reduced(rows: Iterable[Row]) -> pa.Table:

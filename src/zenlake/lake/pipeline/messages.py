@@ -18,7 +18,7 @@ from zenlake.errors import ZError
 from zenlake.lake.decoders import Decoders
 from zenlake.lake.project import Project
 from zenlake.lake.tables import schema
-from zenlake.lake.tables.reduce import conform, hlc_of
+from zenlake.lake.tables.reduce import conform, day_of, hlc_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -97,7 +97,7 @@ def messages_of(rows: pa.RecordBatch, decoders: Decoders) -> pa.RecordBatch:
     doubtful = pc.or_(reasons.is_valid(), pc.match_substring(names, ":"))  # of users: any text
     columns |= {
         "hlc": hlc_of(kept),
-        "day": kept.column("received_at").cast(pa.date32()),
+        "day": day_of(kept),
         "decoder": names,
         "json": texts,
         "payload": pc.if_else(doubtful, columns["payload"], pa.scalar(None, pa.binary())),

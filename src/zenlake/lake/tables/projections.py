@@ -20,7 +20,7 @@ from zenlake.lake.tables.commit import TableBatch, append, fold, fold_health
 from zenlake.lake.tables.definitions import TABLES, TOMBSTONES, TableDefinition
 from zenlake.lake.tables.delta import STAGED, Added, DeltaStore
 from zenlake.lake.tables.dictionary import dictionary_encode
-from zenlake.lake.tables.reduce import conform, health_of, hlc_of, newest
+from zenlake.lake.tables.reduce import conform, day_of, health_of, hlc_of, newest
 
 MAX_BUFFER_ROWS = 1 << 19  # that wait to become one file of each table
 MAX_BUFFER_BYTES = 128 << 20  # of them, as they came; sorting and writing take about as much again
@@ -61,13 +61,14 @@ class RowChunk:
 
     @cached_property
     def samples(self) -> pa.Table:
-        """Each once, with `hlc` and `day`."""
+        """Each sample once, with `hlc` and `day` by the rule, whatever the rows say of them."""
         rows = self.given
         if rows["key"].null_count:  # a loss, of which only the other columns are left
             rows = rows.filter(pc.is_valid(rows["key"]))
         if "duplicate" in rows.column_names:
             rows = rows.filter(pc.invert(rows["duplicate"].fill_null(False)))
-        return _timed(rows)
+        said = [name for name in ("hlc", "day") if name in rows.column_names]
+        return _timed(rows.drop_columns(said) if said else rows)
 
     @cached_property
     def timed(self) -> pa.Table:
@@ -79,13 +80,8 @@ def _timed(rows: pa.Table) -> pa.Table:
     if "hlc" not in rows.column_names:
         rows = rows.append_column(schema.HLC, hlc_of(rows))
     if "day" not in rows.column_names:
-        rows = rows.append_column(schema.DAY, _day(rows["received_at"]))
+        rows = rows.append_column(schema.DAY, day_of(rows))
     return rows
-
-
-def _day(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """In UTC: Spark gives times in the zone of its session."""
-    return times.cast(schema.TIME).cast(pa.date32())
 
 
 class Projection(NamedTuple):
@@ -102,7 +98,7 @@ def _losses(chunk: RowChunk) -> pa.Table:
     parts = dict(zip(loss.type.names, loss.flatten(), strict=True))
     at = rows["received_at"]
     place = {"partition": rows["partition"], "offset": rows["offset"]}
-    return pa.table({"at": at, **parts, **place, "day": _day(at)})
+    return pa.table({"at": at, **parts, **place, "day": day_of(rows)})
 
 
 def _decoded(failed: bool) -> Callable[[RowChunk], pa.Table]:

@@ -30,25 +30,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-# ---- samples
-
-
-def as_samples(rows: Rows) -> pa.Table:
-    """Rows of the log as rows of `samples`: repeats left out, `hlc` and `day` added.
-
-    Takes Spark's form and the form of columnar/. A repeat is what the column `duplicate` marks;
-    a row without a key (a loss) is not a sample.
-    """
-    table = _table(rows)
-    unwanted = pc.is_null(table["key"])
-    if "duplicate" in table.column_names:
-        unwanted = pc.or_(unwanted, table["duplicate"].fill_null(False))
-    if pc.any(unwanted).as_py():
-        table = table.filter(pc.invert(unwanted))
-    hlc = hlc_of(table)
-    days = (_received(table) // _DAY).astype(np.int32)
-    table = conform(table, schema.SAMPLE).append_column(schema.HLC, hlc)
-    return table.append_column(schema.DAY, pa.array(days, pa.date32()))
+# ---- the time and the day of a sample
 
 
 def hlc_of(rows: Rows) -> pa.Array:
@@ -62,6 +44,15 @@ def hlc_of(rows: Rows) -> pa.Array:
     times = (received // 1_000_000 << 32) + -(-(received % 1_000_000 << 32) // 1_000_000)
     stamped, stamps = _stamps(table)
     return pa.array(np.where(stamped, stamps, times), pa.int64())
+
+
+def day_of(rows: Rows) -> pa.Array:
+    """Return the day in UTC of `received_at`, or of the timestamp where that is null.
+
+    >>> day_of(pa.table({"received_at": pa.array([86_400_000_000], pa.timestamp("us", "UTC"))}))[0]
+    <pyarrow.Date32Scalar: datetime.date(1970, 1, 2)>
+    """
+    return pa.array((_received(_table(rows)) // _DAY).astype(np.int32), pa.date32())
 
 
 def conform(rows: Rows, wanted: pa.Schema) -> pa.Table:
