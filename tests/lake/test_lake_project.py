@@ -23,7 +23,7 @@ FULL = """
 name = "fleet"
 log = "/data/log"
 tables = "silver"
-format = "catalog"
+format = "delta"
 [record]
 connect = ["tcp/127.0.0.1:7447"]
 keys = ["robot/**", "a/**/**"]
@@ -52,7 +52,7 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
     (tmp_path / "lake.toml").write_text(FULL)
     project = Project.load(tmp_path)
     assert project == Project.load(tmp_path / "lake.toml")
-    assert (project.home, project.name, project.format) == (tmp_path, "fleet", "catalog")
+    assert (project.home, project.name) == (tmp_path, "fleet")
     assert (project.log, project.tables) == (Path("/data/log"), tmp_path / "silver")
     assert project.table("latest") == tmp_path / "silver" / "latest"
     assert project.record is not None
@@ -72,7 +72,7 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
 def test_nothing_but_a_name_is_needed() -> None:
     project = Project.parse('[lake]\nname = "x"', "/a/lake.toml")
     assert (project.log, project.tables) == (Path("/a/log"), Path("/a/tables"))
-    assert (project.format, project.record, project.retention) == ("delta", None, {})
+    assert (project.record, project.retention) == (None, {})
     assert (project.duplicates_within, project.max_rows) == (600.0, 1_000_000)
     assert (project.upkeep.every, project.upkeep.target) == (3600.0, 128 << 20)
 
@@ -86,7 +86,11 @@ def test_nothing_but_a_name_is_needed() -> None:
         ("[lake]\nname = 7", "[lake] name = 7: write a name of letters"),
         ("[lake]\nname = '../x'", "[lake] name = '../x': write a name"),
         ("[lake]\nname = 'x'\nformt = 'delta'", "[lake] has no formt; did you mean format?"),
-        ("[lake]\nname = 'x'\nformat = 'iceberg'", "one of delta, catalog"),
+        ("[lake]\nname = 'x'\nformat = 'iceberg'", "the only format of tables"),
+        (
+            "[lake]\nname = 'x'\nformat = 'catalog'",
+            "format = 'catalog': write \"delta\", the only format",
+        ),
         ("lake = 'x'", "lake is a section: write [lake]"),
         ("[lake]\nname = 'x'\n[recrod]", "no [recrod]; did you mean [record]?"),
         ("[lake]\nname = 'x'\n[zzz]", "there is no [zzz]; there are [lake], [record]"),
@@ -293,30 +297,7 @@ def test_the_reason_is_one_line(text: str, reason: str) -> None:
     assert reason_of(text) == reason
 
 
-# ---- tables of a catalog
-
-
-class Rows:
-    """What a flow gives, as far as it is asked for its session's settings."""
-
-    def __init__(self, provider: str) -> None:
-        self.sparkSession = self.conf = self
-        self._provider = provider
-
-    def get(self, name: str) -> str:
-        assert name == "spark.sql.sources.default"
-        return self._provider
-
-
-def test_a_catalog_that_cannot_merge_is_refused_latest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "lake.toml").write_text('[lake]\nname = "x"\nformat = "catalog"')
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ZError, match="`latest` needs a table format that merges"):
-        flows.flow(into="latest")(lambda: cast(Any, Rows("parquet")))
-    with pytest.raises(ZError, match="`health` is made of `samples`"):
-        flows.flow(into="health")(lambda: cast(Any, Rows("delta")))
+# ---- flows
 
 
 @pytest.mark.parametrize(

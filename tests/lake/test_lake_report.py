@@ -419,11 +419,5 @@ def test_a_lake_without_tables(tmp_path: Path) -> None:
     assert json.loads(Parsed(summary.path.read_text()).scripts[0])["range"] is None
 
 
-def test_a_catalog_is_not_a_folder(tmp_path: Path) -> None:
-    text = '[lake]\nname = "new"\nformat = "catalog"\n'
-    with pytest.raises(ZError, match="in a catalog"):
-        gather(Project.parse(text, tmp_path / "lake.toml"))
-
-
 def test_the_units_are_what_they_seem() -> None:
     assert datetime.fromtimestamp(span_of(0, 0).width / MICROS, UTC).minute == 1

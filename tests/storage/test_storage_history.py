@@ -18,7 +18,6 @@ from pyarrow import parquet
 from storage.pasts import MICROS, Event, Past, by_key
 from zenlake.errors import ZError
 from zenlake.keyexpr import intersects
-from zenlake.lake.project import Project
 from zenlake.lake.serve import history as histories
 from zenlake.lake.serve import tail as tails
 from zenlake.lake.serve.history import ROWS, History, NewestPerKey, chains
@@ -327,12 +326,6 @@ def test_many_threads_ask_at_once(past: Past) -> None:
     for thread in threads:
         thread.join(60)
     assert sorted(found) == [5] * 20 + [60] * 20
-
-
-def test_tables_of_the_session_itself_are_refused(tmp_path: Path) -> None:
-    project = Project.parse('[lake]\nname = "x"\nformat = "catalog"\n', tmp_path / "lake.toml")
-    with pytest.raises(ZError, match="format = 'catalog'"):
-        History(project)
 
 
 # ---- parts

@@ -569,13 +569,6 @@ def test_it_is_due_when_its_time_has_passed(tmp_path: Path) -> None:
     assert not maintenance.due(project)  # there is nothing to look after
 
 
-def test_tables_of_a_catalog_are_left_to_it(tmp_path: Path) -> None:
-    project = lake(tmp_path, 'format = "catalog"\n')
-    assert not maintenance.due(project)
-    with pytest.raises(ZError, match=r"catalog.*OPTIMIZE"):
-        maintenance.run_maintenance(project)
-
-
 def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
     project = lake(tmp_path)
     filled(project, SAMPLES, 1)

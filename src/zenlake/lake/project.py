@@ -21,7 +21,6 @@ MAX_SECONDS = 100 * 365 * 86_400.0
 MAX_ROWS = 1 << 31
 MAX_PARTITION = (1 << 31) - 1
 MAX_SHOWN = 60  # characters of a refused value
-FORMATS = ("delta", "catalog")
 RETAINED = ("log", "samples", "messages", "loss", "health", "tombstones")
 
 
@@ -58,7 +57,6 @@ class Project:
     name: str
     log: Path
     tables: Path
-    format: str = "delta"
     record: RecordSettings | None = None
     duplicates_within: float = 600.0
     max_rows: int = 1_000_000
@@ -121,7 +119,6 @@ class Project:
             name=found["lake"]["name"],
             log=home / found["lake"].get("log", "log"),
             tables=home / found["lake"].get("tables", "tables"),
-            format=found["lake"].get("format", "delta"),
             record=RecordSettings(**record) if "record" in raw else None,
             retention=found["retention"],
             upkeep=MaintenanceSettings(**found["upkeep"]),
@@ -239,13 +236,14 @@ NAME = Kind("a name of letters, digits, '.', '_' and '-', such as fleet", _name)
 TIME = Kind("a time such as 90s, 10min, 2h or 30d", seconds_of)
 EVERY = Kind('a time such as 10min or 1h, or "never"', _every)
 SIZE = Kind("a size from 64k on, such as 128m or 1g", _bytes_of)
+FORMAT = Kind('"delta", the only format of tables, or leave it out', _one_of("delta").read)
 ROWS = Kind("a whole number from 1 on", _number(1, MAX_ROWS))
 PARTITION = Kind("a whole number from 0 on", _number(0, MAX_PARTITION))
 ENDPOINTS = Kind('a list of endpoints, such as ["tcp/127.0.0.1:7447"]', _several(EndPoint))
 KEYS = Kind('a list of key expressions, such as ["robot/**"]', _several(KeyExpr.autocanonize))
 
 SECTIONS: dict[str, dict[str, Kind]] = {
-    "lake": {"name": NAME, "log": FOLDER, "tables": FOLDER, "format": _one_of(*FORMATS)},
+    "lake": {"name": NAME, "log": FOLDER, "tables": FOLDER, "format": FORMAT},
     "record": {
         "connect": ENDPOINTS,
         "keys": KEYS,

@@ -1,7 +1,7 @@
 """What `transformations/*.py` of a lake use: where rows come from, and into which tables they go.
 
 Knows the project that the working folder lies in and Spark's declarative pipelines. How a table is
-written is the business of the sink `zenoh-lake`, or of the catalog.
+written is the business of the sink `zenoh-lake`.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,13 +55,8 @@ def flow(
     def declare(query: Query) -> Query:
         project = find()
         one = _checked(Flow(name or query.__name__, tables, partition_by))
-        if project.format == "catalog":
-            from zenlake.lake.pipeline.catalog import declare_tables
-
-            declare_tables(one, query)
-        else:
-            _declare_sink(project, one, query)
-            declared[one.name] = one
+        _declare_sink(project, one, query)
+        declared[one.name] = one
         return query
 
     return declare

@@ -93,7 +93,7 @@ def behind(durable: PerPartition, done: PerPartition) -> int:
 
 
 def rows_of(project: Project, name: str) -> int | None:
-    """Rows of a table now; None: there is no such table yet, or it is the catalog's."""
+    """Return the number of rows of a table now; None: there is no such table yet."""
     import pyarrow as pa
 
     from zenlake.lake.tables.definitions import TABLES, TableDefinition

@@ -183,7 +183,7 @@ class PipelineRunner:
         """What is wrong here is told, and stops nothing."""
         project = self._project
         try:
-            if project.format != "delta" or not project.tables.is_dir():
+            if not project.tables.is_dir():
                 return
             if not self._over() and maintenance.due(project):
                 began = time.monotonic()

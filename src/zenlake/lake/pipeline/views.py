@@ -32,8 +32,6 @@ def read(spark: "SparkSession", project: Project, name: str) -> "DataFrame":
 
     ZError: there is no such table. A table of the lake that has no rows yet is empty.
     """
-    if project.format == "catalog":
-        return spark.table(name)
     folder = project.table(name)
     if not DeltaTable.is_deltatable(str(folder)):
         if name in TABLES:

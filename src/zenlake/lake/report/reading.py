@@ -66,11 +66,6 @@ class Period:
 
 def gather(project: Project, start: datetime | None = None, end: datetime | None = None) -> Data:
     """All that a page shows of the minutes from `start` to before `end`."""
-    if project.format != "delta":
-        raise ZError(
-            f"{project.home}: a report reads Delta tables in a folder, and the tables of this lake "
-            f'are in a catalog (format = "{project.format}")'
-        )
     for _ in range(ATTEMPTS - 1):
         try:
             return _gather(project, Period(start, end))

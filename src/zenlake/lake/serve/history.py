@@ -159,11 +159,6 @@ class History:
     """
 
     def __init__(self, project: Project) -> None:
-        if project.format != "delta":
-            raise ZError(
-                f"the tables of {project.name} are the session's own (format = {project.format!r} "
-                "in lake.toml): only those that zenlake writes itself (delta) can be read here"
-            )
         self.counters: Counter[str] = Counter()
         self._samples = WatchedTable(project.table(SAMPLES.name), SAMPLES)
         self._latest = WatchedTable(project.table(LATEST.name), LATEST)

@@ -25,7 +25,6 @@ from zenlake.lake.tables.vacuum import Vacuumed, tidy_log
 from zenlake.lake.tables.vacuum import vacuum as vacuum_table
 
 MARK = ".upkeep"  # locked while upkeep runs; its time is when the last one ended
-CATALOG = "catalog"  # a format of tables that are somebody else's to look after
 KEPT_AS = {"messages_failed": "messages"}
 "Tables that are kept as long as another."
 
@@ -139,7 +138,7 @@ def due(project: Project, last: float | None = None, now: float | None = None) -
     with every = "never", is not.
     """
     every = project.upkeep.every
-    if every is None or project.format == CATALOG or not project.tables.is_dir():
+    if every is None or not project.tables.is_dir():
         return False
     if last is None:
         mark = project.tables / MARK
@@ -151,11 +150,6 @@ def due(project: Project, last: float | None = None, now: float | None = None) -
 @contextmanager
 def _alone(project: Project) -> Iterator[None]:
     """Busy: somebody else does the same."""
-    if project.format == CATALOG:
-        raise ZError(
-            f"the tables of {project.home} are in Spark's catalog (format = {CATALOG!r}): "
-            "look after them there, with OPTIMIZE and VACUUM or what its format has"
-        )
     if not project.tables.is_dir():
         raise ZError(f"{project.tables} has no tables yet: `zenlake lake run` makes them")
     with (project.tables / MARK).open("a") as mark:
