@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
@@ -15,14 +16,25 @@ import zenlake as api
 from cli.running import zenlake
 from cli.toolkit import matching, peer
 from spark import spark_log
+from storage.conftest import awaken
 from zenlake.cli.commands.lake_run import _Table, line_shown
 from zenlake.errors import ZError
 from zenlake.lake.pipeline import flows, runner
 from zenlake.lake.pipeline.spark_connect import FlowEvent
 from zenlake.lake.project import Project
+from zenlake.lake.tables.definitions import TABLES, TableDefinition
+from zenlake.lake.tables.delta import DeltaStore
+from zenlake.lake.tables.reduce import conform
 from zenlake.log.read.reader import Reader
 
 MANY = 600  # cycles until something must have happened
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _delta_is_awake(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Open what delta-rs keeps open until the process ends: its runtime has a pair of sockets."""
+    awaken(tmp_path_factory.mktemp("delta"))
+
 
 # ---- init
 
@@ -140,6 +152,7 @@ def test_once_takes_what_is_there(lake: Path) -> None:
             "behind": 10,
             "at": None,
             "rows": {},
+            "wrote": {},
             "reason": None,
         }
     ]
@@ -150,7 +163,39 @@ def test_once_that_fails_is_status_1_and_says_why(lake: Path) -> None:
     done = zenlake("lake", "run", str(lake), "--once")
     assert done.exit_code == 1
     assert "flow samples failed: no such column" in done.output
-    assert "samples 0 taken, 10 behind (failed)" in done.output
+    assert "samples: 0 read, 10 behind (failed)" in done.output
+
+
+def test_a_cycle_says_what_was_read_and_what_was_written(lake: Path) -> None:
+    project = Project.load(lake)
+
+    def writes(stand: Stand) -> bool:
+        flows.declared["own"] = flows.Flow("own", ("own",))
+        for name, count in (("samples", 3), ("latest", 1), ("own", 1)):
+            rows = pa.table({"key": ["a"] * count})
+            wanted = TABLES[name].schema if name in TABLES else rows.schema
+            store = DeltaStore(
+                project.table(name), TABLES.get(name) or TableDefinition(name, wanted)
+            )
+            store.commit(store.write(conform(rows, wanted)))
+        return True
+
+    Stand.script = [writes, writes]
+    done = zenlake("lake", "run", str(lake), "--once", "--json")
+    assert done.exit_code == 0, done.output
+    first = next(one for one in events(done.stdout) if one["event"] == "cycle")["flows"]
+    assert [(one["rows"], one["wrote"]) for one in first] == [
+        ({"samples": 3, "latest": 1}, {"samples": 3}),
+        ({"own": 1}, {"own": 1}),
+    ]
+    done = zenlake("lake", "run", str(lake), "--once")
+    assert "samples: 0 read, 3 rows, 10 behind; own: 0 read, 1 row, 10 behind" in done.output
+    done = zenlake("lake", "run", str(lake), "--once")
+    assert "samples: 0 read, 0 rows, 10 behind" in done.output
+    two = {"flow": "m", "taken": 4, "wrote": {"a": 3, "b": 1}, "behind": 0, "state": "COMPLETED"}
+    said = line_shown("cycle", {"number": 1, "seconds": 1.0, "flows": [two]})
+    assert said is not None
+    assert said.endswith(": m: 4 read, 3 rows in a, 1 row in b")
 
 
 def test_a_run_that_cannot_begin_says_why(lake: Path) -> None:
@@ -277,6 +322,7 @@ def test_the_live_table_shows_flows(tmp_path: Path) -> None:
         "behind": 5,
         "at": 1_790_000_000.0,
         "rows": {"samples": 9876, "latest": 4},
+        "wrote": {"samples": 1234},
         "reason": None,
     }
     shown.show("cycle", {"number": 3, "ok": True, "seconds": 1.5, "flows": [one]})

@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 from lake import ledger
 from lake.ledger import HOSTILE, MINUTES, OTHER, ROBOT, START, Sums, rank
 from zenlake.cli.commands.lake_report import report as command
+from zenlake.cli.commands.lake_report import shown
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
-from zenlake.lake.report import figures, gather, page, reading, report
+from zenlake.lake.report import ReportSummary, figures, gather, page, reading, report
 from zenlake.lake.report.quantiles import MAX_BARS, bars, quantiles, summed
 from zenlake.lake.report.span import MAX_BINS, MICROS, MINUTE, span_of
 from zenlake.lake.tables.definitions import TABLES
@@ -400,6 +401,23 @@ def test_the_command(project: Project, run: Any, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     done = run(project.home, "-o", out, "--from", "2026-11-15T10:05Z", "--to", "2026-11-15T10:06Z")
     assert f"{Sums(5, 6).samples:,} samples of 4 keys" in done.stdout
+
+
+def test_a_name_that_ends_in_json_gets_json(project: Project, run: Any, tmp_path: Path) -> None:
+    out = tmp_path / "page.json"
+    done = run(project.home, "-o", out, "--json")
+    assert done.exit_code == 0
+    told = json.loads(done.stdout)
+    assert (told.pop("path"), told.pop("size")) == (str(out), out.stat().st_size)
+    assert json.loads(out.read_text()) == told
+    assert told["samples"] == Sums().samples
+
+
+def test_one_of_a_kind_is_singular(tmp_path: Path) -> None:
+    one = ReportSummary(tmp_path, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+    assert "1 sample of 1 key, 1 B; 1 missing and 1 loss of" in shown(one)
+    assert "; 1 key stopped, 1 payload not decoded (1 B)" in shown(one)
+    assert "; 0 keys stopped, 2 payloads not" in shown(one._replace(stopped=0, failed=2))
 
 
 def test_the_command_says_what_is_wrong(project: Project, run: Any, tmp_path: Path) -> None:

@@ -277,6 +277,63 @@ def test_no_width_scrolls_sideways(shown: Page) -> None:
         assert shown.locator("#tree").evaluate("(one) => one.scrollWidth <= one.clientWidth")
 
 
+def test_the_busiest_is_named_by_its_minute(shown: Page) -> None:
+    sums = Sums()
+    minute = max(range(MINUTES), key=lambda one: sums.per_minute[one])
+    tile = shown.locator("#headline .tile").filter(has_text="Busiest")
+    expect(tile.locator(".sub")).to_have_text(f"in the minute of 10:{minute:02}")
+
+
+def test_a_phone_shows_what_its_width_hides(browser: Browser, written: Path) -> None:
+    """Keys open to show the columns that are hidden; nothing is said of a keyboard."""
+    phone = Seen(browser, viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)
+    shown = phone.open(written)
+    expect(shown.locator("#when .hint")).to_contain_text("Drag over a chart")
+    expect(shown.locator(".keyboard")).to_be_hidden()
+    shown.locator("#open-all").tap()
+    slow = row(shown, "slow")
+    expect(slow).to_have_attribute("aria-expanded", "false")
+    expect(slow).not_to_contain_text("Last seen")
+    slow.tap()
+    expect(slow).to_have_attribute("aria-expanded", "true")
+    for name in ("Rate", "Payload", "Size", "Latency", "Gaps", "Last seen"):
+        expect(slow.get_by_text(name, exact=True)).to_be_visible()
+    sizes = shown.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert sizes[0] <= sizes[1] == 390
+    slow.tap()
+    expect(slow).not_to_contain_text("Last seen")
+    shown.set_viewport_size({"width": 700, "height": 800})
+    slow.tap()
+    expect(slow.get_by_text("Latency", exact=True)).to_be_visible()
+    expect(slow.get_by_text("Rate", exact=True)).to_be_hidden()  # it has a column here
+    shown.set_viewport_size({"width": 1280, "height": 800})
+    expect(slow).not_to_have_attribute("aria-expanded", "true")
+    expect(slow.locator("dl")).to_have_count(0)
+    assert phone.complaints == []
+    phone.context.close()
+
+
+def test_details_open_by_keyboard(shown: Page) -> None:
+    shown.set_viewport_size({"width": 390, "height": 800})
+    shown.locator("#open-all").click()
+    slow = row(shown, "slow")
+    slow.click()
+    for key, there in (("ArrowLeft", "false"), ("ArrowRight", "true"), ("Enter", "false")):
+        shown.keyboard.press(key)
+        expect(slow).to_have_attribute("aria-expanded", there)
+        expect(slow).to_be_focused()
+
+
+def test_header_buttons_are_large_enough_to_hit(shown: Page) -> None:
+    sizes = """[...document.querySelectorAll('th button')].filter((one) => one.offsetParent)
+      .map((one) => one.getBoundingClientRect()).filter((one) => one.height < 24 || one.width < 24)
+      .length"""
+    for width in WIDTHS:
+        shown.set_viewport_size({"width": width, "height": 800})
+        assert shown.evaluate(sizes) == 0
+    assert shown.locator("th button").count() > 5
+
+
 def test_every_control_has_a_name(shown: Page) -> None:
     named = """[...document.querySelectorAll('button, input, a, [tabindex="0"]')].filter((one) =>
       !(one.innerText || one.ariaLabel || one.labels?.[0]?.innerText || '').trim()).length"""

@@ -26,25 +26,27 @@ lake = typer.Typer(
 
 @lake.command()
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder; made if missing.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of the lake; created if missing.")
+    ],
     connect: Annotated[
         list[str] | None,
         typer.Option(
             "--connect",
             "-e",
             metavar="ENDPOINT",
-            help="Whom to record from, such as tcp/127.0.0.1:7447; repeatable. Without it the "
-            "lake records nothing itself.",
+            help="Endpoint to record from, such as tcp/127.0.0.1:7447; may be repeated. Without "
+            "it the lake records nothing itself.",
         ),
     ] = None,
     keys: Annotated[
         list[str] | None,
         typer.Option(
-            "--key", "-k", metavar="KEYEXPR", help="What to record; repeatable. Default: **"
+            "--key", "-k", metavar="KEYEXPR", help="Keys to record; may be repeated. Default: **"
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Of the lake. Default: that of the folder.")
+        str | None, typer.Option(help="Name of the lake (default: the folder's name).")
     ] = None,
 ) -> None:
     """Make a lake: its settings and transformations, for you to change.

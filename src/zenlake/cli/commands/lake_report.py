@@ -34,12 +34,18 @@ def report(
         Path, typer.Argument(metavar="DIR", help="The folder of the lake, or its lake.toml.")
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="The page to write; a name that ends in .json gets the JSON object instead.",
+        ),
     ] = Path("report.html"),
     start: FromOption = None,
     end: ToOption = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Say what was found as a JSON object.")
+        bool, typer.Option("--json", help="Print what was found as a JSON object.")
     ] = False,
 ) -> None:
     """Write a page of what flowed: which keys, when, how well, from whom.
@@ -53,6 +59,7 @@ def report(
     Examples:
       zenlake lake report fleet
       zenlake lake report fleet -o today.html --from -24h
+      zenlake lake report fleet -o today.json --from -24h
     """
     times = _moment(start, "--from"), _moment(end, "--to")
     try:
@@ -98,5 +105,8 @@ def shown(summary: "ReportSummary") -> str:
         if not summary.unknown
         else f"{summary.lost:,} missing and {counted(summary.unknown, 'loss')} of unknown size"
     )
-    rest = f"{summary.stopped:,} keys stopped, {summary.failed:,} payloads not decoded"
+    rest = (
+        f"{counted(summary.stopped, 'key')} stopped, "
+        f"{counted(summary.failed, 'payload')} not decoded"
+    )
     return f"{escape(str(summary.path))}: {flow}; {lost}; {rest} ({size_shown(summary.size)})"

@@ -44,23 +44,28 @@ def run(
         bool, typer.Option("--once", help="One cycle over what is durable now; records nothing.")
     ] = False,
     every: Annotated[
-        str, typer.Option(metavar="DURATION", help="From one cycle to the next.")
+        str, typer.Option(metavar="DURATION", help="Time from the start of one cycle to the next.")
     ] = "10s",
     record: Annotated[
-        bool, typer.Option("--record/--no-record", help="As [record] in lake.toml says, or not.")
+        bool,
+        typer.Option(
+            "--record/--no-record",
+            help="RecordSettings as [record] in lake.toml says, or do not record.",
+        ),
     ] = True,
     json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line: flow, cycle, failed, ...")
+        bool, typer.Option("--json", help="One JSON object per line: flow, cycle, failed, ...")
     ] = False,
     master: Annotated[
         str,
         typer.Option(
             metavar="URL",
-            help="Spark's: local[2], spark://host:7077, or sc://host for Spark Connect.",
+            help="Which Spark to use: local[2], spark://host:7077, or sc://host (Spark Connect).",
         ),
     ] = "local[*]",
     conf: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of Spark; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
     ] = None,
 ) -> None:
     """Record, and make tables of what was recorded, cycle after cycle.
@@ -262,7 +267,7 @@ def line_shown(event: str, facts: dict[str, Any]) -> str | None:
         case "flow" if facts["state"] == "FAILED":
             return f"flow {escape(facts['flow'])} failed: {escape(facts['reason'] or '')}"
         case "cycle":
-            flows = ", ".join(_flow_shown(one) for one in facts["flows"])
+            flows = "; ".join(_flow_shown(one) for one in facts["flows"])
             took = duration_shown(facts["seconds"])
             return f"cycle {facts['number']:,} in {took}: {flows or 'nothing'}"
         case "failed":
@@ -277,9 +282,20 @@ def line_shown(event: str, facts: dict[str, Any]) -> str | None:
 
 
 def _flow_shown(one: dict[str, Any]) -> str:
-    said = f"{escape(one['flow'])} {one['taken']:,} taken"
-    left = f", {one['behind']:,} behind" if one["behind"] else ""
-    return said + left + (" (failed)" if one["state"] == "FAILED" else "")
+    """Return what a line says of a flow after a cycle.
+
+    >>> facts = {"flow": "loss", "taken": 5, "wrote": {"loss": 0}, "behind": 0, "state": "IDLE"}
+    >>> _flow_shown(facts)
+    'loss: 5 read, 0 rows'
+    """
+    wrote = one["wrote"]
+    rows = [
+        counted(count, "row") + (f" in {escape(table)}" if len(wrote) > 1 else "")
+        for table, count in wrote.items()
+    ]
+    left = [f"{one['behind']:,} behind"] if one["behind"] else []
+    said = ", ".join([f"{one['taken']:,} read", *rows, *left])
+    return f"{escape(one['flow'])}: {said}" + (" (failed)" if one["state"] == "FAILED" else "")
 
 
 class _Table:

@@ -41,9 +41,7 @@ def serve(
     ] = None,
     complete: Annotated[
         bool,
-        typer.Option(
-            "--complete/--no-complete", help="Say that nobody else is needed for these keys."
-        ),
+        typer.Option("--complete/--no-complete", help="Declare the queryable complete."),
     ] = True,
     json: Annotated[
         bool, typer.Option("--json", help="One JSON object a second, and one at the end.")

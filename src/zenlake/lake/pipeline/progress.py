@@ -105,6 +105,15 @@ def rows_of(project: Project, name: str) -> int | None:
     return store.snapshot().rows if store.exists() else None
 
 
+def appended_rows(project: Project) -> dict[str, int]:
+    """Return the number of rows of each table that rows are appended to, not folded into."""
+    from zenlake.lake.tables.definitions import TABLES
+
+    names = [path.parent.name for path in project.tables.glob("*/_delta_log")]
+    appended = [name for name in names if name not in TABLES or TABLES[name].fold is None]
+    return {name: count for name in appended if (count := rows_of(project, name)) is not None}
+
+
 # ---- the log
 
 

@@ -14,7 +14,15 @@ from typing import Any, NamedTuple
 
 from zenlake.errors import ZError
 from zenlake.lake.pipeline import flows
-from zenlake.lake.pipeline.progress import CommittedOffsets, behind, marks, rows_of, taken, trim
+from zenlake.lake.pipeline.progress import (
+    CommittedOffsets,
+    appended_rows,
+    behind,
+    marks,
+    rows_of,
+    taken,
+    trim,
+)
 from zenlake.lake.pipeline.spark_connect import FlowEvent, PipelineSession
 from zenlake.lake.project import Project
 from zenlake.lake.tables import maintenance
@@ -47,7 +55,9 @@ class FlowReport(NamedTuple):
     at: float | None
     "When its last micro-batch ended, in seconds since 1970."
     rows: dict[str, int]
-    "Of its tables, in all."
+    "Rows in each of its tables, in all."
+    wrote: dict[str, int]
+    "Rows that this cycle added, to each table that rows are appended to."
     reason: str | None
 
 
@@ -140,6 +150,7 @@ class PipelineRunner:
             self._say("flow", **event._asdict())
 
         self.cycles += 1
+        rows = appended_rows(self._project)
         try:
             self.ok = pipelines.run(heard)
         except ZError as error:
@@ -151,11 +162,14 @@ class PipelineRunner:
             number=self.cycles,
             ok=self.ok,
             seconds=round(time.monotonic() - began, 3),
-            flows=[one._asdict() for one in self._reports(pipelines.state, states)],
+            flows=[one._asdict() for one in self._reports(pipelines.state, states, rows)],
         )
 
-    def _reports(self, state: Path | None, states: dict[str, FlowEvent]) -> Iterator[FlowReport]:
+    def _reports(
+        self, state: Path | None, states: dict[str, FlowEvent], rows_before: Mapping[str, int]
+    ) -> Iterator[FlowReport]:
         done = self._taken(state)
+        appended = appended_rows(self._project)
         durable = marks(self._project)
         for name, one in flows.declared.items():
             event = states.get(name) or FlowEvent(name, "IDLE")
@@ -170,6 +184,11 @@ class PipelineRunner:
                 behind(durable, offsets),
                 None if now is None else now.at,
                 {table: count for table, count in rows.items() if count is not None},
+                {
+                    table: max(0, appended[table] - rows_before.get(table, 0))
+                    for table in one.into
+                    if table in appended
+                },
                 event.reason,
             )
         self._before = done

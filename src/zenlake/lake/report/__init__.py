@@ -3,6 +3,7 @@
 Knows tables and HTML. Does not know Spark.
 """
 
+import json
 import os
 import tempfile
 from datetime import datetime
@@ -23,7 +24,7 @@ class ReportSummary(NamedTuple):
 
     path: Path
     size: int
-    "Bytes of the page."
+    "Bytes of the file that was written."
     samples: int
     bytes: int
     keys: int
@@ -45,14 +46,22 @@ def report(
     start: datetime | None = None,
     end: datetime | None = None,
 ) -> ReportSummary:
-    """Write the page of a lake to `out`, of whole minutes from `start` to before `end`."""
+    """Write the page of a lake to `out`, of whole minutes from `start` to before `end`.
+
+    A file whose name ends in .json gets the numbers of the summary instead.
+    """
     path = Path(out)
     if not path.parent.is_dir():
         raise ZError(f"there is no folder {path.parent} for the page: make it, or name another")
     data = gather(project, start, end)
-    text = page(data)
+    text = _numbers(data, path) if path.suffix.lower() == ".json" else page(data)
     _write(path, text)
     return _summary(data, path, len(text.encode()))
+
+
+def _numbers(data: Data, path: Path) -> str:
+    found = _summary(data, path, 0)._asdict()
+    return json.dumps({name: found[name] for name in found if name not in ("path", "size")}) + "\n"
 
 
 def _summary(data: Data, path: Path, size: int) -> ReportSummary:

@@ -132,6 +132,9 @@ function tree() {
   if (!K.key.length) { host.append(empty("No key sent anything in this time.", "warn")); return; }
   const root = buildTree(), PAGE = 400;
   let by = 1, down = true, wanted = null, limit = PAGE, current = null;
+  // Where columns are hidden (page.css), the row of a key opens to show them.
+  const narrow = matchMedia("(max-width: 1080px)");
+  const hasDetails = (one) => narrow.matches && one.leaf !== null;
   const body = h("tbody"), more = h("div", { class: "more" });
   const heads = COLUMNS.map(
     (column, i) => h("th", { scope: "col", class: kind(column), title: column.hint },
@@ -166,12 +169,19 @@ function tree() {
     const words = h("bdi", { class: inner ? "branch" : null }, highlighted(label, one),
       inner ? "/" : null);
     const box = h("div", { class: "node" },
-      h("span", { class: "twist", "aria-hidden": "true" }, inner ? "▶" : ""),
+      h("span", { class: "twist", "aria-hidden": "true" }, inner || hasDetails(one) ? "▶" : ""),
       h("span", null, words, badge ? h("span", { class: "badge" }, seen(badge)) : null));
     box.style.paddingLeft = (level - 1) * (innerWidth < 600 ? 10 : 18) + "px";
     return h("td", { class: "left",
       title: one.rest !== null ? "Keys with fewer samples, left out of this page"
-      : seen(one.path) }, box);
+      : seen(one.path) }, box, hasDetails(one) && one.details ? detailsOf(one) : null);
+  }
+  function detailsOf(one) {
+    return h("dl", { class: "details" }, COLUMNS.filter((column) => column.wide).map((column) => {
+      const value = column.of(one), none = value === null || value === undefined;
+      return h("div", { class: "in-" + column.wide }, h("dt", null, column.name),
+        h("dd", null, none ? "–" : column.show(value, one)));
+    }));
   }
   function highlighted(label, one) {
     const at = wanted && wanted.part && one.rest === null
@@ -185,15 +195,17 @@ function tree() {
     const row = h("tr", {
       role: "row", tabindex: one === current ? "0" : "-1", "aria-level": level,
         class: one.rest !== null ? "rest" : null,
-      "aria-expanded": inner ? String(Boolean(one.open || wanted)) : null,
-      onclick: () => { current = one; if (inner && !String(getSelection())) toggle(one); },
+      "aria-expanded": inner ? String(Boolean(one.open || wanted))
+        : hasDetails(one) ? String(Boolean(one.details)) : null,
+      onclick: () => { current = one; if (!String(getSelection())) toggle(one); },
     }, nameCell(one, level, inner), COLUMNS.slice(1).map((column) => cell(column, one)));
     row._node = one;
     return row;
   }
   function toggle(one, to) {
-    if (wanted) return;
-    one.open = to === undefined ? !one.open : to;
+    if (hasDetails(one)) one.details = to === undefined ? !one.details : to;
+    else if (wanted || !one.children.size) return;
+    else one.open = to === undefined ? !one.open : to;
     draw();
     focus();
   }
@@ -224,12 +236,12 @@ function tree() {
     const acts = {
       ArrowDown: () => go(row.nextElementSibling), ArrowUp: () => go(row.previousElementSibling),
       Home: () => go(body.firstElementChild), End: () => go(body.lastElementChild),
-      ArrowRight: () => { current = one; if (inner && !one.open) toggle(one, true);
+      ArrowRight: () => { current = one;
+        if (inner ? !one.open : hasDetails(one)) toggle(one, true);
         else if (inner) go(row.nextElementSibling); },
-      ArrowLeft: () => { current = one; if (inner && one.open) toggle(one, false);
+      ArrowLeft: () => { current = one; if (inner ? one.open : hasDetails(one) && one.details) toggle(one, false);
         else go(parent()); },
-      Enter: () => { current = one; if (inner) toggle(one); },
-        " ": () => { current = one; if (inner) toggle(one); },
+      Enter: () => { current = one; toggle(one); }, " ": () => { current = one; toggle(one); },
     };
     if (acts[event.key]) { acts[event.key](); event.preventDefault(); }
   });
@@ -239,6 +251,8 @@ function tree() {
   $("close-all").addEventListener("click", () => { all(root, false); draw(); });
   $("filter").addEventListener("input",
     (event) => { wanted = matcher(event.target.value); limit = PAGE; draw(); });
+
+  narrow.addEventListener("change", draw);
 
   // Open as many levels as still fit on a screen.
   for (let level = [root], n = 0; level.length;) {

@@ -31,7 +31,8 @@ function headline() {
   const percent = (n, of) => of ? three.format(100 * n / of) + " %" : "0 %";
   $("headline").append(
     tile("Samples", short(T.samples), rate(T.samples / seconds) + " on average"),
-    tile("Busiest", [most, unit + "/s"], ["around ", stamp(binAt(peak))]),
+    tile("Busiest", [most, unit + "/s"], ["in the " + (WIDTH > 60 ? span(WIDTH) + " from " : "minute of "),
+      stamp(binAt(peak), 16)]),
     tile("Payload", size(T.bytes),
       bytes(T.bytes / seconds) + "/s, "
       + (T.samples ? bytes(T.bytes / T.samples) + " a sample" : "no samples")),
@@ -53,7 +54,7 @@ function headline() {
 }
 function verdict(seconds, lost, all) {
   const b = (words) => h("b", null, words);
-  const line = [b(count(T.samples) + " samples"), " of ", b(plural(T.keys, "key")), " in ",
+  const line = [b(count(T.samples) + (T.samples === 1 ? " sample" : " samples")), " of ", b(plural(T.keys, "key")), " in ",
     b(span(seconds)), ". "];
   if (!all.records) line.push("No loss was seen. ");
   else {

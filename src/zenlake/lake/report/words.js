@@ -65,6 +65,6 @@ const iso = (ms) => new Date(ms).toISOString();
 const clock = (ms) => iso(ms).slice(0, 19).replace("T", " ");
 const minute = (ms) => iso(ms).slice(0, 16).replace("T", " ");
 // In a report of one day the date says nothing.
-const stamp = (ms) => h("time", { datetime: iso(ms), title: clock(ms) + " UTC" },
-  iso(ms).slice(...(iso(D.range.first).slice(0, 10) === iso(D.range.last).slice(0, 10) ? [11, 19]
-    : [5, 19])).replace("T", " "));
+const stamp = (ms, end = 19) => h("time", { datetime: iso(ms), title: clock(ms) + " UTC" },
+  iso(ms).slice(...(iso(D.range.first).slice(0, 10) === iso(D.range.last).slice(0, 10) ? [11, end]
+    : [5, end])).replace("T", " "));
