@@ -22,6 +22,7 @@ ORDER = (
     "keytable",
     "transport",
     "routing",
+    "filelock",
     "link",
     "runtime",
     "sim",

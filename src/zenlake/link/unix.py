@@ -6,13 +6,13 @@ Knows who owns a socket file: whoever holds the lock on PATH.lock, as other node
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import socket
 import stat
 import uuid
 from pathlib import Path
 
+from zenlake import filelock
 from zenlake.errors import LinkError
 from zenlake.link import sockets
 from zenlake.link.options import LinkOptions
@@ -97,12 +97,11 @@ def _take_lock(endpoint: EndPoint, path: Path) -> int:
         except OSError as error:
             raise failed(endpoint, f"open the lock file {path}", error) from None
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not filelock.lock(lock):
+                os.close(lock)
+                break
             if path.exists() and os.path.samestat(path.stat(), os.fstat(lock)):
                 return lock
-        except BlockingIOError:
-            os.close(lock)
-            break
         except OSError as error:
             os.close(lock)
             raise failed(endpoint, f"lock {path}", error) from None

@@ -4,24 +4,22 @@ Knows names, descriptors and who may write. Does not know blocks.
 """
 
 import errno
-import fcntl
 import json
 import os
 import re
 import secrets
 import socket
 import stat
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from weakref import WeakSet
 
+from zenlake import filelock
 from zenlake.errors import ZError
 from zenlake.log.format import VERSION, Buffer
 
 LOCK_SECONDS = 2.0  # how long a lock is waited for: readers hold it for moments
-LOCK_POLL_SECONDS = 0.01
 MAX_JSON_BYTES = 64 << 10  # of log.json and of what stands in a lock
 MAX_BUFFERS = min(os.sysconf("SC_IOV_MAX"), 1024)  # of one pwritev
 MAX_OFFSET = 1 << 62  # no offset reaches it
@@ -148,7 +146,7 @@ def log_id(files: Files, path: Path, clock: Callable[[], int]) -> bytes:
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with suppress(OSError):  # a file system that cannot lock a folder
-            _flock(folder)  # another partition may be creating the log as well
+            filelock.lock(folder, LOCK_SECONDS)  # another partition may be creating the log as well
         with suppress(FileNotFoundError):
             return read_id(path)
         foreign = sorted(_names(path) - _NOT_FOREIGN)
@@ -210,20 +208,6 @@ def read_id(path: Path) -> bytes:
     return bytes.fromhex(text)
 
 
-def _flock(descriptor: int) -> bool:
-    """Whether the lock came, within LOCK_SECONDS."""
-    end = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > end:
-                return False
-            time.sleep(LOCK_POLL_SECONDS)
-        else:
-            return True
-
-
 class Lock:
     """A partition's only writer. It ends with its process, however that ends."""
 
@@ -233,7 +217,7 @@ class Lock:
         self._descriptor = files.open(path, os.O_RDWR | os.O_CREAT)
         _locks.add(self)
         try:
-            if not _flock(self._descriptor):
+            if not filelock.lock(self._descriptor, LOCK_SECONDS):
                 raise LogLocked(
                     f"{path.parent} is being written by {self._holder()}: "
                     "stop that one first, or record to another partition"
@@ -258,7 +242,7 @@ class Lock:
         if os.getpid() != self._pid:  # of a fork, which has let go already
             return
         with suppress(OSError):
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # also for what was spawned meanwhile
+            filelock.unlock(self._descriptor)
         self._files.close(self._descriptor)
         _locks.discard(self)
 

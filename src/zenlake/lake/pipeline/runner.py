@@ -3,7 +3,6 @@
 Knows when, what is told about it, and how it is stopped. Recording is somebody else's business.
 """
 
-import fcntl
 import logging
 import threading
 import time
@@ -12,6 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from zenlake import filelock
 from zenlake.errors import ZError
 from zenlake.lake.pipeline import flows
 from zenlake.lake.pipeline.progress import (
@@ -240,8 +240,6 @@ def exclusive(project: Project) -> Iterator[None]:
     except OSError as error:
         raise ZError(f"{folder} cannot be written: {error.strerror}") from None
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ZError(f"another process runs {project.home}: stop it first") from None
+        if not filelock.lock(lock):
+            raise ZError(f"another process runs {project.home}: stop it first")
         yield

@@ -3,7 +3,6 @@
 Knows which tables a lake has and the order of things. One upkeep of a lake runs at a time.
 """
 
-import fcntl
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from zenlake import filelock
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
 from zenlake.lake.tables.compaction import Compacted
@@ -153,12 +153,8 @@ def _alone(project: Project) -> Iterator[None]:
     if not project.tables.is_dir():
         raise ZError(f"{project.tables} has no tables yet: `zenlake lake run` makes them")
     with (project.tables / MARK).open("a") as mark:
-        try:
-            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise MaintenanceBusy(
-                f"another upkeep of {project.home} is under way: let it end"
-            ) from None
+        if not filelock.lock(mark):
+            raise MaintenanceBusy(f"another upkeep of {project.home} is under way: let it end")
         yield
         mark.truncate(0)
         mark.write(f"{time.time():.0f}\n")

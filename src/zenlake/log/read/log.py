@@ -3,7 +3,6 @@
 Knows partitions, marks and segments. Decodes no message: planning needs neither Numba nor Arrow.
 """
 
-import fcntl
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from zenlake import filelock
 from zenlake.errors import ZError
 from zenlake.log.files import (
     FILES,
@@ -252,10 +252,7 @@ class _Partition:
         if lock is None:
             return self._settled(self._stored())
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return self._settled(self._stored())
-        except BlockingIOError:
-            return None
+            return self._settled(self._stored()) if filelock.lock(lock) else None
         finally:
             os.close(lock)
 
