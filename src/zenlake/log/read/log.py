@@ -18,7 +18,6 @@ from zenlake import filelock
 from zenlake.errors import ZError
 from zenlake.log.files import (
     FILES,
-    INDEX_SUFFIX,
     MAX_OFFSET,
     read_id,
     segment_name,
@@ -35,6 +34,7 @@ from zenlake.log.format import (
     Mark,
 )
 from zenlake.log.read.index import BLOCK, MISSING, OUT_OF_CHAIN, BlockTable, Damage, Index
+from zenlake.log.write.retention import is_before, remove_oldest
 
 MAX_INDEX_BYTES = 256 << 20  # of one partition's tables that are kept
 T = TypeVar("T")
@@ -586,33 +586,21 @@ class _Partition:
         mark = self.mark()
         bases = self._listed(mark)
         sizes = [self._size(base) for base in bases]
-        total, removed = sum(sizes), Trimmed(0, 0)
-        for at, base in enumerate(bases[:-1]):
-            if base >= mark.segment:
-                break
-            if not (
-                (before_offset is not None and bases[at + 1] <= before_offset)
-                or (before_time is not None and self._is_before(bases[at:], before_time, mark))
-                or (keep_bytes is not None and total - sizes[at] >= keep_bytes)
-            ):
-                break
-            path = self.folder / segment_name(base)
-            for name in (path, path.with_suffix(INDEX_SUFFIX)):
-                with suppress(FileNotFoundError):
-                    name.unlink()
-            FILES.fsync_folder(self.folder)
-            total -= sizes[at]
-            removed = Trimmed(removed.segments + 1, removed.bytes + sizes[at])
-        self._changed = -1
-        return removed
 
-    def _is_before(self, bases: list[int], time: int, mark: Mark) -> bool:
-        """Whether all of the first segment is; one without blocks goes with the next."""
-        for base in bases[:-1]:
+        def latest(base: int) -> int | None:
             rows = self._index(base, mark).rows
-            if len(rows):
-                return bool(rows["last_time"].max() < time)
-        return False
+            return int(rows["last_time"].max()) if len(rows) else None
+
+        def goes(at: int, left: int) -> bool:
+            return bases[at] < mark.segment and (
+                (before_offset is not None and bases[at + 1] <= before_offset)
+                or (before_time is not None and is_before(bases[at:], before_time, latest))
+                or (keep_bytes is not None and left - sizes[at] >= keep_bytes)
+            )
+
+        removed = [*remove_oldest(FILES, self.folder, bases, sizes, goes)]
+        self._changed = -1
+        return Trimmed(len(removed), sum(removed))
 
 
 def _end(rows: BlockTable, at: int) -> int:

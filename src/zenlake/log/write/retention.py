@@ -3,6 +3,7 @@
 Knows files and the times in block headers. Never touches the segment that is being written.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,44 @@ class Removed(NamedTuple):
 
     def plus(self, segments: int, size: int) -> "Removed":
         return Removed(self.segments + segments, self.bytes + size)
+
+
+def remove_oldest(
+    files: Files,
+    folder: Path,
+    bases: Sequence[int],
+    sizes: Sequence[int],
+    goes: Callable[[int, int], bool],
+) -> Iterator[int]:
+    """Remove segments, the oldest first, and yield the size of each once it is gone for good.
+
+    `goes` decides from the number of a segment among `bases` and from the bytes that are still
+    there; the first that stays ends it. The last segment always stays.
+    """
+    left = sum(sizes)
+    for number, base in enumerate(bases[:-1]):
+        if not goes(number, left):
+            return
+        path = folder / segment_name(base)
+        for name in (path, path.with_suffix(INDEX_SUFFIX)):
+            with suppress(FileNotFoundError):  # another process was faster, or it has no index
+                files.unlink(name)
+        files.fsync_folder(folder)
+        left -= sizes[number]
+        yield sizes[number]
+
+
+def is_before(bases: Sequence[int], time: int, latest: Callable[[int], int | None]) -> bool:
+    """Return whether everything in the first segment was received before `time`.
+
+    `latest` gives the latest time of reception in a segment; one that does not tell goes with the
+    next one that does.
+    """
+    for base in bases[:-1]:
+        found = latest(base)
+        if found is not None:
+            return found < time
+    return False
 
 
 class Retention:
@@ -52,40 +91,32 @@ class Retention:
             return
         bases = [base for base in segments(self._folder) if base <= current]
         sizes = [self._size(base) for base in bases]
-        total = sum(sizes)
-        for number, base in enumerate(bases[:-1][:MAX_REMOVED]):
-            too_much = self.max_bytes is not None and total > self.max_bytes
-            if not (too_much or self._too_old(bases[number:], now)):
-                break
-            self._remove(files, base)
-            total -= sizes[number]
-            self.removed = self.removed.plus(1, sizes[number])
+
+        def goes(number: int, left: int) -> bool:
+            too_much = self.max_bytes is not None and left > self.max_bytes
+            return number < MAX_REMOVED and (too_much or self._too_old(bases[number:], now))
+
+        for number, size in enumerate(remove_oldest(files, self._folder, bases, sizes, goes)):
+            self._times.pop(bases[number], None)
+            self.removed = self.removed.plus(1, size)
 
     def _size(self, base: int) -> int:
         with suppress(FileNotFoundError):  # somebody else removed it
             return (self._folder / segment_name(base)).lstat().st_size
         return 0
 
-    def _remove(self, files: Files, base: int) -> None:
-        path = self._folder / segment_name(base)
-        for name in (path, path.with_suffix(INDEX_SUFFIX)):
-            with suppress(FileNotFoundError):  # somebody else was faster, or it has no index
-                files.unlink(name)
-        files.fsync_folder(self._folder)
-        self._times.pop(base, None)
-
     def _too_old(self, bases: list[int], now: int) -> bool:
-        """Whether the first of the segments is; one that does not tell goes with the next."""
-        if self.max_age is None:
-            return False
-        for base in bases[:-1]:
+        """Return whether the first of the segments is older than `max_age`."""
+
+        def latest(base: int) -> int | None:
             time = self._times.get(base)
             if time is None:
                 time = self._latest(base)
             if time is not None:
-                self._times[base] = time = min(time, now)  # a time to come is somebody's mistake
-                return time < now - self.max_age
-        return False
+                self._times[base] = time = min(time, now)  # A time to come is a mistaken clock's.
+            return time
+
+        return self.max_age is not None and is_before(bases, now - self.max_age, latest)
 
     def _latest(self, base: int) -> int | None:
         """The latest time in a segment; None if it cannot be read throughout."""
