@@ -13,11 +13,11 @@ from zenlake.lake.serve.time_range import (
     EVERYTHING,
     HIGHEST,
     LOWEST,
-    NANOS,
     HlcRange,
     hlc_range,
     of_parameters,
 )
+from zenlake.wire.timestamp import NANOS
 
 NOON = datetime(2024, 7, 1, 12, tzinfo=UTC)
 NOW = int(NOON.timestamp()) * NANOS

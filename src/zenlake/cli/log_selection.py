@@ -12,13 +12,13 @@ import typer
 from zenlake.cli import quantities, session_options
 from zenlake.cli.quantities import Position
 from zenlake.cli.render.text import escape
+from zenlake.log import MAX_PARTITION
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from zenlake.log.read.log import Log
 
-MAX_PARTITION = (1 << 31) - 1
 NOWHERE = Position(None, None)
 
 LogArgument = Annotated[Path, typer.Argument(metavar="LOG", help="The folder of a recording.")]

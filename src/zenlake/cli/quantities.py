@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import typer
 
-NANOS = 1_000_000_000
+from zenlake.wire.timestamp import NANOS
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_BYTES = 1 << 60
 MAX_SECONDS = 100 * 365 * 86_400.0

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
+from zenlake.log import MAX_PARTITION
 from zenlake.wire.locator import EndPoint
 
 FILE = "lake.toml"
 MAX_BYTES = 1 << 20  # of lake.toml
 MAX_SECONDS = 100 * 365 * 86_400.0
 MAX_ROWS = 1 << 31
-MAX_PARTITION = (1 << 31) - 1
 MAX_SHOWN = 60  # characters of a refused value
 RETAINED = ("log", "samples", "messages", "loss", "health", "tombstones")
 

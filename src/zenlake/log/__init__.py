@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from zenlake.log.write.recorder import Recorder
     from zenlake.log.write.writer import Writer
 
+MAX_PARTITION = (1 << 31) - 1  # Highest number of a partition: Spark has it as a 32-bit integer.
+
 # Loaded when first used: who plans what to read needs neither Numba nor the network.
 _WHERE = {
     "Log": "read.log",

@@ -23,7 +23,6 @@ LOCK_SECONDS = 2.0  # how long a lock is waited for: readers hold it for moments
 MAX_JSON_BYTES = 64 << 10  # of log.json and of what stands in a lock
 MAX_BUFFERS = min(os.sysconf("SC_IOV_MAX"), 1024)  # of one pwritev
 MAX_OFFSET = 1 << 62  # no offset reaches it
-MAX_PARTITION = (1 << 31) - 1
 JSON, JSON_NEW = "log.json", "log.json.new"
 SEGMENT_SUFFIX, INDEX_SUFFIX, NEW_SUFFIX = ".zlog", ".zidx", ".new"
 

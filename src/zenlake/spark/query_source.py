@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from zenlake.errors import ZError
+from zenlake.routing.queries import TIMEOUT
 from zenlake.spark.options import Options
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ MAX_ROWS = 50_000  # of one record batch
 MAX_BYTES = 8 << 20
 MAX_ERROR_BYTES = 4096  # of what a replier says
 BEYOND_LIMIT = "replies beyond the limit"  # the session's counter
-TIMEOUT = b"Timeout"  # what a session, or a router, says instead of a replier
 NEVER = 1e9  # seconds: only a full batch, or the end, is given out
 
 

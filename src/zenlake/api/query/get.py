@@ -51,6 +51,7 @@ from zenlake.api.values.zbytes import IntoZBytes, payload_bytes
 from zenlake.errors import InvalidKeyExpr, ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.match import intersects
+from zenlake.routing.queries import TIMEOUT
 from zenlake.wire import encoding
 from zenlake.wire import qos as wire_qos
 from zenlake.wire import reply as wire_reply
@@ -78,7 +79,6 @@ WAITS_FOR = {Locality.ANY: LOCAL | REMOTE, Locality.REMOTE: REMOTE, Locality.SES
 
 _USUAL = (None,) * 8
 _ALIVE = wire_reply.WireReply(Put())
-TIMEOUT = b"Timeout"
 _TIMEOUT = Response(0, WireExpr(), Err(TIMEOUT, encoding.WireEncoding.parse("zenoh/string")))
 
 

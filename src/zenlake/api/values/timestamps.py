@@ -15,9 +15,9 @@ from zenlake.api.values.wrapped import Wrapped
 from zenlake.errors import ZError
 from zenlake.wire import timestamp, zenohid
 from zenlake.wire.cursor import U32, U64
+from zenlake.wire.timestamp import NANOS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NANOS = 1_000_000_000
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d):(\d\d)(?:\.(\d*))?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _HEX = re.compile(r"[1-9a-fA-F][0-9a-fA-F]{0,31}")
 
@@ -39,14 +39,14 @@ class NTP64(Wrapped[int]):
             raise OverflowError(
                 f"{seconds} s, {nanoseconds} ns: seconds are a u64, nanoseconds u32"
             )
-        return cls._at(seconds * _NANOS + nanoseconds)
+        return cls._at(seconds * NANOS + nanoseconds)
 
     @classmethod
     def _at(cls, nanos: int) -> Self:
-        seconds, rest = divmod(nanos, _NANOS)
+        seconds, rest = divmod(nanos, NANOS)
         if not 0 <= seconds <= U32:
             raise OverflowError(f"{seconds} s from 1970 is outside what NTP64 holds (1970 to 2106)")
-        return cls.of(seconds << 32 | (rest << 32) // _NANOS)
+        return cls.of(seconds << 32 | (rest << 32) // NANOS)
 
     @classmethod
     def parse_rfc3339(cls, s: str) -> Self:
@@ -64,7 +64,7 @@ class NTP64(Wrapped[int]):
             zone = "+00:00" if offset == "Z" else offset
             when = datetime.fromisoformat(f"{minute}:{'59' if leap else second}{zone}")
             seconds = (when - _EPOCH) // timedelta(seconds=1)
-            return cls._at(seconds * _NANOS + int(fraction[:9].ljust(9, "0")))
+            return cls._at(seconds * NANOS + int(fraction[:9].ljust(9, "0")))
         except (ValueError, OverflowError):
             raise ZError(
                 f"Failed to parse '{s[:80]}': write RFC 3339 between 1970 and 2106, "
@@ -81,11 +81,11 @@ class NTP64(Wrapped[int]):
 
     def as_nanos(self) -> int:
         """In nanoseconds."""
-        return self.as_secs() * _NANOS + self.subsec_nanos()
+        return self.as_secs() * NANOS + self.subsec_nanos()
 
     def subsec_nanos(self) -> int:
         """The fraction of a second in nanoseconds, rounded up: what was given comes back."""
-        return min(-(-((self.wire & U32) * _NANOS) >> 32), _NANOS - 1)
+        return min(-(-((self.wire & U32) * NANOS) >> 32), NANOS - 1)
 
     def to_datetime(self) -> datetime:
         """In UTC, cut to microseconds."""

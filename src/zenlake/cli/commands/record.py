@@ -15,12 +15,12 @@ from zenlake.cli.quantities import counted, duration_shown, size_shown
 from zenlake.cli.render.sample import print_object, print_text
 from zenlake.cli.render.text import escape
 from zenlake.cli.signals import stopped_by_signals
+from zenlake.log import MAX_PARTITION
 
 if TYPE_CHECKING:
     from zenlake.log.write.recorder import Recorder, RecorderStats
     from zenlake.log.write.recovery import Recovery
 
-MAX_PARTITION = (1 << 31) - 1
 MAX_SYNC_SECONDS = 60.0
 MIN_ROTATE_BYTES = 1 << 16
 TICK_SECONDS = 1.0  # between two objects, or two states of the live line

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zenlake.cli.quantities import counted, duration_shown, size_shown, time_shown
 from zenlake.cli.render.text import escape
+from zenlake.wire.timestamp import NANOS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 TOP_KEYS = 20
 COUNTED_SAMPLES = 5_000_000  # up to so many are read to count their keys, without being asked to
-NANOS = 1_000_000_000
 TORN = "torn"
 
 Facts = dict[str, Any]

@@ -13,10 +13,10 @@ from typing import NamedTuple
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
 from zenlake.log.read.log import Log, Trimmed
+from zenlake.wire.timestamp import NANOS
 
 CHECKPOINTS = "_checkpoints"
 MAX_LINES = 64  # of an offsets file: a stream has a source a line
-NANOS = 1_000_000_000
 BACK = 1.25  # times `duplicates_within`: numbers are remembered by the quarter of it
 
 PerPartition = Mapping[int, int]

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from zenlake.errors import ZError
+from zenlake.wire.timestamp import NANOS
 
-NANOS = 1_000_000_000
 FRACTION = (1 << 32) - 1
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1  # of a column that holds NTP64 in a signed number
 MAX_SHOWN = 80  # characters of a refused text

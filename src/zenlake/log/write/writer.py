@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Self
 
 from zenlake.errors import ZError
+from zenlake.log import MAX_PARTITION
 from zenlake.log.block import OpenBlock
 from zenlake.log.files import (
     FILES,
     MAX_OFFSET,
-    MAX_PARTITION,
     NEW_SUFFIX,
     Files,
     Lock,
