@@ -53,11 +53,11 @@ class AllocAlignment:
         if number > MAX_POW:
             raise ZError(f"{LAYOUT}: an alignment is 2**0 to 2**{MAX_POW} bytes, not 2**{number}")
 
-    def get_alignment_value(self) -> int:
+    def get_alignment_value(self, /) -> int:
         """The alignment in bytes."""
         return 1 << self.pow
 
-    def align_size(self, size: int) -> int:
+    def align_size(self, /, size: int) -> int:
         """The smallest multiple of the alignment that holds `size` bytes."""
         if size < 0:
             raise OverflowError("can't convert negative int to unsigned")
@@ -198,21 +198,22 @@ class ShmProvider:
 
     def alloc(
         self,
+        /,
         layout: "MemoryLayout | tuple[int, AllocAlignment] | int",
         policy: _Policy = JUST_ALLOC,
     ) -> "ZShmMut":
         """Refused: there is no shared memory."""
         raise ZError(NO_SHM)
 
-    def defragment(self) -> None:
+    def defragment(self, /) -> None:
         """Refused: there is no shared memory."""
         raise ZError(NO_SHM)
 
-    def garbage_collect(self) -> int:
+    def garbage_collect(self, /) -> int:
         """Refused: there is no shared memory."""
         raise ZError(NO_SHM)
 
-    def garbage_collect_unsafe(self) -> int:
+    def garbage_collect_unsafe(self, /) -> int:
         """Refused: there is no shared memory."""
         raise ZError(NO_SHM)
 
@@ -229,7 +230,7 @@ class ZShm:
     def __init__(self) -> None:
         raise ZError(NO_SHM)
 
-    def is_valid(self) -> bool:
+    def is_valid(self, /) -> bool:
         """Refused: there is no shared memory."""
         raise ZError(NO_SHM)
 

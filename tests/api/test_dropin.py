@@ -1,12 +1,16 @@
 """Every name of `eclipse-zenoh`, and every signature, is here: asked of the installed module."""
 
+import ast
 import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
 from importlib import import_module
-from typing import Any
+from inspect import Parameter
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import zenoh
@@ -49,16 +53,12 @@ def theirs_and_ours(module: str, name: str) -> tuple[Any, Any]:
 
 
 def parameters(call: Callable[..., Any]) -> list[tuple[str, object, object]] | None:
-    """Name, kind and default of each but self; None where the call cannot say."""
+    """Name, kind and default of each parameter, self included; None where the call cannot say."""
     try:
         signature = inspect.signature(call)
     except ValueError:
         return None
-    return [
-        (one.name, one.kind, one.default)
-        for one in signature.parameters.values()
-        if one.name not in ("self", "cls")
-    ]
+    return [(each.name, each.kind, each.default) for each in signature.parameters.values()]
 
 
 def same_default(theirs: object, ours: object) -> bool:
@@ -121,6 +121,96 @@ def test_every_member_is_here(module: str, name: str, member: str) -> None:
     else:
         assert not inspect.isroutine(other)
         assert of_a_class(one) == of_a_class(other)
+
+
+class Definition(NamedTuple):
+    """Function or method of the published stubs; an overloaded one has several."""
+
+    module: str
+    owner: str
+    "Class that the method belongs to; empty for a function of the module."
+    node: ast.FunctionDef
+
+    def find(self, package: str) -> Any:
+        """Return what `package` has under this name."""
+        where = import_module(package + self.module)
+        return getattr(getattr(where, self.owner) if self.owner else where, self.node.name)
+
+
+def has_decorator(node: ast.FunctionDef, *names: str) -> bool:
+    return any(ast.unparse(each) in names for each in node.decorator_list)
+
+
+def published() -> Iterator[Definition]:
+    """Yield what the stubs define by name.
+
+    Constructors are left to the runtime, which names their parameters otherwise than the stubs do.
+    Of the special methods only the two of a `with` block are ever called by name.
+    """
+    for path in sorted(Path(zenoh.__file__).parent.glob("*.pyi")):
+        module = "" if path.stem == "__init__" else f".{path.stem}"
+        bodies = [("", ast.parse(path.read_text()).body)]
+        bodies += [
+            (each.name, each.body) for each in bodies[0][1] if isinstance(each, ast.ClassDef)
+        ]
+        for owner, body in bodies:
+            for node in body:
+                if (
+                    isinstance(node, ast.FunctionDef)
+                    and (not node.name.startswith("_") or node.name in ("__enter__", "__exit__"))
+                    and not has_decorator(node, "property", f"{node.name}.setter")
+                ):
+                    yield Definition(module, owner, node)
+
+
+def written(node: ast.FunctionDef) -> Iterator[tuple[str, object, str | None]]:
+    """Yield name, kind and default of each parameter in a stub; self is positional-only."""
+    given = node.args
+    positional = [*given.posonlyargs, *given.args]
+    without_default = len(positional) - len(given.defaults)
+    for at, each in enumerate(positional):
+        only = at < len(given.posonlyargs) or each.arg == "self"
+        default = given.defaults[at - without_default] if at >= without_default else None
+        if each.arg != "cls":
+            yield (
+                each.arg,
+                Parameter.POSITIONAL_ONLY if only else Parameter.POSITIONAL_OR_KEYWORD,
+                ast.unparse(default) if default else None,
+            )
+    if given.vararg:
+        yield given.vararg.arg, Parameter.VAR_POSITIONAL, None
+    for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+        yield each.arg, Parameter.KEYWORD_ONLY, ast.unparse(default) if default else None
+    if given.kwarg:
+        yield given.kwarg.arg, Parameter.VAR_KEYWORD, None
+
+
+PUBLISHED = list(published())
+NUMBERS = count()
+
+
+def published_name(definition: Definition) -> str:
+    return f"{definition.module}.{definition.owner}.{definition.node.name}-{next(NUMBERS)}"
+
+
+def test_the_stubs_are_read() -> None:
+    assert len(PUBLISHED) > 150
+    assert sum(has_decorator(each.node, "overload") for each in PUBLISHED) > 20
+
+
+@pytest.mark.parametrize("definition", PUBLISHED, ids=published_name)
+@pytest.mark.parametrize("package", ["zenoh", "zenlake"])
+def test_signatures_equal_the_published_stubs(package: str, definition: Definition) -> None:
+    """The reference itself holds to its stubs, which shows that the comparison is the right one."""
+    found, expected = parameters(definition.find(package)), list(written(definition.node))
+    assert found is not None
+    assert [row[:2] for row in found] == [row[:2] for row in expected]
+    overloaded = has_decorator(definition.node, "overload")
+    for (name, _, value), (_, _, shown) in zip(found, expected, strict=True):
+        if shown is None:  # an overload may ask for what another one leaves out
+            assert overloaded or value is Parameter.empty, name
+        else:
+            assert value is ... or repr(value) == shown, name
 
 
 CONSTRUCTED = sorted(

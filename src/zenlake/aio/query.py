@@ -257,12 +257,7 @@ class Query:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    def __exit__(self, /, *_args: object, **_kwargs: object) -> None:
         self.drop()
 
     async def __aenter__(self) -> Self:

@@ -3,7 +3,6 @@
 Knows that it is good for nothing afterwards, and ends with a `with` block; not what it is.
 """
 
-from types import TracebackType
 from typing import ClassVar, Self
 
 from zenlake.api.values.wrapped import materialize_inherited
@@ -29,14 +28,9 @@ class Entity:
         if self._undeclared:
             raise ZError(f"Undeclared {self._what}")
 
-    def __enter__(self) -> Self:
+    def __enter__(self, /) -> Self:
         self._check()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    def __exit__(self, /, *_args: object, **_kwargs: object) -> None:
         self.undeclare()

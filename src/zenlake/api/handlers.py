@@ -656,11 +656,11 @@ class Handler(Generic[T]):
             raise TypeError("No constructor defined for Handler: a session's methods give one")
         self._channel = channel
 
-    def recv(self) -> T:
+    def recv(self, /) -> T:
         """The next item; waits for it. ZError when there is none and none will come."""
         return self._channel.recv()
 
-    def try_recv(self) -> T | None:
+    def try_recv(self, /) -> T | None:
         """The next item, or None if there is none now. ZError when none will come."""
         return self._channel.try_recv()
 
@@ -703,18 +703,18 @@ class Receiver(Entity, Generic[H]):
         return self._handler
 
     @overload
-    def recv(self: "Receiver[Handler[T]]") -> T: ...
+    def recv(self: "Receiver[Handler[T]]", /) -> T: ...
     @overload
-    def recv(self) -> Any: ...
-    def recv(self) -> Any:
+    def recv(self, /) -> Any: ...
+    def recv(self, /) -> Any:
         """The next item; waits for it. ZError when there is none and none will come."""
         return cast(Any, self.handler).recv()
 
     @overload
-    def try_recv(self: "Receiver[Handler[T]]") -> T | None: ...
+    def try_recv(self: "Receiver[Handler[T]]", /) -> T | None: ...
     @overload
-    def try_recv(self) -> Any: ...
-    def try_recv(self) -> Any:
+    def try_recv(self, /) -> Any: ...
+    def try_recv(self, /) -> Any:
         """The next item, or None if there is none now. ZError when none will come."""
         return cast(Any, self.handler).try_recv()
 

@@ -3,7 +3,6 @@
 Knows the signatures and hands on to the parts (`core.py`). Dropping it closes the session.
 """
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import finalize
 
@@ -92,7 +91,7 @@ class Session:
 
     # ---- who it is
 
-    def zid(self) -> ZenohId:
+    def zid(self, /) -> ZenohId:
         """Its id in the whole system."""
         return ZenohId.of(self._core.exchange.zid)
 
@@ -111,30 +110,25 @@ class Session:
         """What was sent, received and lost, and why."""
         return stats(self._core)
 
-    def new_timestamp(self) -> Timestamp:
+    def new_timestamp(self, /) -> Timestamp:
         """A timestamp of this session's clock, greater than all before."""
         return Timestamp.of(self._core.exchange.stamp())
 
-    def is_closed(self) -> bool:
+    def is_closed(self, /) -> bool:
         """Whether it was closed."""
         return self._core.exchange.closed
 
     # ---- the end
 
-    def close(self) -> None:
+    def close(self, /) -> None:
         """Undeclare everything and leave. May be called again."""
         self._ways.clear()
         self._core.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self, /) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    def __exit__(self, /, *_args: object, **_kwargs: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -144,7 +138,7 @@ class Session:
         if self._core.exchange.closed:
             raise ZError("session closed")
 
-    def undeclare(self, obj: Any) -> None:
+    def undeclare(self, /, obj: Any) -> None:
         """Undeclare a key expression of `declare_keyexpr`, or anything that has `undeclare()`."""
         self._check()
         if not isinstance(obj, str):
@@ -158,6 +152,7 @@ class Session:
 
     def put(
         self,
+        /,
         key_expr: IntoKeyExpr,
         payload: IntoZBytes,
         *,
@@ -184,6 +179,7 @@ class Session:
 
     def delete(
         self,
+        /,
         key_expr: IntoKeyExpr,
         *,
         congestion_control: CongestionControl | None = None,
@@ -240,7 +236,7 @@ class Session:
 
     # ---- declarations
 
-    def declare_keyexpr(self, key_expr: IntoKeyExpr) -> KeyExpr:
+    def declare_keyexpr(self, /, key_expr: IntoKeyExpr) -> KeyExpr:
         """A key expression that is used often; `undeclare` it when it is not any more."""
         self._check()
         declared = DeclaredKeyExpr.trusted(key_of(key_expr))
@@ -250,6 +246,7 @@ class Session:
 
     def declare_publisher(
         self,
+        /,
         key_expr: IntoKeyExpr,
         *,
         encoding: IntoEncoding | None = None,
@@ -274,6 +271,7 @@ class Session:
 
     def declare_subscriber(
         self,
+        /,
         key_expr: IntoKeyExpr,
         handler: Any = None,
         *,
@@ -289,6 +287,7 @@ class Session:
 
     def declare_queryable(
         self,
+        /,
         key_expr: IntoKeyExpr,
         handler: Any = None,
         *,
@@ -303,6 +302,7 @@ class Session:
 
     def declare_querier(
         self,
+        /,
         key_expr: IntoKeyExpr,
         *,
         target: QueryTarget | None = None,
@@ -332,6 +332,7 @@ class Session:
 
     def get(
         self,
+        /,
         selector: IntoSelector,
         handler: Any = None,
         *,
@@ -371,7 +372,7 @@ class Session:
             timestamp_instrumentation=timestamp_instrumentation,
         )
 
-    def liveliness(self) -> Liveliness:
+    def liveliness(self, /) -> Liveliness:
         """Who is alive: tokens, and those who watch them."""
         if self._liveliness is None:
             self._liveliness = Liveliness(self._core.interests, self._core.queries)

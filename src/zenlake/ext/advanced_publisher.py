@@ -168,6 +168,7 @@ class AdvancedPublisher(Entity):
 
     def put(
         self,
+        /,
         payload: IntoZBytes,
         *,
         encoding: IntoEncoding | None = None,
@@ -184,6 +185,7 @@ class AdvancedPublisher(Entity):
 
     def delete(
         self,
+        /,
         *,
         attachment: IntoZBytes | None = None,
         timestamp: Timestamp | None = None,
@@ -214,7 +216,7 @@ class AdvancedPublisher(Entity):
                 raise
             self._count.published += 1
 
-    def undeclare(self) -> None:
+    def undeclare(self, /) -> None:
         """Publish no more; the cache ends with it."""
         self._check()
         self._undeclared = True

@@ -385,15 +385,17 @@ class AdvancedSubscriber(Receiver[H]):
 
     @overload
     def sample_miss_listener(
-        self, handler: Callback[Miss] | Callable[[Miss], Any]
+        self, /, handler: Callback[Miss] | Callable[[Miss], Any]
     ) -> "SampleMissListener[None]": ...
     @overload
     def sample_miss_listener(
-        self, handler: tuple[Callable[[Miss], Any], H]
+        self, /, handler: tuple[Callable[[Miss], Any], H]
     ) -> "SampleMissListener[H]": ...
     @overload
-    def sample_miss_listener(self, handler: Any = None) -> "SampleMissListener[Handler[Miss]]": ...
-    def sample_miss_listener(self, handler: Any = None) -> "SampleMissListener[Any]":
+    def sample_miss_listener(
+        self, /, handler: Any = None
+    ) -> "SampleMissListener[Handler[Miss]]": ...
+    def sample_miss_listener(self, /, handler: Any = None) -> "SampleMissListener[Any]":
         """Be told of samples that are missing and were not, or could not be, recovered.
 
         Only publishers that were declared with `sample_miss_detection` number their samples.
@@ -406,20 +408,21 @@ class AdvancedSubscriber(Receiver[H]):
     @overload
     def detect_publishers(
         self,
+        /,
         handler: Callback[Sample] | Callable[[Sample], Any],
         *,
         history: bool | None = None,
     ) -> "Subscriber[None]": ...
     @overload
     def detect_publishers(
-        self, handler: tuple[Callable[[Sample], Any], H], *, history: bool | None = None
+        self, /, handler: tuple[Callable[[Sample], Any], H], *, history: bool | None = None
     ) -> "Subscriber[H]": ...
     @overload
     def detect_publishers(
-        self, handler: Any = None, *, history: bool | None = None
+        self, /, handler: Any = None, *, history: bool | None = None
     ) -> "Subscriber[Handler[Sample]]": ...
     def detect_publishers(
-        self, handler: Any = None, *, history: bool | None = None
+        self, /, handler: Any = None, *, history: bool | None = None
     ) -> "Subscriber[Any]":
         """Be told when matching publishers that have `publisher_detection` come and go.
 
@@ -432,7 +435,7 @@ class AdvancedSubscriber(Receiver[H]):
             .declare_subscriber(publishers(self.key_expr), handler, history=history)
         )
 
-    def undeclare(self) -> None:
+    def undeclare(self, /) -> None:
         """No more is received; what was received can still be read."""
         self._check()
         self._undeclared = True
@@ -467,7 +470,7 @@ class SampleMissListener(Receiver[H]):
         self._background = background
         return self
 
-    def undeclare(self) -> None:
+    def undeclare(self, /) -> None:
         """No more is told; what was told can still be read."""
         self._check()
         self._undeclared = True

@@ -82,11 +82,11 @@ class KeyExpr(str):
             return NotImplemented
         return self.autocanonize(f"{self}/{other}")
 
-    def join(self, other: str) -> "KeyExpr":  # type: ignore[override]  # the API of Zenoh
+    def join(self, /, other: str) -> "KeyExpr":  # type: ignore[override]  # the API of Zenoh
         """The same as `self / other`."""
         return self / other
 
-    def concat(self, other: str) -> "KeyExpr":
+    def concat(self, /, other: str) -> "KeyExpr":
         """`self` with `other` directly behind it; the result must be canonical as it is.
 
         >>> KeyExpr("a/b").concat("$*/c")
@@ -95,15 +95,15 @@ class KeyExpr(str):
         _require_text(other)
         return KeyExpr(f"{self}{other}")
 
-    def intersects(self, other: str) -> bool:
+    def intersects(self, /, other: str) -> bool:
         """Is there a key that matches both?"""
         return intersects(self, KeyExpr(other))
 
-    def includes(self, other: str) -> bool:
+    def includes(self, /, other: str) -> bool:
         """Does every key that matches `other` match this?"""
         return includes(self, KeyExpr(other))
 
-    def relation_to(self, other: str) -> SetIntersectionLevel:
+    def relation_to(self, /, other: str) -> SetIntersectionLevel:
         """The highest level that holds between this and `other`, from the side of this."""
         return relation(self, KeyExpr(other))
 

@@ -101,7 +101,7 @@ class Config:
             raise _error(misfit) from None
         return config
 
-    def get_json(self, key: str) -> str:
+    def get_json(self, /, key: str) -> str:
         """What stands at `key`, a value or a whole section, as JSON.
 
         >>> Config().get_json("transport/link/tx/lease"), Config().get_json("mode")
@@ -109,7 +109,7 @@ class Config:
         """
         return _to_json(self._shown(_text("key", key)))
 
-    def insert_json5(self, key: str, value: str) -> None:
+    def insert_json5(self, /, key: str, value: str) -> None:
         """Put the JSON5 text `value` at `key`; of a section, what it does not name is reset."""
         path = _split(_text("key", key))
         given = _read_json5(_text("value", value))

@@ -179,7 +179,7 @@ class EventsListener(Receiver[H]):
         self._info = info
         self._listeners = listeners
 
-    def undeclare(self) -> None:
+    def undeclare(self, /) -> None:
         """No more is received."""
         self._check()
         self._undeclared = True
@@ -225,15 +225,15 @@ class SessionInfo:
 
     # ---- for everybody
 
-    def zid(self) -> ZenohId:
+    def zid(self, /) -> ZenohId:
         """This session's id."""
         return ZenohId.of(self._node.zid)
 
-    def routers_zid(self) -> list[ZenohId]:
+    def routers_zid(self, /) -> list[ZenohId]:
         """The ids of the routers that it is connected to."""
         return [ZenohId.of(zid) for zid in self._with(wire.WireWhatAmI.ROUTER)]
 
-    def peers_zid(self) -> list[ZenohId]:
+    def peers_zid(self, /) -> list[ZenohId]:
         """The ids of the peers that it is connected to."""
         return [ZenohId.of(zid) for zid in self._with(wire.WireWhatAmI.PEER)]
 
@@ -242,16 +242,16 @@ class SessionInfo:
             if session.agreement.whatami is whatami:
                 yield zid
 
-    def transports(self) -> list[Transport]:
+    def transports(self, /) -> list[Transport]:
         """The open ones."""
         return [transport_of(session) for session in self._node.sessions.values()]
 
-    def links(self) -> list[Link]:
+    def links(self, /) -> list[Link]:
         """The open ones."""
         return [link_of(session) for session in self._node.sessions.values()]
 
     def declare_transport_events_listener(
-        self, handler: Any = None, *, history: bool | None = None
+        self, /, handler: Any = None, *, history: bool | None = None
     ) -> TransportEventsListener[Any]:
         """Hear of transports that open and close; with `history` of those that are open now."""
         listener = TransportEventsListener[Any](self, self._transports, handler)
@@ -259,7 +259,7 @@ class SessionInfo:
         return listener
 
     def declare_link_events_listener(
-        self, handler: Any = None, *, history: bool | None = None
+        self, /, handler: Any = None, *, history: bool | None = None
     ) -> LinkEventsListener[Any]:
         """Hear of links that open and close; with `history` of those that are open now."""
         listener = LinkEventsListener[Any](self, self._links, handler)

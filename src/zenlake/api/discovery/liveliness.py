@@ -42,7 +42,7 @@ class LivelinessToken(Entity):
         exchange.send(Declare(body, qos=qos.DECLARE))
         self._undeclared = False
 
-    def undeclare(self) -> None:
+    def undeclare(self, /) -> None:
         """It is alive no more."""
         self._check()
         self._undeclared = True
@@ -97,12 +97,13 @@ class Liveliness:
         self._interests = interests
         self._queries = queries
 
-    def declare_token(self, key_expr: IntoKeyExpr) -> LivelinessToken:
+    def declare_token(self, /, key_expr: IntoKeyExpr) -> LivelinessToken:
         """Be alive on `key_expr`: everybody who asks about it is told, also when that ends."""
         return LivelinessToken(self._exchange, key_of(key_expr))
 
     def get(
         self,
+        /,
         key_expr: IntoKeyExpr,
         handler: Any = None,
         *,
@@ -125,7 +126,7 @@ class Liveliness:
         )
 
     def declare_subscriber(
-        self, key_expr: IntoKeyExpr, handler: Any = None, *, history: bool | None = None
+        self, /, key_expr: IntoKeyExpr, handler: Any = None, *, history: bool | None = None
     ) -> Subscriber[Any]:
         """Receive a PUT for each token that appears, a DELETE for each that goes.
 

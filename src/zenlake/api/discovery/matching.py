@@ -525,7 +525,7 @@ class MatchingListener(Receiver[H], Generic[H]):
             raise
         super().__init__(sink, reader)
 
-    def undeclare(self) -> None:
+    def undeclare(self, /) -> None:
         """Receive no more."""
         self._check()
         self._undeclared = True

@@ -10,7 +10,6 @@ import select
 import threading
 import time
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeVar
 from weakref import finalize
 
@@ -78,7 +77,7 @@ class Scout(Receiver[H]):
         if self._undeclared:
             raise ZError("Stopped scout")
 
-    def stop(self) -> None:
+    def stop(self, /) -> None:
         """Ask no more; the handler's iteration ends after what it holds."""
         self._check()
         self._undeclared = True
@@ -88,12 +87,7 @@ class Scout(Receiver[H]):
 
     undeclare = stop
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    def __exit__(self, /, *_args: object, **_kwargs: object) -> None:
         if not self._undeclared:
             self.stop()
 

@@ -334,6 +334,7 @@ class Publisher(Entity):
 
     def put(
         self,
+        /,
         payload: IntoZBytes,
         *,
         encoding: IntoEncoding | None = None,
@@ -355,6 +356,7 @@ class Publisher(Entity):
 
     def delete(
         self,
+        /,
         *,
         attachment: IntoZBytes | None = None,
         timestamp: Timestamp | None = None,
@@ -425,12 +427,12 @@ class Publisher(Entity):
         self._check()
         return self._watch.status()
 
-    def declare_matching_listener(self, handler: Any = None) -> MatchingListener[Any]:
+    def declare_matching_listener(self, /, handler: Any = None) -> MatchingListener[Any]:
         """Be told when that changes."""
         self._check()
         return self._watch.declare_listener(handler)
 
-    def undeclare(self) -> None:
+    def undeclare(self, /) -> None:
         """Publish no more."""
         self._check()
         self._end()

@@ -106,7 +106,7 @@ class Subscriber(Receiver[H], Generic[H]):
         self._check()
         return self._declared.keys[self._declared.id]
 
-    def undeclare(self) -> None:
+    def undeclare(self, /) -> None:
         """Receive no more. Whoever waits in `recv()` is woken."""
         self._check()
         self._undeclared = True

@@ -44,7 +44,7 @@ class CancellationToken:
         """Was `cancel` called?"""
         return self._cancelled
 
-    def cancel(self) -> None:
+    def cancel(self, /) -> None:
         """End every query that was given this token, and all that will be.
 
         Returns when no callback of theirs is running, nor will run; called by such a callback, it

@@ -97,7 +97,7 @@ class QueryConsolidation(Value):
     def __init__(self, mode: ConsolidationMode | None) -> None:
         self._mode = member("mode", mode, ConsolidationMode.DEFAULT)
 
-    def mode(self) -> ConsolidationMode:
+    def mode(self, /) -> ConsolidationMode:
         """Which replies are kept."""
         return self._mode
 

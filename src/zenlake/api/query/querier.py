@@ -105,13 +105,14 @@ class Querier(Entity):
         self._check()
         return self._watch.status()
 
-    def declare_matching_listener(self, handler: Any = None) -> MatchingListener[Any]:
+    def declare_matching_listener(self, /, handler: Any = None) -> MatchingListener[Any]:
         """Be told when that changes."""
         self._check()
         return self._watch.declare_listener(handler)
 
     def get(
         self,
+        /,
         handler: Any = None,
         *,
         parameters: IntoParameters | None = None,
@@ -138,7 +139,7 @@ class Querier(Entity):
             owner=self._watch,
         )
 
-    def undeclare(self) -> None:
+    def undeclare(self, /) -> None:
         """Ask no more. Queries that wait for replies end."""
         self._check()
         self._undeclared = True

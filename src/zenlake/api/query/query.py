@@ -7,7 +7,6 @@ asked, nor how answers get there.
 import warnings
 from collections.abc import Callable
 from itertools import count
-from types import TracebackType
 from typing import Self
 
 from zenlake.api.arguments import IntoKeyExpr, attachment_of, encoding_of, instance, key_of
@@ -167,13 +166,14 @@ class Query:
         stack = self._asked.request.ts_stack
         return None if stack is None else TimestampStack.of(stack)
 
-    def accepts_replies(self) -> ReplyKeyExpr:
+    def accepts_replies(self, /) -> ReplyKeyExpr:
         """Whether replies may be for keys that the query does not match."""
         anything = accepts_any_key(self._asked.request.body.parameters)
         return ReplyKeyExpr.ANY if anything else ReplyKeyExpr.MATCHING_QUERY
 
     def reply(
         self,
+        /,
         key_expr: IntoKeyExpr,
         payload: IntoZBytes,
         *,
@@ -198,6 +198,7 @@ class Query:
 
     def reply_del(
         self,
+        /,
         key_expr: IntoKeyExpr,
         *,
         congestion_control: CongestionControl | None = None,
@@ -211,13 +212,13 @@ class Query:
             _warn_ignored("reply_del", congestion_control, priority)
         self._reply(key_expr, Del(_stamp_of(timestamp), None, attachment_of(attachment)), express)
 
-    def reply_err(self, payload: IntoZBytes, *, encoding: IntoEncoding | None = None) -> None:
+    def reply_err(self, /, payload: IntoZBytes, *, encoding: IntoEncoding | None = None) -> None:
         """Answer that there is no answer; `payload` says why."""
         asked = self._asked
         body = Err(bytes(payload_bytes(payload)), encoding_of(encoding))
         asked.answer(asked.request.key.suffix, body, asked.request.qos, self._responder)
 
-    def drop(self) -> None:
+    def drop(self, /) -> None:
         """No more answers come from here. To say it again does nothing."""
         try:
             asked = self._held.pop()
@@ -246,16 +247,11 @@ class Query:
         except IndexError:
             raise ZError("Dropped query") from None
 
-    def __enter__(self) -> Self:
+    def __enter__(self, /) -> Self:
         assert self._asked
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    def __exit__(self, /, *_args: object, **_kwargs: object) -> None:
         self.drop()
 
     def __del__(self) -> None:

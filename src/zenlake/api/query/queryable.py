@@ -85,7 +85,7 @@ class Queryable(Receiver[H], Generic[H]):
         self._check()
         return self._declared.key
 
-    def undeclare(self) -> None:
+    def undeclare(self, /) -> None:
         """Receive no more queries. Those received can still be answered."""
         self._check()
         self._undeclared = True

@@ -92,7 +92,7 @@ class Encoding(Wrapped[codec.WireEncoding]):
             return _PLAIN[wire.id]  # type: ignore[return-value]  # there are no subclasses
         return super().of(wire)
 
-    def with_schema(self, schema: str) -> Self:
+    def with_schema(self, /, schema: str) -> Self:
         """The same type with another schema.
 
         >>> str(Encoding("text/plain;a").with_schema("b"))

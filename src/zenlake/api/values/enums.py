@@ -266,23 +266,23 @@ class WhatAmIMatcher(Value):
         """Matches nothing."""
         return cls.of(0)
 
-    def router(self) -> Self:
+    def router(self, /) -> Self:
         """This, and routers."""
         return self.of(self.mask | WhatAmI.ROUTER.value)
 
-    def peer(self) -> Self:
+    def peer(self, /) -> Self:
         """This, and peers."""
         return self.of(self.mask | WhatAmI.PEER.value)
 
-    def client(self) -> Self:
+    def client(self, /) -> Self:
         """This, and clients."""
         return self.of(self.mask | WhatAmI.CLIENT.value)
 
-    def is_empty(self) -> bool:
+    def is_empty(self, /) -> bool:
         """Does it match nothing?"""
         return not self.mask
 
-    def matches(self, whatami: WhatAmI | str) -> bool:
+    def matches(self, /, whatami: WhatAmI | str) -> bool:
         """Is `whatami` one of those in it?"""
         return bool(self.mask & _whatami(whatami).value)
 

@@ -44,7 +44,7 @@ class TimestampInstrumentation(Wrapped[int]):
 
     __slots__ = ()
 
-    def is_instrumented(self, point: InterceptionPoint) -> bool:
+    def is_instrumented(self, /, point: InterceptionPoint) -> bool:
         """Does `point` record?"""
         if not isinstance(point, InterceptionPoint):
             raise TypeError(f"point is an InterceptionPoint, not {type(point).__name__}")
@@ -72,19 +72,19 @@ class TimestampInstrumentationBuilder:
     def __init__(self) -> None:
         self._conf = 0
 
-    def set_send(self, enabled: bool) -> Self:
+    def set_send(self, /, enabled: bool) -> Self:
         """Record when the message is sent?"""
         return self._with(InterceptionPoint.SEND, enabled)
 
-    def set_route(self, enabled: bool) -> Self:
+    def set_route(self, /, enabled: bool) -> Self:
         """Record whenever the message is routed?"""
         return self._with(InterceptionPoint.ROUTE, enabled)
 
-    def set_receive(self, enabled: bool) -> Self:
+    def set_receive(self, /, enabled: bool) -> Self:
         """Record when the message is received?"""
         return self._with(InterceptionPoint.RECEIVE, enabled)
 
-    def build(self) -> TimestampInstrumentation:
+    def build(self, /) -> TimestampInstrumentation:
         """What was chosen; a ZError when that is nothing."""
         if not self._conf:
             raise ZError(
@@ -115,7 +115,7 @@ class TimestampStackRecord(Wrapped[tuple[int, bytes]]):
         """Did a node's own callback give it?"""
         return bool(self.wire[0] & tsstack.CUSTOM_CONTENT)
 
-    def timestamp(self) -> Timestamp | bytes:
+    def timestamp(self, /) -> Timestamp | bytes:
         """A Timestamp, or the bytes that a node's own callback gave."""
         content = self.wire[1]
         if self.is_custom:

@@ -38,43 +38,43 @@ class Parameters(Value):
     def __init__(self, obj: "IntoParameters | None") -> None:
         self._text = _text_of(obj)
 
-    def is_empty(self) -> bool:
+    def is_empty(self, /) -> bool:
         """Is there nothing in it?"""
         return not self._text
 
-    def get(self, key: str, default: str | None = None) -> str | None:
+    def get(self, /, key: str, default: str | None = None) -> str | None:
         """The value of the first `key`; `default` when there is none."""
         _require_text(key)
         if default is not None:
             _require_text(default)
         return next((value for name, value in self if name == key), default)
 
-    def values(self, key: str) -> list[str]:
+    def values(self, /, key: str) -> list[str]:
         """The value of `key`, taken apart at each `|`."""
         value = self.get(key)
         return [] if value is None else value.split("|")
 
-    def insert(self, key: str, value: str) -> str | None:
+    def insert(self, /, key: str, value: str) -> str | None:
         """Put `key` at the end with `value`; what it had before is returned."""
         _require_text(value)
         old = self.get(key)
         self._text = _joined([*self._without({key}), (key, value)])
         return old
 
-    def remove(self, key: str) -> str | None:
+    def remove(self, /, key: str) -> str | None:
         """Take every `key` out; the first's value is returned."""
         old = self.get(key)
         self._text = _joined(self._without({key}))
         return old
 
-    def extend(self, parameters: "IntoParameters") -> None:
+    def extend(self, /, parameters: "IntoParameters") -> None:
         """Put all of `parameters` at the end, in place of those with the same names."""
         if parameters is None:
             raise TypeError("parameters are text, a dict or Parameters, not None")
         new = list(Parameters(parameters))
         self._text = _joined([*self._without({name for name, _ in new}), *new])
 
-    def is_ordered(self) -> bool:
+    def is_ordered(self, /) -> bool:
         """Are the names sorted?"""
         names = [name for name, _ in self]
         return names == sorted(names)

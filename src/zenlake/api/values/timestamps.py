@@ -71,27 +71,27 @@ class NTP64(Wrapped[int]):
                 "as 2024-07-01T12:00:00.5Z"
             ) from None
 
-    def as_secs_f64(self) -> float:
+    def as_secs_f64(self, /) -> float:
         """In seconds; a float cannot tell times apart that are less than a microsecond apart."""
         return (self.wire >> 32) + (self.wire & U32) / 2**32
 
-    def as_secs(self) -> int:
+    def as_secs(self, /) -> int:
         """The whole seconds."""
         return self.wire >> 32
 
-    def as_nanos(self) -> int:
+    def as_nanos(self, /) -> int:
         """In nanoseconds."""
         return self.as_secs() * NANOS + self.subsec_nanos()
 
-    def subsec_nanos(self) -> int:
+    def subsec_nanos(self, /) -> int:
         """The fraction of a second in nanoseconds, rounded up: what was given comes back."""
         return min(-(-((self.wire & U32) * NANOS) >> 32), NANOS - 1)
 
-    def to_datetime(self) -> datetime:
+    def to_datetime(self, /) -> datetime:
         """In UTC, cut to microseconds."""
         return _EPOCH + timedelta(microseconds=self.as_nanos() // 1000)
 
-    def to_string_rfc3339_lossy(self) -> str:
+    def to_string_rfc3339_lossy(self, /) -> str:
         """As RFC 3339 with nanoseconds; a quarter of one is lost."""
         return f"{self.to_datetime():%Y-%m-%dT%H:%M:%S}.{self.subsec_nanos():09d}Z"
 
@@ -161,19 +161,19 @@ class Timestamp(Wrapped[timestamp.WireTimestamp]):
             )
         return cls.of(timestamp.WireTimestamp(ntp64.wire, zenohid.WireZenohId.parse(owner.lower())))
 
-    def get_time(self) -> datetime:
+    def get_time(self, /) -> datetime:
         """The time in UTC, cut to microseconds."""
         return self.get_time_as_ntp64().to_datetime()
 
-    def get_time_as_ntp64(self) -> NTP64:
+    def get_time_as_ntp64(self, /) -> NTP64:
         """The time, exactly."""
         return NTP64.of(self.wire.time)
 
-    def get_id(self) -> TimestampId:
+    def get_id(self, /) -> TimestampId:
         """Whose clock gave it."""
         return TimestampId.of(self.wire.id)
 
-    def get_diff_duration(self, other: "Timestamp") -> timedelta:
+    def get_diff_duration(self, /, other: "Timestamp") -> timedelta:
         """How much later this is than `other`, cut to microseconds; negative when it is earlier.
 
         >>> early, late = (Timestamp(NTP64(second, 0), b"a") for second in (1, 3))
@@ -188,6 +188,6 @@ class Timestamp(Wrapped[timestamp.WireTimestamp]):
         distance = timedelta(microseconds=NTP64.of(abs(ticks)).as_nanos() // 1000)
         return distance if ticks >= 0 else -distance
 
-    def to_string_rfc3339_lossy(self) -> str:
+    def to_string_rfc3339_lossy(self, /) -> str:
         """As `<RFC 3339 with nanoseconds>/<id>`."""
         return f"{self.get_time_as_ntp64().to_string_rfc3339_lossy()}/{self.wire.id}"

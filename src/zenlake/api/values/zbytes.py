@@ -80,16 +80,16 @@ class ZBytes:
         """The bytes without a copy, read-only."""
         return memoryview(self.buffer).toreadonly()
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self, /) -> bytes:
         """The bytes; a copy only when this is a view of a larger buffer."""
         buffer = self.buffer
         return buffer if type(buffer) is bytes else bytes(buffer)
 
-    def to_string(self) -> str:
+    def to_string(self, /) -> str:
         """The bytes as UTF-8; a ValueError when they are not."""
         return str(self.buffer, "utf-8")
 
-    def as_shm(self) -> None:
+    def as_shm(self, /) -> None:
         """Nothing: no payload is in shared memory here."""
         return
 
