@@ -188,7 +188,7 @@ class ShmProvider:
     zenlake.errors.ZError: zenlake has no shared memory: pass bytes or a memoryview to put; ...
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
         raise ZError(NO_SHM)
 
     @classmethod
@@ -227,7 +227,7 @@ class ShmProvider:
 class ZShm:
     """A buffer in shared memory: there is none."""
 
-    def __init__(self) -> None:
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
         raise ZError(NO_SHM)
 
     def is_valid(self, /) -> bool:
@@ -245,7 +245,7 @@ class ZShm:
 class ZShmMut:
     """A buffer in shared memory that can be written: there is none."""
 
-    def __init__(self) -> None:
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
         raise ZError(NO_SHM)
 
     def __bytes__(self) -> bytes:

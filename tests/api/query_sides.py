@@ -13,6 +13,7 @@ from zenlake.api.discovery.matching import SessionInterests
 from zenlake.api.gc_finalize import Stamp, unstamped
 from zenlake.api.query.get import SessionQueries
 from zenlake.api.query.queryable import Queryables
+from zenlake.api.values.wrapped import make
 from zenlake.errors import ZError
 from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.network import NETWORK, NetworkMessage
@@ -84,7 +85,7 @@ class Side:
         self.interests = SessionInterests(self.exchange)
         self.queryables = Queryables(self.exchange, self.interests, stamp=stamp)
         self.queries = SessionQueries(self.exchange, self.queryables, stamp=stamp)
-        self.liveliness = Liveliness(self.interests, self.queries)
+        self.liveliness = make(Liveliness, self.interests, self.queries)
         self.get = self.queries.get
         self.declare_queryable = self.queryables.declare
 

@@ -6,6 +6,7 @@ import pytest
 
 from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.sample import Sample
+from zenlake.api.values.wrapped import make
 from zenlake.ext import advanced_order
 from zenlake.ext.advanced_config import Miss
 from zenlake.ext.advanced_order import RETENTION, U32, OrderedSource, SampleOrder
@@ -68,7 +69,7 @@ def test_without_recovery_a_gap_is_told_and_passed() -> None:
     order = SampleOrder(None, recovers=False)
     take(order, numbered(0), numbered(4))
     assert given(order) == [0, 4]
-    assert order.missed == [Miss(EntityGlobalId.of(ME), 3)]
+    assert order.missed == [make(Miss, EntityGlobalId.of(ME), 3)]
 
 
 def test_with_recovery_what_is_behind_a_gap_waits_for_it() -> None:
@@ -186,7 +187,7 @@ def test_too_many_behind_a_gap_give_it_up(monkeypatch: pytest.MonkeyPatch) -> No
     source.queries = 1
     take(order, *(numbered(sn) for sn in range(10, 16)))
     assert given(order) == [0, 10, 11, 12, 13, 14, 15]
-    assert order.missed == [Miss(EntityGlobalId.of(ME), 9)]
+    assert order.missed == [make(Miss, EntityGlobalId.of(ME), 9)]
     assert order.given_up == 1
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import zenlake
 from api.pairs import configured, listening, opened, pair, publisher_for, until
+from zenlake.api.values.wrapped import make
 from zenlake.runtime import kernel_loader
 
 
@@ -235,7 +236,7 @@ def test_a_hello_is_a_value() -> None:
     session, _ = listening()
     with session:
         zid = session.zid()
-    hello = zenlake.Hello(whatami=zenlake.WhatAmI.PEER, zid=zid, _locators=("tcp/a:1",))
+    hello = make(zenlake.Hello, whatami=zenlake.WhatAmI.PEER, zid=zid, _locators=("tcp/a:1",))
     assert pickle.loads(pickle.dumps(hello)) == hello
     assert hash(copy.copy(hello)) == hash(hello)
     assert hello.locators == ["tcp/a:1"]

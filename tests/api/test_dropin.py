@@ -231,19 +231,44 @@ def test_constructors_take_the_same(module: str, name: str) -> None:
     assert_same_parameters(theirs, ours)
 
 
-@pytest.mark.parametrize(
-    "name",
-    sorted(
-        name
-        for name, thing in public("")
-        if inspect.isclass(thing) and not issubclass(thing, Exception) and parameters(thing) is None
-    ),
+UNCONSTRUCTED = sorted(
+    {
+        (module, name)
+        for module in MODULES
+        for name, thing in public(module)
+        if inspect.isclass(thing)
+        and not issubclass(thing, Exception)
+        and parameters(thing) is None
+        and not issubclass(theirs_and_ours(module, name)[1], Enum)
+    }
 )
-def test_what_has_no_constructor_there_has_none_here(name: str) -> None:
-    with pytest.raises(TypeError):
-        getattr(zenoh, name)()
-    with pytest.raises(TypeError):
-        getattr(zenlake, name)()
+
+
+@pytest.mark.parametrize("keywords", [{}, {"x": 1}], ids=["no keywords", "keywords"])
+@pytest.mark.parametrize("arguments", [(), ("zz",), (1, 2)], ids=len)
+@pytest.mark.parametrize(("module", "name"), UNCONSTRUCTED, ids=lambda part: part or "zenoh")
+def test_what_has_no_constructor_there_has_none_here(
+    module: str, name: str, arguments: tuple[object, ...], keywords: dict[str, object]
+) -> None:
+    theirs, ours = theirs_and_ours(module, name)
+    with pytest.raises(TypeError) as refused:
+        theirs(*arguments, **keywords)
+    if module == ".shm":  # says why as well: there is no shared memory
+        with pytest.raises(zenlake.ZError, match="zenlake has no shared memory"):
+            ours(*arguments, **keywords)
+    else:
+        with pytest.raises(TypeError, match=f"^{refused.value}"):
+            ours(*arguments, **keywords)
+
+
+def test_enums_cannot_be_called_without_a_member() -> None:
+    for module, name in NAMES:
+        theirs, ours = theirs_and_ours(module, name)
+        if inspect.isclass(ours) and issubclass(ours, Enum) and parameters(theirs) is None:
+            with pytest.raises(TypeError):
+                theirs()
+            with pytest.raises(TypeError):
+                ours()  # type: ignore[call-arg]
 
 
 def test_a_star_import_brings_the_names() -> None:

@@ -30,6 +30,7 @@ from zenlake.api.handlers import (
     Sink,
     make_sink,
 )
+from zenlake.api.values.wrapped import make
 from zenlake.errors import ZError
 
 SECONDS = 30.0
@@ -197,12 +198,6 @@ def test_only_what_can_be_called_is_a_callback() -> None:
         Callback(5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="drop: 'int' object is not callable"):
         Callback(print, 5)  # type: ignore[arg-type]
-
-
-def test_a_handler_is_not_made_by_hand() -> None:
-    for arguments in [(), (3,)]:
-        with pytest.raises(TypeError):
-            Handler(*arguments)  # type: ignore[arg-type]
 
 
 def test_the_public_module_has_all_the_names() -> None:
@@ -820,7 +815,7 @@ class Subscription(Receiver[Any]):
 
 def receiver(given: object = None) -> Subscription:
     sink, handler, _ = make_sink(given, "test")
-    return Subscription(sink, handler)
+    return make(Subscription, sink, handler)
 
 
 def test_a_receiver_reads_its_handler() -> None:

@@ -13,6 +13,7 @@ from zenlake.api.discovery.matching import MatchingListener, MatchingStatus, Mat
 from zenlake.api.handlers import Callback
 from zenlake.api.query.querier import Querier
 from zenlake.api.values.enums import Locality, QueryTarget
+from zenlake.api.values.wrapped import make
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire.declare import (
@@ -239,9 +240,9 @@ def test_a_listener_ends_with_the_session() -> None:
 
 
 def test_status_is_a_value() -> None:
-    yes = MatchingStatus(True)
-    assert yes == MatchingStatus(True) != MatchingStatus(False)
-    assert len({yes, MatchingStatus(True)}) == 1
+    yes = make(MatchingStatus, True)
+    assert yes == make(MatchingStatus, True) != make(MatchingStatus, False)
+    assert len({yes, make(MatchingStatus, True)}) == 1
     assert pickle.loads(pickle.dumps(yes)) == copy.copy(yes) == yes
     assert yes.matching is True
 
@@ -250,7 +251,7 @@ def test_status_is_a_value() -> None:
 
 
 def querier(side: Side, text: str = "q", **more: Any) -> Querier:
-    return Querier(side.interests, side.queries, text, **more)
+    return make(Querier, side.interests, side.queries, text, **more)
 
 
 def test_a_querier_knows_its_queryables() -> None:

@@ -12,6 +12,7 @@ from runtime.nodes import ANYWHERE, Record, make_node, until
 from zenlake.api.discovery.info import LinkEvent, SessionInfo, Transport, TransportEvent
 from zenlake.api.handlers import Callback
 from zenlake.api.values.enums import Reliability, SampleKind, WhatAmI
+from zenlake.api.values.wrapped import make
 from zenlake.errors import SessionEnded, ZError
 from zenlake.runtime.node import Node
 from zenlake.runtime.transport_session import TransportSession
@@ -35,7 +36,7 @@ def informed(
         holder[0].closed(session)
 
     node = make_node(Inline(lambda *_: None, opened, closed), whatami=whatami)
-    holder.append(SessionInfo(node))
+    holder.append(make(SessionInfo, node))
     with node:
         node.listen(ANYWHERE)
         yield node, holder[0]
@@ -103,7 +104,7 @@ def test_how_they_look() -> None:
         (link,) = info.links()
         assert str(link).startswith(f"Link {{ zid: {zid}, src: {link.src}, dst: {link.dst}, ")
         assert 'is_streamed: true, interfaces: ["lo"], auth_identifier: None' in str(link)
-        event = TransportEvent(kind=PUT, transport=transport)
+        event = make(TransportEvent, kind=PUT, transport=transport)
         assert str(event) == f"TransportEvent {{ kind: Put, transport: {transport} }}"
 
 
@@ -117,8 +118,8 @@ def test_events() -> None:
             assert (linked.kind, linked.link) == (PUT, info.links()[0])
             assert transports.try_recv() is None
         closed = transports.recv()
-        assert closed == TransportEvent(kind=DELETE, transport=opened.transport)
-        assert links.recv() == LinkEvent(kind=DELETE, link=linked.link)
+        assert closed == make(TransportEvent, kind=DELETE, transport=opened.transport)
+        assert links.recv() == make(LinkEvent, kind=DELETE, link=linked.link)
         assert str(closed.transport.zid) == str(peer.zid)
         transports.undeclare()
         links.undeclare()
@@ -218,7 +219,7 @@ def test_a_handler_that_is_none() -> None:
 def test_two_transports_differ_in_any_of_their_parts() -> None:
     with informed() as (node, info), connected(node):
         (one,) = info.transports()
-    other = Transport(
-        zid=one.zid, whatami=one.whatami, is_qos=False, is_multicast=False, is_shm=False
+    other = make(
+        Transport, zid=one.zid, whatami=one.whatami, is_qos=False, is_multicast=False, is_shm=False
     )
     assert one != other

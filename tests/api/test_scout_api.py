@@ -17,6 +17,7 @@ from zenlake.api.config.config import Config
 from zenlake.api.discovery.scouting import Hello, Scout, scout
 from zenlake.api.handlers import Callback, FifoChannel, RingChannel
 from zenlake.api.values.enums import WhatAmI, WhatAmIMatcher
+from zenlake.api.values.wrapped import make
 from zenlake.errors import LinkError, ZError
 from zenlake.runtime.discovery import DiscoveryConfig
 from zenlake.runtime.node import Node
@@ -54,7 +55,9 @@ def test_who_answers() -> None:
         assert hello.locators == [str(node.locators[0])]
         shown = f"Hello {{ zid: {node.zid}, whatami: Router, locators: [{node.locators[0]}] }}"
         assert str(hello) == shown
-        assert hello == Hello(whatami=hello.whatami, zid=hello.zid, _locators=tuple(hello.locators))
+        assert hello == make(
+            Hello, whatami=hello.whatami, zid=hello.zid, _locators=tuple(hello.locators)
+        )
         again = looking.recv()  # a node is asked again, and answers again
         assert hash(again) == hash(hello)
         assert again == hello

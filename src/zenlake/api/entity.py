@@ -5,11 +5,11 @@ Knows that it is good for nothing afterwards, and ends with a `with` block; not 
 
 from typing import ClassVar, Self
 
-from zenlake.api.values.wrapped import materialize_inherited
+from zenlake.api.values.wrapped import Unconstructed, materialize_inherited
 from zenlake.errors import ZError
 
 
-class Entity:
+class Entity(metaclass=Unconstructed):
     """Publisher, subscriber, querier, queryable, token, listener."""
 
     _what: ClassVar[str] = "entity"

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast, final, overload
 from weakref import WeakSet
 
 from zenlake.api.entity import Entity
-from zenlake.api.values.wrapped import materialize_inherited
+from zenlake.api.values.wrapped import Unconstructed, make, materialize_inherited
 from zenlake.errors import ZError
 from zenlake.runtime.reactor import rest
 
@@ -642,7 +642,7 @@ def _call_each(calls: Iterable[Callable[[], None]]) -> None:
 
 
 @final
-class Handler(Generic[T]):
+class Handler(Generic[T], metaclass=Unconstructed):
     """Items that were received, in order. Several threads may read it.
 
     A loop over it ends when the entity was undeclared, the query has its last reply, or the
@@ -651,9 +651,9 @@ class Handler(Generic[T]):
 
     __slots__ = ("__weakref__", "_channel")
 
+    _given_by = "a session's methods, which give one"
+
     def __init__(self, channel: Channel[T]) -> None:
-        if not isinstance(channel, Channel):
-            raise TypeError("No constructor defined for Handler: a session's methods give one")
         self._channel = channel
 
     def recv(self, /) -> T:
@@ -772,7 +772,7 @@ def _callers_level() -> int:
 
 
 def _channel(channel: Channel[T]) -> tuple[Sink[T], Handler[T], bool]:
-    return channel, Handler(channel), False
+    return channel, make(Handler, channel), False
 
 
 def _callback(callback: Callable[[T], Any], name: str) -> Sink[T]:

@@ -31,6 +31,7 @@ from zenlake.api.values.ids import EntityGlobalId, SourceInfo, ZenohId
 from zenlake.api.values.instrumentation import TimestampInstrumentation
 from zenlake.api.values.selector import IntoSelector
 from zenlake.api.values.timestamps import Timestamp
+from zenlake.api.values.wrapped import Unconstructed, make
 from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
@@ -52,7 +53,7 @@ class DeclaredKeyExpr(KeyExpr):
         return KeyExpr, (str(self),)
 
 
-class Session:
+class Session(metaclass=Unconstructed):
     """One participant; made by `zenlake.open`.
 
     Use it as a context manager, or `close()` it. When nothing holds it any more it closes, even
@@ -71,8 +72,7 @@ class Session:
     (ke`robot/7`, 'here')
     """
 
-    def __init__(self) -> None:
-        raise TypeError("No constructor defined for Session: use zenlake.open(config)")
+    _given_by = "zenlake.open(config)"
 
     @classmethod
     def of(cls, core: SessionCore) -> Self:
@@ -258,7 +258,8 @@ class Session:
     ) -> Publisher:
         """Publish on `key_expr` again and again."""
         self._check()
-        return Publisher(
+        return make(
+            Publisher,
             self._core,
             key_expr,
             encoding,
@@ -316,7 +317,8 @@ class Session:
     ) -> Querier:
         """Ask about `key_expr` again and again."""
         self._check()
-        return Querier(
+        return make(
+            Querier,
             self._core.interests,
             self._core.queries,
             key_expr,
@@ -375,7 +377,7 @@ class Session:
     def liveliness(self, /) -> Liveliness:
         """Who is alive: tokens, and those who watch them."""
         if self._liveliness is None:
-            self._liveliness = Liveliness(self._core.interests, self._core.queries)
+            self._liveliness = make(Liveliness, self._core.interests, self._core.queries)
         return self._liveliness
 
 

@@ -26,6 +26,7 @@ from zenlake.api.query.get import SessionQueries
 from zenlake.api.query.queryable import Queryables
 from zenlake.api.values.enums import WHATAMI_OF, InterceptionPoint
 from zenlake.api.values.instrumentation import TimestampContext, stamped
+from zenlake.api.values.wrapped import make
 from zenlake.errors import SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.runtime.exchange import Exchange, RawPush, SessionFace
@@ -86,7 +87,7 @@ class SessionCore:
         self.subscribers = Subscribers(self.exchange, self.interests)
         self.queryables = Queryables(self.exchange, self.interests, stamp=self.record)
         self.queries = SessionQueries(self.exchange, self.queryables, stamp=self.record)
-        self.info = SessionInfo(self.node)
+        self.info = make(SessionInfo, self.node)
         self.ended = EndedTransports()
         self._conditions = StartConditions(self.settings.wait_declares)
         self._on: dict[type, Callable[[Any], None]] = {

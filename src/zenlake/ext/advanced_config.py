@@ -11,6 +11,7 @@ from typing import SupportsIndex
 
 from zenlake.api.values.enums import CongestionControl, Priority
 from zenlake.api.values.ids import EntityGlobalId
+from zenlake.api.values.wrapped import Unconstructed
 
 MIN_PERIOD = 0.001  # seconds; a shorter period is lengthened to this: it would only heat a core
 MAX_COUNT = 2**64 - 1
@@ -122,7 +123,7 @@ class RecoveryConfig:
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Miss:
+class Miss(metaclass=Unconstructed):
     """`nb` samples in a row from `source` did not arrive and could not be recovered."""
 
     source: EntityGlobalId

@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 
 from zenlake.api.values.sample import Sample
 from zenlake.api.values.timestamps import Timestamp
+from zenlake.api.values.wrapped import make
 from zenlake.ext.advanced_config import Miss
 from zenlake.ext.advanced_keys import UHLC
 
@@ -159,7 +160,7 @@ class SampleOrder:
         """Give a sample out, after a word on those missing before it, and those right behind it."""
         if not source.is_next(position) and source.last is not None:
             assert sample.source_info is not None
-            self.missed.append(Miss(sample.source_info.source_id, position - source.last - 1))
+            self.missed.append(make(Miss, sample.source_info.source_id, position - source.last - 1))
         self.ready.append(sample)
         source.last = position
         while source.numbered and source.first() == source.last + 1:

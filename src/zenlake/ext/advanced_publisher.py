@@ -6,7 +6,7 @@ know what subscribers do about it.
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, final
 
 from zenlake.api.arguments import encoding_of
 from zenlake.api.entity import Entity
@@ -18,6 +18,7 @@ from zenlake.api.values.enums import CongestionControl, Locality, Priority, Reli
 from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.instrumentation import TimestampInstrumentation
 from zenlake.api.values.timestamps import Timestamp
+from zenlake.api.values.wrapped import make
 from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.errors import ZError
 from zenlake.ext.advanced_cache import Cache
@@ -79,6 +80,7 @@ class AdvancedPublisher(Entity):
     """
 
     _what = "publisher"
+    _given_by = "declare_advanced_publisher"
     _publisher: Publisher
     _way: OutboundRoute
     _exchange: Exchange
@@ -90,14 +92,7 @@ class AdvancedPublisher(Entity):
     _lock: threading.Lock
     _undeclares: list[Callable[[], object]]
 
-    def __init__(self) -> None:
-        raise TypeError(
-            "No constructor defined for AdvancedPublisher: use declare_advanced_publisher"
-        )
-
-    @classmethod
-    def _of(cls, publisher: Publisher, numbered: bool) -> Self:
-        self = cls.__new__(cls)
+    def __init__(self, publisher: Publisher, numbered: bool) -> None:
         self._publisher = publisher
         self._way = publisher._way
         self._exchange = publisher._core.exchange
@@ -111,7 +106,6 @@ class AdvancedPublisher(Entity):
         self._lock = threading.Lock()
         self._undeclares = [publisher.undeclare]
         self._undeclared = False
-        return self
 
     def _keep(self, session: "Session", config: CacheConfig) -> None:
         if not self._numbered and not self._exchange.stamps:
@@ -256,7 +250,7 @@ def declare_advanced_publisher(
         reliability=reliability,
         allowed_destination=allowed_destination,
     )
-    advanced = AdvancedPublisher._of(publisher, sample_miss_detection is not None)
+    advanced = make(AdvancedPublisher, publisher, sample_miss_detection is not None)
     try:
         if cache is not None:
             advanced._keep(session, cache)

@@ -24,6 +24,7 @@ from zenlake.api.values.enums import (
 from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.reply import Reply
 from zenlake.api.values.sample import Sample
+from zenlake.api.values.wrapped import make
 from zenlake.errors import ZError
 from zenlake.ext.advanced_config import HistoryConfig, Miss, RecoveryConfig, seconds
 from zenlake.ext.advanced_keys import everyone, own_key, publishers, source_key, source_of
@@ -351,25 +352,18 @@ class AdvancedSubscriber(Receiver[H]):
     """
 
     _what: ClassVar[str] = "subscriber"
+    _given_by = "declare_advanced_subscriber"
     _intake: SampleIntake
     _inner: "Subscriber[Any]"
     _background: bool
 
-    def __init__(self) -> None:
-        raise TypeError(
-            "No constructor defined for AdvancedSubscriber: use declare_advanced_subscriber"
-        )
-
-    @classmethod
-    def _of(
-        cls, intake: SampleIntake, inner: "Subscriber[Any]", handler: H, background: bool
-    ) -> "AdvancedSubscriber[H]":
-        self = cls.__new__(cls)
-        Receiver.__init__(self, intake, handler)
+    def __init__(
+        self, intake: SampleIntake, inner: "Subscriber[Any]", handler: H, background: bool
+    ) -> None:
+        super().__init__(intake, handler)
         self._intake = intake
         self._inner = inner
         self._background = background
-        return self
 
     @property
     def id(self) -> EntityGlobalId:
@@ -403,7 +397,7 @@ class AdvancedSubscriber(Receiver[H]):
         self._check()
         sink, reader, background = make_sink(handler, f"zenlake-misses-{self.key_expr}")
         self._intake.add_listener(sink)
-        return SampleMissListener._of(self._intake, sink, reader, background)
+        return make(SampleMissListener, self._intake, sink, reader, background)
 
     @overload
     def detect_publishers(
@@ -451,24 +445,16 @@ class SampleMissListener(Receiver[H]):
     """Gives a Miss for each run of samples that did not arrive."""
 
     _what: ClassVar[str] = "sample-miss listener"
+    _given_by = "AdvancedSubscriber.sample_miss_listener"
     _intake: SampleIntake
     _background: bool
 
-    def __init__(self) -> None:
-        raise TypeError(
-            "No constructor defined for SampleMissListener: "
-            "use AdvancedSubscriber.sample_miss_listener"
-        )
-
-    @classmethod
-    def _of(
-        cls, intake: SampleIntake, sink: Sink[Miss], handler: H, background: bool
-    ) -> "SampleMissListener[H]":
-        self = cls.__new__(cls)
-        Receiver.__init__(self, sink, handler)
+    def __init__(
+        self, intake: SampleIntake, sink: Sink[Miss], handler: H, background: bool
+    ) -> None:
+        super().__init__(sink, handler)
         self._intake = intake
         self._background = background
-        return self
 
     def undeclare(self, /) -> None:
         """No more is told; what was told can still be read."""
@@ -548,7 +534,7 @@ def declare_advanced_subscriber(
     except BaseException:
         intake.undeclare()
         raise
-    return AdvancedSubscriber._of(intake, inner, reader, background)
+    return make(AdvancedSubscriber, intake, inner, reader, background)
 
 
 def _check(history: HistoryConfig | None) -> None:

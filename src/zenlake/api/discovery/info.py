@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from zenlake.api.handlers import Receiver, Sink, make_sink
 from zenlake.api.values.enums import WHATAMI_OF, Reliability, SampleKind, WhatAmI
 from zenlake.api.values.ids import ZenohId
+from zenlake.api.values.wrapped import Unconstructed, make
 from zenlake.errors import ZError
 from zenlake.link import sockets
 from zenlake.runtime.node import Node
@@ -42,7 +43,7 @@ def _debug(value: Any) -> str:
             return repr(value) if isinstance(value, WhatAmI) else str(value)
 
 
-class _Described:
+class _Described(metaclass=Unconstructed):
     __slots__ = ()
 
     def __repr__(self) -> str:
@@ -108,7 +109,8 @@ class LinkEvent(_Described):
 
 def transport_of(session: TransportSession) -> Transport:
     agreed = session.agreement
-    return Transport(
+    return make(
+        Transport,
         zid=ZenohId.of(agreed.zid),
         whatami=WHATAMI_OF[agreed.whatami],
         is_qos=agreed.qos,
@@ -120,7 +122,8 @@ def transport_of(session: TransportSession) -> Transport:
 def link_of(session: TransportSession) -> Link:
     link, agreed = session.link, session.agreement
     reliability = Reliability.RELIABLE if link.reliable else Reliability.BEST_EFFORT
-    return Link(
+    return make(
+        Link,
         zid=ZenohId.of(agreed.zid),
         src=str(link.local),
         dst=str(link.remote),
@@ -197,19 +200,23 @@ class TransportEventsListener(EventsListener[H]):
     """Receives TransportEvents."""
 
     _what = "transport events listener"
+    _given_by = "session.info.declare_transport_events_listener"
 
 
 class LinkEventsListener(EventsListener[H]):
     """Receives LinkEvents."""
 
     _what = "link events listener"
+    _given_by = "session.info.declare_link_events_listener"
 
 
-class SessionInfo:
+class SessionInfo(metaclass=Unconstructed):
     """Who this session is, and who it is connected to.
 
     The owner of `node` calls `opened` and `closed` on the I/O thread, and `close` at the end.
     """
+
+    _given_by = "session.info"
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -217,10 +224,10 @@ class SessionInfo:
         self._open: dict[zenohid.WireZenohId, TransportSession] = {}
         self._is_closed = False
         self._transports: Listeners[TransportEvent] = Listeners(
-            lambda kind, session: TransportEvent(kind=kind, transport=transport_of(session))
+            lambda kind, session: make(TransportEvent, kind=kind, transport=transport_of(session))
         )
         self._links: Listeners[LinkEvent] = Listeners(
-            lambda kind, session: LinkEvent(kind=kind, link=link_of(session))
+            lambda kind, session: make(LinkEvent, kind=kind, link=link_of(session))
         )
 
     # ---- for everybody
@@ -254,7 +261,9 @@ class SessionInfo:
         self, /, handler: Any = None, *, history: bool | None = None
     ) -> TransportEventsListener[Any]:
         """Hear of transports that open and close; with `history` of those that are open now."""
-        listener = TransportEventsListener[Any](self, self._transports, handler)
+        listener: TransportEventsListener[Any] = make(
+            TransportEventsListener, self, self._transports, handler
+        )
         self._enter(listener, history)
         return listener
 
@@ -262,7 +271,7 @@ class SessionInfo:
         self, /, handler: Any = None, *, history: bool | None = None
     ) -> LinkEventsListener[Any]:
         """Hear of links that open and close; with `history` of those that are open now."""
-        listener = LinkEventsListener[Any](self, self._links, handler)
+        listener: LinkEventsListener[Any] = make(LinkEventsListener, self, self._links, handler)
         self._enter(listener, history)
         return listener
 

@@ -17,6 +17,7 @@ from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.query.get import PendingGet, SessionQueries
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.sample import Sample
+from zenlake.api.values.wrapped import Unconstructed, make
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire import qos
@@ -33,6 +34,7 @@ class LivelinessToken(Entity):
     """Others see its key as alive until it is undeclared, or its session ends."""
 
     _what = "LivelinessToken"
+    _given_by = "session.liveliness().declare_token"
 
     def __init__(self, exchange: ExchangeLike, key: KeyExpr) -> None:
         self._key_expr = key
@@ -89,8 +91,10 @@ class _TokenSubscriberHandle:
         declared.sink.close()
 
 
-class Liveliness:
+class Liveliness(metaclass=Unconstructed):
     """Tokens, and how to find out about them; made by `Session.liveliness`."""
+
+    _given_by = "session.liveliness()"
 
     def __init__(self, interests: SessionInterests, queries: SessionQueries) -> None:
         self._exchange = interests.exchange
@@ -99,7 +103,7 @@ class Liveliness:
 
     def declare_token(self, /, key_expr: IntoKeyExpr) -> LivelinessToken:
         """Be alive on `key_expr`: everybody who asks about it is told, also when that ends."""
-        return LivelinessToken(self._exchange, key_of(key_expr))
+        return make(LivelinessToken, self._exchange, key_of(key_expr))
 
     def get(
         self,
@@ -138,8 +142,12 @@ class Liveliness:
         sink, reader, background = make_sink(handler, f"zenlake liveliness {key}")
         number = self._interests.watch_tokens(_TokenSubscription(key, bool(history), sink))
         declared = SubscriberEntry({number: key}, Locality.ANY, sink)
-        return Subscriber(
-            cast(Any, _TokenSubscriberHandle(self._interests)), declared, reader, background
+        return make(
+            Subscriber,
+            cast(Any, _TokenSubscriberHandle(self._interests)),
+            declared,
+            reader,
+            background,
         )
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from zenlake.api.gc_finalize import ExchangeLike, finalize_safely
 from zenlake.api.handlers import Receiver, make_sink
 from zenlake.api.values.enums import Locality
-from zenlake.api.values.wrapped import Value
+from zenlake.api.values.wrapped import Unconstructed, Value, make
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.match import includes, intersects
@@ -47,7 +47,7 @@ _OPTIONS = {
 _TOKENS = InterestOptions.KEYEXPRS | InterestOptions.TOKENS
 
 
-class MatchingStatus(Value):
+class MatchingStatus(Value, metaclass=Unconstructed):
     """Whether anything matches a publisher's or querier's key expression."""
 
     __slots__ = ("_matching",)
@@ -62,9 +62,6 @@ class MatchingStatus(Value):
 
     def _key(self) -> bool:
         return self._matching
-
-    def __reduce__(self) -> tuple[type["MatchingStatus"], tuple[bool]]:
-        return type(self), (self._matching,)
 
     def __repr__(self) -> str:
         return f"MatchingStatus(matching={self._matching})"
@@ -133,11 +130,11 @@ class MatchWatch:
 
     def status(self) -> MatchingStatus:
         """The same, as the API shows it."""
-        return MatchingStatus(self.matching)
+        return make(MatchingStatus, self.matching)
 
     def declare_listener(self, handler: Any = None) -> "MatchingListener[Any]":
         """Be told when it changes."""
-        return MatchingListener(self, handler)
+        return make(MatchingListener, self, handler)
 
     def listen(
         self, call: Callable[[bool], None], end: Callable[[], None] = lambda: None
@@ -509,6 +506,7 @@ class MatchingListener(Receiver[H], Generic[H]):
     """
 
     _what = "matching listener"
+    _given_by = "declare_matching_listener of a publisher or querier"
 
     def __init__(self, watch: MatchWatch, handler: Any = None) -> None:
         self._undeclared = True
@@ -516,7 +514,7 @@ class MatchingListener(Receiver[H], Generic[H]):
         self._exchange = watch.exchange
 
         def tell(matching: bool) -> None:
-            sink.push((MatchingStatus(matching),), 1)
+            sink.push((make(MatchingStatus, matching),), 1)
 
         try:
             self._stop = watch.listen(tell, sink.close)

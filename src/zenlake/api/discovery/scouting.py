@@ -18,6 +18,7 @@ from zenlake.api.config.opening import scouting_group
 from zenlake.api.handlers import Receiver, Sink, make_sink
 from zenlake.api.values.enums import WHATAMI_OF, WhatAmI, WhatAmIMatcher
 from zenlake.api.values.ids import ZenohId
+from zenlake.api.values.wrapped import Unconstructed, make
 from zenlake.errors import LinkError, ZError
 from zenlake.link import multicast
 from zenlake.link.options import LinkOptions
@@ -36,7 +37,7 @@ H = TypeVar("H")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hello:
+class Hello(metaclass=Unconstructed):
     """A node that answered."""
 
     whatami: WhatAmI
@@ -50,7 +51,8 @@ class Hello:
 
     @classmethod
     def of(cls, message: hello.WireHello) -> "Hello":
-        return cls(
+        return make(
+            cls,
             whatami=WHATAMI_OF[message.whatami],
             zid=ZenohId.of(message.zid),
             _locators=tuple(str(locator) for locator in message.locators),
@@ -67,6 +69,7 @@ class Scout(Receiver[H]):
     """Receives a Hello for every answer, so for one node several, until stopped or dropped."""
 
     _what = "scout"
+    _given_by = "zenlake.scout"
 
     def __init__(self, sink: Sink[Hello], handler: H, asking: "ScoutThread") -> None:
         super().__init__(sink, handler)
@@ -170,7 +173,7 @@ def scout(
     group = EndPoint(scouting_group(lambda key: for_mode(config, key, role)))
     sink, shown, _ = make_sink(handler, "zenlake scout callback")
     link = multicast.join(group, LinkOptions())
-    return Scout(sink, shown, ScoutThread(link, wire.WireWhatAmI(matcher.mask), sink))
+    return make(Scout, sink, shown, ScoutThread(link, wire.WireWhatAmI(matcher.mask), sink))
 
 
 def _matcher(what: object) -> WhatAmIMatcher:

@@ -302,6 +302,7 @@ class Publisher(Entity):
     """Publishes on one key expression; made by `Session.declare_publisher`."""
 
     _what = "publisher"
+    _given_by = "session.declare_publisher"
 
     def __init__(
         self,

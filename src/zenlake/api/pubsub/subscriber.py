@@ -14,6 +14,7 @@ from zenlake.api.handlers import Receiver, Sink, make_sink
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.sample import Sample, SampleChunk, samples, samples_of
+from zenlake.api.values.wrapped import make
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.tree import KeyExprTree
@@ -84,6 +85,7 @@ class Subscriber(Receiver[H], Generic[H]):
     """
 
     _what = "subscriber"
+    _given_by = "session.declare_subscriber"
 
     def __init__(
         self, subscribers: "Subscribers", declared: SubscriberEntry, handler: H, background: bool
@@ -146,7 +148,7 @@ class Subscribers:
         key = key_of(key_expr)
         origin = member("allowed_origin", allowed_origin, Locality.DEFAULT)
         sink, given, background = make_sink(handler, f"zenlake subscriber {key}")
-        return Subscriber(self, self.declare_sink([key], sink, origin), given, background)
+        return make(Subscriber, self, self.declare_sink([key], sink, origin), given, background)
 
     def declare_sink(
         self, keys: Iterable[KeyExpr], sink: Sink[Any], origin: Locality = Locality.DEFAULT

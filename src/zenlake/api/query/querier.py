@@ -39,6 +39,7 @@ class Querier(Entity):
 
     __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
     _what = "querier"
+    _given_by = "session.declare_querier"
 
     def __init__(
         self,

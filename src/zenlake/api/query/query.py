@@ -107,7 +107,7 @@ class Query:
 
     __slots__ = ("__weakref__", "_held", "_responder")
 
-    def __new__(cls) -> Self:
+    def __new__(cls, *_args: object, **_kwargs: object) -> Self:
         raise TypeError(f"No constructor defined for {cls.__name__}: a Queryable receives them")
 
     @classmethod

@@ -19,6 +19,7 @@ from zenlake.api.handlers import Receiver, Sink, make_sink
 from zenlake.api.query.query import PendingRequest, Query
 from zenlake.api.values.enums import InterceptionPoint, Locality
 from zenlake.api.values.ids import EntityGlobalId
+from zenlake.api.values.wrapped import make
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.match import includes
@@ -64,6 +65,7 @@ class Queryable(Receiver[H], Generic[H]):
     """Receives queries on a key expression; made by `Session.declare_queryable`."""
 
     _what = "queryable"
+    _given_by = "session.declare_queryable"
 
     def __init__(
         self, queryables: "Queryables", declared: _QueryableEntry, handler: H, background: bool
@@ -149,7 +151,7 @@ class Queryables:
             self.undeclare(declared)
             raise
         self._interests.local_changed("queryables")
-        return Queryable(self, declared, reader, background)
+        return make(Queryable, self, declared, reader, background)
 
     def undeclare(self, declared: _QueryableEntry) -> None:
         """Take it back; nothing happens when that was done."""

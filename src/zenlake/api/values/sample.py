@@ -52,7 +52,7 @@ class Sample(tuple[Any, ...]):
     # receiving millions of them a second takes.
     __slots__ = ()
 
-    def __new__(cls) -> "Sample":
+    def __new__(cls, *_args: object, **_kwargs: object) -> "Sample":
         raise TypeError("No constructor defined for Sample")
 
     @classmethod

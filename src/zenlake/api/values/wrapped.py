@@ -1,13 +1,15 @@
 """How the API's values compare, hash, sort, copy and pickle; most are a wire value's other face.
 
-Does not know what any of them means.
+And which classes a user cannot call. Does not know what any of them means.
 """
 
 from collections.abc import Callable
 from inspect import getattr_static
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 
 W = TypeVar("W")
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def materialize_inherited(kind: type, *names: str) -> None:
@@ -15,6 +17,23 @@ def materialize_inherited(kind: type, *names: str) -> None:
     for name in names:
         if name not in vars(kind):
             setattr(kind, name, getattr_static(kind, name))
+
+
+class Unconstructed(type):
+    """Class of the objects that a user is given but cannot construct: `make` constructs them."""
+
+    _given_by = ""
+    "What a user calls to get one; empty where they only arrive."
+
+    def __call__(cls, *_args: Any, **_kwargs: Any) -> Any:
+        remedy = f": use {cls._given_by}" if cls._given_by else ""
+        raise TypeError(f"No constructor defined for {cls.__name__}{remedy}")
+
+
+def make(kind: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Construct an object of an `Unconstructed` class."""
+    made: T = type.__call__(cast(type, kind), *args, **kwargs)
+    return made
 
 
 class Value:
@@ -56,7 +75,7 @@ class Wrapped(Value, Generic[W]):
 
     wire: W
 
-    def __new__(cls) -> Self:
+    def __new__(cls, *_args: object, **_kwargs: object) -> Self:
         raise TypeError(f"No constructor defined for {cls.__name__}")
 
     @classmethod
