@@ -23,7 +23,7 @@ from zenlake.api.config import opening
 from zenlake.api.config.config import Config
 from zenlake.api.config.opening import SessionSettings, StartConditions, open_node, settings
 from zenlake.api.config.schema import TREE
-from zenlake.errors import AuthError, LinkError, ZError
+from zenlake.errors import AuthError, LinkError, SessionRefused, ZError
 from zenlake.runtime.node import Node
 from zenlake.transport.autoconnect import ANYBODY, NOBODY, Strategy
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES
@@ -378,21 +378,68 @@ def test_a_client_goes_to_another_when_its_session_is_lost() -> None:
 @pytest.mark.parametrize(
     ("endpoints", "shown"),
     [
-        ([NOWHERE], f"[Single({NOWHERE})]!"),
+        ([NOWHERE], f"[{NOWHERE}]!"),
         (
             [NOWHERE, "tcp/127.0.0.1:2?rel=1#iface=lo"],
-            f"[Single({NOWHERE}), Single(tcp/127.0.0.1:2?rel=1#iface=lo)]!",
+            f"[{NOWHERE}, tcp/127.0.0.1:2?rel=1#iface=lo]!",
         ),
         (
             [{"strategy": "allOf", "locators": [NOWHERE, "tcp/127.0.0.1:2"]}],
-            f"[Locators(Locators {{ strategy: AllOf, locators: [{NOWHERE}, tcp/127.0.0.1:2] }})]!",
+            f'[{{strategy: "allOf", locators: ["{NOWHERE}", "tcp/127.0.0.1:2"]}}]!',
         ),
-        (["foo/127.0.0.1:1"], "[Single(foo/127.0.0.1:1)]!"),
+        (["foo/127.0.0.1:1"], "[foo/127.0.0.1:1]!"),
     ],
 )
 def test_a_client_that_reaches_nobody(endpoints: list[Any], shown: str) -> None:
     error = refusal("client", connect__endpoints=endpoints)
     assert f"Unable to connect to any of {shown}" in str(error)
+
+
+def test_what_a_client_could_not_reach_ends_with_the_cause() -> None:
+    error = refusal("client", connect__endpoints=[NOWHERE])
+    assert str(error).endswith(f"{error.__cause__}.")
+    assert "Connection refused" in str(error)
+    assert isinstance(error.__cause__, LinkError)
+
+
+WANTS_A_PASSWORD = "The node refused: it may want user and password (transport/auth)."
+CREDENTIALS = [None, {"user": "u", "password": "wrong"}, {"user": "unknown", "password": "p"}]
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> dict[str, object]:
+    """Configuration of a node that wants a password."""
+    file = tmp_path / "users"
+    file.write_text("u:p\n")
+    return {"user": "r", "password": "r", "dictionary_file": str(file)}
+
+
+def assert_refused(at: str, usrpwd: dict[str, str] | None) -> None:
+    shown = {} if usrpwd is None else {"transport__auth__usrpwd": usrpwd}
+    error = refusal("client", connect__endpoints=[at], **shown)
+    assert WANTS_A_PASSWORD in str(error)
+    assert isinstance(error.__cause__, SessionRefused)
+
+
+@pytest.mark.parametrize("usrpwd", CREDENTIALS)
+def test_a_client_without_the_right_password(
+    usrpwd: dict[str, str] | None, users: dict[str, object]
+) -> None:
+    with opened("router", transport__auth__usrpwd=users) as node:
+        assert_refused(where(node), usrpwd)
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("usrpwd", CREDENTIALS)
+def test_a_client_without_the_right_password_at_the_reference(
+    reference: ReferenceProcess, usrpwd: dict[str, str] | None, users: dict[str, object]
+) -> None:
+    at = f"tcp/127.0.0.1:{free_port()}"
+    them = reference.open("router", {"listen/endpoints": [at], "transport/auth/usrpwd": users})
+    try:
+        assert_refused(at, usrpwd)
+    finally:
+        them.close()
 
 
 def test_a_client_that_is_not_answered() -> None:
@@ -406,7 +453,7 @@ def test_a_client_that_has_time() -> None:
     quick = {"period_init_ms": 10, "period_max_ms": 10}
     late = {"connect__retry": quick, "connect__timeout_ms": 60}
     error = refusal("client", connect__endpoints=[NOWHERE], **late)
-    assert f"Unable to connect to any of [Single({NOWHERE})]. Timeout!" in str(error)
+    assert f"Unable to connect to any of [{NOWHERE}]. Timeout!" in str(error)
 
     port = free_port()
     found: list[Node] = []
@@ -493,7 +540,7 @@ def test_peers_that_must_reach_somebody() -> None:
     quick = {"period_init_ms": 10, "period_max_ms": 10}
     assert "Connection refused" in str(refusal(connect__timeout_ms=0, **must))
     error = refusal(connect__timeout_ms=50, connect__retry=quick, **must)
-    assert f"Unable to connect to any of [Single({NOWHERE})]. Timeout!" in str(error)
+    assert f"Unable to connect to any of [{NOWHERE}]. Timeout!" in str(error)
     own = {"connect__endpoints": [f"{NOWHERE}#exit_on_failure=false"]}
     with opened(**{**must, **own}, connect__timeout_ms=0, scouting__delay=1) as node:
         assert node.sessions == {}

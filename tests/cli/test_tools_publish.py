@@ -111,11 +111,25 @@ def test_nobody_there_is_one_line_and_status_1() -> None:
     assert (done.status, done.out) == (1, "")
     assert done.err.count("\n") == 1
     assert done.err.startswith(f"zenlake put: no session with {nowhere}: ")
+    assert "or correct the address). Is a node listening there? Try: zenlake ping" in done.err
     assert f"zenlake ping {nowhere}" in done.err
     done = tool("put", "--no-multicast-scouting", "demo/a", "x")
     assert (done.status, done.out) == (1, "")
     assert "nobody is connected" in done.err
     assert "zenlake scout" in done.err
+
+
+def test_a_node_that_wants_a_password_is_not_said_to_be_absent(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("u:p\n")
+    wanted = json.dumps({"user": "r", "password": "r", "dictionary_file": str(users)})
+    with peer(transport__auth__usrpwd=wanted) as node:
+        done = tool("put", "-e", node.endpoint, "demo/a", "x")
+    assert (done.status, done.out) == (1, "")
+    assert done.err.endswith(
+        "was expected. The node refused: it may want user and password (transport/auth).\n"
+    )
+    assert "Is a node listening" not in done.err
 
 
 def test_the_configuration_can_be_a_file(tmp_path: Path) -> None:

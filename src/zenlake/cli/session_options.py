@@ -18,7 +18,7 @@ import typer
 import zenlake
 from zenlake.cli.commands.ping import Mode
 from zenlake.cli.render.text import escape
-from zenlake.errors import ZError
+from zenlake.errors import SessionRefused, ZError
 
 FAILURE, USAGE = 1, 2
 MEET_SECONDS = 3.0  # for the first node to be there, when a command needs one
@@ -122,7 +122,11 @@ def opened(at: SessionOptions, *, meet: bool = False) -> Iterator["zenlake.Sessi
     try:
         session = zenlake.open(config)
     except ZError as error:
-        raise ZError(f"no session {_where(config)}: {error} {_advice(at)}") from None
+        cause = error.__cause__
+        absent = not (isinstance(cause, SessionRefused) and cause.by_peer)
+        advice = f" {_advice(at)}" if absent else ""
+        end = "" if str(error).endswith((".", "!", "?")) else "."
+        raise ZError(f"no session {_where(config)}: {error}{end}{advice}") from None
     with session:
         if meet and not met(session):
             raise ZError(f"nobody is connected {_where(config)}. {_advice(at)}")

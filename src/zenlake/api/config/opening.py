@@ -16,7 +16,7 @@ from typing import Any
 
 from zenlake import link as links
 from zenlake.api.config.config import Config, changes, for_mode, of_mode
-from zenlake.errors import LinkError, SessionEnded, ZError
+from zenlake.errors import LinkError, SessionEnded, SessionRefused, ZError
 from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions, TlsOptions
 from zenlake.runtime.discovery import DiscoveryConfig
@@ -29,7 +29,7 @@ from zenlake.transport.fragments import MAX_MESSAGE_BYTES
 from zenlake.transport.offer import Offer
 from zenlake.transport.retry import Retry, RetryPolicy
 from zenlake.transport.usrpwd import UserPassword, read_dictionary
-from zenlake.wire.enums import WireWhatAmI
+from zenlake.wire.enums import CloseReason, WireWhatAmI
 from zenlake.wire.init import DEFAULT_RESOLUTION
 from zenlake.wire.locator import EndPoint
 from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
@@ -112,11 +112,11 @@ class EndPoints:
     strategy: str | None = None
 
     def __str__(self) -> str:
-        joined = ", ".join(self.endpoints)
+        """Return the entry as a configuration has it, without quotes around a single endpoint."""
         if self.strategy is None:
-            return f"Single({joined})"
-        strategy = self.strategy[0].upper() + self.strategy[1:]
-        return f"Locators(Locators {{ strategy: {strategy}, locators: [{joined}] }})"
+            return ", ".join(self.endpoints)
+        quoted = ", ".join(f'"{endpoint}"' for endpoint in self.endpoints)
+        return f'{{strategy: "{self.strategy}", locators: [{quoted}]}}'
 
 
 # ---- from keys to settings
@@ -510,7 +510,7 @@ def _connect(
         left = None if policy.timeout is None else began + policy.timeout - time.monotonic()
         error = _first_outcome(node, endpoint, _with_timeout(policy, None), left)
         if error is not None:
-            raise ZError(f"Unable to connect to any of {_listed(settings)}. Timeout!") from error
+            raise _unable(settings, error, late=True) from error
     else:
         done = conditions.awaits(endpoint)
         node.keep_connected(endpoint, policy=_with_timeout(policy, None), done=done)
@@ -589,8 +589,15 @@ def must_succeed(endpoint: EndPoint, default: bool) -> bool:
     return default if said not in ("true", "false") else said == "true"
 
 
-def _listed(settings: SessionSettings) -> str:
-    return f"[{', '.join(str(entry) for entry in settings.connect)}]"
+def _unable(settings: SessionSettings, last: ZError | None, *, late: bool) -> ZError:
+    """Return the error of a node that reached no configured endpoint; `last` is the last cause."""
+    entries = ", ".join(str(entry) for entry in settings.connect)
+    text = f"Unable to connect to any of [{entries}]{'. Timeout!' if late else '!'}"
+    if last is not None:
+        text += f" The last one: {last}."
+    if isinstance(last, SessionRefused) and last.by_peer and last.reason == CloseReason.GENERIC:
+        text += " The node refused: it may want user and password (transport/auth)."
+    return ZError(text)
 
 
 class ClientConnector:
@@ -614,9 +621,7 @@ class ClientConnector:
             return
         self._given_up = True
         late = bool(timeout) or not in_time
-        last = f" The last one: {self._error}" if self._error is not None else ""
-        end = ". Timeout!" if late else "!"
-        raise ZError(f"Unable to connect to any of {_listed(self._settings)}{end}{last}")
+        raise _unable(self._settings, self._error, late=late) from self._error
 
     def _try(self, index: int) -> None:
         if not self._given_up and not self._node.closing:
