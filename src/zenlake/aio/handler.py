@@ -4,8 +4,8 @@ Knows the kinds of handler that a user passes. Does not know what is received.
 """
 
 from collections.abc import Callable, MutableSet
-from types import TracebackType
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from operator import attrgetter
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 from zenlake.aio.sink import EMPTY, AsyncSink, CallbackSink, RingSink
 from zenlake.api.handlers import (
@@ -18,6 +18,7 @@ from zenlake.api.handlers import (
 from zenlake.errors import ZError
 
 T = TypeVar("T")
+Value = TypeVar("Value", covariant=True)
 R = TypeVar("R", bound="Receiver[Any]")
 
 IntoHandler = (
@@ -134,7 +135,37 @@ class DeclaredEntity(Protocol):
     def undeclare(self) -> None: ...
 
 
-class Receiver(Handler[T]):
+class Declaration:
+    """Something declared. Leaving `async with` undeclares it."""
+
+    _undeclared = False
+
+    async def undeclare(self) -> None:
+        """End it."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_args: object) -> None:
+        if not self._undeclared:
+            await self.undeclare()
+
+
+class Attribute(Protocol[Value]):
+    """Attribute of an object, by the type of its value."""
+
+    def __get__(self, instance: Any, owner: type | None = None, /) -> Value: ...
+
+
+def forwarded(of: Callable[[Any], Value]) -> Attribute[Value]:
+    """Return property `of` of the session API, for a class that has such an object as `_entity`."""
+    known = cast(property, of)
+    read = attrgetter(f"_entity.{cast(Any, known.fget).__name__}")
+    return cast(Attribute[Value], property(read, doc=known.__doc__))
+
+
+class Receiver(Handler[T], Declaration):
     """Something declared that receives. Leaving `async with` undeclares it.
 
     With a callback it stays declared until then, or until the session is closed; otherwise it ends
@@ -145,7 +176,6 @@ class Receiver(Handler[T]):
         super().__init__(plan)
         self._entity: Any = entity
         self._kept = kept
-        self._undeclared = False
         if plan.background:
             kept.add(self)
 
@@ -161,18 +191,6 @@ class Receiver(Handler[T]):
     async def _end(self) -> None:
         self._entity.undeclare()
         self._sink.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        if not self._undeclared:
-            await self.undeclare()
 
 
 def receive(

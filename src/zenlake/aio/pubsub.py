@@ -5,21 +5,16 @@ Knows the names and arguments of the session API. Does not know how anything is 
 
 from collections.abc import MutableSet
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Unpack
 
-from zenlake.aio.handler import IntoHandler, Receiver, receive
+from zenlake import api
+from zenlake.aio.handler import Declaration, IntoHandler, Receiver, forwarded, receive
+from zenlake.aio.options import PublisherDeleteOptions, PublisherPutOptions, signature_of
 from zenlake.aio.sending import SendGate
 from zenlake.api.discovery.matching import MatchingStatus
-from zenlake.api.values.encoding import Encoding, IntoEncoding
-from zenlake.api.values.enums import CongestionControl, Priority, Reliability
-from zenlake.api.values.ids import EntityGlobalId, SourceInfo
-from zenlake.api.values.instrumentation import TimestampInstrumentation
 from zenlake.api.values.sample import Sample
-from zenlake.api.values.timestamps import Timestamp
 from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.errors import ZError
-from zenlake.keyexpr import KeyExpr
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,17 +25,8 @@ class Subscriber(Receiver[Sample]):
 
     _what = "subscriber"
 
-    @property
-    def key_expr(self) -> KeyExpr:
-        """What it subscribes to."""
-        key: KeyExpr = self._entity.key_expr
-        return key
-
-    @property
-    def id(self) -> EntityGlobalId:
-        """Its id in the whole network."""
-        found: EntityGlobalId = self._entity.id
-        return found
+    key_expr = forwarded(api.Subscriber.key_expr)
+    id = forwarded(api.Subscriber.id)
 
 
 class MatchingListener(Receiver[MatchingStatus]):
@@ -49,7 +35,7 @@ class MatchingListener(Receiver[MatchingStatus]):
     _what = "matching listener"
 
 
-class Sender:
+class Sender(Declaration):
     """Something declared that sends. Leaving `async with` undeclares it."""
 
     _what = "sender"
@@ -58,25 +44,6 @@ class Sender:
         self._entity = entity
         self._kept = kept
         self._gate = SendGate()
-        self._undeclared = False
-
-    @property
-    def key_expr(self) -> KeyExpr:
-        """What it was declared for."""
-        key: KeyExpr = self._entity.key_expr
-        return key
-
-    @property
-    def id(self) -> EntityGlobalId:
-        """Its id in the whole network."""
-        found: EntityGlobalId = self._entity.id
-        return found
-
-    @property
-    def matching_status(self) -> MatchingStatus:
-        """Whether anybody is there to receive, as far as is known now."""
-        status: MatchingStatus = self._entity.matching_status
-        return status
 
     async def declare_matching_listener(
         self, handler: IntoHandler[MatchingStatus] = None
@@ -93,89 +60,30 @@ class Sender:
         self._undeclared = True
         self._entity.undeclare()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        if not self._undeclared:
-            await self.undeclare()
-
 
 class Publisher(Sender):
     """Puts and deletes on one key expression, with the same QoS every time."""
 
     _what = "publisher"
 
-    def __init__(self, entity: Any, kept: MutableSet[Any]) -> None:
-        super().__init__(entity, kept)
+    key_expr = forwarded(api.Publisher.key_expr)
+    id = forwarded(api.Publisher.id)
+    matching_status = forwarded(api.Publisher.matching_status)
+    encoding = forwarded(api.Publisher.encoding)
+    congestion_control = forwarded(api.Publisher.congestion_control)
+    priority = forwarded(api.Publisher.priority)
+    reliability = forwarded(api.Publisher.reliability)
 
-    @property
-    def encoding(self) -> Encoding:
-        """Of what is put without an encoding of its own."""
-        found: Encoding = self._entity.encoding
-        return found
-
-    @property
-    def congestion_control(self) -> CongestionControl:
-        """What becomes of a sample when there is no room for it."""
-        found: CongestionControl = self._entity.congestion_control
-        return found
-
-    @property
-    def priority(self) -> Priority:
-        """The lane that its samples take."""
-        found: Priority = self._entity.priority
-        return found
-
-    @property
-    def reliability(self) -> Reliability:
-        """Whether links that lose messages are to be avoided."""
-        found: Reliability = self._entity.reliability
-        return found
-
-    async def put(
-        self,
-        payload: IntoZBytes,
-        *,
-        encoding: IntoEncoding | None = None,
-        attachment: IntoZBytes | None = None,
-        timestamp: Timestamp | None = None,
-        timestamp_instrumentation: TimestampInstrumentation | None = None,
-        source_info: SourceInfo | None = None,
-    ) -> None:
+    @signature_of(api.Publisher.put)
+    async def put(self, payload: IntoZBytes, **options: Unpack[PublisherPutOptions]) -> None:
         """Publish `payload`; waits while there is no room and it must not be dropped."""
-        call = partial(
-            self._entity.put,
-            payload,
-            encoding=encoding,
-            attachment=attachment,
-            timestamp=timestamp,
-            timestamp_instrumentation=timestamp_instrumentation,
-            source_info=source_info,
-        )
+        call = partial(self._entity.put, payload, **options)
         await self._gate.send(call, waits=not self._entity.has_room())
 
-    async def delete(
-        self,
-        *,
-        attachment: IntoZBytes | None = None,
-        timestamp: Timestamp | None = None,
-        timestamp_instrumentation: TimestampInstrumentation | None = None,
-        source_info: SourceInfo | None = None,
-    ) -> None:
+    @signature_of(api.Publisher.delete)
+    async def delete(self, **options: Unpack[PublisherDeleteOptions]) -> None:
         """Say that the key's value is no more; waits as `put` does."""
-        call = partial(
-            self._entity.delete,
-            attachment=attachment,
-            timestamp=timestamp,
-            timestamp_instrumentation=timestamp_instrumentation,
-            source_info=source_info,
-        )
+        call = partial(self._entity.delete, **options)
         await self._gate.send(call, waits=not self._entity.has_room())
 
     def has_room(self) -> bool:

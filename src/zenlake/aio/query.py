@@ -8,25 +8,29 @@ import asyncio
 from collections.abc import Callable, MutableSet
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
-from zenlake.aio.handler import Handler, HandlerPlan, IntoHandler, Receiver, plan_for, receive
+from zenlake import api
+from zenlake.aio.handler import (
+    Declaration,
+    Handler,
+    HandlerPlan,
+    IntoHandler,
+    Receiver,
+    forwarded,
+    plan_for,
+    receive,
+)
+from zenlake.aio.options import QuerierGetOptions, ReplyDelOptions, ReplyOptions, signature_of
 from zenlake.aio.pubsub import Sender, Subscriber
 from zenlake.aio.sending import SendGate
 from zenlake.api.arguments import IntoKeyExpr
 from zenlake.api.query.cancellation import CancellationToken
-from zenlake.api.query.query import Query as SyncQuery
-from zenlake.api.values.encoding import Encoding, IntoEncoding
-from zenlake.api.values.enums import CongestionControl, Priority, ReplyKeyExpr
-from zenlake.api.values.ids import EntityGlobalId, SourceInfo
-from zenlake.api.values.instrumentation import TimestampInstrumentation, TimestampStack
+from zenlake.api.values.encoding import IntoEncoding
+from zenlake.api.values.enums import ReplyKeyExpr
 from zenlake.api.values.reply import Reply
 from zenlake.api.values.sample import Sample
-from zenlake.api.values.selector import IntoParameters, Parameters, Selector
-from zenlake.api.values.timestamps import Timestamp
-from zenlake.api.values.zbytes import IntoZBytes, ZBytes
-from zenlake.keyexpr import KeyExpr
+from zenlake.api.values.zbytes import IntoZBytes
 
 
 class Replies(Handler[Reply]):
@@ -65,12 +69,7 @@ class Replies(Handler[Reply]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    async def __aexit__(self, *_args: object) -> None:
         self.cancel()
 
     def __del__(self) -> None:
@@ -110,35 +109,19 @@ class Querier(Sender):
 
     _what = "querier"
 
-    @property
-    def accept_replies(self) -> ReplyKeyExpr:
-        """Which keys a reply may have."""
-        found: ReplyKeyExpr = self._entity.accept_replies
-        return found
+    key_expr = forwarded(api.Querier.key_expr)
+    id = forwarded(api.Querier.id)
+    matching_status = forwarded(api.Querier.matching_status)
+    accept_replies = forwarded(api.Querier.accept_replies)
 
+    @signature_of(api.Querier.get)
     async def get(
-        self,
-        handler: IntoHandler[Reply] = None,
-        *,
-        parameters: IntoParameters | None = None,
-        payload: IntoZBytes | None = None,
-        encoding: IntoEncoding | None = None,
-        attachment: IntoZBytes | None = None,
-        source_info: SourceInfo | None = None,
-        cancellation_token: CancellationToken | None = None,
-        timestamp_instrumentation: TimestampInstrumentation | None = None,
+        self, handler: IntoHandler[Reply] = None, **options: Unpack[QuerierGetOptions]
     ) -> Replies:
         """Ask; what is answered comes from the Replies, or to the callback."""
-        ask = partial(
-            self._entity.get,
-            parameters=parameters,
-            payload=payload,
-            encoding=encoding,
-            attachment=attachment,
-            source_info=source_info,
-            timestamp_instrumentation=timestamp_instrumentation,
-        )
-        return await get(ask, self._gate, handler, cancellation_token, self._kept)
+        token = options.pop("cancellation_token", None)
+        ask = partial(self._entity.get, **options)
+        return await get(ask, self._gate, handler, token, self._kept)
 
 
 class Query:
@@ -146,113 +129,48 @@ class Query:
     `with`, by `drop()`, or by letting go of it. Only then is the query over for the other side.
     """
 
-    __slots__ = ("_gate", "_query")
+    __slots__ = ("_entity", "_gate")
 
-    def __init__(self, gate: SendGate, query: SyncQuery) -> None:
+    def __init__(self, gate: SendGate, query: api.Query) -> None:
         self._gate = gate
-        self._query = query
+        self._entity = query
 
-    @property
-    def selector(self) -> Selector:
-        """The key expression and the parameters."""
-        return self._query.selector
-
-    @property
-    def key_expr(self) -> KeyExpr:
-        """The keys that are asked for."""
-        return self._query.key_expr
-
-    @property
-    def parameters(self) -> Parameters:
-        """What stands behind the `?` of the selector."""
-        return self._query.parameters
-
-    @property
-    def payload(self) -> ZBytes | None:
-        """What was sent with the query."""
-        return self._query.payload
-
-    @property
-    def encoding(self) -> Encoding | None:
-        """Of the payload."""
-        return self._query.encoding
-
-    @property
-    def attachment(self) -> ZBytes | None:
-        """What was sent beside the payload."""
-        return self._query.attachment
-
-    @property
-    def source_info(self) -> SourceInfo | None:
-        """Who asks, if they said so."""
-        return self._query.source_info
-
-    @property
-    def timestamp_stack(self) -> TimestampStack | None:
-        """When it passed where, if that was asked for."""
-        return self._query.timestamp_stack
+    selector = forwarded(api.Query.selector)
+    key_expr = forwarded(api.Query.key_expr)
+    parameters = forwarded(api.Query.parameters)
+    payload = forwarded(api.Query.payload)
+    encoding = forwarded(api.Query.encoding)
+    attachment = forwarded(api.Query.attachment)
+    source_info = forwarded(api.Query.source_info)
+    timestamp_stack = forwarded(api.Query.timestamp_stack)
 
     def accepts_replies(self) -> ReplyKeyExpr:
         """Which keys a reply may have."""
-        return self._query.accepts_replies()
+        return self._entity.accepts_replies()
 
+    @signature_of(api.Query.reply)
     async def reply(
-        self,
-        key_expr: IntoKeyExpr,
-        payload: IntoZBytes,
-        *,
-        encoding: IntoEncoding | None = None,
-        congestion_control: CongestionControl | None = None,
-        priority: Priority | None = None,
-        express: bool | None = None,
-        attachment: IntoZBytes | None = None,
-        timestamp: Timestamp | None = None,
+        self, key_expr: IntoKeyExpr, payload: IntoZBytes, **options: Unpack[ReplyOptions]
     ) -> None:
         """Answer with a value."""
-        call = partial(
-            self._query.reply,
-            key_expr,
-            payload,
-            encoding=encoding,
-            congestion_control=congestion_control,
-            priority=priority,
-            express=express,
-            attachment=attachment,
-            timestamp=timestamp,
-        )
+        call = partial(self._entity.reply, key_expr, payload, **options)
         await self._gate.send(call, waits=False)
 
-    async def reply_del(
-        self,
-        key_expr: IntoKeyExpr,
-        *,
-        congestion_control: CongestionControl | None = None,
-        priority: Priority | None = None,
-        express: bool | None = None,
-        attachment: IntoZBytes | None = None,
-        timestamp: Timestamp | None = None,
-    ) -> None:
+    @signature_of(api.Query.reply_del)
+    async def reply_del(self, key_expr: IntoKeyExpr, **options: Unpack[ReplyDelOptions]) -> None:
         """Answer that the key's value is no more."""
-        call = partial(
-            self._query.reply_del,
-            key_expr,
-            congestion_control=congestion_control,
-            priority=priority,
-            express=express,
-            attachment=attachment,
-            timestamp=timestamp,
-        )
+        call = partial(self._entity.reply_del, key_expr, **options)
         await self._gate.send(call, waits=False)
 
     async def reply_err(self, payload: IntoZBytes, *, encoding: IntoEncoding | None = None) -> None:
         """Answer with an error."""
         await self._gate.send(
-            partial(self._query.reply_err, payload, encoding=encoding), waits=False
+            partial(self._entity.reply_err, payload, encoding=encoding), waits=False
         )
 
     def drop(self) -> None:
         """No more answers. May be repeated."""
-        self._query.drop()
+        self._entity.drop()
 
     def __enter__(self) -> Self:
         return self
@@ -263,16 +181,11 @@ class Query:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    async def __aexit__(self, *_args: object) -> None:
         self.drop()
 
     def __str__(self) -> str:
-        return str(self._query)
+        return str(self._entity)
 
 
 class Queryable(Receiver[Query]):
@@ -280,48 +193,26 @@ class Queryable(Receiver[Query]):
 
     _what = "queryable"
 
-    @property
-    def key_expr(self) -> KeyExpr:
-        """What it answers for."""
-        key: KeyExpr = self._entity.key_expr
-        return key
-
-    @property
-    def id(self) -> EntityGlobalId:
-        """Its id in the whole network."""
-        found: EntityGlobalId = self._entity.id
-        return found
+    key_expr = forwarded(api.Queryable.key_expr)
+    id = forwarded(api.Queryable.id)
 
 
-class LivelinessToken:
+class LivelinessToken(Declaration):
     """Says that it is alive until it is undeclared, let go, or its session is gone."""
 
-    def __init__(self, token: Any) -> None:
+    def __init__(self, token: api.LivelinessToken) -> None:
         self._token = token
-        self._undeclared = False
 
     async def undeclare(self) -> None:
         """Say that it is gone."""
         self._undeclared = True
         self._token.undeclare()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        if not self._undeclared:
-            await self.undeclare()
-
 
 class Liveliness:
     """Who is alive: tokens, and those who watch them."""
 
-    def __init__(self, liveliness: Any, gate: SendGate, kept: MutableSet[Any]) -> None:
+    def __init__(self, liveliness: api.Liveliness, gate: SendGate, kept: MutableSet[Any]) -> None:
         self._liveliness = liveliness
         self._gate = gate
         self._kept = kept

@@ -8,35 +8,34 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from zenlake import api
 from zenlake.aio.handler import IntoHandler, Receiver, receive
+from zenlake.aio.options import (
+    DeleteOptions,
+    GetOptions,
+    PublisherOptions,
+    PutOptions,
+    QuerierOptions,
+    signature_of,
+)
 from zenlake.aio.pubsub import Publisher, Subscriber
 from zenlake.aio.query import Liveliness, Querier, Query, Queryable, Replies, get
 from zenlake.aio.sending import SendGate
-from zenlake.api import session as api
 from zenlake.api.arguments import IntoKeyExpr
 from zenlake.api.config.config import Config
-from zenlake.api.discovery import scouting
 from zenlake.api.discovery.info import Link, LinkEvent, Transport, TransportEvent
 from zenlake.api.discovery.scouting import Hello
 from zenlake.api.discovery.stats import Stats
-from zenlake.api.query.cancellation import CancellationToken
-from zenlake.api.query.get import IntoConsolidation
-from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import (
-    CongestionControl,
     Locality,
     Priority,
-    QueryTarget,
-    Reliability,
-    ReplyKeyExpr,
     WhatAmI,
     WhatAmIMatcher,
 )
-from zenlake.api.values.ids import EntityGlobalId, SourceInfo, ZenohId
-from zenlake.api.values.instrumentation import TimestampContext, TimestampInstrumentation
+from zenlake.api.values.ids import EntityGlobalId, ZenohId
+from zenlake.api.values.instrumentation import TimestampContext
 from zenlake.api.values.reply import Reply
 from zenlake.api.values.sample import Sample
 from zenlake.api.values.selector import IntoSelector
@@ -94,12 +93,7 @@ class Session:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    async def __aexit__(self, *_args: object) -> None:
         await self.close()
 
     async def undeclare(self, obj: Any) -> None:
@@ -111,70 +105,27 @@ class Session:
 
     # ---- sending
 
+    @signature_of(api.Session.put)
     async def put(
-        self,
-        key_expr: IntoKeyExpr,
-        payload: IntoZBytes,
-        *,
-        encoding: IntoEncoding | None = None,
-        congestion_control: CongestionControl | None = None,
-        priority: Priority | None = None,
-        express: bool | None = None,
-        attachment: IntoZBytes | None = None,
-        timestamp: Timestamp | None = None,
-        timestamp_instrumentation: TimestampInstrumentation | None = None,
-        allowed_destination: Locality | None = None,
-        source_info: SourceInfo | None = None,
+        self, key_expr: IntoKeyExpr, payload: IntoZBytes, **options: Unpack[PutOptions]
     ) -> None:
         """Publish `payload` on `key_expr`; waits while there is no room and it must not be dropped.
 
         A put that is cancelled while it waits may be sent or not.
         """
-        call = partial(
-            self._session.put,
-            key_expr,
-            payload,
-            encoding=encoding,
-            congestion_control=congestion_control,
-            priority=priority,
-            express=express,
-            attachment=attachment,
-            timestamp=timestamp,
-            timestamp_instrumentation=timestamp_instrumentation,
-            allowed_destination=allowed_destination,
-            source_info=source_info,
+        await self._send(
+            partial(self._session.put, key_expr, payload, **options), options.get("priority")
         )
-        waits = not self._session.has_room(priority)
-        await self._gate(priority).send(call, waits)
 
-    async def delete(
-        self,
-        key_expr: IntoKeyExpr,
-        *,
-        congestion_control: CongestionControl | None = None,
-        priority: Priority | None = None,
-        express: bool | None = None,
-        attachment: IntoZBytes | None = None,
-        timestamp: Timestamp | None = None,
-        timestamp_instrumentation: TimestampInstrumentation | None = None,
-        allowed_destination: Locality | None = None,
-        source_info: SourceInfo | None = None,
-    ) -> None:
+    @signature_of(api.Session.delete)
+    async def delete(self, key_expr: IntoKeyExpr, **options: Unpack[DeleteOptions]) -> None:
         """Say that the value of `key_expr` is no more; waits as `put` does."""
-        call = partial(
-            self._session.delete,
-            key_expr,
-            congestion_control=congestion_control,
-            priority=priority,
-            express=express,
-            attachment=attachment,
-            timestamp=timestamp,
-            timestamp_instrumentation=timestamp_instrumentation,
-            allowed_destination=allowed_destination,
-            source_info=source_info,
+        await self._send(
+            partial(self._session.delete, key_expr, **options), options.get("priority")
         )
-        waits = not self._session.has_room(priority)
-        await self._gate(priority).send(call, waits)
+
+    async def _send(self, call: Callable[[], None], priority: Priority | None) -> None:
+        await self._gate(priority).send(call, waits=not self._session.has_room(priority))
 
     def has_room(self, priority: Priority | None = None) -> bool:
         """Whether a put of this priority would leave at once: neither wait nor be dropped."""
@@ -188,48 +139,20 @@ class Session:
     def _gate(self, priority: Priority | None) -> SendGate:
         return self._gates[priority or Priority.DEFAULT]
 
+    @signature_of(api.Session.get)
     async def get(
         self,
         selector: IntoSelector,
         handler: IntoHandler[Reply] = None,
-        *,
-        target: QueryTarget | None = None,
-        consolidation: IntoConsolidation | None = None,
-        accept_replies: ReplyKeyExpr | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the query's, as in the session API
-        congestion_control: CongestionControl | None = None,
-        priority: Priority | None = None,
-        express: bool | None = None,
-        payload: IntoZBytes | None = None,
-        encoding: IntoEncoding | None = None,
-        attachment: IntoZBytes | None = None,
-        allowed_destination: Locality | None = None,
-        source_info: SourceInfo | None = None,
-        cancellation_token: CancellationToken | None = None,
-        timestamp_instrumentation: TimestampInstrumentation | None = None,
+        **options: Unpack[GetOptions],
     ) -> Replies:
         """Ask; what is answered comes from the Replies, or to the callback.
 
         Returned as soon as the query is sent: `async for reply in await session.get("a/**")`.
         """
-        ask = partial(
-            self._session.get,
-            selector,
-            target=target,
-            consolidation=consolidation,
-            accept_replies=accept_replies,
-            timeout=timeout,
-            congestion_control=congestion_control,
-            priority=priority,
-            express=express,
-            payload=payload,
-            encoding=encoding,
-            attachment=attachment,
-            allowed_destination=allowed_destination,
-            source_info=source_info,
-            timestamp_instrumentation=timestamp_instrumentation,
-        )
-        return await get(ask, self._gate(priority), handler, cancellation_token, self._kept)
+        token = options.pop("cancellation_token", None)
+        ask = partial(self._session.get, selector, **options)
+        return await get(ask, self._gate(options.get("priority")), handler, token, self._kept)
 
     # ---- declaring
 
@@ -237,28 +160,12 @@ class Session:
         """A key expression that is known by a number to those it is sent to."""
         return self._session.declare_keyexpr(key_expr)
 
+    @signature_of(api.Session.declare_publisher)
     async def declare_publisher(
-        self,
-        key_expr: IntoKeyExpr,
-        *,
-        encoding: IntoEncoding | None = None,
-        congestion_control: CongestionControl | None = None,
-        priority: Priority | None = None,
-        express: bool | None = None,
-        reliability: Reliability | None = None,
-        allowed_destination: Locality | None = None,
+        self, key_expr: IntoKeyExpr, **options: Unpack[PublisherOptions]
     ) -> Publisher:
         """What puts on `key_expr` again and again."""
-        publisher = self._session.declare_publisher(
-            key_expr,
-            encoding=encoding,
-            congestion_control=congestion_control,
-            priority=priority,
-            express=express,
-            reliability=reliability,
-            allowed_destination=allowed_destination,
-        )
-        return Publisher(publisher, self._kept)
+        return Publisher(self._session.declare_publisher(key_expr, **options), self._kept)
 
     async def declare_subscriber(
         self,
@@ -289,32 +196,12 @@ class Session:
         wrap = partial(Query, SendGate())
         return receive(Queryable, handler, lambda sink: declare(handler=sink), self._kept, wrap)
 
+    @signature_of(api.Session.declare_querier)
     async def declare_querier(
-        self,
-        key_expr: IntoKeyExpr,
-        *,
-        target: QueryTarget | None = None,
-        consolidation: IntoConsolidation | None = None,
-        accept_replies: ReplyKeyExpr | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the queries', as in the session API
-        congestion_control: CongestionControl | None = None,
-        priority: Priority | None = None,
-        express: bool | None = None,
-        allowed_destination: Locality | None = None,
+        self, key_expr: IntoKeyExpr, **options: Unpack[QuerierOptions]
     ) -> Querier:
         """What asks for `key_expr` again and again."""
-        querier = self._session.declare_querier(
-            key_expr,
-            target=target,
-            consolidation=consolidation,
-            accept_replies=accept_replies,
-            timeout=timeout,
-            congestion_control=congestion_control,
-            priority=priority,
-            express=express,
-            allowed_destination=allowed_destination,
-        )
-        return Querier(querier, self._kept)
+        return Querier(self._session.declare_querier(key_expr, **options), self._kept)
 
     def liveliness(self) -> Liveliness:
         """Who is alive."""
@@ -337,34 +224,29 @@ class LinkEventsListener(Receiver[LinkEvent]):
 class SessionInfo:
     """Whom a session is connected with. What is known already is told without waiting."""
 
-    def __init__(self, info: Any, kept: set[Any]) -> None:
+    def __init__(self, info: api.SessionInfo, kept: set[Any]) -> None:
         self._info = info
         self._kept = kept
 
     def zid(self) -> ZenohId:
         """The session's own node."""
-        found: ZenohId = self._info.zid()
-        return found
+        return self._info.zid()
 
     def routers_zid(self) -> list[ZenohId]:
         """The routers that it is connected with."""
-        found: list[ZenohId] = self._info.routers_zid()
-        return found
+        return self._info.routers_zid()
 
     def peers_zid(self) -> list[ZenohId]:
         """The peers that it is connected with."""
-        found: list[ZenohId] = self._info.peers_zid()
-        return found
+        return self._info.peers_zid()
 
     def transports(self) -> list[Transport]:
         """One for each node that it is connected with."""
-        found: list[Transport] = self._info.transports()
-        return found
+        return self._info.transports()
 
     def links(self) -> list[Link]:
         """What the transports run over."""
-        found: list[Link] = self._info.links()
-        return found
+        return self._info.links()
 
     async def declare_transport_events_listener(
         self, handler: IntoHandler[TransportEvent] = None, *, history: bool | None = None
@@ -404,7 +286,7 @@ async def scout(
     config: Config | None = None,
 ) -> Scout:
     """Look for routers and peers, until the Scout is stopped or let go."""
-    start = partial(scouting.scout, what=what, config=config)
+    start = partial(api.scout, what=what, config=config)
     return receive(Scout, handler, start, _scouts)
 
 
