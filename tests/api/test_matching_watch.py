@@ -11,6 +11,7 @@ from api.query_sides import Side
 from zenlake.api.discovery import matching
 from zenlake.api.discovery.matching import MatchingListener, MatchingStatus, MatchWatch
 from zenlake.api.handlers import Callback
+from zenlake.api.query.get import QueryOptions
 from zenlake.api.query.querier import Querier
 from zenlake.api.values.enums import Locality, QueryTarget
 from zenlake.api.values.wrapped import make
@@ -251,7 +252,8 @@ def test_status_is_a_value() -> None:
 
 
 def querier(side: Side, text: str = "q", **more: Any) -> Querier:
-    return make(Querier, side.interests, side.queries, text, **more)
+    asking = QueryOptions(side.exchange.query_timeout, **more)
+    return make(Querier, side.interests, side.queries, text, asking)
 
 
 def test_a_querier_knows_its_queryables() -> None:

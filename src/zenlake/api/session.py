@@ -14,7 +14,7 @@ from zenlake.api.discovery.stats import Stats, stats
 from zenlake.api.pubsub.publisher import OutboundRoute, Publisher, del_body
 from zenlake.api.pubsub.subscriber import Subscriber
 from zenlake.api.query.cancellation import CancellationToken
-from zenlake.api.query.get import IntoConsolidation
+from zenlake.api.query.get import IntoConsolidation, QueryOptions
 from zenlake.api.query.querier import Querier
 from zenlake.api.query.queryable import Queryable
 from zenlake.api.session_core import SessionCore, TimestampCallback
@@ -317,20 +317,18 @@ class Session(metaclass=Unconstructed):
     ) -> Querier:
         """Ask about `key_expr` again and again."""
         self._check()
-        return make(
-            Querier,
-            self._core.interests,
-            self._core.queries,
-            key_expr,
-            target=target,
-            consolidation=consolidation,
-            accept_replies=accept_replies,
-            timeout=timeout,
-            congestion_control=congestion_control,
-            priority=priority,
-            express=express,
-            allowed_destination=allowed_destination,
+        asking = QueryOptions(
+            self._core.exchange.query_timeout,
+            target,
+            consolidation,
+            accept_replies,
+            timeout,
+            congestion_control,
+            priority,
+            express,
+            allowed_destination,
         )
+        return make(Querier, self._core.interests, self._core.queries, key_expr, asking)
 
     def get(
         self,

@@ -17,15 +17,9 @@ from zenlake.api.discovery.matching import (
 from zenlake.api.entity import Entity
 from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.query.cancellation import CancellationToken
-from zenlake.api.query.get import IntoConsolidation, QueryOptions, SessionQueries
+from zenlake.api.query.get import QueryOptions, SessionQueries
 from zenlake.api.values.encoding import IntoEncoding
-from zenlake.api.values.enums import (
-    CongestionControl,
-    Locality,
-    Priority,
-    QueryTarget,
-    ReplyKeyExpr,
-)
+from zenlake.api.values.enums import ReplyKeyExpr
 from zenlake.api.values.ids import EntityGlobalId, SourceInfo
 from zenlake.api.values.instrumentation import TimestampInstrumentation
 from zenlake.api.values.selector import IntoParameters, Parameters
@@ -46,30 +40,12 @@ class Querier(Entity):
         interests: SessionInterests,
         queries: SessionQueries,
         key_expr: IntoKeyExpr,
-        *,
-        target: QueryTarget | None = None,
-        consolidation: IntoConsolidation | None = None,
-        accept_replies: ReplyKeyExpr | None = None,
-        timeout: float | None = None,
-        congestion_control: CongestionControl | None = None,
-        priority: Priority | None = None,
-        express: bool | None = None,
-        allowed_destination: Locality | None = None,
+        asking: QueryOptions,
     ) -> None:
         exchange = interests.exchange
         key = key_of(key_expr)
-        self._asking = QueryOptions(
-            exchange.query_timeout,
-            target,
-            consolidation,
-            accept_replies,
-            timeout,
-            congestion_control,
-            priority,
-            express,
-            allowed_destination,
-        )
-        complete = self._asking.target is enums.WireQueryTarget.ALL_COMPLETE
+        self._asking = asking
+        complete = asking.target is enums.WireQueryTarget.ALL_COMPLETE
         self._key_expr = key
         self._queries = queries
         self._number = exchange.next_id()
@@ -78,7 +54,7 @@ class Querier(Entity):
             key,
             complete=complete,
             local=partial(queries.queryables.matches, key, complete),
-            destination=self._asking.destination,
+            destination=asking.destination,
         )
         self._undeclared = False
 

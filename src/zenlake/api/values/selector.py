@@ -183,11 +183,6 @@ class Selector(Value):
 IntoSelector = Selector | KeyExpr | str
 
 
-def into_selector(obj: IntoSelector) -> Selector:
-    """`obj` as a Selector."""
-    return obj if type(obj) is Selector else Selector(obj)  # type: ignore[arg-type]
-
-
 def accepts_any_key(parameters: Parameters | str) -> bool:
     """Is `_anyke` among the parameters?
 
