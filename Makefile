@@ -7,15 +7,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test talking computing quietly check kernel bench golden lock clean
+.PHONY: help demo unit test campaign check bench golden lock clean
 
 help:
-	@echo "make demo    a fleet, recorded into tables by Spark while it drives, and asked about its past"
-	@echo "make test    format, lint and type checks, then every test"
-	@echo "make bench   the speed figures, one a line"
-	@echo "make golden  record the golden vectors again from eclipse-zenoh"
-	@echo "make lock    resolve requirements.lock again from pyproject.toml"
-	@echo "make clean   remove .venv and every cache"
+	@echo "make demo      a fleet, recorded into tables by Spark while it drives, and asked about its past"
+	@echo "make unit      the tests that need no other process: about a minute"
+	@echo "make test      format, lint and type checks, and all tests but campaigns: under ten minutes"
+	@echo "make campaign  what takes long: many kills, kernels checked two more ways, every malformed byte"
+	@echo "make check     format, lint and type checks alone"
+	@echo "make bench     the speed figures, one per line"
+	@echo "make golden    record the golden vectors again from eclipse-zenoh"
+	@echo "make lock      resolve requirements.lock again from pyproject.toml"
+	@echo "make clean     remove .venv and every cache"
 
 $(READY): requirements.lock pyproject.toml
 	@python=; for p in $(CANDIDATES); do \
@@ -35,43 +38,20 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)
 	@$(BIN)/python -m demo $(DEMO)
 
-# Two runs side by side: what talks to other nodes waits most of the time, the rest computes. A third
-# would make both wait for processors, and gain nothing.
-TALKING := $(addprefix tests/,aio api cli demo examples interop link router runtime)
-
-test: check
-	@echo "two runs; what the second says comes at the end, and stands in $(VENV)/computing.log"
-	@$(MAKE) --no-print-directory --jobs=2 talking quietly; done=$$?; \
-	cat $(VENV)/computing.log; exit $$done
-
-quietly: $(READY)
-	@nice -n 10 $(MAKE) --no-print-directory computing > $(VENV)/computing.log 2>&1
-
-talking: $(READY)
-	@$(BIN)/pytest -q -o cache_dir=.pytest_cache/talking $(TALKING)
-	@$(MAKE) --no-print-directory kernel
-
-computing: $(READY)
-	@$(BIN)/pytest -q $(addprefix --ignore=,$(TALKING))
+# Each tier is two runs side by side; tests/support/tiers.py says what is in which.
+unit test campaign: $(READY)
+	@$(BIN)/python -m tests.tiers $@
 
 check: $(READY)
 	@$(BIN)/ruff format --quiet --check . || { echo "Run: $(BIN)/ruff format ." >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 
-# The kernels check every bound themselves. Once more with Numba's own check on, so that a check
-# that is missing fails loudly, and once as plain Python, which must give the same answers.
-kernel: $(READY)
-	@echo "kernel tests with NUMBA_BOUNDSCHECK=1"
-	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/numba-boundscheck $(BIN)/pytest -q -o cache_dir=.pytest_cache/kernel -m kernel
-	@echo "kernel tests with NUMBA_DISABLE_JIT=1"
-	@NUMBA_DISABLE_JIT=1 $(BIN)/pytest -q -o cache_dir=.pytest_cache/kernel -m kernel
-
 bench: $(READY)
 	@$(BIN)/python -m bench
 
 golden: $(READY)
-	@$(BIN)/python tests/golden/record.py
+	@$(BIN)/python -m tests.golden.record
 
 lock:
 	@python3 -m venv .venv-lock && .venv-lock/bin/pip install --quiet --disable-pip-version-check uv

@@ -4,6 +4,7 @@ import importlib
 import math
 
 import pytest
+
 from bench import api, capture, figures, keyexpr, log, replay, session, start, wire
 from bench.__main__ import PARTS
 from bench.figures import Figure
@@ -38,6 +39,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "TSHARK_ROUNDS", 1)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("part", sorted(PARTS.keys() - {"spark", "lake", "serve"}))  # elsewhere
 def test_the_figures_can_be_measured(part: str) -> None:
     found = [Figure(*figure) for figure in importlib.import_module(f"bench.{part}").figures()]

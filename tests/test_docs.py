@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+
 from tests.support.names import Page
 
 DOCS = Path(__file__).parent.parent / "docs"

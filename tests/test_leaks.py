@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leaks import alive
+from tests.support.leaks import alive
 
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/fd").exists(), reason="needs /proc (Linux): sockets and processes unseen"
@@ -36,6 +36,7 @@ def test_a_socket_is_seen() -> None:
     assert alive() == before
 
 
+@pytest.mark.process
 @needs_proc
 def test_a_child_process_is_seen() -> None:
     before = alive()

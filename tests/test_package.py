@@ -30,15 +30,18 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.process
 def test_import_zenlake_loads_nothing_heavy() -> None:
     assert not loaded_by("import zenlake") & set(HEAVY)
 
 
+@pytest.mark.process
 def test_the_object_codec_loads_nothing_heavy() -> None:
     loaded = loaded_by("import zenlake.wire.batch, zenlake.wire.framing, zenlake.hlc")
     assert not loaded & set(HEAVY)
 
 
+@pytest.mark.process
 def test_the_scan_loads_no_arrow() -> None:
     loaded = loaded_by("import zenlake.wire.scan, zenlake.wire.emit")
     assert "numba" in loaded

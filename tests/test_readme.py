@@ -28,6 +28,7 @@ def test_the_python_examples() -> None:
     assert runner.summarize(verbose=False).failed == 0
 
 
+@pytest.mark.process
 def test_the_console_examples() -> None:
     command = shlex.quote(str(Path(sys.executable).parent / "zenlake"))
     found = re.findall(r"```console\n(.*?)```", TOOLS.read_text(), re.DOTALL)

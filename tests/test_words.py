@@ -8,6 +8,7 @@ empty.
 from pathlib import Path
 
 import pytest
+
 from tests.support.words import ROOT, RULES, Rule, findings, pending, scope
 
 FILES = {path.relative_to(ROOT).as_posix(): path for path in scope()}

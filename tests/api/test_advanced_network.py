@@ -4,8 +4,7 @@ import gc
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
@@ -16,6 +15,7 @@ import zenoh
 import zenoh.ext
 
 import zenlake.ext.advanced
+from tests.support.waiting import until
 from zenlake.api.config.config import Config
 from zenlake.api.handlers import FifoChannel
 from zenlake.api.session import open as zenlake_open
@@ -82,13 +82,6 @@ def connected(publishes: bool, subscribes: bool) -> Iterator[tuple[Side, Side]]:
         stack.callback(far.session.close)
         until(lambda: near.session.info.peers_zid() and far.session.info.peers_zid())
         yield near, far
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
 
 
 def publisher(side: Side, key: str, cache: Any = 100, **options: Any) -> Any:

@@ -9,9 +9,9 @@ import pytest
 import zenoh
 
 import zenlake
-from golden.proxy import free_port
-from interop.api_pair import open_session
-from interop.conversation import eventually
+from tests.golden.proxy import free_port
+from tests.support.interop_pair import open_session
+from tests.support.waiting import until
 from zenlake.api.pubsub.arrow import ArrowBatches
 from zenlake.columnar.schema import SAMPLE
 from zenlake.runtime import kernel_loader
@@ -50,7 +50,7 @@ def pair() -> Iterator[Pair]:
 def known(session: Any, key: str) -> None:
     """Returns when `session` knows of a subscriber to `key`."""
     with session.declare_publisher(key) as publisher:
-        eventually(lambda: publisher.matching_status.matching, bool, PATIENCE)
+        until(lambda: publisher.matching_status.matching, bool, PATIENCE)
 
 
 def rows_of(subscriber: Any, count: int) -> pa.Table:
@@ -63,8 +63,10 @@ def rows_of(subscriber: Any, count: int) -> pa.Table:
 
 
 def numbers(count: int = ROWS, keys: int = 7, **columns: Any) -> pa.RecordBatch:
+    """Make numbered rows that are not dropped, however slowly they are taken."""
     return pa.record_batch(
         {
+            "congestion_control": ["block"] * count,
             "key": [f"t/{i % keys}" for i in range(count)],
             "payload": [b"%d" % i for i in range(count)],
             **columns,
@@ -143,7 +145,7 @@ def test_a_record_batch_comes_to_the_reference_as_samples(pair: Pair) -> None:
     kinds = ["delete" if i % 10 == 9 else "put" for i in range(ROWS)]
     batch = numbers(kind=kinds, encoding=["application/json"] * ROWS)
     assert ours.put_batch(batch) == ROWS
-    eventually(lambda: len(got), lambda n: n >= ROWS, PATIENCE)
+    until(lambda: len(got), lambda n: n >= ROWS, PATIENCE)
     assert [str(s.key_expr) for s in got] == batch["key"].to_pylist()
     assert [s.kind == zenoh.SampleKind.DELETE for s in got] == [k == "delete" for k in kinds]
     puts = [(i, s) for i, s in enumerate(got) if kinds[i] == "put"]
@@ -211,7 +213,7 @@ def test_rows_go_where_their_keys_are_wanted_and_nowhere_else(pair: Pair) -> Non
     other.put_batch(batch)
     expected = [b"%d" % i for i in range(ROWS)]
     assert rows_of(some, len(expected[1::7]))["payload"].to_pylist() == expected[1::7]
-    eventually(lambda: len(samples), lambda n: n >= len(expected[2::7]), PATIENCE)
+    until(lambda: len(samples), lambda n: n >= len(expected[2::7]), PATIENCE)
     assert [bytes(s.payload) for s in samples] == expected[2::7]
     assert rows_of(own, ROWS)["payload"].to_pylist() == expected
     ring.undeclare()

@@ -1,19 +1,17 @@
 """The same doings with `eclipse-zenoh` and with this package give the same answers.
 
-`behaving.py` does them, in a process for each, and tells what users see; all must be the same.
+`tests/support/api_behaviour.py` does them, in a process for each, and tells what users see; all
+must be the same.
 """
 
 import json
-import os
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).parents[1]
-SCRIPT = Path(__file__).with_name("behaving.py")
+from tests.support.processes import module_command, python_environment
+
 SECONDS = 200.0
 
 pytestmark = pytest.mark.interop
@@ -21,8 +19,8 @@ pytestmark = pytest.mark.interop
 
 def facts(module: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, SCRIPT, module],
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        module_command("tests.support.api_behaviour", module),
+        env=python_environment(),
         capture_output=True,
         text=True,
         timeout=SECONDS,

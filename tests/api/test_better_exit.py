@@ -7,7 +7,10 @@ import time
 
 import pytest
 
-from api.pairs import listening, until
+from tests.support.session_pairs import listening
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 SECONDS = 60.0
 OPEN = """

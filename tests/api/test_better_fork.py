@@ -4,8 +4,13 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 import zenlake
-from api.pairs import listening, until
+from tests.support.session_pairs import listening
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 SECONDS = 90.0
 OPEN = """

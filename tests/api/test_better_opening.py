@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from api.pairs import dialling, listening, opened, until
+from tests.support.session_pairs import dialling, listening, opened
+from tests.support.waiting import until
 
 NO_MULTICAST: dict[str, Any] = {
     "scouting__multicast__enabled": True,

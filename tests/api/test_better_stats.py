@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 import zenlake
-from api.pairs import listening, opened, pair, publisher_for, until
-from rawlink import RawLink
+from tests.support.raw_link import RawLink
+from tests.support.session_pairs import listening, opened, pair, publisher_for
+from tests.support.waiting import until
 from zenlake.handlers import FifoChannel, RingChannel
 from zenlake.runtime import kernel_loader
 from zenlake.wire.frame import Frame

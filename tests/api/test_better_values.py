@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import zenlake
-from api.pairs import configured, listening, opened, pair, publisher_for, until
+from tests.support.session_pairs import configured, listening, opened, pair, publisher_for
+from tests.support.waiting import until
 from zenlake.api.values.wrapped import make
 from zenlake.runtime import kernel_loader
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import zenlake
-from api.pairs import DEADLINE, dialling, listening, opened, pair, publisher_for, until
+from tests.support.session_pairs import DEADLINE, dialling, listening, opened, pair, publisher_for
+from tests.support.waiting import until
 from zenlake.handlers import Callback, FifoChannel, RingChannel
 
 WAITERS = 4

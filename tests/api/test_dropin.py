@@ -271,6 +271,7 @@ def test_enums_cannot_be_called_without_a_member() -> None:
                 ours()  # type: ignore[call-arg]
 
 
+@pytest.mark.process
 def test_a_star_import_brings_the_names() -> None:
     """In a process of its own: here everything has been loaded."""
     done = subprocess.run(

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import zenoh
 
+from tests.support.waiting import until
 from zenlake import handlers
 from zenlake.api.handlers import (
     CALLBACK_ITEMS,
@@ -34,13 +34,6 @@ from zenlake.api.values.wrapped import make
 from zenlake.errors import ZError
 
 SECONDS = 30.0
-
-
-def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.001)
 
 
 def push(sink: Sink[Any], *items: object) -> bool:
@@ -426,6 +419,7 @@ def test_a_handler_that_nobody_holds_lets_everything_go() -> None:
     assert sink.dropped == 3
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_recv() -> None:
     ended = run(
         "import os, signal, threading, time\n"
@@ -731,6 +725,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 def test_a_callback_left_open_does_not_keep_the_interpreter() -> None:
     ended = run(
         "import threading\n"
@@ -746,6 +741,7 @@ def test_a_callback_left_open_does_not_keep_the_interpreter() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "end of script\n", "")
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_the_child_of_a_fork_does_not_hang_on_its_parents_sinks() -> None:
     dropped: list[int] = []

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from api.query_sides import Side
+from tests.support.in_memory_sessions import Side
 from zenlake.api.discovery import matching
 from zenlake.api.handlers import Callback
 from zenlake.api.query.cancellation import CancellationToken

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api.query_sides import Side
+from tests.support.in_memory_sessions import Side
 from zenlake.api.discovery import matching
 from zenlake.api.discovery.matching import MatchingListener, MatchingStatus, MatchWatch
 from zenlake.api.handlers import Callback
@@ -179,8 +179,13 @@ def test_changes_from_many_threads_are_told_in_turn() -> None:
 
 def test_declarations_of_no_interest_here_do_nothing() -> None:
     side = Side()
+    _, told = watched(side)
+    sent = interests(side)
     tell(side, DeclareKeyExpr(1, key("a")), DeclareFinal())
     side.interests.on_declare(Declare(DeclareFinal(), interest_id=77))
+    assert (told, interests(side)) == ([], sent)
+    tell(side, DeclareSubscriber(2, key("a/b")))  # it still listens
+    assert told == [True]
     side.close()
 
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from certificates import Authority
-from golden.proxy import free_port
-from interop.discovering import new_group
-from reference_peer import ReferenceProcess
-from runtime.nodes import ANYWHERE, Record, until
+from tests.golden.proxy import free_port
+from tests.support.certificates import Authority
+from tests.support.discovery import new_group
+from tests.support.reference_peer import ReferenceProcess
+from tests.support.runtime_nodes import ANYWHERE, Record
+from tests.support.waiting import until
 from zenlake import link as links
 from zenlake.api.config import opening
 from zenlake.api.config.config import Config
@@ -597,6 +598,7 @@ def reference() -> Iterator[ReferenceProcess]:
         yield process
 
 
+@pytest.mark.process
 @pytest.mark.interop
 @pytest.mark.parametrize("mode", ["peer", "client", "router"])
 def test_sessions_with_the_reference(reference: ReferenceProcess, mode: str) -> None:
@@ -610,6 +612,7 @@ def test_sessions_with_the_reference(reference: ReferenceProcess, mode: str) -> 
         them.close()
 
 
+@pytest.mark.process
 @pytest.mark.interop
 def test_the_same_keys_mean_the_same_on_both_sides(
     reference: ReferenceProcess, tmp_path: Path

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from runtime.nodes import ANYWHERE, Record, make_node, until
+from tests.support.runtime_nodes import ANYWHERE, Record, make_node
+from tests.support.waiting import until
 from zenlake.api.discovery.info import LinkEvent, SessionInfo, Transport, TransportEvent
 from zenlake.api.handlers import Callback
 from zenlake.api.values.enums import Reliability, SampleKind, WhatAmI
@@ -89,7 +90,7 @@ def test_a_transport_and_its_link() -> None:
         assert link == info.links()[0]
 
 
-def test_how_they_look() -> None:
+def test_transports_links_and_events_print_as_in_the_reference() -> None:
     with informed() as (node, info), connected(node) as peer:
         zid = str(peer.zid)
         (transport,) = info.transports()
@@ -108,7 +109,7 @@ def test_how_they_look() -> None:
         assert str(event) == f"TransportEvent {{ kind: Put, transport: {transport} }}"
 
 
-def test_events() -> None:
+def test_listeners_get_each_transport_and_link_once_opened_and_once_closed() -> None:
     with informed() as (node, info):
         transports = info.declare_transport_events_listener()
         links = info.declare_link_events_listener()
@@ -211,7 +212,7 @@ def test_after_close() -> None:
     listener.undeclare()
 
 
-def test_a_handler_that_is_none() -> None:
+def test_a_handler_of_a_wrong_type_is_refused() -> None:
     with informed() as (_, info), pytest.raises(ValueError, match="Invalid handler type int"):
         info.declare_link_events_listener(5)
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import zenlake
-from golden.proxy import free_port
-from interop.api_pair import open_session
-from interop.conversation import eventually
+from tests.golden.proxy import free_port
+from tests.support.interop_pair import open_session
+from tests.support.waiting import until
 from zenlake.runtime import kernel_loader
 
 PUTS = 3000
@@ -61,9 +61,9 @@ def test_threads_that_put_small_large_and_with_attachments(receivers: int) -> No
 
     try:
         with sender.declare_publisher("p/x") as probe:
-            eventually(lambda: probe.matching_status.matching, bool, PATIENCE)
+            until(lambda: probe.matching_status.matching, bool, PATIENCE)
         ways = partial(sender._core.exchange.way_out, "p/x")
-        eventually(lambda: len(ways()), lambda n: n == receivers, PATIENCE)
+        until(lambda: len(ways()), lambda n: n == receivers, PATIENCE)
         threads = [threading.Thread(target=put, args=(thread,)) for thread in range(4)]
         for one in threads:
             one.start()
@@ -73,7 +73,7 @@ def test_threads_that_put_small_large_and_with_attachments(receivers: int) -> No
         expected = {f"p/{thread}": list(range(PUTS)) for thread in range(4)}
         for heard in got:
             count = partial(_count, heard)
-            eventually(count, lambda n: n >= 4 * PUTS, PATIENCE)
+            until(count, lambda n: n >= 4 * PUTS, PATIENCE)
             assert heard == expected
         assert sender.stats().dropped == {}
     finally:
@@ -94,7 +94,7 @@ def test_a_put_that_was_taken_before_others_came_goes_to_them_afterwards() -> No
         with open_session(zenlake, "peer", connect=(at,)) as other:
             theirs = other.declare_subscriber("k")
             own.undeclare()
-            eventually(lambda: publisher.matching_status.matching, bool, PATIENCE)
+            until(lambda: publisher.matching_status.matching, bool, PATIENCE)
             for payload in (b"two", b"three", b"four"):
                 put(payload)
             assert [bytes(theirs.recv().payload) for _ in range(3)] == [b"two", b"three", b"four"]

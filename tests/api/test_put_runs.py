@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zenlake
-from api.pairs import dialling, listening, opened, publisher_for, until
-from golden.proxy import free_port
-from interop.api_pair import open_session
-from strategies import pushes
+from tests.golden.proxy import free_port
+from tests.support.interop_pair import open_session
+from tests.support.session_pairs import dialling, listening, opened, publisher_for
+from tests.support.strategies import pushes
+from tests.support.waiting import until
 from zenlake.api.pubsub.arrow import ArrowBatches
 from zenlake.columnar.read import SampleBatcher
 from zenlake.errors import DecodeError, ZError

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.query_sides import linked
+from tests.support.in_memory_sessions import linked
 from zenlake.api.handlers import Callback
 from zenlake.api.query import cancellation
 from zenlake.api.query.cancellation import CancellationToken

@@ -6,7 +6,7 @@ Each test is written once, against the API that both have.
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -14,12 +14,12 @@ import pytest
 import zenoh
 
 import zenlake
-from golden.proxy import free_port
+from tests.golden.proxy import free_port
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.interop
 
 PATIENCE = 20.0  # for what a busy machine may delay
-LOOK_SECONDS = 0.01
 APIS: dict[str, Any] = {"ours": zenlake, "theirs": zenoh}
 PAIRS = [("ours", "ours"), ("ours", "theirs"), ("theirs", "ours")]
 OPENS = 3  # another process may take the port that was free just now
@@ -74,15 +74,6 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
         yield open_pair(stack, *request.param)
 
 
-def until(what: Callable[[], Any]) -> Any:
-    """What `what` gives, as soon as it is true."""
-    end = time.monotonic() + PATIENCE
-    while not (found := what()):
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(LOOK_SECONDS)
-    return found
-
-
 def reachable(pair: Pair, key: str) -> None:
     """The asking side knows of a queryable for `key`."""
     with pair.asking.declare_querier(key) as querier:
@@ -122,7 +113,7 @@ def test_there_and_back(pair: Pair) -> None:
         assert str(gone.ok.kind) == "SampleKind.DELETE"
 
 
-def test_nobody_answers(pair: Pair) -> None:
+def test_a_query_without_a_queryable_ends_without_replies(pair: Pair) -> None:
     assert list(pair.asking.get("net/nobody")) == []
 
 

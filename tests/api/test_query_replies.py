@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from api.query_sides import Side, linked
+from tests.support.in_memory_sessions import Side, linked
 from zenlake.api.handlers import Callback, FifoChannel, RingChannel
 from zenlake.api.query import get, queryable
 from zenlake.api.query.get import QueryConsolidation

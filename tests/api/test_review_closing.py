@@ -4,7 +4,8 @@ import threading
 from typing import Any
 
 import zenlake
-from api.pairs import listening, opened, pair, publisher_for, until
+from tests.support.session_pairs import listening, opened, pair, publisher_for
+from tests.support.waiting import until
 
 DEADLINE = 20.0
 

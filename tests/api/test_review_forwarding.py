@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 import zenlake
-from api.pairs import dialling, listening, until
+from tests.support.session_pairs import dialling, listening
+from tests.support.waiting import until
 from zenlake.runtime import kernel_loader
 
 LOW_LATENCY = {"transport__unicast__qos__enabled": False, "transport__unicast__lowlatency": True}

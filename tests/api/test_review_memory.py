@@ -5,7 +5,8 @@ import threading
 import pytest
 
 import zenlake
-from api.pairs import pair, publisher_for, until
+from tests.support.session_pairs import pair, publisher_for
+from tests.support.waiting import until
 from zenlake.api import handlers
 from zenlake.api.discovery.liveliness import Liveliness
 from zenlake.wire.declare import Declare, DeclareToken, UndeclareToken

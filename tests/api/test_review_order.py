@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 import zenlake
-from api.pairs import dialling, listening, pair, publisher_for, until
+from tests.support.session_pairs import dialling, listening, pair, publisher_for
+from tests.support.waiting import until
 from zenlake.handlers import Callback, FifoChannel
 
 PUTS = 600

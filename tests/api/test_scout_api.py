@@ -10,9 +10,10 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from interop.discovering import LOOPBACK, new_group, on_lo, scouting
-from reference_peer import ReferenceProcess
-from runtime.nodes import make_node, until
+from tests.support.discovery import LOOPBACK, new_group, on_lo, scouting
+from tests.support.reference_peer import ReferenceProcess
+from tests.support.runtime_nodes import make_node
+from tests.support.waiting import until
 from zenlake.api.config.config import Config
 from zenlake.api.discovery.scouting import Hello, Scout, scout
 from zenlake.api.handlers import Callback, FifoChannel, RingChannel
@@ -121,7 +122,7 @@ def test_stop_wakes_who_waits() -> None:
     assert len(ends) == 1
 
 
-def test_nobody_answers() -> None:
+def test_a_scout_without_answers_ends_when_it_is_stopped() -> None:
     with scout(config=within(new_group())) as looking:
         assert looking.try_recv() is None
         assert scouts() == 1
@@ -211,6 +212,7 @@ def test_arguments() -> None:
     assert scouts() == 0
 
 
+@pytest.mark.process
 def test_the_interpreter_ends_though_nobody_stopped_it() -> None:
     group = new_group()
     program = f"""
@@ -227,6 +229,7 @@ print("end")
     assert (done.stdout, done.stderr) == ("end\n", "")
 
 
+@pytest.mark.process
 @pytest.mark.interop
 def test_the_reference_answers() -> None:
     group = new_group()

@@ -199,6 +199,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 def test_records_go_to_stderr() -> None:
     ended = run(
         "os.environ['RUST_LOG'] = 'info'\n"
@@ -212,6 +213,7 @@ def test_records_go_to_stderr() -> None:
     assert line.endswith(" INFO MainThread zenlake.link: seen")
 
 
+@pytest.mark.process
 def test_a_program_that_configured_logging_gets_each_record_once() -> None:
     ended = run(
         "logs.init_log_from_env_or('info')\n"

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from cli.recorded import DIRECTIONS
-from cli.running import decode, zenlake
+from tests.support.cli_in_process import decode, zenlake
+from tests.support.decode_vectors import DIRECTIONS
 from zenlake import __version__
 
 SCRIPT = Path(sys.executable).parent / "zenlake"
 RECORDED = DIRECTIONS["client_router/A"]
 
 
+@pytest.mark.process
 def test_installed_script_decodes_a_file(tmp_path: Path) -> None:
     file = tmp_path / "sent.bin"
     file.write_bytes(RECORDED.data)
@@ -23,6 +24,7 @@ def test_installed_script_decodes_a_file(tmp_path: Path) -> None:
     assert done.stderr == b""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mode", [[], ["--json"], ["--summary"], ["--verify"]])
 def test_reader_that_goes_away_ends_it_quietly(mode: list[str], tmp_path: Path) -> None:
     file = tmp_path / "sent.bin"
@@ -37,6 +39,7 @@ def test_reader_that_goes_away_ends_it_quietly(mode: list[str], tmp_path: Path) 
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+@pytest.mark.process
 def test_output_that_cannot_be_encoded_is_escaped(tmp_path: Path) -> None:
     file = tmp_path / "sent.bin"
     file.write_bytes(RECORDED.data)
@@ -71,6 +74,7 @@ def test_the_example_in_the_help_works() -> None:
     assert decode(b"01 00 04\n").stdout == "batch 1  offset 0  1 byte\n└─ KEEP_ALIVE  @2\n"
 
 
+@pytest.mark.process
 def test_decoding_loads_nothing_heavy() -> None:
     code = (
         "import sys\n"

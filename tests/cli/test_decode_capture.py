@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from capture.writing import (
+from tests.support.capture_files import (
     Form,
     capture,
     frame,
@@ -17,7 +17,7 @@ from capture.writing import (
     tcp,
     tcp_segments,
 )
-from cli.running import decode, zenlake
+from tests.support.cli_in_process import decode, zenlake
 
 PACKETS = [tcp(segment) for segment in tcp_segments(talk(rounds=2))]
 

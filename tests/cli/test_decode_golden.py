@@ -2,8 +2,8 @@
 
 import pytest
 
-from cli.recorded import DIRECTIONS, NAMES, READABLE, STREAMS, UNREADABLE
-from cli.running import decode, decode_json
+from tests.support.cli_in_process import decode, decode_json
+from tests.support.decode_vectors import DIRECTIONS, NAMES, READABLE, STREAMS, UNREADABLE
 
 
 @pytest.mark.parametrize("name", READABLE)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.recorded import DIRECTIONS, STREAMS
-from cli.running import decode
+from tests.support.cli_in_process import decode
+from tests.support.decode_vectors import DIRECTIONS, STREAMS
 
 MODES = ["--json", "--summary", "--verify", "--framing=auto"]
 OPTIONS = [

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.recorded import DIRECTIONS
-from cli.running import decode, decode_json, zenlake
+from tests.support.cli_in_process import decode, decode_json, zenlake
+from tests.support.decode_vectors import DIRECTIONS
 
 RECORDED = DIRECTIONS["client_router/A"]
 KEEP_ALIVE = bytes.fromhex("010004")

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from cli.recorded import DIRECTIONS, READABLE
-from cli.running import decode, decode_json
+from tests.support.cli_in_process import decode, decode_json
+from tests.support.decode_vectors import DIRECTIONS, READABLE
 from zenlake.wire.batch import write_batch
 from zenlake.wire.close import Close
 from zenlake.wire.extensions import Unknown

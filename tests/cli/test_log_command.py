@@ -12,9 +12,9 @@ import pytest
 from mcap.reader import make_reader
 from pyarrow import parquet
 
-from cli.running import zenlake
-from cli.terminal import on_terminal
-from cli.toolkit import running
+from tests.support.cli_in_process import zenlake
+from tests.support.cli_process import running
+from tests.support.cli_terminal import on_terminal
 from zenlake.cli.render import log_info
 from zenlake.log.block import Loss, OpenBlock, SourceLink
 from zenlake.log.format import LANE
@@ -203,6 +203,7 @@ def test_partitions_one_after_another(tmp_path: Path) -> None:
     assert "--partition 3: there are partitions 0, 7" in " ".join(missing.stderr.split())
 
 
+@pytest.mark.process
 def test_what_is_recorded_is_followed(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with Writer(path) as writer:
@@ -371,6 +372,7 @@ def test_a_log_that_is_damaged(tmp_path: Path) -> None:
     assert [(one["first"], one["end"]) for one in found["damage"]] == [(20, 30)]
 
 
+@pytest.mark.process
 def test_verifying_shows_how_far_it_is(log: Path) -> None:
     status, seen = on_terminal("log", "verify", str(log))
     assert status == 0
@@ -445,6 +447,7 @@ def test_a_file_that_cannot_be_read(log: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (done.exit_code, done.stderr) == (1, "zenlake log info: 0/mark: Permission denied\n")
 
 
+@pytest.mark.process
 def test_whoever_reads_may_stop(tmp_path: Path) -> None:
     with Writer(tmp_path / "log") as writer:
         writer.write([block(numbered(5000), BEGAN)])

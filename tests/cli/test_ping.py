@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from certificates import Authority
-from cli.running import zenlake
-from cli.terminal import on_terminal
-from golden.proxy import free_port
-from reference_node import ReferenceNode
-from reference_peer import ReferenceProcess
+from tests.golden.proxy import free_port
+from tests.support.certificates import Authority
+from tests.support.cli_in_process import zenlake
+from tests.support.cli_terminal import on_terminal
+from tests.support.reference_node import ReferenceNode
+from tests.support.reference_peer import ReferenceProcess
 from zenlake.link.options import LinkOptions, TlsOptions
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.sim.delivery import Inline
@@ -201,6 +201,7 @@ def test_a_password_opens_and_is_never_shown(tmp_path: Path) -> None:
         assert "--user" in refusal(at)
 
 
+@pytest.mark.process
 def test_a_password_is_asked_for_on_a_terminal() -> None:
     known = UserPassword(dictionary={"alice": SECRET.encode()})
     with node(authenticators=[known]) as at:
@@ -340,17 +341,19 @@ def test_help_has_an_example() -> None:
     assert "Exit status" in text
 
 
+@pytest.mark.process
 @pytest.mark.interop
-def test_eclipse_zenoh() -> None:
+def test_a_router_of_eclipse_zenoh_is_pinged() -> None:
     with ReferenceNode() as router:
         found = facts(f"tcp/127.0.0.1:{router.port}")
         assert (found["whatami"], found["version"], found["qos"]) == ("ROUTER", 9, True)
         assert zenlake("ping", f"tcp/127.0.0.1:{router.port}", "--count", "50").exit_code == 0
 
 
+@pytest.mark.process
 @pytest.mark.interop
 @pytest.mark.parametrize("protocol", ["udp", "ws"])
-def test_eclipse_zenoh_over_other_links(protocol: str) -> None:
+def test_a_node_of_eclipse_zenoh_is_pinged_over_other_links(protocol: str) -> None:
     at = f"{protocol}/127.0.0.1:{free_port(socket.SOCK_DGRAM)}"
     with ReferenceProcess() as reference:
         router = reference.open("router", {"listen/endpoints": [at]})

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 import zenlake as api
-from cli.running import zenlake
-from cli.terminal import on_terminal
-from cli.toolkit import DEADLINE, Peer, Running, eventually, matching, peer
-from golden.proxy import free_port
-from reference_peer import ReferenceProcess, payload
+from tests.golden.proxy import free_port
+from tests.support.cli_in_process import zenlake
+from tests.support.cli_process import DEADLINE, Peer, Running, matching, peer
+from tests.support.cli_terminal import on_terminal
+from tests.support.reference_peer import ReferenceProcess, payload
+from tests.support.waiting import until
 from zenlake.cli.signals import STOP_SIGNALS
 from zenlake.log.format import SETTLED, Mark
 from zenlake.log.read.reader import Reader
@@ -73,8 +74,8 @@ class Recording(Running):
 
 
 @contextmanager
-def running(*args: str) -> Iterator[Recording]:
-    process = Recording(*args)
+def running(*args: str, ignore: str | None = None) -> Iterator[Recording]:
+    process = Recording(*args, ignore=ignore)
     try:
         yield process
     finally:
@@ -90,6 +91,7 @@ def received(record: Running, samples: int) -> None:
 # ---- a process of its own
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_seals(tmp_path: Path, number: signal.Signals) -> None:
     log = tmp_path / "log"
@@ -112,6 +114,25 @@ def test_a_signal_seals(tmp_path: Path, number: signal.Signals) -> None:
     assert [one for one in found if one[0] == "other"] == values[500:]
 
 
+@pytest.mark.process
+def test_a_background_job_ignores_ctrl_c_and_obeys_sigterm(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    wanted = ["-k", "demo/**", "-o", str(log), "--json"]
+    with peer() as met, running("record", "-e", met.endpoint, *wanted, ignore="INT") as record:
+        matching(met.session, "demo/a")
+        put(met, "demo/a", range(10))
+        received(record, 10)
+        record.signal(signal.SIGINT)
+        put(met, "demo/a", range(10, 20))
+        received(record, 20)
+        record.signal(signal.SIGTERM)
+        done = record.end()
+    assert (done.status, done.err) == (0, "")
+    last = objects(done.out)[-1]
+    assert (last["event"], last["samples"]) == ("sealed", 20)
+
+
+@pytest.mark.process
 @pytest.mark.interop
 def test_what_eclipse_zenoh_puts_is_recorded(tmp_path: Path) -> None:
     endpoint, log = f"tcp/127.0.0.1:{free_port()}", tmp_path / "log"
@@ -122,7 +143,7 @@ def test_what_eclipse_zenoh_puts_is_recorded(tmp_path: Path) -> None:
         record.line()  # it listens
         theirs = reference.open("client", {"connect/endpoints": [endpoint]})
         qos: dict[str, Any] = {"congestion_control": "BLOCK"}
-        eventually(lambda: theirs.matching("demo/a", **qos))
+        until(lambda: theirs.matching("demo/a", **qos))
         sizes = [8, 64, 0, 100_000, 1]
         theirs.put("demo/a", sizes, **qos)
         received(record, len(sizes))
@@ -132,6 +153,7 @@ def test_what_eclipse_zenoh_puts_is_recorded(tmp_path: Path) -> None:
     assert recorded(log) == [("demo/a", payload(i, size)) for i, size in enumerate(sizes)]
 
 
+@pytest.mark.process
 def test_after_a_kill_it_goes_on(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with peer() as met:
@@ -143,7 +165,7 @@ def test_after_a_kill_it_goes_on(tmp_path: Path) -> None:
             refused = zenlake(*command)  # while the first one holds the lock
         with next((log / "0").glob("*.zlog")).open("ab") as segment:
             segment.write(b"half a block")
-        eventually(lambda: not met.session.info.transports())  # it knows that the first is gone
+        until(lambda: not met.session.info.transports())  # it knows that the first is gone
         more = [b"%d" % number for number in range(100, 150)]
         with publishing(met, "demo/a", more):
             done = zenlake(*command, "-n", "50", *AT_MOST)
@@ -155,6 +177,7 @@ def test_after_a_kill_it_goes_on(tmp_path: Path) -> None:
     assert recorded(log) == values + [("demo/a", value) for value in more]
 
 
+@pytest.mark.process
 def test_the_live_line(tmp_path: Path) -> None:
     endpoint, log = f"tcp/127.0.0.1:{free_port()}", str(tmp_path / "log")
     status, seen = on_terminal(
@@ -215,7 +238,7 @@ def test_segments_rotate_and_old_ones_go(tmp_path: Path) -> None:
 
     def wait(puts: int) -> None:
         if puts % 50 == 0:  # so that no commit has more than these
-            eventually(lambda: mark_of(log, 3).offset == puts)
+            until(lambda: mark_of(log, 3).offset == puts)
 
     with peer() as met, publishing(met, "demo/a", values, wait):
         done = zenlake(

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.terminal import SCRIPT, on_terminal
-from cli.toolkit import DEADLINE, ENV, Peer, eventually, peer, running, tool
+from tests.support.cli_process import DEADLINE, ENV, Peer, peer, running, tool
+from tests.support.cli_terminal import SCRIPT, on_terminal
+from tests.support.waiting import until
 from zenlake.cli import app
 from zenlake.log.block import OpenBlock, SourceLink
 from zenlake.log.write.writer import Writer
@@ -40,13 +41,14 @@ def record(path: Path, keys: Sequence[str], apart: int, partition: int = 0) -> P
 
 
 def got(listener: Peer, count: int) -> list[tuple[str, bytes]]:
-    eventually(lambda: len(listener.samples) >= count)
+    until(lambda: len(listener.samples) >= count)
     return [(str(sample.key_expr), bytes(sample.payload)) for sample in listener.samples]
 
 
 KEYS = ["robot/1/pose", "robot/2/pose", "robot/1/battery", "other"]
 
 
+@pytest.mark.process
 def test_what_was_recorded_is_put_again(tmp_path: Path) -> None:
     log = record(tmp_path / "log", KEYS, SECOND // 100)
     with peer() as listener:
@@ -60,6 +62,7 @@ def test_what_was_recorded_is_put_again(tmp_path: Path) -> None:
     assert done.err == ""
 
 
+@pytest.mark.process
 def test_a_part_of_it_under_other_names_as_json(tmp_path: Path) -> None:
     log = record(tmp_path / "log", KEYS, SECOND)
     with peer() as listener:
@@ -78,6 +81,7 @@ def test_a_part_of_it_under_other_names_as_json(tmp_path: Path) -> None:
     assert said["samples_per_second"] > 0
 
 
+@pytest.mark.process
 def test_it_takes_its_time_and_a_terminal_may_be_spared_the_bar(tmp_path: Path) -> None:
     log = record(tmp_path / "log", KEYS[:2], SECOND // 2)
     record(log, KEYS[2:], SECOND, partition=3)
@@ -93,6 +97,7 @@ def test_it_takes_its_time_and_a_terminal_may_be_spared_the_bar(tmp_path: Path) 
     assert said["seconds"] >= 0.2
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("loop", [True, False], ids=["loop", "once"])
 def test_control_c_ends_it_in_order(tmp_path: Path, loop: bool) -> None:
     log = record(tmp_path / "log", KEYS, SECOND // 1000 if loop else 1000 * SECOND)
@@ -100,7 +105,7 @@ def test_control_c_ends_it_in_order(tmp_path: Path, loop: bool) -> None:
         listener.watch("**")
         options = ("--loop",) if loop else ()
         with running("replay", str(log), "-e", listener.endpoint, "--json", *options) as process:
-            eventually(lambda: len(listener.samples) >= (9 if loop else 1))
+            until(lambda: len(listener.samples) >= (9 if loop else 1))
             done = process.interrupt()
     assert done.status == (0 if loop else 130), done.err
     said = json.loads(done.out)
@@ -109,6 +114,7 @@ def test_control_c_ends_it_in_order(tmp_path: Path, loop: bool) -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.process
 def test_a_request_to_end_ends_it_in_order(tmp_path: Path) -> None:
     log = record(tmp_path / "log", KEYS, 1000 * SECOND)
     with peer() as listener:
@@ -121,7 +127,7 @@ def test_a_request_to_end_ends_it_in_order(tmp_path: Path) -> None:
             text=True,
         )
         try:
-            eventually(lambda: listener.samples)
+            until(lambda: listener.samples)
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=DEADLINE)
         finally:
@@ -132,6 +138,7 @@ def test_a_request_to_end_ends_it_in_order(tmp_path: Path) -> None:
     assert err == ""
 
 
+@pytest.mark.process
 def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
     log = record(tmp_path / "log", KEYS, SECOND // 10)
     with peer() as listener:
@@ -142,6 +149,7 @@ def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
         assert "4 samples" in seen
 
 
+@pytest.mark.process
 def test_nobody_listens_to_it(tmp_path: Path) -> None:
     log = record(tmp_path / "log", KEYS, 0)
     with peer() as listener:
@@ -169,6 +177,7 @@ def test_wrong_usage(tmp_path: Path, options: tuple[str, ...], said: str) -> Non
     assert said in done.stderr
 
 
+@pytest.mark.process
 def test_what_cannot_be_replayed(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["replay", str(tmp_path), "-e", "tcp/127.0.0.1:1"])
     assert done.exit_code == 1

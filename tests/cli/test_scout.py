@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from cli.running import zenlake
-from cli.terminal import SCRIPT, on_terminal
-from golden.proxy import free_port
+from tests.golden.proxy import free_port
+from tests.support.cli_in_process import zenlake
+from tests.support.cli_terminal import SCRIPT, on_terminal
 from zenlake.runtime import discovery
 from zenlake.runtime.discovery import DiscoveryConfig
 from zenlake.runtime.node import Node, NodeConfig
@@ -117,6 +117,7 @@ def test_an_endpoint_with_settings_takes_an_interface_too() -> None:
         assert scout(f"{at}#ttl=1")[0] == 0
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_it_with_what_was_found() -> None:
     at = group()
     options = ["scout", "--group", at, "--iface", "lo", "--seconds", "600", "--json"]
@@ -134,6 +135,7 @@ def test_ctrl_c_ends_it_with_what_was_found() -> None:
     assert (process.returncode, rest, err) == (0, "", "")
 
 
+@pytest.mark.process
 def test_on_a_terminal_the_table_grows() -> None:
     at = group()
     with node(at, WireWhatAmI.PEER) as peer:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from interop.conversation import eventually
+from tests.support.waiting import until
 from zenlake.api import gc_finalize
 from zenlake.cli.signals import STOP_SIGNALS, stopped_by_signals
 
@@ -49,10 +49,26 @@ def test_a_signal_waits_for_no_lock_of_the_thread_it_comes_to(number: signal.Sig
         with lock:
             signal.raise_signal(number)
             assert signal.getsignal(number) == before  # the next has its usual effect
-        eventually(lambda: told, lambda found: found == [number])
+        until(lambda: told, lambda found: found == [number])
     assert signal.getsignal(number) == before
 
 
+def test_an_ignored_signal_stays_ignored_and_the_other_stops() -> None:
+    """As under `nohup`: SIGINT is ignored when the command starts."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    told: list[int] = []
+    try:
+        with stopped_by_signals(told.append):
+            signal.raise_signal(signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            signal.raise_signal(signal.SIGTERM)
+            until(lambda: list(told), lambda found: found == [signal.SIGTERM])
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.process
 def test_what_is_lost_while_an_object_ends_comes_again() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOST],

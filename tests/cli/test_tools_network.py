@@ -6,10 +6,12 @@ import sys
 
 import pytest
 
-from aio.theirs import Theirs
-from cli.running import zenlake as zenlake_here
-from cli.toolkit import eventually, peer, running, tool
-from golden.proxy import free_port
+from tests.golden.proxy import free_port
+from tests.support.cli_in_process import tool
+from tests.support.cli_in_process import zenlake as zenlake_here
+from tests.support.cli_process import peer, running
+from tests.support.reference_router import ReferenceRouter
+from tests.support.waiting import until
 
 COMMANDS = [
     ["put"],
@@ -29,6 +31,7 @@ COMMANDS = [
 # ---- liveliness
 
 
+@pytest.mark.process
 def test_a_token_is_alive_until_ctrl_c() -> None:
     with peer() as met:
         seen: list[tuple[str, str]] = []
@@ -37,20 +40,22 @@ def test_a_token_is_alive_until_ctrl_c() -> None:
         )
         with running("liveliness", "token", "-e", met.endpoint, "fleet/1", "fleet/2") as token:
             assert (token.line(), token.line()) == ("alive  fleet/1\n", "alive  fleet/2\n")
-            eventually(lambda: len(seen) == 2)
+            until(lambda: len(seen) == 2)
             assert token.interrupt() == (0, "", "")
-        eventually(lambda: len(seen) == 4)
+        until(lambda: len(seen) == 4)
         watcher.undeclare()
     assert sorted(seen[:2]) == [("fleet/1", "PUT"), ("fleet/2", "PUT")]
     assert sorted(seen[2:]) == [("fleet/1", "DELETE"), ("fleet/2", "DELETE")]
 
 
+@pytest.mark.process
 def test_a_token_for_a_time() -> None:
     with peer() as met:
         done = tool("liveliness", "token", "-e", met.endpoint, "a", "--seconds", "0.2", "--json")
     assert (done.status, json.loads(done.out), done.err) == (0, {"key": "a", "alive": True}, "")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("as_json", [True, False])
 def test_who_comes_and_who_goes(as_json: bool) -> None:
     with peer() as met:
@@ -74,6 +79,7 @@ def test_who_comes_and_who_goes(as_json: bool) -> None:
         assert lines == [f"{'alive' if alive else 'gone '}  {key}\n" for key, alive in expected]
 
 
+@pytest.mark.process
 def test_without_history_only_what_changes() -> None:
     with peer() as met, met.session.liveliness().declare_token("fleet/1"):
         options = ["fleet/**", "--no-history", "--seconds", "1"]
@@ -83,6 +89,7 @@ def test_without_history_only_what_changes() -> None:
     assert "only 0 of 1 changes" in done.err
 
 
+@pytest.mark.process
 def test_who_is_alive_now() -> None:
     with peer() as met:
         get = ["liveliness", "get", "-e", met.endpoint, "fleet/**"]
@@ -103,6 +110,7 @@ def test_who_is_alive_now() -> None:
 # ---- info
 
 
+@pytest.mark.process
 def test_info_shows_who_is_connected() -> None:
     with peer() as met:
         zid = str(met.session.zid())
@@ -123,6 +131,7 @@ def test_info_shows_who_is_connected() -> None:
         assert zid in row
 
 
+@pytest.mark.process
 def test_info_of_somebody_alone_is_status_1() -> None:
     done = tool("info", "--no-multicast-scouting", "-l", "tcp/127.0.0.1:0", "--json")
     assert done.status == 1
@@ -136,6 +145,7 @@ MEASURED = ["put and put back", "get and reply", "puts", "samples received", "lo
 SHORT = ["--seconds", "0.2", "-n", "1000", "--rounds", "5"]
 
 
+@pytest.mark.process
 def test_bench_needs_nobody_else() -> None:
     done = tool("bench", *SHORT, "--size", "100", "--json")
     assert (done.status, done.err) == (0, "")
@@ -148,10 +158,11 @@ def test_bench_needs_nobody_else() -> None:
     assert {line["size"] for line in found.values()} == {100}
 
 
+@pytest.mark.process
 def test_bench_against_another_process() -> None:
     endpoint = f"tcp/127.0.0.1:{free_port()}"
     with running("bench", "--serve", "-l", endpoint, "--no-multicast-scouting") as serving:
-        eventually(lambda: tool("ping", endpoint).status == 0)
+        until(lambda: tool("ping", endpoint).status == 0)
         done = tool("bench", "-e", endpoint, *SHORT)
         assert serving.interrupt() == (0, "", "")
     assert (done.status, done.err) == (0, "")
@@ -159,6 +170,7 @@ def test_bench_against_another_process() -> None:
         assert measured in done.out
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_bench_and_its_far_end() -> None:
     with running(
         "bench", "--rounds", "1", "--seconds", "600", "-n", "900000000", "--json"
@@ -188,6 +200,7 @@ def test_every_command_is_in_the_help() -> None:
         assert f"\n  {command[0]} " in text
 
 
+@pytest.mark.process
 def test_starting_loads_no_session() -> None:
     code = (
         "import sys\n"
@@ -203,9 +216,10 @@ def test_starting_loads_no_session() -> None:
 # ---- eclipse-zenoh opposite
 
 
+@pytest.mark.process
 @pytest.mark.interop
 def test_a_router_of_eclipse_zenoh_opposite() -> None:
-    with Theirs() as theirs:
+    with ReferenceRouter() as theirs:
         at = ["-e", theirs.endpoint]
         facts = json.loads(tool("info", *at, "--json").out)
         assert [t["whatami"] for t in facts["transports"]] == ["router"]
@@ -213,7 +227,7 @@ def test_a_router_of_eclipse_zenoh_opposite() -> None:
 
         assert tool("put", *at, "sub/a", "hello").status == 0
         assert tool("delete", *at, "sub/a").status == 0
-        eventually(lambda: theirs.ask("count") == 2)
+        until(lambda: theirs.ask("count") == 2)
         assert theirs.ask("samples") == [["put", "sub/a", "hello"], ["delete", "sub/a", ""]]
 
         found = tool("get", *at, "query/*?n=2", "--json")
@@ -225,13 +239,13 @@ def test_a_router_of_eclipse_zenoh_opposite() -> None:
         assert [r["value"] for r in replies if r["kind"] == "ERR"] == ["that was all"]
 
         with running("sub", *at, "to/**", "-n", "3", "--json") as sub:
-            eventually(lambda: theirs.ask("matching", key="to/us"))
+            until(lambda: theirs.ask("matching", key="to/us"))
             theirs.ask("put", key="to/us", count=3)
             done = sub.end()
         assert [json.loads(line)["value"] for line in done.out.splitlines()] == ["0", "1", "2"]
 
         with running("queryable", *at, "ours/a", "answer", "-n", "1") as queryable:
-            eventually(lambda: theirs.ask("answered", key="ours/a"))
+            until(lambda: theirs.ask("answered", key="ours/a"))
             assert theirs.ask("get", selector="ours/a") == ["answer"]
             assert queryable.end().status == 0
 
@@ -239,15 +253,19 @@ def test_a_router_of_eclipse_zenoh_opposite() -> None:
         done = tool("liveliness", "get", *at, "alive/**", "--json")
         assert json.loads(done.out) == {"key": "alive/theirs", "alive": True}
         with running("liveliness", "token", *at, "alive/ours") as token:
-            eventually(lambda: "alive/ours" in theirs.ask("alive", key="alive/**"))
+            until(lambda: "alive/ours" in theirs.ask("alive", key="alive/**"))
             assert token.interrupt().status == 0
-        eventually(lambda: theirs.ask("alive", key="alive/**") == ["alive/theirs"])
+        until(lambda: theirs.ask("alive", key="alive/**") == ["alive/theirs"])
 
 
+@pytest.mark.process
 @pytest.mark.interop
 def test_two_of_our_commands_meet_at_a_router_of_eclipse_zenoh() -> None:
-    with Theirs() as theirs, running("sub", "-e", theirs.endpoint, "demo/**", "-n1") as sub:
-        eventually(lambda: theirs.ask("matching", key="demo/a"))
+    with (
+        ReferenceRouter() as theirs,
+        running("sub", "-e", theirs.endpoint, "demo/**", "-n1") as sub,
+    ):
+        until(lambda: theirs.ask("matching", key="demo/a"))
         assert tool("put", "-e", theirs.endpoint, "demo/a", "x").status == 0
         done = sub.end()
     assert (done.status, done.err) == (0, "")

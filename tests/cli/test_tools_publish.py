@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 
 import zenlake
-from cli.toolkit import Peer, eventually, peer, running, tool
-from golden.proxy import free_port
+from tests.golden.proxy import free_port
+from tests.support.cli_in_process import tool
+from tests.support.cli_process import Peer, peer, running
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 
 def said(sample: zenlake.Sample) -> tuple[str, str, bytes, str]:
@@ -16,7 +20,7 @@ def said(sample: zenlake.Sample) -> tuple[str, str, bytes, str]:
 
 
 def arrived(met: Peer, count: int) -> list[tuple[str, str, bytes, str]]:
-    eventually(lambda: len(met.samples) >= count)
+    until(lambda: len(met.samples) >= count)
     assert len(met.samples) == count
     return [said(sample) for sample in met.samples]
 

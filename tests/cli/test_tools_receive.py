@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 import zenlake
-from cli.terminal import SCRIPT, on_terminal
-from cli.toolkit import ENV, answered, eventually, matching, peer, running, tool
+from tests.support.cli_in_process import tool
+from tests.support.cli_process import ENV, answered, matching, peer, running
+from tests.support.cli_terminal import SCRIPT, on_terminal
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.process
 
 HOSTILE = b"\x1b[31mred\x07\xc2\x9b"
 
@@ -172,7 +176,7 @@ def test_a_listening_sub_is_met_by_a_put() -> None:
         endpoint = met.endpoint
     common = ["-l", endpoint, "--no-multicast-scouting", "demo/**", "-n", "1"]
     with running("sub", *common) as sub:
-        eventually(lambda: tool("put", "-e", endpoint, "demo/a", "x").status == 0)
+        until(lambda: tool("put", "-e", endpoint, "demo/a", "x").status == 0)
         assert sub.end() == (0, "PUT  demo/a  x  (zenoh/string, 1 byte)\n", "")
 
 
@@ -291,7 +295,7 @@ def test_ctrl_c_interrupts_a_get() -> None:
     with peer() as met:
         met.session.declare_queryable("demo/a", held.append)
         with running("get", "-e", met.endpoint, "demo/a", "--timeout", "600") as get:
-            eventually(lambda: held)
+            until(lambda: held)
             assert get.interrupt() == (130, "", "")
         held.pop().drop()
 

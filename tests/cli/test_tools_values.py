@@ -9,7 +9,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.toolkit import eventually
+from tests.support.waiting import until
 from zenlake.cli import payload_input
 from zenlake.cli.callback_queue import CallbackQueue
 from zenlake.cli.render.sample import MAX_LINES, pretty, shown
@@ -84,7 +84,7 @@ def test_an_inbox_keeps_the_order_and_its_limit() -> None:
 
         thread = threading.Thread(target=fill)
         thread.start()
-        eventually(lambda: len(put) == 2)
+        until(lambda: len(put) == 2)
         assert list(inbox.items(count=5)) == [0, 1, 2, 3, 4]
         thread.join(60)
         assert not thread.is_alive()

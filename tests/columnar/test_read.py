@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import strategies as s
-from plain import plain_batches
+from tests.support import strategies as s
+from tests.support.plain_batches import plain_batches
 from zenlake.columnar.read import SampleBatcher, record_batches
 from zenlake.columnar.schema import SAMPLE
 from zenlake.errors import DecodeError

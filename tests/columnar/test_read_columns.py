@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import strategies as s
+from tests.support import strategies as s
 from zenlake.columnar import read
 from zenlake.columnar.kernels import gather as kernel
 from zenlake.columnar.read import SampleBatcher, record_batches, sample_schema

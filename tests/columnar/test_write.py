@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import strategies as s
+from tests.support import strategies as s
 from zenlake.columnar.read import SampleBatcher, record_batches
 from zenlake.columnar.schema import SAMPLE
 from zenlake.columnar.write import push_columns, split_lanes

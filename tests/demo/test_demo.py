@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from demo.child import unbroken
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +77,8 @@ def test_a_signal_waits_until_what_is_started_is_known() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.campaign
+@pytest.mark.spark
 @pytest.mark.timeout(DEMO_SECONDS + 60)
 def test_the_books_balance(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
@@ -92,6 +95,7 @@ def test_the_books_balance(tmp_path: Path) -> None:
     assert left_of(mark) == []
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(DEMO_SECONDS + 60)
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     report = tmp_path / "report.html"

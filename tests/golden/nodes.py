@@ -8,16 +8,14 @@ Knows zenoh's configuration keys; knows nothing of what the nodes say.
 
 import json
 import socket
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
 import zenoh
 
-from golden.proxy import LOOPBACK, GroupTap, Tape, TcpTap, UdpTap, free_port
-from golden.vectors import Vector
+from tests.golden.proxy import LOOPBACK, GroupTap, Tape, TcpTap, UdpTap, free_port
+from tests.golden.vectors import Vector
 
 ORIGIN = "eclipse-zenoh 1.10.2 on both sides, loopback, shared memory off"
 BY_HAND = "eclipse-zenoh 1.10.2 as B, A's bytes written by hand, loopback, shared memory off"
@@ -30,15 +28,6 @@ Settings = dict[str, object]
 QOS_OFF: Settings = {"transport/unicast/qos/enabled": False}
 COMPRESSION: Settings = {"transport/unicast/compression/enabled": True}
 LOW_LATENCY: Settings = {**QOS_OFF, "transport/unicast/lowlatency": True}
-
-
-def eventually(check: Callable[[], bool], within: float = 5.0) -> None:
-    """Wait until `check()`; TimeoutError after `within` seconds."""
-    end = time.monotonic() + within
-    while not check():
-        if time.monotonic() > end:
-            raise TimeoutError(f"not so within {within} s")
-        time.sleep(0.01)
 
 
 def config(mode: str, zid: str, settings: Settings) -> zenoh.Config:

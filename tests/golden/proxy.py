@@ -14,7 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from golden.vectors import HANDSHAKE_BATCHES
+from tests.golden.vectors import HANDSHAKE_BATCHES
 
 LOOPBACK = "127.0.0.1"
 TICK = 0.1

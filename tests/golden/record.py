@@ -1,4 +1,4 @@
-"""Record the golden vectors from real nodes: `python tests/golden/record.py [name ...]`.
+"""Record the golden vectors from real nodes: `python -m tests.golden.record [name ...]`.
 
 Run by hand, or as `make golden`; the tests only read what it wrote. Without names it records
 every scenario of scenarios.py. All traffic stays on the loopback interface.
@@ -7,14 +7,10 @@ every scenario of scenarios.py. All traffic stays on the loopback interface.
 import faulthandler
 import sys
 import time
-from pathlib import Path
 
-if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
-from golden.nodes import A_ID, B_ID, Stage
-from golden.scenarios import SCENARIOS
-from golden.vectors import VECTORS, Vector, dump
+from tests.golden.nodes import A_ID, B_ID, Stage
+from tests.golden.scenarios import SCENARIOS
+from tests.golden.vectors import VECTORS, Vector, dump
 
 SCENARIO_WITHIN = 60
 """Seconds after which a scenario that hangs ends the program with its traceback."""

@@ -21,7 +21,7 @@ from typing import Any
 import zenoh
 import zenoh.ext
 
-from golden.nodes import (
+from tests.golden.nodes import (
     A_ID,
     B_ID,
     BY_HAND,
@@ -31,9 +31,9 @@ from golden.nodes import (
     Settings,
     Stage,
     config,
-    eventually,
 )
-from golden.proxy import LOOPBACK, free_port, group_sender
+from tests.golden.proxy import LOOPBACK, free_port, group_sender
+from tests.support.waiting import until
 
 Scenario = Callable[[Stage], None]
 SCENARIOS: dict[str, Scenario] = {}
@@ -1320,7 +1320,7 @@ def minimal_client(stage: Stage) -> None:
     ):
         batch = bytes.fromhex(text)
         sock.sendall(len(batch).to_bytes(2, "little") + batch)
-    eventually(lambda: sub.try_recv() is not None)
+    until(lambda: sub.try_recv() is not None)
     stage.settle(0.2)
     sub.undeclare()
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from reference_peer import ReferenceProcess
+from tests.support.reference_peer import ReferenceProcess
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from interop.api_pair import (
+from tests.support.interop_pair import (
     OUR_WAYS,
     OURS,
     PATIENCE,
@@ -21,7 +21,7 @@ from interop.api_pair import (
     settling,
     unique,
 )
-from interop.conversation import eventually
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_error")]
 
@@ -79,7 +79,7 @@ def watching(side: Side, key: str, **options: Any) -> Iterator[list[tuple[str, s
 
 def is_heard(changes: list[tuple[str, str]], *wanted: tuple[str, str]) -> None:
     """Exactly these, sooner or later."""
-    eventually(lambda: list(changes), lambda found: len(found) >= len(wanted), PATIENCE)
+    until(lambda: list(changes), lambda found: len(found) >= len(wanted), PATIENCE)
     assert sorted(changes) == sorted(wanted)
 
 
@@ -93,11 +93,11 @@ def test_tokens_are_found_while_they_live(way: Way) -> None:
     with tokens.declare_token(f"{key}/a"):
         with tokens.declare_token(f"{key}/b/c"):
             wanted = [f"{key}/a", f"{key}/b/c"]
-            eventually(lambda: alive(way.receiver, f"{key}/**"), wanted.__eq__, PATIENCE)
+            until(lambda: alive(way.receiver, f"{key}/**"), wanted.__eq__, PATIENCE)
             assert alive(way.receiver, f"{key}/*") == [f"{key}/a"]
             assert alive(way.receiver, f"{key}/b/c") == [f"{key}/b/c"]
-        eventually(lambda: alive(way.receiver, f"{key}/**"), [f"{key}/a"].__eq__, PATIENCE)
-    eventually(lambda: alive(way.receiver, f"{key}/**"), [].__eq__, PATIENCE)
+        until(lambda: alive(way.receiver, f"{key}/**"), [f"{key}/a"].__eq__, PATIENCE)
+    until(lambda: alive(way.receiver, f"{key}/**"), [].__eq__, PATIENCE)
 
 
 def test_who_watches_hears_of_every_change(way: Way) -> None:
@@ -117,7 +117,7 @@ def test_history(way: Way, history: bool | None) -> None:
     key = unique("history")
     tokens = way.sender.session.liveliness()
     before = tokens.declare_token(f"{key}/before")
-    eventually(lambda: alive(way.receiver, f"{key}/*"), bool, PATIENCE)
+    until(lambda: alive(way.receiver, f"{key}/*"), bool, PATIENCE)
     with watching(way.receiver, f"{key}/*", history=history) as changes:
         wanted = [(PUT, f"{key}/before")] if history else []
         is_heard(changes, *wanted)
@@ -160,8 +160,8 @@ def test_tokens_of_both(way: Way) -> None:
             keys = alive(side, f"{key}/*")
             return sorted(set(keys)) if side.api is THEIRS else keys
 
-        eventually(lambda: found(one), wanted.__eq__, PATIENCE)
-        eventually(lambda: found(other), wanted.__eq__, PATIENCE)
+        until(lambda: found(one), wanted.__eq__, PATIENCE)
+        until(lambda: found(other), wanted.__eq__, PATIENCE)
 
 
 def test_tokens_are_no_data(some_way: Way) -> None:
@@ -183,7 +183,7 @@ def test_many_tokens(some_way: Way) -> None:
     key = unique("many")
     wanted = sorted(f"{key}/{number}" for number in range(200))
     tokens = [some_way.sender.session.liveliness().declare_token(each) for each in wanted]
-    eventually(lambda: alive(some_way.receiver, f"{key}/*"), wanted.__eq__, PATIENCE)
+    until(lambda: alive(some_way.receiver, f"{key}/*"), wanted.__eq__, PATIENCE)
     with watching(some_way.receiver, f"{key}/*", history=True) as changes:
         is_heard(changes, *((PUT, each) for each in wanted))
         changes.clear()
@@ -204,9 +204,9 @@ def test_a_publisher_knows_whether_somebody_listens(way: Way) -> None:
         with publisher.declare_matching_listener(lambda status: changes.append(status.matching)):
             for pattern in (f"{key}/a", f"{key}/*", f"{key}/**"):
                 with way.receiver.session.declare_subscriber(pattern):
-                    eventually(lambda: list(changes), [True].__eq__, PATIENCE)
+                    until(lambda: list(changes), [True].__eq__, PATIENCE)
                     assert publisher.matching_status.matching
-                eventually(lambda: list(changes), [True, False].__eq__, PATIENCE)
+                until(lambda: list(changes), [True, False].__eq__, PATIENCE)
                 assert not publisher.matching_status.matching
                 changes.clear()
 
@@ -232,17 +232,17 @@ def _first_and_last(way: Way) -> None:
         publisher.declare_matching_listener(lambda status: changes.append(status.matching)),
     ):
         one = receiver.declare_subscriber(f"{key}/a")
-        eventually(lambda: list(changes), [True].__eq__, PATIENCE)
+        until(lambda: list(changes), [True].__eq__, PATIENCE)
         two = receiver.declare_subscriber(f"{key}/*")
         one.undeclare()
         with (
             receiver.declare_subscriber(f"{key}/b"),
             way.sender.session.declare_publisher(f"{key}/b") as other,
         ):
-            eventually(lambda: other.matching_status.matching, bool, PATIENCE)
+            until(lambda: other.matching_status.matching, bool, PATIENCE)
         assert changes == [True]
         two.undeclare()
-        eventually(lambda: list(changes), [True, False].__eq__, PATIENCE)
+        until(lambda: list(changes), [True, False].__eq__, PATIENCE)
 
 
 def test_a_listener_is_told_first_if_somebody_listens_already(way: Way) -> None:
@@ -252,9 +252,9 @@ def test_a_listener_is_told_first_if_somebody_listens_already(way: Way) -> None:
         way.receiver.session.declare_subscriber(key),
         way.sender.session.declare_publisher(key) as publisher,
     ):
-        eventually(lambda: publisher.matching_status.matching, bool, PATIENCE)
+        until(lambda: publisher.matching_status.matching, bool, PATIENCE)
         with publisher.declare_matching_listener(lambda status: changes.append(status.matching)):
-            eventually(lambda: list(changes), [True].__eq__, PATIENCE)
+            until(lambda: list(changes), [True].__eq__, PATIENCE)
 
 
 def test_matching_where_only_some_may_hear(some_way: Way) -> None:
@@ -266,8 +266,8 @@ def test_matching_where_only_some_may_hear(some_way: Way) -> None:
         session.declare_publisher(key, allowed_destination=api.Locality.REMOTE) as abroad,
     ):
         with session.declare_subscriber(key):
-            eventually(lambda: at_home.matching_status.matching, bool, PATIENCE)
+            until(lambda: at_home.matching_status.matching, bool, PATIENCE)
             assert not abroad.matching_status.matching
         with some_way.receiver.session.declare_subscriber(key):
-            eventually(lambda: abroad.matching_status.matching, bool, PATIENCE)
+            until(lambda: abroad.matching_status.matching, bool, PATIENCE)
             assert not at_home.matching_status.matching

@@ -12,8 +12,8 @@ import pytest
 import zenoh.ext
 
 import zenlake.ext
-from golden.proxy import free_port
-from interop.api_pair import (
+from tests.golden.proxy import free_port
+from tests.support.interop_pair import (
     OURS,
     PATIENCE,
     QUERY_SECONDS,
@@ -29,8 +29,8 @@ from interop.api_pair import (
     settling,
     unique,
 )
-from interop.conversation import eventually
-from reference_peer import ReferenceProcess
+from tests.support.reference_peer import ReferenceProcess
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_error")]
 
@@ -92,7 +92,7 @@ def test_values_of_16_mebibytes(way: Way) -> None:
         way.sender.matching(key)
         for _ in range(2):
             way.sender.session.put(key, value, **blocking(way.sender))
-        eventually(lambda: len(heard), lambda found: found == 2, PATIENCE)
+        until(lambda: len(heard), lambda found: found == 2, PATIENCE)
     assert heard == [wanted] * 2
 
 
@@ -125,7 +125,7 @@ def test_a_thousand_keys(way: Way) -> None:
     way.sender.matching(keys[-1])
     for each in keys:
         session.put(each, b"x", **blocking(way.sender))
-    eventually(counted.total, lambda found: found >= many, PATIENCE)
+    until(counted.total, lambda found: found >= many, PATIENCE)
     assert counted == Counter(keys)
     for subscriber in subscribers:
         subscriber.undeclare()
@@ -163,7 +163,7 @@ def test_what_was_declared_comes_back(
     def works(other: Side, name: str) -> None:
         other.matching(f"{key}/sub")
         other.session.put(f"{key}/sub", name, **blocking(other))
-        eventually(lambda: heard, [name].__eq__, PATIENCE)
+        until(lambda: heard, [name].__eq__, PATIENCE)
         heard.clear()
         other.answered(f"{key}/query")
         (reply,) = replies(other.session.get(f"{key}/query", timeout=QUERY_SECONDS))
@@ -182,21 +182,21 @@ def test_what_was_declared_comes_back(
             ),
             other.session.declare_queryable(f"{key}/asked", also_answer),
         ):
-            eventually(lambda: publisher.matching_status.matching, bool, PATIENCE)
+            until(lambda: publisher.matching_status.matching, bool, PATIENCE)
             publisher.put(name)
-            eventually(lambda: got, [name].__eq__, PATIENCE)
-            eventually(lambda: querier.matching_status.matching, bool, PATIENCE)
+            until(lambda: got, [name].__eq__, PATIENCE)
+            until(lambda: querier.matching_status.matching, bool, PATIENCE)
             (reply,) = replies(querier.get())
             assert reply.payload.decode() == name
 
     with closing(first):
         works(Side(goes, first), "first")
-    eventually(lambda: neighbours(one), lambda found: not found, PATIENCE)
+    until(lambda: neighbours(one), lambda found: not found, PATIENCE)
     assert not publisher.matching_status.matching
     for name in ("second", "third"):
         with closing(open_session(goes, listener, listen=at)) as again:
             works(Side(goes, again), name)
-        eventually(lambda: neighbours(one), lambda found: not found, PATIENCE)
+        until(lambda: neighbours(one), lambda found: not found, PATIENCE)
     for each in (subscriber, queryable, token, publisher, querier):
         each.undeclare()
 
@@ -226,15 +226,15 @@ def test_what_a_session_had_ends_with_it(
         token = session.liveliness().declare_token(f"{key}/token")
         subscriber = session.declare_subscriber(f"{key}/sub")
         queryable = session.declare_queryable(f"{key}/query", held.append)
-        eventually(lambda: changes, [("SampleKind.PUT", f"{key}/token")].__eq__, PATIENCE)
-        eventually(lambda: publisher.matching_status.matching, bool, PATIENCE)
+        until(lambda: changes, [("SampleKind.PUT", f"{key}/token")].__eq__, PATIENCE)
+        until(lambda: publisher.matching_status.matching, bool, PATIENCE)
         one.answered(f"{key}/query")
         answers = one.session.get(f"{key}/query", timeout=QUERY_SECONDS)
-        eventually(lambda: held, bool, PATIENCE)
+        until(lambda: held, bool, PATIENCE)
     held.clear()
     assert [each for each in replies(answers) if each != "err Timeout"] == []
-    eventually(lambda: changes[1:], [("SampleKind.DELETE", f"{key}/token")].__eq__, PATIENCE)
-    eventually(lambda: publisher.matching_status.matching, lambda found: not found, PATIENCE)
+    until(lambda: changes[1:], [("SampleKind.DELETE", f"{key}/token")].__eq__, PATIENCE)
+    until(lambda: publisher.matching_status.matching, lambda found: not found, PATIENCE)
     assert replies(one.session.get(f"{key}/query", timeout=QUERY_SECONDS)) == []
     watcher.undeclare()
     publisher.undeclare()
@@ -247,9 +247,9 @@ def test_what_a_killed_process_had_ends_with_it(sessions: ExitStack) -> None:
     with one.session.declare_publisher("theirs/x") as publisher, ReferenceProcess() as process:
         them = process.open("peer", {"connect/endpoints": [at]})
         them.subscribe("theirs/**")
-        eventually(lambda: publisher.matching_status.matching, bool, PATIENCE)
+        until(lambda: publisher.matching_status.matching, bool, PATIENCE)
         process.kill()
-        eventually(lambda: publisher.matching_status.matching, lambda found: not found, PATIENCE)
+        until(lambda: publisher.matching_status.matching, lambda found: not found, PATIENCE)
     assert neighbours(one) == []
 
 
@@ -279,7 +279,7 @@ def everybody_hears_everybody(sides: list[Side]) -> None:
             side.session.put(f"{key}/{number}", f"{number} {turn}", **blocking(side))
     wanted = Counter(f"{number} {turn}" for number in range(len(sides)) for turn in range(many))
     for count in heard:
-        eventually(count.total, lambda found: found >= wanted.total(), PATIENCE)
+        until(count.total, lambda found: found >= wanted.total(), PATIENCE)
     assert heard == [wanted] * len(sides)
     for subscriber in (*subscribers, *hearers):
         subscriber.undeclare()
@@ -299,7 +299,7 @@ def test_gossip_makes_a_triangle_of_a_chain(sessions: ExitStack, kinds: str) -> 
     ids = {str(side.session.zid()) for side in sides}
     for side in sides:
         wanted = sorted(ids - {str(side.session.zid())})
-        eventually(partial(neighbours, side), wanted.__eq__, PATIENCE)
+        until(partial(neighbours, side), wanted.__eq__, PATIENCE)
     everybody_hears_everybody(sides)
 
 
@@ -312,7 +312,7 @@ def test_a_mesh_of_four(sessions: ExitStack) -> None:
         sides.append(opened(sessions, api, "peer", listen=at, connect=known))
         known = (*known, at)
     for side in sides:
-        eventually(partial(neighbours, side), lambda found: len(found) == 3, PATIENCE)
+        until(partial(neighbours, side), lambda found: len(found) == 3, PATIENCE)
     everybody_hears_everybody(sides)
 
 
@@ -381,7 +381,7 @@ def test_session_info(
     one = opened(sessions, listens, listener, listen=at)
     other = opened(sessions, dials, mode, connect=(at,))
     own, far = str(one.session.zid()), str(other.session.zid())
-    eventually(lambda: len(one.session.info.links()), lambda found: found == 1, PATIENCE)
+    until(lambda: len(one.session.info.links()), lambda found: found == 1, PATIENCE)
     routers = [str(zid) for zid in other.session.info.routers_zid()]
     peers = [str(zid) for zid in other.session.info.peers_zid()]
     assert (routers, peers) == (([own], []) if listener == "router" else ([], [own]))
@@ -418,8 +418,8 @@ def test_transport_and_link_events(sessions: ExitStack, api: Any, other: Any) ->
     ):
         with closing(open_session(other, "peer", connect=(at,))) as session:
             zid = str(session.zid())
-            eventually(lambda: events, lambda found: len(found) >= 2, PATIENCE)
-        eventually(lambda: events, lambda found: len(found) >= 4, PATIENCE)
+            until(lambda: events, lambda found: len(found) >= 2, PATIENCE)
+        until(lambda: events, lambda found: len(found) >= 4, PATIENCE)
     assert events == [("SampleKind.PUT", zid)] * 2 + [("SampleKind.DELETE", zid)] * 2
 
 
@@ -455,9 +455,9 @@ def test_an_advanced_subscriber_gets_what_was_before(
         recovery=ours.RecoveryConfig(heartbeat=True),
         subscriber_detection=True,
     )
-    eventually(lambda: heard, [("2", 2), ("3", 3), ("4", 4)].__eq__, PATIENCE)
+    until(lambda: heard, [("2", 2), ("3", 3), ("4", 4)].__eq__, PATIENCE)
     one.matching(key)
     publisher.put("5")
-    eventually(lambda: heard[3:], [("5", 5)].__eq__, PATIENCE)
+    until(lambda: heard[3:], [("5", 5)].__eq__, PATIENCE)
     subscriber.undeclare()
     publisher.undeclare()

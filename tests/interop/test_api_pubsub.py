@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interop.api_pair import (
+from tests.support.interop_pair import (
     PATIENCE,
     REPEAT_SECONDS,
     SOME_WAYS,
@@ -22,7 +22,7 @@ from interop.api_pair import (
     settling,
     unique,
 )
-from interop.conversation import eventually
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_error")]
 
@@ -354,9 +354,7 @@ def test_after_undeclare_nothing_comes(way: Way) -> None:
             session.put(f"{key}/off", b"1", **blocking(api))
             off.wait(1)
         with session.declare_publisher(f"{key}/off", **blocking(api)) as publisher:
-            eventually(
-                lambda: publisher.matching_status.matching, lambda found: not found, PATIENCE
-            )
+            until(lambda: publisher.matching_status.matching, lambda found: not found, PATIENCE)
             publisher.put(b"2")
         session.put(f"{key}/on", b"3", **blocking(api))
         on.wait(1)
@@ -376,7 +374,7 @@ def test_localities(way: Way) -> None:
             destination = getattr(api.Locality, name)
             session.put(key, name, allowed_destination=destination, **blocking(api))
         heard = ear.wait(2)
-        eventually(lambda: len(own), lambda found: found == 2, PATIENCE)
+        until(lambda: len(own), lambda found: found == 2, PATIENCE)
     assert [each.payload for each in heard] == [b"REMOTE", b"ANY"]
     assert own == [b"SESSION_LOCAL", b"ANY"]
 
@@ -398,7 +396,7 @@ def test_a_subscriber_that_wants_only_its_own(some_way: Way) -> None:
         ear.wait(1)
         receiver.session.put(key, b"near")
         ear.wait(2)
-        eventually(lambda: len(own), bool, PATIENCE)
+        until(lambda: len(own), bool, PATIENCE)
     assert own == [b"near"]
 
 
@@ -462,7 +460,7 @@ def test_the_clocks_of_a_timestamp_stack(some_way: Way) -> None:
         some_way.sender.matching(key)
         asked = instrumentation(api, "send", "receive")
         session.put(key, b"", timestamp_instrumentation=asked, **blocking(api))
-        (sample,) = eventually(lambda: taken, bool, PATIENCE)
+        (sample,) = until(lambda: taken, bool, PATIENCE)
     records = sample.timestamp_stack.records
     owners = [str(record.timestamp()).partition("/")[2] for record in records]
     assert owners == [str(session.zid()), str(some_way.receiver.session.zid())]

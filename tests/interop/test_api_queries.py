@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interop.api_pair import (
+from tests.support.interop_pair import (
     PATIENCE,
     QUERY_SECONDS,
     SOME_WAYS,
@@ -25,7 +25,7 @@ from interop.api_pair import (
     settling,
     unique,
 )
-from interop.conversation import eventually
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_error")]
 
@@ -395,7 +395,7 @@ def test_answers_after_the_end(way: Way) -> None:
     with way.receiver.session.declare_queryable(key, answer):
         way.sender.answered(key)
         assert payloads(ask(way, key)) == ["in time"]
-        (query,) = eventually(lambda: held, bool, PATIENCE)
+        (query,) = until(lambda: held, bool, PATIENCE)
         for _ in range(2):
             with pytest.raises(way.receiver.api.ZError):
                 query.reply(key, "too late")
@@ -409,7 +409,7 @@ def test_an_undeclared_queryable_still_answers_what_it_has(way: Way) -> None:
     with way.receiver.session.declare_queryable(key, held.append):
         way.sender.answered(key)
         answers = way.sender.session.get(key, timeout=QUERY_SECONDS)
-        eventually(lambda: held, bool, PATIENCE)
+        until(lambda: held, bool, PATIENCE)
     with held.pop() as query:
         query.reply(key, "still")
     assert payloads(replies(answers)) == ["still"]
@@ -423,7 +423,7 @@ def test_cancellation(way: Way) -> None:
         way.sender.answered(key)
         token = api.CancellationToken()
         answers = session.get(key, timeout=QUERY_SECONDS, cancellation_token=token)
-        eventually(lambda: held, bool, PATIENCE)
+        until(lambda: held, bool, PATIENCE)
         begin = time.monotonic()
         token.cancel()
         assert replies(answers) == []
@@ -451,13 +451,13 @@ def test_a_querier(way: Way) -> None:
         with querier.declare_matching_listener(lambda status: changes.append(status.matching)):
             assert not querier.matching_status.matching
             with answering(way, key, answer):
-                eventually(lambda: querier.matching_status.matching, bool, PATIENCE)
+                until(lambda: querier.matching_status.matching, bool, PATIENCE)
                 assert payloads(replies(querier.get())) == ["v"]
                 found = querier.get(parameters="a=1", payload=b"p", encoding="text/plain")
                 assert payloads(replies(found)) == ["p"]
-            eventually(lambda: querier.matching_status.matching, lambda found: not found, PATIENCE)
+            until(lambda: querier.matching_status.matching, lambda found: not found, PATIENCE)
             assert replies(querier.get()) == []
-            assert eventually(lambda: changes, lambda seen: len(seen) >= 2, PATIENCE) == [
+            assert until(lambda: changes, lambda seen: len(seen) >= 2, PATIENCE) == [
                 True,
                 False,
             ]
@@ -490,7 +490,7 @@ def test_whom_a_querier_matches(
         answering(way, queryable.format(key), lambda query: None, complete=complete),
     ):
         if matches:
-            eventually(lambda: querier.matching_status.matching, bool, PATIENCE)
+            until(lambda: querier.matching_status.matching, bool, PATIENCE)
         else:  # that there is a queryable is known: `answering` waited for that
             assert not querier.matching_status.matching
 

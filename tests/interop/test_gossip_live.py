@@ -4,16 +4,17 @@ from contextlib import closing
 
 import pytest
 
-from interop.conversation import PEER, ROUTER, both_send, eventually, listening
-from interop.discovering import (
+from tests.support.discovery import (
     DIALS_NOBODY,
     LOOPBACK,
     THEY_DIAL_NOBODY,
     Finder,
+    reference_session,
     stays,
-    theirs,
 )
-from reference_peer import ReferencePeer, ReferenceProcess, Settings
+from tests.support.interop_conversation import PEER, ROUTER, both_send, listening
+from tests.support.reference_peer import ReferencePeer, ReferenceProcess, Settings
+from tests.support.waiting import until
 from zenlake.runtime.discovery import DiscoveryConfig
 from zenlake.wire.enums import WireWhatAmI
 
@@ -36,17 +37,23 @@ def test_their_peers_find_each_other_through_us(
 ) -> None:
     with Finder(whatami, QUIET) as ours:
         (at,) = ours.node.listen(LOOPBACK)
-        with theirs(reference, "peer", dials(at)) as a, theirs(reference, "peer", dials(at)) as c:
-            eventually(lambda: neighbours(a), lambda ids: ids == {str(ours.zid), c.zid})
-            eventually(lambda: neighbours(c), lambda ids: ids == {str(ours.zid), a.zid})
+        with (
+            reference_session(reference, "peer", dials(at)) as a,
+            reference_session(reference, "peer", dials(at)) as c,
+        ):
+            until(lambda: neighbours(a), lambda ids: ids == {str(ours.zid), c.zid})
+            until(lambda: neighbours(c), lambda ids: ids == {str(ours.zid), a.zid})
             stays(ours.found, {a.zid, c.zid})
 
 
 def test_without_our_gossip_they_do_not(reference: ReferenceProcess) -> None:
     with Finder(PEER, DiscoveryConfig(group=None, gossip=False)) as ours:
         (at,) = ours.node.listen(LOOPBACK)
-        with theirs(reference, "peer", dials(at)) as a, theirs(reference, "peer", dials(at)) as c:
-            eventually(ours.found, lambda ids: ids == {a.zid, c.zid})
+        with (
+            reference_session(reference, "peer", dials(at)) as a,
+            reference_session(reference, "peer", dials(at)) as c,
+        ):
+            until(ours.found, lambda ids: ids == {a.zid, c.zid})
             stays(lambda: (neighbours(a), neighbours(c)), ({str(ours.zid)}, {str(ours.zid)}))
 
 
@@ -56,11 +63,11 @@ def test_we_find_a_node_through_one_of_theirs(reference: ReferenceProcess, middl
     with closing(b):
         settings = {**dials(at), **THEY_DIAL_NOBODY}
         with (
-            theirs(reference, "peer", settings) as a,
+            reference_session(reference, "peer", settings) as a,
             Finder(PEER, DiscoveryConfig(group=None)) as ours,
         ):
             ours.node.connect(at)
-            eventually(ours.found, lambda ids: ids == {a.zid, b.zid})
+            until(ours.found, lambda ids: ids == {a.zid, b.zid})
             (session,) = [s for s in ours.node.sessions.values() if str(s.zid) == a.zid]
             a.subscribe("theirs/**")
             both_send(ours, session, a, [64] * 20)
@@ -71,7 +78,7 @@ def test_we_do_not_dial_whom_we_do_not_want(reference: ReferenceProcess) -> None
     b, at = listening(reference, "peer", {})
     with closing(b):
         settings = {**dials(at), **THEY_DIAL_NOBODY}
-        with theirs(reference, "peer", settings), Finder(PEER, QUIET) as ours:
+        with reference_session(reference, "peer", settings), Finder(PEER, QUIET) as ours:
             ours.node.connect(at)
-            eventually(ours.found, lambda ids: ids == {b.zid})
+            until(ours.found, lambda ids: ids == {b.zid})
             stays(ours.found, {b.zid})

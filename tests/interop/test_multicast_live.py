@@ -12,10 +12,17 @@ from typing import Any
 
 import pytest
 
-from golden.proxy import group_sender
-from interop.conversation import PEER, Ours, both_send, eventually
-from interop.discovering import LOOPBACK, new_group, on_lo, stays, theirs
-from reference_peer import ReferencePeer, ReferenceProcess, Settings, fingerprint, payload
+from tests.golden.proxy import group_sender
+from tests.support.discovery import LOOPBACK, new_group, on_lo, reference_session, stays
+from tests.support.interop_conversation import PEER, Ours, both_send
+from tests.support.reference_peer import (
+    ReferencePeer,
+    ReferenceProcess,
+    Settings,
+    fingerprint,
+    payload,
+)
+from tests.support.waiting import until
 from zenlake.errors import SessionEnded
 from zenlake.keytable import KeyTable
 from zenlake.runtime.group import Group
@@ -100,8 +107,8 @@ def member(group: str, ours: Ours, **offer: Any) -> Iterator[tuple[Group, Ear]]:
 
 
 def know_each_other(ours: Ours, ear: Ear, them: ReferencePeer) -> None:
-    eventually(lambda: [str(m.zid) for m in ear.came], lambda ids: them.zid in ids)
-    eventually(them.transports, lambda found: str(ours.zid) in found)
+    until(lambda: [str(m.zid) for m in ear.came], lambda ids: them.zid in ids)
+    until(them.transports, lambda found: str(ours.zid) in found)
 
 
 def they_are_heard(ear: Ear, them: ReferencePeer, size: int, noise: bool = False) -> None:
@@ -144,7 +151,7 @@ def we_are_heard(
 def test_both_hear_each_other(reference: ReferenceProcess, qos: bool, compression: bool) -> None:
     group = new_group()
     settings = in_group(group, **multicast(qos=qos, compression=compression))
-    with Ours(PEER) as ours, theirs(reference, "peer", settings) as them:
+    with Ours(PEER) as ours, reference_session(reference, "peer", settings) as them:
         them.subscribe("m/ours")
         with member(group, ours, qos=qos, compression=compression) as (joined, ear):
             know_each_other(ours, ear, them)
@@ -162,7 +169,10 @@ def test_both_hear_each_other(reference: ReferenceProcess, qos: bool, compressio
 
 def test_every_priority_is_heard(reference: ReferenceProcess) -> None:
     group = new_group()
-    with Ours(PEER) as ours, theirs(reference, "peer", in_group(group, **multicast(qos=True))) as t:
+    with (
+        Ours(PEER) as ours,
+        reference_session(reference, "peer", in_group(group, **multicast(qos=True))) as t,
+    ):
         t.subscribe("m/ours")
         with member(group, ours, qos=True) as (joined, ear):
             know_each_other(ours, ear, t)
@@ -176,12 +186,12 @@ def test_they_leave_and_come_back(reference: ReferenceProcess) -> None:
     group = new_group()
     with Ours(PEER) as ours, member(group, ours) as (joined, ear):
         for number in range(1, 4):
-            with theirs(reference, "peer", in_group(group)) as them:
+            with reference_session(reference, "peer", in_group(group)) as them:
                 them.subscribe("m/ours")
                 know_each_other(ours, ear, them)
                 they_are_heard(ear, them, 100)
                 we_are_heard(joined, them, 100)
-            ends = eventually(lambda: ear.gone, lambda gone: len(gone) == number)  # noqa: B023
+            ends = until(lambda: ear.gone, lambda gone: len(gone) == number)  # noqa: B023
             left, why = ends[-1]
             assert str(left.zid) == them.zid
             assert why.by_peer
@@ -190,15 +200,15 @@ def test_they_leave_and_come_back(reference: ReferenceProcess) -> None:
 
 def test_we_leave_and_come_back(reference: ReferenceProcess) -> None:
     group = new_group()
-    with Ours(PEER) as ours, theirs(reference, "peer", in_group(group)) as them:
+    with Ours(PEER) as ours, reference_session(reference, "peer", in_group(group)) as them:
         them.subscribe("m/ours")
         for number in range(1, 4):
             with member(group, ours) as (joined, ear):
                 know_each_other(ours, ear, them)
                 they_are_heard(ear, them, 100)
                 we_are_heard(joined, them, 100)
-            eventually(them.transports, lambda found: not found)
-            eventually(lambda: them.closed(str(ours.zid)), lambda closed: closed == number)  # noqa: B023
+            until(them.transports, lambda found: not found)
+            until(lambda: them.closed(str(ours.zid)), lambda closed: closed == number)  # noqa: B023
             ((_, why),) = ear.gone
             assert (why.by_peer, why.reason) == (False, CloseReason.GENERIC)
 
@@ -214,10 +224,10 @@ def test_who_falls_silent_is_gone(reference: ReferenceProcess) -> None:
         them = other.open("peer", in_group(group, **lease))
         know_each_other(ours, ear, them)
         other.stop()
-        ((_, why),) = eventually(lambda: ear.gone, bool)
+        ((_, why),) = until(lambda: ear.gone, bool)
         assert (why.reason, why.by_peer) == (CloseReason.EXPIRED, False)
         other.resume()
-        eventually(lambda: joined.members, bool)
+        until(lambda: joined.members, bool)
         them.close()
 
 
@@ -227,18 +237,18 @@ def test_three_members(reference: ReferenceProcess) -> None:
     with (
         Ours(PEER) as ours,
         Ours(PEER) as also_ours,
-        theirs(reference, "peer", settings) as them,
+        reference_session(reference, "peer", settings) as them,
         member(group, ours) as (first, ear),
         member(group, also_ours) as (second, other_ear),
     ):
         them.subscribe("m/ours")
         know_each_other(ours, ear, them)
         know_each_other(also_ours, other_ear, them)
-        eventually(lambda: (len(first.members), len(second.members)), lambda n: n == (2, 2))
+        until(lambda: (len(first.members), len(second.members)), lambda n: n == (2, 2))
         we_are_heard(first, them, 20_000)
         they_are_heard(other_ear, them, 20_000)
         we_are_heard(second, them, 20_000)
-        eventually(lambda: [key for key, _ in ear.puts], lambda keys: "m/ours" in keys)
+        until(lambda: [key for key, _ in ear.puts], lambda keys: "m/ours" in keys)
 
 
 @pytest.mark.parametrize(
@@ -257,14 +267,14 @@ def test_who_has_other_parameters_is_ignored(
     group = new_group()
     with (
         Ours(PEER) as ours,
-        theirs(reference, "peer", in_group(group, **settings)) as them,
+        reference_session(reference, "peer", in_group(group, **settings)) as them,
         member(group, ours, **offer, join_seconds=0.2) as (joined, ear),
     ):
         dropped = joined.core.counters.receive_dropped
-        eventually(lambda: dropped.get(counted, 0), lambda count: count >= 2)
+        until(lambda: dropped.get(counted, 0), lambda count: count >= 2)
         assert set(dropped) == {counted}
         sent = joined.core.counters.sent_batches
-        eventually(lambda: joined.core.counters.sent_batches, lambda now: now >= sent + 5)
+        until(lambda: joined.core.counters.sent_batches, lambda now: now >= sent + 5)
         stays(lambda: (ear.came, them.transports()), ([], {}))
 
 
@@ -290,7 +300,7 @@ def test_a_flood_at_a_group(reference: ReferenceProcess) -> None:
         group_sender() as sender,
     ):
         (at,) = ours.node.listen(LOOPBACK)
-        with theirs(reference, "peer", {"connect/endpoints": [str(at)]}) as them:
+        with reference_session(reference, "peer", {"connect/endpoints": [str(at)]}) as them:
             session = ours.session()
             them.subscribe("theirs/**")
             for number in range(10):
@@ -299,11 +309,11 @@ def test_a_flood_at_a_group(reference: ReferenceProcess) -> None:
                 both_send(ours, session, them, [100] * 50)
             assert ours.closed == []
         wanted = {str(also_ours.zid)}
-        eventually(lambda: {str(m.zid) for m in first.members}, lambda ids: ids == wanted)
-        eventually(lambda: [str(m.zid) for m in second.members], lambda ids: str(ours.zid) in ids)
+        until(lambda: {str(m.zid) for m in first.members}, lambda ids: ids == wanted)
+        until(lambda: [str(m.zid) for m in second.members], lambda ids: str(ours.zid) in ids)
         for number in range(TRIES):
             second.send(Push(WireExpr(0, "m/still"), Put(b"%d" % number)))
-        eventually(lambda: ear.puts, bool)
+        until(lambda: ear.puts, bool)
         assert first.core.counters.receive_dropped["datagram does not decode"] > 0
         assert all(key == "m/still" for key, _ in ear.puts)
         assert other_ear.puts == []

@@ -21,13 +21,25 @@ from typing import Any
 import pytest
 import zenoh
 
-from api.pairs import until
-from log.recording import DEADLINE, Disk, Numbered, by_hand, disk, lost, recording, rows, walked
+from tests.support.log_recording import (
+    DEADLINE,
+    Disk,
+    Numbered,
+    by_hand,
+    disk,
+    lost,
+    recording,
+    rows,
+    walked,
+)
+from tests.support.processes import call_command, python_environment
+from tests.support.waiting import until
 from zenlake.wire.enums import WirePriority
 from zenlake.wire.zenohid import WireZenohId
 
+pytestmark = pytest.mark.interop
+
 __all__ = ["disk"]
-TESTS = Path(__file__).parent.parent
 LET_GO_SECONDS = 0.005
 ANSWER_SECONDS = 60.0
 BURST = 3000
@@ -274,11 +286,9 @@ class Reference:
     """That process, seen from the test."""
 
     def __init__(self) -> None:
-        call = "from interop.test_record_reference import serve; serve()"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", call],
-            cwd=TESTS,
-            env={**os.environ, "PYTHONPATH": str(TESTS)},
+            call_command("tests.interop.test_record_reference", "serve"),
+            env=python_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

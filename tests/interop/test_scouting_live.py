@@ -11,28 +11,22 @@ from typing import Any
 
 import pytest
 
-from golden.proxy import LOOPBACK as HOST
-from golden.proxy import free_port, group_sender, group_socket
-from interop.conversation import (
-    CLIENT,
-    PEER,
-    ROUTER,
-    both_send,
-    eventually,
-    they_send,
-)
-from interop.discovering import (
+from tests.golden.proxy import LOOPBACK as HOST
+from tests.golden.proxy import free_port, group_sender, group_socket
+from tests.support.discovery import (
     DIALS_NOBODY,
     LOOPBACK,
     THEY_DIAL_NOBODY,
     Finder,
     new_group,
     on_lo,
+    reference_session,
     scouting,
     stays,
-    theirs,
 )
-from reference_peer import ReferenceFailed, ReferenceProcess
+from tests.support.interop_conversation import CLIENT, PEER, ROUTER, both_send, they_send
+from tests.support.reference_peer import ReferenceFailed, ReferenceProcess
+from tests.support.waiting import until
 from zenlake.runtime import discovery
 from zenlake.runtime.discovery import DiscoveryConfig, scout
 from zenlake.transport.autoconnect import DEFAULTS, Autoconnect, Strategy, strategy_for_all
@@ -63,8 +57,8 @@ def test_our_scout_finds_whom_it_asks_for(reference: ReferenceProcess) -> None:
     group = new_group()
     settings = scouting(group, **THEY_DIAL_NOBODY)
     with (
-        theirs(reference, "peer", settings) as peer,
-        theirs(reference, "router", settings) as router,
+        reference_session(reference, "peer", settings) as peer,
+        reference_session(reference, "router", settings) as router,
     ):
         expected = {(peer.zid, PEER), (router.zid, ROUTER)}
         found = set()
@@ -143,9 +137,9 @@ def test_peers_that_scout_have_one_session(reference: ReferenceProcess, who_dial
     settings = scouting(group, **(THEY_DIAL_NOBODY if who_dials == "we" else {}))
     with Finder(PEER, config(group, scouted=rule, told=rule)) as ours:
         ours.node.listen(LOOPBACK)
-        with theirs(reference, "peer", settings) as them:
-            eventually(ours.found, lambda found: found == {them.zid})
-            eventually(them.transports, lambda found: set(found) == {str(ours.zid)})
+        with reference_session(reference, "peer", settings) as them:
+            until(ours.found, lambda found: found == {them.zid})
+            until(them.transports, lambda found: set(found) == {str(ours.zid)})
             stays(lambda: (ours.found(), set(them.transports())), ({them.zid}, {str(ours.zid)}))
             (session,) = ours.node.sessions.values()
             if who_dials != "both":
@@ -158,12 +152,15 @@ def test_peers_that_scout_have_one_session(reference: ReferenceProcess, who_dial
 def test_who_starts_later_is_found_too(reference: ReferenceProcess) -> None:
     group = new_group()
     settings = scouting(group, **THEY_DIAL_NOBODY)
-    with theirs(reference, "peer", settings) as first, Finder(PEER, config(group)) as ours:
+    with (
+        reference_session(reference, "peer", settings) as first,
+        Finder(PEER, config(group)) as ours,
+    ):
         ours.node.listen(LOOPBACK)
-        eventually(ours.found, lambda found: found == {first.zid})
-        with theirs(reference, "peer", settings) as second:
-            eventually(ours.found, lambda found: found == {first.zid, second.zid})
-        eventually(ours.found, lambda found: found == {first.zid})
+        until(ours.found, lambda found: found == {first.zid})
+        with reference_session(reference, "peer", settings) as second:
+            until(ours.found, lambda found: found == {first.zid, second.zid})
+        until(ours.found, lambda found: found == {first.zid})
 
 
 @pytest.mark.parametrize("we_are_greater", [True, False])
@@ -180,9 +177,9 @@ def test_the_greater_id_dials(reference: ReferenceProcess, we_are_greater: bool)
         },
     )
     ours = Finder(PEER, config(group, scouted=rule, told=rule), zid=zid)
-    with ours, theirs(reference, "peer", settings) as them:
+    with ours, reference_session(reference, "peer", settings) as them:
         ours.node.listen(LOOPBACK)
-        eventually(ours.found, lambda found: found == {them.zid})
+        until(ours.found, lambda found: found == {them.zid})
         (session,) = ours.node.sessions.values()
         assert isinstance(session.handshake, Opener) == we_are_greater
         stays(ours.found, {them.zid})
@@ -193,11 +190,11 @@ def test_our_client_finds_one_router(reference: ReferenceProcess) -> None:
     group = new_group()
     settings = scouting(group)
     with (
-        theirs(reference, "router", settings) as first,
-        theirs(reference, "router", settings) as second,
+        reference_session(reference, "router", settings) as first,
+        reference_session(reference, "router", settings) as second,
         Finder(CLIENT, config(group)) as ours,
     ):
-        eventually(ours.found, bool)
+        until(ours.found, bool)
         (session,) = ours.node.sessions.values()
         assert str(session.zid) in {first.zid, second.zid}
         stays(lambda: len(ours.opened), 1)
@@ -206,7 +203,7 @@ def test_our_client_finds_one_router(reference: ReferenceProcess) -> None:
         both_send(ours, session, them, [64] * 20)
         them.close()
         other = second if them is first else first
-        eventually(ours.found, lambda found: found == {other.zid})
+        until(ours.found, lambda found: found == {other.zid})
 
 
 @pytest.mark.parametrize("whatami", [ROUTER, PEER])
@@ -215,7 +212,7 @@ def test_their_client_finds_us(reference: ReferenceProcess, whatami: WireWhatAmI
     with Finder(whatami, config(group)) as ours:
         ours.node.listen(LOOPBACK)
         settings = scouting(group, **{"listen/endpoints": []})
-        with theirs(reference, "client", settings) as them:
+        with reference_session(reference, "client", settings) as them:
             session = ours.session()
             assert (str(session.zid), session.agreement.whatami) == (them.zid, CLIENT)
             them.subscribe("theirs/**")
@@ -236,7 +233,7 @@ def test_their_client_does_not_find_who_does_not_answer(reference: ReferenceProc
 def test_our_router_dials_nobody(reference: ReferenceProcess, mode: str) -> None:
     group = new_group()
     settings = scouting(group, **THEY_DIAL_NOBODY)
-    with Finder(ROUTER, config(group)) as ours, theirs(reference, mode, settings):
+    with Finder(ROUTER, config(group)) as ours, reference_session(reference, mode, settings):
         ours.node.listen(LOOPBACK)
         stays(ours.found, set())
 
@@ -312,7 +309,7 @@ def test_a_session_lives_through_a_flood(
         ours.node.listen(LOOPBACK)
         victim = (HOST, our_port(group, listening))
         (at,) = ours.node.locators
-        with theirs(reference, "peer", {"connect/endpoints": [str(at)]}) as them:
+        with reference_session(reference, "peer", {"connect/endpoints": [str(at)]}) as them:
             session = ours.session()
             them.subscribe("theirs/**")
             began = time.monotonic()
@@ -330,8 +327,8 @@ def test_a_session_lives_through_a_flood(
             assert len(threads) <= discovery.MAX_DIALS
             # It has not become deaf: who comes now is found.
             settings = scouting(group, **THEY_DIAL_NOBODY)
-            with theirs(reference, "peer", settings) as late:
-                eventually(ours.found, lambda found: late.zid in found)
+            with reference_session(reference, "peer", settings) as late:
+                until(ours.found, lambda found: late.zid in found)
 
 
 def test_a_hello_with_255_locators_that_lead_nowhere(reference: ReferenceProcess) -> None:
@@ -342,14 +339,14 @@ def test_a_hello_with_255_locators_that_lead_nowhere(reference: ReferenceProcess
         victim = (HOST, our_port(group, listening))
         (at,) = ours.node.locators
         with (
-            theirs(reference, "peer", {"connect/endpoints": [str(at)]}) as them,
+            reference_session(reference, "peer", {"connect/endpoints": [str(at)]}) as them,
             socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
         ):
             ours.session()
             zid = WireZenohId(b"\xd1")
             for _ in range(10):
                 sender.sendto(hello(zid, 255, closed), victim)
-            eventually(lambda: len(ours.links.dialled), lambda dialled: dialled == MAX_LOCATORS)
+            until(lambda: len(ours.links.dialled), lambda dialled: dialled == MAX_LOCATORS)
             they_send(ours, them, [100] * 50)
             stays(lambda: len(ours.links.dialled), MAX_LOCATORS)
             assert ours.closed == []

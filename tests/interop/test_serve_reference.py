@@ -6,27 +6,28 @@ in tables, and comes back as it was, however it asks.
 # zenoh's stubs leave close() and put() without a return type.
 
 import json
-import os
 import select
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 import zenoh
 
-from api.pairs import configured, until
-from golden.proxy import free_port
-from interop.api_pair import OURS, open_session
-from storage.pasts import Past
+from tests.golden.proxy import free_port
+from tests.support.interop_pair import OURS, open_session
+from tests.support.known_histories import KnownHistory
+from tests.support.processes import call_command, python_environment
+from tests.support.session_pairs import configured
+from tests.support.waiting import until
 from zenlake.lake.serve.server import Server
 from zenlake.log.write.recorder import Recorder
 
-TESTS = Path(__file__).parent.parent
+pytestmark = pytest.mark.interop
+
 ANSWER_SECONDS = 60.0
 BLOCK = zenoh.CongestionControl.BLOCK
 ROUNDS = 12
@@ -145,11 +146,9 @@ class Reference:
     """That process, seen from the test."""
 
     def __init__(self) -> None:
-        call = "from interop.test_serve_reference import serve; serve()"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", call],
-            cwd=TESTS,
-            env={**os.environ, "PYTHONPATH": str(TESTS)},
+            call_command("tests.interop.test_serve_reference", "serve"),
+            env=python_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -189,7 +188,7 @@ class Lake:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    past = Past(tmp_path_factory.mktemp("lake"))
+    past = KnownHistory(tmp_path_factory.mktemp("lake"))
     at = f"tcp/127.0.0.1:{free_port()}"
     with ExitStack() as stack:
         stack.enter_context(open_session(OURS, "router", listen=at))

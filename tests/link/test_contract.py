@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from link.contract import KINDS, Kind, Stage
+from tests.support.link_contract import KINDS, Kind, Stage
 from zenlake.errors import LinkError
 from zenlake.link.base import READ_BYTES, Progress, TransportLink
 from zenlake.link.sockets import split_host

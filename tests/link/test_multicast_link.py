@@ -5,13 +5,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from typing import TypeVar
 
 import pytest
 
+from tests.support.waiting import until_found
 from zenlake.errors import InvalidLocator, LinkError
 from zenlake.link.multicast import MulticastLink, join
 from zenlake.link.options import LinkOptions
@@ -21,8 +20,6 @@ from zenlake.wire.locator import EndPoint
 DEADLINE = 60.0
 GROUP, OTHER_GROUP = "224.0.0.224", "224.0.0.225"
 OPTIONS = LinkOptions()
-
-T = TypeVar("T")
 
 
 @pytest.fixture
@@ -48,20 +45,14 @@ def joined(stack: ExitStack, port: int) -> Callable[..., MulticastLink]:
     return make
 
 
-def until(look: Callable[[], T | None]) -> T:
-    end = time.monotonic() + DEADLINE
-    while (answer := look()) is None:
-        assert time.monotonic() < end, f"nothing for {DEADLINE} s"
-        time.sleep(0.001)
-    return answer
-
-
 def own_address(link: MulticastLink) -> tuple[str, int]:
     host, _, port = link.local.address.rpartition(":")
     return host, int(port)
 
 
-def test_it_says_what_it_is(joined: Callable[..., MulticastLink], port: int) -> None:
+def test_a_multicast_link_has_its_framing_mtu_and_addresses(
+    joined: Callable[..., MulticastLink], port: int
+) -> None:
     link = joined()
     assert link.framing is Framing.DATAGRAM
     assert not link.reliable
@@ -80,19 +71,22 @@ def test_a_group_hears_what_one_says_and_the_one_does_not(
     speaker, *hearers = (joined() for _ in range(3))
     assert speaker.send(b"to all") == 6
     for hearer in hearers:
-        assert until(hearer.receive) == (b"to all", own_address(speaker))
+        assert until_found(hearer.receive) == (b"to all", own_address(speaker))
     hearers[0].send(b"another")
-    assert until(speaker.receive) == (b"another", own_address(hearers[0]))  # its own came before
+    assert until_found(speaker.receive) == (
+        b"another",
+        own_address(hearers[0]),
+    )  # its own came before
     assert speaker.receive() is None
 
 
 def test_answers_come_to_the_one_who_asked(joined: Callable[..., MulticastLink]) -> None:
     asker, answerer, third = (joined() for _ in range(3))
     asker.send(b"who is there?")
-    _, sender = until(answerer.receive)
+    _, sender = until_found(answerer.receive)
     assert answerer.send_to(b"it is me", sender) == 8
-    assert until(asker.receive_unicast) == (b"it is me", own_address(answerer))
-    assert until(third.receive)[0] == b"who is there?"
+    assert until_found(asker.receive_unicast) == (b"it is me", own_address(answerer))
+    assert until_found(third.receive)[0] == b"who is there?"
     assert third.receive() is None
     assert third.receive_unicast() is None
 
@@ -122,7 +116,7 @@ def test_a_plain_socket_takes_part(
     sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, lo)
     sender.sendto(b"", (GROUP, port))  # says nothing
     sender.sendto(b"hello, link", (GROUP, port))
-    assert until(link.receive) == (b"hello, link", sender.getsockname())
+    assert until_found(link.receive) == (b"hello, link", sender.getsockname())
 
 
 def test_more_groups_are_joined_and_no_others_heard(
@@ -133,11 +127,11 @@ def test_more_groups_are_joined_and_no_others_heard(
     other = joined(group=OTHER_GROUP)
     other.send(b"in the other")
     one.send(b"in the one")
-    heard = {until(both.receive)[0], until(both.receive)[0]}
+    heard = {until_found(both.receive)[0], until_found(both.receive)[0]}
     assert heard == {b"in the other", b"in the one"}
     speaker = joined()
     speaker.send(b"last")
-    assert until(one.receive)[0] == b"last"
+    assert until_found(one.receive)[0] == b"last"
     assert one.receive() is None  # and nothing of the other group before it
 
 
@@ -145,9 +139,9 @@ def test_the_largest_datagram_and_one_more(joined: Callable[..., MulticastLink])
     one, other = joined(), joined()
     data = bytes(range(256)) * 255
     assert one.send(data) == len(data)
-    assert until(other.receive)[0] == data
+    assert until_found(other.receive)[0] == data
     assert one.send(bytes(one.mtu)) == one.mtu
-    assert until(other.receive)[0] == bytes(one.mtu)
+    assert until_found(other.receive)[0] == bytes(one.mtu)
     with pytest.raises(LinkError, match="65488 bytes is above 65487"):
         one.send(bytes(one.mtu + 1))
 
@@ -160,7 +154,7 @@ def test_ttl_and_source(joined: Callable[..., MulticastLink]) -> None:
     bound = joined("bind=127.0.0.1:0")
     assert bound.local.startswith("udp/127.0.0.1:")
     bound.send(b"all the same")
-    assert until(link.receive)[0] == b"all the same"
+    assert until_found(link.receive)[0] == b"all the same"
 
 
 def test_a_peer_that_has_gone_does_not_break_the_group(
@@ -174,7 +168,7 @@ def test_a_peer_that_has_gone_does_not_break_the_group(
         one.send_to(b"anybody?", address)
         assert one.receive_unicast() is None
     one.send(b"still here")
-    assert until(other.receive)[0] == b"still here"
+    assert until_found(other.receive)[0] == b"still here"
 
 
 def test_close(joined: Callable[..., MulticastLink]) -> None:
@@ -246,6 +240,7 @@ other.close()
 """
 
 
+@pytest.mark.process
 def test_ipv6() -> None:
     """In a network namespace: the loopback interface has no route for IPv6 groups."""
     missing = [tool for tool in ("unshare", "ip") if shutil.which(tool) is None]

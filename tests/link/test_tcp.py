@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from link.contract import KINDS, Stage
+from tests.support.link_contract import KINDS, Stage
 from zenlake import link as links
 from zenlake.errors import InvalidLocator, LinkError
 from zenlake.link import sockets, tcp
@@ -57,6 +57,7 @@ def test_an_unknown_protocol_is_refused_with_the_known_ones() -> None:
             assert known in str(refused.value)
 
 
+@pytest.mark.process
 def test_a_protocol_is_loaded_when_it_is_used() -> None:
     program = "import sys, zenlake.link; print('ssl' in sys.modules, 'websockets' in sys.modules)"
     done = subprocess.run(

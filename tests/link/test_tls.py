@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from certificates import (
+from tests.support.certificates import (
     EXPIRED,
     NOT_YET_VALID,
     Authority,
@@ -30,12 +30,13 @@ from certificates import (
     in_base64,
     self_signed_server,
 )
-from link.driving import (
+from tests.support.link_driver import (
     DEADLINE,
     INIT_SYN,
     TICK,
     EclipseNode,
     LinkStage,
+    attempt_until_ready,
     close_for_good,
     close_while_read,
     free_port,
@@ -43,7 +44,6 @@ from link.driving import (
     reset,
     run_at_once,
     shake_hands,
-    until,
 )
 from zenlake.errors import LinkError, ZError
 from zenlake.link import tls
@@ -244,7 +244,7 @@ def test_the_server_is_told_a_name_but_no_address(
     assert stream.handshake() is Progress.DONE
     while not heard:
         dialled.handshake()
-        incoming.write(until(stream.receive, stream.fileno()))
+        incoming.write(attempt_until_ready(stream.receive, stream.fileno()))
         with suppress(ssl.SSLWantReadError):
             other.do_handshake()
     assert heard == [named]
@@ -856,6 +856,7 @@ def batches(link: TransportLink) -> Iterator[bytes]:
         return
 
 
+@pytest.mark.process
 @pytest.mark.interop
 @pytest.mark.parametrize("both", [False, True], ids=["one-sided", "mutual"])
 def test_our_init_is_answered_by_a_router(stage: Stage, both: bool) -> None:
@@ -871,6 +872,7 @@ def test_our_init_is_answered_by_a_router(stage: Stage, both: bool) -> None:
     assert ack.cookie
 
 
+@pytest.mark.process
 @pytest.mark.interop
 def test_a_router_keeps_out_a_client_without_certificate(stage: Stage) -> None:
     dialled = stage.dial(listening_router(stage, True))
@@ -879,6 +881,7 @@ def test_a_router_keeps_out_a_client_without_certificate(stage: Stage) -> None:
         receive(dialled)
 
 
+@pytest.mark.process
 @pytest.mark.interop
 @pytest.mark.parametrize("both", [False, True], ids=["one-sided", "mutual"])
 def test_a_client_of_eclipse_zenoh_dials_our_listener(stage: Stage, both: bool) -> None:

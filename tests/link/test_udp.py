@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from link.contract import KINDS, Stage
+from tests.support.link_contract import KINDS, Stage
 from zenlake import link as links
 from zenlake.errors import LinkError
 from zenlake.link.base import Listener, TransportLink

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from link.contract import KINDS, Stage
+from tests.support.link_contract import KINDS, Stage
 from zenlake.errors import LinkError
 from zenlake.link.sockets import Address
 from zenlake.link.unix import resolve
@@ -123,6 +123,7 @@ def test_a_file_that_is_no_socket_is_left_alone(stage: Stage, tmp_path: Path) ->
     assert [p.name for p in tmp_path.iterdir()] == ["s"]
 
 
+@pytest.mark.process
 def test_the_files_of_a_killed_process_are_taken_over(stage: Stage, tmp_path: Path) -> None:
     command = [sys.executable, "-c", LISTEN_FOR_EVER, stage.endpoint]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:

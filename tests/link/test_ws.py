@@ -14,7 +14,7 @@ from functools import partial
 
 import pytest
 
-from link.driving import (
+from tests.support.link_driver import (
     DEADLINE,
     INIT_SYN,
     TICK,
@@ -560,6 +560,7 @@ def test_a_peer_that_pings_and_does_not_read_is_dropped(stage: Stage) -> None:
 # --- with eclipse-zenoh
 
 
+@pytest.mark.process
 @pytest.mark.interop
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_our_init_is_answered_by_a_router(stage: Stage, host: str) -> None:
@@ -575,6 +576,7 @@ def test_our_init_is_answered_by_a_router(stage: Stage, host: str) -> None:
     assert ack.batch_size == 65_535
 
 
+@pytest.mark.process
 @pytest.mark.interop
 def test_a_client_of_eclipse_zenoh_dials_our_listener(stage: Stage) -> None:
     listener = stage.listen()

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from hostile import FIRST_SN, HostilePeer
-from runtime.nodes import (
+from tests.support.hostile import FIRST_SN, HostilePeer
+from tests.support.runtime_nodes import (
     ANYWHERE,
     PATIENCE,
     Record,
@@ -19,8 +19,8 @@ from runtime.nodes import (
     numbered,
     port_of,
     put,
-    until,
 )
+from tests.support.waiting import until
 from zenlake.errors import InvalidLocator, LinkError, SessionEnded
 from zenlake.link.base import READ_BYTES
 from zenlake.runtime import reactor

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from runtime.test_exchange_paths import World, encoded
+from tests.runtime.test_exchange_paths import World, encoded
 from zenlake.keyexpr import MAX_KEY_BYTES
 from zenlake.wire.declare import (
     Declare,

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from hostile import (
+from tests.support.attacked_node import AttackedNode, HonestSession, attacked
+from tests.support.hostile import (
     DEADLINE,
     FIRST_SN,
     HTTP_GET,
@@ -17,8 +18,8 @@ from hostile import (
     HostileServer,
     batch,
 )
-from runtime.house import Canary, House, attacked
-from runtime.nodes import BLOCK, DROP, Record, make_node, new_zid, payload_of, put, until
+from tests.support.runtime_nodes import BLOCK, DROP, Record, make_node, new_zid, payload_of, put
+from tests.support.waiting import until
 from zenlake.errors import SessionClosed, ZError
 from zenlake.runtime import transport_session as session_module
 from zenlake.transport.admission import AdmissionLimits
@@ -60,18 +61,18 @@ GARBAGE = {
 
 
 def test_garbage_is_refused_by_name(caplog: Log) -> None:
-    with attacked(caplog, limits=SOON) as house, ExitStack() as stack:
-        peers = [stack.enter_context(house.peer()) for _ in GARBAGE]
+    with attacked(caplog, limits=SOON) as target, ExitStack() as stack:
+        peers = [stack.enter_context(target.peer()) for _ in GARBAGE]
         for peer, data in zip(peers, GARBAGE.values(), strict=True):
             peer.say(data)
         for peer in peers:
             assert peer.hear_close() in (CloseReason.INVALID, CloseReason.GENERIC, None)
-        until(lambda: sum(house.node.refused.values()) == len(GARBAGE))
-        assert set(house.node.refused) <= {"INVALID", "GENERIC"}
+        until(lambda: sum(target.node.refused.values()) == len(GARBAGE))
+        assert set(target.node.refused) <= {"INVALID", "GENERIC"}
         assert any(
             peer.address in record.getMessage() for peer in peers for record in caplog.records
         )
-        assert not house.strange
+        assert not target.strange
 
 
 @pytest.mark.parametrize(
@@ -88,48 +89,48 @@ def test_garbage_is_refused_by_name(caplog: Log) -> None:
     ],
 )
 def test_wrong_first_message(caplog: Log, data: bytes, reason: CloseReason) -> None:
-    with attacked(caplog) as house, house.peer() as peer:
+    with attacked(caplog) as target, target.peer() as peer:
         peer.say(data)
         assert peer.hear_close() == reason
-        house.logged(peer, "no session")
-        until(lambda: house.node.refused == {reason.name: 1})
-        assert not house.strange
+        target.logged(peer, "no session")
+        until(lambda: target.node.refused == {reason.name: 1})
+        assert not target.strange
 
 
 def test_silence_and_an_endless_dribble_end_with_the_handshakes_time(caplog: Log) -> None:
-    with attacked(caplog, limits=SOON) as house, house.peer() as silent, house.peer() as slow:
+    with attacked(caplog, limits=SOON) as target, target.peer() as silent, target.peer() as slow:
         began = time.monotonic()
         while slow.say(b"\x00\x00"):  # batches of nothing, which would renew a lease
             assert time.monotonic() < began + DEADLINE
             time.sleep(0.01)
         assert silent.hear_close() == CloseReason.GENERIC
-        house.logged(silent, "took too long")
-        until(lambda: house.node.refused == {"GENERIC": 2})
+        target.logged(silent, "took too long")
+        until(lambda: target.node.refused == {"GENERIC": 2})
 
 
 def test_dribbled_handshake_and_data_are_served(caplog: Log) -> None:
-    with attacked(caplog) as house, house.peer() as peer:
+    with attacked(caplog) as target, target.peer() as peer:
         peer.dribble(batch(Init(peer.zid, WireWhatAmI.CLIENT, qos=True, patch=1)))
         ack = peer.hear()
         assert isinstance(ack, Init)
         peer.dribble(batch(peer.open_syn(ack)))
         assert isinstance(peer.hear(), Open)
         peer.dribble(batch(Frame(FIRST_SN, messages=[put(b"slowly")])))
-        until(lambda: [payload_of(m) for m in house.strange] == [b"slowly"])
+        until(lambda: [payload_of(m) for m in target.strange] == [b"slowly"])
 
 
 def test_flood_of_inits_from_one_address(caplog: Log) -> None:
     """A thousand connections that say INIT and no more: 20 wait, the others are sent away."""
     limits = AdmissionLimits(seconds=2.0)
-    with attacked(caplog, limits=limits) as house, ExitStack() as stack:
+    with attacked(caplog, limits=limits) as target, ExitStack() as stack:
         most = 0
         for _ in range(1000):
-            peer = stack.enter_context(house.peer())
+            peer = stack.enter_context(target.peer())
             peer.send(Init(peer.zid, WireWhatAmI.CLIENT))
-            most = max(most, house.node.pending)
+            most = max(most, target.node.pending)
         assert 0 < most <= limits.pending_per_address
-        until(lambda: sum(house.node.refused.values()) >= 1000)
-        assert house.node.refused["limit"] >= 1000 - 5 * limits.pending_per_address
+        until(lambda: sum(target.node.refused.values()) >= 1000)
+        assert target.node.refused["limit"] >= 1000 - 5 * limits.pending_per_address
         assert any(
             "127.0.0.1" in r.getMessage() and "pending_per_address" in r.getMessage()
             for r in caplog.records
@@ -140,93 +141,93 @@ def test_flood_of_inits_from_one_address(caplog: Log) -> None:
 
 def test_flood_from_many_addresses_meets_the_limit_for_all(caplog: Log) -> None:
     limits = AdmissionLimits(seconds=1.0)
-    with attacked(caplog, limits=limits) as house, ExitStack() as stack:
+    with attacked(caplog, limits=limits) as target, ExitStack() as stack:
         most = 0
         for number in range(200):
             source = f"127.0.1.{number // 15 + 1}"
-            peer = stack.enter_context(house.peer(source=source))
+            peer = stack.enter_context(target.peer(source=source))
             peer.send(Init(peer.zid, WireWhatAmI.CLIENT))
-            most = max(most, house.node.pending)
+            most = max(most, target.node.pending)
         assert limits.pending_per_address < most <= limits.pending
-        until(lambda: sum(house.node.refused.values()) == 200)
+        until(lambda: sum(target.node.refused.values()) == 200)
 
 
 def test_flood_holds_nobody_else_up(caplog: Log) -> None:
     """While one address holds all it may, another address gets its session."""
-    with attacked(caplog, limits=AdmissionLimits(seconds=60.0)) as house, ExitStack() as stack:
+    with attacked(caplog, limits=AdmissionLimits(seconds=60.0)) as target, ExitStack() as stack:
         for _ in range(20):
-            stack.enter_context(house.peer())
-        until(lambda: house.node.pending == 20)
-        with house.peer() as late:
+            stack.enter_context(target.peer())
+        until(lambda: target.node.pending == 20)
+        with target.peer() as late:
             assert late.hear() is None
-        with house.peer(source="127.0.0.55") as honest:
+        with target.peer(source="127.0.0.55") as honest:
             honest.establish()
-            assert house.session_of(honest).is_open
+            assert target.session_of(honest).is_open
         stack.close()
 
 
 def test_replayed_open(caplog: Log) -> None:
-    with attacked(caplog) as house:
-        with house.peer() as victim:
+    with attacked(caplog) as target:
+        with target.peer() as victim:
             captured = batch(victim.open_syn(victim.init()))
             victim.say(captured)
             assert isinstance(victim.hear(), Open)
-            with house.peer() as first:
+            with target.peer() as first:
                 first.say(captured)
                 assert first.hear_close() == CloseReason.INVALID
-                house.logged(first, "OPEN syn came where INIT syn was expected")
+                target.logged(first, "OPEN syn came where INIT syn was expected")
             for zid in (victim.zid, new_zid()):
-                with house.peer(zid) as bare:
+                with target.peer(zid) as bare:
                     bare.say(captured)
                     assert bare.hear_close() == CloseReason.INVALID
-                with house.peer(zid) as replay:
+                with target.peer(zid) as replay:
                     replay.init()
                     replay.say(captured)
                     assert replay.hear_close() == CloseReason.INVALID
-            assert victim.zid in house.node.sessions
+            assert victim.zid in target.node.sessions
             assert victim.send(Close())
-        until(lambda: victim.zid not in house.node.sessions)
-        with house.peer(victim.zid) as after:
+        until(lambda: victim.zid not in target.node.sessions)
+        with target.peer(victim.zid) as after:
             after.init()
             after.say(captured)
             assert after.hear_close() == CloseReason.INVALID
-        until(lambda: house.node.refused == {"INVALID": 6})
+        until(lambda: target.node.refused == {"INVALID": 6})
 
 
 def test_nothing_is_routed_before_open(caplog: Log) -> None:
     early = batch(Frame(FIRST_SN, messages=[put(b"early")]))
-    with attacked(caplog) as house:
-        with house.peer() as after_init:
+    with attacked(caplog) as target:
+        with target.peer() as after_init:
             after_init.init()
             after_init.say(early)
             assert after_init.hear_close() == CloseReason.INVALID
-            house.logged(after_init, "no session")
-        with house.peer() as at_once:
+            target.logged(after_init, "no session")
+        with target.peer() as at_once:
             at_once.say(batch(Init(at_once.zid, WireWhatAmI.CLIENT)) + early)
             assert at_once.hear_close() == CloseReason.INVALID
-        with house.peer() as wrong_cookie:
+        with target.peer() as wrong_cookie:
             wrong_cookie.init()
             wrong_cookie.say(batch(Open(1000, FIRST_SN, b"mine")) + early)
             assert wrong_cookie.hear_close() == CloseReason.INVALID
-        until(lambda: house.node.refused == {"INVALID": 3})
-        assert not house.strange
+        until(lambda: target.node.refused == {"INVALID": 3})
+        assert not target.strange
 
 
 def test_the_zid_of_a_live_session(caplog: Log) -> None:
-    with attacked(caplog) as house, house.peer(house.canary_zid) as intruder:
+    with attacked(caplog) as target, target.peer(target.honest_zid) as intruder:
         intruder.send(intruder.open_syn(intruder.init()))
         assert intruder.hear_close() == CloseReason.MAX_LINKS
-        house.logged(intruder, "has a session here already")
-        until(lambda: house.node.refused == {"MAX_LINKS": 1})
-        assert house.canary.session.is_open
+        target.logged(intruder, "has a session here already")
+        until(lambda: target.node.refused == {"MAX_LINKS": 1})
+        assert target.honest_session.session.is_open
 
 
 def test_the_nodes_own_zid(caplog: Log) -> None:
-    with attacked(caplog) as house, house.peer(house.node.zid) as mirror:
+    with attacked(caplog) as target, target.peer(target.node.zid) as mirror:
         mirror.send(mirror.open_syn(mirror.init()))
         assert mirror.hear_close() == CloseReason.CONNECTION_TO_SELF
-        house.logged(mirror, "own id")
-        until(lambda: house.node.refused == {"CONNECTION_TO_SELF": 1})
+        target.logged(mirror, "own id")
+        until(lambda: target.node.refused == {"CONNECTION_TO_SELF": 1})
 
 
 def random_message(choose: random.Random) -> TransportMessage:
@@ -248,18 +249,18 @@ def random_message(choose: random.Random) -> TransportMessage:
 
 def test_any_message_in_any_state(caplog: Log) -> None:
     choose = random.Random(2718)
-    with attacked(caplog, limits=AdmissionLimits(seconds=1.0)) as house:
+    with attacked(caplog, limits=AdmissionLimits(seconds=1.0)) as target:
         for _ in range(150):
-            with house.peer() as peer:
+            with target.peer() as peer:
                 if choose.random() < 0.5:
                     peer.init()
                 for _ in range(choose.randrange(1, 4)):
                     peer.send(random_message(choose))
                 if choose.random() < 0.3:
                     peer.hear_close()
-        until(lambda: house.node.pending == 0)
-        assert not house.strange
-        assert list(house.node.sessions) == [house.canary_zid]
+        until(lambda: target.node.pending == 0)
+        assert not target.strange
+        assert list(target.node.sessions) == [target.honest_zid]
 
 
 # --- inside the session ---------------------------------------------------------------------
@@ -284,41 +285,41 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_lies_about_lengths_end_the_session_only(caplog: Log, lie: str) -> None:
-    with attacked(caplog) as house, house.peer() as peer:
+    with attacked(caplog) as target, target.peer() as peer:
         peer.establish()
         peer.say(LIES[lie])
         assert peer.hear_close() == CloseReason.INVALID
-        end = house.end_of(peer)
+        end = target.end_of(peer)
         assert end.reason == CloseReason.INVALID
         assert not end.by_peer
-        house.logged(peer, "ended", end.why)
+        target.logged(peer, "ended", end.why)
         good = [b"good"] if b"good" in LIES[lie] else []
-        assert [payload_of(m) for m in house.strange] == good, "what came before is delivered"
+        assert [payload_of(m) for m in target.strange] == good, "what came before is delivered"
 
 
 def test_second_init_changes_nothing(caplog: Log) -> None:
-    with attacked(caplog) as house, house.peer() as peer:
+    with attacked(caplog) as target, target.peer() as peer:
         peer.establish()
-        session = house.session_of(peer)
+        session = target.session_of(peer)
         other = new_zid()
         peer.send(Init(other, WireWhatAmI.ROUTER))
         peer.send(Open(1, 0, b"cookie"))
         peer.send(Frame(FIRST_SN, messages=[put(b"as before")]))
-        until(lambda: [payload_of(m) for m in house.strange] == [b"as before"])
+        until(lambda: [payload_of(m) for m in target.strange] == [b"as before"])
         assert session.zid == peer.zid
         assert session.counters.ignored == 2
-        assert other not in house.node.sessions
+        assert other not in target.node.sessions
 
 
 @pytest.mark.parametrize("flood", [b"\x00\x00", batch(KeepAlive())], ids=["empty", "keep-alive"])
 def test_flood_of_batches_with_nothing_in_them(caplog: Log, flood: bytes) -> None:
-    with attacked(caplog) as house, house.peer() as peer:
+    with attacked(caplog) as target, target.peer() as peer:
         peer.establish()
-        session = house.session_of(peer)
+        session = target.session_of(peer)
         for _ in range(20):
             assert peer.say(flood * 10_000)
         peer.send(Frame(FIRST_SN, messages=[put(b"after the flood")]))
-        until(lambda: [payload_of(m) for m in house.strange] == [b"after the flood"])
+        until(lambda: [payload_of(m) for m in target.strange] == [b"after the flood"])
         assert session.counters.received_batches >= 200_000
         assert session.over is None
 
@@ -355,10 +356,10 @@ def pieces(scenario: str) -> list[Fragment]:
 )
 def test_flood_of_fragments_stays_within_its_memory(caplog: Log, scenario: str) -> None:
     memory = ByteBudget(MIB)
-    with attacked(caplog, memory=memory, max_message=MIB // 4) as house:
-        with house.peer() as peer:
+    with attacked(caplog, memory=memory, max_message=MIB // 4) as target:
+        with target.peer() as peer:
             peer.establish()
-            session = house.session_of(peer)
+            session = target.session_of(peer)
             flood = b"".join(batch(piece) for piece in pieces(scenario))
             assert len(flood) > 8 * MIB
             tracemalloc.start()
@@ -376,16 +377,16 @@ def test_flood_of_fragments_stays_within_its_memory(caplog: Log, scenario: str) 
             assert peak < 8 * MIB
             assert sum(session.counters.receive_dropped.values()) > 0
             assert session.over is None, "the message is dropped, the link stays"
-            assert not house.strange
-        house.end_of(peer)
+            assert not target.strange
+        target.end_of(peer)
         assert memory.held == 0
 
 
 def test_a_hundred_thousand_pieces_of_one_byte(caplog: Log) -> None:
     memory = ByteBudget(MIB)
-    with attacked(caplog, memory=memory) as house, house.peer() as peer:
+    with attacked(caplog, memory=memory) as target, target.peer() as peer:
         peer.establish()
-        session = house.session_of(peer)
+        session = target.session_of(peer)
         parts = [
             batch(Fragment(FIRST_SN + n, b"x", more=True, first=n == 0)) for n in range(100_000)
         ]
@@ -401,33 +402,33 @@ def test_a_hundred_thousand_pieces_of_one_byte(caplog: Log) -> None:
     ("lease_ms", "taken"), [(0, 0.1), (1, 0.1), (2**63, 600.0), (2**63 - 1, 600.0)]
 )
 def test_odd_leases_are_clamped(caplog: Log, lease_ms: int, taken: float) -> None:
-    with attacked(caplog) as house, house.peer() as peer:
-        house.canary.finish()  # an idle node: its time is to be measured
+    with attacked(caplog) as target, target.peer() as peer:
+        target.honest_session.finish()  # an idle node: its time is to be measured
         peer.establish(lease_ms=lease_ms)
         busy, began = time.process_time(), time.monotonic()
-        until(lambda: house.sessions)
+        until(lambda: target.sessions)
         if taken < 1:
-            end = house.end_of(peer)
+            end = target.end_of(peer)
             assert end.reason == CloseReason.EXPIRED
             assert "0.1 s" in end.why
             assert time.monotonic() - began > taken / 2
-            house.logged(peer, "nothing came")
+            target.logged(peer, "nothing came")
         else:
-            assert house.session_of(peer).agreement.peer_lease == taken
+            assert target.session_of(peer).agreement.peer_lease == taken
             time.sleep(0.3)  # a time to be idle in, not to wait for something
-            assert house.session_of(peer).over is None
+            assert target.session_of(peer).over is None
         took = time.monotonic() - began
         assert time.process_time() - busy < max(0.2 * took, 0.1)
-        _another_canary(house)
+        _another_honest_session(target)
 
 
-def _another_canary(house: House) -> None:
+def _another_honest_session(target: AttackedNode) -> None:
     """The first one has been stopped: close it, and have another for the check at the end."""
-    house.canary.close()
-    until(lambda: house.canary_zid not in house.node.sessions)
-    house.canary = Canary(f"tcp/127.0.0.1:{house.port}#bind=127.0.0.99:0")
-    house.canary_zid = house.canary.node.zid
-    house.canary.start()
+    target.honest_session.close()
+    until(lambda: target.honest_zid not in target.node.sessions)
+    target.honest_session = HonestSession(f"tcp/127.0.0.1:{target.port}#bind=127.0.0.99:0")
+    target.honest_zid = target.honest_session.node.zid
+    target.honest_session.start()
 
 
 def test_peer_that_stops_reading_is_dropped_for_and_then_closed(
@@ -435,15 +436,15 @@ def test_peer_that_stops_reading_is_dropped_for_and_then_closed(
 ) -> None:
     assert BLOCK_SECONDS == 5.0
     monkeypatch.setattr(session_module, "BLOCK_SECONDS", 1.0)
-    with attacked(caplog) as house, house.peer(receive_bytes=4096) as peer:
+    with attacked(caplog) as target, target.peer(receive_bytes=4096) as peer:
         peer.establish(lease_ms=LONG_MS)
-        session = house.session_of(peer)
+        session = target.session_of(peer)
         chunk = bytes(60_000)
         end = time.monotonic() + DEADLINE
         while session.send(put(chunk, DROP)):
             assert time.monotonic() < end
         assert sum(session.counters.send_dropped.values()) == 1
-        house.canary.moves()
+        target.honest_session.moves()
 
         ended: list[SessionClosed] = []
 
@@ -457,14 +458,14 @@ def test_peer_that_stops_reading_is_dropped_for_and_then_closed(
         began = time.monotonic()
         blocked = threading.Thread(target=block)
         blocked.start()
-        house.canary.moves()
+        target.honest_session.moves()
         assert blocked.is_alive(), "only the sender to the stuck peer waits"
         blocked.join(DEADLINE)
         assert time.monotonic() - began >= 0.9
         assert [error.reason for error in ended] == [CloseReason.UNRESPONSIVE]
         assert peer.address in ended[0].why
-        assert house.end_of(peer).reason == CloseReason.UNRESPONSIVE
-        house.logged(peer, "takes nothing")
+        assert target.end_of(peer).reason == CloseReason.UNRESPONSIVE
+        target.logged(peer, "takes nothing")
         with pytest.raises(SessionClosed, match="takes nothing"):
             session.send(put(chunk, BLOCK))
 
@@ -515,24 +516,24 @@ def test_server_that_speaks_something_else_is_an_error_with_its_name(answer: byt
 
 
 def test_lane_that_was_not_agreed_ends_the_session(caplog: Log) -> None:
-    with attacked(caplog, qos=False) as house, house.peer() as peer:
+    with attacked(caplog, qos=False) as target, target.peer() as peer:
         peer.establish()
         peer.send(Frame(FIRST_SN, priority=WirePriority.REAL_TIME, messages=[put(b"no")]))
         assert peer.hear_close() == CloseReason.INVALID
-        house.logged(peer, "REAL_TIME")
-        assert not house.strange
+        target.logged(peer, "REAL_TIME")
+        assert not target.strange
 
 
 def test_peers_that_vanish(caplog: Log) -> None:
     """Open a session, say half of something, go: forty times."""
-    with attacked(caplog) as house:
+    with attacked(caplog) as target:
         peers: list[HostilePeer] = []
         for number in range(40):
-            with house.peer() as peer:
+            with target.peer() as peer:
                 peer.establish()
                 peer.say(batch(Frame(FIRST_SN, messages=[put(b"x" * 500)]))[: 1 + number * 7])
                 peers.append(peer)
         for peer in peers:
-            assert house.end_of(peer).by_peer
-            house.logged(peer, "ended")
-        until(lambda: list(house.node.sessions) == [house.canary_zid])
+            assert target.end_of(peer).by_peer
+            target.logged(peer, "ended")
+        until(lambda: list(target.node.sessions) == [target.honest_zid])

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from faultproxy import FaultProxy, Way
-from runtime.nodes import (
+from tests.support.fault_proxy import FaultProxy, Way
+from tests.support.runtime_nodes import (
     ANYWHERE,
     PATIENCE,
     Record,
@@ -17,8 +17,8 @@ from runtime.nodes import (
     number_of,
     numbered,
     port_of,
-    until,
 )
+from tests.support.waiting import until
 from zenlake.errors import SessionClosed, ZError
 from zenlake.runtime.node import Connector, Node
 from zenlake.runtime.transport_session import TransportSession
@@ -158,7 +158,7 @@ def test_half_open_link_expires_on_both_sides_and_nothing_spins() -> None:
         until(lambda: server.sessions)
         began, busy = time.monotonic(), time.process_time()
         proxy.half_open()
-        until(lambda: record(server).ends and record(client).ends, LEASE + MARGIN)
+        until(lambda: record(server).ends and record(client).ends, within=LEASE + MARGIN)
         took, busy = time.monotonic() - began, time.process_time() - busy
         assert took > LEASE / 2
         assert busy / took < 0.2
@@ -181,9 +181,11 @@ def test_one_way_silence_ends_the_side_that_hears_nothing(direction: str) -> Non
         until(lambda: server.sessions)
         proxy.set(**{direction: Way(swallow=True)})
         deaf, other = (server, client) if direction == "up" else (client, server)
-        until(lambda: record(deaf).ends, LEASE + MARGIN)
+        until(lambda: record(deaf).ends, within=LEASE + MARGIN)
         assert record(deaf).ends[0][1].reason == CloseReason.EXPIRED
-        until(lambda: record(other).ends, LEASE + MARGIN)  # it is told, by CLOSE or by the end
+        until(
+            lambda: record(other).ends, within=LEASE + MARGIN
+        )  # it is told, by CLOSE or by the end
         assert record(other).ends[0][1].by_peer
         nothing_left(server, client)
 
@@ -234,7 +236,7 @@ def test_thin_pipe_carries_everything_and_no_lease_expires() -> None:
         began = time.monotonic()
         for number in range(count):
             assert session.send(numbered(number, size))
-        until(lambda: len(record(server).messages) == count, PATIENCE * 2)
+        until(lambda: len(record(server).messages) == count, within=PATIENCE * 2)
         took = time.monotonic() - began
         assert record(server).numbers == list(range(count))
         assert took > count * size / rate / 2, "the pipe was not thin"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hostile import FIRST_SN, HostilePeer, HostileServer
-from runtime.house import attacked
-from runtime.nodes import (
+from tests.support.attacked_node import attacked
+from tests.support.hostile import FIRST_SN, HostilePeer, HostileServer
+from tests.support.runtime_nodes import (
     ANYWHERE,
     PATIENCE,
     Record,
@@ -23,8 +23,8 @@ from runtime.nodes import (
     payload_of,
     port_of,
     put,
-    until,
 )
+from tests.support.waiting import until
 from zenlake.errors import LinkError, SessionEnded, SessionRefused
 from zenlake.runtime.node import CLOSE_SECONDS, Node
 from zenlake.runtime.transport_session import TransportSession
@@ -291,8 +291,8 @@ def test_two_hundred_wrong_logins_are_slowed_and_harm_nobody(
     monkeypatch.setattr(throttle, "MAX_DELAY_S", slow)
     server_auth = [UserPassword(dictionary={"user": b"right"})]
     honest = {"authenticators": [UserPassword("user", "right")]}
-    with attacked(caplog, honest=honest, authenticators=server_auth) as house:
-        locator = f"tcp/127.0.0.1:{house.port}"
+    with attacked(caplog, honest=honest, authenticators=server_auth) as target:
+        locator = f"tcp/127.0.0.1:{target.port}"
         wrong = [("user", "wrong"), ("nobody", "right"), ("user", "righ")]
         began = time.monotonic()
         with ExitStack() as stack:
@@ -307,13 +307,13 @@ def test_two_hundred_wrong_logins_are_slowed_and_harm_nobody(
                 assert caught.value.reason == CloseReason.GENERIC, "one reason for all of them"
         took = time.monotonic() - began
         assert took >= (200 - throttle.FREE_FAILURES) * slow * 0.9
-        assert house.node.refused == {"GENERIC": 200}
+        assert target.node.refused == {"GENERIC": 200}
         lines = [r for r in caplog.records if "no session with" in r.getMessage()]
         assert 1 <= len(lines) <= took + 2
         assert all("127.0.0.1" in r.getMessage() for r in lines)
         assert "right" not in caplog.text.replace("has another password", "")
-        assert not house.strange
-        (session,) = house.node.sessions.values()
+        assert not target.strange
+        (session,) = target.node.sessions.values()
         assert session.agreement.identities == {"user-password": "user"}
 
 

@@ -4,8 +4,9 @@ import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from certificates import Authority
-from runtime.nodes import ANYWHERE, make_node, until
+from tests.support.certificates import Authority
+from tests.support.runtime_nodes import ANYWHERE, make_node
+from tests.support.waiting import until
 from zenlake.errors import SessionClosed
 from zenlake.link.options import LinkOptions, TlsOptions
 from zenlake.transport.retry import RetryPolicy

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from golden.vectors import load
+from tests.golden.vectors import load
 from zenlake.errors import AuthError, EncodeError
 from zenlake.transport import pubkey, usrpwd
 from zenlake.transport.auth import (

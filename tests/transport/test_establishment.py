@@ -7,8 +7,19 @@ from typing import Any
 
 import pytest
 
-from golden.vectors import Vector, load, load_all
-from transport_pair import DIALLER, LISTENER, START, Hand, Pair, Side, chance, offer, put, read_sent
+from tests.golden.vectors import Vector, load, load_all
+from tests.support.transport_pair import (
+    DIALLER,
+    LISTENER,
+    START,
+    Hand,
+    Pair,
+    Side,
+    chance,
+    offer,
+    put,
+    read_sent,
+)
 from zenlake.errors import AuthError, SessionClosed, SessionRefused
 from zenlake.transport.auth import Entropy
 from zenlake.transport.establishment import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from transport_pair import DIALLER, Hand, Pair, offer, put
+from tests.support.transport_pair import DIALLER, Hand, Pair, offer, put
 from zenlake.transport import fragments
 from zenlake.transport.fragments import (
     MAX_FRAGMENTS,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from golden.vectors import load
+from tests.golden.vectors import load
 from zenlake.errors import DecodeError, Reason
 from zenlake.transport import gossip
 from zenlake.transport.gossip import MAX_BODY_BYTES, MAX_STATES, DiscoveredNode, Gossip
@@ -456,6 +456,7 @@ def test_one_hop_finds_the_neighbours_of_neighbours(seed: int, at_once: bool) ->
         assert found == net.where(beyond)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("at_once", [True, False])
 def test_many_hops_find_everybody(seed: int, at_once: bool) -> None:

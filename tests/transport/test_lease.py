@@ -5,7 +5,7 @@ from math import inf, nextafter
 
 import pytest
 
-from transport_pair import DIALLER, START, Hand, Pair, offer, put
+from tests.support.transport_pair import DIALLER, START, Hand, Pair, offer, put
 from zenlake.errors import SessionClosed
 from zenlake.transport.outbox import BLOCK_SECONDS, PushResult
 from zenlake.wire.close import Close

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from transport_pair import (
+from tests.support.transport_pair import (
     DIALLER,
     KEY,
     START,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from golden.vectors import load
+from tests.golden.vectors import load
 from zenlake.errors import DecodeError
 from zenlake.transport import scouting
 from zenlake.transport.scouting import (

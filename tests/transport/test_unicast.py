@@ -7,7 +7,18 @@ from typing import Any
 import lz4.block
 import pytest
 
-from transport_pair import DIALLER, START, Cut, Hand, Pair, Side, chance, offer, put, read_sent
+from tests.support.transport_pair import (
+    DIALLER,
+    START,
+    Cut,
+    Hand,
+    Pair,
+    Side,
+    chance,
+    offer,
+    put,
+    read_sent,
+)
 from zenlake.errors import SessionClosed
 from zenlake.transport.establishment import Opener
 from zenlake.transport.offer import SN_MASKS

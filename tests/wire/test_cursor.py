@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-import strategies as s
+from tests.support import strategies as s
 from zenlake.errors import DecodeError, EncodeError, Reason
 from zenlake.wire.cursor import U8, U16, U32, U64, ByteReader, ByteWriter
 

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from corpus import FRAME_HEADER, recorded_shapes
-from rawlink import RawLink
-from reference_node import ReferenceNode
+from tests.support.message_corpus import FRAME_HEADER, recorded_shapes
+from tests.support.raw_link import RawLink
+from tests.support.reference_node import ReferenceNode
 from zenlake.errors import DecodeError, Reason
 from zenlake.wire.batch import read_batch
 from zenlake.wire.cursor import ByteWriter

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from golden.vectors import HANDSHAKE_BATCHES, load_all
+from tests.golden.vectors import HANDSHAKE_BATCHES, load_all
 from zenlake.errors import DecodeError, EncodeError, Reason
 from zenlake.wire.batch import read_batch, walk
 from zenlake.wire.cursor import ByteReader

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plain import PlainBatch, plain_batches
+from tests.support.plain_batches import PlainBatch, plain_batches
 from zenlake.errors import DecodeError, Reason
 from zenlake.wire.batch import (
     TRANSPORT,

@@ -1,7 +1,6 @@
 """Our bytes before a live eclipse-zenoh 1.10.2 router, and its bytes before us."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -9,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-import strategies as s
-from rawlink import RawLink
-from reference_node import ReferenceNode
+from tests.support import strategies as s
+from tests.support.raw_link import RawLink
+from tests.support.reference_node import ReferenceNode
+from tests.support.waiting import until
 from zenlake.columnar.read import record_batches
 from zenlake.columnar.write import push_columns
 from zenlake.keytable import KeyTable
@@ -55,23 +55,12 @@ def link(node: ReferenceNode) -> Iterator[RawLink]:
         yield link
 
 
-def eventually(look: Callable[[], Any], done: Callable[[Any], bool]) -> Any:
-    """Ask until `done`, with a deadline; fails with the last state."""
-    end = time.monotonic() + DEADLINE
-    state = look()
-    while not done(state):
-        assert time.monotonic() < end, f"last state: {state}"
-        time.sleep(0.01)
-        state = look()
-    return state
-
-
 def key(text: str) -> WireExpr:
     return WireExpr(0, text, Mapping.SENDER)
 
 
 def received(node: ReferenceNode, count: int) -> list[dict[str, Any]]:
-    eventually(lambda: node.ask("count"), lambda got: got >= count)
+    until(lambda: node.ask("count"), lambda got: got >= count)
     samples: list[dict[str, Any]] = node.ask("samples")
     return samples
 

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from corpus import recorded_batches, recorded_shapes, single_byte_changes
-from plain import plain_batches
-from scancheck import assert_scan_equals_objects
+from tests.support.message_corpus import recorded_batches, recorded_shapes, single_byte_changes
+from tests.support.plain_batches import plain_batches
+from tests.support.scan_check import assert_scan_equals_objects
 from zenlake.errors import DecodeError, Reason
 from zenlake.wire.batch import read_batch, read_scouting, write_batch
 from zenlake.wire.cursor import ByteWriter
@@ -43,6 +43,7 @@ def test_there_are_shapes() -> None:
     assert len(SHAPES) > 150
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3000 if FULL else 300)
 @pytest.mark.parametrize("part", range(SLICES))
 def test_every_value_of_every_byte(part: int) -> None:
@@ -71,6 +72,7 @@ def test_every_value_of_every_byte_of_scouting() -> None:
                 assert error.offset <= len(data)
 
 
+@pytest.mark.slow
 @pytest.mark.kernel
 def test_scan_equals_objects_on_changed_bytes() -> None:
     """A tenth of all single-byte changes, another tenth for each shape."""
@@ -100,6 +102,7 @@ def mutate(random: Random, data: bytearray) -> None:
             data[at:at] = b"\x80" * random.randrange(1, 10)  # a padded zint
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3000 if FULL else 300)
 @pytest.mark.parametrize("part", range(SLICES))
 def test_mutations(part: int) -> None:
@@ -113,6 +116,7 @@ def test_mutations(part: int) -> None:
     assert 0.02 < accepted * SLICES / MUTATIONS < 0.98
 
 
+@pytest.mark.slow
 @pytest.mark.kernel
 def test_scan_equals_objects_on_mutations() -> None:
     random = Random(SEED - 1)
@@ -124,6 +128,7 @@ def test_scan_equals_objects_on_mutations() -> None:
         assert_scan_equals_objects(bytes(data), Framing.DATAGRAM, scanner=scanner)
 
 
+@pytest.mark.slow
 def test_length_bombs_allocate_nothing() -> None:
     """Every position of every shape replaced by a huge integer with up to 3 bytes behind it."""
     tracemalloc.start()

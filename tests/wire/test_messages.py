@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import strategies as s
+from tests.support import strategies as s
 from zenlake.errors import DecodeError, EncodeError, Reason
 from zenlake.wire import declare as d
 from zenlake.wire.batch import (

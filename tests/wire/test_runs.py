@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies import keys, pushes, responses
+from tests.support.strategies import keys, pushes, responses
 from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.network import NETWORK, NetworkMessage
 from zenlake.wire.push import Push

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import strategies as s
-from golden.vectors import load_all
-from plain import plain_batches
-from scancheck import assert_scan_equals_objects
+from tests.golden.vectors import load_all
+from tests.support import strategies as s
+from tests.support.plain_batches import plain_batches
+from tests.support.scan_check import assert_scan_equals_objects
 from zenlake.errors import Reason
 from zenlake.wire.batch import TransportMessage, write_batch
 from zenlake.wire.cursor import ByteWriter

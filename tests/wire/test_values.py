@@ -9,7 +9,7 @@ import zenoh
 from hypothesis import given
 from hypothesis import strategies as st
 
-import strategies as s
+from tests.support import strategies as s
 from zenlake.errors import DecodeError, EncodeError, InvalidLocator, Reason
 from zenlake.wire.encoding import CUSTOM_ID, PREDEFINED, WireEncoding
 from zenlake.wire.entity import WireEntityId, WireSourceInfo

@@ -14,7 +14,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 @contextmanager
 def stopped_by_signals(stop: Callable[[int], object]) -> Iterator[None]:
     """`stop` is called with the number of the first signal, on a thread of its own: this one may
-    hold any lock when a signal comes."""
+    hold any lock when a signal comes. A signal that was ignored before stays ignored."""
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
 
     def restore() -> None:
@@ -25,8 +25,9 @@ def stopped_by_signals(stop: Callable[[int], object]) -> Iterator[None]:
         restore()
         _thread.start_new_thread(stop, (number,))
 
-    for number in STOP_SIGNALS:
-        signal.signal(number, told)
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as under `nohup`, or as a shell's background job
+            signal.signal(number, told)
     try:
         yield
     finally:

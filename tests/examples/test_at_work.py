@@ -1,0 +1,372 @@
+"""Every example at work with its partner, on zenlake and on eclipse-zenoh, in every combination."""
+
+import queue
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SOON = 60.0  # seconds; the first start may load what others load, too
+OURS = "import zenlake as zenoh"
+THEIRS = "import zenoh"
+COMBINATIONS = [(a, b) for a in ("zenlake", "zenoh") for b in ("zenlake", "zenoh")]
+END = None
+
+
+class Script:
+    """An example as a process, and the lines that it prints."""
+
+    def __init__(self, folder: Path, name: str, *options: str) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", str(folder / f"z_{name}.py"), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.seen: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(END)
+
+    def line(self) -> str:
+        """The next line it prints."""
+        line = self._lines.get(timeout=SOON)
+        assert line is not END, f"{self.name} ended after {self.seen}"
+        self.seen.append(line)
+        return line
+
+    def expect(self, *lines: str) -> None:
+        """These lines, and no others between them."""
+        assert [self.line() for _ in lines] == list(lines)
+
+    def until(self, wanted: str) -> None:
+        """Lines up to this one."""
+        while self.line() != wanted:
+            pass
+
+    def end(self) -> None:
+        """It ends by itself, and well."""
+        rest = []
+        while (line := self._lines.get(timeout=SOON)) is not END:
+            rest.append(line)
+        assert rest == []
+        assert self._process.wait(SOON) == 0
+
+    def interrupt(self) -> None:
+        """Ctrl-C ends it, and well."""
+        self._process.send_signal(signal.SIGINT)
+        rest = []
+        while (line := self._lines.get(timeout=SOON)) is not END:
+            rest.append(line)
+        assert rest[-1:] == ["stopped"], rest
+        assert self._process.wait(SOON) == 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+class Stage:
+    """Starts examples: the first listens, the others connect to it."""
+
+    def __init__(self, folders: dict[str, Path], stack: ExitStack, first: str, second: str) -> None:
+        self._folders = folders
+        self._stack = stack
+        self._first = first
+        self._second = second
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._endpoint = f"tcp/127.0.0.1:{probe.getsockname()[1]}"
+
+    def _start(self, module: str, name: str, *options: str) -> Script:
+        script = Script(self._folders[module], name, "--no-multicast-scouting", *options)
+        return self._stack.enter_context(script)
+
+    def first(self, name: str, *options: str) -> Script:
+        return self._start(self._first, name, "-m", "peer", "-l", self._endpoint, *options)
+
+    def peer(self, name: str, *options: str) -> Script:
+        quiet = ("-m", "peer", "-e", self._endpoint, "--cfg", "listen/endpoints:[]")
+        return self._start(self._second, name, *quiet, *options)
+
+    def client(self, name: str, *options: str) -> Script:
+        return self._start(self._second, name, "-m", "client", "-e", self._endpoint, *options)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The examples as they are, and with the one line changed."""
+    theirs = tmp_path_factory.mktemp("examples") / "zenoh"
+    shutil.copytree(EXAMPLES, theirs)
+    for path in theirs.glob("z_*.py"):
+        text = path.read_text()
+        assert text.count(OURS) == 1, path
+        path.write_text(text.replace(OURS, THEIRS))
+    return {"zenlake": EXAMPLES, "zenoh": theirs}
+
+
+@pytest.fixture(params=COMBINATIONS, ids="-".join)
+def stage(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        yield Stage(folders, stack, *request.param)
+
+
+@pytest.fixture
+def our_stage(folders: dict[str, Path]) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        yield Stage(folders, stack, "zenlake", "zenlake")
+
+
+@pytest.fixture
+def mixed_stage(folders: dict[str, Path]) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        yield Stage(folders, stack, "zenlake", "zenoh")
+
+
+def ticks(key: str, count: int) -> list[str]:
+    return [f"{key}: [{i:4}] Tick" for i in range(count)]
+
+
+@pytest.mark.process
+def test_put_delete_and_sub(stage: Stage) -> None:
+    sub = stage.first("sub", "-k", "demo/*")
+    sub.expect("subscribed to demo/*")
+    put = stage.client("put", "-k", "demo/a", "-p", "hi")
+    put.expect("put demo/a: hi")
+    put.end()
+    sub.expect("demo/a: hi")
+    delete = stage.client("delete", "-k", "demo/a")
+    delete.expect("deleted demo/a")
+    delete.end()
+    sub.expect("demo/a was deleted")
+    sub.interrupt()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["sub", "sub_queued"])
+def test_pub_and_sub(stage: Stage, name: str) -> None:
+    sub = stage.first(name, "-k", "demo/**")
+    sub.expect("subscribed to demo/**")
+    pub = stage.peer("pub", "-k", "demo/tick", "-n", "3", "-i", "0.01", "--wait")
+    sub.expect(*ticks("demo/tick", 3))
+    published = [f"published {line}" for line in ticks("demo/tick", 3)]
+    told = [line for line in (pub.line() for _ in range(4)) if line != "somebody listens"]
+    assert told == published
+    pub.end()
+    sub.interrupt()
+
+
+@pytest.mark.process
+def test_pub_and_pull(stage: Stage) -> None:
+    pull = stage.first("pull", "-k", "demo/**", "-s", "1", "-i", "0.05")
+    pull.expect("subscribed to demo/**")
+    stage.peer("pub", "-k", "demo/tick", "-n", "5", "-i", "0.001", "--wait")
+    pull.until("demo/tick: [   4] Tick")
+    assert len(pull.seen) <= 6
+    pull.interrupt()
+
+
+@pytest.mark.process
+def test_get_and_queryable(stage: Stage) -> None:
+    queryable = stage.first("queryable", "-k", "demo/q", "-p", "42")
+    queryable.expect("answering on demo/q")
+    get = stage.client("get", "-s", "demo/*?unit=m", "-p", "how far?")
+    get.expect("demo/q: 42 (text/plain)", "that was all")
+    get.end()
+    queryable.expect("asked demo/*?unit=m with how far?")
+    queryable.interrupt()
+
+
+@pytest.mark.process
+def test_get_without_anybody(stage: Stage) -> None:
+    sub = stage.first("sub")
+    sub.line()
+    get = stage.client("get", "-s", "demo/nobody")
+    get.expect("that was all")
+    get.end()
+    sub.interrupt()
+
+
+@pytest.mark.process
+def test_querier_and_queryable(stage: Stage) -> None:
+    queryable = stage.first("queryable", "-k", "demo/q")
+    queryable.expect("answering on demo/q")
+    querier = stage.peer("querier", "-s", "demo/q?x=1", "-n", "2", "-i", "0.01", "--wait")
+    for i in range(2):
+        querier.expect(f"asking demo/q?x=1 the {i}. time", "demo/q: An answer")
+        queryable.expect(f"asked demo/q?x=1 with {i}")
+    querier.end()
+    queryable.interrupt()
+
+
+@pytest.mark.process
+def test_storage(stage: Stage) -> None:
+    storage = stage.first("storage", "-k", "demo/**")
+    storage.expect("storing demo/**")
+    for key in ("demo/a", "demo/b"):
+        stage.client("put", "-k", key, "-p", key.upper())
+        storage.expect(f"stored {key}")
+    get = stage.client("get", "-s", "demo/*")
+    answers = {get.line(), get.line()}
+    assert answers == {"demo/a: DEMO/A (text/plain)", "demo/b: DEMO/B (text/plain)"}
+    get.expect("that was all")
+    storage.expect("asked demo/*")
+    stage.client("delete", "-k", "demo/a")
+    storage.expect("forgot demo/a")
+    get = stage.client("get", "-s", "demo/*")
+    get.expect("demo/b: DEMO/B (text/plain)", "that was all")
+    storage.expect("asked demo/*")
+    storage.interrupt()
+
+
+@pytest.mark.process
+def test_liveliness(stage: Stage) -> None:
+    watching = stage.first("sub_liveliness", "-k", "group/**", "--history")
+    watching.expect("watching group/**")
+    token = stage.peer("liveliness", "-k", "group/me")
+    token.expect("alive as group/me")
+    watching.expect("group/me came")
+    get = stage.client("get_liveliness", "-k", "group/*", "-o", "20")
+    get.expect("group/me is there")
+    get.end()
+    token.interrupt()
+    watching.expect("group/me went")
+    watching.interrupt()
+
+
+@pytest.mark.process
+def test_advanced_history(stage: Stage) -> None:
+    pub = stage.first("advanced_pub", "-k", "demo/adv", "-n", "5", "-i", "0.001", "--cache", "3")
+    pub.until("all published; the last ones can be asked for until Ctrl-C")
+    sub = stage.peer("advanced_sub", "-k", "demo/**")
+    sub.expect("subscribed to demo/**", *ticks("demo/adv", 5)[2:])
+    sub.interrupt()
+    pub.interrupt()
+
+
+@pytest.mark.process
+def test_advanced_live(stage: Stage) -> None:
+    sub = stage.first("advanced_sub", "-k", "demo/**")
+    sub.expect("subscribed to demo/**")
+    pub = stage.peer("advanced_pub", "-k", "demo/adv", "-n", "5", "-i", "0.01")
+    sub.expect(*ticks("demo/adv", 5))
+    pub.until("all published; the last ones can be asked for until Ctrl-C")
+    pub.interrupt()
+    sub.interrupt()
+
+
+@pytest.mark.process
+def test_info(stage: Stage) -> None:
+    sub = stage.first("sub")
+    sub.line()
+    info = stage.peer("info")
+    lines = [info.line() for _ in range(4)]
+    assert re.fullmatch(r"I am [0-9a-f]+", lines[0])
+    assert lines[1] == "routers:"
+    assert re.fullmatch(r"peers: [0-9a-f]+", lines[2])
+    assert re.fullmatch(r"link: tcp/127.+ to tcp/127.+, at most \d+ bytes at once", lines[3])
+    info.end()
+    sub.interrupt()
+
+
+@pytest.mark.process
+def test_ping_and_pong(stage: Stage) -> None:
+    pong = stage.first("pong")
+    pong.expect("ready")
+    ping = stage.peer("ping", "8", "-n", "20", "-w", "0")
+    assert re.fullmatch(
+        r"8 bytes, 20 times: there and back in \d+ us at best, \d+ in the middle, \d+ at worst",
+        ping.line(),
+    )
+    ping.end()
+    pong.interrupt()
+
+
+@pytest.mark.process
+def test_throughput(stage: Stage) -> None:
+    sub = stage.first("sub_thr", "-r", "2", "-n", "1000")
+    sub.expect("subscribed to test/thr")
+    pub = stage.peer("pub_thr", "8")
+    pub.expect("publishing 8 bytes a message until Ctrl-C")
+    for _ in range(2):
+        assert re.fullmatch(r"\d+ messages a second", sub.line())
+    pub.interrupt()
+
+
+@pytest.mark.process
+def test_scout(stage: Stage) -> None:
+    scout = stage.peer("scout", "-s", "0.1", "--cfg", 'scouting/multicast/interface:"lo"')
+    while not re.fullmatch(r"found \d+", scout.line()):
+        pass
+    scout.end()
+
+
+@pytest.mark.process
+def test_asyncio(our_stage: Stage) -> None:
+    sub = our_stage.first("aio_sub", "-k", "demo/**")
+    sub.expect("subscribed to demo/**")
+    pub = our_stage.peer("aio_pub", "-k", "demo/tick", "-n", "3", "-i", "0.01")
+    pub.expect(*(f"published {line}" for line in ticks("demo/tick", 3)))
+    pub.end()
+    sub.expect(*ticks("demo/tick", 3))
+    sub.interrupt()
+
+
+@pytest.mark.process
+def test_asyncio_and_the_reference(mixed_stage: Stage) -> None:
+    sub = mixed_stage.first("aio_sub", "-k", "demo/**")
+    sub.expect("subscribed to demo/**")
+    mixed_stage.peer("pub", "-k", "demo/tick", "-n", "3", "-i", "0.01", "--wait")
+    sub.expect(*ticks("demo/tick", 3))
+    sub.interrupt()
+
+
+@pytest.mark.process
+def test_arrow(our_stage: Stage) -> None:
+    sub = our_stage.first("arrow_sub", "-k", "demo/**")
+    sub.expect("subscribed to demo/**")
+    put = our_stage.client("arrow_put", "-k", "demo/arrow", "-n", "1000")
+    put.expect("published 1000 rows")
+    put.end()
+    while not (line := sub.line()).endswith("1000 rows in all"):
+        assert line.startswith("a batch of ")
+    sub.interrupt()
+
+
+@pytest.mark.process
+def test_arrow_and_the_reference(mixed_stage: Stage) -> None:
+    sub = mixed_stage.first("arrow_sub", "-k", "demo/**")
+    sub.expect("subscribed to demo/**")
+    mixed_stage.peer("pub", "-k", "demo/tick", "-n", "3", "-i", "0.01", "--wait")
+    while not sub.line().endswith("3 rows in all"):
+        pass
+    sub.interrupt()
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("z_*.py")), ids=lambda path: path.stem)
+def test_the_table_names_it(path: Path) -> None:
+    assert f"`{path.name}`" in (EXAMPLES / "README.md").read_text()

@@ -1,0 +1,98 @@
+"""Nodes that find each other on the loopback interface: ours, and the settings of theirs."""
+
+import itertools
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from tests.golden.proxy import free_port
+from tests.support.interop_conversation import POLL_SECONDS, Ours
+from tests.support.reference_peer import ReferencePeer, ReferenceProcess, Settings
+from zenlake import link as links
+from zenlake.link.base import Listener, TransportLink
+from zenlake.link.options import LinkOptions
+from zenlake.runtime.discovery import DiscoveryConfig
+from zenlake.runtime.node import Node
+from zenlake.transport.autoconnect import Autoconnect
+from zenlake.wire.enums import WireWhatAmI
+from zenlake.wire.locator import EndPoint
+
+LOOPBACK = "tcp/127.0.0.1:0"
+DIALS_NOBODY = Autoconnect({})
+THEY_DIAL_NOBODY: Settings = {
+    "scouting/multicast/autoconnect": [],
+    "scouting/gossip/autoconnect": [],
+}
+STAYS_SECONDS = 1.0
+
+_hosts = itertools.count(1)
+
+
+def new_group() -> str:
+    """`address:port` of a group that nobody else is in."""
+    return f"224.0.1.{200 + next(_hosts) % 50}:{free_port(socket.SOCK_DGRAM)}"
+
+
+def on_lo(group: str) -> str:
+    return f"udp/{group}#iface=lo"
+
+
+def scouting(group: str, **settings: Any) -> Settings:
+    """A node of theirs that scouts and answers in `group`, and listens."""
+    return {
+        "scouting/multicast/enabled": True,
+        "scouting/multicast/address": group,
+        "scouting/multicast/interface": "lo",
+        "listen/endpoints": [LOOPBACK],
+        **settings,
+    }
+
+
+@contextmanager
+def reference_session(
+    reference: ReferenceProcess, mode: str, settings: Settings
+) -> Iterator[ReferencePeer]:
+    them = reference.open(mode, settings)
+    try:
+        yield them
+    finally:
+        them.close()
+
+
+class CountedLinks:
+    """The real links, and how often one was dialled."""
+
+    def __init__(self) -> None:
+        self.dialled: list[str] = []
+        self.resolve = links.resolve
+        self.listen: Callable[[EndPoint, LinkOptions], Listener] = links.listen
+
+    def dial(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink:
+        self.dialled.append(str(endpoint))
+        return links.dial(endpoint, address, options)
+
+
+class Finder(Ours):
+    """A node of ours that looks for others."""
+
+    def __init__(self, whatami: WireWhatAmI, discovery: DiscoveryConfig, **given: Any) -> None:
+        super().__init__(whatami, **given)
+        unused, self.links = self.node, CountedLinks()
+        unused.reactor.stop()
+        config = replace(unused.config, discovery=discovery)
+        self.node = Node(config, unused.handler, network=self.links)
+
+    def found(self) -> set[str]:
+        """The ids of those it has a session with."""
+        return {str(zid) for zid in self.node.sessions}
+
+
+def stays(look: Callable[[], object], expected: object) -> None:
+    """That nothing changes any more, as far as one can see."""
+    end = time.monotonic() + STAYS_SECONDS
+    while time.monotonic() < end:
+        assert look() == expected
+        time.sleep(POLL_SECONDS)

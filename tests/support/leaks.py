@@ -1,0 +1,59 @@
+"""What a process has running or open, by name, so that two moments can be compared."""
+
+import os
+import threading
+
+from zenlake.runtime import kernel_loader
+
+FILES = "/proc/self/fd"
+TASKS = "/proc/self/task"
+
+
+def alive() -> set[str]:
+    """Return the threads, sockets and child processes of this process."""
+    return _threads() | _sockets() | _children()
+
+
+def _threads() -> set[str]:
+    return {
+        f"thread {t.name} ({t.ident})"
+        for t in threading.enumerate()
+        if t.is_alive() and t.name != kernel_loader.THREAD_NAME  # once a process; it ends by itself
+    }
+
+
+def _sockets() -> set[str]:
+    found = set()
+    for descriptor in _entries(FILES):
+        try:
+            target = os.readlink(f"{FILES}/{descriptor}")  # noqa: PTH115 - runs twice a test
+        except OSError:  # the descriptor of this very listing
+            continue
+        if target.startswith("socket:"):
+            found.add(target)
+    return found
+
+
+def _children() -> set[str]:
+    found: set[str] = set()
+    for task in _entries(TASKS):
+        try:
+            descriptor = os.open(f"{TASKS}/{task}/children", os.O_RDONLY)
+        except OSError:  # a thread that ended meanwhile
+            continue
+        try:
+            children = os.read(descriptor, 1 << 16).split()
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
+        found.update(f"process {child.decode()}" for child in children)
+    return found
+
+
+def _entries(folder: str) -> list[str]:
+    """Return the names in `folder`, none where there is no /proc: only threads are seen there."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - runs twice a test
+    except FileNotFoundError:
+        return []

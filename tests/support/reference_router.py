@@ -1,0 +1,212 @@
+"""A router of eclipse-zenoh in a process of its own, which publishes, asks and answers when told.
+
+Run as a script it is that node; imported, `ReferenceRouter` starts it and talks to it by lines of
+JSON.
+"""
+
+# mypy: allow-untyped-calls
+# zenoh's stubs leave close() and put() without a return type.
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import zenoh
+
+from tests.support.processes import module_command, python_environment
+
+STARTS = 3
+EXIT_SECONDS = 20.0
+
+
+class ReferenceRouter:
+    """Listens on `endpoint`. Its methods are those of `_Node`."""
+
+    def __init__(self) -> None:
+        for attempt in range(STARTS):  # another process may take the port that was free just now
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.endpoint = f"tcp/127.0.0.1:{probe.getsockname()[1]}"
+            self._process = subprocess.Popen(
+                module_command("tests.support.reference_router", self.endpoint),
+                env=python_environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            try:
+                assert self._answer() == "ready"
+                return
+            except AssertionError:
+                self.__exit__(None, None, None)
+                if attempt == STARTS - 1:
+                    raise
+
+    def __enter__(self) -> "ReferenceRouter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._process.communicate(timeout=EXIT_SECONDS)  # closing its input ends it
+        finally:
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()
+
+    def stop(self) -> None:
+        """SIGSTOP: its links stay open and it takes nothing."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def ask(self, what: str, **arguments: Any) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": what, **arguments}) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the reference node ended"
+        return json.loads(line)
+
+
+class _Node:
+    """What it can be told to do."""
+
+    def __init__(self, session: zenoh.Session) -> None:
+        self._session = session
+        self._samples: list[list[str]] = []
+        self._held: list[zenoh.Query] = []
+        self._tokens: dict[str, zenoh.LivelinessToken] = {}
+        self._publishers: dict[str, zenoh.Publisher] = {}
+        self._queriers: dict[str, zenoh.Querier] = {}
+        self._kept: list[Any] = [
+            session.declare_subscriber("sub/**", self._on_sample),
+            session.declare_queryable("query/**", self._on_query),
+            session.declare_queryable("held/**", self._held.append),
+        ]
+
+    def _on_sample(self, sample: zenoh.Sample) -> None:
+        kind = "put" if sample.kind == zenoh.SampleKind.PUT else "delete"
+        self._samples.append([kind, str(sample.key_expr), sample.payload.to_string()])
+
+    def _on_query(self, query: zenoh.Query) -> None:
+        """As many replies as the parameter n says, then an error."""
+        with query:
+            for number in range(int(str(query.parameters.get("n", "1")))):
+                query.reply(f"query/{number}", str(number))
+            query.reply_err("that was all")
+
+    def samples(self) -> list[list[str]]:
+        """Kind, key and payload of what came on sub/**, each once."""
+        taken, self._samples[:] = self._samples[:], []
+        return taken
+
+    def count(self) -> int:
+        return len(self._samples)
+
+    def put(self, key: str, count: int, size: int = 0) -> None:
+        """The numbers from 0 on, none of which may be dropped, each filled up to `size`.
+
+        Returns before all are sent, if whoever gets them is slow.
+        """
+
+        def run() -> None:
+            with suppress(zenoh.ZError):  # the session ended first
+                for number in range(count):
+                    self._session.put(
+                        key,
+                        str(number).ljust(size),
+                        congestion_control=zenoh.CongestionControl.BLOCK,
+                    )
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def matching(self, key: str) -> bool:
+        """Whether somebody subscribes to `key`."""
+        if key not in self._publishers:
+            self._publishers[key] = self._session.declare_publisher(key)
+        status: Any = self._publishers[key].matching_status  # the stubs take it for a bool
+        return bool(status.matching)
+
+    def answered(self, key: str) -> bool:
+        """Whether somebody answers queries for `key`."""
+        if key not in self._queriers:
+            self._queriers[key] = self._session.declare_querier(key)
+        status: Any = self._queriers[key].matching_status
+        return bool(status.matching)
+
+    def held(self) -> int:
+        """How many queries for held/** it has and does not answer."""
+        return len(self._held)
+
+    def let_go(self) -> None:
+        self._held.clear()
+
+    def get(self, selector: str) -> list[str]:
+        """The payloads of all replies, with "err " before those of errors."""
+        found = []
+        for reply in self._session.get(selector, timeout=20):
+            ok, err = reply.ok, reply.err
+            found.append(
+                ok.payload.to_string() if ok else f"err {err.payload.to_string() if err else ''}"
+            )
+        return found
+
+    def token(self, key: str) -> None:
+        self._tokens[key] = self._session.liveliness().declare_token(key)
+
+    def untoken(self, key: str) -> None:
+        self._tokens.pop(key).undeclare()
+
+    def alive(self, key: str) -> list[str]:
+        """The tokens that it sees."""
+        replies = self._session.liveliness().get(key, timeout=20)
+        return sorted(str(reply.ok.key_expr) for reply in replies if reply.ok)
+
+    def subscribe(self, key: str) -> None:
+        self._kept.append(self._session.declare_subscriber(key, self._on_sample))
+
+    def end(self) -> None:
+        self._kept.clear()
+
+
+def _serve(endpoint: str) -> None:
+    config = zenoh.Config()
+    for path, value in {
+        "mode": '"router"',
+        "listen/endpoints": json.dumps([endpoint]),
+        "scouting/multicast/enabled": "false",
+        "transport/shared_memory/enabled": "false",
+    }.items():
+        config.insert_json5(path, value)
+    with zenoh.open(config) as session:
+        node = _Node(session)
+        _say("ready")
+        for line in sys.stdin:
+            request = json.loads(line)
+            _say(getattr(node, request.pop("do"))(**request))
+        node.end()
+
+
+def _say(answer: Any) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
