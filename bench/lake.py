@@ -97,16 +97,16 @@ def all_tables(folder: Path) -> Figures:
 
 def beside_plain(spark: SparkSession, project: Project, folder: Path) -> Figures:
     """Both ways from start to end, queries' start and commits included; medians, in turns."""
-    rows, conform = folder / "rows", folder / "plain"
+    rows, plain = folder / "rows", folder / "plain"
     logged = spark.read.format("zenoh").option("minPartitions", CORES).load(str(project.log))
     logged.write.mode("overwrite").parquet(str(rows))
     took = _seconds(
         {
             "lake": lambda: fill(spark, project, folder / "checkpoints"),
-            "plain": lambda: lake_plain.make(spark, rows, conform),
+            "plain": lambda: lake_plain.make(spark, rows, plain),
         }
     )
-    compare(spark, project, conform)
+    compare(spark, project, plain)
     million = ROWS / 1e6
     yield Figure("log to all tables", million / took["lake"], "M samples/s")
     yield Figure("Parquet to such tables, by hand", million / took["plain"], "M samples/s")
@@ -148,7 +148,7 @@ def compare(spark: SparkSession, project: Project, plain: Path) -> None:
     """Both have made as many rows of each table."""
     for name in ("samples", "latest", "health", "messages"):
         ours = DeltaStore(project.table(name), TABLES[name]).snapshot().rows
-        theirs = spark.read.parquet(str(conform / name)).count()
+        theirs = spark.read.parquet(str(plain / name)).count()
         assert ours == theirs > 0, f"{name}: {ours} rows, and by hand {theirs}"
 
 
