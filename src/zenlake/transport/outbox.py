@@ -2,6 +2,18 @@
 
 Knows lanes, sequence numbers, batch sizes, fragments and how much may wait. Does not know the
 link, nor who waits when a lane is full: `push` says FULL and the caller decides.
+
+The rule of order: **a lane is pulled only when nothing waits in a lane of a higher priority.** It
+holds for every way in: single messages, runs, whole batches that a caller wrote, messages added
+without a lock, fragments, the backlog; and for every way out, also when only whole batches leave
+because the open ones may still fill. Messages depend on declarations: a key id means nothing to a
+peer that has not read its D_KEYEXPR. Declarations name Priority.CONTROL (`qos.DECLARE`), the lane
+before all others, and are pushed before the first message that uses them. So they leave first,
+whatever lane, reliability or way that message takes. An id is never taken back while a session
+lasts, so no U_KEYEXPR can overtake data. A link without lanes has one queue, in the order of the
+pushes. Rust has the same rule: QoSType::DECLARE names Priority::Control, and in its
+io/zenoh-transport/src/common/pipeline.rs `pull` does not go on to a lower queue while a higher one
+holds an open batch back. `Outbox.pull` enforces the rule; nothing else takes batches from a lane.
 """
 
 from bisect import bisect_right
@@ -189,7 +201,7 @@ class Outbox:
         self._waiting = 0
         "A bit for each lane that has something to send,"
         self.full = 0
-        "and for each that has a whole batch."
+        "and for each that has a whole batch; such a lane always has something to send."
         self.blocked = 0
         "And for each in which a message was dropped, and nothing has moved since."
         self._last_push = 0.0
@@ -485,10 +497,15 @@ class Outbox:
 
     def pull(self, now: float, full_only: bool = False) -> bytes | bytearray | memoryview | None:
         """The next batch, framed: control first, then by priority. None: nothing waits, or with
-        `full_only` nothing that is a whole batch."""
+        `full_only` nothing that is a whole batch.
+
+        Before a whole batch there leaves all that waits in lanes of a higher priority, in open
+        batches too: see the rule of order above.
+        """
         if self._control:
             return self.pull_control()
-        while lanes := self.full if full_only else self._waiting:
+        while self.full if full_only else self._waiting:
+            lanes = self._waiting
             lane = self._lanes[(lanes & -lanes).bit_length() - 1]
             if lane.open or lane.added:
                 self._settle(lane)
