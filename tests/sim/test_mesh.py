@@ -31,7 +31,12 @@ class Peer:
     """A node with one subscriber, that notes what it hears."""
 
     def __init__(
-        self, world: World, name: str, subscribes: str, whatami: WireWhatAmI = WireWhatAmI.PEER
+        self,
+        world: World,
+        name: str,
+        subscribes: str,
+        whatami: WireWhatAmI = WireWhatAmI.PEER,
+        **settings: Any,
     ) -> None:
         self.name = name
         self.heard: Counter[tuple[str, bytes]] = Counter()
@@ -41,7 +46,12 @@ class Peer:
         zid = WireZenohId(Random(name).randbytes(16))
         self.exchange = Exchange(zid, whatami, self)
         self.node = world.node(
-            name, self.exchange.handler, whatami=whatami, zid=zid, limits=MANY_HANDSHAKES
+            name,
+            self.exchange.handler,
+            whatami=whatami,
+            zid=zid,
+            limits=MANY_HANDSHAKES,
+            **settings,
         )
         self.exchange.attach(self.node)
         self.declare(1)
