@@ -10,6 +10,7 @@ import pytest
 import zenlake
 from tests.golden.proxy import free_port
 from tests.support.interop_pair import open_session
+from tests.support.session_pairs import opened
 from tests.support.waiting import until
 from zenlake.runtime import kernel_loader
 
@@ -121,3 +122,33 @@ def test_a_publisher_that_nobody_holds_is_undeclared() -> None:
         assert session._core.publishers
         del publisher
         assert not session._core.publishers
+
+
+def test_a_put_loses_nothing_while_another_thread_looks_for_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with opened() as session:
+        heard: list[bytes] = []
+        publisher = session.declare_publisher("t/x")
+        way = publisher._way
+        assert way.plain == (), "nobody listens, here or elsewhere"
+        subscriber = session.declare_subscriber("t/x", lambda s: heard.append(bytes(s.payload)))
+        way.find()  # as another thread does, after this one has seen the way for plain puts
+        assert way.plain is None
+        way.put_plain(b"1")
+        during = []
+        way_out = way.exchange.way_out
+
+        def looking(key: str) -> Any:
+            during.append((way.ports, way.local))
+            return way_out(key)
+
+        before = (way.ports, way.local)
+        monkeypatch.setattr(way.exchange, "way_out", looking)
+        way.find()
+        assert during == [before], "who wants it is known all the time"
+        assert before[1]
+        publisher.put(b"2")
+        until(lambda: heard, lambda found: len(found) == 2)
+        assert heard == [b"1", b"2"]
+        subscriber.undeclare()

@@ -111,21 +111,25 @@ class OutboundRoute:
         "For puts of a payload alone: each session, and the put up to the length of its payload."
 
     def find(self) -> None:
+        """Look again where puts leave.
+
+        Another thread may put meanwhile: it finds what was known before, or all that is new.
+        """
         exchange = self.core.exchange
         with exchange.lock:
-            self.plain = None
             self._set_short(None)
             remote = self.destination is not Locality.SESSION_LOCAL
-            self.ports = exchange.way_out(self.key) if remote else ()
-            self.local = ()
+            ports = exchange.way_out(self.key) if remote else ()
+            local: tuple[Any, ...] = ()
             if self.destination is not Locality.REMOTE:
-                self.local = self.core.subscribers.of(self.key, local=True)
+                local = self.core.subscribers.of(self.key, local=True)
+            plain: tuple[tuple[Any, bytes], ...] | None = None
+            if not local and not exchange.stamps:
+                plain = tuple((port.session, self._head(wire)) for port, wire in ports)
+            self.ports, self.local, self.plain = ports, local, plain
             self.version = exchange.version
-            if self.local or exchange.stamps:
-                return
-            self.plain = tuple((port.session, self._head(wire)) for port, wire in self.ports)
-            if len(self.plain) == 1:
-                session, head = self.plain[0]
+            if plain is not None and len(plain) == 1:
+                session, head = plain[0]
                 short = session.short_way(head, self.qos, self.reliable)
                 self._set_short(None if short is None else _short_put(self, short))
 
@@ -178,8 +182,12 @@ class OutboundRoute:
         self.send(body, timestamp_instrumentation)
 
     def put_plain(self, payload: bytes) -> None:
-        """A put of `payload` and nothing else, if there is a way for such."""
-        for session, head in self.plain or ():
+        """Put `payload` and nothing else, on the way for such where there is one."""
+        plain = self.plain
+        if plain is None:  # since the caller looked, another thread has found another way
+            self.send(put_body(payload, self.encoding, None, None, None), None)
+            return
+        for session, head in plain:
             w = ByteWriter(bytearray(head))
             w.block("payload", payload)
             try:
