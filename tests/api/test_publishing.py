@@ -130,9 +130,9 @@ def test_a_put_loses_nothing_while_another_thread_looks_for_its_way(
     with opened() as session:
         heard: list[bytes] = []
         publisher = session.declare_publisher("t/x")
-        way = publisher._way
-        assert way.plain == (), "nobody listens, here or elsewhere"
+        assert publisher._way.plain == (), "nobody listens, here or elsewhere"
         subscriber = session.declare_subscriber("t/x", lambda s: heard.append(bytes(s.payload)))
+        way = publisher._way
         way.find()  # as another thread does, after this one has seen the way for plain puts
         assert way.plain is None
         way.put_plain(b"1")

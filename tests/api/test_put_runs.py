@@ -637,9 +637,10 @@ def test_the_one_pass_stays_within_its_buffers(messages: list[Push], data: st.Da
     codes[0] = data.draw(st.integers(-5, 5))
     room = data.draw(st.integers(0, 300))
     counts = [len(messages) + data.draw(st.integers(0, 3))]
-    why, out, _, _ = copied(bytes(raw), counts, [0], codes, room)
+    why, out, _, seen = copied(bytes(raw), counts, [0], codes, room)
     assert len(out) <= room
-    assert why in (plain.OTHER, plain.UNKNOWN, plain.LANE, plain.FULL)
+    assert why in (plain.ALL, plain.OTHER, plain.UNKNOWN, plain.LANE, plain.FULL)
+    assert (why == plain.ALL) is (sum(seen) == counts[0]), "it ends early unless all were read"
 
 
 # ---- packed

@@ -183,7 +183,8 @@ def received(pair: Pair) -> dict[tuple[WirePriority, bool], list[int]]:
             assert isinstance(message.body, Put)
             assert message.key.scope in known, "it was overtaken by what uses it"
             where = (message.qos.priority, reliable)
-            got[where].append(int.from_bytes(bytes(message.body.payload[:4]), "little"))
+            assert isinstance(message.body.payload, bytes)
+            got[where].append(int.from_bytes(message.body.payload[:4], "little"))
     return got
 
 
