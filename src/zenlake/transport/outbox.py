@@ -3,17 +3,18 @@
 Knows lanes, sequence numbers, batch sizes, fragments and how much may wait. Does not know the
 link, nor who waits when a lane is full: `push` says FULL and the caller decides.
 
-The rule of order: **a lane is pulled only when nothing waits in a lane of a higher priority.** It
-holds for every way in: single messages, runs, whole batches that a caller wrote, messages added
-without a lock, fragments, the backlog; and for every way out, also when only whole batches leave
-because the open ones may still fill. Messages depend on declarations: a key id means nothing to a
-peer that has not read its D_KEYEXPR. Declarations name Priority.CONTROL (`qos.DECLARE`), the lane
-before all others, and are pushed before the first message that uses them. So they leave first,
-whatever lane, reliability or way that message takes. An id is never taken back while a session
-lasts, so no U_KEYEXPR can overtake data. A link without lanes has one queue, in the order of the
-pushes. Rust has the same rule: QoSType::DECLARE names Priority::Control, and in its
-io/zenoh-transport/src/common/pipeline.rs `pull` does not go on to a lower queue while a higher one
-holds an open batch back. `Outbox.pull` enforces the rule; nothing else takes batches from a lane.
+The rule of order: **a lane is pulled only when nothing waits in a lane of a higher priority.**
+Messages depend on declarations: a key id means nothing to a peer that has not read its D_KEYEXPR.
+A declaration names Priority.CONTROL (`qos.DECLARE`), whose lane is the first, and is pushed before
+the first message that uses it. So it leaves before that message, whatever lane and reliability the
+message has and however it came in: alone, in a run, in whole batches that the caller wrote, added
+without a lock, as a large message or into the backlog. `Outbox.pull` enforces the rule, and nothing
+else takes batches from a lane. It holds for `full_only` too: open batches of higher priorities leave
+before a whole batch of a lower one. A link without lanes has one queue, in the order of the pushes.
+No id is taken back while a session lasts, so there is no U_KEYEXPR that could overtake data.
+Rust has the same rule: QoSType::DECLARE names Priority::Control, and `pull` in
+io/zenoh-transport/src/common/pipeline.rs does not look at a lower queue while a higher one holds
+an open batch back.
 """
 
 from bisect import bisect_right
