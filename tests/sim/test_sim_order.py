@@ -6,6 +6,7 @@ middle forwards, as runs and one by one. Virtual time passes while the caller wa
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
@@ -23,9 +24,10 @@ from zenlake.log.replay.encoded_sender import EncodedSender
 from zenlake.runtime import kernel_loader
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.sim import Faults, World
-from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.declare import Declare
 from zenlake.wire.enums import PRIORITIES, Mapping, WireCongestionControl, WirePriority, WireWhatAmI
-from zenlake.wire.network import NETWORK
+from zenlake.wire.network import NETWORK, is_network
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
@@ -181,6 +183,23 @@ def slow(random: Random) -> Faults:
     )
 
 
+def declared_first(
+    frame: Any,
+    session: TransportSession,
+    priority: WirePriority,
+    reliable: bool,
+    data: bytes,
+    pos: int,
+    end: int,
+) -> int:
+    """Fail for a declaration outside of the lane that leaves before all others."""
+    if priority is not WirePriority.CONTROL and session.agreement.qos:
+        r = ByteReader(data, pos, end)
+        while r.pos < end and is_network(data[r.pos]):
+            assert not isinstance(NETWORK.read(r), Declare)
+    return frame(session, priority, reliable, data, pos, end)  # type: ignore[no-any-return]
+
+
 class Chain:
     """A client, the node that it has dialled, and the node that this one has dialled."""
 
@@ -192,6 +211,8 @@ class Chain:
         self.a = Peer(world, "a", "none", WireWhatAmI.CLIENT, **settings)
         self.b = Peer(world, "b", "**", middle, **settings)
         self.c = Peer(world, "c", "**", middle, **settings)
+        for peer in (self.b, self.c):
+            peer.exchange.handler.frame = partial(declared_first, peer.exchange.frame)
         self.b.node.dial("memory/c", lambda done: None)
         world.run_until(lambda: self.c.open and self.b.open, within=5)
         self.dial()

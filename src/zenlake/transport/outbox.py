@@ -9,8 +9,9 @@ A declaration names Priority.CONTROL (`qos.DECLARE`), whose lane is the first, a
 the first message that uses it. So it leaves before that message, whatever lane and reliability the
 message has and however it came in: alone, in a run, in whole batches that the caller wrote, added
 without a lock, as a large message or into the backlog. `Outbox.pull` enforces the rule, and nothing
-else takes batches from a lane. It holds for `full_only` too: open batches of higher priorities leave
-before a whole batch of a lower one. A link without lanes has one queue, in the order of the pushes.
+else takes batches from a lane. It holds for `full_only` too: open batches of higher priorities
+leave before a whole batch of a lower one. A link without lanes has one queue, in the order of the
+pushes.
 No id is taken back while a session lasts, so there is no U_KEYEXPR that could overtake data.
 Rust has the same rule: QoSType::DECLARE names Priority::Control, and `pull` in
 io/zenoh-transport/src/common/pipeline.rs does not look at a lower queue while a higher one holds
