@@ -63,8 +63,13 @@ def test_threads_that_put_small_large_and_with_attachments(receivers: int) -> No
     try:
         with sender.declare_publisher("p/x") as probe:
             until(lambda: probe.matching_status.matching, bool, PATIENCE)
+        # A peer gets everything until it has said what it declares at first, then what it wants.
         ways = partial(sender._core.exchange.way_out, "p/x")
-        until(lambda: len(ways()), lambda n: n == receivers, PATIENCE)
+        until(
+            lambda: sum(port.face.initial_done for port, _ in ways()),
+            lambda n: n == receivers,
+            PATIENCE,
+        )
         threads = [threading.Thread(target=put, args=(thread,)) for thread in range(4)]
         for one in threads:
             one.start()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transport_pair import DIALLER, START, Pair, offer
+from tests.support.transport_pair import DIALLER, START, Pair, offer
 from zenlake.transport.outbox import Outbox, PushResult
 from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.declare import Declare, DeclareKeyExpr

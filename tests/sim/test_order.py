@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sim.test_sim_mesh import Peer
+from tests.sim.test_mesh import Peer
 from zenlake.api.pubsub.arrow import put_batch
 from zenlake.api.pubsub.publisher import OutboundRoute
 from zenlake.keyexpr import KeyExpr
