@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from zenlake.errors import ClockDrift
 from zenlake.hlc import COUNTER_BITS, HybridLogicalClock
-from zenlake.wire.timestamp import WireTimestamp, ntp64_from_nanos
+from zenlake.quantities import ntp64_from_nanos
+from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.zenohid import WireZenohId
 
 A, B = WireZenohId.parse("a"), WireZenohId.parse("b")

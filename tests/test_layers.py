@@ -16,6 +16,8 @@ ROOT = Path(zenlake.__file__).parent
 # A package may import itself and the packages before it.
 ORDER = (
     "errors",
+    "quantities",
+    "checked",
     "wire",
     "hlc",
     "keyexpr",
@@ -55,7 +57,17 @@ INNER = {
     "capture": ("kernels",),  # kernels import no other room of the package
     "columnar": ("schema", "kernels"),
 }
-PURE = {"errors", "wire", "hlc", "keyexpr", "keytable", "transport", "routing"}
+PURE = {
+    "errors",
+    "quantities",
+    "checked",
+    "wire",
+    "hlc",
+    "keyexpr",
+    "keytable",
+    "transport",
+    "routing",
+}
 IMPURE = {
     "asyncio",
     "concurrent",

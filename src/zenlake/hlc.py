@@ -5,7 +5,8 @@ the same clock runs under a real and under a simulated time.
 """
 
 from zenlake.errors import ClockDrift
-from zenlake.wire.timestamp import WireTimestamp, ntp64_from_nanos
+from zenlake.quantities import ntp64_from_nanos
+from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.zenohid import WireZenohId
 
 COUNTER_BITS = 0x0F  # the low bits of NTP64 count stamps within one tick (crate uhlc, CSIZE 4)

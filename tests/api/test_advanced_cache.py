@@ -1,7 +1,5 @@
 """What a cache gives out for which parameters."""
 
-from datetime import UTC, datetime
-
 import pytest
 
 from zenlake.api.values.selector import Parameters
@@ -15,11 +13,12 @@ from zenlake.wire.zenohid import WireZenohId
 
 U32 = 0xFFFF_FFFF
 ZID = WireZenohId(b"\x01")
-NOON = datetime(2024, 7, 1, 12, tzinfo=UTC)
+NANOS = 1_000_000_000
+NOON = 1_719_835_200 * NANOS
 
 
 def body(sn: int, seconds_before_noon: int = 0) -> Body:
-    time = int(NOON.timestamp()) - seconds_before_noon
+    time = NOON // NANOS - seconds_before_noon
     return Put(
         str(sn).encode(),
         timestamp=WireTimestamp(time << 32, ZID),

@@ -69,7 +69,7 @@ def test_json(file: str) -> None:
 def test_summary(file: str) -> None:
     result = zenlake("decode", "--summary", file)
     assert result.exit_code == 0
-    assert "12 messages in 1 streams, 12 packets" in result.stdout
+    assert "12 messages in 1 stream, 12 packets" in result.stdout
     assert "DECLARE/d_keyexpr" in result.stdout
     assert "from/acceptor/answer" in result.stdout
 

@@ -168,7 +168,7 @@ def test_folder_is_not_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [["--json", "--verify"], ["--framing", "pigeon"], ["--top", "0"], ["--nonsense"]]
+    "options", [["--json", "--summary"], ["--framing", "pigeon"], ["--top", "0"], ["--nonsense"]]
 )
 def test_wrong_usage_is_status_2(options: list[str]) -> None:
     result = decode(KEEP_ALIVE, *options)

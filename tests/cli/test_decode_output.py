@@ -1,5 +1,6 @@
 """What `zenlake decode` shows of the messages."""
 
+import json
 import re
 from collections import Counter
 
@@ -268,6 +269,22 @@ def test_verify_shows_what_is_written_differently() -> None:
         "KEEP_ALIVE at 2 differs\n  read    24\n  written 04\n"
         "1 message re-encoded byte for byte\n1 message re-encoded differently\n"
     )
+
+
+def test_verify_goes_with_json() -> None:
+    lines = decode_json(DIRECTIONS["client_router/A"].data, "--verify")
+    assert lines
+    assert all(line["verified"] is True and "written" not in line for line in lines)
+    result = decode(bytes.fromhex("0100240100 04"), "--verify", "--json")
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert (first["verified"], first["written"], second["verified"]) == (False, "04", True)
+    assert result.exit_code == 1
+    assert decode(b"", "--summary", "--json").exit_code == 2
+    assert decode(b"", "--summary", "--verify").exit_code == 2
+
+
+def test_one_message_is_no_plural() -> None:
+    assert decode(bytes.fromhex("010004"), "--summary").stdout.startswith("1 message in 1 batch\n")
 
 
 def test_json_timestamp_has_its_number_and_its_text() -> None:

@@ -68,7 +68,7 @@ def test_a_lake_that_others_feed(tmp_path: Path) -> None:
         (["-e", "nowhere"], 2, "is not an endpoint"),
         (["-e", "tcp/[::1]:1", "-k", "a//b"], 2, "a//b"),
         (["-k", "a/**"], 2, "--connect ENDPOINT"),
-        (["--name", "a/b"], 1, "write a name"),
+        (["--name", "a/b"], 1, "is not a name of letters"),
     ],
 )
 def test_what_init_refuses(tmp_path: Path, args: list[str], status: int, said: str) -> None:

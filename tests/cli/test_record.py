@@ -343,14 +343,17 @@ def test_a_folder_that_is_no_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--rotate", "much"], "--rotate much: this is not a size, such as 256MiB"),
+        (["--rotate", "much"], "--rotate: 'much' is not a size, such as 256MiB"),
         (["--rotate", "1KiB"], "--rotate 1KiB: a segment has at least 64KiB"),
-        (["--sync", "5"], "--sync 5: this is not a duration, such as 5ms"),
+        (["--sync", "5"], "--sync: '5' is ambiguous as a duration: write 5s, 5ms or 5m"),
         (["--sync", "2h"], "--sync 2h: at most 60s"),
-        (["--retain", "forever"], "--retain forever: this is not an age or a size"),
-        (["--retain", "0d"], "--retain 0d: nothing would be kept"),
-        (["--retain", "7d", "--retain", "1h"], "--retain 1h: give one age and one size at most"),
-        (["--duration", "-1s"], "--duration -1s: this is not a duration"),
+        (["--retain", "forever"], "--retain: 'forever' is not an age or a size"),
+        (["--retain", "0d"], "--retain: '0d' is too short: nothing would be kept"),
+        (
+            ["--retain", "7d", "--retain", "1h"],
+            "--retain: '7d, 1h': give one age and one size at most",
+        ),
+        (["--duration", "-1s"], "--duration: '-1s' is not a duration"),
         (["--codec", "gzip"], "gzip"),
         (["-k", "a//b"], "a//b"),
     ],

@@ -1,6 +1,7 @@
 """`zenlake put`, `delete` and `pub` before a session of ours."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,13 @@ def test_standard_input_as_a_whole_and_by_lines() -> None:
         (["demo/a", "--file", "no-such-file"], "no-such-file: No such file"),
         (["demo/a", "x", "--priority", "urgent"], "urgent"),
         (["demo/a", "x", "-e", "nonsense"], "is not an endpoint"),
-        (["demo/a", "x", "--cfg", "mode"], "write KEY=JSON5"),
+        (["demo/a", "x", "--cfg", "mode"], "write KEY:VALUE, such as --cfg 'connect/endpoints:["),
+        (
+            ["demo/a", "x", "--cfg", "connect/endpoints:[c]"],
+            "JSON5: line 1, column 2: unexpected c. A shell takes quotes away: write --cfg '",
+        ),
+        (["demo/a", "x", "--cfg", ":{mode: 1}"], "--cfg :{mode: 1}: mode: is 1"),
+        (["demo/a", "x", "--cfg", "mode:boss"], '--cfg mode:boss: mode: is "boss", but one of'),
         (["demo/a", "x", "--cfg", "no/such/key=1"], "--cfg no/such/key=1"),
         (["demo/a", "x", "--config", "no-such.json5"], "--config no-such.json5"),
     ],
@@ -148,6 +155,27 @@ def test_the_configuration_can_be_a_file(tmp_path: Path) -> None:
         endpoint = f'connect/endpoints=["{met.endpoint}"]'
         assert tool("put", "--cfg", endpoint, "--cfg", 'mode="client"', "demo/a", "3").status == 0
         arrived(met, 3)
+        for number, words in enumerate(
+            [
+                [f'connect/endpoints:["{met.endpoint}"]', 'mode:"client"'],
+                [f'connect/endpoints:["{met.endpoint}"]', "mode=client"],
+                [f":{{mode: 'client', connect: {{endpoints: ['{met.endpoint}']}}}}"],
+                [f":{{connect: {{endpoints: ['{met.endpoint}']}}}}", "mode:client"],
+            ],
+            4,
+        ):
+            options = [part for word in words for part in ("--cfg", word)]
+            assert tool("put", *options, "demo/a", str(number)).status == 0
+            arrived(met, number)
+
+
+def test_a_key_without_subscriber_is_said() -> None:
+    with peer() as met:
+        done = tool("put", "-e", met.endpoint, "demo/a", "x")
+        assert (done.status, done.err) == (0, "no subscriber for demo/a (waited 1 s for one)\n")
+        met.watch("demo/**")
+        assert tool("put", "-e", met.endpoint, "demo/a", "x").err == ""
+        assert tool("put", "-e", met.endpoint, "other", "x", "--json").err.startswith("no subscr")
 
 
 @pytest.mark.parametrize("mode", ["peer", "client", "router"])
@@ -214,7 +242,7 @@ def test_ctrl_c_ends_pub() -> None:
             assert at_work.line() == "PUT  demo/p  x\n"
             done = at_work.interrupt()
         assert (done.status, done.err) == (0, "")
-        assert " puts, " in done.out.splitlines()[-1]
+        assert re.match(r"(1 put|\d+ puts), ", done.out.splitlines()[-1])
         with running(*common, "--count", "100000") as at_work:
             at_work.line()
             done = at_work.interrupt()

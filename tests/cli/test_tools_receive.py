@@ -216,6 +216,28 @@ def test_replies_in_a_table() -> None:
     }
 
 
+def test_what_does_not_fit_is_a_block_per_reply() -> None:
+    narrow = {"COLUMNS": "80"}
+    value = '{"offset": 12345678, "durable": true}'
+    with peer() as met:
+        met.answer("demo/a", lambda q: q.reply("demo/a", value, encoding="application/json"))
+        met.answer("demo/b", lambda q: q.reply_del("demo/b"))
+        done = tool("get", "-e", met.endpoint, "demo/*", "--target", "all", env=narrow)
+        zid = str(met.session.zid())
+        info = tool("info", "-e", met.endpoint, env=narrow)
+    assert (done.status, done.err) == (0, "")
+    blocks = {tuple(block.splitlines()) for block in done.out.strip().split("\n\n")}
+    assert blocks == {
+        (
+            *("key: demo/a", "kind: PUT", f"value: {value}"),
+            *("encoding: application/json", f"replier: {zid}"),
+        ),
+        ("key: demo/b", "kind: DELETE", "encoding: zenoh/bytes", f"replier: {zid}"),
+    }
+    assert f"dst: {met.endpoint}" in info.out.splitlines()
+    assert f"zid: {zid}" in info.out.splitlines()
+
+
 def test_replies_for_programs() -> None:
     with peer() as met:
         stamp = met.session.new_timestamp()
@@ -373,4 +395,4 @@ def test_a_queryable_that_nobody_asks() -> None:
         assert tool(*common, "--seconds", "0.2") == (0, "", "")
         done = tool(*common, "--seconds", "0.2", "-n", "1")
     assert (done.status, done.out) == (1, "")
-    assert "only 0 of 1 queries on demo/a in 0.2 s" in done.err
+    assert "only 0 of 1 query on demo/a in 0.2 s" in done.err

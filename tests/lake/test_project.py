@@ -39,8 +39,8 @@ log = "2d"
 samples = "4w"
 [upkeep]
 every = "never"
-target = "1g"
-vacuum_after = "10min"
+target = "1GiB"
+vacuum_after = "10m"
 [[decoders]]
 key = "robot/*/imu"
 use = "protobuf"
@@ -83,8 +83,8 @@ def test_nothing_but_a_name_is_needed() -> None:
         ("", "[lake] with a name is missing"),
         ("[lake]\nlog = 'x'", "[lake] with a name is missing"),
         ("[lake", "lake.toml: "),
-        ("[lake]\nname = 7", "[lake] name = 7: write a name of letters"),
-        ("[lake]\nname = '../x'", "[lake] name = '../x': write a name"),
+        ("[lake]\nname = 7", "[lake] name: 7 is not a name of letters"),
+        ("[lake]\nname = '../x'", "[lake] name: '../x' is not a name"),
         ("[lake]\nname = 'x'\nformt = 'delta'", "[lake] has no formt; did you mean format?"),
         ("[lake]\nname = 'x'\nformat = 'iceberg'", "the only format of tables"),
         (
@@ -95,11 +95,14 @@ def test_nothing_but_a_name_is_needed() -> None:
         ("[lake]\nname = 'x'\n[recrod]", "no [recrod]; did you mean [record]?"),
         ("[lake]\nname = 'x'\n[zzz]", "there is no [zzz]; there are [lake], [record]"),
         ("[lake]\nname = 'x'\n[retention]\nlogs = '2d'", "has no logs; did you mean log?"),
-        ("[lake]\nname = 'x'\n[retention]\nlog = 2", "[retention] log = 2: write a time such as"),
-        ("[lake]\nname = 'x'\n[retention]\nlog = '0d'", "log = '0d': write a time"),
-        ("[lake]\nname = 'x'\n[retention]\nlog = '999999w'", "write a time"),
+        (
+            "[lake]\nname = 'x'\n[retention]\nlog = 2",
+            "[retention] log: 2 is not a duration such as",
+        ),
+        ("[lake]\nname = 'x'\n[retention]\nlog = '0d'", "log: '0d' is not a duration"),
+        ("[lake]\nname = 'x'\n[retention]\nlog = '999999w'", "is not a duration"),
         ("[lake]\nname = 'x'\n[upkeep]\nevery = 'often'", 'or "never"'),
-        ("[lake]\nname = 'x'\n[upkeep]\ntarget = '1'", "a size from 64k on"),
+        ("[lake]\nname = 'x'\n[upkeep]\ntarget = '1'", "a size from 64KiB"),
         ("[lake]\nname = 'x'\n[samples]\nmax_rows = true", "a whole number from 1 on"),
         ("[lake]\nname = 'x'\n[record]\nkeys = 'a'", "a list of key expressions"),
         ("[lake]\nname = 'x'\n[record]\nkeys = ['a//b']", "a list of key expressions"),
@@ -107,7 +110,7 @@ def test_nothing_but_a_name_is_needed() -> None:
         ("[lake]\nname = 'x'\n[record]\nmode = 'router'", "one of client, peer"),
         ("decoders = 1\n[lake]\nname = 'x'", "write [[decoders]] above each"),
         ("[lake]\nname = 'x'\n[[decoders]]\nkey = 'a'", "[[decoders]] 1: say what decodes"),
-        ("[lake]\nname = 'x'\n[[decoders]]\nuse = ''", "[[decoders]] 1 use = ''"),
+        ("[lake]\nname = 'x'\n[[decoders]]\nuse = ''", "[[decoders]] 1 use: ''"),
         ("[lake]\nname = 'x'\n[[decoders]]\nuse = 'json'\nkey = 'a//b'", "[[decoders]] 1 key"),
     ],
 )
@@ -188,7 +191,7 @@ def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_lake_with_a_bad_name_is_not_begun(tmp_path: Path) -> None:
-    with pytest.raises(ZError, match="write a name"):
+    with pytest.raises(ZError, match="is not a name of letters"):
         scaffold.create_project(tmp_path / "new", "no name")
     assert not (tmp_path / "new").exists()
 

@@ -17,7 +17,7 @@ from pyarrow import parquet
 from zenlake.errors import ZError
 from zenlake.log import export as exporting
 from zenlake.log.export import DELETES, LOSSES, SCHEMA, Exported, export
-from zenlake.wire.timestamp import ntp64_from_nanos
+from zenlake.quantities import ntp64_from_nanos
 
 MOMENT = 1_794_736_800_000_000  # microseconds
 LOSS = pa.struct(

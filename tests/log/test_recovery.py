@@ -134,7 +134,7 @@ def test_a_last_block_cut_at_every_byte_below_the_mark(path: Path, tmp_path: Pat
             (damage,) = log.recovery.damage
             assert (damage.first, damage.end) == (9, 12)
             assert (damage.position, damage.length) == (last, size - last)
-            assert "offsets 9 to 12" in str(damage)
+            assert "offsets 9 to 11:" in str(damage)
         assert segment_of(copy).read_bytes() == data[:size]
         assert segments(copy / "0") == [0, 12]
         goes_on(copy, set(range(9)), 12)

@@ -11,8 +11,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from zenlake.columnar.schema import SAMPLE
 from zenlake.errors import ZError
+from zenlake.quantities import Limit
 from zenlake.spark import schema as spark_schema
-from zenlake.spark.options import OPTIONS, Limits, Options, Purpose, check, table
+from zenlake.spark.options import OPTIONS, Options, Purpose, check, table
 from zenlake.spark.schema import SAMPLE_COLUMNS, arrow_schema, checked, narrowed, with_loss
 from zenlake.spark.source import RefusedStream, ZenohDataSource
 
@@ -34,14 +35,14 @@ def value(name: str, text: str, purpose: Purpose = Purpose.LOG_STREAM) -> Any:
         ("startingTimestamp", "1970-01-01T01:00:01+01:00", 1_000_000),
         ("startingTimestamp", "1970-01-01T00:00:02", 2_000_000),
         ("maxRowsPerTrigger", "10", 10),
-        ("maxBytesPerTrigger", "64m", 64 << 20),
+        ("maxBytesPerTrigger", "64MiB", 64 << 20),
         ("failOnDataLoss", "FALSE", False),
         ("columns", "key, payload", ("key", "payload")),
         ("connect", "tcp/a:1, tls/b:2", ("tcp/a:1", "tls/b:2")),
         ("connect", '["tcp/a:1"]', ("tcp/a:1",)),
-        ("retain", "7d", Limits(seconds=604800.0)),
-        ("retain", "100g, 1h", Limits(3600.0, 100 << 30)),
-        ("rotate", "256m", Limits(bytes=256 << 20)),
+        ("retain", "7d", Limit(seconds=604800.0)),
+        ("retain", "100GiB, 1h", Limit(3600.0, 100 << 30)),
+        ("rotate", "256MiB", 256 << 20),
         ("sync", "50ms", 0.05),
         ("recorderPartition", "0", 0),
         ("config", " {mode: 'peer'} ", "{mode: 'peer'}"),
@@ -76,7 +77,7 @@ def test_values_of_other_purposes() -> None:
         ("maxRowsPerTrigger", "0"),
         ("maxRowsPerTrigger", "many"),
         ("maxBytesPerTrigger", "1x"),
-        ("maxBytesPerTrigger", "99999999999999999t"),
+        ("maxBytesPerTrigger", "99999999999999999TB"),
         ("failOnDataLoss", "yes"),
         ("columns", "key,,payload"),
         ("codec", "gzip"),
@@ -108,7 +109,7 @@ def test_a_bad_endpoint_is_not_repeated(text: str) -> None:
 def test_names_that_are_not_known() -> None:
     with pytest.raises(ZError, match="no option 'keyexp'; did you mean 'keyExpr'"):
         Options.parse({"keyexp": "a"}, Purpose.LOG_BATCH)
-    with pytest.raises(ZError, match="no option 'zzz': there are columns, config, connect"):
+    with pytest.raises(ZError, match="no option 'zzz'; there are 'columns', 'config', 'connect"):
         Options.parse({"zzz": "a"}, Purpose.LIVE)
     with pytest.raises(ZError, match="option 'endingOffsets' is of log-batch, not of log-stream"):
         Options.parse({"endingoffsets": "latest"}, Purpose.LOG_STREAM)

@@ -275,7 +275,7 @@ def test_rows_and_bytes_limit_a_batch_together(path: Path) -> None:
     assert end(ReadMaxBytes(1)) == 1
     assert end(ReadAllAvailable(), maxRowsPerTrigger=30) == 1000  # Trigger.Once
     assert reader(path, maxRowsPerTrigger=30).getDefaultReadLimit() == ReadMaxRows(30)
-    assert reader(path, maxBytesPerTrigger="1k").getDefaultReadLimit() == ReadMaxBytes(1024)
+    assert reader(path, maxBytesPerTrigger="1KiB").getDefaultReadLimit() == ReadMaxBytes(1024)
     assert reader(path).getDefaultReadLimit() == ReadAllAvailable()
 
 

@@ -555,7 +555,7 @@ def test_one_upkeep_at_a_time(tmp_path: Path) -> None:
 
 
 def test_it_is_due_when_its_time_has_passed(tmp_path: Path) -> None:
-    project = lake(tmp_path, '[upkeep]\nevery = "10min"\n')
+    project = lake(tmp_path, '[upkeep]\nevery = "10m"\n')
     assert maintenance.due(project)  # it never ran
     assert not maintenance.due(project, 1000.0, 1599.0)
     assert maintenance.due(project, 1000.0, 1600.0)

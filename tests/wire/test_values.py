@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from tests.support import strategies as s
 from zenlake.errors import DecodeError, EncodeError, InvalidLocator, Reason
+from zenlake.quantities import nanos_from_ntp64, ntp64_from_nanos
 from zenlake.wire.encoding import CUSTOM_ID, PREDEFINED, WireEncoding
 from zenlake.wire.entity import WireEntityId, WireSourceInfo
 from zenlake.wire.enums import Mapping, WireCongestionControl, WirePriority
 from zenlake.wire.locator import EndPoint, Locator
 from zenlake.wire.qos import QoS
-from zenlake.wire.timestamp import WireTimestamp, nanos_from_ntp64, ntp64_from_nanos
+from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
@@ -157,6 +158,7 @@ def test_timestamp_text_is_exact(stamp: WireTimestamp) -> None:
 def test_rfc3339_keeps_nanoseconds(stamp: WireTimestamp) -> None:
     again = WireTimestamp.parse(stamp.rfc3339())
     assert again.nanos == stamp.nanos
+    assert again.rfc3339() == stamp.rfc3339()
     assert again.id == stamp.id
 
 

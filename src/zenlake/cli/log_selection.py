@@ -12,6 +12,7 @@ import typer
 from zenlake.cli import quantities, session_options
 from zenlake.cli.quantities import Position
 from zenlake.cli.render.text import escape
+from zenlake.errors import ZError
 from zenlake.log import MAX_PARTITION
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class LogSelection:
         self, partition: int, start: int, end: int | None, max_rows: int
     ) -> "Iterator[pa.RecordBatch]":
         """Samples of an offset range; times of --from and --until are exact as well."""
-        from zenlake.log.read.reader import Reader
+        from zenlake.log.read.reader import SKIP, Reader
 
         reader = Reader(self.log, partition)
         try:
@@ -109,6 +110,8 @@ class LogSelection:
                 losses=self.losses,
                 on_damage="skip" if self._skip else "raise",
             )
+        except ZError as error:
+            raise ZError(str(error).replace(SKIP, "--skip-damage")) from None
         finally:
             self.skipped += reader.skipped
 

@@ -5,10 +5,11 @@ Knows options, the configuration and what to say when nobody is there. Does not 
 
 import inspect
 import json as jsonlib
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -24,6 +25,13 @@ FAILURE, USAGE = 1, 2
 MEET_SECONDS = 3.0  # for the first node to be there, when a command needs one
 SETTLE_SECONDS = 0.25  # for what a node that came late declares
 POLL_SECONDS = 0.02
+CONFIG_HELP = "A Zenoh configuration (.json5, .json, .yaml, .toml); other options override it."
+CFG_HELP = (
+    "One setting, such as transport/unicast/max_sessions:100 (or with =); VALUE is JSON5, or a "
+    "word. ':{...}' is a whole configuration, instead of a file. May be repeated."
+)
+CFG_EXAMPLE = """--cfg 'connect/endpoints:["tcp/127.0.0.1:7447"]'"""
+_BARE_WORD = re.compile(r"\w[\w.:/@+-]*")
 
 
 @dataclass(frozen=True)
@@ -60,15 +68,15 @@ class SessionOptions:
             "-c",
             metavar="FILE",
             envvar="ZENOH_CONFIG",
-            help="A Zenoh configuration (.json5, .json); the other options override it.",
+            help=CONFIG_HELP,
         ),
     ] = None
     cfg: Annotated[
         list[str] | None,
         typer.Option(
             "--cfg",
-            metavar="KEY=JSON5",
-            help="One setting, such as transport/unicast/lowlatency=true; may be repeated.",
+            metavar="KEY:VALUE",
+            help=CFG_HELP,
         ),
     ] = None
     no_multicast_scouting: Annotated[
@@ -78,35 +86,45 @@ class SessionOptions:
 
 
 def connected(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` for Typer: the options of a Connection in place of its parameter `at`.
+    """`command` for Typer: a parameter that is a dataclass becomes the options of its fields.
 
     What goes wrong with the session is said in one line, and is status 1.
     """
+    own: list[inspect.Parameter] = []
+    common: list[inspect.Parameter] = []
+    groups: dict[str, type[Any]] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        group = parameter.annotation
+        if isinstance(group, type) and is_dataclass(group):
+            groups[name] = group
+            common[:0] = _options(group)
+        else:
+            own.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @wraps(command)
     def run(**given: Any) -> None:
-        names = [field.name for field in fields(SessionOptions)]
-        at = SessionOptions(**{name: given.pop(name) for name in names})
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         try:
-            command(at=at, **given)
+            command(**given)
         except ZError as error:
             fail(command.__module__.rpartition(".")[2], error)
 
-    signature = inspect.signature(command)
-    own = [parameter for name, parameter in signature.parameters.items() if name != "at"]
-    common = [
+    run.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]
+    run.__annotations__ = {}
+    return run
+
+
+def _options(group: type[Any]) -> list[inspect.Parameter]:
+    return [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=field.default,
             annotation=field.type,
         )
-        for field in fields(SessionOptions)
+        for field in fields(group)
     ]
-    keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    run.__signature__ = inspect.Signature([*keyword_only, *common])  # type: ignore[attr-defined]
-    run.__annotations__ = {}
-    return run
 
 
 def fail(what: str, error: object, status: int = FAILURE) -> NoReturn:
@@ -147,8 +165,13 @@ def met(session: "zenlake.Session") -> bool:
 
 
 def config_of(at: SessionOptions) -> "zenlake.Config":
-    """The configuration that the options make: the file, then each option, then --cfg."""
-    config = _config_file(at.config)
+    """The configuration that the options make: the file, then each option, then --cfg.
+
+    As zenohd does, a --cfg without a key takes the place of the file.
+    """
+    given = [(f"--cfg {text}", *_cfg(text)) for text in at.cfg or []]
+    whole = [(option, value) for option, key, value in given if not key]
+    config = _whole(*whole[-1]) if whole else _config_file(at.config)
     settings: list[tuple[str, str, str]] = []  # option, key, JSON5
     if at.connect:
         settings.append(("--connect", "connect/endpoints", jsonlib.dumps(_endpoints(at.connect))))
@@ -158,19 +181,45 @@ def config_of(at: SessionOptions) -> "zenlake.Config":
         settings.append(("--no-multicast-scouting", "scouting/multicast/enabled", "false"))
     if at.mode:
         settings.append(("--mode", "mode", jsonlib.dumps(at.mode.value)))
-    for text in at.cfg or []:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise typer.BadParameter(f'--cfg {text}: write KEY=JSON5, such as mode="client"')
-        settings.append((f"--cfg {text}", key, value))
+    settings += [setting for setting in given if setting[1]]
     for option, key, value in settings:
-        try:
-            config.insert_json5(key, value)
-        except ZError as error:
-            raise typer.BadParameter(f"{option}: {error}") from None
+        _insert(config, option, key, value)
     if at.connect and not at.listen and config.get_json("mode") == "null":
         config.insert_json5("mode", '"client"')
     return config
+
+
+def _cfg(text: str) -> tuple[str, str]:
+    """Return key and value; `:` or `=` separates them, whichever comes first."""
+    key, *value = re.split("[:=]", text, maxsplit=1)
+    if not value:
+        raise typer.BadParameter(f"--cfg {text}: write KEY:VALUE, such as {CFG_EXAMPLE}")
+    return key, value[0]
+
+
+def _whole(option: str, value: str) -> "zenlake.Config":
+    try:
+        return zenlake.Config.from_json5(value)
+    except ZError as error:
+        raise typer.BadParameter(f"{option}: {error}") from None
+
+
+def _insert(config: "zenlake.Config", option: str, key: str, value: str) -> None:
+    """Put a setting into `config`; a bare word is a string where a string is wanted."""
+    from zenlake.api.config.config import NotJson5
+
+    try:
+        try:
+            config.insert_json5(key, value)
+        except NotJson5:
+            if not _BARE_WORD.fullmatch(value):
+                raise
+            config.insert_json5(key, jsonlib.dumps(value))
+    except NotJson5 as error:
+        hint = f"A shell takes quotes away: write {CFG_EXAMPLE}"
+        raise typer.BadParameter(f"{option}: {error}. {hint}") from None
+    except ZError as error:
+        raise typer.BadParameter(f"{option}: {error}") from None
 
 
 def _config_file(file: Path | None) -> "zenlake.Config":

@@ -6,14 +6,14 @@ Knows the parameters `_sn`, `_max` and `_time`. Does not know why somebody asks.
 import logging
 import threading
 from collections import deque
-from datetime import UTC, datetime
+from time import time_ns
 
 from zenlake.api.query.query import Query
-from zenlake.api.values.selector import Parameters, TimeRange, time_range
-from zenlake.api.values.timestamps import Timestamp
+from zenlake.api.values.selector import Parameters
 from zenlake.errors import ZError
 from zenlake.ext.advanced_order import HALF, U32
 from zenlake.keyexpr import KeyExpr
+from zenlake.quantities import TimeRange, time_range
 from zenlake.wire.delete import Del
 from zenlake.wire.put import Put
 
@@ -50,13 +50,13 @@ class Cache:
             with self._lock:
                 kept = list(self._kept)
             try:
-                for body in select(kept, query.parameters, datetime.now(UTC)):
+                for body in select(kept, query.parameters, time_ns()):
                     query._reply(self._key, body, self._express)
             except ZError as error:  # it wants replies on its own key only, or the session ended
                 log.info("%s is not answered from the cache of %s: %s", query, self._key, error)
 
 
-def select(kept: list[Body], parameters: Parameters, now: datetime) -> list[Body]:
+def select(kept: list[Body], parameters: Parameters, now: int) -> list[Body]:
     """Those that the parameters ask for. A parameter that cannot be read asks for nothing."""
     first, last = numbers(parameters.get("_sn") or "..")
     found = [body for body in kept if _is_numbered_within(body, first, last)]
@@ -95,7 +95,7 @@ def _is_numbered_within(body: Body, first: int | None, last: int | None) -> bool
     )
 
 
-def _times(text: str | None, now: datetime) -> TimeRange | None:
+def _times(text: str | None, now: int) -> TimeRange | None:
     try:
         return None if text is None else time_range(text, now)
     except ZError as error:
@@ -104,4 +104,4 @@ def _times(text: str | None, now: datetime) -> TimeRange | None:
 
 
 def _is_within(body: Body, times: TimeRange) -> bool:
-    return body.timestamp is None or times.holds(Timestamp.of(body.timestamp).get_time())
+    return body.timestamp is None or times.holds(body.timestamp.time)

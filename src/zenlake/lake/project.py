@@ -7,10 +7,11 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from zenlake import checked, quantities
+from zenlake.checked import Kind
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.log import MAX_PARTITION
@@ -18,9 +19,7 @@ from zenlake.wire.locator import EndPoint
 
 FILE = "lake.toml"
 MAX_BYTES = 1 << 20  # of lake.toml
-MAX_SECONDS = 100 * 365 * 86_400.0
 MAX_ROWS = 1 << 31
-MAX_SHOWN = 60  # characters of a refused value
 RETAINED = ("log", "samples", "messages", "loss", "health", "tombstones")
 
 
@@ -146,99 +145,56 @@ def find(start: Path | str = ".") -> Project:
 # ---- how values are read: ValueError, it is something else
 
 
-class Kind(NamedTuple):
-    """How a value is written, in words, and how it is read."""
-
-    what: str
-    read: Callable[[Any], Any]
-
-
-_TIMES = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_TIME = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*(ms|s|min|h|d|w)", re.ASCII)
-_SIZE = re.compile(r"(\d{1,15})\s*([bkmgt]?)", re.ASCII | re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
-def seconds_of(text: Any) -> float:
-    """A time with a unit; ValueError: it is none.
-
-    >>> seconds_of("10min"), seconds_of("1.5h"), seconds_of("500 ms")
-    (600.0, 5400.0, 0.5)
-    """
-    found = _TIME.fullmatch(_text(text).strip())
-    value = float(found[1]) * _TIMES[found[2]] if found else 0.0
-    if not 0.0 < value <= MAX_SECONDS:
+def _seconds(value: Any) -> float:
+    seconds = quantities.seconds(checked.text(value))
+    if seconds == 0.0:
         raise ValueError
-    return value
+    return seconds
 
 
-def _every(text: Any) -> float | None:
-    return None if text == "never" else seconds_of(text)
+def _every(value: Any) -> float | None:
+    return None if value == "never" else _seconds(value)
 
 
-def _bytes_of(text: Any) -> int:
-    found = _SIZE.fullmatch(_text(text).strip())
-    value = int(found[1]) * _SIZES[found[2].lower()] if found else 0
-    if not 1 << 16 <= value <= 1 << 40:
+def _bytes(value: Any) -> int:
+    size = quantities.size(checked.text(value))
+    if not 1 << 16 <= size <= 1 << 40:
         raise ValueError
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError
-    return value
+    return size
 
 
 def _folder(value: Any) -> str:
-    if "://" in _text(value):
+    if "://" in checked.text(value):
         raise ValueError
     return str(value)
 
 
 def _name(value: Any) -> str:
-    if not _NAME.fullmatch(_text(value)):
+    if not _NAME.fullmatch(checked.text(value)):
         raise ValueError
     return str(value)
-
-
-def _number(least: int, most: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        if type(value) is not int or not least <= value <= most:
-            raise ValueError
-        return value
-
-    return read
 
 
 def _several(read: Callable[[str], object]) -> Callable[[Any], tuple[str, ...]]:
     def read_all(value: Any) -> tuple[str, ...]:
         if not isinstance(value, list) or not value:
             raise ValueError
-        return tuple(str(read(_text(one))) for one in value)
+        return tuple(str(read(checked.text(one))) for one in value)
 
     return read_all
 
 
-def _one_of(*words: str) -> Kind:
-    def read(value: Any) -> str:
-        if value not in words:
-            raise ValueError
-        return str(value)
-
-    return Kind(f"one of {', '.join(words)}", read)
-
-
-TEXT = Kind("a text that is not empty", _text)
 FOLDER = Kind("the path of a folder on a file system, not the URL of a store", _folder)
 NAME = Kind("a name of letters, digits, '.', '_' and '-', such as fleet", _name)
-TIME = Kind("a time such as 90s, 10min, 2h or 30d", seconds_of)
-EVERY = Kind('a time such as 10min or 1h, or "never"', _every)
-SIZE = Kind("a size from 64k on, such as 128m or 1g", _bytes_of)
-FORMAT = Kind('"delta", the only format of tables, or leave it out', _one_of("delta").read)
-ROWS = Kind("a whole number from 1 on", _number(1, MAX_ROWS))
-PARTITION = Kind("a whole number from 0 on", _number(0, MAX_PARTITION))
+TIME = Kind("a duration such as 90s, 10m, 1h30m or 30d", _seconds)
+EVERY = Kind('a duration such as 10m or 1h, or "never"', _every)
+SIZE = Kind("a size from 64KiB to 1TiB, such as 128MiB or 1GB", _bytes)
+FORMAT = Kind('"delta", the only format of tables, or leave it out', checked.one_of("delta").read)
+ROWS = Kind("a whole number from 1 on", checked.whole(1, MAX_ROWS))
+PARTITION = Kind("a whole number from 0 on", checked.whole(0, MAX_PARTITION))
 ENDPOINTS = Kind('a list of endpoints, such as ["tcp/127.0.0.1:7447"]', _several(EndPoint))
 KEYS = Kind('a list of key expressions, such as ["robot/**"]', _several(KeyExpr.autocanonize))
 
@@ -247,10 +203,10 @@ SECTIONS: dict[str, dict[str, Kind]] = {
     "record": {
         "connect": ENDPOINTS,
         "keys": KEYS,
-        "mode": _one_of("client", "peer"),
-        "codec": _one_of("none", "lz4", "zstd"),
+        "mode": checked.one_of("client", "peer"),
+        "codec": checked.one_of("none", "lz4", "zstd"),
         "partition": PARTITION,
-        "config": TEXT,
+        "config": checked.TEXT,
     },
     "samples": {"duplicates_within": TIME, "max_rows": ROWS},
     "retention": dict.fromkeys(RETAINED, TIME),
@@ -268,28 +224,15 @@ def _section(name: str, raw: object, path: Path | str) -> dict[str, Any]:
     kinds = SECTIONS[name]
     for one in raw:
         _known(one, tuple(kinds), f"{path}: [{name}] has no {{}}", "{}")
-    return {one: _value(kinds[one], value, f"{path}: [{name}] {one}") for one, value in raw.items()}
-
-
-def _value(kind: Kind, value: Any, where: str) -> Any:
-    try:
-        return kind.read(value)
-    except (ValueError, TypeError):
-        shown = repr(value)
-        shown = shown if len(shown) <= MAX_SHOWN else shown[:MAX_SHOWN] + "..."
-        raise ZError(f"{where} = {shown}: write {kind.what}") from None
+    return {
+        one: checked.read(kinds[one], value, f"{path}: [{name}] {one}")
+        for one, value in raw.items()
+    }
 
 
 def _known(name: str, names: tuple[str, ...], problem: str, quoted: str) -> None:
-    if name in names:
-        return
-    near = get_close_matches(name, names, n=1)
-    hint = (
-        f"did you mean {quoted.format(near[0])}?"
-        if near
-        else f"there are {', '.join(quoted.format(one) for one in names)}"
-    )
-    raise ZError(f"{problem.format(name)}; {hint}")
+    if name not in names:
+        raise ZError(f"{problem.format(name)}; {checked.suggest(name, names, quoted)}")
 
 
 def _decoders(raw: object, path: Path | str) -> tuple[Mapping[str, Any], ...]:
@@ -302,7 +245,7 @@ def _decoders(raw: object, path: Path | str) -> tuple[Mapping[str, Any], ...]:
             raise ZError(f'{where}: say what decodes: use = "json", or use = "module:function"')
         for name in ("encoding", "schema", "use"):
             if name in rule:
-                _value(TEXT, rule[name], f"{where} {name}")
+                checked.read(checked.TEXT, rule[name], f"{where} {name}")
         if "key" in rule:
-            _value(KEYS, [rule["key"]], f"{where} key")
+            checked.read(KEYS, [rule["key"]], f"{where} key")
     return tuple(raw)

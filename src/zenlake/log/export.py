@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from zenlake.columnar.schema import SAMPLE
 from zenlake.errors import ZError
-from zenlake.wire.timestamp import NANOS
+from zenlake.quantities import NANOS
 
 ROW_GROUP_ROWS = 1 << 18
 ROW_GROUP_BYTES = 64 << 20  # in memory, before Parquet packs them
@@ -336,7 +336,8 @@ def _times(columns: dict[str, pa.Array]) -> tuple[list[int], list[int]]:
         return received.tolist(), received.tolist()
     ntp64 = pc.struct_field(stamps, "time").fill_null(0).to_numpy(zero_copy_only=False)
     low = np.uint64(32)
-    put = (ntp64 >> low) * np.uint64(NANOS) + ((ntp64 & np.uint64(U32)) * np.uint64(NANOS) >> low)
+    fraction = ((ntp64 & np.uint64(U32)) * np.uint64(NANOS) + np.uint64(U32)) >> low  # rounded up
+    put = (ntp64 >> low) * np.uint64(NANOS) + np.minimum(fraction, np.uint64(NANOS - 1))
     known = stamps.is_valid().to_numpy(zero_copy_only=False)
     return received.tolist(), np.where(known, put.astype(np.int64), received).tolist()
 

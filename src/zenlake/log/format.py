@@ -84,6 +84,17 @@ class DamagedLog(ZError):
     """Bytes of a log that are not what was written; says where and which offsets."""
 
 
+def offsets_text(first: int, end: int) -> str:
+    """Return the offsets from `first` to before `end`, in words.
+
+    >>> offsets_text(514, 517), offsets_text(514, 515), offsets_text(514, 514)
+    ('offsets 514 to 516', 'offset 514', 'no offset')
+    """
+    if end <= first:
+        return "no offset"
+    return f"offset {first}" if end == first + 1 else f"offsets {first} to {end - 1}"
+
+
 class SegmentHeader(NamedTuple):
     partition: int
     log_id: bytes

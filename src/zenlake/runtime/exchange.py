@@ -17,6 +17,7 @@ from zenlake.errors import ClockDrift, SessionEnded, ZError
 from zenlake.hlc import HybridLogicalClock
 from zenlake.keyexpr import KeyExpr
 from zenlake.keytable import KeyTable
+from zenlake.quantities import ntp64_from_nanos
 from zenlake.routing import Face, Out, Routing
 from zenlake.runtime import kernel_loader
 from zenlake.runtime.node import Node
@@ -38,7 +39,7 @@ from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
 from zenlake.wire.qos import PRIORITY_BITS
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
-from zenlake.wire.timestamp import WireTimestamp, ntp64_from_nanos, write_timestamp
+from zenlake.wire.timestamp import WireTimestamp, write_timestamp
 from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED, WireExpr, flags_of, write_wireexpr
 from zenlake.wire.zenohid import WireZenohId, write_zid

@@ -59,12 +59,12 @@ def _started(options: Options) -> Recorder:
 
 def _settings(options: Options) -> dict[str, Any]:
     """Those that were given; for the others the recorder has its own."""
-    retain, rotate = options["retain"], options["rotate"]
+    retain = options["retain"]
     given = {
         "codec": options["codec"],
         "retain_bytes": retain and retain.bytes,
         "retain_seconds": retain and retain.seconds,
-        "rotate_bytes": rotate and rotate.bytes,
+        "rotate_bytes": options["rotate"],
         "sync_seconds": options["sync"],
     }
     return {

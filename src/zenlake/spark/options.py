@@ -8,18 +8,16 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from zenlake import checked, quantities
+from zenlake.checked import TEXT, Kind
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire.locator import EndPoint
 
-MAX_SHOWN = 60  # characters of a refused value
-MAX_SECONDS = 1e9
 CONFIG_ENDINGS = (".json", ".json5", ".yaml", ".yml", ".toml")
 OF_SPARK = frozenset({"checkpointlocation"})  # what Spark itself adds
 
@@ -34,26 +32,8 @@ class Purpose(Enum):
     CAPTURE = "capture"
 
 
-class Limits(NamedTuple):
-    """How old, how large; None: as old or as large as it gets."""
-
-    seconds: float | None = None
-    bytes: int | None = None
-
-
-class Kind(NamedTuple):
-    """How a value is written, in words, and how it is read. ValueError: it is something else."""
-
-    what: str
-    read: Callable[[str], Any]
-
-
 # ---- how values are read
 
-_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE = re.compile(r"(\d{1,18})\s*([bkmgt]?)", re.IGNORECASE)
-_TIME = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*(us|ms|s|min|h|d)?", re.IGNORECASE)
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -65,47 +45,12 @@ def _boolean(text: str) -> bool:
 
 
 def _count(least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        number = int(text) if text.strip().isdecimal() else -1
-        if not least <= number < 1 << 63:
-            raise ValueError
-        return number
-
-    return read
-
-
-def _size(text: str) -> int:
-    found = _SIZE.fullmatch(text.strip())
-    size = int(found[1]) * _SIZES[found[2].lower()] if found else 0
-    if not 0 < size < 1 << 63:
-        raise ValueError
-    return size
+    check = checked.whole(least)
+    return lambda text: check(int(text) if text.strip().isdecimal() else None)
 
 
 def _seconds(text: str) -> float:
-    found = _TIME.fullmatch(text.strip())
-    if not found:
-        raise ValueError
-    seconds = float(found[1]) * _TIMES[(found[2] or "s").lower()]
-    if seconds > MAX_SECONDS:
-        raise ValueError
-    return seconds
-
-
-def _limits(text: str) -> Limits:
-    """`7d`, `100g`, or both with a comma: a number with a unit of time is one of time."""
-    found: dict[str, Any] = {}
-    for part in text.split(","):
-        match = _TIME.fullmatch(part.strip())
-        name = "seconds" if match and match[2] else "bytes"
-        if name in found:
-            raise ValueError
-        found[name] = _seconds(part) if name == "seconds" else _size(part)
-    return Limits(**found)
-
-
-def _only_size(text: str) -> Limits:
-    return Limits(bytes=_size(text))
+    return quantities.seconds(text, bare=True)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -121,12 +66,6 @@ def _paths(text: str) -> tuple[str, ...]:
     if not found or not all(isinstance(one, str) and one for one in found):
         raise ValueError
     return tuple(found)
-
-
-def _some_text(text: str) -> str:
-    if not text.strip():
-        raise ValueError
-    return text
 
 
 def _key_expr(text: str) -> str:
@@ -171,24 +110,18 @@ def _offsets(*words: str) -> Callable[[str], str | int | dict[int, int]]:
 
 
 def _instant(text: str) -> int:
-    """Microseconds since the epoch."""
+    """Return microseconds since 1970."""
     if re.fullmatch(r"\d{1,15}", text.strip()):
         return int(text) * 1000
-    moment = datetime.fromisoformat(text.strip())
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
+    return quantities.instant(text) // 1000
+
+
+def _spell(text: str) -> str:
+    return text.strip().lower().replace("-", "_")
 
 
 def _one_of(*words: str) -> Kind:
-    def read(text: str) -> str:
-        word = text.strip().lower().replace("-", "_")
-        if word not in words:
-            raise ValueError
-        return word
-
-    return Kind(f"one of {', '.join(words)}", read)
+    return checked.one_of(*words, spell=_spell)
 
 
 PRIORITIES = {
@@ -203,7 +136,7 @@ PRIORITIES = {
 
 
 def _priority(text: str) -> int:
-    word = text.strip().lower().replace("-", "_")
+    word = _spell(text)
     number = int(word) if word.isdecimal() else PRIORITIES.get(word, 0)
     if number not in PRIORITIES.values():
         raise ValueError
@@ -220,12 +153,10 @@ def _config(text: str) -> str:
 BOOLEAN = Kind("true or false", _boolean)
 COUNT = Kind("a whole number from 1 on", _count(1))
 NUMBER = Kind("a whole number from 0 on", _count(0))
-SIZE = Kind("a number of bytes, such as 64m", _size)
-SECONDS = Kind("seconds, or a time such as 500ms or 5min", _seconds)
-LIMITS = Kind("an age such as 7d, a size such as 100g, or both with a comma", _limits)
-SIZE_LIMIT = Kind("a size such as 256m", _only_size)
+SIZE = Kind("a size such as 64MiB, or a number of bytes", quantities.size)
+SECONDS = Kind("seconds, or a duration such as 500ms, 5m or 1h30m", _seconds)
+LIMIT = Kind("an age such as 7d, a size such as 100GiB, or both with a comma", quantities.limit)
 NAMES = Kind("names with commas between them", _names)
-TEXT = Kind("a text that is not empty", _some_text)
 PATHS = Kind("a path, or a JSON list of paths", _paths)
 KEY_EXPR = Kind("a key expression, such as robot/*/battery", _key_expr)
 SELECTOR = Kind("a selector, such as robot/**?_time=[now(-1h)..]", _selector)
@@ -292,8 +223,8 @@ OPTIONS = (
     Option("recorderPartition", NUMBER, 0, _STREAM, "the partition that the recorder writes"),
     Option("key", KEY_EXPR, "**", _STREAM, "what the recorder subscribes to"),
     Option("codec", CODEC, None, _STREAM, "how the recorder compresses"),
-    Option("retain", LIMITS, None, _STREAM, "how much the recorder keeps"),
-    Option("rotate", SIZE_LIMIT, None, _STREAM, "when the recorder starts a new segment"),
+    Option("retain", LIMIT, None, _STREAM, "how much the recorder keeps"),
+    Option("rotate", SIZE, None, _STREAM, "when the recorder starts a new segment"),
     Option("sync", SECONDS, None, _STREAM, "how long samples may wait until they are durable"),
     Option("selector", SELECTOR, None, _LIVE, "what is asked"),
     Option("timeout", SECONDS, 10.0, _LIVE, "how long replies may take"),
@@ -402,13 +333,8 @@ def _ours(raw: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _read(option: Option, text: str) -> Any:
-    try:
-        return option.kind.read(text)
-    except (ValueError, OverflowError):  # keys and endpoints that are none are ValueErrors too
-        pass
-    # Outside of the except: the cause may quote what must not be shown.
-    got = "what it holds" if option.is_secret else repr(text[:MAX_SHOWN])
-    raise ZError(f"option {option.name!r}: {got} is not {option.kind.what}")
+    where = f"option {option.name!r}"
+    return checked.read(option.kind, text, where, secret=option.is_secret)
 
 
 def _not_of(name: str, purposes: Iterable[Purpose]) -> ZError:
@@ -420,13 +346,7 @@ def _not_of(name: str, purposes: Iterable[Purpose]) -> ZError:
             f"option {_NAMES[name]!r} is of {', '.join(sorted(theirs))}, not of {here}: leave it "
             f"out. There are {', '.join(sorted(allowed.values()))}"
         )
-    near = get_close_matches(name, allowed, 1)
-    hint = (
-        f"; did you mean {allowed[near[0]]!r}?"
-        if near
-        else f": there are {', '.join(sorted(allowed.values()))}"
-    )
-    return ZError(f"there is no option {name!r}{hint}")
+    return checked.unknown_option(name, dict(sorted(allowed.items())))
 
 
 def _shown(option: Option, value: Any) -> str:

@@ -1,34 +1,15 @@
 """Timestamp: a time and the clock that gave it, totally ordered.
 
-Knows NTP64, its RFC 3339 text, and the bytes. Does not read a clock (hlc.py is handed the time).
+Knows the text and the bytes; NTP64 and RFC 3339 are in quantities.py. Does not read a clock (hlc.py
+is handed the time).
 """
 
-import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from zenlake.errors import DecodeError, Reason
+from zenlake.quantities import from_rfc3339, nanos_from_ntp64, ntp64_from_nanos, to_rfc3339
 from zenlake.wire.cursor import U64, ByteReader, ByteWriter
 from zenlake.wire.zenohid import MAX_BYTES, WireZenohId, write_zid, zenoh_id
-
-NANOS = 1_000_000_000
-_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
-
-
-def ntp64_from_nanos(nanos: int) -> int:
-    """Nanoseconds since the UNIX epoch as NTP64: 32 bits of seconds, 32 of binary fraction.
-
-    Rounded up, so that `nanos_from_ntp64` gives the same nanosecond back.
-    """
-    seconds, rest = divmod(nanos, NANOS)
-    time = (seconds << 32) + -(-(rest << 32) // NANOS)
-    if not 0 <= time <= U64:
-        raise ValueError(f"{nanos} ns is outside what NTP64 holds (1970 to 2106)")
-    return time
-
-
-def nanos_from_ntp64(time: int) -> int:
-    return (time >> 32) * NANOS + (((time & 0xFFFF_FFFF) * NANOS) >> 32)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,18 +37,17 @@ class WireTimestamp:
         time, slash, zid = text.rpartition("/")
         if not slash:
             raise ValueError(f"{text!r} is not a timestamp: <time>/<id>")
-        return cls(
-            int(time) if _is_decimal(time) else ntp64_from_rfc3339(time), WireZenohId.parse(zid)
-        )
+        ntp64 = int(time) if _is_decimal(time) else ntp64_from_nanos(from_rfc3339(time))
+        return cls(ntp64, WireZenohId.parse(zid))
 
     @property
     def nanos(self) -> int:
-        """Nanoseconds since the UNIX epoch, rounded down."""
+        """Return nanoseconds since the UNIX epoch, as Zenoh shows them."""
         return nanos_from_ntp64(self.time)
 
     def rfc3339(self) -> str:
         """With nanoseconds; the last fraction of one (0.23 ns a step) is lost."""
-        return f"{rfc3339_from_ntp64(self.time)}/{self.id}"
+        return f"{to_rfc3339(self.nanos)}/{self.id}"
 
     def __str__(self) -> str:
         return f"{self.time}/{self.id}"
@@ -78,25 +58,6 @@ class WireTimestamp:
 
 def _is_decimal(text: str) -> bool:
     return text.isascii() and text.isdigit()
-
-
-def rfc3339_from_ntp64(time: int) -> str:
-    seconds, nanos = divmod(nanos_from_ntp64(time), NANOS)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
-
-
-def ntp64_from_rfc3339(text: str) -> int:
-    found = _RFC3339.fullmatch(text)
-    try:
-        if found is None:
-            raise ValueError
-        when = datetime.fromisoformat(found[1] + found[3].replace("Z", "+00:00"))
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is not an RFC 3339 time such as 2024-07-01T12:00:00.5Z"
-        ) from None
-    seconds = round(when.timestamp())  # whole: the fraction was taken apart before
-    return ntp64_from_nanos(seconds * NANOS + int((found[2] or "0").ljust(9, "0")))
 
 
 def read_timestamp(r: ByteReader, field: str) -> WireTimestamp:

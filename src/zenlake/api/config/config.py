@@ -6,6 +6,7 @@ Knows JSON5, YAML and TOML, keys as paths, and values by mode. Does not know wha
 import copy
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
@@ -22,7 +23,12 @@ from zenlake.wire.enums import WireWhatAmI
 MAX_FILE_BYTES = 16 * 1024 * 1024
 SECRETS = ("password", "private_key_pem")  # and what is hidden: not shown by repr()
 FREE = "plugins"  # below it anything may stand
+_JSON5_ERROR = re.compile(r'<string>:(\d+) Unexpected "?(.*?)"? at column (\d+)')
 PRIVATE = "private"  # what is below such a name in FREE is not shown
+
+
+class NotJson5(ZError):
+    """A text that is not JSON5; says at which line and column."""
 
 
 class Config:
@@ -246,11 +252,13 @@ def _read_json5(text: str) -> Any:
     except json.JSONDecodeError:
         pass  # it may be JSON5
     except (ValueError, RecursionError) as error:
-        raise ZError(f"JSON5: {error}") from None
+        raise NotJson5(f"JSON5: {error}") from None
     try:
         return json5.loads(text, object_pairs_hook=_no_twins, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise ZError(f"JSON5: {str(error).removeprefix('<string>:')}") from None
+        found = _JSON5_ERROR.fullmatch(str(error))
+        where = f"line {found[1]}, column {found[3]}: unexpected {found[2]}" if found else error
+        raise NotJson5(f"JSON5: {where}") from None
 
 
 def _no_constant(name: str) -> float:

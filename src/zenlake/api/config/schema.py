@@ -8,11 +8,11 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from ipaddress import IPv4Address, IPv6Address
 from math import isfinite
 from typing import Any, Final
 
+from zenlake.checked import nearest, shorten
 from zenlake.errors import InvalidKeyExpr, InvalidLocator
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire.extensions import REGION_NAME_BYTES
@@ -24,7 +24,6 @@ log = logging.getLogger("zenlake.config")
 ROLES = ("router", "peer", "client")
 U16, U32, U64 = 2**16 - 1, 2**32 - 1, 2**64 - 1
 I64 = 2**63
-MAX_SHOWN = 60  # characters of a value in an error
 
 REQUIRED: Final = object()
 "The default of a field that has none."
@@ -46,13 +45,12 @@ class Misfit(Exception):
 
 def unwanted(given: object, wanted: str) -> Misfit:
     text = json.dumps(given, ensure_ascii=False, default=repr)
-    shown = text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
-    return Misfit(f"is {shown}, but {wanted} is wanted")
+    return Misfit(f"is {shorten(text)}, but {wanted} is wanted")
 
 
 def unknown(name: str, known: list[str]) -> Misfit:
-    near = get_close_matches(name, known, 1)
-    hint = f"; did you mean `{near[0]}`?" if near else ""
+    near = nearest(name, known)
+    hint = f"; did you mean `{near}`?" if near else ""
     expected = ", ".join(f"`{one}`" for one in known)
     return Misfit(f"unknown field `{name}`, expected one of {expected}{hint}")
 

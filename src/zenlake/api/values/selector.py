@@ -1,22 +1,18 @@
-"""Selector: a key expression with parameters; Parameters; and the range of time in `_time`.
+"""Selector: a key expression with parameters; and Parameters.
 
-Knows the text forms and the reserved names. Reads no clock and answers no query.
+Knows the text forms and the reserved names. What `_time` means is in quantities.py.
 """
 
-import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, Self
+from typing import Self
 
 from zenlake.api.values.wrapped import Value
-from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 
 ANY_KEY = "_anyke"
 """Present: replies may be for keys that the query does not match."""
 TIME_RANGE = "_time"
-"""The range of time that replies are asked for; see `time_range`."""
+"""The range of time that replies are asked for; see `zenlake.quantities.time_range`."""
 
 Item = tuple[str, str]
 
@@ -190,94 +186,3 @@ def accepts_any_key(parameters: Parameters | str) -> bool:
     (True, False)
     """
     return ANY_KEY in str(parameters) and ANY_KEY in Parameters(parameters)
-
-
-class TimeRange(NamedTuple):
-    """Two instants; None is no bound."""
-
-    start: datetime | None
-    end: datetime | None
-    start_inclusive: bool = True
-    end_inclusive: bool = True
-
-    def holds(self, when: datetime) -> bool:
-        """Is `when` within it?"""
-        start, end, with_start, with_end = self
-        if start is not None and (when < start or (when == start and not with_start)):
-            return False
-        return end is None or when < end or (when == end and with_end)
-
-
-_UNITS = {"u": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_UNITS["w"] = 7 * _UNITS["d"]
-_DURATION = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(u|ms|s|m|h|d|w|)")
-_NOW = re.compile(r"now\((-?)(.*)\)")
-_INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d*))?Z?")
-_BRACKETS = {"[": True, "]": False}
-
-
-def time_range(text: str, now: datetime) -> TimeRange:
-    """The range that `_time=text` means when it is read at `now`.
-
-    `[start..end]` or `[start;duration]`; a bracket that points away leaves the bound out. A bound
-    is an instant of RFC 3339 in UTC, or `now(-1h)`; a missing one is open, and so is one that no
-    datetime can hold.
-
-    >>> noon = datetime(2024, 7, 1, 12, tzinfo=UTC)
-    >>> found = time_range("[now(-1h)..now()[", noon)
-    >>> str(found.start), str(found.end), found.start_inclusive, found.end_inclusive
-    ('2024-07-01 11:00:00+00:00', '2024-07-01 12:00:00+00:00', True, False)
-    >>> str(time_range("[2024-07-01T00:00:00Z;1.5d]", noon).end)
-    '2024-07-02 12:00:00+00:00'
-    """
-    if len(text) < 4 or text[0] not in _BRACKETS or text[-1] not in _BRACKETS:
-        raise _no_range(text, "it begins and ends with [ or ]")
-    inner = text[1:-1]
-    brackets = _BRACKETS[text[0]], not _BRACKETS[text[-1]]
-    start, dots, end = inner.partition("..")
-    if dots:
-        return TimeRange(_bound(start, now, text), _bound(end, now, text), *brackets)
-    start, semicolon, duration = inner.partition(";")
-    if not semicolon or not start:
-        raise _no_range(text, "write start..end or start;duration between the brackets")
-    begin = _bound(start, now, text)
-    seconds = _seconds(duration, text)
-    if begin is None:  # only the sum may be what a datetime can hold
-        return TimeRange(None, _bound(start, now, text, seconds), *brackets)
-    return TimeRange(begin, _moved(begin, seconds), *brackets)
-
-
-def _bound(text: str, now: datetime, whole: str, more: float = 0.0) -> datetime | None:
-    if not text:
-        return None
-    if offset := _NOW.fullmatch(text):
-        sign, duration = offset.groups()
-        seconds = _seconds(duration, whole) if duration or sign else 0.0
-        return _moved(now, (-seconds if sign else seconds) + more)
-    instant = _INSTANT.fullmatch(text)
-    try:
-        if instant is None:
-            raise ValueError
-        micros = (instant[3] or "0")[:6].ljust(6, "0")
-        when = datetime.fromisoformat(f"{instant[1]}T{instant[2]}.{micros}")
-    except ValueError:
-        raise _no_range(whole, f"{text!r} is neither 2024-07-01T12:00:00Z nor now(-1h)") from None
-    return _moved(when.replace(tzinfo=UTC), more)
-
-
-def _seconds(text: str, whole: str) -> float:
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise _no_range(whole, f"{text!r} is no duration such as 90, 1.5h or 20ms")
-    return float(found[1]) * _UNITS[found[2]]
-
-
-def _moved(when: datetime, seconds: float) -> datetime | None:
-    try:
-        return when + timedelta(seconds=seconds) if math.isfinite(seconds) else None
-    except OverflowError:
-        return None
-
-
-def _no_range(text: str, problem: str) -> ZError:
-    return ZError(f"{text[:80]!r} is not a range of time: {problem}")

@@ -7,18 +7,24 @@ Reads no clock.
 import builtins
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from operator import index
 from typing import Self
 
 from zenlake.api.values.wrapped import Wrapped
 from zenlake.errors import ZError
+from zenlake.quantities import (
+    EPOCH,
+    NANOS,
+    from_rfc3339,
+    nanos_from_ntp64,
+    ntp64_from_nanos,
+    subsec_nanos,
+    to_rfc3339,
+)
 from zenlake.wire import timestamp, zenohid
 from zenlake.wire.cursor import U32, U64
-from zenlake.wire.timestamp import NANOS
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d):(\d\d)(?:\.(\d*))?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _HEX = re.compile(r"[1-9a-fA-F][0-9a-fA-F]{0,31}")
 
 
@@ -43,10 +49,10 @@ class NTP64(Wrapped[int]):
 
     @classmethod
     def _at(cls, nanos: int) -> Self:
-        seconds, rest = divmod(nanos, NANOS)
-        if not 0 <= seconds <= U32:
-            raise OverflowError(f"{seconds} s from 1970 is outside what NTP64 holds (1970 to 2106)")
-        return cls.of(seconds << 32 | (rest << 32) // NANOS)
+        try:
+            return cls.of(ntp64_from_nanos(nanos))
+        except ValueError as error:
+            raise OverflowError(str(error)) from None
 
     @classmethod
     def parse_rfc3339(cls, s: str) -> Self:
@@ -55,16 +61,8 @@ class NTP64(Wrapped[int]):
         >>> NTP64.parse_rfc3339("2024-07-01T13:51:12.5Z").subsec_nanos()
         500000000
         """
-        found = _RFC3339.fullmatch(s)
         try:
-            if found is None:
-                raise ValueError
-            minute, second, fraction, offset = found.groups(default="")
-            leap = second == "60"
-            zone = "+00:00" if offset == "Z" else offset
-            when = datetime.fromisoformat(f"{minute}:{'59' if leap else second}{zone}")
-            seconds = (when - _EPOCH) // timedelta(seconds=1)
-            return cls._at(seconds * NANOS + int(fraction[:9].ljust(9, "0")))
+            return cls._at(from_rfc3339(s))
         except (ValueError, OverflowError):
             raise ZError(
                 f"Failed to parse '{s[:80]}': write RFC 3339 between 1970 and 2106, "
@@ -81,19 +79,19 @@ class NTP64(Wrapped[int]):
 
     def as_nanos(self, /) -> int:
         """In nanoseconds."""
-        return self.as_secs() * NANOS + self.subsec_nanos()
+        return nanos_from_ntp64(self.wire)
 
     def subsec_nanos(self, /) -> int:
         """The fraction of a second in nanoseconds, rounded up: what was given comes back."""
-        return min(-(-((self.wire & U32) * NANOS) >> 32), NANOS - 1)
+        return subsec_nanos(self.wire)
 
     def to_datetime(self, /) -> datetime:
         """In UTC, cut to microseconds."""
-        return _EPOCH + timedelta(microseconds=self.as_nanos() // 1000)
+        return EPOCH + timedelta(microseconds=self.as_nanos() // 1000)
 
     def to_string_rfc3339_lossy(self, /) -> str:
         """As RFC 3339 with nanoseconds; a quarter of one is lost."""
-        return f"{self.to_datetime():%Y-%m-%dT%H:%M:%S}.{self.subsec_nanos():09d}Z"
+        return to_rfc3339(self.as_nanos())
 
 
 class TimestampId(Wrapped[zenohid.WireZenohId]):
@@ -140,7 +138,7 @@ class Timestamp(Wrapped[timestamp.WireTimestamp]):
 
     def __new__(cls, time: datetime | NTP64, id: IntoTimestampId) -> Self:  # noqa: A002
         if isinstance(time, datetime):
-            if (micros := (time - _EPOCH) // timedelta(microseconds=1)) < 0:
+            if (micros := (time - EPOCH) // timedelta(microseconds=1)) < 0:
                 raise ValueError(f"{time} is before 1970, which a timestamp cannot hold")
             time = NTP64._at(micros * 1000)
         elif not isinstance(time, NTP64):

@@ -74,7 +74,11 @@ def decode(
     top: Annotated[int, typer.Option(min=1, help="How many keys --summary shows.")] = 20,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Write every message again and compare with what was read."),
+        typer.Option(
+            "--verify",
+            help="Write every message again and compare with what was read; with --json each "
+            "message says whether it is `verified`, and what was `written` if not.",
+        ),
     ] = False,
     port: Annotated[
         list[int] | None,
@@ -103,8 +107,8 @@ def decode(
       zenlake decode --json sent.bin | jq 'select(.message == "PUSH/PUT").key'
       echo '01 00 04' | zenlake decode
     """
-    if json + summary + verify > 1:
-        raise typer.BadParameter("only one of --json, --summary and --verify can be given")
+    if summary and (json or verify):
+        raise typer.BadParameter("--summary goes with neither --json nor --verify")
     captured = not as_hex and is_capture(head_of(file, MAGIC_BYTES))
     source = None if captured else _source(file, as_hex)
     if source is None or (not as_hex and is_capture(source.data)):
@@ -156,7 +160,7 @@ def _report(*, json: bool, summary: bool, verify: bool, top: int) -> DecodeRepor
     if json:
         from zenlake.cli.render.json_lines import JsonLines
 
-        return JsonLines()
+        return JsonLines(verify=verify)
     if summary:
         from zenlake.cli.render.summary import MessageSummary
 

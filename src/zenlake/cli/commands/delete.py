@@ -4,21 +4,17 @@ from typing import Annotated
 
 import typer
 
-from zenlake.cli import choices, publish_options, session_options
+from zenlake.cli import publish_options, session_options
 from zenlake.cli.render.sample import line_text, print_object, print_text
 
 
 @session_options.connected
 def delete(
     at: session_options.SessionOptions,
+    travel: publish_options.Travel,
     keys: Annotated[
         list[str], typer.Argument(metavar="KEY...", help="The key expressions to delete.")
     ],
-    attachment: publish_options.AttachmentOption = None,
-    priority: publish_options.PriorityOption = choices.PriorityChoice.DATA,
-    congestion_control: publish_options.CongestionOption = choices.CongestionControlChoice.BLOCK,
-    reliability: publish_options.ReliabilityOption = choices.ReliabilityChoice.RELIABLE,
-    express: publish_options.ExpressOption = False,
     json: Annotated[
         bool, typer.Option("--json", help="One JSON object a delete, one a line.")
     ] = False,
@@ -35,10 +31,8 @@ def delete(
     checked = [session_options.key_expr(key) for key in keys]
     with session_options.opened(at, meet=True) as session:
         for key in checked:
-            with publish_options.publisher(
-                session, key, priority, congestion_control, reliability, express
-            ) as publisher:
-                publisher.delete(attachment=attachment)
+            with publish_options.publisher(session, key, travel) as publisher:
+                publisher.delete(attachment=travel.attachment)
             if json:
                 print_object({"key": key})
             else:

@@ -9,11 +9,11 @@ import zenlake
 from zenlake.cli import choices, payload_input, session_options
 from zenlake.cli.render.sample import (
     KIND_STYLES,
-    console,
     content,
     entity,
     pretty,
     print_object,
+    print_table,
     sample_object,
 )
 
@@ -97,7 +97,7 @@ def get(
             if replies == count:
                 break
     if found:
-        console().print(_table(found))
+        print_table(_table(found))
         if replies > MAX_ROWS:
             typer.echo(f"and {replies - MAX_ROWS} more: --json shows all", err=True)
     if not good:

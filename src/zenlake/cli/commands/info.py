@@ -6,7 +6,7 @@ import typer
 
 import zenlake
 from zenlake.cli import session_options
-from zenlake.cli.render.sample import console, print_object, word
+from zenlake.cli.render.sample import console, print_object, print_table, word
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -96,7 +96,7 @@ def _print(facts: dict[str, Any]) -> None:
         if facts[title]:
             table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
             _fill(table, columns, facts[title])
-            console().print(table)
+            print_table(table)
 
 
 def _fill(table: "Table", columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zenlake.cli import quantities, session_options
-from zenlake.cli.quantities import EPOCH, counted, size_shown
+from zenlake.cli.quantities import counted, size_shown
 from zenlake.cli.render.text import escape
 from zenlake.errors import ZError
+from zenlake.quantities import EPOCH
 
 if TYPE_CHECKING:
     from zenlake.lake.report import ReportSummary
@@ -105,8 +106,6 @@ def shown(summary: "ReportSummary") -> str:
         if not summary.unknown
         else f"{summary.lost:,} missing and {counted(summary.unknown, 'loss')} of unknown size"
     )
-    rest = (
-        f"{counted(summary.stopped, 'key')} stopped, "
-        f"{counted(summary.failed, 'payload')} not decoded"
-    )
+    failed = counted(summary.failed, "payload")
+    rest = f"{counted(summary.stopped, 'key')} stopped, {failed} not decoded"
     return f"{escape(str(summary.path))}: {flow}; {lost}; {rest} ({size_shown(summary.size)})"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zenlake.cli.quantities import counted
 from zenlake.cli.render.text import escape
 
 if TYPE_CHECKING:
@@ -266,7 +267,8 @@ def _times(seconds: list[float]) -> str:
     ms = [second * 1000 for second in seconds]
     if len(ms) == 1:
         return f"{ms[0]:.2f} ms"
-    return f"{min(ms):.2f} to {max(ms):.2f} ms, half below {median(ms):.2f} ms ({len(ms)} sessions)"
+    sessions = counted(len(ms), "session")
+    return f"{min(ms):.2f} to {max(ms):.2f} ms, half below {median(ms):.2f} ms ({sessions})"
 
 
 def _explanation(endpoint: str, error: Exception, next_step: str | None) -> str:

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from zenlake.cli import choices, payload_input, publish_options, session_options
+from zenlake.cli import payload_input, publish_options, session_options
+from zenlake.cli.quantities import counted
 from zenlake.cli.render.sample import line_text, print_object, print_text, size_text
 
 INDEX = "{i}"  # what is replaced by the number of the put
@@ -16,6 +17,7 @@ MAX_RATE = 1e6
 @session_options.connected
 def pub(
     at: session_options.SessionOptions,
+    travel: publish_options.Travel,
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key expression to put.")],
     value: Annotated[
         str,
@@ -37,11 +39,6 @@ def pub(
         bool, typer.Option("--quiet", "-q", help="Say only at the end what was put.")
     ] = False,
     encoding: publish_options.EncodingOption = None,
-    attachment: publish_options.AttachmentOption = None,
-    priority: publish_options.PriorityOption = choices.PriorityChoice.DATA,
-    congestion_control: publish_options.CongestionOption = choices.CongestionControlChoice.BLOCK,
-    reliability: publish_options.ReliabilityOption = choices.ReliabilityChoice.RELIABLE,
-    express: publish_options.ExpressOption = False,
     json: Annotated[
         bool, typer.Option("--json", help="One JSON object a put, one a line.")
     ] = False,
@@ -64,15 +61,13 @@ def pub(
     began = time.monotonic()
     with (
         session_options.opened(at) as session,
-        publish_options.publisher(
-            session, key, priority, congestion_control, reliability, express
-        ) as publisher,
+        publish_options.publisher(session, key, travel) as publisher,
         session_options.until_interrupted(count),
     ):
         began = time.monotonic()
         while True:
             payload = value.replace(INDEX, str(puts)).encode(errors="surrogateescape")
-            publisher.put(payload, encoding=kind, attachment=attachment)
+            publisher.put(payload, encoding=kind, attachment=travel.attachment)
             puts, size = puts + 1, size + len(payload)
             if json and not quiet:
                 print_object({"key": key, "index": puts - 1, "size": len(payload)})
@@ -85,4 +80,4 @@ def pub(
     if json:
         print_object({"key": key, "puts": puts, "bytes": size, "seconds": round(seconds, 3)})
     else:
-        print_text(f"{puts} puts, {size_text(size)} in {seconds:.2f} s")
+        print_text(f"{counted(puts, 'put')}, {size_text(size)} in {seconds:.2f} s")

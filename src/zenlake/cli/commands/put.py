@@ -6,13 +6,15 @@ from typing import Annotated
 
 import typer
 
-from zenlake.cli import choices, payload_input, publish_options, session_options
+from zenlake.cli import payload_input, publish_options, session_options
+from zenlake.cli.quantities import counted
 from zenlake.cli.render.sample import line_text, print_object, print_text, size_text
 
 
 @session_options.connected
 def put(
     at: session_options.SessionOptions,
+    travel: publish_options.Travel,
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key expression to put.")],
     value: Annotated[
         str | None, typer.Argument(metavar="VALUE", help="The payload; - is standard input.")
@@ -27,11 +29,6 @@ def put(
         int | None, typer.Option("--count", "-n", min=1, help="With --lines: end after so many.")
     ] = None,
     encoding: publish_options.EncodingOption = None,
-    attachment: publish_options.AttachmentOption = None,
-    priority: publish_options.PriorityOption = choices.PriorityChoice.DATA,
-    congestion_control: publish_options.CongestionOption = choices.CongestionControlChoice.BLOCK,
-    reliability: publish_options.ReliabilityOption = choices.ReliabilityChoice.RELIABLE,
-    express: publish_options.ExpressOption = False,
     json: Annotated[
         bool, typer.Option("--json", help="One JSON object a put, one a line.")
     ] = False,
@@ -62,17 +59,15 @@ def put(
     puts = size = 0
     with (
         session_options.opened(at, meet=True) as session,
-        publish_options.publisher(
-            session, key, priority, congestion_control, reliability, express
-        ) as publisher,
+        publish_options.publisher(session, key, travel) as publisher,
     ):
         for payload in data:
-            publisher.put(payload, encoding=kind, attachment=attachment)
+            publisher.put(payload, encoding=kind, attachment=travel.attachment)
             puts, size = puts + 1, size + len(payload)
             if json:
                 print_object({"key": key, "size": len(payload), "encoding": kind})
             if puts == count:
                 break
     if not json:
-        times = [f"{puts} times"] if lines else []
+        times = [counted(puts, "time")] if lines else []
         print_text(line_text("PUT", key, b"", kind, [*times, kind, size_text(size)]))

@@ -8,6 +8,7 @@ import typer
 import zenlake
 from zenlake.cli import payload_input, session_options
 from zenlake.cli.callback_queue import CallbackQueue
+from zenlake.cli.quantities import counted
 from zenlake.cli.render.sample import content, line_text, print_object, print_text, size_text
 
 MAX_SECONDS = 86_400.0
@@ -78,7 +79,7 @@ def queryable(
                         print_text(_line(query))
     if count is not None and answered < count:
         session_options.fail(
-            "queryable", f"only {answered} of {count} queries on {key} in {seconds:g} s"
+            "queryable", f"only {answered} of {counted(count, 'query')} on {key} in {seconds:g} s"
         )
 
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from zenlake.cli import quantities, session_options
+from zenlake.cli.display import live_line
 from zenlake.cli.quantities import counted, duration_shown, size_shown
 from zenlake.cli.render.sample import print_object, print_text
 from zenlake.cli.render.text import escape
 from zenlake.cli.signals import stopped_by_signals
 from zenlake.log import MAX_PARTITION
+from zenlake.quantities import Limit
 
 if TYPE_CHECKING:
     from zenlake.log.write.recorder import Recorder, RecorderStats
@@ -141,18 +143,8 @@ def _sync(text: str) -> float:
 
 
 def _retention(texts: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for text in texts:
-        limit = quantities.limit(text, "--retain")
-        name, value = (
-            ("retain_bytes", limit.bytes)
-            if limit.seconds is None
-            else ("retain_seconds", limit.seconds)
-        )
-        if name in found:
-            raise typer.BadParameter(f"--retain {text}: give one age and one size at most")
-        found[name] = value
-    return found
+    kept = quantities.limit(", ".join(texts), "--retain") if texts else Limit()
+    return {"retain_seconds": kept.seconds, "retain_bytes": kept.bytes}
 
 
 class Rate(NamedTuple):
@@ -215,40 +207,12 @@ def _tell_recovery(found: "Recovery") -> None:
 
 @contextmanager
 def _display(recorder: "Recorder", keys: list[str], *, as_json: bool) -> Iterator[Show]:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
     if as_json:
         yield _print_json
         return
-    stderr = Console(stderr=True, highlight=False, markup=False)
     place = f"{escape(str(recorder.writer.path))}, partition {recorder.writer.partition}"
-    stderr.print(f"recording {' '.join(keys)} into {place}", soft_wrap=True)
-    if not stderr.is_terminal:
-        yield _RecordLines(lambda line: stderr.print(line, soft_wrap=True))
-        return
-    with Live(console=stderr, auto_refresh=False, transient=True) as live:
-
-        def show(stats: "RecorderStats", rate: Rate) -> None:
-            style = "red" if stats.failure else ""
-            live.update(Text(line_shown(stats, rate), style), refresh=True)
-
-        yield show
-
-
-class _RecordLines:
-    """A line now and then. That writing fails, or works again, the recorder logs at once."""
-
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
-        self._last = time.monotonic()
-
-    def __call__(self, stats: "RecorderStats", rate: Rate) -> None:
-        now = time.monotonic()
-        if now >= self._last + LINE_SECONDS:
-            self._last = now
-            self._write(line_shown(stats, rate))
+    with live_line(f"recording {' '.join(keys)} into {place}", LINE_SECONDS) as write:
+        yield lambda stats, rate: write(line_shown(stats, rate), "red" if stats.failure else "")
 
 
 def line_shown(stats: "RecorderStats", rate: Rate) -> str:

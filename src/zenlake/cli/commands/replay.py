@@ -121,7 +121,8 @@ def replay(
     _print(stats, as_json=json)
     if stats.dropped:
         session_options.fail(
-            "replay", f"{stats.dropped} samples did not leave: see the log for why."
+            "replay",
+            f"{quantities.counted(stats.dropped, 'sample')} did not leave: see the log for why.",
         )
     if not stats.samples and not stopped:
         session_options.fail(
@@ -193,7 +194,8 @@ def _progress(quiet: bool) -> "Iterator[Callable[[ReplayStats], None] | None]":
 
         def tell(stats: "ReplayStats") -> None:
             again = f", round {stats.rounds + 1}" if stats.rounds and stats.done else ""
-            said = f"{stats.samples:,} samples, {_per_second(stats):,.0f}/s{again}"
+            count = quantities.counted(stats.samples, "sample")
+            said = f"{count}, {_per_second(stats):,.0f}/s{again}"
             bar.update(task, total=stats.total or 1, completed=stats.done, description=said)
 
         yield tell
@@ -220,7 +222,8 @@ def _print(stats: "ReplayStats", *, as_json: bool) -> None:
         )
         return
     size, took = quantities.size_shown(stats.bytes), quantities.duration_shown(stats.seconds)
-    said = [f"{stats.samples:,} samples, {size} in {took}, {_per_second(stats):,.0f} samples/s"]
+    count = quantities.counted(stats.samples, "sample")
+    said = [f"{count}, {size} in {took}, {_per_second(stats):,.0f} samples/s"]
     if stats.lateness:
         said.append(f"at most {stats.lateness * 1000:.3g} ms late")
     if stats.bad_keys:

@@ -13,6 +13,7 @@ import typer
 import zenlake
 from zenlake.cli import session_options
 from zenlake.cli.commands.ping import Mode
+from zenlake.cli.quantities import counted
 from zenlake.cli.render.sample import print_object, print_text
 from zenlake.cli.render.text import escape
 from zenlake.cli.signals import stopped_by_signals
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from zenlake.router import Event, Router
 
 SIGNAL_SECONDS = 0.5  # until a signal is noticed at the latest
+GENERIC = "GENERIC"  # The reason, number 0, of a session that ends normally.
 MAX_EVENTS = 10_000  # that may wait to be shown; those beyond are counted
 
 
@@ -48,7 +50,7 @@ def router(
             "-c",
             metavar="FILE",
             envvar="ZENOH_CONFIG",
-            help="A Zenoh configuration (.json5, .json); the other options go before it.",
+            help=session_options.CONFIG_HELP,
         ),
     ] = None,
     zid: Annotated[
@@ -59,8 +61,8 @@ def router(
         list[str] | None,
         typer.Option(
             "--cfg",
-            metavar="KEY=JSON5",
-            help="One setting, such as transport/unicast/max_sessions=100; may be repeated.",
+            metavar="KEY:VALUE",
+            help=session_options.CFG_HELP,
         ),
     ] = None,
     no_multicast_scouting: Annotated[
@@ -156,9 +158,9 @@ def _print_json(fields: dict[str, Any]) -> None:
 LINES = {
     "listening": "router {zid} listens at {locators}",
     "opened": "opened  {whatami} {zid} from {remote}",
-    "closed": "closed  {whatami} {zid} from {remote}: {reason}, {why}",
-    "stopped": "stopped; {sent_messages:,} messages in {sent_bytes:,} bytes passed on, "
-    "dropped: {dropped}",
+    "left": "left    {whatami} {zid} from {remote}",
+    "closed": "closed  {whatami} {zid} from {remote}: {why}",
+    "stopped": "stopped; passed on {messages} ({bytes}), dropped: {dropped}",
 }
 
 
@@ -171,5 +173,13 @@ def _print_line(fields: dict[str, Any]) -> None:
     if "dropped" in fields:
         reasons = (f"{count:,} ({reason})" for reason, count in fields["dropped"].items())
         shown["dropped"] = ", ".join(reasons) or "none"
+    if "sent_messages" in fields:
+        shown["messages"] = counted(fields["sent_messages"], "message")
+        shown["bytes"] = counted(fields["sent_bytes"], "byte")
+    line = fields["event"]
+    if line == "closed" and fields["reason"] == GENERIC:
+        line = "left" if fields["by_peer"] else line
+    elif line == "closed":
+        shown["why"] = f"{shown['reason']}, {shown['why']}"
     now = time.strftime("%H:%M:%S")
-    print_text(f"{now} {LINES[fields['event']].format(**shown)}")
+    print_text(f"{now} {LINES[line].format(**shown)}")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zenlake.cli import session_options
+from zenlake.cli.display import live_line
+from zenlake.cli.quantities import counted
 from zenlake.cli.render.sample import print_object, print_text
 from zenlake.cli.render.text import escape
 from zenlake.cli.signals import stopped_by_signals
@@ -96,41 +98,24 @@ def _run(stats: Callable[[], "ServeStats"], told: "SimpleQueue[int]", show: Show
 
 @contextmanager
 def _display(what: str, *, as_json: bool) -> Iterator[Show]:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
     if as_json:
         yield lambda stats: print_object(
             {"event": "serving", "time": time.time(), **stats._asdict()}
         )
         return
-    stderr = Console(stderr=True, highlight=False, markup=False)
-    stderr.print(escape(what), soft_wrap=True)
-    if not stderr.is_terminal:
-        last = time.monotonic()
-
-        def line(stats: "ServeStats") -> None:
-            nonlocal last
-            if time.monotonic() >= last + LINE_SECONDS:
-                last = time.monotonic()
-                stderr.print(line_shown(stats), soft_wrap=True)
-
-        yield line
-        return
-    with Live(console=stderr, auto_refresh=False, transient=True) as live:
-        yield lambda stats: live.update(Text(line_shown(stats)), refresh=True)
+    with live_line(escape(what), LINE_SECONDS) as write:
+        yield lambda stats: write(line_shown(stats), "")
 
 
 def line_shown(stats: "ServeStats") -> str:
     """The live line."""
     parts = [
-        f"{stats.queries:,} queries",
+        counted(stats.queries, "query"),
         f"{stats.answered:,} answered",
-        f"{stats.replies:,} replies",
-        f"{stats.errors:,} errors",
+        counted(stats.replies, "reply"),
+        counted(stats.errors, "error"),
         f"{stats.refused:,} refused",
-        f"{stats.left:,} left",
+        f"{stats.left:,} gave up",
     ]
     if stats.waiting:
         parts.append(f"{stats.waiting:,} waiting")

@@ -8,6 +8,7 @@ import typer
 import zenlake
 from zenlake.cli import session_options
 from zenlake.cli.callback_queue import CallbackQueue
+from zenlake.cli.quantities import counted
 from zenlake.cli.render.sample import print_object, print_text, sample_object, sample_text
 
 MAX_SECONDS = 86_400.0
@@ -73,10 +74,10 @@ def sub(
                     else:
                         print_text(sample_text(sample))
     if seconds is not None and came < (count or 1):
-        wanted = f"only {came} of {count}" if count else "no"
+        wanted = f"only {came} of {counted(count, 'sample')}" if count else "no samples"
         session_options.fail(
             "sub",
-            f"{wanted} samples on {' '.join(checked)} in {seconds:g} s. Does anybody put there? "
+            f"{wanted} on {' '.join(checked)} in {seconds:g} s. Does anybody put there? "
             "Wait longer with --seconds.",
         )
 

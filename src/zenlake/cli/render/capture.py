@@ -14,6 +14,7 @@ from rich.text import Text
 
 from zenlake.capture.packets import CaptureFile
 from zenlake.capture.reading import PORTS, Reading
+from zenlake.cli.quantities import counted
 from zenlake.cli.render.summary import Counts
 from zenlake.cli.render.text import escape, preview
 from zenlake.cli.render.tree import KEY_STYLE, OFFSET_STYLE, STYLES, TRANSPORT_STYLE
@@ -139,4 +140,4 @@ def _summarise(reading: Reading, top: int) -> None:
         size = len(row.get("payload", b""))
         counts.add(title, row.get("key"), row["wire_bytes"], size, joined="fragments" in row)
     report = reading.report
-    counts.show(f"{report.streams} streams, {report.packets} packets")
+    counts.show(f"{counted(report.streams, 'stream')}, {counted(report.packets, 'packet')}")

@@ -15,6 +15,7 @@ from zenlake.capture.message_fields import link_states_of, name_of
 from zenlake.capture.offline_buffer import BadBytes, Buffer
 from zenlake.capture.offline_session import Entry
 from zenlake.cli.render.report import DecodeReport
+from zenlake.cli.render.verify import rewrite
 from zenlake.errors import REASON_TEXT, DecodeError
 from zenlake.wire.encoding import WireEncoding
 from zenlake.wire.frame import Frame
@@ -27,15 +28,29 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class JsonLines(DecodeReport):
+    """One object per message; with `verify`, also whether it is written as it was read."""
+
+    def __init__(self, *, verify: bool = False) -> None:
+        self._verify = verify
+        self._different = 0
+
     def message(self, entry: Entry) -> None:
-        _print(message_object(entry))
+        shown = message_object(entry)
+        if self._verify:
+            shown["verified"] = (written := rewrite(entry)) == entry.buffer.data[
+                entry.start : entry.end
+            ].hex()
+            if not shown["verified"]:
+                shown["written"] = written
+                self._different += 1
+        _print(shown)
 
     def bad_bytes(self, bad: BadBytes) -> None:
         _print({"error": error_object(bad)})
 
     def finish(self) -> bool:
         sys.stdout.flush()
-        return True
+        return not self._different
 
 
 def _print(value: dict[str, Any]) -> None:

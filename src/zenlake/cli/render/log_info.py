@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zenlake.cli.quantities import counted, duration_shown, size_shown, time_shown
 from zenlake.cli.render.text import escape
-from zenlake.wire.timestamp import NANOS
+from zenlake.quantities import NANOS
 
 if TYPE_CHECKING:
     from rich.table import Table

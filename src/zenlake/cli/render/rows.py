@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import zenlake
-from zenlake.cli.quantities import EPOCH, time_shown
+from zenlake.cli.quantities import counted, plural, time_shown
+from zenlake.quantities import EPOCH
 from zenlake.wire.delete import Del
 from zenlake.wire.encoding import SCHEMA_SEPARATOR, WireEncoding
 from zenlake.wire.entity import WireEntityId, WireSourceInfo
@@ -78,15 +79,20 @@ def loss_text(loss: Row) -> str:
     >>> loss_text(loss)
     'lane: 3 frames from ab, numbers 4 to 6 of its reliable lane 5, never came'
     """
-    count = "some" if loss["count"] is None else f"{loss['count']:,}"
+    number = loss["count"]
+    frames, samples = (
+        f"some {plural(noun)}" if number is None else counted(number, noun)
+        for noun in ("frame", "sample")
+    )
+    were = "was" if number == 1 else "were"
     numbers = f"numbers {loss['first']} to {loss['last']}"
     reliability = "reliable" if loss["reliable"] else "best-effort"
     lane = f"{reliability} lane {loss['priority']}"
     entity = f"{loss['id']}/{loss['entity']}"
     said = {
-        "lane": f"{count} frames from {loss['id']}, {numbers} of its {lane}, never came",
-        "source": f"{count} samples of {entity}, {numbers}, never came",
+        "lane": f"{frames} from {loss['id']}, {numbers} of its {lane}, never came",
+        "source": f"{samples} of {entity}, {numbers}, never came",
         "link": f"the link to {loss['id']} ended; what came until the next is unknown",
-        "dropped": f"{count} samples were let go by the recorder",
+        "dropped": f"{samples} {were} let go by the recorder",
     }
     return f"{loss['kind']}: {said[loss['kind']]}"

@@ -12,11 +12,13 @@ import zenlake
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
 MAX_LINES = 50  # of one payload, for people
 MAX_LINE_CHARACTERS = 500
 MAX_HEX_BYTES = 64
+MAX_WIDTH = 1 << 20  # Characters of a table, to see how wide it would be.
 ONE_LINE_CHARACTERS = 60  # what stands beside the key, not below it
 DEEP = 200  # brackets in a JSON text from which on its depth is tried out first
 
@@ -192,6 +194,25 @@ def print_object(fields: dict[str, Any]) -> None:
 def print_text(text: "Text | str") -> None:
     """A line for people; a terminal may wrap it, a file gets it whole."""
     console().print(text, soft_wrap=True)
+
+
+def print_table(table: "Table") -> None:
+    """Print a table; if it is wider than the terminal, one block of `name: value` per row."""
+    from rich.text import Text
+
+    to = console()
+    if to.measure(table, options=to.options.update(max_width=MAX_WIDTH)).maximum <= to.width:
+        to.print(table)
+        return
+    if table.title:
+        to.print(table.title, style="italic")
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        for column, cell in zip(table.columns, row, strict=True):
+            text = cell.plain if isinstance(cell, Text) else str(cell)
+            if text:
+                lines = text.replace("\n", "\n  ")
+                print_text(Text.assemble((f"{column.header}: ", "dim"), lines))
+        print_text("")
 
 
 @cache

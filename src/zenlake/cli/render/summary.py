@@ -13,6 +13,7 @@ from rich.text import Text
 from zenlake.capture.message_fields import name_of, payload_bytes, payload_of
 from zenlake.capture.offline_batches import OfflineBatch
 from zenlake.capture.offline_session import Entry
+from zenlake.cli.quantities import counted
 from zenlake.cli.render.report import DecodeReport
 from zenlake.cli.render.text import escape
 
@@ -55,11 +56,13 @@ class Counts:
     def show(self, places: str) -> None:
         """`places` is what the messages stand in, and how many of that."""
         console = Console(highlight=False)
-        console.print(f"{self.total.messages} messages in {places}")
+        console.print(f"{counted(self.total.messages, 'message')} in {places}")
         console.print(self._kinds())
         if self.by_key:
             shown = self._top_keys()
-            console.print(f"{len(shown)} of {len(self.by_key)} keys, most messages first")
+            console.print(
+                f"{len(shown):,} of {counted(len(self.by_key), 'key')}, most messages first"
+            )
             console.print(_key_table(shown))
 
     def _kinds(self) -> Table:
@@ -94,7 +97,7 @@ class MessageSummary(DecodeReport):
         )
 
     def finish(self) -> bool:
-        self._counts.show(f"{self._batches} batches")
+        self._counts.show(counted(self._batches, "batch"))
         return True
 
 

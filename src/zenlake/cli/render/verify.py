@@ -4,6 +4,7 @@ import sys
 
 from zenlake.capture.message_fields import name_of
 from zenlake.capture.offline_session import Entry
+from zenlake.cli.quantities import counted
 from zenlake.cli.render.report import DecodeReport
 from zenlake.errors import EncodeError
 from zenlake.wire.batch import SCOUTING, TRANSPORT
@@ -22,7 +23,7 @@ class Verify(DecodeReport):
 
     def message(self, entry: Entry) -> None:
         read = entry.buffer.data[entry.start : entry.end]
-        written = _written(entry)
+        written = rewrite(entry)
         if written == read.hex():
             self._same += 1
             return
@@ -34,22 +35,18 @@ class Verify(DecodeReport):
         )
 
     def finish(self) -> bool:
-        sys.stdout.write(f"{_messages(self._same)} re-encoded byte for byte\n")
+        sys.stdout.write(f"{counted(self._same, 'message')} re-encoded byte for byte\n")
         if self._different:
-            sys.stdout.write(f"{_messages(self._different)} re-encoded differently\n")
+            sys.stdout.write(f"{counted(self._different, 'message')} re-encoded differently\n")
         sys.stdout.flush()
         return not self._different
 
 
-def _written(entry: Entry) -> str:
-    """The message's bytes in hexadecimal, or why there are none."""
+def rewrite(entry: Entry) -> str:
+    """Encode a message again: its bytes in hexadecimal, or why there are none."""
     w = ByteWriter()
     try:
         _WRITERS[type(entry.message)].write(w, entry.message)
     except EncodeError as error:
         return f"nothing: {error}"
     return w.out.hex()
-
-
-def _messages(count: int) -> str:
-    return f"{count} message{'' if count == 1 else 's'}"

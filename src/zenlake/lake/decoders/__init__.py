@@ -9,7 +9,6 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zenlake.checked import suggest
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr, intersects
 from zenlake.lake.decoders.values import (
@@ -229,8 +229,7 @@ def _check_use(use: str, where: str) -> None:
     names = (*BUILT_IN, NONE)
     if use in names or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", use):
         return
-    near = get_close_matches(use, names, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    hint = suggest(use, names)
     raise ZError(f"{where}: no decoder is {use!r}: {hint}, or write module:function")
 
 
@@ -239,10 +238,7 @@ def _check_arguments(rule: Rule, make: Callable[..., Decode]) -> None:
     names = [name for name in known if name != "home"]
     for name, value in rule.arguments.items():
         if name not in names:
-            near = get_close_matches(name, [*names, "key", "encoding", "schema"], 1)
-            hint = (
-                f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(names) or 'none'}"
-            )
+            hint = suggest(name, [*names, "key", "encoding", "schema"])
             raise ZError(f"{rule.use} takes no {name!r}: {hint}")
         if type(value) is not str:
             raise ZError(f"{name} of {rule.use} is a text, not {value!r}")

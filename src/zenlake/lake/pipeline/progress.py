@@ -13,7 +13,7 @@ from typing import NamedTuple
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
 from zenlake.log.read.log import Log, Trimmed
-from zenlake.wire.timestamp import NANOS
+from zenlake.quantities import NANOS
 
 CHECKPOINTS = "_checkpoints"
 MAX_LINES = 64  # of an offsets file: a stream has a source a line

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from zenlake.checked import unknown_option
 from zenlake.errors import ZError
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ def _known(raw: Mapping[str, str]) -> dict[str, str]:
         if name.lower() in OF_SPARK:
             continue
         if name.lower() not in names:
-            near = get_close_matches(name.lower(), names, 1)
-            hint = f"; did you mean {names[near[0]]!r}?" if near else f": there are {[*OPTIONS]}"
-            raise ZError(f"there is no option {name!r}{hint}")
+            raise unknown_option(name, names)
         given[names[name.lower()]] = raw[name]
     return given
 

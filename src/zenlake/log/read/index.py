@@ -25,6 +25,7 @@ from zenlake.log.format import (
     DamagedLog,
     SegmentHeader,
     crc32,
+    offsets_text,
 )
 
 FEWEST_BYTES = 4 << 10  # read at once where blocks are long,
@@ -103,7 +104,7 @@ class Damage(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"partition {self.partition}, offsets {self.first} to {self.end}: {self.reason} "
+            f"partition {self.partition}, {offsets_text(self.first, self.end)}: {self.reason} "
             f"({self.segment} at byte {self.position})"
         )
 

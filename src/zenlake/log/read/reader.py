@@ -56,6 +56,7 @@ PASS_BYTES = 64 << 10  # a block is passed over by its keys from that size on, o
 FIRST_PREFIXES, FIRST_PREFIX_BYTES = 1 << 10, 64 << 10  # room for what ids stand for, to double
 LITTLE_BYTES = 2 << 10  # a block whose CRC is taken by a kernel
 MAX_PREFIX_BYTES = 64 << 20  # of one table; then the next begins
+SKIP = "on_damage='skip'"  # How errors name the way to pass over damage.
 FIRST_SOURCES = 64  # room for sources, to double
 MAX_SKIPPED = 10_000  # places that are noted one by one
 KIND_TEXTS = (*KINDS, "loss")
@@ -467,9 +468,9 @@ class Reader:
             if damage.reason == MISSING:
                 raise OffsetOutOfRange(
                     f"{damage}: partition {damage.partition} of {self.log.path} lacks a file. Put "
-                    "it back, start behind it, or read with on_damage='skip'"
+                    f"it back, start behind it, or read with {SKIP}"
                 )
-            raise DamagedLog(f"{self.log.path}: {damage}. Read around it, or with on_damage='skip'")
+            raise DamagedLog(f"{self.log.path}: {damage}. Read around it, or with {SKIP}")
         if len(self.skipped) < MAX_SKIPPED:
             self.skipped.append(damage)
 

@@ -34,6 +34,7 @@ from zenlake.log.format import (
     Mark,
     SegmentHeader,
     crc32,
+    offsets_text,
 )
 
 MARK, TORN = "mark", "torn"
@@ -55,7 +56,7 @@ class Damage(NamedTuple):
     def __str__(self) -> str:
         return (
             f"{self.segment} at byte {self.position}, {self.length} bytes: "
-            f"offsets {self.first} to {self.end} (not included): {self.reason}"
+            f"{offsets_text(self.first, self.end)}: {self.reason}"
         )
 
 
