@@ -43,7 +43,17 @@ ORDER = (
 )
 # A room may import itself and the rooms of the same package before it.
 INNER = {
-    "log": ("format", "files", "block", "kernels", "read", "write", "replay", "export"),
+    "log": (
+        "format",
+        "files",
+        "retention",
+        "block",
+        "kernels",
+        "read",
+        "write",
+        "replay",
+        "export",
+    ),
     "lake": (
         "project",
         "scaffold",

@@ -34,7 +34,7 @@ from zenlake.log.format import (
     Mark,
 )
 from zenlake.log.read.index import BLOCK, MISSING, OUT_OF_CHAIN, BlockTable, Damage, Index
-from zenlake.log.write.retention import is_before, remove_oldest
+from zenlake.log.read.retention import is_before, remove_oldest
 
 MAX_INDEX_BYTES = 256 << 20  # of one partition's tables that are kept
 T = TypeVar("T")

@@ -38,8 +38,8 @@ from zenlake.log.format import (
     Mark,
     SegmentHeader,
 )
+from zenlake.log.read.retention import Removed, Retention
 from zenlake.log.write.recovery import MARK, Damage, Recovery, ResumePoint, Torn, recover
-from zenlake.log.write.retention import Removed, Retention
 
 __all__ = [
     "Damage",
