@@ -46,7 +46,6 @@ INNER = {
     "log": (
         "format",
         "files",
-        "retention",
         "block",
         "kernels",
         "read",
