@@ -217,7 +217,7 @@ def test_a_message_that_no_session_carries_is_counted_and_the_others_arrive() ->
     ):
         sent = EncodedSender(sender._core).put(data, keys)
         found = received(got, 19)
-        assert sender._core.exchange.dropped["it does not fit the other session"] == 1
+        assert sender._core.exchange.dropped["message_too_large"] == 1
     assert (sent.samples, sent.dropped) == (20, 1)
     wanted = rows(expected(data, keys))
     assert rows(found) == wanted[:5] + wanted[6:]
@@ -453,7 +453,7 @@ def test_a_session_that_ends_meanwhile_is_counted() -> None:
         out._way = lambda key: _gone(key, ways)  # type: ignore[method-assign]
         sent = out.put(encoded(varied(10)), table_of(**KEYS))
         assert sent.dropped == 10
-        assert sender._core.exchange.dropped["its session had ended"] >= 10
+        assert sender._core.exchange.dropped["session_closed"] >= 10
         publisher.undeclare()
         del subscriber
 

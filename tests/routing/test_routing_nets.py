@@ -388,8 +388,8 @@ def test_a_query_goes_to_the_queryable_and_its_replies_come_back() -> None:
     replies = a.take()
     assert [type(m) for m in replies] == [Response, Response, ResponseFinal]
     assert [m.request_id for m in replies] == [77, 77, 77]
-    assert b.routing.counters["replies to no query"] == 1
-    assert b.routing.counters["final replies to no query"] == 1
+    assert b.routing.counters["reply_unknown_query"] == 1
+    assert b.routing.counters["reply_final_unknown_query"] == 1
 
 
 def test_the_final_reply_waits_for_every_hop_and_comes_once() -> None:

@@ -19,6 +19,7 @@ from zenlake.routing.face import (
 from zenlake.routing.resources import PRESENT, DeclaredResources, merge
 from zenlake.routing.timers import Timers
 from zenlake.routing.topology import Pairs, Topology
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire import qos
 from zenlake.wire.declare import (
     Declaration,
@@ -209,19 +210,19 @@ class DeclarationTables:
             self._on_final(face, declare.interest_id, out)
         elif isinstance(body, DeclareKeyExpr):
             if not face.learn(body.id, body.key):
-                self._count("key ids refused")
+                self._count(DropReason.KEY_ID_REFUSED)
         elif isinstance(body, UndeclareKeyExpr) and not face.unlearn(body.id):
-            self._count("key ids that were not declared")
+            self._count(DropReason.KEY_ID_UNKNOWN)
 
     def _on_entity(self, face: Face, declare: Declare, body: Entity, out: Out) -> None:
         kind = _DECLARED[type(body)]
         key = face.text(body.key)
         if key is None:
-            self._count("declarations of an unknown key")
+            self._count(DropReason.DECLARATION_UNKNOWN_KEY)
             return
         asked = face.asked.get(declare.interest_id) if declare.interest_id else None
         if asked is None and declare.interest_id and face.policy.upstream:
-            self._count("answers to an interest that has ended")
+            self._count(DropReason.DECLARATION_LATE)
             return
         pending = asked.pending if asked is not None else None
         if asked is not None and asked.wish.mode is CURRENT:
@@ -231,10 +232,10 @@ class DeclarationTables:
         number = (key, declare.node_id) if face.policy.keyed else body.id
         known = face.declared.get((kind, number))
         if known is None and self._is_too_much(face, len(face.declared), MAX_DECLARATIONS, key):
-            self._count("declarations beyond the limit")
+            self._count(DropReason.DECLARATION_LIMIT)
             return
         if known not in (None, key):
-            self._count("declarations of an id that is in use")
+            self._count(DropReason.DECLARATION_ID_IN_USE)
             return
         if known is not None and kind is SUBSCRIBERS:
             return  # said again, for another interest: whoever it was has been told what is known
@@ -261,7 +262,7 @@ class DeclarationTables:
             # A token that was there before this node asked for those to come.
             self._tell_all(kind, named, face, False, None, out)
         else:
-            self._count("undeclarations of what was not declared")
+            self._count(DropReason.DECLARATION_UNKNOWN)
 
     def _remove(self, face: Face, kind: Kind, number: Hashable, key: str, out: Out) -> None:
         face.weight -= weight_of(key)
@@ -283,7 +284,7 @@ class DeclarationTables:
             return
         asked = face.asked.get(number) if number is not None else None
         if asked is None or number is None:
-            self._count("D_FINALs that were not asked for")
+            self._count(DropReason.DECLARE_FINAL_UNEXPECTED)
             return
         if asked.wish.mode is CURRENT:
             del face.asked[number]
@@ -307,11 +308,11 @@ class DeclarationTables:
         held = len(face.wishes) + len(face.pending)
         too_many = self._is_too_much(face, held, MAX_INTERESTS, key)
         if not face.policy.answers:
-            self._count("interests from a face that has none")
+            self._count(DropReason.INTEREST_REFUSED)
         elif interest.key is not None and key is None:
-            self._count("interests in an unknown key")
+            self._count(DropReason.INTEREST_UNKNOWN_KEY)
         elif too_many:
-            self._count("interests beyond the limit")
+            self._count(DropReason.INTEREST_LIMIT)
         else:
             options = interest.options
             if not face.policy.aggregates or options & TOKENS or key is None:
@@ -381,7 +382,7 @@ class DeclarationTables:
         if slot in pending.answered:
             return
         if len(pending.answered) >= MAX_ANSWERS:
-            self._count("answers beyond the limit")
+            self._count(DropReason.INTEREST_ANSWER_LIMIT)
             return
         pending.answered.add(slot)
         self._say(pending.wish.face, slot, NO_ID, PRESENT, pending.wish.id, out)
@@ -486,7 +487,7 @@ class DeclarationTables:
     def on_time(self, now: float, out: Out) -> None:
         for pending in self.timers.due(now):
             if not pending.done:
-                self._count("interests that upstream did not answer in time")
+                self._count(DropReason.INTEREST_TIMEOUT)
                 self._drop_pending(pending)
                 out.append((pending.wish.face, _declare(DeclareFinal(), pending.wish.id)))
 
@@ -623,7 +624,7 @@ class DeclarationTables:
             out.append((face, first))
         return written
 
-    def _count(self, reason: str) -> None:
+    def _count(self, reason: DropReason) -> None:
         self.topology.counters[reason] += 1
 
     def size(self) -> dict[str, int]:

@@ -14,6 +14,7 @@ from zenlake.routing.declarations import SUBSCRIBERS, DeclarationTables
 from zenlake.routing.face import Face, Out
 from zenlake.routing.queries import QueryRouter
 from zenlake.routing.topology import Topology
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.declare import Declare
 from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.interest import Interest
@@ -99,7 +100,7 @@ class Routing:
         self._topology.version = version
 
     @property
-    def counters(self) -> Counter[str]:
+    def counters(self) -> Counter[DropReason]:
         """What was ignored, refused or given up, by reason."""
         return self._topology.counters
 
@@ -134,9 +135,9 @@ class Routing:
         out: Out = []
         on = self._on.get(type(message))
         if not face.is_open:
-            self.counters["messages of a face that is closed"] += 1
+            self.counters[DropReason.FACE_CLOSED] += 1
         elif on is None:
-            self.counters["messages that are no network messages"] += 1
+            self.counters[DropReason.UNEXPECTED_MESSAGE] += 1
         else:
             on(face, message, now, out)
         return out
@@ -192,7 +193,7 @@ class Routing:
 
     def count_unknown(self, messages: int) -> None:
         """That many came with a key that is not known."""
-        self.counters["messages with an unknown key"] += messages
+        self.counters[DropReason.UNKNOWN_KEY] += messages
 
     @property
     def needs_stamp(self) -> bool:
@@ -217,7 +218,7 @@ class Routing:
         except ClockDrift:
             if self._drop_future:
                 raise
-            self.counters["timestamps of the future replaced"] += 1
+            self.counters[DropReason.TIMESTAMP_REPLACED] += 1
             return self.stamp()
         return timestamp
 
@@ -233,7 +234,7 @@ class Routing:
             try:
                 timestamp = self.stamped(body.timestamp)
             except ClockDrift:
-                self.counters["timestamps of the future dropped"] += 1
+                self.counters[DropReason.TIMESTAMP_FUTURE] += 1
                 return
             if timestamp is not body.timestamp:
                 body = replace(body, timestamp=timestamp)

@@ -12,6 +12,7 @@ from zenlake.routing.face import Face, Out
 from zenlake.routing.resources import merge
 from zenlake.routing.timers import Timers
 from zenlake.routing.topology import Topology
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.entity import WireEntityId
 from zenlake.wire.enums import Mapping, WireQueryTarget
 from zenlake.wire.err import Err
@@ -59,14 +60,14 @@ class QueryRouter:
 
     def on_request(self, face: Face, request: Request, now: float, out: Out) -> None:
         if request.id in face.queries:
-            self._count("requests with an id that is in use")
+            self._count(DropReason.REQUEST_ID_IN_USE)
             return
         key = face.text(request.key)
         if key is None:
-            self._count("requests with an unknown key")
+            self._count(DropReason.REQUEST_UNKNOWN_KEY)
             self._refuse(face, request, out)
         elif len(face.queries) >= MAX_QUERIES and not face.is_local:
-            self._count("requests beyond the limit")
+            self._count(DropReason.REQUEST_LIMIT)
             self._refuse(face, request, out)
         else:
             self._send(face, request, key, now, out)
@@ -107,13 +108,13 @@ class QueryRouter:
     def on_response(self, face: Face, response: Response, now: float, out: Out) -> None:
         query = face.requests.get(response.request_id)
         if query is None:
-            self._count("replies to no query")
+            self._count(DropReason.REPLY_UNKNOWN_QUERY)
             return
         key = response.key
         if key.scope or key.suffix:  # an ERR may come without
             text = face.text(key)
             if text is None:
-                self._count("replies with an unknown key")
+                self._count(DropReason.REPLY_UNKNOWN_KEY)
                 return
             key = WireExpr(0, text, Mapping.SENDER)
         out.append((query.face, replace(response, request_id=query.id, key=key, qos=query.qos)))
@@ -124,7 +125,7 @@ class QueryRouter:
 
     def on_final(self, face: Face, final: ResponseFinal, now: float, out: Out) -> None:
         if not self._answered(face, final.request_id, out):
-            self._count("final replies to no query")
+            self._count(DropReason.REPLY_FINAL_UNKNOWN_QUERY)
 
     def _answered(self, face: Face, number: int, out: Out) -> bool:
         """A hop has said all, or is gone."""
@@ -153,7 +154,7 @@ class QueryRouter:
             if query.done:
                 continue
             for hop in query.hops:
-                self._count("hops that did not answer in time")
+                self._count(DropReason.QUERY_TIMEOUT)
                 out.append((query.face, _timed_out(query, hop)))
             self._end(query, out)
 
@@ -167,7 +168,7 @@ class QueryRouter:
         for face, number in query.hops.items():
             face.requests.pop(number, None)
 
-    def _count(self, reason: str) -> None:
+    def _count(self, reason: DropReason) -> None:
         self._topology.counters[reason] += 1
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from zenlake.errors import DecodeError
 from zenlake.routing.face import Face, Kind
 from zenlake.routing.policy import LOCAL, Region, Within, policy_for
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.linkstate import LinkState, read_link_states
 from zenlake.wire.oam import LINK_STATE, NetworkOam
@@ -34,7 +35,7 @@ class Topology:
         "Faces that interests go on to."
         self.eager: dict[Face, None] = {}
         "Faces that may get what nobody there is known to want."
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[DropReason] = Counter()
         "What was ignored or refused, by reason."
         self.version = 0
         self.routers: Counter[WireZenohId] = Counter()
@@ -128,12 +129,12 @@ class Topology:
         if oam.id != LINK_STATE or face.policy.within is not Within.UNLINKED:
             return []  # of no use here: those who find nodes read it too
         if not isinstance(body, bytes) or len(body) > MAX_LINK_STATE_BYTES:
-            self.counters["link states that are no bytes or too many"] += 1
+            self.counters[DropReason.LINK_STATE_REFUSED] += 1
             return []
         try:
             states = read_link_states(body)
         except DecodeError:
-            self.counters["link states that do not decode"] += 1
+            self.counters[DropReason.LINK_STATE_INVALID] += 1
             return []
         before = {(face, other): self.passes(face, other) for other in self.faces}
         for state in self._bound(face, states):
@@ -151,7 +152,7 @@ class Topology:
             if state.psid in face.psids or len(face.psids) < MAX_PSIDS:
                 face.psids[state.psid] = state.zid
             else:
-                self.counters["numbers of nodes beyond the limit"] += 1
+                self.counters[DropReason.LINK_STATE_NODE_LIMIT] += 1
         for state in states:
             if face.psids.get(state.psid) == face.zid:
                 yield state

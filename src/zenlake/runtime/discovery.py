@@ -20,6 +20,7 @@ from zenlake.runtime.group import SendingSocket
 from zenlake.runtime.reactor import Timer
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.autoconnect import ANYBODY, DEFAULTS, NOBODY, Autoconnect
+from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.gossip import Bodies, Gossip
 from zenlake.transport.scouting import Responder, Scouter
 from zenlake.wire.enums import CloseReason, WireWhatAmI
@@ -207,7 +208,7 @@ class Discovery:
         try:
             bodies, found = self._gossip.received(self._number_of[session], body)
         except DecodeError as error:
-            session.counters.drop_received("link states that do not decode")
+            session.counters.drop_received(DropReason.LINK_STATE_INVALID)
             log.debug("link states from %s: %s", session.zid, error)
             return
         self._tell(bodies)
@@ -225,9 +226,9 @@ class Discovery:
         try:
             session.send(NetworkOam(LINK_STATE, body, qos=DECLARE))
         except SessionEnded:  # it is on its way out
-            session.counters.drop_sent("link states for a session that is closing")
+            session.counters.drop_sent(DropReason.SESSION_CLOSED)
         except EncodeError:
-            session.counters.drop_sent("link states that fit no batch")
+            session.counters.drop_sent(DropReason.MESSAGE_TOO_LARGE)
 
     # ---- dialling
 

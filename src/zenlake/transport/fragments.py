@@ -3,6 +3,9 @@
 Knows the markers First and Drop and the limits of memory. Does not know what a message is.
 """
 
+from collections.abc import Callable
+
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.fragment import Fragment
 
 MAX_MESSAGE_BYTES = 64 << 20
@@ -10,7 +13,10 @@ MAX_SESSION_BYTES = 128 << 20
 MAX_PROCESS_BYTES = 512 << 20
 MAX_FRAGMENTS = 65_535  # of one message
 MAX_IDLE_TICKS = 4  # keep-alive intervals without a piece: about one lease
-PIECE_BYTES = 64  # what a piece takes beside its payload
+PIECE_BYTES = 64  # Memory that a fragment takes beside its payload.
+
+OnDrop = Callable[[DropReason], None]
+"Called once for each fragmented message that is given up."
 
 
 class ByteBudget:
@@ -50,18 +56,18 @@ class FragmentAssembly:
         "_next_sn",
         "_pieces",
         "_size",
-        "dropped",
         "limit",
         "mask",
         "memory",
+        "on_drop",
     )
 
     def __init__(
-        self, mask: int, memory: ByteBudget, dropped: dict[str, int], limit: int = MAX_MESSAGE_BYTES
+        self, mask: int, memory: ByteBudget, on_drop: OnDrop, limit: int = MAX_MESSAGE_BYTES
     ) -> None:
         self.mask = mask
         self.memory = memory
-        self.dropped = dropped
+        self.on_drop = on_drop
         self.limit = limit
         self._pieces: list[bytes] = []
         self._size = 0
@@ -72,23 +78,23 @@ class FragmentAssembly:
     def add(self, fragment: Fragment, patch: int) -> bytes | None:
         """The whole message if this piece ends it."""
         if fragment.drop:
-            self.abandon("dropped by its sender")
+            self.abandon(DropReason.FRAGMENT_ABANDONED)
             return None
         if fragment.first or (patch == 0 and not self._active):
-            self.abandon("restarted")
+            self.abandon(DropReason.FRAGMENT_RESTARTED)
             self._active = True
         elif not self._active:
-            self._count("without its first piece")
+            self.on_drop(DropReason.FRAGMENT_FIRST_MISSING)
             return None
         elif fragment.sn != self._next_sn:
-            self.abandon("with a piece missing")
+            self.abandon(DropReason.FRAGMENT_MISSING)
             return None
         size = len(fragment.payload)
         if self._size + size > self.limit or len(self._pieces) >= MAX_FRAGMENTS:
-            self.abandon("too large")
+            self.abandon(DropReason.FRAGMENT_TOO_LARGE)
             return None
         if not self.memory.take(size + PIECE_BYTES):
-            self.abandon("no memory left")
+            self.abandon(DropReason.FRAGMENT_NO_MEMORY)
             return None
         self._idle_ticks = 0
         self._pieces.append(fragment.payload)
@@ -104,17 +110,13 @@ class FragmentAssembly:
         """A keep-alive interval has passed: a message that does not go on is let go."""
         self._idle_ticks += 1
         if self._idle_ticks > MAX_IDLE_TICKS:
-            self.abandon("that did not go on")
+            self.abandon(DropReason.FRAGMENT_STALLED)
 
-    def abandon(self, why: str) -> None:
+    def abandon(self, reason: DropReason) -> None:
         """Let go of an unfinished message, if there is one."""
         if self._active:
-            self._count(why)
+            self.on_drop(reason)
             self._clear()
-
-    def _count(self, why: str) -> None:
-        reason = f"fragmented message {why}"
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
     def _clear(self) -> None:
         self.memory.give(self._size + PIECE_BYTES * len(self._pieces))

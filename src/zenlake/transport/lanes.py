@@ -9,6 +9,7 @@ from functools import partial
 
 from zenlake.errors import DecodeError, Reason, SessionClosed
 from zenlake.transport.counters import Counters
+from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES, ByteBudget, FragmentAssembly
 from zenlake.transport.sequence import SequenceIn
 from zenlake.wire import fragment, frame
@@ -99,7 +100,7 @@ class InboundLanes:
         except DecodeError:
             done = -1
         if done != len(whole):
-            self._counters.drop_received("fragmented message does not decode")
+            self._counters.drop_received(DropReason.FRAGMENT_INVALID)
 
     def _lane(self, priority: WirePriority, reliable: bool, sn: int, pos: int) -> InboundLane:
         if sn > self._mask:
@@ -124,7 +125,7 @@ class InboundLanes:
                 partial(self._on_gap, priority, reliable) if self._on_gap is not None else None,
             ),
             FragmentAssembly(
-                self._mask, self._memory, self._counters.receive_dropped, self._max_message
+                self._mask, self._memory, self._counters.drop_received, self._max_message
             ),
         )
         self._lanes[index] = lane
@@ -145,7 +146,7 @@ class InboundLanes:
     def release(self) -> None:
         """Let go of unfinished messages."""
         for lane in self._lanes.values():
-            lane.assembly.abandon("cut off by the session's end")
+            lane.assembly.abandon(DropReason.FRAGMENT_SESSION_ENDED)
 
 
 def read_sn(data: bytes, pos: int, end: int) -> tuple[int, int]:

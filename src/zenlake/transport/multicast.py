@@ -11,6 +11,7 @@ from typing import Protocol
 from zenlake.errors import DecodeError, SessionClosed, SessionEnded
 from zenlake.transport.auth import Entropy
 from zenlake.transport.counters import Counters
+from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.establishment import reason_text
 from zenlake.transport.fragments import MAX_SESSION_BYTES, PROCESS, ByteBudget
 from zenlake.transport.lanes import Deliver, InboundLanes, discard_frame
@@ -221,7 +222,7 @@ class Multicast:
                 data = uncompress(data, limit=MAX_DATAGRAM)
             self._batch(data, sender, now)
         except DecodeError:
-            self.counters.drop_received("datagram does not decode")
+            self.counters.drop_received(DropReason.DATAGRAM_INVALID)
         except SessionClosed as broken:
             member = self.members.get(sender)
             if member is not None:
@@ -237,7 +238,7 @@ class Multicast:
                 pos = member.lanes.frame(member.deliver, data, pos, end, header)
                 continue
             if header & ID_MASK == frame.ID:
-                self.counters.drop_received("frame of a node that has not joined")
+                self.counters.drop_received(DropReason.FRAME_NOT_JOINED)
                 return
             r = ByteReader(data, pos, end)
             self._message(TRANSPORT.read(r), sender, member, pos, now)
@@ -254,7 +255,7 @@ class Multicast:
         if type(message) is Join:
             self._on_join(message, sender, member, now)
         elif member is None:
-            self.counters.drop_received("message of a node that has not joined")
+            self.counters.drop_received(DropReason.MESSAGE_NOT_JOINED)
         elif type(message) is fragment.Fragment:
             member.last_received = now
             member.lanes.fragment(member.deliver, message, pos)
@@ -266,41 +267,41 @@ class Multicast:
 
     def _on_join(self, join: Join, sender: Address, member: Member | None, now: float) -> None:
         if join.zid == self.offer.zid:
-            self.counters.drop_received("JOIN with this node's own id")
+            self.counters.drop_received(DropReason.JOIN_OWN_ID)
             return
         static = (join.zid, join.whatami, join.lane_sns is None, join.patch)
         mismatch = self._mismatch(join)
         if member is not None and (mismatch or member.join != static):
-            self.counters.drop_received("JOIN that changes what a member said before")
+            self.counters.drop_received(DropReason.JOIN_CHANGED)
             self._leave(member, SessionClosed("its JOIN has changed", CloseReason.INVALID))
             return
         if mismatch:
-            self.counters.drop_received(f"JOIN with another {mismatch}")
+            self.counters.drop_received(mismatch)
             return
         if member is None:
             if len(self.members) >= MAX_MEMBERS:
-                self.counters.drop_received("JOIN beyond the limit of members")
+                self.counters.drop_received(DropReason.JOIN_MEMBER_LIMIT)
                 return
             self._admit(join, sender, static, now)
         else:
             member.last_received = now
             member.lease = clamp_lease(join.lease_ms)
 
-    def _mismatch(self, join: Join) -> str | None:
-        """The parameter that differs from ours, by name."""
+    def _mismatch(self, join: Join) -> DropReason | None:
+        """Return which parameter differs from this node's; None if all are equal."""
         offer = self.offer
         parameters = {
-            "version": (join.version, VERSION),
-            "resolution": (join.resolution, offer.resolution),
-            "batch size": (join.batch_size, offer.batch_size),
-            "use of lanes": (join.lane_sns is not None, offer.qos),
+            DropReason.JOIN_MISMATCH_VERSION: (join.version, VERSION),
+            DropReason.JOIN_MISMATCH_RESOLUTION: (join.resolution, offer.resolution),
+            DropReason.JOIN_MISMATCH_BATCH_SIZE: (join.batch_size, offer.batch_size),
+            DropReason.JOIN_MISMATCH_LANES: (join.lane_sns is not None, offer.qos),
         }
-        for name, (theirs, ours) in parameters.items():
+        for reason, (theirs, ours) in parameters.items():
             if theirs != ours:
-                return name
+                return reason
         sns = join.lane_sns or ((join.reliable_sn, join.best_effort_sn),)
         if any(sn > self.mask for pair in sns for sn in pair):
-            return "range of sequence numbers"
+            return DropReason.JOIN_MISMATCH_SN
         return None
 
     def _admit(self, join: Join, sender: Address, static: tuple[object, ...], now: float) -> None:
