@@ -264,7 +264,7 @@ def test_a_peer_in_the_middle_asks_upstream_before_it_says_that_is_all() -> None
     ]
     net.local(client, interest(3, FINAL, K))
     assert [name for name, *_ in bodies(client.take())] == ["UndeclareSubscriber"]
-    assert router.routing.size()["wishes"] == peer.routing.size()["wishes"] == 0
+    assert router.routing.size()["interests"] == peer.routing.size()["interests"] == 0
     assert peer.routing.size()["declared"] == 0
 
 

@@ -356,7 +356,7 @@ def test_an_interest_id_that_is_used_again_is_a_new_interest() -> None:
     routing.on_message(b, interest(1, FUTURE, S, "u"), 0.0)
     assert routing.on_message(a, declare(S, 1, "t"), 0.0) == []
     assert len(routing.on_message(a, declare(S, 2, "u"), 0.0)) == 1
-    assert routing.size()["wishes"] == 1
+    assert routing.size()["interests"] == 1
 
 
 def test_who_has_no_interests_is_not_answered() -> None:
@@ -455,7 +455,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 6):
         routing.on_message(a, declare((S, Q, T)[number % 3], number, "q"), 0.0)
         routing.on_message(a, interest(number, FUTURE, S, "t"), 0.0)
-    assert routing.size()["declared"] == routing.size()["wishes"] == 3
+    assert routing.size()["declared"] == routing.size()["interests"] == 3
     assert routing.counters["declaration_limit"] == 2
     assert routing.counters["interest_limit"] == 2
     for number in range(1, 6):

@@ -93,7 +93,7 @@ def test_keys_of_many_chunks_are_declared_to_a_limit_only() -> None:
             world.sender,
             encoded(Interest(number, InterestMode.FUTURE, InterestOptions.TOKENS, key)),
         )
-    assert 0 < len(face.declared) + len(face.wishes) < 60
+    assert 0 < len(face.declared) + len(face.interests) < 60
     assert world.counted()["declaration_limit"] > 0
     assert world.counted()["interest_limit"] > 0
     for number in range(1, 60):

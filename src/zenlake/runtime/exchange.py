@@ -512,7 +512,7 @@ class Exchange:
         if self.stamps and type(push.body) is Put:
             try:
                 with self.lock:
-                    push.body.timestamp = self.routing.stamped(push.body.timestamp)
+                    push.body.timestamp = self.routing.stamp_forwarded(push.body.timestamp)
             except ClockDrift:
                 self.dropped[DropReason.TIMESTAMP_FUTURE] += 1
                 return r.pos
