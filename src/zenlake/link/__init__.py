@@ -25,7 +25,9 @@ PROTOCOLS: dict[str, str] = {
 
 class _Module(Protocol):
     def resolve(self, endpoint: EndPoint) -> list[Address]: ...
-    def dial(self, endpoint: EndPoint, address: Address, options: LinkOptions) -> TransportLink: ...
+    def connect(
+        self, endpoint: EndPoint, address: Address, options: LinkOptions
+    ) -> TransportLink: ...
     def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener: ...
 
 
@@ -44,9 +46,9 @@ def resolve(endpoint: EndPoint) -> list[Address]:
     return _module(endpoint).resolve(endpoint)
 
 
-def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> TransportLink:
+def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> TransportLink:
     """A link to one of the addresses; its handshake() says when it is there. Does not wait."""
-    return _module(endpoint).dial(endpoint, address, options)
+    return _module(endpoint).connect(endpoint, address, options)
 
 
 def listen(endpoint: EndPoint, options: LinkOptions) -> Listener:

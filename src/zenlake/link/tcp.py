@@ -29,7 +29,7 @@ class TcpLink(StreamLink):
         self._connected = not name
 
 
-def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> TcpLink:
+def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> TcpLink:
     sock = sockets.connect(endpoint, address)
     return TcpLink(endpoint.protocol, sock, address.sockaddr, endpoint)
 

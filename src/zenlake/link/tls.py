@@ -382,11 +382,11 @@ def resolve(endpoint: EndPoint) -> list[Address]:
     return tcp.resolve(_below(endpoint))
 
 
-def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> TlsLink:
+def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> TlsLink:
     settings, below = _Settings(endpoint, options), _below(endpoint)
     context = settings.client_context()
     host = split_host(below, below.address)[0].partition("%")[0]
-    stream = tcp.dial(below, address, options)
+    stream = tcp.connect(below, address, options)
     try:
         return TlsLink(stream, context, settings.close_on_expiration, host)
     except ValueError as error:

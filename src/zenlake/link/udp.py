@@ -241,7 +241,7 @@ def resolve(endpoint: EndPoint) -> list[Address]:
     return sockets.resolve(endpoint, socket.SOCK_DGRAM)
 
 
-def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> UdpLink:
+def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> UdpLink:
     _refuse_reliable(endpoint)
     sock = sockets.connect(endpoint, address, socket.SOCK_DGRAM)
     return UdpLink(sock, endpoint.protocol, address.sockaddr, endpoint)

@@ -61,7 +61,7 @@ def resolve(endpoint: EndPoint) -> list[Address]:
     return [Address(socket.AF_UNIX, endpoint.address)]
 
 
-def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> UnixLink:
+def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> UnixLink:
     sock = sockets.connect(endpoint, address)
     return UnixLink(sock, str(uuid.uuid4()), address.sockaddr, endpoint)
 

@@ -171,10 +171,10 @@ def _clean(text: str) -> str:
 resolve = tcp.resolve
 
 
-def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> WsLink:
+def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> WsLink:
     host, port = address.sockaddr[:2]  # the Host header has the address, as Zenoh's has
     uri = WebSocketURI(False, host.partition("%")[0], port, PATH, "")
-    stream = tcp.dial(endpoint, address, options)
+    stream = tcp.connect(endpoint, address, options)
     return WsLink(stream, ClientProtocol(uri, max_size=MAX_BATCH_BYTES, logger=LOG))
 
 

@@ -2,6 +2,7 @@
 
 Knows the regions, which neighbours get declarations without an interest, and between which regions
 messages pass. Does not know faces, keys or messages.
+Rust: `zenoh/src/net/routing/hat/{client,broker,peer,router}`.
 """
 
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ from zenlake.link.options import LinkOptions
 from zenlake.runtime.group import SendingSocket
 from zenlake.runtime.reactor import Timer
 from zenlake.runtime.transport_session import TransportSession
-from zenlake.transport.autoconnect import ANYBODY, DEFAULTS, NOBODY, Autoconnect
+from zenlake.transport.autoconnect import ANY_ROLE, DEFAULTS, NO_ROLE, Autoconnect
 from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.gossip import Bodies, Gossip
 from zenlake.transport.scouting import Responder, Scouter
@@ -74,7 +74,7 @@ class Discovery:
         self._reactor = node.reactor
         offer = node.config.offer
         self._whatami = offer.whatami
-        self._wanted = config.scouted.dials.get(offer.whatami, NOBODY)
+        self._wanted = config.scouted.roles.get(offer.whatami, NO_ROLE)
         self._scouter = Scouter(self._wanted, self._reactor.now())
         self._responder = Responder(offer.zid, offer.whatami, lambda: node.locators)
         self._gossip = Gossip(
@@ -157,7 +157,7 @@ class Discovery:
 
     def _on_answer(self, readable: bool, writable: bool) -> None:
         for data, _ in self._read(lambda link: link.receive_unicast()):
-            hello = self._scouter.heard(data)
+            hello = self._scouter.read_hello(data)
             if hello is not None:
                 self._found(hello.zid, hello.whatami, hello.locators, self.config.scouted)
 
@@ -303,7 +303,7 @@ class ScoutAnswer(NamedTuple):
 
 def scout(
     seconds: float,
-    what: WireWhatAmI = ANYBODY,
+    what: WireWhatAmI = ANY_ROLE,
     *,
     group: str = DEFAULT_GROUP,
     options: LinkOptions | None = None,
@@ -325,7 +325,7 @@ def scout(
                 if received is None:
                     break
                 data, (host, _) = received
-                hello = scouter.heard(data)
+                hello = scouter.read_hello(data)
                 if hello is not None and (hello.zid, hello.locators) not in seen:
                     seen.add((hello.zid, hello.locators))
                     yield ScoutAnswer(hello, host)

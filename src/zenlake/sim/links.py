@@ -29,9 +29,9 @@ class SimulatedLinks:
             raise LinkError(f"{endpoint}: in a simulation the protocol is {PROTOCOL}")
         return [endpoint.address]
 
-    def dial(self, endpoint: EndPoint, address: str, options: LinkOptions) -> TransportLink:
+    def connect(self, endpoint: EndPoint, address: str, options: LinkOptions) -> TransportLink:
         default = self._network.faults
-        return self._network.dial(
+        return self._network.connect(
             address,
             datagram=endpoint.config.get(DATAGRAM) == "1",
             source=self._name,

@@ -262,12 +262,12 @@ class Network:
         listener = self._listeners[name] = MemoryListener(self, name)
         return listener
 
-    def dial(
+    def connect(
         self,
         name: str,
         *,
         datagram: bool = False,
-        source: str = "dialler",
+        source: str = "connector",
         faults: Faults | None = None,
         back: Faults | None = None,
     ) -> MemoryLink:

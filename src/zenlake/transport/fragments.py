@@ -1,6 +1,7 @@
-"""Fragments: a message that fits no batch is cut by its sender and joined here.
+"""Fragments: reassembly of a message that its sender cut because it fits no batch.
 
-Knows the markers First and Drop and the limits of memory. Does not know what a message is.
+Knows the markers First and Drop and the limits of memory. Does not know the content of a message.
+Rust: `io/zenoh-transport/src/common/defragmentation.rs`.
 """
 
 from collections.abc import Callable
@@ -11,8 +12,8 @@ from zenlake.wire.fragment import Fragment
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_SESSION_BYTES = 128 << 20
 MAX_PROCESS_BYTES = 512 << 20
-MAX_FRAGMENTS = 65_535  # of one message
-MAX_IDLE_TICKS = 4  # keep-alive intervals without a piece: about one lease
+MAX_FRAGMENTS = 65_535  # Fragments of one message.
+MAX_IDLE_TICKS = 4  # Keep-alive intervals without a fragment before a message is given up.
 PIECE_BYTES = 64  # Memory that a fragment takes beside its payload.
 
 OnDrop = Callable[[DropReason], None]
@@ -20,7 +21,7 @@ OnDrop = Callable[[DropReason], None]
 
 
 class ByteBudget:
-    """A budget of bytes, itself within another one."""
+    """Budget of bytes, which may be part of a larger one."""
 
     __slots__ = ("held", "limit", "within")
 
@@ -30,6 +31,7 @@ class ByteBudget:
         self.within = within
 
     def take(self, size: int) -> bool:
+        """Reserve `size` bytes; return False if this budget or the larger one has no room."""
         if self.held + size > self.limit:
             return False
         if self.within is not None and not self.within.take(size):
@@ -38,17 +40,18 @@ class ByteBudget:
         return True
 
     def give(self, size: int) -> None:
+        """Return `size` bytes to this budget and to the larger one."""
         self.held -= size
         if self.within is not None:
             self.within.give(size)
 
 
 PROCESS = ByteBudget(MAX_PROCESS_BYTES)
-"What all sessions of this process may hold in unfinished messages."
+"Memory for the unfinished messages of all sessions of this process."
 
 
 class FragmentAssembly:
-    """The unfinished message of one lane. What is lost is counted in `dropped`, by reason."""
+    """Reassembly of the fragmented messages of one lane, one at a time."""
 
     __slots__ = (
         "_active",
@@ -76,7 +79,7 @@ class FragmentAssembly:
         self._idle_ticks = 0
 
     def add(self, fragment: Fragment, patch: int) -> bytes | None:
-        """The whole message if this piece ends it."""
+        """Add a fragment; return the whole message if this is its last fragment."""
         if fragment.drop:
             self.abandon(DropReason.FRAGMENT_ABANDONED)
             return None
@@ -107,13 +110,13 @@ class FragmentAssembly:
         return whole
 
     def tick(self) -> None:
-        """A keep-alive interval has passed: a message that does not go on is let go."""
+        """Count a keep-alive interval; give up a message without a fragment for too many."""
         self._idle_ticks += 1
         if self._idle_ticks > MAX_IDLE_TICKS:
             self.abandon(DropReason.FRAGMENT_STALLED)
 
     def abandon(self, reason: DropReason) -> None:
-        """Let go of an unfinished message, if there is one."""
+        """Give up the unfinished message, if there is one."""
         if self._active:
             self.on_drop(reason)
             self._clear()
