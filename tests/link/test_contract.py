@@ -239,7 +239,7 @@ def test_connect_to_nobody_names_the_endpoint(stage: Stage) -> None:
 
     error = stage.error_of(attempt)
     assert str(where) in str(error)
-    assert "nobody listens there" in str(error)
+    assert "no node listens there" in str(error)
 
 
 @on()

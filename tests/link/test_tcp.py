@@ -215,7 +215,7 @@ def test_buffers_and_dscp(stage: Stage, host: str) -> None:
     ("text", "value"), [("46", 46), ("0x2E", 46), ("0b101", 5), ("1|2|0x4", 7), ("0", 0)]
 )
 def test_forms_of_dscp(text: str, value: int) -> None:
-    assert sockets.bits_of(EndPoint("tcp/h:1"), "dscp", text, sockets.MAX_DSCP) == value
+    assert sockets.parse_bits(EndPoint("tcp/h:1"), "dscp", text, sockets.MAX_DSCP) == value
 
 
 BAD_CONFIG = [
@@ -306,7 +306,7 @@ def test_a_connect_that_meets_itself_is_refused(stage: Stage) -> None:
     link = stage.connect(with_config(where, f"bind=127.0.0.1:{port}"))
     error = stage.error_of(link.handshake)
     assert where in str(error)
-    assert "met itself" in str(error)
+    assert "connected to itself" in str(error)
 
 
 def test_a_reset_is_an_error_and_not_the_end(stage: Stage) -> None:
@@ -369,7 +369,7 @@ def test_a_broken_listener_says_so(code: int) -> None:
 
 
 def test_a_peer_that_goes_while_it_is_welcomed(stage: Stage) -> None:
-    real = sockets.listening(EndPoint("tcp/127.0.0.1:0"))
+    real = sockets.listening_socket(EndPoint("tcp/127.0.0.1:0"))
     with closing(StreamListener(real, "tcp/x:1", (), refuse)) as listener:
         connected = stage.connect(EndPoint(f"tcp/127.0.0.1:{real.getsockname()[1]}"))
         assert listener.accept() is None

@@ -418,17 +418,17 @@ NOT_UPGRADES: dict[str, tuple[bytes, str, str]] = {
     ),
     "a close right behind": (
         f"{UPGRADE}\r\n".encode() + frame(CLOSE, b"\x03\xe8"),
-        "it went on before its upgrade was answered",
+        "it sent more before its upgrade was answered",
         "",
     ),
     "a wrong frame right behind": (
         f"{UPGRADE}\r\n".encode() + frame(7),
-        "it went on before its upgrade was answered",
+        "it sent more before its upgrade was answered",
         "",
     ),
     "a wrong frame behind a wrong request": (
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + frame(7),
-        "it went on before its upgrade was answered",
+        "it sent more before its upgrade was answered",
         "",
     ),
     "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\n\x01\xfc\x03\x03\r\n", "valid HTTP request", ""),

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import pytest
+from tests.support.delivery import Delivery
 
 from hostile import FIRST_SN, HostilePeer
 from runtime.nodes import (
@@ -31,7 +32,6 @@ from zenlake.runtime.node import Node
 from zenlake.runtime.reactor import Reactor
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.sim import World, delivery
-from zenlake.sim.delivery import Delivery
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.multicast import GroupOffer, Member
 from zenlake.transport.retry import RetryPolicy

@@ -217,7 +217,7 @@ def test_names_and_protocols() -> None:
     world.run(1)
     assert isinstance(found[0], LinkError)
     assert "the protocol is memory" in str(found[0])
-    assert "nobody listens" in str(found[1])
+    assert "no node listens" in str(found[1])
     assert str(a.locators[0]) == "memory/a"
     with pytest.raises(TypeError):
         world.node("c", no_such_setting=1)
