@@ -26,6 +26,7 @@ from routing.recording import (
     request,
     undeclare,
 )
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.declare import Declare, DeclareToken, UndeclareToken
 from zenlake.wire.interest import Interest
 from zenlake.wire.push import Push
@@ -388,8 +389,8 @@ def test_a_query_goes_to_the_queryable_and_its_replies_come_back() -> None:
     replies = a.take()
     assert [type(m) for m in replies] == [Response, Response, ResponseFinal]
     assert [m.request_id for m in replies] == [77, 77, 77]
-    assert b.routing.counters["reply_unknown_query"] == 1
-    assert b.routing.counters["reply_final_unknown_query"] == 1
+    assert b.routing.counters[DropReason.REPLY_UNKNOWN_QUERY] == 1
+    assert b.routing.counters[DropReason.REPLY_FINAL_UNKNOWN_QUERY] == 1
 
 
 def test_the_final_reply_waits_for_every_hop_and_comes_once() -> None:

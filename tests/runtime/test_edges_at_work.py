@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import pytest
-from tests.support.delivery import Delivery
 
 from hostile import FIRST_SN, HostilePeer
 from runtime.nodes import (
@@ -22,6 +21,8 @@ from runtime.nodes import (
     put,
     until,
 )
+from support import delivery
+from support.delivery import Delivery
 from zenlake.errors import InvalidLocator, LinkError, SessionEnded
 from zenlake.link.base import READ_BYTES
 from zenlake.runtime import reactor
@@ -31,7 +32,7 @@ from zenlake.runtime.group import Group
 from zenlake.runtime.node import Node
 from zenlake.runtime.reactor import Reactor
 from zenlake.runtime.transport_session import TransportSession
-from zenlake.sim import World, delivery
+from zenlake.sim import World
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.multicast import GroupOffer, Member
 from zenlake.transport.retry import RetryPolicy

@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from tests.support.delivery import Delivery
 
 from hostile import FIRST_SN, HostilePeer, HostileServer
 from runtime.house import attacked
@@ -26,6 +25,7 @@ from runtime.nodes import (
     put,
     until,
 )
+from support.delivery import Delivery
 from zenlake.errors import LinkError, SessionEnded, SessionRefused
 from zenlake.runtime.node import CLOSE_SECONDS, Node
 from zenlake.runtime.transport_session import TransportSession

@@ -9,8 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.support import delivery as delivery_module
-from tests.support.delivery import Delivery
 
 from faultproxy import FaultProxy
 from hostile import FIRST_SN, HostilePeer, batch
@@ -30,6 +28,8 @@ from runtime.nodes import (
     put,
     until,
 )
+from support import delivery as delivery_module
+from support.delivery import Delivery
 from zenlake.errors import SessionClosed, SessionEnded
 from zenlake.link.tcp import TcpLink
 from zenlake.runtime.node import Node

@@ -350,7 +350,7 @@ def test_endless_pieces_stay_within_the_limits_and_the_session_lives() -> None:
     hand.side.take(b"".join(one))
     assert hand.side.end is None
     assert process.held <= process.limit
-    assert hand.core.counters.receive_dropped["fragment_no_memory"] == 1
+    assert hand.core.counters.receive_dropped[DropReason.FRAGMENT_NO_MEMORY] == 1
     hand.say(Frame(100_000, messages=[put(b"alive")]))
     assert hand.side.heard.messages == [put(b"alive")]
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from zenlake.errors import SessionEnded
 from zenlake.transport import multicast
+from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.fragments import MAX_PROCESS_BYTES, ByteBudget
 from zenlake.transport.multicast import Address, GroupOffer, Member, Multicast
 from zenlake.transport.offer import SN_MASKS
@@ -122,7 +123,7 @@ class Seat:
             self.core.receive(data, at, now)
 
     @property
-    def dropped(self) -> dict[str, int]:
+    def dropped(self) -> dict[DropReason, int]:
         return self.core.counters.receive_dropped
 
     @property

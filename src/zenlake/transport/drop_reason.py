@@ -18,7 +18,7 @@ class DropReason(StrEnum):
 
     description: str
 
-    def __new__(cls, name: str, description: str) -> "DropReason":
+    def __new__(cls, name: str, description: str = "") -> "DropReason":
         member = str.__new__(cls, name)
         member._value_ = name
         member.description = description

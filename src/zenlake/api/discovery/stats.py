@@ -91,8 +91,9 @@ OF_INTERESTS = {
 SUMMED = ("sent_messages", "sent_bytes", "received_frames", "received_bytes")
 
 
-def _by_name(dropped: Mapping[str, int]) -> dict[str, int]:
-    return {str(reason): count for reason, count in dropped.items()}
+def _by_name(dropped: Mapping[DropReason, int]) -> dict[str, int]:
+    """Return a copy with plain names: other threads go on counting in `dropped`."""
+    return {str(reason): count for reason, count in dict(dropped).items()}
 
 
 def _lane(priority: WirePriority, reliable: bool) -> str:
@@ -109,7 +110,9 @@ def _transport(session: TransportSession) -> TransportStats:
         counters.sent_bytes,
         counters.received_frames,
         counters.received_bytes,
-        _by_name(Counter({**counters.send_dropped}) + Counter({**counters.receive_dropped})),
+        dict(
+            Counter(_by_name(counters.send_dropped)) + Counter(_by_name(counters.receive_dropped))
+        ),
         tuple(
             Gap(_lane(*lane), sequence.gaps, sequence.missing, sequence.stale)
             for lane, sequence in sorted(session.sequences.items())
@@ -126,8 +129,8 @@ def stats(core: "SessionCore") -> Stats:
             sums[name] += getattr(one, name)
         sums["missing"] += sum(gap.missing for gap in one.gaps)
         dropped.update(one.dropped)
-    dropped.update({**core.exchange.dropped})  # copies: others count on meanwhile
-    dropped.update({**core.exchange.routing.counters})
+    dropped.update(_by_name(core.exchange.dropped))
+    dropped.update(_by_name(core.exchange.routing.counters))
     dropped[DropReason.HANDLER_FULL] += core.subscribers.dropped
     for name, reason in OF_QUERIES.items():
         dropped[reason] += core.queries.counters[name]
@@ -139,7 +142,7 @@ def stats(core: "SessionCore") -> Stats:
         sent_bytes=sums["sent_bytes"],
         received_frames=sums["received_frames"],
         received_bytes=sums["received_bytes"],
-        dropped=_by_name(+dropped),
+        dropped={str(reason): count for reason, count in dropped.items() if count},
         missing=sums["missing"],
         transports=transports,
     )
