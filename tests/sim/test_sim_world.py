@@ -209,7 +209,7 @@ def test_names_and_protocols() -> None:
     world = World()
     a = world.node("a")
     for bad in ("a", "", "b:1", "b/c"):
-        with pytest.raises(ValueError, match="no name"):
+        with pytest.raises(ValueError, match="not a valid name"):
             world.node(bad)
     found: list[TransportSession | ZError] = []
     a.dial("tcp/127.0.0.1:1", found.append)
