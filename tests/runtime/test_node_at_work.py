@@ -179,7 +179,7 @@ def test_a_stopped_connector_can_be_had_again() -> None:
 def test_unknown_peer_under_a_known_address() -> None:
     with make_node() as server, make_node() as client:
         locator = server.listen(ANYWHERE)[0]
-        with pytest.raises(SessionRefused, match="as was said"):
+        with pytest.raises(SessionRefused, match="as expected"):
             client.connect(locator, expect=new_zid())
         assert client.connect(locator, expect=server.zid).is_open
 
