@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.names import Page
+from zenlake.transport.drop_reason import DropReason
 
 DOCS = Path(__file__).parent.parent / "docs"
 GUIDE = DOCS / "api.md"
@@ -45,6 +46,17 @@ def test_the_limits_are_listed() -> None:
 def test_the_guide_s_limits(name: str, value: str) -> None:
     module, _, constant = name.rpartition(".")
     assert getattr(import_module(f"zenlake.{module}"), constant) == int(value.replace(",", ""))
+
+
+def test_the_guide_lists_every_drop_reason() -> None:
+    section = GUIDE.read_text().partition("## Drop reasons")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `(\w+)` \| (.+) \|$", section, re.MULTILINE)
+    assert listed == [(reason.value, reason.description) for reason in DropReason]
+
+
+def test_drop_reasons_are_labels() -> None:
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", reason) for reason in DropReason)
+    assert all(reason.description.endswith(".") for reason in DropReason)
 
 
 def page_id(page: Path) -> str:

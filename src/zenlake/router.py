@@ -1,6 +1,6 @@
-"""A router at work: who comes and goes, what it counts, and how it ends without losing anything.
+"""Router: a session of mode "router" that reports its neighbours and drains before it closes.
 
-Knows one session of mode "router". What goes where is decided below it.
+Does not route: `zenlake.routing` below the session does.
 """
 
 import json
@@ -25,33 +25,34 @@ from zenlake.wire.enums import CloseReason
 
 log = logging.getLogger("zenlake.router")
 
-QUIET_SECONDS = 0.1  # in which nothing came: what had been sent to the router has been read
-DRAIN_SECONDS = 2.0  # after which it ends although more comes
-LOOK_SECONDS = 0.01
+QUIET_SECONDS = 0.1  # Time without a received byte after which the router counts as drained.
+DRAIN_SECONDS = 2.0  # Upper bound on draining while bytes keep coming.
+POLL_SECONDS = 0.01  # Interval at which the received bytes are checked.
 CLOSE_REASONS = {int(reason): reason.name for reason in CloseReason}
 
 
 @dataclass(frozen=True)
 class Event:
-    """A session that opened, or ended."""
+    """Opening or end of a session."""
 
     opened: bool
     zid: ZenohId
     whatami: WhatAmI
     remote: str
-    "Where the other side is."
+    "Locator of the other node."
     why: str = ""
-    "It ended,"
+    "Cause of the end, in words."
     reason: str = ""
-    "and the name of CLOSE's reason for that."
+    "Name of the CLOSE reason of the end."
     by_peer: bool = False
+    "Whether the other node ended the session."
 
 
 Watch = Callable[[Event], None]
 
 
 class _Watched(SessionCore):
-    """A session's parts that tell who comes and goes."""
+    """SessionCore that reports every transport that opens or ends."""
 
     def __init__(self, config: Config, watch: Watch) -> None:
         super().__init__(config)
@@ -68,27 +69,27 @@ class _Watched(SessionCore):
 
 def _event(session: Transport, end: SessionEnded | None) -> Event:
     agreed = session.agreement
-    who = (ZenohId.of(agreed.zid), WHATAMI_OF[agreed.whatami], str(session.link.remote))
+    node = (ZenohId.of(agreed.zid), WHATAMI_OF[agreed.whatami], str(session.link.remote))
     if end is None:
-        return Event(True, *who)
+        return Event(True, *node)
     reason = CLOSE_REASONS.get(end.reason, str(end.reason))
-    return Event(False, *who, end.why, reason, end.by_peer)
+    return Event(False, *node, end.why, reason, end.by_peer)
 
 
 class Router:
-    """Open as soon as it is made; a context manager, or `close()` it.
+    """A running router: a context manager, or `close()` it.
 
-    `watch` is called with every Event, on the I/O thread: it must not wait.
+    `watch` is called with every Event, on the I/O thread, so it must not wait.
     """
 
     def __init__(self, config: Config, watch: Watch | None = None) -> None:
         if config.get_json("mode") != '"router"':
             raise ZError(f"the mode is {config.get_json('mode')}: a router has mode router")
-        kernel_loader.make()  # loads what frames of many messages need, beside the work
+        kernel_loader.make()  # Loads the compiled kernels in the background.
         self._core = _Watched(config, watch or _log)
         self._core.open()
         self.session = Session.of(self._core)
-        "The router's own: it puts, gets, subscribes as any other."
+        "The router's own session, which puts, gets and subscribes as any other."
 
     @property
     def zid(self) -> ZenohId:
@@ -96,24 +97,24 @@ class Router:
 
     @property
     def locators(self) -> list[str]:
-        """Where it listens, the ports in numbers; to be given to others as endpoints."""
+        """Locators at which the router listens, with actual ports, as endpoints for other nodes."""
         return [str(locator) for locator in self._core.node.locators]
 
     def stats(self) -> Stats:
-        """What was received, passed on and lost, and why; one entry for each transport."""
+        """Return the counters of messages received, forwarded and dropped, also per transport."""
         return self.session.stats()
 
     def tables(self) -> dict[str, int]:
-        """How many entries its tables have: as before, when everybody has gone."""
+        """Return the number of entries in each routing table; a session that ended leaves none."""
         with self._core.exchange.lock:
             return self._core.exchange.routing.size()
 
     def drain(self, seconds: float = DRAIN_SECONDS) -> bool:
-        """Wait until nothing has come for a moment; False: there was more for `seconds`."""
+        """Wait until no byte is received for QUIET_SECONDS; return False after `seconds`."""
         now = time.monotonic()
         end, since, before = now + seconds, now, self._received()
         while self._core.node.sessions and now < end:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             now, received = time.monotonic(), self._received()
             if received != before:
                 since, before = now, received
@@ -122,10 +123,11 @@ class Router:
         return now < end
 
     def _received(self) -> int:
-        return sum(one.counters.received_bytes for one in self._core.node.sessions.values())
+        sessions = self._core.node.sessions.values()
+        return sum(session.counters.received_bytes for session in sessions)
 
     def close(self) -> None:
-        """Pass on what was sent to it before, say goodbye, and end. May be called again."""
+        """Forward what was sent to the router before, and close. May be called again."""
         if not self.session.is_closed():
             self.drain()
         self.session.close()
@@ -159,10 +161,10 @@ def run(
     *,
     watch: Watch | None = None,
 ) -> Router:
-    """A router that is running when this returns. ZError: it cannot, and why.
+    """Start a router and return it. ZError: it cannot start, with the cause.
 
-    Port 0 is a free one. Without a `config` it looks for nobody by multicast; a `config` is copied,
-    and of it all but mode and endpoints count.
+    Port 0 stands for a free port. Without a `config` multicast scouting is off; of a `config`,
+    which is copied, everything but mode and endpoints applies.
 
     >>> import zenlake.router
     >>> with zenlake.router.run(listen=[]) as router:

@@ -316,7 +316,7 @@ def test_or_is_dropped_and_counted() -> None:
         session.put_batch(pa.record_batch({"key": ["t"] * 100, "payload": [b"x"] * 100}))
         assert rows_of(subscriber, 20).num_rows == 20
         assert sink.dropped == 80
-        assert session.stats().dropped == {"let go by a handler": 80}
+        assert session.stats().dropped == {"handler_full": 80}
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from zenlake.api.config.opening import SessionSettings, StartConditions, open_no
 from zenlake.api.config.schema import TREE
 from zenlake.errors import AuthError, LinkError, SessionRefused, ZError
 from zenlake.runtime.node import Node
-from zenlake.transport.autoconnect import ANYBODY, NOBODY, Strategy
+from zenlake.transport.autoconnect import ANY_ROLE, NO_ROLE, Strategy
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES
 from zenlake.transport.offer import Offer
 from zenlake.transport.retry import RetryPolicy
@@ -170,7 +170,7 @@ def test_who_is_found_and_dialled() -> None:
     assert found is not None
     assert found.group == "udp/224.0.0.224:7446#ttl=1"
     assert (found.answer, found.gossip, found.multihop) == (True, True, False)
-    assert (found.scouted.dials, found.told.dials) == ({PEER: ANYBODY}, {PEER: ANYBODY})
+    assert (found.scouted.roles, found.told.roles) == ({PEER: ANY_ROLE}, {PEER: ANY_ROLE})
     assert found.target == ROUTER | PEER
 
 
@@ -189,10 +189,10 @@ def test_discovery_as_told() -> None:
     ).node.discovery
     assert meant is not None
     assert meant.group == "udp/224.0.0.1:5#ttl=3;iface=lo"
-    assert (meant.answer, meant.multihop, meant.target) == (False, True, NOBODY)
-    assert meant.scouted.dials == {PEER: ROUTER}
+    assert (meant.answer, meant.multihop, meant.target) == (False, True, NO_ROLE)
+    assert meant.scouted.roles == {PEER: ROUTER}
     assert meant.scouted.strategies == {ROUTER: Strategy.GREATER_ZID}
-    assert meant.told.dials == {PEER: NOBODY}
+    assert meant.told.roles == {PEER: NO_ROLE}
 
 
 def test_nodes_that_find_nobody() -> None:
@@ -202,7 +202,7 @@ def test_nodes_that_find_nobody() -> None:
     assert only_gossip.group is None
     client = meaning("client", scouting__multicast__enabled=True, connect__endpoints=[NOWHERE])
     assert client.node.discovery is not None
-    assert client.node.discovery.scouted.dials == {}
+    assert client.node.discovery.scouted.roles == {}
     assert meaning("client").node.discovery is None
 
 

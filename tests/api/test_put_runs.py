@@ -25,6 +25,7 @@ from zenlake.errors import DecodeError, ZError
 from zenlake.keytable import KeyTable
 from zenlake.log.replay.encoded_sender import EncodedSender, SendOutcome
 from zenlake.runtime import kernel_loader
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.delete import Del
 from zenlake.wire.encoding import WireEncoding
@@ -218,7 +219,7 @@ def test_a_message_that_no_session_carries_is_counted_and_the_others_arrive() ->
     ):
         sent = EncodedSender(sender._core).put(data, keys)
         found = received(got, 19)
-        assert sender._core.exchange.dropped["it does not fit the other session"] == 1
+        assert sender._core.exchange.dropped[DropReason.MESSAGE_TOO_LARGE] == 1
     assert (sent.samples, sent.dropped) == (20, 1)
     wanted = rows(expected(data, keys))
     assert rows(found) == wanted[:5] + wanted[6:]
@@ -454,7 +455,7 @@ def test_a_session_that_ends_meanwhile_is_counted() -> None:
         out._way = lambda key: _gone(key, ways)  # type: ignore[method-assign]
         sent = out.put(encoded(varied(10)), table_of(**KEYS))
         assert sent.dropped == 10
-        assert sender._core.exchange.dropped["its session had ended"] >= 10
+        assert sender._core.exchange.dropped[DropReason.SESSION_CLOSED] >= 10
         publisher.undeclare()
         del subscriber
 

@@ -26,6 +26,7 @@ from tests.support.capture_files import (
     udp,
     undeclare,
 )
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.batch import write_batch, write_scouting
 from zenlake.wire.close import Close
 from zenlake.wire.delete import Del
@@ -112,7 +113,7 @@ def test_a_missing_fragment_is_counted(tmp_path: Path) -> None:
     writes = [*handshake(), *((0, plain(piece)) for piece in (pieces[0], pieces[2], pieces[3]))]
     found = rows_of(tmp_path, capture(writes))
     assert [row["message"] for row in found.rows[4:]] == ["FRAGMENT"] * 3
-    assert found.report.unread["fragmented message with a piece missing"] == 1
+    assert found.report.unread[DropReason.FRAGMENT_MISSING.description] == 1
 
 
 def test_everything_that_data_can_carry(tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def test_nobody_listens() -> None:
 
 
 def test_a_host_that_does_not_exist() -> None:
-    assert "is no address of a host" in refusal("tcp/nowhere.invalid:7447")
+    assert "is not the address of a host" in refusal("tcp/nowhere.invalid:7447")
 
 
 def test_something_that_says_nothing() -> None:

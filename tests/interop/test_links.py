@@ -94,7 +94,7 @@ def test_udp_that_they_close(reference: ReferenceProcess, pair: Pair) -> None:
         them.close()
         end = ours.end_of(session)
         assert (end.reason, end.by_peer) == (CloseReason.GENERIC, True)
-        assert ("nobody listens there" if pair.we_dial else THEY_SAID_CLOSE) in end.why
+        assert ("no node listens there" if pair.we_dial else THEY_SAID_CLOSE) in end.why
 
 
 # ---- TLS

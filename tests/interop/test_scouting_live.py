@@ -167,7 +167,7 @@ def test_who_starts_later_is_found_too(reference: ReferenceProcess) -> None:
 def test_the_greater_id_dials(reference: ReferenceProcess, we_are_greater: bool) -> None:
     group = new_group()
     zid = WireZenohId(b"\xff" * 16 if we_are_greater else b"\x00" * 15 + b"\x01")
-    rule = Autoconnect(DEFAULTS["multicast"].dials, strategy_for_all(Strategy.GREATER_ZID))
+    rule = Autoconnect(DEFAULTS["multicast"].roles, strategy_for_all(Strategy.GREATER_ZID))
     strategy = {"peer": {"to_router": "greater-zid", "to_peer": "greater-zid"}}
     settings = scouting(
         group,

@@ -51,7 +51,7 @@ def test_a_link_says_what_it_is(stage: Stage) -> None:
     kind = stage.kind
     _, connected, accepted = stage.triple()
     assert connected.address == kind.address
-    assert accepted.address == ("dialler" if stage.network else kind.address)
+    assert accepted.address == ("connector" if stage.network else kind.address)
     for link in (connected, accepted):
         assert link.protocol == kind.protocol
         assert link.framing is kind.framing
@@ -232,14 +232,14 @@ def test_connect_to_nobody_names_the_endpoint(stage: Stage) -> None:
 
     def attempt() -> None:
         if not opened:
-            opened.append(stage.dial(where))
+            opened.append(stage.connect(where))
         if opened[0].handshake() is Progress.DONE:
             opened[0].send(b"anybody?")
             opened[0].receive()
 
     error = stage.error_of(attempt)
     assert str(where) in str(error)
-    assert "nobody listens there" in str(error)
+    assert "no node listens there" in str(error)
 
 
 @on()
@@ -278,7 +278,7 @@ def test_bad_peers_do_no_harm_to_the_listener(stage: Stage) -> None:
     listener = stage.listen()
     with ExitStack() as sockets:
         bad_peers(listener.locators[0], sockets)
-        good = stage.dial(listener.locators[0])
+        good = stage.connect(listener.locators[0])
         peers: list[TransportLink] = []
         said = False
 

@@ -48,7 +48,7 @@ def test_an_unknown_protocol_is_refused_with_the_known_ones() -> None:
     where = EndPoint("carrier-pigeon/loft:1")
     for act in (
         lambda: links.resolve(where),
-        lambda: links.dial(where, sockets.Address(socket.AF_INET, ("127.0.0.1", 1)), OPTIONS),
+        lambda: links.connect(where, sockets.Address(socket.AF_INET, ("127.0.0.1", 1)), OPTIONS),
         lambda: links.listen(where, OPTIONS),
     ):
         with pytest.raises(LinkError, match="'carrier-pigeon'") as refused:
@@ -168,7 +168,7 @@ def test_a_wildcard_has_the_address_of_each_interface(
     assert not any(host.startswith("[fe80") for host in by_host)
     assert len({locator.rpartition(":")[2] for locator in listener.locators}) == 1
     for host in hosts:
-        connected = stage.dial(by_host[host])
+        connected = stage.connect(by_host[host])
         accepted = stage.accept(listener)
         assert stage.carry(connected, accepted, b"in") == b"in"
         assert accepted.address == host.strip("[]")  # IPv4 over an IPv6 socket too
@@ -199,7 +199,7 @@ def test_batches_leave_at_once(stage: Stage) -> None:
 def test_buffers_and_dscp(stage: Stage, host: str) -> None:
     config = "so_sndbuf=20000;so_rcvbuf=30000;dscp=0x20|8"
     listener = stage.listen(with_config(f"tcp/{host}:0", config))
-    connected = stage.dial(with_config(listener.locators[0], config))
+    connected = stage.connect(with_config(listener.locators[0], config))
     accepted = stage.accept(listener)
     dscp = (
         (socket.IPPROTO_IPV6, socket.IPV6_TCLASS)
@@ -216,7 +216,7 @@ def test_buffers_and_dscp(stage: Stage, host: str) -> None:
     ("text", "value"), [("46", 46), ("0x2E", 46), ("0b101", 5), ("1|2|0x4", 7), ("0", 0)]
 )
 def test_forms_of_dscp(text: str, value: int) -> None:
-    assert sockets.bits_of(EndPoint("tcp/h:1"), "dscp", text, sockets.MAX_DSCP) == value
+    assert sockets.parse_bits(EndPoint("tcp/h:1"), "dscp", text, sockets.MAX_DSCP) == value
 
 
 BAD_CONFIG = [
@@ -233,7 +233,7 @@ BAD_CONFIG = [
 @pytest.mark.parametrize("config", BAD_CONFIG)
 def test_a_bad_option_is_refused_by_key_and_value(stage: Stage, config: str) -> None:
     where = with_config("tcp/127.0.0.1:0", config)
-    for act in (lambda: stage.listen(where), lambda: stage.dial(where)):
+    for act in (lambda: stage.listen(where), lambda: stage.connect(where)):
         with pytest.raises(InvalidLocator) as refused:
             act()
         assert config in str(refused.value)
@@ -241,21 +241,21 @@ def test_a_bad_option_is_refused_by_key_and_value(stage: Stage, config: str) -> 
 
 def test_an_interface(stage: Stage) -> None:
     listener = stage.listen(EndPoint("tcp/127.0.0.1:0#iface=lo"))
-    connected = stage.dial(with_config(listener.locators[0], "iface=lo"))
+    connected = stage.connect(with_config(listener.locators[0], "iface=lo"))
     accepted = stage.accept(listener)
     assert stage.carry(connected, accepted, b"by lo") == b"by lo"
 
 
 def test_an_interface_that_is_not_there(stage: Stage) -> None:
     where = EndPoint("tcp/127.0.0.1:0#iface=no-such")
-    for act in (lambda: stage.listen(where), lambda: stage.dial(where)):
+    for act in (lambda: stage.listen(where), lambda: stage.connect(where)):
         with pytest.raises(LinkError, match=r"iface=no-such.*No such device"):
             act()
 
 
 def test_bind_chooses_the_source(stage: Stage) -> None:
     listener = stage.listen()
-    connected = stage.dial(with_config(listener.locators[0], "bind=127.0.0.2:0"))
+    connected = stage.connect(with_config(listener.locators[0], "bind=127.0.0.2:0"))
     accepted = stage.accept(listener)
     assert stage.carry(connected, accepted, b"from 2") == b"from 2"
     assert connected.local == accepted.remote
@@ -275,7 +275,7 @@ def test_bind_chooses_the_source(stage: Stage) -> None:
 def test_a_bad_bind_is_refused(stage: Stage, config: str, error: type[Exception]) -> None:
     listener = stage.listen()
     with pytest.raises(error) as refused:
-        stage.dial(with_config(listener.locators[0], config))
+        stage.connect(with_config(listener.locators[0], config))
     assert "bind" in str(refused.value)
     assert config.partition(";")[0].partition("=")[2] in str(refused.value)
 
@@ -293,7 +293,7 @@ def test_connect_does_not_wait(stage: Stage) -> None:
             filler = stack.enter_context(socket.socket())
             filler.setblocking(False)
             filler.connect_ex((host, port))
-        link = stage.dial(EndPoint(f"tcp/{host}:{port}"))
+        link = stage.connect(EndPoint(f"tcp/{host}:{port}"))
         assert link.handshake() is Progress.WANT_WRITE
         assert link.handshake() is Progress.WANT_WRITE
         link.close()
@@ -304,10 +304,10 @@ def test_a_connect_that_meets_itself_is_refused(stage: Stage) -> None:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
     where = f"tcp/127.0.0.1:{port}"
-    link = stage.dial(with_config(where, f"bind=127.0.0.1:{port}"))
+    link = stage.connect(with_config(where, f"bind=127.0.0.1:{port}"))
     error = stage.error_of(link.handshake)
     assert where in str(error)
-    assert "met itself" in str(error)
+    assert "connected to itself" in str(error)
 
 
 def test_a_reset_is_an_error_and_not_the_end(stage: Stage) -> None:
@@ -327,7 +327,7 @@ def test_a_reset_is_an_error_and_not_the_end(stage: Stage) -> None:
 
 def test_without_descriptors_accept_waits_and_goes_on(stage: Stage) -> None:
     listener = stage.listen()
-    connected = stage.dial(listener.locators[0])
+    connected = stage.connect(listener.locators[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -370,9 +370,9 @@ def test_a_broken_listener_says_so(code: int) -> None:
 
 
 def test_a_peer_that_goes_while_it_is_welcomed(stage: Stage) -> None:
-    real = sockets.listening(EndPoint("tcp/127.0.0.1:0"))
+    real = sockets.listening_socket(EndPoint("tcp/127.0.0.1:0"))
     with closing(StreamListener(real, "tcp/x:1", (), refuse)) as listener:
-        connected = stage.dial(EndPoint(f"tcp/127.0.0.1:{real.getsockname()[1]}"))
+        connected = stage.connect(EndPoint(f"tcp/127.0.0.1:{real.getsockname()[1]}"))
         assert listener.accept() is None
         stage.until(lambda: _ended(connected.receive))
 

@@ -82,9 +82,9 @@ class Stage(LinkStage[TlsLink]):
     def listen(self, options: LinkOptions | None = None, endpoint: EndPoint = ANY_PORT) -> Listener:
         return self.keep(tls.listen(endpoint, options or self.options()))
 
-    def dial(self, endpoint: str, options: LinkOptions | None = None) -> TlsLink:
+    def connect(self, endpoint: str, options: LinkOptions | None = None) -> TlsLink:
         to = EndPoint(endpoint)
-        return self.keep(tls.dial(to, tls.resolve(to)[0], options or self.options()))
+        return self.keep(tls.connect(to, tls.resolve(to)[0], options or self.options()))
 
     def pair(
         self, listening: LinkOptions | None = None, dialling: LinkOptions | None = None
@@ -96,7 +96,7 @@ class Stage(LinkStage[TlsLink]):
     def join(
         self, listener: Listener, dialling: LinkOptions | None = None
     ) -> tuple[TlsLink, TlsLink]:
-        dialled = self.dial(listener.locators[0], dialling)
+        dialled = self.connect(listener.locators[0], dialling)
         accepted = self.accept(listener)
         assert shake_hands(dialled, accepted) == [None, None]
         return dialled, accepted
@@ -233,7 +233,7 @@ def test_the_server_is_told_a_name_but_no_address(
     stage: Stage, host: str, named: str | None
 ) -> None:
     listener = stage.listen(endpoint=EndPoint(f"tls/{host}:0"))
-    dialled, accepted = stage.dial(listener.locators[0]), stage.accept(listener)
+    dialled, accepted = stage.connect(listener.locators[0]), stage.accept(listener)
     heard: list[str | None] = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(stage.server.certificate, stage.server.key)
@@ -256,7 +256,7 @@ def test_the_server_is_told_a_name_but_no_address(
 def refusal(stage: Stage, server: Identity, **client: Any) -> tuple[str, str]:
     """What the dialling and the accepting side say, after which the listener still serves."""
     listener = stage.listen(stage.options(server))
-    dialled = stage.dial(listener.locators[0], stage.options(**client))
+    dialled = stage.connect(listener.locators[0], stage.options(**client))
     accepted = stage.accept(listener)
     dialling, accepting = shake_hands(dialled, accepted)
     assert dialling is not None, "it was not refused"
@@ -302,7 +302,7 @@ def test_a_server_of_another_name_is_refused(stage: Stage, names: tuple[str, ...
 def test_a_common_name_is_no_server_name(stage: Stage) -> None:
     server = stage.ca.server(("elsewhere.example",), common_name="localhost", file="by_cn")
     listener = stage.listen(stage.options(server), EndPoint("tls/localhost:0"))
-    dialled = stage.dial(listener.locators[0])
+    dialled = stage.connect(listener.locators[0])
     why, _ = shake_hands(dialled, stage.accept(listener))
     assert "Hostname mismatch" in str(why)
 
@@ -335,7 +335,7 @@ def test_common_names_that_are_taken(stage: Stage, name: str | None) -> None:
 def test_common_names_that_are_refused(stage: Stage, name: str) -> None:
     client = stage.ca.client(name, file="named")
     listener = stage.listen(stage.options(enable_mtls=True))
-    dialled = stage.dial(
+    dialled = stage.connect(
         listener.locators[0],
         stage.options(
             enable_mtls=True, connect_certificate=client.certificate, connect_private_key=client.key
@@ -394,7 +394,7 @@ def test_plaintext_to_a_tls_port(stage: Stage, data: bytes, why: str) -> None:
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", INIT_ON_STREAM * 4, b""])
 def test_tls_to_a_plaintext_port(stage: Stage, answer: bytes) -> None:
     server = stage.raw_server()
-    dialled = stage.dial(f"tls/127.0.0.1:{server.getsockname()[1]}")
+    dialled = stage.connect(f"tls/127.0.0.1:{server.getsockname()[1]}")
     peer, _ = server.accept()
     with peer:
         peer.sendall(answer)
@@ -408,7 +408,7 @@ def test_a_port_where_nobody_listens(stage: Stage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     with pytest.raises(LinkError, match=f"tls/127.0.0.1:{port}: connect: "):
-        shake_hands_or_raise(stage.dial(f"tls/127.0.0.1:{port}"))
+        shake_hands_or_raise(stage.connect(f"tls/127.0.0.1:{port}"))
 
 
 def shake_hands_or_raise(link: TransportLink) -> None:
@@ -422,7 +422,7 @@ def test_a_name_that_no_server_can_have(stage: Stage) -> None:
     port = listener.locators[0].address.rpartition(":")[2]
     address = tls.resolve(EndPoint(listener.locators[0]))[0]
     with pytest.raises(LinkError, match=rf"^tls/\.x:{port}: '\.x' cannot be the name of a server"):
-        tls.dial(EndPoint(f"tls/.x:{port}"), address, stage.options())
+        tls.connect(EndPoint(f"tls/.x:{port}"), address, stage.options())
 
 
 def test_peers_that_reset_in_the_middle_do_not_hurt_the_listener(stage: Stage) -> None:
@@ -471,7 +471,7 @@ def kept_out(stage: Stage, client: Identity | None) -> tuple[str, str]:
     """What a client hears that mutual TLS keeps out, and what the listener says of it."""
     listener = stage.listen(mutual(stage))
     options = stage.options() if client is None else mutual(stage, client)
-    dialled = stage.dial(listener.locators[0], options)
+    dialled = stage.connect(listener.locators[0], options)
     accepted = stage.accept(listener)
     dialling, accepting = shake_hands(dialled, accepted)
     assert dialling is None, "TLS 1.3: the client is done before it is judged"
@@ -512,7 +512,7 @@ def test_mutual_tls_needs_an_authority_and_a_certificate_of_its_own(stage: Stage
         stage.listen(stage.options(enable_mtls=True, root_ca_certificate=None))
     listener = stage.listen(mutual(stage))
     with pytest.raises(LinkError, match="a TLS connect needs connect_certificate"):
-        stage.dial(listener.locators[0], mutual(stage))
+        stage.connect(listener.locators[0], mutual(stage))
 
 
 def test_when_the_peers_certificate_ends(stage: Stage) -> None:
@@ -563,7 +563,7 @@ def test_what_the_endpoint_says_wins(stage: Stage, form: str) -> None:
     )
     assert "#" not in listener.locators[0]
     client = stage.ca.client("by endpoint")
-    dialled = stage.dial(
+    dialled = stage.connect(
         f"{listener.locators[0]}#root_ca_certificate_{form}={show(stage.ca.certificate)}"
         f";connect_certificate_{form}={show(client.certificate)}"
         f";connect_private_key_{form}={show(client.key)};enable_mtls=true"
@@ -768,7 +768,7 @@ def test_what_waits_inside_is_announced(stage: Stage) -> None:
 
 def test_bytes_that_came_with_the_end_of_the_handshake_are_announced(stage: Stage) -> None:
     listener = stage.listen()
-    dialled, accepted = stage.dial(listener.locators[0]), stage.accept(listener)
+    dialled, accepted = stage.connect(listener.locators[0]), stage.accept(listener)
     while dialled.handshake() is not Progress.DONE:
         assert accepted.handshake() is not Progress.DONE
     send_all(dialled, b"early")
@@ -861,7 +861,7 @@ def batches(link: TransportLink) -> Iterator[bytes]:
 @pytest.mark.parametrize("both", [False, True], ids=["one-sided", "mutual"])
 def test_our_init_is_answered_by_a_router(stage: Stage, both: bool) -> None:
     client = stage.ca.client("zenlake client")
-    dialled = stage.dial(
+    dialled = stage.connect(
         listening_router(stage, both), mutual(stage, client) if both else stage.options()
     )
     assert shake_hands(dialled) == [None]
@@ -875,7 +875,7 @@ def test_our_init_is_answered_by_a_router(stage: Stage, both: bool) -> None:
 @pytest.mark.process
 @pytest.mark.interop
 def test_a_router_keeps_out_a_client_without_certificate(stage: Stage) -> None:
-    dialled = stage.dial(listening_router(stage, True))
+    dialled = stage.connect(listening_router(stage, True))
     assert shake_hands(dialled) == [None]
     with pytest.raises(LinkError, match="it refused this side: certificate required"):
         receive(dialled)

@@ -210,7 +210,7 @@ def test_a_wildcard_answers_from_the_address_it_was_called_at(
 def test_a_dual_stack_wildcard_hears_ipv6(stage: Stage) -> None:
     listener = listen(stage, "udp/[::]:0")
     (locator,) = (each for each in listener.locators if each.startswith("udp/[::1]:"))
-    connected = stage.dial(locator)
+    connected = stage.connect(locator)
     connected.send(b"hello")
     link = accept(stage, listener)
     assert link.local == connected.remote == locator

@@ -139,7 +139,7 @@ def test_the_files_of_a_killed_process_are_taken_over(stage: Stage, tmp_path: Pa
 @pytest.mark.parametrize("path", ["{folder}/no/such/folder/s", "{folder}/" + "x" * 150])
 def test_a_path_that_cannot_be(stage: Stage, tmp_path: Path, path: str) -> None:
     where = EndPoint("unixsock-stream/" + path.format(folder=tmp_path))
-    for act in (lambda: stage.listen(where), lambda: stage.dial(where)):
+    for act in (lambda: stage.listen(where), lambda: stage.connect(where)):
         with pytest.raises(LinkError, match="unixsock-stream/"):
             act()
     assert list(tmp_path.iterdir()) == []
@@ -151,4 +151,4 @@ def test_a_full_queue_is_an_error_that_can_be_tried_again(stage: Stage, tmp_path
         full.listen(0)
         filler.connect(f"{tmp_path}/s")
         with pytest.raises(LinkError, match="try again later"):
-            stage.dial(stage.endpoint)
+            stage.connect(stage.endpoint)

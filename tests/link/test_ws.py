@@ -59,12 +59,12 @@ class Stage(LinkStage[WsLink]):
     def listen(self, endpoint: EndPoint = ANY_PORT) -> Listener:
         return self.keep(ws.listen(endpoint, LinkOptions()))
 
-    def dial(self, endpoint: str) -> WsLink:
+    def connect(self, endpoint: str) -> WsLink:
         to = EndPoint(endpoint)
-        return self.keep(ws.dial(to, ws.resolve(to)[0], LinkOptions()))
+        return self.keep(ws.connect(to, ws.resolve(to)[0], LinkOptions()))
 
     def join(self, listener: Listener) -> tuple[WsLink, WsLink]:
-        dialled, accepted = self.dial(listener.locators[0]), self.accept(listener)
+        dialled, accepted = self.connect(listener.locators[0]), self.accept(listener)
         assert shake_hands(dialled, accepted) == [None, None]
         return dialled, accepted
 
@@ -85,7 +85,7 @@ class Stage(LinkStage[WsLink]):
     def raw_server(self) -> tuple[socket.socket, WsLink]:
         """The plain end of a dialled link, nothing said yet."""
         with socket.create_server(("127.0.0.1", 0)) as server:
-            dialled = self.dial(f"ws/127.0.0.1:{server.getsockname()[1]}")
+            dialled = self.connect(f"ws/127.0.0.1:{server.getsockname()[1]}")
             server.settimeout(DEADLINE)
             raw, _ = server.accept()
         raw.settimeout(DEADLINE)
@@ -418,17 +418,17 @@ NOT_UPGRADES: dict[str, tuple[bytes, str, str]] = {
     ),
     "a close right behind": (
         f"{UPGRADE}\r\n".encode() + frame(CLOSE, b"\x03\xe8"),
-        "it went on before its upgrade was answered",
+        "it sent more before its upgrade was answered",
         "",
     ),
     "a wrong frame right behind": (
         f"{UPGRADE}\r\n".encode() + frame(7),
-        "it went on before its upgrade was answered",
+        "it sent more before its upgrade was answered",
         "",
     ),
     "a wrong frame behind a wrong request": (
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + frame(7),
-        "it went on before its upgrade was answered",
+        "it sent more before its upgrade was answered",
         "",
     ),
     "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\n\x01\xfc\x03\x03\r\n", "valid HTTP request", ""),
@@ -497,7 +497,7 @@ def test_a_port_where_nobody_listens(stage: Stage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     try:
-        (error,) = shake_hands(stage.dial(f"ws/127.0.0.1:{port}"))
+        (error,) = shake_hands(stage.connect(f"ws/127.0.0.1:{port}"))
     except LinkError as at_once:
         error = at_once
     assert f"ws/127.0.0.1:{port}: connect: " in str(error)
@@ -567,7 +567,7 @@ def test_our_init_is_answered_by_a_router(stage: Stage, host: str) -> None:
     endpoint = f"ws/{host}:{free_port()}"
     router = EclipseNode(stage, mode="router", listen__endpoints=[endpoint])
     assert router.said() == "open"
-    dialled = stage.dial(endpoint)
+    dialled = stage.connect(endpoint)
     assert shake_hands(dialled) == [None]
     send(dialled, INIT_SYN)
     (ack,) = read_batch(receive(dialled))

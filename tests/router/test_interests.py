@@ -112,7 +112,7 @@ def test_tokens_with_and_without_history(net: Net, side: Side, other: Side) -> N
         until(lambda: alive(side, f"{key}/*"), lambda found: found == [first], PATIENCE)
         with Tokens(side, f"{key}/*", history=True) as with_, Tokens(side, f"{key}/*") as without:
             with_.wait(("PUT", first))
-            asked = net.router.tables()["wishes"]
+            asked = net.router.tables()["interests"]
             assert asked
             with liveliness.declare_token(second):
                 with_.wait(("PUT", first), ("PUT", second))
@@ -130,7 +130,7 @@ def test_a_token_of_two_dies_with_the_last(net: Net, side: Side) -> None:
     one, two = (net.side(name + " 2").session.liveliness() for name in ("their client", "our peer"))
     before = net.router.tables()
     with Tokens(side, key) as tokens:
-        until(net.router.tables, lambda now: now["wishes"] > before["wishes"], PATIENCE)
+        until(net.router.tables, lambda now: now["interests"] > before["interests"], PATIENCE)
         first = one.declare_token(key)
         tokens.wait(("PUT", key))
         second = two.declare_token(key)

@@ -184,7 +184,7 @@ def test_an_answer_that_comes_too_late(net: Net) -> None:
     key = unique("late")
     before = net.router.tables()
     (endpoint,) = net.router.locators
-    late = "replies to no query"
+    late = "reply_unknown_query"
     dropped = net.router.stats().dropped.get(late, 0)
     with Wire(endpoint) as silent, Wire(endpoint) as wire:
         silent.session.send(Declare(DeclareQueryable(1, WireExpr(0, key))))

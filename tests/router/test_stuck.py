@@ -23,7 +23,7 @@ OTHERS = 9
 SIZE = 60_000
 MESSAGES = 2 * BACKLOG_BYTES // SIZE
 SLOW_SECONDS = 0.002  # that a slow subscriber takes for one message
-NO_TIME = "congestion: no room, and no time to wait"
+NO_TIME = "congestion_no_wait"
 
 
 class Watched(Net):

@@ -26,6 +26,7 @@ from tests.support.routing_recording import (
     request,
     undeclare,
 )
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.declare import Declare, DeclareToken, UndeclareToken
 from zenlake.wire.interest import Interest
 from zenlake.wire.push import Push
@@ -264,7 +265,7 @@ def test_a_peer_in_the_middle_asks_upstream_before_it_says_that_is_all() -> None
     ]
     net.local(client, interest(3, FINAL, K))
     assert [name for name, *_ in bodies(client.take())] == ["UndeclareSubscriber"]
-    assert router.routing.size()["wishes"] == peer.routing.size()["wishes"] == 0
+    assert router.routing.size()["interests"] == peer.routing.size()["interests"] == 0
     assert peer.routing.size()["declared"] == 0
 
 
@@ -388,8 +389,8 @@ def test_a_query_goes_to_the_queryable_and_its_replies_come_back() -> None:
     replies = a.take()
     assert [type(m) for m in replies] == [Response, Response, ResponseFinal]
     assert [m.request_id for m in replies] == [77, 77, 77]
-    assert b.routing.counters["replies to no query"] == 1
-    assert b.routing.counters["final replies to no query"] == 1
+    assert b.routing.counters[DropReason.REPLY_UNKNOWN_QUERY] == 1
+    assert b.routing.counters[DropReason.REPLY_FINAL_UNKNOWN_QUERY] == 1
 
 
 def test_the_final_reply_waits_for_every_hop_and_comes_once() -> None:

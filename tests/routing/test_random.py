@@ -132,7 +132,7 @@ class Model:
         self.interests.pop(number, None)
 
     def answer_all(self, who: Neighbour) -> None:
-        for number in [*who.face.asked]:
+        for number in [*who.face.sent_interests]:
             self.routing.on_message(who.face, final(number), 0.0)
 
     def tell_links(self, which: int, others: list[int]) -> None:

@@ -31,6 +31,7 @@ from tests.support.routing_recording import (
 from zenlake.errors import ZError
 from zenlake.hlc import HybridLogicalClock
 from zenlake.routing import Face, Out, Routing, declarations, face, queries
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire import qos
 from zenlake.wire.declare import (
     Declare,
@@ -114,7 +115,7 @@ def test_a_closed_face_says_nothing_and_hears_nothing() -> None:
     assert routing.on_message(b, push("t"), 0.0) == []
     assert routing.on_message(a, push("t"), 0.0) == []
     assert routing.faces == (a,)
-    assert routing.counters["messages of a face that is closed"] == 1
+    assert routing.counters[DropReason.FACE_CLOSED] == 1
 
 
 def test_the_version_changes_with_the_answers() -> None:
@@ -159,7 +160,7 @@ def test_keys_are_written_with_the_ids_of_either_side() -> None:
     assert routing.wire_key(a, "robot/7/pose")[0].scope == 0
     assert routing.received_key(a, WireExpr(1, "/*", Mapping.SENDER)) is None
     assert routing.received_key(a, WireExpr(0, "no//key")) is None
-    assert routing.counters["messages with an unknown key"] == 2
+    assert routing.counters[DropReason.UNKNOWN_KEY] == 2
 
 
 def test_a_prefix_ends_where_a_chunk_does() -> None:
@@ -176,7 +177,7 @@ def test_key_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [declare is not None for declare in made] == [True, True, False, False]
     for n in range(4):
         routing.on_message(up, Declare(DeclareKeyExpr(10 + n, full(f"t/{n}"))), 0.0)
-    assert routing.counters["key ids refused"] == 2
+    assert routing.counters[DropReason.KEY_ID_REFUSED] == 2
     assert routing.received_key(up, WireExpr(13, "", Mapping.SENDER)) is None
 
 
@@ -229,14 +230,14 @@ def test_a_router_stamps_puts_that_have_no_timestamp() -> None:
     assert out[2] == WireTimestamp(7, zid("f0"))
     assert out[3] is not None
     assert out[3].id == zid("1")
-    assert routing.counters["timestamps of the future replaced"] == 1
+    assert routing.counters[DropReason.TIMESTAMP_REPLACED] == 1
 
 
 def test_the_future_can_be_dropped_instead() -> None:
     routing, a = stamping(drop_future_timestamp=True)
     ahead = Push(full("t"), Put(b"x", WireTimestamp(200 * SECOND, zid("f0"))))
     assert routing.on_message(a, ahead, 0.0) == []
-    assert routing.counters["timestamps of the future dropped"] == 1
+    assert routing.counters[DropReason.TIMESTAMP_FUTURE] == 1
 
 
 def test_without_a_clock_nothing_is_stamped() -> None:
@@ -356,14 +357,14 @@ def test_an_interest_id_that_is_used_again_is_a_new_interest() -> None:
     routing.on_message(b, interest(1, FUTURE, S, "u"), 0.0)
     assert routing.on_message(a, declare(S, 1, "t"), 0.0) == []
     assert len(routing.on_message(a, declare(S, 2, "u"), 0.0)) == 1
-    assert routing.size()["wishes"] == 1
+    assert routing.size()["interests"] == 1
 
 
 def test_who_has_no_interests_is_not_answered() -> None:
     routing = Routing(zid("1"), CLIENT)
     (up,) = opened(routing, ROUTER)
     assert routing.on_message(up, interest(1, BOTH, S), 0.0) == []
-    assert routing.counters["interests from a face that has none"] == 1
+    assert routing.counters[DropReason.INTEREST_REFUSED] == 1
 
 
 def test_a_peer_answers_interests_of_peers() -> None:
@@ -387,8 +388,8 @@ def test_what_upstream_says_of_an_ended_interest_is_not_kept() -> None:
     late.interest_id = asked.id
     assert routing.on_message(up, late, 0.0) == []
     assert routing.on_message(up, final(asked.id), 0.0) == []
-    assert routing.counters["answers to an interest that has ended"] == 1
-    assert routing.counters["D_FINALs that were not asked for"] == 1
+    assert routing.counters[DropReason.DECLARATION_LATE] == 1
+    assert routing.counters[DropReason.DECLARE_FINAL_UNEXPECTED] == 1
     assert routing.size()["declared"] == 0
 
 
@@ -427,14 +428,14 @@ def test_mistakes_are_counted() -> None:
     assert routing.on_message(a, declare(S, 1, "u"), 0.0) == []
     assert routing.on_message(a, "nonsense", 0.0) == []  # type: ignore[arg-type]
     assert dict(routing.counters) == {
-        "undeclarations of what was not declared": 1,
-        "key ids that were not declared": 1,
-        "declarations of an unknown key": 1,
-        "D_FINALs that were not asked for": 2,
-        "interests in an unknown key": 1,
-        "messages with an unknown key": 1,
-        "declarations of an id that is in use": 1,
-        "messages that are no network messages": 1,
+        "declaration_unknown": 1,
+        "key_id_unknown": 1,
+        "declaration_unknown_key": 1,
+        "declare_final_unexpected": 2,
+        "interest_unknown_key": 1,
+        "unknown_key": 1,
+        "declaration_id_in_use": 1,
+        "unexpected_message": 1,
     }
 
 
@@ -443,8 +444,8 @@ def test_link_states_that_do_not_decode_are_counted() -> None:
     assert routing.on_message(peer, NetworkOam(LINK_STATE, b"\xff\xff"), 0.0) == []
     assert routing.on_message(peer, NetworkOam(LINK_STATE, 3), 0.0) == []
     assert routing.on_message(peer, NetworkOam(9, b""), 0.0) == []
-    assert routing.counters["link states that do not decode"] == 1
-    assert routing.counters["link states that are no bytes or too many"] == 1
+    assert routing.counters[DropReason.LINK_STATE_INVALID] == 1
+    assert routing.counters[DropReason.LINK_STATE_REFUSED] == 1
 
 
 def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,15 +456,15 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 6):
         routing.on_message(a, declare((S, Q, T)[number % 3], number, "q"), 0.0)
         routing.on_message(a, interest(number, FUTURE, S, "t"), 0.0)
-    assert routing.size()["declared"] == routing.size()["wishes"] == 3
-    assert routing.counters["declarations beyond the limit"] == 2
-    assert routing.counters["interests beyond the limit"] == 2
+    assert routing.size()["declared"] == routing.size()["interests"] == 3
+    assert routing.counters[DropReason.DECLARATION_LIMIT] == 2
+    assert routing.counters[DropReason.INTEREST_LIMIT] == 2
     for number in range(1, 6):
         out = routing.on_message(b, request(number, "q"), 0.0)
         assert [type(m) for _, m in out] == [Request if number <= 3 else ResponseFinal]
-    assert routing.counters["requests beyond the limit"] == 2
+    assert routing.counters[DropReason.REQUEST_LIMIT] == 2
     routing.on_message(a, declare(S, 3, "q"), 0.0)  # one that is there may be said again
-    assert routing.counters["declarations beyond the limit"] == 2
+    assert routing.counters[DropReason.DECLARATION_LIMIT] == 2
 
 
 def test_tokens_are_not_echoed_to_peers() -> None:
@@ -551,8 +552,8 @@ def test_silence_is_an_error_for_each_hop_and_then_the_end() -> None:
     ]
     assert routing.on_message(c, reply(ids[c], "q"), 12.0) == []
     assert routing.on_message(c, ResponseFinal(ids[c]), 12.0) == []
-    assert routing.counters["replies to no query"] == 1
-    assert routing.counters["final replies to no query"] == 1
+    assert routing.counters[DropReason.REPLY_UNKNOWN_QUERY] == 1
+    assert routing.counters[DropReason.REPLY_FINAL_UNKNOWN_QUERY] == 1
 
 
 def test_the_budget_ends_a_query() -> None:
@@ -598,7 +599,7 @@ def test_replies_carry_the_key_in_full() -> None:
     assert isinstance(back, Response)
     assert str(back.key) == "robot/7"
     assert routing.on_message(b, Response(number, WireExpr(9, "/x")), 0.0) == []
-    assert routing.counters["replies with an unknown key"] == 1
+    assert routing.counters[DropReason.REPLY_UNKNOWN_KEY] == 1
 
 
 def test_who_asks_and_leaves_is_forgotten() -> None:

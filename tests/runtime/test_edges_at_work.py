@@ -9,6 +9,8 @@ from functools import partial
 
 import pytest
 
+from tests.support import delivery
+from tests.support.delivery import Delivery
 from tests.support.hostile import FIRST_SN, HostilePeer
 from tests.support.runtime_nodes import (
     ANYWHERE,
@@ -30,8 +32,7 @@ from zenlake.runtime.group import Group
 from zenlake.runtime.node import Node
 from zenlake.runtime.reactor import Reactor
 from zenlake.runtime.transport_session import TransportSession
-from zenlake.sim import World, delivery
-from zenlake.sim.delivery import Delivery
+from zenlake.sim import World
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.multicast import GroupOffer, Member
 from zenlake.transport.retry import RetryPolicy

@@ -190,7 +190,8 @@ class World:
             return error.reason, error.offset
 
     def counted(self) -> dict[str, int]:
-        return {**self.exchange.dropped, **self.exchange.routing.counters}
+        dropped, ignored = self.exchange.dropped, self.exchange.routing.counters
+        return {str(reason): count for reason, count in {**dropped, **ignored}.items()}
 
 
 def encoded(message: Any) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.attacked_node import attacked
+from tests.support.delivery import Delivery
 from tests.support.hostile import FIRST_SN, HostilePeer, HostileServer
 from tests.support.runtime_nodes import (
     ANYWHERE,
@@ -28,7 +29,6 @@ from tests.support.waiting import until
 from zenlake.errors import LinkError, SessionEnded, SessionRefused
 from zenlake.runtime.node import CLOSE_SECONDS, Node
 from zenlake.runtime.transport_session import TransportSession
-from zenlake.sim.delivery import Delivery
 from zenlake.transport import throttle
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.retry import RetryPolicy
@@ -53,7 +53,7 @@ def test_connect_to_nobody_names_the_endpoint() -> None:
     with make_node() as node:
         with pytest.raises(LinkError, match=endpoint) as caught:
             node.connect(endpoint)
-        assert "nobody listens there" in str(caught.value)
+        assert "no node listens there" in str(caught.value)
         assert node.pending == 0
         assert not node.sessions
 
@@ -179,7 +179,7 @@ def test_a_stopped_connector_can_be_had_again() -> None:
 def test_unknown_peer_under_a_known_address() -> None:
     with make_node() as server, make_node() as client:
         locator = server.listen(ANYWHERE)[0]
-        with pytest.raises(SessionRefused, match="as was said"):
+        with pytest.raises(SessionRefused, match="as expected"):
             client.connect(locator, expect=new_zid())
         assert client.connect(locator, expect=server.zid).is_open
 
@@ -238,7 +238,7 @@ def test_close_ends_many_connectors_and_listeners() -> None:
             node.keep_connected(f"{nobody}?n={number}", policy=QUICK)
         connectors = list(node._connectors.values())
         until(lambda: all(connector.attempts > 1 for connector in connectors))
-        assert all("nobody listens" in str(connector.last_error) for connector in connectors)
+        assert all("no node listens" in str(connector.last_error) for connector in connectors)
 
 
 def test_waiting_calls_are_refused_on_the_io_thread() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support import delivery as delivery_module
+from tests.support.delivery import Delivery
 from tests.support.fault_proxy import FaultProxy
 from tests.support.hostile import FIRST_SN, HostilePeer, batch
 from tests.support.runtime_nodes import (
@@ -32,8 +34,6 @@ from zenlake.errors import SessionClosed, SessionEnded
 from zenlake.link.tcp import TcpLink
 from zenlake.runtime.node import Node
 from zenlake.runtime.transport_session import TransportSession
-from zenlake.sim import delivery as delivery_module
-from zenlake.sim.delivery import Delivery
 from zenlake.transport import outbox as outbox_module
 from zenlake.transport.outbox import LANE_BATCHES
 from zenlake.transport.retry import RetryPolicy

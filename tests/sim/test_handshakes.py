@@ -313,7 +313,7 @@ class Siege:
         datagram = play not in STREAMS_ONLY and random.random() < 0.2
         hang_up = PLAYS[play] is None and random.random() < 0.3
         steps = getattr(author, play)()
-        link = world.network.dial(door, source=f"s{number % 997}", datagram=datagram)
+        link = world.network.connect(door, source=f"s{number % 997}", datagram=datagram)
         stranger = Stranger(world, link, steps, hang_up=hang_up)
         self.met.append((play if door == "open_door" else "locked out", stranger))
         world.reactor.call_at(world.now + GONE_AFTER, lambda: self._must_have_gone(play, stranger))
@@ -415,7 +415,7 @@ def test_a_crowd_that_says_nothing_is_held_to_the_limit(strangers: int) -> None:
     world = World(22)
     node = world.node("open_door", Heard())
     limits = node.config.limits
-    dial = world.network.dial
+    dial = world.network.connect
     crowd = [Stranger(world, dial("open_door", source=f"s{i}")) for i in range(strangers)]
     world.run(1)
     assert node.pending == limits.pending
@@ -432,7 +432,7 @@ def test_a_crowd_that_says_nothing_is_held_to_the_limit(strangers: int) -> None:
 def test_one_address_cannot_take_all_places() -> None:
     world = World(23)
     node = world.node("open_door", Heard())
-    crowd = [Stranger(world, world.network.dial("open_door", source="same")) for _ in range(200)]
+    crowd = [Stranger(world, world.network.connect("open_door", source="same")) for _ in range(200)]
     world.run(1)
     assert node.pending == node.config.limits.pending_per_address
     friend = world.node("friend", Heard())

@@ -35,7 +35,7 @@ from zenlake.wire.wireexpr import WireExpr
 
 SEEDS = 12
 STEPS = 60
-UNKNOWN = "messages with an unknown key"
+UNKNOWN = DropReason.UNKNOWN_KEY
 BLOCK = WireCongestionControl.BLOCK
 LEVELS = [priority for priority in PRIORITIES if priority is not WirePriority.CONTROL]
 FAST = Faults(delay=(0.0005, 0.002))

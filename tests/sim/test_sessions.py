@@ -140,14 +140,14 @@ def test_another_node_than_expected_is_refused() -> None:
 def attempts(world: World, name: str) -> list[float]:
     """When `name` dials, from now on."""
     times: list[float] = []
-    dial = world.network.dial
+    dial = world.network.connect
 
     def noting(target: str, **how: object) -> MemoryLink:
         if how["source"] == name:
             times.append(world.now)
         return dial(target, **how)  # type: ignore[arg-type]
 
-    world.network.dial = noting  # type: ignore[method-assign, assignment]
+    world.network.connect = noting  # type: ignore[method-assign, assignment]
     return times
 
 

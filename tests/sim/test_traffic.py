@@ -169,7 +169,7 @@ def test_more_than_the_backlog_takes_closes_the_session() -> None:
         taken += 1
         assert taken < 1000
     assert taken >= 32
-    assert session.counters.send_dropped == {"congestion: backlog full": 1}
+    assert session.counters.send_dropped == {"congestion_backlog": 1}
     world.run(1)
     (_, why) = heard(world.nodes["a"]).ends[0]
     assert why.reason == CloseReason.UNRESPONSIVE

@@ -211,7 +211,7 @@ def test_names_and_protocols() -> None:
     world = World()
     a = world.node("a")
     for bad in ("a", "", "b:1", "b/c"):
-        with pytest.raises(ValueError, match="no name"):
+        with pytest.raises(ValueError, match="not a valid name"):
             world.node(bad)
     found: list[TransportSession | ZError] = []
     a.dial("tcp/127.0.0.1:1", found.append)
@@ -219,7 +219,7 @@ def test_names_and_protocols() -> None:
     world.run(1)
     assert isinstance(found[0], LinkError)
     assert "the protocol is memory" in str(found[0])
-    assert "nobody listens" in str(found[1])
+    assert "no node listens" in str(found[1])
     assert str(a.locators[0]) == "memory/a"
     with pytest.raises(TypeError):
         world.node("c", no_such_setting=1)

@@ -70,9 +70,9 @@ class CountedLinks:
         self.resolve = links.resolve
         self.listen: Callable[[EndPoint, LinkOptions], Listener] = links.listen
 
-    def dial(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink:
+    def connect(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink:
         self.dialled.append(str(endpoint))
-        return links.dial(endpoint, address, options)
+        return links.connect(endpoint, address, options)
 
 
 class Finder(Ours):

@@ -125,19 +125,19 @@ class Stage:
             return self.keep(self.network.listen(where.address))
         return self.keep(links.listen(where, self.options))
 
-    def dial(self, endpoint: EndPoint) -> TransportLink:
+    def connect(self, endpoint: EndPoint) -> TransportLink:
         if self.network:
             datagram = self.kind.framing is Framing.DATAGRAM
-            return self.keep(self.network.dial(endpoint.address, datagram=datagram))
+            return self.keep(self.network.connect(endpoint.address, datagram=datagram))
         address = links.resolve(endpoint)[0]
-        return self.keep(links.dial(endpoint, address, self.options))
+        return self.keep(links.connect(endpoint, address, self.options))
 
     def accept(self, listener: Listener) -> TransportLink:
         return self.keep(self.until(listener.accept))
 
     def pair(self, listener: Listener) -> tuple[TransportLink, TransportLink]:
         """A link and its other end, their handshakes done."""
-        connected = self.dial(listener.locators[0])
+        connected = self.connect(listener.locators[0])
         if self.kind.silent:
             connected.send(b"first")
         accepted = self.accept(listener)

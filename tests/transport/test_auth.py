@@ -25,7 +25,7 @@ from zenlake.transport.auth import (
     Entropy,
     OpenerAuth,
     Value,
-    exposed,
+    is_exposed,
     read_chain,
     read_secret,
     write_chain,
@@ -261,7 +261,7 @@ def test_a_stolen_public_key_is_not_enough() -> None:
             open_syn = opener.open_syn(init_ack)
         except AuthError:
             open_syn = write_chain({1: bytes(guess.out)})
-        with pytest.raises(AuthError, match="has not its private key"):
+        with pytest.raises(AuthError, match="lacks the private key"):
             acceptor.open_ack(open_syn)
         assert acceptor.identities == {}
 
@@ -786,12 +786,12 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644])
 def test_a_file_that_others_may_use(tmp_path: Path, mode: int) -> None:
     path = written(tmp_path, "user:password", mode)
-    assert exposed(path)
+    assert is_exposed(path)
     assert read_dictionary(path) == {"user": b"password"}
     with pytest.raises(AuthError, match="chmod 600"):
         read_dictionary(path, strict=True)
     path.chmod(stat.S_IRUSR | stat.S_IWUSR)
-    assert not exposed(path)
+    assert not is_exposed(path)
     assert read_dictionary(path, strict=True) == {"user": b"password"}
     assert read_secret(path) == "user:password"
 

@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 
 from zenlake.transport.autoconnect import (
-    ANYBODY,
+    ANY_ROLE,
     DEFAULTS,
-    NOBODY,
+    NO_ROLE,
     Autoconnect,
     FoundBy,
     Strategy,
@@ -24,10 +24,10 @@ LOW, HIGH = WireZenohId(b"\x00\x02"), WireZenohId(b"\x01")
 
 @pytest.mark.parametrize("found_by", ["multicast", "gossip"])
 @pytest.mark.parametrize(
-    ("role", "expected"), [(ROUTER, NOBODY), (PEER, ANYBODY), (CLIENT, ANYBODY)]
+    ("role", "expected"), [(ROUTER, NO_ROLE), (PEER, ANY_ROLE), (CLIENT, ANY_ROLE)]
 )
 def test_defaults(role: WireWhatAmI, expected: WireWhatAmI, found_by: FoundBy) -> None:
-    assert DEFAULTS[found_by].dials[role] == expected
+    assert DEFAULTS[found_by].roles[role] == expected
     for peer_role in ROLES:
         wanted = DEFAULTS[found_by].wants(LOW, role, HIGH, peer_role)
         assert wanted == bool(expected & peer_role)
@@ -43,7 +43,7 @@ def test_the_mask_of_the_own_role_decides(mask: int, role: WireWhatAmI) -> None:
 
 @pytest.mark.parametrize("strategy", Strategy)
 def test_nobody_dials_itself(strategy: Strategy) -> None:
-    rule = Autoconnect({PEER: ANYBODY}, strategy_for_all(strategy))
+    rule = Autoconnect({PEER: ANY_ROLE}, strategy_for_all(strategy))
     assert not rule.wants(LOW, PEER, WireZenohId(b"\x00\x02"), PEER)
 
 
@@ -58,7 +58,7 @@ def test_strategies(strategy: Strategy, low_dials: bool, high_dials: bool) -> No
 
 
 def test_a_strategy_may_hold_for_one_role_only() -> None:
-    rule = Autoconnect({PEER: ANYBODY}, {PEER: Strategy.GREATER_ZID})
+    rule = Autoconnect({PEER: ANY_ROLE}, {PEER: Strategy.GREATER_ZID})
     assert not rule.wants(LOW, PEER, HIGH, PEER)
     assert rule.wants(LOW, PEER, HIGH, ROUTER)
     assert rule.wants(HIGH, PEER, LOW, PEER)

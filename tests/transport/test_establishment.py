@@ -770,8 +770,8 @@ def assert_replayed(side: Side, vector: Vector, sender: str) -> None:
     assert all(sequence.stale == 0 for sequence in side.core.sequences().values())
     dropped = side.core.counters.receive_dropped
     assert set(dropped) <= {
-        "fragmented message restarted",
-        "fragmented message cut off by the session's end",
+        "fragment_restarted",
+        "fragment_session_ended",
     }
     if "dropped" not in vector.name:
         assert dropped == {}

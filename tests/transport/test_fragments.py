@@ -2,12 +2,14 @@
 
 import random
 import tracemalloc
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from tests.support.transport_pair import DIALLER, Hand, Pair, offer, put
 from zenlake.transport import fragments
+from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.fragments import (
     MAX_FRAGMENTS,
     MAX_IDLE_TICKS,
@@ -40,15 +42,14 @@ class Bench:
     ) -> None:
         self.process = ByteBudget(process)
         self.session = ByteBudget(session, self.process)
-        self.dropped: dict[str, int] = {}
-        self.assembly = FragmentAssembly(mask, self.session, self.dropped, limit)
+        self.dropped: Counter[DropReason] = Counter()
+        self.assembly = FragmentAssembly(mask, self.session, self.count, limit)
 
     def add(self, sn: int, payload: bytes = b"", patch: int = 1, **flags: Any) -> bytes | None:
         return self.assembly.add(Fragment(sn, payload, **flags), patch)
 
-    @property
-    def reasons(self) -> dict[str, int]:
-        return {reason.removeprefix("fragmented message "): n for reason, n in self.dropped.items()}
+    def count(self, reason: DropReason) -> None:
+        self.dropped[reason] += 1
 
     def assert_empty(self) -> None:
         assert (self.session.held, self.process.held) == (0, 0)
@@ -93,7 +94,7 @@ def test_without_first_nothing_starts_where_markers_were_agreed() -> None:
     bench = Bench()
     assert bench.add(0, b"a", more=True) is None
     assert bench.add(1, b"b") is None
-    assert bench.reasons == {"without its first piece": 2}
+    assert bench.dropped == {"fragment_first_missing": 2}
     bench.assert_empty()
 
 
@@ -109,7 +110,7 @@ def test_a_missing_piece_loses_the_message(patch: int) -> None:
     bench = Bench()
     bench.add(0, b"a", patch, first=True, more=True)
     assert bench.add(2, b"c", patch, more=True) is None
-    assert bench.reasons == {"with a piece missing": 1}
+    assert bench.dropped == {"fragment_missing": 1}
     bench.assert_empty()
     assert bench.add(3, b"whole", patch, first=True) == b"whole"
 
@@ -120,7 +121,7 @@ def test_first_starts_again(patch: int) -> None:
     bench.add(0, b"old", patch, first=True, more=True)
     bench.add(1, b"new", patch, first=True, more=True)
     assert bench.add(2, b"er", patch) == b"newer"
-    assert bench.reasons == {"restarted": 1}
+    assert bench.dropped == {"fragment_restarted": 1}
     bench.assert_empty()
 
 
@@ -130,10 +131,10 @@ def test_drop_lets_go(patch: int, more: bool) -> None:
     bench = Bench()
     bench.add(0, b"a", patch, first=True, more=True)
     assert bench.add(1, b"ignored", patch, more=more, drop=True) is None
-    assert bench.reasons == {"dropped by its sender": 1}
+    assert bench.dropped == {"fragment_abandoned": 1}
     bench.assert_empty()
     assert bench.add(2, b"", patch, drop=True) is None
-    assert bench.reasons == {"dropped by its sender": 1}, "there was nothing any more"
+    assert bench.dropped == {"fragment_abandoned": 1}, "there was nothing any more"
     assert bench.add(4, b"next", patch, first=True) == b"next"
 
 
@@ -143,10 +144,10 @@ def test_the_longest_message_passes_and_one_byte_more_does_not() -> None:
     assert bench.add(1, b"y" * 40) == b"x" * 60 + b"y" * 40
     bench.add(2, b"x" * 60, first=True, more=True)
     assert bench.add(3, b"y" * 41) is None
-    assert bench.reasons == {"too large": 1}
+    assert bench.dropped == {"fragment_too_large": 1}
     bench.assert_empty()
     assert bench.add(4, b"z" * 101, first=True) is None
-    assert bench.reasons == {"too large": 2}
+    assert bench.dropped == {"fragment_too_large": 2}
     bench.assert_empty()
 
 
@@ -157,19 +158,19 @@ def test_memory_that_is_used_up_loses_the_message_and_comes_back(which: str) -> 
     bench.add(1, b"x" * 10, more=True)
     assert bench.process.held == bench.session.held == 2 * (10 + PIECE_BYTES)
     assert bench.add(2, b"x") is None
-    assert bench.reasons == {"no memory left": 1}
+    assert bench.dropped == {"fragment_no_memory": 1}
     bench.assert_empty()
     assert bench.add(3, b"fits", first=True) == b"fits"
 
 
 def test_one_session_can_use_up_what_another_needs_but_not_for_ever() -> None:
     process = ByteBudget(100 + PIECE_BYTES)
-    dropped: dict[str, int] = {}
-    one, two = (FragmentAssembly(MASK, ByteBudget(1000, process), dropped) for _ in range(2))
+    dropped: list[DropReason] = []
+    one, two = (FragmentAssembly(MASK, ByteBudget(1000, process), dropped.append) for _ in range(2))
     assert one.add(Fragment(0, b"x" * 100, first=True, more=True), 1) is None
     assert two.add(Fragment(0, b"y", first=True), 1) is None
     assert two.memory.held == 0, "what the process refuses is not held by the session"
-    one.abandon("cut off by the session's end")
+    one.abandon(DropReason.FRAGMENT_SESSION_ENDED)
     assert process.held == 0
     assert two.add(Fragment(1, b"y", first=True), 1) == b"y"
 
@@ -184,7 +185,7 @@ def test_the_number_of_pieces_is_limited() -> None:
         bench.add(sn, b"x", first=sn == 0, more=True)
     assert bench.dropped == {}
     assert bench.add(MAX_FRAGMENTS, b"x") is None
-    assert bench.reasons == {"too large": 1}
+    assert bench.dropped == {"fragment_too_large": 1}
     bench.assert_empty()
 
 
@@ -300,7 +301,7 @@ def test_a_message_that_does_not_decode_is_lost_alone() -> None:
     hand.say(Fragment(3, encoded(4) + b"\x07", first=True))
     hand.say(Frame(5, messages=[put(b"a")]))
     assert hand.side.end is None
-    assert hand.core.counters.receive_dropped == {"fragmented message does not decode": 2}
+    assert hand.core.counters.receive_dropped == {"fragment_invalid": 2}
     assert hand.side.heard.messages[-1] == put(b"a")
 
 
@@ -349,7 +350,7 @@ def test_endless_pieces_stay_within_the_limits_and_the_session_lives() -> None:
     hand.side.take(b"".join(one))
     assert hand.side.end is None
     assert process.held <= process.limit
-    assert hand.core.counters.receive_dropped["fragmented message no memory left"] == 1
+    assert hand.core.counters.receive_dropped[DropReason.FRAGMENT_NO_MEMORY] == 1
     hand.say(Frame(100_000, messages=[put(b"alive")]))
     assert hand.side.heard.messages == [put(b"alive")]
 
@@ -360,7 +361,7 @@ def test_a_sender_that_never_says_first_costs_nothing() -> None:
         hand.say(Fragment(sn, b"x" * 1000, more=True))
     assert hand.side.memory.held == 0
     dropped = hand.core.counters.receive_dropped
-    assert dropped == {"fragmented message without its first piece": 1000}
+    assert dropped == {"fragment_first_missing": 1000}
 
 
 @both_patches
@@ -374,8 +375,8 @@ def test_a_large_message_passes_under_either_patch(patch: int) -> None:
 
 
 def test_a_message_that_does_not_go_on_is_let_go_and_gives_its_memory_back() -> None:
-    memory, dropped = ByteBudget(1 << 20), dict[str, int]()
-    assembly = FragmentAssembly(0x7F, memory, dropped)
+    memory, dropped = ByteBudget(1 << 20), list[DropReason]()
+    assembly = FragmentAssembly(0x7F, memory, dropped.append)
     assert assembly.add(Fragment(1, b"a", more=True, first=True), 1) is None
     for _ in range(MAX_IDLE_TICKS):
         assembly.tick()
@@ -385,7 +386,7 @@ def test_a_message_that_does_not_go_on_is_let_go_and_gives_its_memory_back() -> 
     assert memory.held > 0
     assembly.tick()
     assert memory.held == 0
-    assert dropped == {"fragmented message that did not go on": 1}
+    assert dropped == ["fragment_stalled"]
     assert assembly.add(Fragment(3, b"c"), 1) is None, "the rest of it is nothing"
 
 

@@ -81,7 +81,7 @@ def test_peers_introduce_themselves_as_recorded(name: str) -> None:
     assert b.opened(7, RECORDED_A, PEER) == [(7, first_b)]
     assert a.received(7, first_b) == ([], [])
     assert b.received(7, first_a) == ([], [])
-    assert a.known() == [DiscoveredNode(RECORDED_B, PEER, listening(first_b))]
+    assert a.nodes() == [DiscoveredNode(RECORDED_B, PEER, listening(first_b))]
 
 
 def test_three_peers_as_recorded() -> None:
@@ -144,7 +144,7 @@ def test_every_recorded_body_is_taken(name: str, multihop: bool) -> None:
         assert recorded
         for data in recorded:
             ours.received(1, data)
-        assert zid in {found.zid for found in ours.known()}
+        assert zid in {found.zid for found in ours.nodes()}
         assert ours.ignored.total() == 0
 
 
@@ -228,7 +228,7 @@ def test_what_a_neighbour_says_of_others_ends_here() -> None:
     assert ours.received(1, says(B, 9, FAR)) == ([], [])  # there is a session already
     assert ours.received(1, says(ME, 9, FAR)) == ([], [])  # ourselves
     assert ours.received(1, says(C, 9)) == ([], [])  # nowhere to dial
-    assert {found.zid for found in ours.known()} == {A, B}
+    assert {found.zid for found in ours.nodes()} == {A, B}
 
 
 def test_a_later_neighbour_is_told_of_the_earlier() -> None:
@@ -322,12 +322,12 @@ def test_multihop_forgets_whom_nobody_reaches() -> None:
     ours.received(
         1, body(LinkState(0, 2, A, PEER, (FAR,), (2,)), LinkState(2, 7, C, PEER, (FAR,), (0,)))
     )
-    assert {found.zid for found in ours.known()} == {A, C}
+    assert {found.zid for found in ours.nodes()} == {A, C}
     ours.received(1, body(LinkState(0, 3, None, PEER)))
-    assert {found.zid for found in ours.known()} == {A}
+    assert {found.zid for found in ours.nodes()} == {A}
     assert ours.received(1, says(D, 1, FAR, psid=9)) == ([], [])  # nobody has a link to it
     assert ours.closed(1) == []
-    assert ours.known() == []
+    assert ours.nodes() == []
 
 
 def test_multihop_outbids_its_own_past() -> None:
@@ -353,7 +353,7 @@ def test_multihop_keeps_the_role_of_the_handshake() -> None:
     ours = node(multihop=True)
     ours.opened(1, A, PEER)
     ours.received(1, body(LinkState(0, 2, A, ROUTER, (FAR,))))
-    assert ours.known() == [DiscoveredNode(A, PEER, (FAR,))]
+    assert ours.nodes() == [DiscoveredNode(A, PEER, (FAR,))]
 
 
 # --- convergence ---
@@ -431,7 +431,7 @@ class Net:
         return {self.zids[i]: self.locators[i] for i in those}
 
     def known(self, i: int) -> dict[WireZenohId, tuple[Locator, ...]]:
-        return {node.zid: node.locators for node in self.nodes[i].known()}
+        return {node.zid: node.locators for node in self.nodes[i].nodes()}
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -519,7 +519,7 @@ def test_locators_have_a_limit(multihop: bool) -> None:
     ours.opened(1, A, PEER)
     many = tuple(Locator(f"tcp/192.0.2.1:{port}") for port in range(1, MAX_LOCATORS + 4))
     ours.received(1, says(A, 2, *many))
-    assert ours.known() == [DiscoveredNode(A, PEER, many[:MAX_LOCATORS])]
+    assert ours.nodes() == [DiscoveredNode(A, PEER, many[:MAX_LOCATORS])]
     assert ours.ignored == {"locators": 3}
     own = node(*(Locator(f"tcp/192.0.2.1:{port}") for port in range(1, MAX_LOCATORS + 4)))
     assert states(own.opened(1, A, PEER))[1][0].locators == many[:MAX_LOCATORS]
@@ -538,12 +538,12 @@ def test_nodes_have_a_limit_but_neighbours_come_in(monkeypatch: pytest.MonkeyPat
     ours = node(multihop=True)
     ours.opened(1, A, PEER)
     ours.received(1, star(10))
-    assert len(ours.known()) == 4
+    assert len(ours.nodes()) == 4
     assert ours.ignored["nodes"] > 0
     ours.opened(2, B, PEER)
-    assert B in {found.zid for found in ours.known()}
+    assert B in {found.zid for found in ours.nodes()}
     ours.received(1, body(LinkState(0, 3, A, PEER)))
-    assert {found.zid for found in ours.known()} == {A, B}
+    assert {found.zid for found in ours.nodes()} == {A, B}
 
 
 def test_numbers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -565,12 +565,12 @@ def test_links_have_limits(monkeypatch: pytest.MonkeyPatch, name: str, limit: in
     ours = node(multihop=True)
     ours.opened(1, A, PEER)
     ours.received(1, star(8))
-    assert len(ours.known()) == 1 + limit
+    assert len(ours.nodes()) == 1 + limit
     assert ours.ignored == {"links": 5}
     ours.received(1, body(LinkState(0, 3, A, PEER, None, (1,))))  # and they are given back
-    assert len(ours.known()) == 2
+    assert len(ours.nodes()) == 2
     ours.received(1, body(LinkState(0, 4, A, PEER, None, (1, 2, 3))))
-    assert len(ours.known()) == 4
+    assert len(ours.nodes()) == 4
 
 
 def test_links_of_a_forgotten_node_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -580,9 +580,9 @@ def test_links_of_a_forgotten_node_make_room(monkeypatch: pytest.MonkeyPatch) ->
     ours.received(1, star(1))
     ours.received(1, body(LinkState(1, 2, None, PEER, None, (0, 1)), LinkState(2, 1, B, PEER)))
     ours.received(1, body(LinkState(0, 3, None, PEER)))
-    assert [found.zid for found in ours.known()] == [A]
+    assert [found.zid for found in ours.nodes()] == [A]
     ours.received(1, body(*read_link_states(star(4))[1:], LinkState(0, 4, A, links=(1, 2, 3, 4))))
-    assert len(ours.known()) == 5
+    assert len(ours.nodes()) == 5
     assert ours.ignored.total() == 0
 
 
@@ -621,7 +621,7 @@ def test_damaged_bodies_raise_or_are_taken(multihop: bool) -> None:
         states(sent)
         assert all(node.locators and node.zid != ME for node in found)
     assert 500 < bad < 4000
-    assert {RECORDED_A, RECORDED_B, A} <= {found.zid for found in ours.known()}
+    assert {RECORDED_A, RECORDED_B, A} <= {found.zid for found in ours.nodes()}
     assert states(ours.opened(9, D, PEER))[9][0].zid == ME
 
 
@@ -633,6 +633,6 @@ def test_any_bytes_raise_or_are_taken(multihop: bool, data: bytes) -> None:
     try:
         sent, _ = ours.received(1, data)
     except DecodeError:
-        assert ours.known() == [DiscoveredNode(A, PEER, ())]
+        assert ours.nodes() == [DiscoveredNode(A, PEER, ())]
     else:
         states(sent)

@@ -75,7 +75,7 @@ def test_scout_is_what_rust_sends(what: int, expected: str) -> None:
 def test_recorded_hellos_are_heard() -> None:
     scouter = Scouter(ROUTER | PEER | CLIENT, 0.0)
     hellos = load("scouting_multicast").of("hello")
-    heard = [scouter.heard(data) for data in hellos]
+    heard = [scouter.read_hello(data) for data in hellos]
     assert hellos
     assert all(hello is not None and hello.locators for hello in heard)
     assert scouter.bad == 0
@@ -96,13 +96,13 @@ def test_only_hellos_of_the_roles_asked_for_are_heard(
     message: WireScout | WireHello, heard: bool
 ) -> None:
     scouter = Scouter(ROUTER | PEER, 0.0)
-    assert scouter.heard(write_scouting(message)) == (message if heard else None)
+    assert scouter.read_hello(write_scouting(message)) == (message if heard else None)
     assert scouter.bad == 0
 
 
 def test_locators_beyond_the_limit_are_not_heard() -> None:
     many = tuple(Locator(f"tcp/192.0.2.1:{port}") for port in range(1, MAX_LOCATORS + 5))
-    hello = Scouter(PEER, 0.0).heard(write_scouting(WireHello(B, PEER, many)))
+    hello = Scouter(PEER, 0.0).read_hello(write_scouting(WireHello(B, PEER, many)))
     assert hello is not None
     assert hello.locators == many[:MAX_LOCATORS]
 
@@ -229,7 +229,7 @@ def test_a_hello_is_not_answered() -> None:
 @given(st.binary(max_size=64))
 def test_any_bytes_are_counted_or_understood(data: bytes) -> None:
     scouter, node = Scouter(ROUTER | PEER | CLIENT, 0.0), responder(FAR)
-    scouter.heard(data)
+    scouter.read_hello(data)
     node.answer(data, "192.0.2.9", 0.0)
     try:
         read_scouting(data)
@@ -246,6 +246,6 @@ def test_damaged_datagrams_are_counted_or_understood() -> None:
         data = bytearray(good)
         for _ in range(chance.randint(1, 3)):
             data[chance.randrange(len(data))] = chance.randrange(256)
-        hello = scouter.heard(bytes(data[: chance.randint(0, len(data))]))
+        hello = scouter.read_hello(bytes(data[: chance.randint(0, len(data))]))
         assert hello is None or isinstance(hello, WireHello)
     assert scouter.bad > 1000

@@ -117,7 +117,7 @@ def test_what_is_given_is_always_new(mask: int) -> None:
 def test_one_number_may_be_skipped_after_a_message_in_fragments(step: int, missing: int) -> None:
     sequence = SequenceIn(0, 0x7F)
     assert sequence.admit(0)
-    sequence.fragmented()
+    sequence.end_fragments()
     assert sequence.admit(step)
     assert (sequence.gaps, sequence.missing) == (bool(missing), missing)
     assert sequence.admit(step + 2), "the licence is for one number"
@@ -127,7 +127,7 @@ def test_one_number_may_be_skipped_after_a_message_in_fragments(step: int, missi
 def test_an_old_number_does_not_use_up_the_skipped_one() -> None:
     sequence = SequenceIn(0, 0x7F)
     assert sequence.admit(5)
-    sequence.fragmented()
+    sequence.end_fragments()
     before = sequence.missing
     assert not sequence.admit(4)
     assert sequence.admit(7)

@@ -16,6 +16,7 @@ from zenlake.capture.packets import Packets
 from zenlake.capture.reassembly import NOTHING, Reassembly
 from zenlake.capture.report import Report
 from zenlake.errors import DecodeError, Reason
+from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES, ByteBudget, FragmentAssembly
 from zenlake.transport.offer import SN_MASKS
 from zenlake.wire import close, fragment, frame, hello, init, join, keepalive, scout
@@ -229,7 +230,7 @@ class StreamSide:
         self._report.count("bytes of batches that the capture does not have whole", size)
         self._pending = NOTHING
         for lane in self._lanes.values():
-            lane.assembly.abandon("that the capture does not have whole")
+            lane.assembly.abandon(DropReason.FRAGMENT_SESSION_ENDED)
 
     def _join(self, pieces: Packets) -> tuple[Bytes, Numbers]:
         """The pieces' bytes, and where each piece ends in them. A datagram gets a length."""
@@ -264,7 +265,7 @@ class StreamSide:
         """Pieces of messages may be missing."""
         self._unbroken = False
         for lane in self._lanes.values():
-            lane.assembly.abandon("with a piece missing")
+            lane.assembly.abandon(DropReason.FRAGMENT_MISSING)
             lane.unbroken = False
 
     def _undecodable(self, size: int) -> None:
@@ -510,8 +511,12 @@ class StreamSide:
         lane = self._lanes.get(number)
         if lane is None:
             mask = SN_MASKS[self.conversation.resolution()]
-            dropped = self._report.unread
-            assembly = FragmentAssembly(mask, self._decoder.memory, dropped, MAX_MESSAGE_BYTES)
+            assembly = FragmentAssembly(
+                mask,
+                self._decoder.memory,
+                lambda reason: self._report.count(reason.description),
+                MAX_MESSAGE_BYTES,
+            )
             lane = self._lanes[number] = LaneAssembly(assembly, self._unbroken)
         if piece.first or lane.count == 0:
             lane.count, lane.sn = 0, piece.sn

@@ -100,7 +100,7 @@ def _connect(
 def _connect_to(
     endpoint: EndPoint, address: Address, options: LinkOptions, until: float
 ) -> TransportLink:
-    link = links.dial(endpoint, address, options)
+    link = links.connect(endpoint, address, options)
     try:
         while (progress := link.handshake()) is not Progress.DONE:
             if not _wait(link, EVENTS[progress], until):

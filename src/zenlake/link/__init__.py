@@ -1,6 +1,6 @@
-"""Links: bytes to peers over the protocols that locators name; base.py says what a link is.
+"""Links: byte transport to peers over the protocols that locators name; base.py is the contract.
 
-Knows which module speaks which protocol, and loads it when it is first used.
+Knows which module implements which protocol, and imports it when it is first used.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ PROTOCOLS: dict[str, str] = {
 
 
 class _Module(Protocol):
+    """Functions of a protocol's module."""
+
     def resolve(self, endpoint: EndPoint) -> list[Address]: ...
-    def dial(self, endpoint: EndPoint, address: Address, options: LinkOptions) -> TransportLink: ...
+    def connect(
+        self, endpoint: EndPoint, address: Address, options: LinkOptions
+    ) -> TransportLink: ...
     def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener: ...
 
 
@@ -40,15 +44,15 @@ def _module(endpoint: EndPoint) -> _Module:
 
 
 def resolve(endpoint: EndPoint) -> list[Address]:
-    """Where the endpoint may be reached, best first. May wait for DNS."""
+    """Return the addresses of the endpoint, best first. May wait for DNS."""
     return _module(endpoint).resolve(endpoint)
 
 
-def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> TransportLink:
-    """A link to one of the addresses; its handshake() says when it is there. Does not wait."""
-    return _module(endpoint).dial(endpoint, address, options)
+def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> TransportLink:
+    """Begin to connect to one of the addresses, without waiting; handshake() completes it."""
+    return _module(endpoint).connect(endpoint, address, options)
 
 
 def listen(endpoint: EndPoint, options: LinkOptions) -> Listener:
-    """A listener at the endpoint. May wait for DNS."""
+    """Return a listener at the endpoint. May wait for DNS."""
     return _module(endpoint).listen(endpoint, options)

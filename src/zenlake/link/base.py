@@ -1,6 +1,6 @@
-"""What a link is: bytes to one peer and back, never blocking. The contract of every file here.
+"""Link contract: a link carries bytes to one peer and back, and never blocks.
 
-Knows nothing of Zenoh but how batches are told apart on it (`framing`) and how large they may be.
+Knows nothing of Zenoh except how batches are delimited (`framing`) and how large they may be.
 `tests/link/test_contract.py` holds every kind of link to this page.
 """
 
@@ -10,12 +10,12 @@ from enum import IntEnum
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import Locator
 
-MAX_STREAM_BATCH = 0xFFFF  # what the prefix of two bytes can say
-READ_BYTES = 256 * 1024  # the most that one receive() of a stream takes
+MAX_STREAM_BATCH = 0xFFFF  # Largest batch length that the prefix of two bytes holds.
+READ_BYTES = 256 * 1024  # Upper bound on the bytes that one receive() of a stream returns.
 
 
 class Progress(IntEnum):
-    """Where a link's own handshake stands: TCP's connect, TLS, the WebSocket upgrade."""
+    """State of a link's own handshake: TCP's connect, TLS, the WebSocket upgrade."""
 
     DONE = 0
     WANT_READ = 1
@@ -23,80 +23,80 @@ class Progress(IntEnum):
 
 
 class TransportLink(ABC):
-    """One peer. `send` and `receive` may be called from two threads at the same time."""
+    """Link to one peer. `send` and `receive` may be called from two threads at the same time."""
 
     protocol: str
-    "As in its locators: tcp, tls, udp, unixsock-stream, ws."
+    "Protocol name as in locators: tcp, tls, udp, unixsock-stream, ws."
     local: Locator
     remote: Locator
     address: str
-    "Whom limits count: the peer's IP address; the protocol's name where there is none."
+    "Peer in the terms of limits: its IP address, or the protocol's name where it has none."
     framing: Framing
-    "STREAM (batches need a length before them) or DATAGRAM (one send is one batch)."
+    "STREAM (each batch has a length before it) or DATAGRAM (one send is one batch)."
     reliable: bool
     mtu: int = MAX_STREAM_BATCH
-    "The largest batch, length prefix included, as INIT proposes it."
+    "Largest batch, length prefix included, that INIT proposes."
     expires: float | None = None
-    "UNIX seconds after which the link must not be used (a certificate's end), once it is done."
+    "UNIX seconds at which the peer's certificate ends and the link must be closed."
 
     @abstractmethod
     def fileno(self) -> int:
-        """What epoll watches; -1 once closed."""
+        """Return the descriptor for epoll; -1 once closed."""
 
     @abstractmethod
     def handshake(self) -> Progress:
-        """Go on with the link's own handshake. Call until DONE; LinkError if it fails."""
+        """Continue the link's own handshake. Call until DONE; LinkError if it fails."""
 
     @abstractmethod
     def receive(self) -> bytes | None:
-        """What has arrived: of a stream up to READ_BYTES, else one batch. None: nothing now.
+        """Return received bytes: up to READ_BYTES of a stream, or one batch. None: nothing now.
 
-        b"" is the end: the peer closed. LinkError: the link is broken.
+        b"": the peer closed the link. LinkError: the link is broken.
         """
 
     @property
     def more(self) -> bool:
-        """Whether bytes wait inside this process (TLS, WebSocket), where epoll cannot see them."""
+        """Whether received bytes wait inside this process (TLS, WebSocket), invisible to epoll."""
         return False
 
     @abstractmethod
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """How many bytes were taken; 0: none now, try when writable. A DATAGRAM: all or none.
+        """Send bytes; return how many were taken, 0: retry when writable. A datagram: all or 0.
 
         LinkError: the link is broken, or the datagram is larger than `mtu`.
         """
 
     @property
     def unsent(self) -> bool:
-        """Whether taken bytes still wait inside this process (WebSocket); flush() sends them."""
+        """Whether bytes that send() took still wait inside this process; flush() sends them."""
         return False
 
     def flush(self) -> None:
-        """Send what `unsent` speaks of, as far as the socket takes it."""
+        """Send the waiting bytes, as far as the socket takes them."""
         return
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the socket, at once. May be called again, from any thread."""
+        """Close the socket at once. May be called again, from any thread."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.local} -> {self.remote}>"
 
 
 class Listener(ABC):
-    """Where peers come in."""
+    """Source of links that peers open."""
 
     locators: tuple[Locator, ...]
-    "Where this listener is reached: the port that was given out, each address of a wildcard."
+    "Locators to reach this listener: with the actual port, and each address of a wildcard."
 
     @abstractmethod
     def fileno(self) -> int: ...
 
     @abstractmethod
     def accept(self) -> TransportLink | None:
-        """The next peer, its own handshake not done yet. None: nobody now.
+        """Return the link of the next peer, before its own handshake. None: no peer waits.
 
-        What is wrong with one peer is never raised here; LinkError: this listener is broken.
+        An error of one peer is never raised here; LinkError: this listener is broken.
         """
 
     @abstractmethod

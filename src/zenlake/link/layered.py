@@ -1,7 +1,6 @@
-"""A link on top of another one: what TLS and WebSocket have in common.
+"""Layered link: the common part of TLS and WebSocket, which run on top of a stream link.
 
-Knows the stream link below and carries bytes to it, as far as it takes them. Does not know what
-the layer writes.
+Carries the layer's bytes to the stream link, as far as it takes them. Does not know their content.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from abc import abstractmethod
 from zenlake.errors import LinkError
 from zenlake.link.base import Progress, TransportLink
 
-UNSENT_BYTES = 256 * 1024  # that may wait for the stream; beyond, send() takes nothing
-MAX_UNSENT_BYTES = 2 * UNSENT_BYTES  # beyond: a peer that makes us answer and does not read
+UNSENT_BYTES = 256 * 1024  # Bytes waiting for the stream above which send() takes nothing.
+MAX_UNSENT_BYTES = 2 * UNSENT_BYTES  # Above this the link fails: the peer does not read answers.
 
 
 class LayeredLink(TransportLink):
-    """One thread at a time is inside the layer."""
+    """Link on top of a stream link. A lock admits one thread at a time to the layer."""
 
     def __init__(self, stream: TransportLink) -> None:
         self._stream = stream
@@ -28,11 +27,11 @@ class LayeredLink(TransportLink):
 
     @abstractmethod
     def _step(self) -> bool:
-        """One step of the layer's own handshake, with what has arrived; whether it is over."""
+        """Continue the layer's own handshake with received bytes; return whether it is complete."""
 
     @abstractmethod
-    def _written(self) -> bytes:
-        """What the layer has written since this was asked last."""
+    def _take_written(self) -> bytes:
+        """Return the bytes that the layer has written since the last call."""
 
     def fileno(self) -> int:
         return self._stream.fileno()
@@ -59,8 +58,8 @@ class LayeredLink(TransportLink):
             self._carry()
 
     def _carry(self) -> None:
-        """What the layer wrote, to the stream as far as it takes it."""
-        self._unsent += self._written()
+        """Send the layer's bytes on the stream, as far as it takes them."""
+        self._unsent += self._take_written()
         while self._unsent:
             taken = self._stream.send(self._unsent)
             if not taken:

@@ -1,7 +1,7 @@
-"""udp/GROUP:PORT: datagrams to and from everybody in a multicast group.
+"""udp/GROUP:PORT: datagrams to and from all members of a multicast group.
 
-Knows the group's socket and the socket that sends, to which answers come. Not a link of base.py:
-there is no single peer. Every datagram comes with the address of its sender.
+Knows the socket that receives from the group and the socket that sends, which receives the answers.
+Not a link of base.py: there is no single peer, and every datagram comes with its sender's address.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint
 
 MAX_TTL = 255
-MAX_GROUPS = 20  # what Linux lets one socket join (igmp_max_memberships)
+MAX_GROUPS = 20  # Groups that Linux lets one socket join (igmp_max_memberships).
 
-# Without these a socket bound to the port hears every group that anyone on this machine joined.
+# Without these a bound socket receives every group that any process of this machine joined.
 IP_MULTICAST_ALL, IPV6_MULTICAST_ALL = 49, 29
 MULTICAST_ALL: dict[int, tuple[int, int]] = {
     socket.AF_INET: (socket.IPPROTO_IP, IP_MULTICAST_ALL),
@@ -39,12 +39,12 @@ Received = tuple[bytes, tuple[str, int]]
 
 
 class MulticastLink:
-    """A group. Watch both descriptors: what the group says, and what is said to us alone."""
+    """Membership of a group. Watch both descriptors: for the group, and for answers."""
 
     framing = Framing.DATAGRAM
     reliable = False
     mtu = MTU
-    "The largest datagram; a multicast transport takes 8192 of it."
+    "Largest datagram; the multicast transport uses 8192 bytes of it."
 
     def __init__(
         self, endpoint: EndPoint, group: Any, hearing: socket.socket, sending: socket.socket
@@ -61,31 +61,31 @@ class MulticastLink:
         self._send_lock, self._receive_lock = threading.Lock(), threading.Lock()
 
     def fileno(self) -> int:
-        """The socket of the group; -1 once closed."""
+        """Return the descriptor of the group's socket; -1 once closed."""
         return self._hearing.fileno()
 
     def unicast_fileno(self) -> int:
-        """The socket that sends, to which the others answer; -1 once closed."""
+        """Return the descriptor of the sending socket, which gets the answers; -1 once closed."""
         return self._sending.fileno()
 
     def receive(self) -> Received | None:
-        """The next datagram to the group that is not our own, and who sent it; None: none now."""
+        """Return the next datagram of another node to the group, and its sender; None: none."""
         return self._receive(self._hearing)
 
     def receive_unicast(self) -> Received | None:
-        """The next datagram to us alone."""
+        """Return the next datagram to this node alone, and its sender; None: none now."""
         return self._receive(self._sending)
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """To the group: how many bytes were taken, all or none (0: try when writable)."""
+        """Send a datagram to the group; return its size, or 0: retry when writable."""
         return self._send(data, self._group)
 
     def send_to(self, data: bytes | bytearray | memoryview, address: tuple[str, int]) -> int:
-        """To one of the senders that a receive has named."""
+        """Send a datagram to the sender of a received one; return its size, or 0."""
         return self._send(data, address)
 
     def close(self) -> None:
-        """Leave the group and let go of both sockets. May be called again, from any thread."""
+        """Leave the group and close both sockets. May be called again, from any thread."""
         with self._send_lock, self._receive_lock:
             self._hearing.close()
             self._sending.close()
@@ -102,7 +102,7 @@ class MulticastLink:
                     if data and not own:
                         return data, (host_of(sender), sender[1])
             except (BlockingIOError, ConnectionRefusedError):
-                return None  # refused: one peer that we answered has gone, not the group
+                return None  # Refused: a peer that got an answer is gone; the group works.
             except OSError as error:
                 raise failed(self.name, "receive", error) from None
         return None
@@ -120,7 +120,7 @@ class MulticastLink:
 
 
 def join(endpoint: EndPoint, options: LinkOptions) -> MulticastLink:
-    """Join the endpoint's group, and those of `join`, on the interface that `iface` names.
+    """Join the endpoint's group, and the groups of `join`, on the interface that `iface` names.
 
     `iface` is a name or an address; without it, the first interface that does multicast.
     """
@@ -142,16 +142,16 @@ def join(endpoint: EndPoint, options: LinkOptions) -> MulticastLink:
 
 
 def _source(endpoint: EndPoint, family: int) -> Address:
-    """The local address to send from: `bind`'s, else one of `iface`, else of any interface."""
+    """Return the address to send from: of `bind`, else of `iface`, else of any interface."""
     config = endpoint.config
     port = 0
     if "bind" in config:
-        told = _numeric(endpoint, config["bind"], "bind")
-        if told.family != family:
+        bound = _numeric(endpoint, config["bind"], "bind")
+        if bound.family != family:
             raise LinkError(f"{endpoint}: bind={config['bind']} is not of the group's IP version")
-        if not sockets.is_wildcard(told.sockaddr[0]):
-            return told
-        port = told.sockaddr[1]
+        if not sockets.is_wildcard(bound.sockaddr[0]):
+            return bound
+        port = bound.sockaddr[1]
     host = _interface_host(endpoint, config.get("iface"), family) or WILDCARD[family]
     return _numeric(endpoint, f"[{host}]:{port}", "iface")
 
@@ -185,7 +185,7 @@ def _hearing_socket(
 ) -> socket.socket:
     sock = sockets.new_socket(endpoint, group.family, socket.SOCK_DGRAM)
     try:
-        # Both, as every other node does: else the second node of a machine cannot have the port.
+        # Both options, as Rust sets them: else a second node of this machine cannot bind the port.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.setsockopt(*MULTICAST_ALL[group.family], 0)
@@ -216,7 +216,9 @@ def _more_groups(endpoint: EndPoint, family: int) -> list[str]:
         except ValueError:
             good = False
         if not good:
-            raise InvalidLocator(f"{endpoint}: join={text}: {host!r} is no group of its IP version")
+            raise InvalidLocator(
+                f"{endpoint}: join={text}: {host!r} is not a group of its IP version"
+            )
     return hosts
 
 
@@ -232,7 +234,7 @@ def _join_group(sock: socket.socket, group: str, source: str, index: int) -> Non
 
 def _sending_socket(endpoint: EndPoint, source: Address, index: int) -> socket.socket:
     ttl = endpoint.config.get("ttl")
-    hops = None if ttl is None else sockets.size_of(endpoint, "ttl", ttl, MAX_TTL)
+    hops = None if ttl is None else sockets.parse_size(endpoint, "ttl", ttl, MAX_TTL)
     sock = sockets.new_socket(endpoint, source.family, socket.SOCK_DGRAM)
     try:
         if source.family == socket.AF_INET:

@@ -1,6 +1,6 @@
-"""What a link needs to know beyond its endpoint: certificates and keys.
+"""Link options: certificates and keys, which do not belong into an endpoint.
 
-It holds values only; reading the files and judging them is the link's business.
+Holds values only; the link reads and checks the files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What every link over a socket shares: addresses, options, errors, and the stream link itself.
+"""Sockets: the common part of all socket links, and the stream link itself.
 
-Knows the operating system's sockets and the keys after an endpoint's '#'. Knows no batch.
+Knows addresses, socket options, the keys after an endpoint's '#' and errors with advice. Does not
+know batches.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from zenlake.link.base import READ_BYTES, Listener, Progress, TransportLink
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint, Locator
 
-BACKLOG = 1024  # connections that wait in the kernel for accept()
+BACKLOG = 1024  # Connections that may wait in the kernel for accept().
 MAX_INTERFACE_ADDRESSES = 1024
 MAX_PORT = 0xFFFF
-MAX_BUFFER_BYTES = 2**31 - 1  # the kernel keeps it in an int
-MAX_DSCP = 0xFF  # the whole byte: TOS, or the traffic class of IPv6
+MAX_BUFFER_BYTES = 2**31 - 1  # The kernel keeps buffer sizes in an int.
+MAX_DSCP = 0xFF  # The whole byte: TOS, or the traffic class of IPv6.
 
 SIOCGIFCONF, SIOCGIFFLAGS = 0x8912, 0x8913
-IFREQ = struct.Struct("16s H 2x 4s 16x")  # a name, then a sockaddr_in: family, port, address
+IFREQ = struct.Struct("16s H 2x 4s 16x")  # Name, then a sockaddr_in: family, port, address.
 IFREQ_FLAGS = struct.Struct("16s H 22x")
 IFF_UP, IFF_MULTICAST = 0x1, 0x1000
 INET6_TABLE = Path("/proc/net/if_inet6")
-IFA_F_UNUSABLE = 0x40 | 0x08  # tentative, or another machine has it: cannot be bound
+IFA_F_UNUSABLE = 0x40 | 0x08  # Tentative or duplicate addresses, which cannot be bound.
 
-# After these a listening socket is of no more use; any other error is about one peer, or passes.
+# Errors that break a listening socket; any other concerns one peer, or is temporary.
 LISTENER_IS_BROKEN = {errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP}
 CONNECT_GOES_ON = {0, errno.EINPROGRESS}
 ADVICE = {
@@ -43,15 +44,15 @@ ADVICE = {
     errno.EADDRNOTAVAIL: "no interface of this machine has this address",
     errno.EAGAIN: "too many connections wait there: try again later",
     errno.EBADF: "it is closed on this side",
-    errno.ECONNREFUSED: "nobody listens there: start the other node, or correct the address",
-    errno.EMSGSIZE: "the datagram is too large for the way to the peer: use smaller batches",
+    errno.ECONNREFUSED: "no node listens there: start the other node, or correct the address",
+    errno.EMSGSIZE: "the datagram is too large for the path to the peer: use smaller batches",
     errno.ENODEV: "no interface has this name",
-    errno.ENOENT: "nobody listens there: start the other node, or correct the path",
+    errno.ENOENT: "no node listens there: start the other node, or correct the path",
 }
 
 
 class Address(NamedTuple):
-    """One result of resolve(): what socket() and connect() need."""
+    """Address family and socket address, as resolve() returns them."""
 
     family: int
     sockaddr: Any
@@ -66,7 +67,7 @@ class Interface(NamedTuple):
 
 
 def failed(name: str, what: str, error: OSError) -> LinkError:
-    """`error` as a LinkError that says where, while doing what, and what to do next."""
+    """Return `error` as a LinkError with the endpoint, the operation and advice."""
     cause = error.strerror or str(error)
     advice = ADVICE.get(error.errno or 0)
     broken = LinkError(f"{name}: {what}: {cause}" + (f" ({advice})" if advice else ""))
@@ -78,7 +79,7 @@ def failed(name: str, what: str, error: OSError) -> LinkError:
 
 
 def split_host(endpoint: EndPoint, text: str, key: str = "address") -> tuple[str, int]:
-    """`host:port` or `[ipv6]:port` as a pair."""
+    """Return the host and the port of `host:port` or `[ipv6]:port`."""
     host, _, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -92,17 +93,19 @@ def split_host(endpoint: EndPoint, text: str, key: str = "address") -> tuple[str
 def look_up(
     endpoint: EndPoint, text: str, kind: int, *, flags: int = 0, key: str = "address"
 ) -> list[Address]:
-    """Every address of `text`; waits for DNS unless `flags` say it is numeric."""
+    """Return every address of `text`; waits for DNS unless `flags` say it is numeric."""
     host, port = split_host(endpoint, text, key)
     try:
         found = socket.getaddrinfo(host, port, type=kind, flags=flags)
     except (OSError, UnicodeError) as error:
-        raise LinkError(f"{endpoint}: {key} {text!r} is no address of a host: {error}") from None
+        raise LinkError(
+            f"{endpoint}: {key} {text!r} is not the address of a host: {error}"
+        ) from None
     return [Address(family, sockaddr) for family, _, _, _, sockaddr in found]
 
 
 def resolve(endpoint: EndPoint, kind: int = socket.SOCK_STREAM) -> list[Address]:
-    """The addresses of the endpoint's host, multicast groups left out; may wait for DNS."""
+    """Return the addresses of the endpoint's host without multicast groups; may wait for DNS."""
     found = [a for a in look_up(endpoint, endpoint.address, kind) if not is_multicast(a)]
     if not found:
         raise LinkError(f"{endpoint}: is a multicast group, and this needs one peer's address")
@@ -118,12 +121,12 @@ def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def plain_host(host: str) -> str:
-    """The host; an IPv4 address that came in over IPv6 as the IPv4 address it is."""
+    """Return the host; an IPv4 address mapped into IPv6 as IPv4."""
     return host.removeprefix("::ffff:") if "." in host else host
 
 
 def host_of(sockaddr: Any) -> str:
-    """The host of a socket's address, with the zone that a link-local address needs."""
+    """Return the host of a socket address, with the zone that a link-local address needs."""
     host = plain_host(sockaddr[0])
     zoned = len(sockaddr) == 4 and sockaddr[3] and "%" not in host
     return f"{host}%{sockaddr[3]}" if zoned else host
@@ -144,10 +147,9 @@ def sockaddr_locator(protocol: str, sockaddr: Any) -> Locator:
 
 
 def listener_locators(endpoint: EndPoint, sock: socket.socket) -> tuple[Locator, ...]:
-    """Where a bound socket is reached: of a wildcard, each address of the interfaces it is on.
+    """Return the locators of a bound socket: for a wildcard, each address of its interfaces.
 
-    Link-local addresses of IPv6 are left out: without a zone nobody can use them, and a zone is
-    a name on the other machine.
+    Link-local addresses of IPv6 are left out: they need a zone, which differs on each machine.
     """
     name = sock.getsockname()
     host, port = host_of(name), name[1]
@@ -164,7 +166,7 @@ def listener_locators(endpoint: EndPoint, sock: socket.socket) -> tuple[Locator,
 
 
 def _families(sock: socket.socket) -> set[int]:
-    """The IP versions in which a bound socket is reached."""
+    """Return the address families in which a bound socket is reached."""
     if sock.family == socket.AF_INET:
         return {socket.AF_INET}
     only_6 = sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
@@ -176,7 +178,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def is_zoned(host: str) -> bool:
-    """Whether an address means something only together with an interface."""
+    """Return whether an address needs a zone: it is link-local in IPv6."""
     return ":" in host and _ip(host).is_link_local
 
 
@@ -185,7 +187,7 @@ def family_of(host: str) -> int:
 
 
 def interfaces(name: str | None = None) -> list[Interface]:
-    """The addresses of every interface that is up, or of the one called `name`."""
+    """Return the addresses of every interface that is up, or of the interface `name`."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         flags = {n: _flags(sock, n) for _, n in socket.if_nameindex() if name in (None, n)}
         return [
@@ -198,7 +200,7 @@ def interfaces(name: str | None = None) -> list[Interface]:
 def _flags(sock: socket.socket, name: str) -> int:
     try:
         answer = fcntl.ioctl(sock, SIOCGIFFLAGS, IFREQ_FLAGS.pack(name.encode(), 0))
-    except OSError:  # it went away meanwhile
+    except OSError:  # The interface was removed meanwhile.
         return 0
     flags: int = IFREQ_FLAGS.unpack(answer)[1]
     return flags
@@ -225,15 +227,15 @@ def _v6_addresses() -> Iterator[tuple[str, str]]:
 # --- options --------------------------------------------------------------------------------
 
 
-def size_of(endpoint: EndPoint, key: str, text: str, largest: int) -> int:
-    """A decimal number, 0 to `largest`."""
+def parse_size(endpoint: EndPoint, key: str, text: str, largest: int) -> int:
+    """Parse a decimal number from 0 to `largest`."""
     if not (text.isascii() and text.isdecimal()) or int(text) > largest:
         raise InvalidLocator(f"{endpoint}: {key}={text} is not a number from 0 to {largest}")
     return int(text)
 
 
-def bits_of(endpoint: EndPoint, key: str, text: str, largest: int) -> int:
-    """Numbers (decimal, 0x.., 0b..) with '|' between them, taken together."""
+def parse_bits(endpoint: EndPoint, key: str, text: str, largest: int) -> int:
+    """Parse numbers (decimal, 0x.., 0b..) with '|' between them; return their bitwise OR."""
     value = 0
     try:
         for part in text.split("|"):
@@ -254,16 +256,16 @@ _DSCP: _Options = {
     socket.AF_INET: (socket.IPPROTO_IP, socket.IP_TOS),
     socket.AF_INET6: (socket.IPPROTO_IPV6, socket.IPV6_TCLASS),
 }
-# key, how its value is read, its largest value, and per family the option that it sets
+# Key, parser of its value, largest value, and the socket option for each address family.
 NUMBERS: list[tuple[str, _Parse, int, _Options]] = [
-    ("so_sndbuf", size_of, MAX_BUFFER_BYTES, _SEND_BUFFER),
-    ("so_rcvbuf", size_of, MAX_BUFFER_BYTES, _RECEIVE_BUFFER),
-    ("dscp", bits_of, MAX_DSCP, _DSCP),
+    ("so_sndbuf", parse_size, MAX_BUFFER_BYTES, _SEND_BUFFER),
+    ("so_rcvbuf", parse_size, MAX_BUFFER_BYTES, _RECEIVE_BUFFER),
+    ("dscp", parse_bits, MAX_DSCP, _DSCP),
 ]
 
 
 def new_socket(endpoint: EndPoint, family: int, kind: int) -> socket.socket:
-    """A non-blocking socket with the buffers and the DSCP that the endpoint asks for."""
+    """Return a non-blocking socket with the buffers and the DSCP that the endpoint asks for."""
     config = endpoint.config
     wanted = [
         (key, options[family], parse(endpoint, key, config[key], largest))
@@ -284,8 +286,8 @@ def new_socket(endpoint: EndPoint, family: int, kind: int) -> socket.socket:
     return sock
 
 
-def on_interface(endpoint: EndPoint, sock: socket.socket) -> None:
-    """Keep the socket to the interface that the endpoint names, if it names one."""
+def bind_to_interface(endpoint: EndPoint, sock: socket.socket) -> None:
+    """Bind the socket to the interface that the endpoint names, if any."""
     name = endpoint.config.get("iface")
     if name is not None:
         try:
@@ -295,7 +297,7 @@ def on_interface(endpoint: EndPoint, sock: socket.socket) -> None:
 
 
 def bind_address(endpoint: EndPoint, family: int, kind: int) -> Address | None:
-    """The numeric address that `bind` names for the connecting side."""
+    """Return the local address that the endpoint's `bind` names for the connecting side."""
     text = endpoint.config.get("bind")
     if text is None:
         return None
@@ -311,12 +313,12 @@ def bind_address(endpoint: EndPoint, family: int, kind: int) -> Address | None:
 
 
 def connect(endpoint: EndPoint, address: Address, kind: int = socket.SOCK_STREAM) -> socket.socket:
-    """A socket whose connect has begun, and may be done."""
+    """Return a socket that has begun to connect, and may be connected already."""
     source = bind_address(endpoint, address.family, kind)
     sock = new_socket(endpoint, address.family, kind)
     try:
         if address.family != socket.AF_UNIX:
-            on_interface(endpoint, sock)
+            bind_to_interface(endpoint, sock)
         if source is not None:
             sock.bind(source.sockaddr)
         code = sock.connect_ex(address.sockaddr)
@@ -332,7 +334,7 @@ def connect(endpoint: EndPoint, address: Address, kind: int = socket.SOCK_STREAM
 
 
 def is_connected(name: str, sock: socket.socket) -> bool:
-    """Whether a connect that has begun is done; LinkError if it failed."""
+    """Return whether the connect of a socket is complete; LinkError if it failed."""
     try:
         code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
@@ -343,13 +345,13 @@ def is_connected(name: str, sock: socket.socket) -> bool:
             return False
         raise failed(name, "connect", error) from None
     if sock.family != socket.AF_UNIX and peer == sock.getsockname():
-        # A free port of this machine, called from that very port: TCP connects it to itself.
-        raise failed(name, "connect", OSError(errno.ECONNREFUSED, "met itself"))
+        # TCP connects a socket to itself if it picks the free target port as its own.
+        raise failed(name, "connect", OSError(errno.ECONNREFUSED, "connected to itself"))
     return True
 
 
-def listening(endpoint: EndPoint, kind: int = socket.SOCK_STREAM) -> socket.socket:
-    """A socket bound to the first of the endpoint's addresses that can be had."""
+def listening_socket(endpoint: EndPoint, kind: int = socket.SOCK_STREAM) -> socket.socket:
+    """Return a socket bound to the first of the endpoint's addresses that can be bound."""
     first: LinkError | None = None
     for address in resolve(endpoint, kind):
         sock = new_socket(endpoint, address.family, kind)
@@ -367,7 +369,7 @@ def listening(endpoint: EndPoint, kind: int = socket.SOCK_STREAM) -> socket.sock
 
 
 def _bind(endpoint: EndPoint, sock: socket.socket, address: Address, kind: int) -> None:
-    on_interface(endpoint, sock)
+    bind_to_interface(endpoint, sock)
     if address.family == socket.AF_INET6:
         both = is_wildcard(address.sockaddr[0])
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not both)
@@ -382,7 +384,7 @@ def _bind(endpoint: EndPoint, sock: socket.socket, address: Address, kind: int) 
 
 
 class _Scratch(threading.local):
-    """Where bytes are received: one per thread, since a large one per link or call is costly."""
+    """Receive buffer, one per thread: a large one per link or call would cost too much."""
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(READ_BYTES))
@@ -392,10 +394,10 @@ _scratch = _Scratch()
 
 
 class SocketLink(TransportLink):
-    """A link over one socket.
+    """Link over one socket.
 
-    Two locks, so that close() cannot give the socket's number to someone else in the middle of a
-    call. No call waits while it holds one.
+    Two locks keep close() from freeing the descriptor, which another socket could then get, during
+    a call. No call waits while it holds one.
     """
 
     def __init__(
@@ -404,7 +406,7 @@ class SocketLink(TransportLink):
         self.protocol = remote.protocol
         self.local, self.remote, self.address = local, remote, address
         self.name = name
-        "The endpoint, as errors name it."
+        "Endpoint in the text of errors."
         self._socket = sock
         self._sending, self._receiving = threading.Lock(), threading.Lock()
 
@@ -417,7 +419,7 @@ class SocketLink(TransportLink):
 
 
 class StreamLink(SocketLink):
-    """Bytes in order over a connected socket, or one that `connect` has begun to connect."""
+    """Stream of bytes over a socket that is connected, or that `connect` has begun to connect."""
 
     framing = Framing.STREAM
     reliable = True
@@ -450,18 +452,18 @@ class StreamLink(SocketLink):
                 raise failed(self.name, "send", error) from None
 
 
-Welcome = Callable[[socket.socket, Any], TransportLink]
+MakeLink = Callable[[socket.socket, Any], TransportLink]
 
 
 class StreamListener(Listener):
-    """Accepts on a listening socket; `welcome` makes the link of a new socket and its address."""
+    """Listener on a stream socket; `make_link` builds the link of a new socket and its address."""
 
     def __init__(
-        self, sock: socket.socket, name: str, locators: tuple[Locator, ...], welcome: Welcome
+        self, sock: socket.socket, name: str, locators: tuple[Locator, ...], make_link: MakeLink
     ) -> None:
         self.locators = locators
         self.name = name
-        self._socket, self._welcome = sock, welcome
+        self._socket, self._make_link = sock, make_link
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
@@ -477,8 +479,8 @@ class StreamListener(Listener):
                 return None
         try:
             sock.setblocking(False)
-            return self._welcome(sock, peer)
-        except OSError:  # this peer is gone already
+            return self._make_link(sock, peer)
+        except OSError:  # The peer is gone already.
             sock.close()
             return None
 

@@ -1,6 +1,6 @@
 """tcp/HOST:PORT: a stream over TCP.
 
-Knows how TCP sockets are set for batches. Everything else about sockets is in sockets.py.
+Knows the socket options of TCP. Everything else about sockets is in sockets.py.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ resolve = sockets.resolve
 
 
 class TcpLink(StreamLink):
-    """One TCP connection, accepted or (`name` is its endpoint) dialled.
+    """TCP connection: accepted, or opened to the endpoint `name`.
 
-    A batch leaves at once, whatever its size.
+    TCP_NODELAY sends a batch of any size at once.
     """
 
     def __init__(self, protocol: str, sock: socket.socket, peer: Any, name: str = "") -> None:
@@ -29,13 +29,13 @@ class TcpLink(StreamLink):
         self._connected = not name
 
 
-def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> TcpLink:
+def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> TcpLink:
     sock = sockets.connect(endpoint, address)
     return TcpLink(endpoint.protocol, sock, address.sockaddr, endpoint)
 
 
 def listen(endpoint: EndPoint, options: LinkOptions) -> StreamListener:
-    sock = sockets.listening(endpoint)
+    sock = sockets.listening_socket(endpoint)
     return StreamListener(
         sock,
         endpoint,

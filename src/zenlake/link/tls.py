@@ -1,7 +1,7 @@
-"""TLS links: what a TCP link carries, encrypted, between peers that prove who they are.
+"""TLS links: a TCP link with encryption and certificates.
 
-Knows certificates and their options, and OpenSSL by way of `ssl`, whose bytes it carries to a
-stream link and back. Does not know how that link does it.
+Knows certificates and their options. Python's `ssl` does the protocol in memory; its bytes go
+through a stream link, whose sockets this module does not know.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from zenlake.link.sockets import (
     Address,
     StreamListener,
     listener_locators,
-    listening,
+    listening_socket,
     locator,
     split_host,
 )
@@ -35,9 +35,9 @@ from zenlake.link.tcp import TcpLink
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint, Locator
 
-RECORD_BYTES = 16 * 1024  # the most plain bytes in one TLS record
-MAX_PEM_BYTES = 4 * 1024 * 1024  # a bundle of every public authority has a quarter of a MiB
-MAX_NAME_CHARACTERS = 64  # of a common name (X.520)
+RECORD_BYTES = 16 * 1024  # Most plain bytes in one TLS record.
+MAX_PEM_BYTES = 4 * 1024 * 1024  # A bundle of all public authorities has a quarter of a MiB.
+MAX_NAME_CHARACTERS = 64  # Longest common name of a certificate (X.520).
 
 MATERIAL = (
     "root_ca_certificate",
@@ -49,7 +49,7 @@ MATERIAL = (
 SWITCHES = ("enable_mtls", "verify_name_on_connect", "close_link_on_expiration")
 TRUTH = {"true": True, "false": False}
 
-WORDS = {
+CAUSES = {
     "HTTP_REQUEST": "it sent an HTTP request, not TLS",
     "HTTPS_PROXY_REQUEST": "it sent a request for an HTTP proxy, not TLS",
     "WRONG_VERSION_NUMBER": "it does not speak TLS",
@@ -63,7 +63,7 @@ WORDS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has no certificate, which mutual TLS needs",
     "DECRYPTION_FAILED_OR_BAD_RECORD_MAC": "what it sent was altered on the way",
 }
-ALERT = "_ALERT_"  # inside the reason when the peer said it
+ALERT = "_ALERT_"  # Part of OpenSSL's reason if the peer sent it as an alert.
 
 
 # --- options
@@ -71,17 +71,17 @@ ALERT = "_ALERT_"  # inside the reason when the peer said it
 
 @dataclass(frozen=True)
 class _Pem:
-    """A certificate or key, and how its owner named it."""
+    """Certificate or key, and the option that it came from."""
 
     source: str
     content: bytes = field(repr=False)
 
 
 class _Settings:
-    """What an endpoint says after '#', and the node's options where it says nothing."""
+    """Settings after '#' in an endpoint, with the node's options as defaults."""
 
     def __init__(self, endpoint: EndPoint, options: LinkOptions) -> None:
-        self._where = endpoint.locator  # without '#', where a private key may be
+        self._where = endpoint.locator  # Without '#', which a private key may follow.
         self._config = endpoint.config
         self._tls = options.tls or TlsOptions()
         self.mutual = self._switch("enable_mtls")
@@ -100,7 +100,7 @@ class _Settings:
         return TRUTH[text]
 
     def pem(self, item: str) -> _Pem | None:
-        """One of MATERIAL, wherever it is configured."""
+        """Return an item of MATERIAL from the endpoint or the options; None: not configured."""
         forms = {"raw": self._from_text, "base64": self._from_base64, "file": self._from_file}
         for form, read in forms.items():
             if (name := f"{item}_{form}") in self._config:
@@ -113,7 +113,8 @@ class _Settings:
             return self._from_base64(f"{item}_base64", inline)
         return None if path is None else self._from_file(item, path)
 
-    def needed(self, item: str, why: str) -> _Pem:
+    def require(self, item: str, why: str) -> _Pem:
+        """Return an item of MATERIAL, or raise LinkError."""
         found = self.pem(item)
         if found is None:
             self._fail(f"{why} needs {item}: give the path of a PEM file")
@@ -143,11 +144,11 @@ class _Settings:
 
     def server_context(self) -> ssl.SSLContext:
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
-        context.num_tickets = 0  # a link that comes back proves itself anew
+        context.num_tickets = 0  # A peer that connects again has to prove its identity again.
         self._present(context, "listen")
         if self.mutual:
             context.verify_mode = ssl.CERT_REQUIRED
-            self._trust(context, self.needed("root_ca_certificate", "enable_mtls on a listener"))
+            self._trust(context, self.require("root_ca_certificate", "enable_mtls on a listener"))
         return context
 
     def client_context(self) -> ssl.SSLContext:
@@ -164,15 +165,15 @@ class _Settings:
 
     def _context(self, side: int) -> ssl.SSLContext:
         context = ssl.SSLContext(side)
-        # Before TLS 1.3 a client's certificate travels in the clear.
+        # Before TLS 1.3 a client's certificate is sent in the clear.
         oldest = ssl.TLSVersion.TLSv1_3 if self.mutual else ssl.TLSVersion.TLSv1_2
         context.minimum_version = oldest
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION
-        context.hostname_checks_common_name = False  # names are in subjectAltName
+        context.hostname_checks_common_name = False  # Names are in subjectAltName.
         return context
 
     def _trust(self, context: ssl.SSLContext, roots: _Pem) -> None:
-        """Nobody but these; an authority that another one signed may stand here too."""
+        """Trust only these authorities, intermediate ones included."""
         try:
             context.load_verify_locations(cadata=roots.content.decode("ascii", "ignore"))
         except ssl.SSLError:
@@ -180,10 +181,10 @@ class _Settings:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
     def _present(self, context: ssl.SSLContext, side: str) -> None:
-        certificate = self.needed(f"{side}_certificate", f"a TLS {side}")
-        key = self.needed(f"{side}_private_key", f"a TLS {side}")
+        certificate = self.require(f"{side}_certificate", f"a TLS {side}")
+        key = self.require(f"{side}_private_key", f"a TLS {side}")
 
-        def password() -> NoReturn:  # without it OpenSSL would ask at the terminal
+        def password() -> NoReturn:  # Without it OpenSSL would prompt on the terminal.
             self._fail(f"{key.source} is encrypted: give a private key without a password")
 
         try:
@@ -198,15 +199,15 @@ class _Settings:
 
 @contextmanager
 def _path_of(pem: _Pem) -> Iterator[str]:
-    """A path that `ssl` can open, to bytes that are on no disk."""
+    """Yield a path that `ssl` can open, to a file in memory."""
     with os.fdopen(os.memfd_create("pem"), "wb") as file:
         file.write(pem.content)
         file.flush()
         yield f"/proc/self/fd/{file.fileno()}"
 
 
-def _below(endpoint: EndPoint) -> EndPoint:
-    """The endpoint without what is TLS's own: for TCP, and safe to show."""
+def _tcp_endpoint(endpoint: EndPoint) -> EndPoint:
+    """Return the endpoint without the settings of TLS: for TCP, and safe to show."""
     own = {f"{item}_{form}" for item in MATERIAL for form in ("raw", "base64", "file")}
     own |= {*SWITCHES, "tls_handshake_timeout_ms"}
     rest = ";".join(f"{k}={v}" for k, v in endpoint.config.items() if k not in own)
@@ -217,15 +218,15 @@ def _below(endpoint: EndPoint) -> EndPoint:
 
 
 class TlsLink(LayeredLink):
-    """A stream link with TLS on it."""
+    """TLS on top of a stream link."""
 
     protocol = "tls"
     framing = Framing.STREAM
     reliable = True
     certificate_name: str | None = None
-    "The common name of the peer's certificate, once the handshake is done and if it has one."
+    "Common name of the peer's certificate, set by the handshake if there is one."
     expires: float | None = None
-    "When the peer's certificate ends, in UNIX seconds, if the link is to be closed then."
+    "UNIX seconds at which the peer's certificate ends, if the link is to be closed then."
 
     def __init__(
         self,
@@ -234,11 +235,11 @@ class TlsLink(LayeredLink):
         close_on_expiration: bool,
         server_name: str | None = None,
     ) -> None:
-        """`server_name`: whom this side dials; None on the side that accepts."""
+        """`server_name`: host that this side connects to; None on the accepting side."""
         super().__init__(stream)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._secured = False
-        self._readable = False  # whether OpenSSL may have plain bytes without more from below
+        self._readable = False  # Whether OpenSSL may have plain bytes left.
         self._broken: LinkError | None = None
         self._close_on_expiration = close_on_expiration
         self._tls = context.wrap_bio(
@@ -254,7 +255,7 @@ class TlsLink(LayeredLink):
         return self._secured
 
     def _negotiate(self) -> None:
-        """One step of TLS's handshake, with what has arrived."""
+        """Continue the TLS handshake with received bytes."""
         data = self._stream.receive()
         if data:
             self._incoming.write(data)
@@ -266,8 +267,8 @@ class TlsLink(LayeredLink):
             return
         except ssl.SSLError as error:
             with suppress(LinkError):
-                self._carry()  # the alert that tells the peer why
-            raise LinkError(f"{self.remote}: TLS handshake failed: {_words(error)}") from None
+                self._carry()  # The alert that tells the peer the reason.
+            raise LinkError(f"{self.remote}: TLS handshake failed: {_explain(error)}") from None
         self._identify()
         self._readable = self._incoming.pending > 0
         self._secured = True
@@ -293,23 +294,23 @@ class TlsLink(LayeredLink):
             if not self._readable:
                 data = self._stream.receive()
                 if not data:
-                    return data  # also without TLS's own goodbye: Zenoh nodes send none
+                    return data  # An end without close_notify is valid: Zenoh nodes send none.
                 self._incoming.write(data)
                 self._readable = True
             plain: list[bytes] = []
             try:
                 self._decrypt(plain)
-                self._carry()  # OpenSSL's own answers
+                self._carry()  # Answers that OpenSSL writes itself.
             except LinkError as error:
                 self._broken = error
-                if not plain:  # else what came before is read first
+                if not plain:  # Otherwise the bytes before the error are returned first.
                     raise
             if plain or self._readable:
                 return b"".join(plain)
             return None
 
     def _decrypt(self, plain: list[bytes]) -> None:
-        """Append up to READ_BYTES. If nothing and yet `_readable`, the peer said goodbye."""
+        """Append up to READ_BYTES of plain bytes. None appended while `_readable`: close_notify."""
         room = READ_BYTES
         try:
             while room > 0:
@@ -321,7 +322,7 @@ class TlsLink(LayeredLink):
         except ssl.SSLWantReadError:
             self._readable = False
         except ssl.SSLError as error:
-            raise LinkError(f"{self.remote}: {_words(error)}") from None
+            raise LinkError(f"{self.remote}: {_explain(error)}") from None
 
     @property
     def more(self) -> bool:
@@ -335,18 +336,18 @@ class TlsLink(LayeredLink):
             try:
                 taken = self._tls.write(memoryview(data)[:UNSENT_BYTES])
             except ssl.SSLError as error:
-                raise LinkError(f"{self.remote}: {_words(error)}") from None
+                raise LinkError(f"{self.remote}: {_explain(error)}") from None
             self._carry()
             return taken
 
-    def _written(self) -> bytes:
+    def _take_written(self) -> bytes:
         return self._outgoing.read()
 
     def close(self) -> None:
         with self._lock:
             if self._secured and self._stream.fileno() >= 0:
                 with suppress(OSError):
-                    self._tls.unwrap()  # says goodbye, then wants to read the peer's
+                    self._tls.unwrap()  # Writes close_notify, then wants to read the peer's.
                 with suppress(LinkError):
                     self._carry()
             self._stream.close()
@@ -360,33 +361,33 @@ def _common_name(certificate: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _words(error: ssl.SSLError) -> str:
-    """Why, without OpenSSL's codes."""
+def _explain(error: ssl.SSLError) -> str:
+    """Return the cause of an error without OpenSSL's codes."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused: {error.verify_message.rstrip('.')}"
     reason = error.reason or type(error).__name__
-    said = reason.partition(ALERT)[2]
-    if said:
-        return f"it refused this side: {_spaced(said)}"
-    return WORDS.get(reason) or _spaced(reason)
+    alert = reason.partition(ALERT)[2]
+    if alert:
+        return f"it refused this side: {_to_words(alert)}"
+    return CAUSES.get(reason) or _to_words(reason)
 
 
-def _spaced(reason: str) -> str:
+def _to_words(reason: str) -> str:
     return reason.replace("_", " ").lower()
 
 
-# --- in and out
+# --- connecting and listening
 
 
 def resolve(endpoint: EndPoint) -> list[Address]:
-    return tcp.resolve(_below(endpoint))
+    return tcp.resolve(_tcp_endpoint(endpoint))
 
 
-def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> TlsLink:
-    settings, below = _Settings(endpoint, options), _below(endpoint)
+def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> TlsLink:
+    settings, below = _Settings(endpoint, options), _tcp_endpoint(endpoint)
     context = settings.client_context()
     host = split_host(below, below.address)[0].partition("%")[0]
-    stream = tcp.dial(below, address, options)
+    stream = tcp.connect(below, address, options)
     try:
         return TlsLink(stream, context, settings.close_on_expiration, host)
     except ValueError as error:
@@ -395,18 +396,18 @@ def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> TlsLink:
 
 
 def listen(endpoint: EndPoint, options: LinkOptions) -> StreamListener:
-    settings, below = _Settings(endpoint, options), _below(endpoint)
+    settings, below = _Settings(endpoint, options), _tcp_endpoint(endpoint)
     context, close_on_expiration = settings.server_context(), settings.close_on_expiration
 
-    def welcome(sock: socket.socket, peer: Any) -> TlsLink:  # which lives long, and holds no key
+    def make_link(sock: socket.socket, peer: Any) -> TlsLink:  # Keeps no reference to the keys.
         return TlsLink(TcpLink(below.protocol, sock, peer), context, close_on_expiration)
 
-    sock = listening(below)
-    return StreamListener(sock, below, _locators(below, sock), welcome)
+    sock = listening_socket(below)
+    return StreamListener(sock, below, _locators(below, sock), make_link)
 
 
 def _locators(endpoint: EndPoint, sock: socket.socket) -> tuple[Locator, ...]:
-    """A host's name stays: the certificate has it, and not the address."""
+    """Return the listener's locators; a host name stays, since the certificate has it."""
     host, _ = split_host(endpoint, endpoint.address)
     try:
         ipaddress.ip_address(host.partition("%")[0])

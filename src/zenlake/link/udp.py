@@ -1,7 +1,7 @@
-"""udp/HOST:PORT: one datagram is one batch, and some are lost.
+"""udp/HOST:PORT: unreliable datagrams, each of which is one batch.
 
-Knows how one bound port serves many peers: each gets its own socket on the same local address,
-connected to that peer, and the kernel sorts the datagrams. Does not know multicast.
+One bound port serves many peers: each has its own socket on the same local address, connected to
+the peer, and the kernel assigns the datagrams. Does not know multicast.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from zenlake.link.sockets import Address, SocketLink, failed, host_of, sockaddr_
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint
 
-MTU = 0xFFFF - 8 - 40  # what other nodes propose: less the headers of UDP and IPv6
-READ_DATAGRAM = 0xFFFF  # none is larger
-EARLY_DATAGRAMS = 64  # per link: those that reached the listener before the link's own socket
-PENDING_DATAGRAMS = 256  # of all peers together, taken from the listener but not looked at yet
-SKIPPED_AT_ONCE = 64  # datagrams without content or of strangers that one receive() passes over
+MTU = 0xFFFF - 8 - 40  # Datagram less the headers of UDP and IPv6, as Rust proposes.
+READ_DATAGRAM = 0xFFFF  # Upper bound on the size of a datagram.
+EARLY_DATAGRAMS = 64  # Datagrams per link that reached the listener before its own socket.
+PENDING_DATAGRAMS = 256  # Datagrams of all peers that wait in the listener to be assigned.
+SKIPPED_AT_ONCE = 64  # Empty or foreign datagrams that one receive() skips.
 
 IP_PKTINFO = 8
-PKTINFO = struct.Struct("i 4s 4s")  # interface, local address to answer from, destination
+PKTINFO = struct.Struct("i 4s 4s")  # Interface, local address to answer from, destination.
 PKTINFO6 = struct.Struct("16s i")
 ANCILLARY_BYTES = socket.CMSG_SPACE(PKTINFO6.size) + socket.CMSG_SPACE(PKTINFO.size)
 SEND_LATER = {errno.EAGAIN, errno.ENOBUFS}
 
 
 class UdpLink(SocketLink):
-    """One peer. There is no end of a datagram link: silence, or an error once the port is shut."""
+    """UDP link to one peer. It has no end: only silence, or an error once the port is closed."""
 
     framing = Framing.DATAGRAM
     reliable = False
@@ -55,7 +55,7 @@ class UdpLink(SocketLink):
         local, remote = (sockaddr_locator(protocol, end) for end in (sock.getsockname(), peer))
         super().__init__(sock, name or f"{remote} at {local}", local, remote, host_of(peer))
         self.dropped = 0
-        "Datagrams that came before the link's own socket was there, and found no room."
+        "Early datagrams that were dropped because EARLY_DATAGRAMS were waiting."
         self._peer = sock.getpeername()[:2]
         self._early: deque[bytes] = deque()
         self._on_close = on_close
@@ -67,8 +67,8 @@ class UdpLink(SocketLink):
     def more(self) -> bool:
         return bool(self._early)
 
-    def came_early(self, data: bytes) -> None:
-        """A datagram of this peer that the listener got instead of this link."""
+    def add_early(self, data: bytes) -> None:
+        """Queue a datagram of this peer that the listener's socket received."""
         if not data:
             return
         if len(self._early) < EARLY_DATAGRAMS:
@@ -111,24 +111,26 @@ class UdpLink(SocketLink):
 
 
 class _Arrival(NamedTuple):
+    """Datagram that the listener's socket received."""
+
     data: bytes
     peer: Any
     local: Any
-    "Where the peer sent it: the address that its answers must come from."
+    "Address that the peer sent it to, from which answers must come."
 
 
 class UdpListener(Listener):
-    """A new link for each new source address. Call accept() until it says None.
+    """Listener with a link for each source address. Call accept() until it returns None.
 
-    Of its peers it remembers only the links that are alive, so that a flood of source addresses
-    leaves nothing behind once the links are closed.
+    It references only links that are alive, so that a flood of source addresses leaves nothing
+    behind once the links are closed.
     """
 
     def __init__(self, sock: socket.socket, endpoint: EndPoint) -> None:
         self.locators = sockets.listener_locators(endpoint, sock)
         self.name: str = endpoint
         self.dropped = 0
-        "First datagrams for which no socket could be had."
+        "First datagrams of peers for which no socket could be opened."
         self._endpoint, self._socket = endpoint, sock
         self._bound = sock.getsockname()
         self._links: WeakValueDictionary[Any, UdpLink] = WeakValueDictionary()
@@ -146,9 +148,9 @@ class UdpListener(Listener):
                 arrival = self._pending.popleft()
                 link = self._links.get(arrival.peer)
                 if link is not None:
-                    link.came_early(arrival.data)
+                    link.add_early(arrival.data)
                 elif arrival.data:
-                    link = self._welcome(arrival)
+                    link = self._make_link(arrival)
                     if link is not None:
                         return link
         return None
@@ -159,7 +161,7 @@ class UdpListener(Listener):
             self._socket.close()
 
     def _take(self) -> bool:
-        """One more datagram from the listening socket, if there is one and room for it."""
+        """Read one datagram of the listening socket, if there is one and room; return whether."""
         if len(self._pending) >= PENDING_DATAGRAMS:
             return False
         try:
@@ -182,7 +184,7 @@ class UdpListener(Listener):
                 return text, port, 0, interface if text.startswith("fe80:") else 0
         return self._bound
 
-    def _welcome(self, arrival: _Arrival) -> UdpLink | None:
+    def _make_link(self, arrival: _Arrival) -> UdpLink | None:
         """The link of a new peer, with all that the listener has already got from it."""
         try:
             sock = self._socket_for(arrival)
@@ -191,9 +193,9 @@ class UdpListener(Listener):
             return None
         peer = arrival.peer
         link = UdpLink(sock, self._endpoint.protocol, peer, on_close=lambda: self._forget(peer))
-        link.came_early(arrival.data)
+        link.add_early(arrival.data)
         self._links[peer] = link
-        self._sort_strays(sock, link, arrival)
+        self._reassign(sock, link, arrival)
         return link
 
     def _socket_for(self, arrival: _Arrival) -> socket.socket:
@@ -203,7 +205,7 @@ class UdpListener(Listener):
             if sock.family == socket.AF_INET6:
                 only = self._socket.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
-            sockets.on_interface(self._endpoint, sock)
+            sockets.bind_to_interface(self._endpoint, sock)
             sock.bind(arrival.local)
             sock.connect(arrival.peer)
         except OSError:
@@ -211,23 +213,23 @@ class UdpListener(Listener):
             raise
         return sock
 
-    def _sort_strays(self, sock: socket.socket, link: UdpLink, arrival: _Arrival) -> None:
-        """Put right what came before the new socket was connected.
+    def _reassign(self, sock: socket.socket, link: UdpLink, arrival: _Arrival) -> None:
+        """Reassign datagrams that were received before the new socket was connected.
 
-        The listener still has datagrams of this peer, which are older than those of the new
-        socket, and that one may have datagrams of other peers.
+        The listener may have older datagrams of this peer, and the new socket datagrams of other
+        peers.
         """
         while self._take():
             pass
         for early in self._pending:
             if early.peer == arrival.peer:
-                link.came_early(early.data)
+                link.add_early(early.data)
         self._pending = deque(a for a in self._pending if a.peer != arrival.peer)
-        with suppress(OSError):  # none left, or an error that receive() meets again
+        with suppress(OSError):  # None left, or an error that receive() will raise.
             for _ in range(PENDING_DATAGRAMS - len(self._pending)):
                 data, peer = sock.recvfrom(READ_DATAGRAM)
                 if peer == arrival.peer:
-                    link.came_early(data)
+                    link.add_early(data)
                 else:
                     self._pending.append(_Arrival(data, peer, arrival.local))
 
@@ -241,7 +243,7 @@ def resolve(endpoint: EndPoint) -> list[Address]:
     return sockets.resolve(endpoint, socket.SOCK_DGRAM)
 
 
-def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> UdpLink:
+def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> UdpLink:
     _refuse_reliable(endpoint)
     sock = sockets.connect(endpoint, address, socket.SOCK_DGRAM)
     return UdpLink(sock, endpoint.protocol, address.sockaddr, endpoint)
@@ -249,8 +251,8 @@ def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> UdpLink:
 
 def listen(endpoint: EndPoint, options: LinkOptions) -> UdpListener:
     _refuse_reliable(endpoint)
-    sock = sockets.listening(endpoint, socket.SOCK_DGRAM)
-    # Set only now: bind() has failed if the port was in use, and peers' sockets can share it.
+    sock = sockets.listening_socket(endpoint, socket.SOCK_DGRAM)
+    # Set after bind(), which thus fails if the port is in use; lets the peers' sockets share it.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if sock.family == socket.AF_INET:
         sock.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
@@ -261,4 +263,6 @@ def listen(endpoint: EndPoint, options: LinkOptions) -> UdpListener:
 
 def _refuse_reliable(endpoint: EndPoint) -> None:
     if endpoint.metadata.get("rel") == "1":
-        raise LinkError(f"{endpoint}: reliable udp is QUIC, not spoken here: use tcp, or rel=0")
+        raise LinkError(
+            f"{endpoint}: reliable udp is QUIC, which is not supported: use tcp, or rel=0"
+        )

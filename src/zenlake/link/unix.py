@@ -1,6 +1,6 @@
 """unixsock-stream/PATH: a stream over a socket file.
 
-Knows who owns a socket file: whoever holds the lock on PATH.lock, as other nodes do it too.
+The owner of a socket file is the process that holds the lock on PATH.lock, as with Rust nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOCK_TRIES = 16  # how often a lock file may be taken away by its last owner whi
 
 
 class UnixLink(StreamLink):
-    """One connection; of its two ends only the listener's has a path, the other gets a name."""
+    """Unix connection. Only the listener's end has a path; the other end gets a unique name."""
 
     def __init__(self, sock: socket.socket, local: str, remote: str, name: str = "") -> None:
         ends = Locator(f"{PROTOCOL}/{local}"), Locator(f"{PROTOCOL}/{remote}")
@@ -33,7 +33,7 @@ class UnixLink(StreamLink):
 
 
 class UnixListener(StreamListener):
-    """Owns its socket file, and removes it."""
+    """Listener that owns its socket file, and removes it when closed."""
 
     def __init__(self, sock: socket.socket, endpoint: EndPoint, lock: int) -> None:
         path = endpoint.address
@@ -50,7 +50,7 @@ class UnixListener(StreamListener):
         super().close()
         with self._lock:
             if self._file_lock >= 0:
-                if self._owner == os.getpid():  # a forked process has only a copy
+                if self._owner == os.getpid():  # A forked process has only a copy.
                     self._path.unlink(missing_ok=True)
                     _lock_path(self._path).unlink(missing_ok=True)
                 os.close(self._file_lock)
@@ -61,7 +61,7 @@ def resolve(endpoint: EndPoint) -> list[Address]:
     return [Address(socket.AF_UNIX, endpoint.address)]
 
 
-def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> UnixLink:
+def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> UnixLink:
     sock = sockets.connect(endpoint, address)
     return UnixLink(sock, str(uuid.uuid4()), address.sockaddr, endpoint)
 
@@ -110,7 +110,7 @@ def _take_lock(endpoint: EndPoint, path: Path) -> int:
 
 
 def _remove_stale(endpoint: EndPoint, path: Path) -> None:
-    """Take away the socket file of a dead process; leave anything else alone."""
+    """Remove the socket file of a dead process; LinkError if the path is anything else."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

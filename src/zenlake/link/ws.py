@@ -1,7 +1,7 @@
 """WebSocket links: one binary message is one batch.
 
-Knows the upgrade and the frames by way of `websockets`, whose bytes it carries to a stream link
-and back. Does not know how that link does it.
+The library `websockets` does the upgrade and the frames in memory; its bytes go through a stream
+link, whose sockets this module does not know.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from zenlake.link import tcp
 from zenlake.link.base import TransportLink
 from zenlake.link.layered import UNSENT_BYTES, LayeredLink
 from zenlake.link.options import LinkOptions
-from zenlake.link.sockets import Address, StreamListener, listener_locators, listening
+from zenlake.link.sockets import Address, StreamListener, listener_locators, listening_socket
 from zenlake.link.tcp import TcpLink
 from zenlake.wire.framing import MAX_BATCH_BYTES, Framing
 from zenlake.wire.locator import EndPoint
 
 PATH = "/"
-MAX_REASON_CHARACTERS = 200  # of what a peer's words may add to an error
+MAX_REASON_CHARACTERS = 200  # Characters of a peer's text that an error shows.
 
 LOG = logging.getLogger(__name__)
 DATA = {Opcode.BINARY, Opcode.CONT}
 
 
 class WsLink(LayeredLink):
-    """A stream link with WebSocket messages on it."""
+    """WebSocket on top of a stream link."""
 
     protocol = "ws"
     framing = Framing.DATAGRAM
@@ -48,8 +48,8 @@ class WsLink(LayeredLink):
     def __init__(self, stream: TransportLink, side: ClientProtocol | ServerProtocol) -> None:
         super().__init__(stream)
         self._side = side
-        self._message = bytearray()  # the fragments so far
-        self._batches: deque[bytes] = deque()  # at most what one read of the stream held
+        self._message = bytearray()  # Fragments of the current message.
+        self._batches: deque[bytes] = deque()  # Messages of one read of the stream.
         self._ended = False
         self._broken: LinkError | None = None
         if isinstance(side, ClientProtocol):
@@ -61,19 +61,19 @@ class WsLink(LayeredLink):
         return self._side.state is not State.CONNECTING
 
     def _upgrade(self) -> None:
-        """One step of the HTTP upgrade, with what has arrived."""
+        """Continue the HTTP upgrade with received bytes."""
         data = self._stream.receive()
         if data:
             self._side.receive_data(data)
             self._take_events()
         elif data == b"":
-            self._side.receive_eof()  # which may end an HTTP response
+            self._side.receive_eof()  # The end of the stream may end an HTTP response.
         refused = self._side.handshake_exc
         if data == b"" and not isinstance(refused, InvalidStatus):
             raise LinkError(f"{self.remote}: it closed the link during the WebSocket upgrade")
         if refused is not None:
             with suppress(LinkError):
-                self._carry()  # the HTTP response that tells the peer why
+                self._carry()  # The HTTP response that tells the peer the reason.
             raise LinkError(f"{self.remote}: WebSocket upgrade failed: {_clean(str(refused))}")
 
     def receive(self) -> bytes | None:
@@ -97,9 +97,9 @@ class WsLink(LayeredLink):
                 self._take_events()
             elif data == b"":
                 self._ended = True
-            self._carry()  # pongs, and the answer to a close
+            self._carry()  # Pongs, and the answer to a close.
         except LinkError as error:
-            if not self._finished():  # after the end, an answer that cannot be sent is no matter
+            if not self._finished():  # After the end an unsent answer does not matter.
                 self._broken = error
 
     def _take_events(self) -> None:
@@ -116,7 +116,7 @@ class WsLink(LayeredLink):
         """Accept or refuse an upgrade."""
         assert isinstance(self._side, ServerProtocol)
         if self._side.close_expected():
-            raise LinkError(f"{self.remote}: it went on before its upgrade was answered")
+            raise LinkError(f"{self.remote}: it sent more before its upgrade was answered")
         self._side.send_response(self._side.accept(request))
 
     def _take_frame(self, frame: Frame) -> None:
@@ -129,7 +129,7 @@ class WsLink(LayeredLink):
         elif frame.opcode in DATA and not self._finished():
             self._message += frame.data
             if frame.fin:
-                if self._message:  # an empty one is no batch, and would read as the end
+                if self._message:  # An empty message is not a batch, and b"" would mean the end.
                     self._batches.append(bytes(self._message))
                 self._message.clear()
 
@@ -151,8 +151,8 @@ class WsLink(LayeredLink):
             self._carry()
             return size
 
-    def _written(self) -> bytes:
-        return b"".join(self._side.data_to_send())  # an empty piece asks for close() to come
+    def _take_written(self) -> bytes:
+        return b"".join(self._side.data_to_send())  # An empty part announces the close.
 
     def close(self) -> None:
         with self._lock:
@@ -164,24 +164,24 @@ class WsLink(LayeredLink):
 
 
 def _clean(text: str) -> str:
-    """A peer's words, fit for a line of a log."""
+    """Return a peer's text, shortened and printable, for a log line."""
     return "".join(c if c.isprintable() else "?" for c in text[:MAX_REASON_CHARACTERS])
 
 
 resolve = tcp.resolve
 
 
-def dial(endpoint: EndPoint, address: Address, options: LinkOptions) -> WsLink:
-    host, port = address.sockaddr[:2]  # the Host header has the address, as Zenoh's has
+def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> WsLink:
+    host, port = address.sockaddr[:2]  # The Host header has the address, as in Rust.
     uri = WebSocketURI(False, host.partition("%")[0], port, PATH, "")
-    stream = tcp.dial(endpoint, address, options)
+    stream = tcp.connect(endpoint, address, options)
     return WsLink(stream, ClientProtocol(uri, max_size=MAX_BATCH_BYTES, logger=LOG))
 
 
 def listen(endpoint: EndPoint, options: LinkOptions) -> StreamListener:
-    def welcome(sock: socket.socket, peer: Any) -> WsLink:
+    def make_link(sock: socket.socket, peer: Any) -> WsLink:
         stream = TcpLink(endpoint.protocol, sock, peer)
         return WsLink(stream, ServerProtocol(max_size=MAX_BATCH_BYTES, logger=LOG))
 
-    sock = listening(endpoint)
-    return StreamListener(sock, endpoint, listener_locators(endpoint, sock), welcome)
+    sock = listening_socket(endpoint)
+    return StreamListener(sock, endpoint, listener_locators(endpoint, sock), make_link)

@@ -1,7 +1,7 @@
-"""Routing: who gets what. Pure: messages and the time go in, messages for faces come out.
+"""Routing: which faces get a message. Pure: messages and time go in, messages for faces come out.
 
-policy.py has the one table of roles; face.py a neighbour; topology.py who passes to whom;
-resources.py and declarations.py who has and wants what; queries.py; core.py brings them together.
+engine.py dispatches; policy.py is the one table of roles; face.py a neighbour; topology.py between
+which faces messages pass; resources.py, declarations.py, interests.py and queries.py the tables.
 """
 
 from zenlake.routing.engine import Routing

@@ -1,6 +1,7 @@
-"""Routing: messages of all faces go in, and what to send to which face comes out.
+"""Routing engine: the routing tables of one node, and the dispatch of messages to them.
 
-Pure: the time is an argument. What it knows stands in the modules beside it; here they meet.
+Pure: messages of faces and the time go in, messages for faces come out. Does not know links; the
+tables are in the modules beside it.
 """
 
 from collections import Counter
@@ -14,6 +15,7 @@ from zenlake.routing.declarations import SUBSCRIBERS, DeclarationTables
 from zenlake.routing.face import Face, Out
 from zenlake.routing.queries import QueryRouter
 from zenlake.routing.topology import Topology
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.declare import Declare
 from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.interest import Interest
@@ -28,17 +30,17 @@ from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
-QUERY_SECONDS = 10.0  # a hop's time to answer, where the query says none
+QUERY_SECONDS = 10.0  # Timeout of a query that has none (zenoh-config queries_default_timeout).
 
 
 class Routing:
-    """One node's routing. The local session is a face like any other, `local`.
+    """Routing tables of one node. The local session is a face like any other, `local`.
 
-    Nothing goes back to the face it came from, with one exception: a client and the local session
-    hear of their own tokens, each once, when their interests ask for tokens. So the session
-    delivers its own data and queries to itself, and its own tokens not.
+    No message returns to the face that sent it, except for tokens: a client and the local session
+    get their own tokens, once each, if their interests cover tokens. So the session itself must
+    deliver its own data and queries to itself, but not its own tokens.
 
-    With `hlc` (and `wall`, the NTP64 time) a PUT that passes without a timestamp is given one.
+    With `hlc` (and `wall`, the NTP64 time) a forwarded PUT without a timestamp is given one.
 
     >>> from zenlake.wire.declare import DeclareSubscriber
     >>> routing = Routing(WireZenohId.parse("a1"), WireWhatAmI.ROUTER)
@@ -90,17 +92,17 @@ class Routing:
 
     @property
     def version(self) -> int:
-        """Another number whenever `destinations` may answer differently."""
+        """Number that changes whenever `destinations` may answer differently."""
         return self._topology.version
 
     @version.setter
     def version(self, version: int) -> None:
-        """The owner has reasons of its own to find routes anew."""
+        """Let the owner invalidate cached routes for reasons of its own."""
         self._topology.version = version
 
     @property
-    def counters(self) -> Counter[str]:
-        """What was ignored, refused or given up, by reason."""
+    def counters(self) -> Counter[DropReason]:
+        """Messages ignored, refused or given up, by reason."""
         return self._topology.counters
 
     @property
@@ -110,58 +112,61 @@ class Routing:
     # ---- faces
 
     def open(self, zid: WireZenohId, whatami: WireWhatAmI, now: float) -> tuple[Face, Out]:
-        """A session opened: its face, and what to say first. ZError: such two do not talk."""
+        """Open a face for a new session; return it and its first messages.
+
+        ZError: no session between nodes of these roles is supported.
+        """
         out: Out = []
         face, changed = self._topology.add(zid, whatami)
         self._declarations.open(face, out)
-        self._declarations.passing_changed(changed, out)
+        self._declarations.on_passing_changed(changed, out)
         return face, out
 
     def close(self, face: Face, now: float) -> Out:
-        """A session ended, or the local one: nothing of it stays; what to say to the others."""
+        """Remove everything of a face whose session ended; return the messages for other faces."""
         out: Out = []
         if face.is_open:
             changed = self._topology.remove(face)
             self._queries.close(face, out)
             self._declarations.close(face, out)
-            self._declarations.passing_changed(changed, out)
+            self._declarations.on_passing_changed(changed, out)
         return out
 
     # ---- messages and time
 
     def on_message(self, face: Face, message: NetworkMessage, now: float) -> Out:
-        """A message came from a face. What makes no sense is counted, and raises nothing."""
+        """Handle a message of a face. An invalid message is counted and raises nothing."""
         out: Out = []
         on = self._on.get(type(message))
         if not face.is_open:
-            self.counters["messages of a face that is closed"] += 1
+            self.counters[DropReason.FACE_CLOSED] += 1
         elif on is None:
-            self.counters["messages that are no network messages"] += 1
+            self.counters[DropReason.UNEXPECTED_MESSAGE] += 1
         else:
             on(face, message, now, out)
         return out
 
     @property
     def deadline(self) -> float | None:
-        """When `on_time` is due; None: nothing waits."""
+        """When `on_time` is due; None: no query or interest is pending."""
         deadlines = (self._queries.timers.deadline, self._declarations.timers.deadline)
         return min((when for when in deadlines if when is not None), default=None)
 
     def on_time(self, now: float) -> Out:
-        """Give up what has waited too long."""
+        """End the queries and interests whose deadline has passed."""
         out: Out = []
         self._queries.on_time(now, out)
         self._declarations.on_time(now, out)
         return out
 
     def forget_query(self, face: Face, request_id: int) -> None:
-        """A query of `face` was cancelled: no answer goes there any more, nor a final one."""
+        """Remove a cancelled query of `face`: neither replies nor a RESPONSE_FINAL follow."""
         self._queries.forget(face, request_id)
 
     # ---- data
 
     def destinations(self, face: Face, key: str) -> tuple[Face, ...]:
-        """Where a PUSH on `key` from `face` goes, each face once; valid for one `version`."""
+        """Return the faces that a PUSH on `key` from `face` goes to; valid for one `version`."""
         passes = self._topology.passes
         found = {
             other: None
@@ -175,40 +180,40 @@ class Routing:
     def wire_key(
         self, face: Face, key: str, declare: bool = False
     ) -> tuple[WireExpr, Declare | None]:
-        """The shortest way to write `key` to `face`, valid for one `face.keys.version`.
+        """Return `key` in its shortest form for `face`; valid for one `face.keys.version`.
 
-        With `declare` a new id may be made for it; then the Declare is to be sent before.
+        With `declare` a new id may be made for it, whose Declare must be sent first.
         """
         if not declare:
             return face.write(key)
-        return face.write(key, lambda prefix: self._declarations.names_keys(face, prefix))
+        return face.write(key, lambda prefix: self._declarations.may_declare_key(face, prefix))
 
     def received_key(self, face: Face, key: WireExpr) -> str | None:
-        """A key of a message from `face` in full; None, and counted, if it is not one."""
+        """Return the key of a message from `face` in full; None, and counted, if it is invalid."""
         text = face.text(key)
         if text is None:
             self.count_unknown(1)
         return text
 
     def count_unknown(self, messages: int) -> None:
-        """That many came with a key that is not known."""
-        self.counters["messages with an unknown key"] += messages
+        """Count messages with an unknown key."""
+        self.counters[DropReason.UNKNOWN_KEY] += messages
 
     @property
     def needs_stamp(self) -> bool:
-        """Whether a PUT that passes without a timestamp is to be given one."""
+        """Whether a forwarded PUT without a timestamp is given one."""
         return self._hlc is not None
 
     def stamp(self) -> WireTimestamp | None:
-        """A new timestamp of this node's clock; None: it has none."""
+        """Return a new timestamp of this node's clock; None: it has none."""
         if self._hlc is None or self._wall is None:
             return None
         return self._hlc.stamp(self._wall())
 
-    def stamped(self, timestamp: WireTimestamp | None) -> WireTimestamp | None:
-        """The timestamp that a PUT passes on with: its own, or a new one if it has none.
+    def stamp_forwarded(self, timestamp: WireTimestamp | None) -> WireTimestamp | None:
+        """Return the timestamp of a forwarded PUT: its own, or a new one if it has none.
 
-        One that is too far ahead of the clock is replaced, or ClockDrift, as configured.
+        A timestamp too far ahead of the clock is replaced, or raises ClockDrift, as configured.
         """
         if timestamp is None or self._hlc is None or self._wall is None:
             return timestamp or self.stamp()
@@ -217,7 +222,7 @@ class Routing:
         except ClockDrift:
             if self._drop_future:
                 raise
-            self.counters["timestamps of the future replaced"] += 1
+            self.counters[DropReason.TIMESTAMP_REPLACED] += 1
             return self.stamp()
         return timestamp
 
@@ -231,9 +236,9 @@ class Routing:
         body = push.body
         if self._hlc is not None and isinstance(body, Put):
             try:
-                timestamp = self.stamped(body.timestamp)
+                timestamp = self.stamp_forwarded(body.timestamp)
             except ClockDrift:
-                self.counters["timestamps of the future dropped"] += 1
+                self.counters[DropReason.TIMESTAMP_FUTURE] += 1
                 return
             if timestamp is not body.timestamp:
                 body = replace(body, timestamp=timestamp)
@@ -245,18 +250,18 @@ class Routing:
             )
 
     def _on_oam(self, face: Face, oam: NetworkOam, now: float, out: Out) -> None:
-        self._declarations.passing_changed(self._topology.on_oam(face, oam), out)
+        self._declarations.on_passing_changed(self._topology.on_oam(face, oam), out)
 
     def size(self) -> dict[str, int]:
-        """How much is held of everything, for diagnostics: after close, what it was before open."""
+        """Return the number of entries in each table, for diagnostics and tests of leaks."""
         faces = self._topology.faces
         return {
             **self._declarations.size(),
             "faces": len(faces),
             "declared": sum(len(face.declared) for face in faces),
-            "told": sum(len(face.told) for face in faces),
-            "wishes": sum(len(face.wishes) + len(face.pending) for face in faces),
-            "asked": sum(len(face.asked) for face in faces),
+            "sent declarations": sum(len(face.sent_declarations) for face in faces),
+            "interests": sum(len(face.interests) + len(face.pending_interests) for face in faces),
+            "sent interests": sum(len(face.sent_interests) for face in faces),
             "settled": sum(len(face.settled) for face in faces),
             "queries": sum(len(face.queries) for face in faces),
             "requests": sum(len(face.requests) for face in faces),

@@ -1,6 +1,7 @@
-"""Face: one neighbour, or the local session, and all that is known between it and this node.
+"""Face: one neighbour, or the local session, with everything exchanged between it and this node.
 
-Knows key ids of both directions and how a key is written shortest. Does not decide who gets what.
+Knows the key ids of both directions and writes a key in its shortest form. Does not decide which
+face gets a message. Rust: `zenoh/src/net/routing/dispatcher/face.rs`.
 """
 
 from collections import Counter
@@ -21,23 +22,23 @@ from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
 if TYPE_CHECKING:
-    from zenlake.routing.declarations import FaceInterest, PendingInterest, SentInterest
+    from zenlake.routing.interests import FaceInterest, PendingInterest, SentInterest
     from zenlake.routing.queries import PendingQuery
 
-MAX_KEY_IDS = 8192  # that one side declares to the other
-MAX_KEY_ID_BYTES = 8 << 20  # of the keys that a neighbour's ids stand for
-MAX_KEY_TEXTS = 4096  # resolved keys that are kept at hand
-LONG_KEY = 1024  # longer ones are not kept at hand, and get no id from here
-CHUNK_BYTES = 384  # that a chunk takes in a tree of keys, about
-MAX_WEIGHT = 256 << 20  # bytes that all a neighbour declared and wishes may take
-FIRST_SCOPE = 1
+MAX_KEY_IDS = 8192  # Key ids that one side may declare to the other.
+MAX_KEY_ID_BYTES = 8 << 20  # Bytes of all keys that a neighbour's ids may stand for.
+MAX_KEY_TEXTS = 4096  # Resolved keys in the cache of one face.
+LONG_KEY = 1024  # Characters above which a key is neither cached nor given an id.
+CHUNK_BYTES = 384  # Approximate memory of one key chunk in a tree of keys.
+MAX_WEIGHT = 256 << 20  # Approximate memory for the declarations and interests of a neighbour.
+FIRST_SCOPE = 1  # Key ids start at 1; 0 stands for no id.
 
 Kind = InterestOptions
-"SUBSCRIBERS, QUERYABLES or TOKENS: one of them, not several."
+"Exactly one of SUBSCRIBERS, QUERYABLES, TOKENS and KEYEXPRS."
 
 
 class DeclarationSlot(NamedTuple):
-    """What a face may have been told of: one declaration of its own id."""
+    """Key of one declaration to a face: an entity's key, or the key of an aggregate interest."""
 
     kind: Kind
     key: str
@@ -46,12 +47,14 @@ class DeclarationSlot(NamedTuple):
 
 @dataclass(slots=True)
 class SentDeclaration:
+    """Declaration that was sent to a face."""
+
     id: int
     info: QueryableInfo
 
 
 class Face:
-    """One neighbour, or the local session. Two faces are the same if they are one object."""
+    """One neighbour, or the local session; compared by identity."""
 
     __slots__ = (
         "_next_id",
@@ -62,27 +65,27 @@ class Face:
         "_their_bytes",
         "_their_ids",
         "_their_scopes",
-        "asked",
+        "awaiting_initial",
         "declared",
-        "first",
         "gateways",
         "initial_done",
+        "interests",
         "is_local",
         "is_open",
         "keys",
         "link",
         "links",
         "links_sn",
-        "pending",
+        "pending_interests",
         "policy",
         "psids",
         "queries",
         "requests",
+        "sent_declarations",
+        "sent_interests",
         "settled",
-        "told",
         "weight",
         "whatami",
-        "wishes",
         "zid",
     )
 
@@ -93,11 +96,11 @@ class Face:
         self.whatami = whatami
         self.is_local = is_local
         self.link: Any = None
-        "The owner's handle; routing never looks at it."
+        "Handle of the owner, opaque to routing."
         self.policy = policy
         self.is_open = True
         self.keys = KeyTable()
-        "What scopes in messages from the neighbour stand for; its version dates written keys too."
+        "Keys of the ids in messages from the neighbour; `version` changes with written keys too."
         self._their_scopes: dict[str, int] = {}
         self._their_ids = 0
         self._their_bytes = 0
@@ -107,49 +110,52 @@ class Face:
         self._texts_version = self.keys.version
         self._next_id = 0
         self.declared: dict[tuple[Kind, Hashable], str] = {}
-        "What the neighbour declared: the key of each id."
+        "The key of each entity that the neighbour declared, by kind and id."
         self.weight = 0
-        "About how many bytes that takes, and its wishes."
-        self.told: dict[DeclarationSlot, SentDeclaration] = {}
-        "What the neighbour was told."
-        self.wishes: dict[int, FaceInterest] = {}
-        "The neighbour's interests in what is to come."
-        self.pending: dict[int, PendingInterest] = {}
-        "Those of its interests that have not had their D_FINAL."
-        self.asked: dict[int, SentInterest] = {}
-        "Interests sent to the neighbour."
+        "Approximate memory of the neighbour's declarations and interests."
+        self.sent_declarations: dict[DeclarationSlot, SentDeclaration] = {}
+        "Declarations to the neighbour that were not undeclared."
+        self.interests: dict[int, FaceInterest] = {}
+        "The neighbour's interests in future declarations, by id."
+        self.pending_interests: dict[int, PendingInterest] = {}
+        "The neighbour's interests that have not had their D_FINAL, by id."
+        self.sent_interests: dict[int, SentInterest] = {}
+        "Interests sent to the neighbour, by id."
         self.settled: Counter[tuple[Kind, str]] = Counter()
-        "Keys of which the neighbour has said all that it has."
+        "Keys for which the neighbour has declared everything it has, with the number of interests."
         self.initial_done = not policy.initial
-        "False: the neighbour still owes D_FINAL(0)."
-        self.first: list[PendingInterest] = []
-        "What waits for that D_FINAL(0)."
+        "Whether the neighbour has sent D_FINAL(0), or need not."
+        self.awaiting_initial: list[PendingInterest] = []
+        "Pending interests that wait for that D_FINAL(0)."
         self.queries: dict[int, PendingQuery] = {}
         "Queries from the neighbour, by its request id."
         self.requests: dict[int, PendingQuery] = {}
         "Queries to the neighbour, by our request id."
         self.psids: dict[int, WireZenohId] = {}
+        "The neighbour's numbers for nodes in its link states."
         self.links: frozenset[WireZenohId] | None = None
-        "The nodes that it has links to, as far as it told; None: it told nothing."
+        "Nodes that the neighbour's link state lists; None: it sent none."
         self.gateways: frozenset[WireZenohId] = frozenset()
+        "Routers that the neighbour has links to, by its link states."
         self.links_sn = -1
+        "Sequence number of the newest link state of the neighbour."
 
     def __repr__(self) -> str:
         return f"Face({'local ' if self.is_local else ''}{self.whatami.name} {self.zid})"
 
     def new_id(self) -> int:
-        """An id for a declaration, interest or request to this face; 0 is never one."""
+        """Return a new id, never 0, for a declaration, interest or request to this face."""
         self._next_id = self._next_id % U32 + 1
         return self._next_id
 
-    def unsettled(self, kind: Kind, key: str) -> bool:
-        """Whether `key` goes to this face although nobody there is known to want it."""
+    def is_unsettled(self, kind: Kind, key: str) -> bool:
+        """Return whether the face must get `key` without a declaration: it has not declared all."""
         if self.policy.upstream:
             return (kind, key) not in self.settled
         return not self.initial_done
 
     def text(self, key: WireExpr) -> str | None:
-        """A received key in full; None if its scope is unknown or it is no key expression."""
+        """Return a received key in full; None: its id is unknown, or it is not a valid key."""
         if not key.scope and self.is_local:
             return key.suffix if is_canonical(key.suffix) else None
         if self._texts_version != self.keys.version or len(self._texts) >= MAX_KEY_TEXTS:
@@ -165,7 +171,7 @@ class Face:
         return text
 
     def learn(self, scope: int, key: WireExpr) -> bool:
-        """The neighbour declared an id; False: too many, or not what an id may stand for."""
+        """Store a key id of the neighbour; return False if it is beyond the limits or not valid."""
         text = self.keys.text(key)
         if text is None:
             return False
@@ -183,7 +189,7 @@ class Face:
         return True
 
     def unlearn(self, scope: int) -> bool:
-        """The neighbour took an id back; False: it had not declared it."""
+        """Remove a key id of the neighbour; return False if it had not declared it."""
         prefix = self.keys.prefix(number_of(Mapping.SENDER, scope))
         if not scope or prefix is None:
             return False
@@ -197,9 +203,9 @@ class Face:
     def write(
         self, key: str, may_declare: Callable[[str], bool] | None = None
     ) -> tuple[WireExpr, Declare | None]:
-        """The shortest way to write `key` to this face, and the D_KEYEXPR to send before.
+        """Return `key` in its shortest form for this face, and the D_KEYEXPR to send before it.
 
-        `may_declare` says of a prefix without wildcards whether an id may be made for it.
+        A new id is made for a prefix without wildcards if `may_declare(prefix)`.
         """
         if self.is_local:
             return WireExpr(0, key, Mapping.SENDER), None
@@ -226,7 +232,7 @@ class Face:
         return None
 
     def _free_scope(self) -> int | None:
-        """The next id that neither side uses; None: there have been enough."""
+        """Return the next id that neither side uses; None: the limit is reached."""
         if len(self._our_scopes) >= MAX_KEY_IDS:
             return None
         while any(self.keys.prefix(number_of(m, self._next_scope)) is not None for m in Mapping):
@@ -234,6 +240,7 @@ class Face:
         return self._next_scope if self._next_scope <= U16 else None
 
     def _introduce(self, scope: int, prefix: str, suffix: str) -> tuple[WireExpr, Declare]:
+        """Bind `scope` to `prefix`, and return the written key and its D_KEYEXPR."""
         self.keys.declare(Mapping.RECEIVER, scope, prefix)
         self._our_scopes[prefix] = scope
         body = DeclareKeyExpr(scope, WireExpr(0, prefix))
@@ -241,16 +248,16 @@ class Face:
 
 
 Out = list[tuple[Face, NetworkMessage]]
-"What to send, in this order."
+"Messages to send, in this order, each with its face."
 
 
 def weight_of(key: str | None) -> int:
-    """About how many bytes it takes to hold `key` in a tree: a chunk may be one letter."""
+    """Return the approximate memory of `key` in a tree, where each chunk has a node."""
     return 0 if key is None else len(key) + CHUNK_BYTES * (key.count("/") + 1)
 
 
 def plain_prefix(key: str) -> str:
-    """The chunks of `key` before the first wildcard.
+    """Return the chunks of `key` before the first wildcard.
 
     >>> plain_prefix("demo/a/**"), plain_prefix("a/b"), plain_prefix("*/b")
     ('demo/a', 'a/b', '')

@@ -1,7 +1,8 @@
-"""What a node does for each kind of neighbour: one table, the only place that knows roles.
+"""Policy: how a node treats each kind of neighbour, as one table; the only module that knows roles.
 
-Knows who is north and south of whom, who is told what unasked, and between which regions messages
-pass. Does not know faces, keys or messages.
+Knows the regions, which neighbours get declarations without an interest, and between which regions
+messages pass. Does not know faces, keys or messages.
+Rust: `zenoh/src/net/routing/hat/{client,broker,peer,router}`.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from zenlake.wire.enums import WireWhatAmI
 
 
 class Region(Enum):
-    """Where a neighbour stands; messages pass between regions, and within one as `Within` says."""
+    """Group of neighbours: messages pass between regions, and inside one as `Within` says."""
 
     LOCAL = auto()
     NORTH = auto()
@@ -24,32 +25,33 @@ class Within(Enum):
     """Whether messages pass between two neighbours of one region."""
 
     NEVER = auto()
-    "They have links of their own."
+    "No: the neighbours have links to each other."
     UNLINKED = auto()
-    "Unless they have, as far as they told."
+    "Only between neighbours whose link states list no link to each other."
     ALWAYS = auto()
+    "Yes: such neighbours have no links to each other."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How one kind of neighbour is treated."""
+    """Rules for one kind of neighbour."""
 
     region: Region
     within: Within = Within.NEVER
     pushes: bool = False
-    "Declarations go to it unasked, with key ids; otherwise only as its interests ask."
+    "Declarations and key ids are sent to it without an interest; otherwise its interests decide."
     upstream: bool = False
-    "Interests go on to it, and data that it has not said to be unwanted."
+    "Interests are sent on to it, and data on keys that no answered interest of ours covers."
     initial: bool = False
-    "Both begin with all they have and D_FINAL(0); until it came, the other gets everything."
+    "Both sides first send all declarations and D_FINAL(0); until then it gets all data."
     keyed: bool = False
-    "Declarations are told apart by their key, not by an id."
+    "Its declarations are identified by key instead of id."
     answers: bool = False
     "Its interests are answered."
     aggregates: bool = False
-    "It may ask for one declaration instead of many."
+    "Its interests may ask for one declaration that stands for many (AGGREGATE)."
     echoes: bool = False
-    "It is told its own tokens as well."
+    "Its own tokens are declared back to it."
 
 
 _UPSTREAM = Policy(region=Region.NORTH, pushes=True, upstream=True)
@@ -58,8 +60,8 @@ _CLIENT = Policy(
 )
 LOCAL = Policy(region=Region.LOCAL, answers=True, aggregates=True, echoes=True)
 
-# (own role, the neighbour's) -> policy. Clients have no links to clients.
-# Between routers: one hop, without transit, until there are link states between them.
+# (Own role, role of the neighbour) -> policy. Two clients have no link.
+# Two routers: one hop without transit, since no link states are exchanged between them.
 POLICIES = {
     (WireWhatAmI.CLIENT, WireWhatAmI.ROUTER): _UPSTREAM,
     (WireWhatAmI.CLIENT, WireWhatAmI.PEER): _UPSTREAM,
@@ -77,7 +79,10 @@ POLICIES = {
 
 
 def policy_for(own: WireWhatAmI, other: WireWhatAmI) -> Policy:
-    """How a node that is `own` treats a neighbour that is `other`; ZError if they do not talk."""
+    """Return the policy of a node of role `own` for a neighbour of role `other`.
+
+    ZError: no link between such two is supported.
+    """
     policy = POLICIES.get((own, other))
     if policy is None:
         raise ZError(

@@ -1,6 +1,7 @@
-"""Queries: which faces a REQUEST goes to, and how replies find their way back.
+"""Queries: selects the faces that a REQUEST goes to and returns their replies to its sender.
 
-Knows request ids of every link, targets, budgets and timeouts. Does not know what is asked.
+Knows the request ids of every face, targets, budgets and timeouts. Does not know the content of a
+query. Rust: `zenoh/src/net/routing/dispatcher/queries.rs`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from zenlake.routing.face import Face, Out
 from zenlake.routing.resources import merge
 from zenlake.routing.timers import Timers
 from zenlake.routing.topology import Topology
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.entity import WireEntityId
 from zenlake.wire.enums import Mapping, WireQueryTarget
 from zenlake.wire.err import Err
@@ -23,31 +25,33 @@ from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
 from zenlake.wire.wireexpr import WireExpr
 
-MAX_QUERIES = 10_000  # of one neighbour that are not answered yet
-MAX_QUERY_SECONDS = 3600.0  # that one may ask others to wait for answers
-TIMEOUT = b"Timeout"
+MAX_QUERIES = 10_000  # Open queries kept for one neighbour.
+MAX_QUERY_SECONDS = 3600.0  # Upper bound on the timeout that a query may ask for.
+TIMEOUT = b"Timeout"  # Payload of the ERR for each hop that did not answer in time.
 MILLIS = 1000.0
 
 Candidates = dict[Face, QueryableInfo | None]
-"None: what the face has is not known."
+"Faces that may answer; None: the face has not declared its queryables."
 
 
 @dataclass(slots=True, eq=False)
 class PendingQuery:
-    """A query that came from a face, and the hops that still owe their RESPONSE_FINAL."""
+    """An open query of a face, with the hops that still owe their RESPONSE_FINAL."""
 
     face: Face
     id: int
     qos: QoS
     when: float
+    "Deadline, in seconds of the caller's clock."
     left: int | None
-    "How many replies may still pass; None: any number."
+    "Replies that may still pass; None: any number."
     done: bool = False
     hops: dict[Face, int] = field(default_factory=dict)
+    "Faces that the query was sent to, with its request id there."
 
 
 class QueryRouter:
-    """The queries of one node that are on their way."""
+    """The open queries of one node."""
 
     def __init__(
         self, topology: Topology, declarations: DeclarationTables, query_timeout: float
@@ -59,23 +63,24 @@ class QueryRouter:
 
     def on_request(self, face: Face, request: Request, now: float, out: Out) -> None:
         if request.id in face.queries:
-            self._count("requests with an id that is in use")
+            self._count(DropReason.REQUEST_ID_IN_USE)
             return
         key = face.text(request.key)
         if key is None:
-            self._count("requests with an unknown key")
+            self._count(DropReason.REQUEST_UNKNOWN_KEY)
             self._refuse(face, request, out)
         elif len(face.queries) >= MAX_QUERIES and not face.is_local:
-            self._count("requests beyond the limit")
+            self._count(DropReason.REQUEST_LIMIT)
             self._refuse(face, request, out)
         else:
             self._send(face, request, key, now, out)
 
     def _refuse(self, face: Face, request: Request, out: Out) -> None:
+        """End a query without a reply."""
         out.append((face, ResponseFinal(request.id, request.qos)))
 
     def _send(self, face: Face, request: Request, key: str, now: float, out: Out) -> None:
-        hops = chosen(request.target, self._candidates(face, key))
+        hops = select_faces(request.target, self._candidates(face, key))
         if not hops:
             self._refuse(face, request, out)
             return
@@ -92,13 +97,13 @@ class QueryRouter:
             out.append((hop, replace(request, id=number, key=written, node_id=0)))
 
     def _candidates(self, face: Face, key: str) -> Candidates:
-        """Who may answer; complete only where the queryable's key includes the query's."""
+        """Return the faces that may answer; complete only if the queryable's key includes `key`."""
         found: Candidates = {}
         for declared in self._queryables.intersecting(key):
-            whole = includes(declared, key)
+            covers = includes(declared, key)
             for source, info in self._queryables.sources(declared):
                 if self._topology.passes(face, source):
-                    seen = QueryableInfo(info.complete and whole, info.distance)
+                    seen = QueryableInfo(info.complete and covers, info.distance)
                     found[source] = merge(found.get(source), seen)
         for other in self._topology.eager_for(face, QUERYABLES, key):
             found.setdefault(other, None)
@@ -107,13 +112,13 @@ class QueryRouter:
     def on_response(self, face: Face, response: Response, now: float, out: Out) -> None:
         query = face.requests.get(response.request_id)
         if query is None:
-            self._count("replies to no query")
+            self._count(DropReason.REPLY_UNKNOWN_QUERY)
             return
         key = response.key
-        if key.scope or key.suffix:  # an ERR may come without
+        if key.scope or key.suffix:  # An ERR may come without a key.
             text = face.text(key)
             if text is None:
-                self._count("replies with an unknown key")
+                self._count(DropReason.REPLY_UNKNOWN_KEY)
                 return
             key = WireExpr(0, text, Mapping.SENDER)
         out.append((query.face, replace(response, request_id=query.id, key=key, qos=query.qos)))
@@ -123,11 +128,11 @@ class QueryRouter:
                 self._end(query, out)
 
     def on_final(self, face: Face, final: ResponseFinal, now: float, out: Out) -> None:
-        if not self._answered(face, final.request_id, out):
-            self._count("final replies to no query")
+        if not self._on_hop_done(face, final.request_id, out):
+            self._count(DropReason.REPLY_FINAL_UNKNOWN_QUERY)
 
-    def _answered(self, face: Face, number: int, out: Out) -> bool:
-        """A hop has said all, or is gone."""
+    def _on_hop_done(self, face: Face, number: int, out: Out) -> bool:
+        """Note that a hop has ended its answers, or is gone; return False if it owed none."""
         query = face.requests.pop(number, None)
         if query is None:
             return False
@@ -137,7 +142,7 @@ class QueryRouter:
         return True
 
     def forget(self, face: Face, request_id: int) -> None:
-        """Nobody waits for the answers any more: none is given, not even the final one."""
+        """Remove a cancelled query: neither replies nor a RESPONSE_FINAL follow."""
         query = face.queries.get(request_id)
         if query is not None:
             self._remove(query)
@@ -146,14 +151,14 @@ class QueryRouter:
         for query in [*face.queries.values()]:
             self._remove(query)
         for number in [*face.requests]:
-            self._answered(face, number, out)
+            self._on_hop_done(face, number, out)
 
     def on_time(self, now: float, out: Out) -> None:
         for query in self.timers.due(now):
             if query.done:
                 continue
             for hop in query.hops:
-                self._count("hops that did not answer in time")
+                self._count(DropReason.QUERY_TIMEOUT)
                 out.append((query.face, _timed_out(query, hop)))
             self._end(query, out)
 
@@ -167,25 +172,26 @@ class QueryRouter:
         for face, number in query.hops.items():
             face.requests.pop(number, None)
 
-    def _count(self, reason: str) -> None:
+    def _count(self, reason: DropReason) -> None:
         self._topology.counters[reason] += 1
 
 
-def chosen(target: WireQueryTarget, candidates: Candidates) -> list[Face]:
-    """Whom of those that may answer a query is sent to.
+def select_faces(target: WireQueryTarget, candidates: Candidates) -> list[Face]:
+    """Select the faces a query is sent to, by target.
 
-    BEST_MATCHING: the nearest complete one, else all. Who did not say what it has may be complete.
+    BEST_MATCHING: the nearest complete one, else all. ALL_COMPLETE: also faces that have not
+    declared their queryables, since those may be complete.
     """
     if target is WireQueryTarget.BEST_MATCHING:
-        complete = {face: info.distance for face, info in candidates.items() if _whole(info)}
+        complete = {face: info.distance for face, info in candidates.items() if _is_complete(info)}
         if complete:
             return [min(complete, key=complete.__getitem__)]
     if target is WireQueryTarget.ALL_COMPLETE:
-        return [face for face, info in candidates.items() if info is None or _whole(info)]
+        return [face for face, info in candidates.items() if info is None or _is_complete(info)]
     return [*candidates]
 
 
-def _whole(info: QueryableInfo | None) -> TypeGuard[QueryableInfo]:
+def _is_complete(info: QueryableInfo | None) -> TypeGuard[QueryableInfo]:
     return info is not None and info.complete
 
 

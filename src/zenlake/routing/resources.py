@@ -1,6 +1,6 @@
-"""Resources: who declared which key, for one kind of declaration.
+"""Resources: which faces declared which keys, for one kind of declaration.
 
-Knows keys, faces and what a face said of a key. Does not know who is told of it.
+Knows keys, faces and the QueryableInfo of each declaration. Does not know which faces are told.
 """
 
 from collections.abc import Hashable, Iterator
@@ -9,13 +9,13 @@ from zenlake.keyexpr import KeyExprTree
 from zenlake.routing.face import Face
 from zenlake.wire.extensions import QueryableInfo
 
-MAX_DISTANCE = 0xFFFF
+MAX_DISTANCE = 0xFFFF  # Largest distance that the u16 of QueryableInfo holds.
 PRESENT = QueryableInfo()
-"What is said of subscribers and tokens: that they are there."
+"Info of subscribers and tokens, which have none of their own."
 
 
 def merge(a: QueryableInfo | None, b: QueryableInfo) -> QueryableInfo:
-    """Two queryables seen as one: complete if one is, as near as the nearest of the better kind."""
+    """Return the info of two queryables as one: the nearest complete one, else the nearest."""
     if a is None or (b.complete and not a.complete):
         return b
     if a.complete and not b.complete:
@@ -23,15 +23,15 @@ def merge(a: QueryableInfo | None, b: QueryableInfo) -> QueryableInfo:
     return a if a.distance <= b.distance else b
 
 
-def beyond(face: Face, info: QueryableInfo) -> QueryableInfo:
-    """What `face` said, seen from here: one hop further, unless it is the local session."""
+def add_hop(face: Face, info: QueryableInfo) -> QueryableInfo:
+    """Return the info that `face` declared, one hop further unless it is the local session."""
     if face.is_local:
         return info
     return QueryableInfo(info.complete, min(info.distance + 1, MAX_DISTANCE))
 
 
 class DeclaredResources:
-    """Declarations of one kind. A face may declare a key many times, with an id for each."""
+    """Declarations of one kind. A face may declare a key several times, each with its own id."""
 
     __slots__ = ("_sources", "_tree")
 
@@ -40,11 +40,11 @@ class DeclaredResources:
         self._sources: dict[str, dict[Face, dict[Hashable, QueryableInfo]]] = {}
 
     def __len__(self) -> int:
-        """How many keys are declared."""
+        """Return the number of declared keys."""
         return len(self._tree)
 
     def declare(self, face: Face, number: Hashable, key: str, info: QueryableInfo) -> None:
-        """A new declaration, or another info of one that is there."""
+        """Add a declaration, or replace the info of an existing one."""
         self._sources.setdefault(key, {}).setdefault(face, {})[number] = info
         self._tree.insert(key, face)
 
@@ -59,25 +59,25 @@ class DeclaredResources:
             del self._sources[key]
 
     def numbers(self, face: Face, key: str) -> list[Hashable]:
-        """The ids under which `face` declared exactly `key`."""
+        """Return the ids under which `face` declared exactly `key`."""
         return [*self._sources.get(key, {}).get(face, ())]
 
     def sources(self, key: str) -> Iterator[tuple[Face, QueryableInfo]]:
-        """Who declared exactly `key`, and what each said, seen from here."""
+        """Yield the faces that declared exactly `key`, each with its info, one hop further."""
         for face, infos in self._sources.get(key, {}).items():
             merged: QueryableInfo | None = None
             for info in infos.values():
                 merged = merge(merged, info)
             if merged is not None:
-                yield face, beyond(face, merged)
+                yield face, add_hop(face, merged)
 
     def intersecting(self, key: str | None) -> list[str]:
-        """The declared keys that have a key in common with `key`; None: all."""
+        """Return the declared keys that intersect `key`; None: all."""
         if key is None:
             return [*self._sources]
         return [found for found, _ in self._tree.intersecting(key)]
 
     def faces(self, key: str) -> Iterator[Face]:
-        """Who declared something that has a key in common with `key`; some more than once."""
+        """Yield the faces that declared a key intersecting `key`, some several times."""
         for _, faces in self._tree.intersecting(key):
             yield from faces

@@ -1,13 +1,15 @@
-"""Timers: what is to be given up when, as data. Knows deadlines; does not read a clock."""
+"""Timers: a heap of pending items by deadline. Does not read a clock: the time is an argument."""
 
 import heapq
 import itertools
 from typing import Generic, Protocol, TypeVar
 
-SLACK = 64  # entries of what is over that may stay
+SLACK = 64  # Finished entries that may stay in the heap before it is rebuilt.
 
 
 class ArmedTimer(Protocol):
+    """Item with a deadline."""
+
     when: float
     done: bool
 
@@ -16,7 +18,7 @@ W = TypeVar("W", bound=ArmedTimer)
 
 
 class Timers(Generic[W]):
-    """Things that wait until their `when`, or until they are `done`."""
+    """Items that wait until their deadline `when`, or until they are `done`."""
 
     __slots__ = ("_heap", "_live", "_numbers")
 
@@ -30,7 +32,7 @@ class Timers(Generic[W]):
         self._live += 1
 
     def finish(self, waiting: W) -> None:
-        """It waits no longer."""
+        """Mark an item as done, so that it never becomes due."""
         if waiting.done:
             return
         waiting.done = True
@@ -41,12 +43,13 @@ class Timers(Generic[W]):
 
     @property
     def deadline(self) -> float | None:
+        """The earliest deadline; None: no item waits."""
         while self._heap and self._heap[0][2].done:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def due(self, now: float) -> list[W]:
-        """What has waited long enough, first to last; the caller finishes each."""
+        """Return the items whose deadline has passed, earliest first; the caller finishes each."""
         found = []
         while (deadline := self.deadline) is not None and deadline <= now:
             found.append(heapq.heappop(self._heap)[2])

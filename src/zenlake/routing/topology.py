@@ -1,6 +1,6 @@
 """Topology: the open faces, and between which of them messages pass.
 
-Knows the policy of each face and the links that peers tell of. Does not know keys.
+Knows the policy of each face and the links in the link states of peers. Does not know keys.
 """
 
 from collections import Counter
@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from zenlake.errors import DecodeError
 from zenlake.routing.face import Face, Kind
 from zenlake.routing.policy import LOCAL, Region, Within, policy_for
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.linkstate import LinkState, read_link_states
 from zenlake.wire.oam import LINK_STATE, NetworkOam
 from zenlake.wire.zenohid import WireZenohId
 
-MAX_LINK_STATE_BYTES = 1 << 20
-MAX_PSIDS = 10_000  # nodes that one face may give a number
+MAX_LINK_STATE_BYTES = 1 << 20  # Bytes of one list of link states.
+MAX_PSIDS = 10_000  # Node numbers kept for one face.
 
 Pairs = list[tuple[Face, Face]]
 
@@ -29,19 +30,20 @@ class Topology:
         self.local = Face(zid, whatami, LOCAL, is_local=True)
         self.faces: dict[Face, None] = {self.local: None}
         self.pushed: dict[Region, dict[Face, None]] = {}
-        "Faces that are told every declaration that passes to them, by where they stand."
+        "Faces that get every declaration without an interest, by region."
         self.upstream: dict[Face, None] = {}
-        "Faces that interests go on to."
+        "Faces that interests are sent on to."
         self.eager: dict[Face, None] = {}
-        "Faces that may get what nobody there is known to want."
-        self.counters: Counter[str] = Counter()
-        "What was ignored or refused, by reason."
+        "Faces that may get data that they have not declared: see `Face.is_unsettled`."
+        self.counters: Counter[DropReason] = Counter()
+        "Messages ignored or refused, by reason."
         self.version = 0
+        "Changes whenever `Routing.destinations` may answer differently."
         self.routers: Counter[WireZenohId] = Counter()
-        "Those that this node, a router too, has links to."
+        "Routers that this router has links to, with the number of links."
 
     def add(self, zid: WireZenohId, whatami: WireWhatAmI) -> tuple[Face, Pairs]:
-        """A new face, and the others whose messages pass each other differently now."""
+        """Add a face; return it and the pairs of faces between which passing changed."""
         face = Face(zid, whatami, policy_for(self.whatami, whatami))
         policy = face.policy
         before = self._passing_of_peers() if policy.keyed else {}
@@ -58,6 +60,7 @@ class Topology:
         return face, self._changed(before)
 
     def remove(self, face: Face) -> Pairs:
+        """Remove a face; return the pairs of faces between which passing changed."""
         face.is_open = False
         before = self._passing_of_peers() if face.policy.keyed else {}
         pushed = self.pushed.get(face.policy.region, {})
@@ -69,7 +72,7 @@ class Topology:
         return self._changed(before)
 
     def _passing_of_peers(self) -> dict[tuple[Face, Face], bool]:
-        """What a link to a router may change."""
+        """Return whether messages pass, for each pair that a link to a router may affect."""
         peers = [face for face in self.faces if face.gateways]
         return {(peer, other): self.passes(peer, other) for peer in peers for other in self.faces}
 
@@ -80,83 +83,86 @@ class Topology:
             if pair[1] in self.faces and self.passes(*pair) != passed
         ]
 
-    def initial_done(self, face: Face) -> None:
-        """D_FINAL(0) came: from now on the face gets what it declared."""
+    def end_initial(self, face: Face) -> None:
+        """Note the D_FINAL(0) of a face: from now on it gets only what it declared."""
         face.initial_done = True
         self.eager.pop(face, None)
         self.version += 1
 
     def passes(self, source: Face, target: Face) -> bool:
-        """Whether what comes from `source` may go to `target`; the same the other way round."""
+        """Return whether messages pass from `source` to `target`; symmetric."""
         if source is target or not (self._serves(source) and self._serves(target)):
             return False
         if source.policy.region is not target.policy.region:
             return True
         within = source.policy.within
         return within is Within.ALWAYS or (
-            within is Within.UNLINKED and _unlinked(source, target) and self._first(source, target)
+            within is Within.UNLINKED
+            and _are_unlinked(source, target)
+            and self._is_greatest(source, target)
         )
 
     def pushed_from(self, source: Face) -> Iterator[Face]:
-        """Faces that may be told, unasked, what `source` declares."""
+        """Yield the faces that get the declarations of `source` without an interest."""
         for region, faces in self.pushed.items():
             if region is not source.policy.region or source.policy.within is not Within.NEVER:
                 yield from faces
 
     def _serves(self, face: Face) -> bool:
-        """Whether it falls to this node to pass on what a peer says and what it is to hear.
+        """Return whether this node forwards messages from and to a peer.
 
-        Of several routers that it has, and that have links to each other, only the greatest does.
+        Of several routers with links to the peer and to each other, only the greatest zid does.
         """
         if not face.gateways:
             return True
         return self.zid == max((face.gateways & self.routers.keys()) | {self.zid})
 
-    def _first(self, a: Face, b: Face) -> bool:
-        """The same for two peers and the routers that both have."""
+    def _is_greatest(self, a: Face, b: Face) -> bool:
+        """Return whether this router has the greatest zid of the routers that both peers have."""
         return self.zid == max((a.gateways & b.gateways) | {self.zid})
 
     def eager_for(self, source: Face, kind: Kind, key: str) -> Iterator[Face]:
-        """Faces that `key` goes to although nobody there may want it: they have not said so."""
+        """Yield the faces that get `key` undeclared, because they are unsettled for it."""
         for face in self.eager:
-            if face.unsettled(kind, key) and self.passes(source, face):
+            if face.is_unsettled(kind, key) and self.passes(source, face):
                 yield face
 
     def on_oam(self, face: Face, oam: NetworkOam) -> Pairs:
-        """A neighbour tells its links: those whose messages pass each other differently now."""
+        """Apply link states of a neighbour; return the pairs between which passing changed."""
         body = oam.body
         if oam.id != LINK_STATE or face.policy.within is not Within.UNLINKED:
-            return []  # of no use here: those who find nodes read it too
+            return []  # Of no use to routing; discovery reads it too.
         if not isinstance(body, bytes) or len(body) > MAX_LINK_STATE_BYTES:
-            self.counters["link states that are no bytes or too many"] += 1
+            self.counters[DropReason.LINK_STATE_REFUSED] += 1
             return []
         try:
             states = read_link_states(body)
         except DecodeError:
-            self.counters["link states that do not decode"] += 1
+            self.counters[DropReason.LINK_STATE_INVALID] += 1
             return []
         before = {(face, other): self.passes(face, other) for other in self.faces}
-        for state in self._bound(face, states):
-            self._take(face, state, states)
+        for state in self._bind(face, states):
+            self._apply(face, state, states)
         changed = self._changed(before)
         if changed:
             self.version += 1
         return changed
 
-    def _bound(self, face: Face, states: list[LinkState]) -> Iterator[LinkState]:
-        """The states of the face itself; all numbers are bound to ids before."""
+    def _bind(self, face: Face, states: list[LinkState]) -> Iterator[LinkState]:
+        """Bind all node numbers to zids, then yield the states of the face itself."""
         for state in states:
             if state.zid is None:
                 continue
             if state.psid in face.psids or len(face.psids) < MAX_PSIDS:
                 face.psids[state.psid] = state.zid
             else:
-                self.counters["numbers of nodes beyond the limit"] += 1
+                self.counters[DropReason.LINK_STATE_NODE_LIMIT] += 1
         for state in states:
             if face.psids.get(state.psid) == face.zid:
                 yield state
 
-    def _take(self, face: Face, own: LinkState, states: list[LinkState]) -> None:
+    def _apply(self, face: Face, own: LinkState, states: list[LinkState]) -> None:
+        """Store the links and gateways that a face lists in its own state."""
         named = {face.psids[s.psid] for s in states if s.gateway and s.psid in face.psids}
         if own.sn > face.links_sn:
             face.links_sn = own.sn
@@ -164,8 +170,8 @@ class Topology:
         face.gateways = (face.gateways | named) & (face.links or frozenset())
 
 
-def _unlinked(a: Face, b: Face) -> bool:
-    """Whether one of two peers told its links, and neither told of the other."""
+def _are_unlinked(a: Face, b: Face) -> bool:
+    """Return whether one of two peers sent its links, and neither lists the other."""
     if a.links is None and b.links is None:
         return False
     return b.zid not in (a.links or ()) and a.zid not in (b.links or ())

@@ -19,7 +19,8 @@ from zenlake.link.options import LinkOptions
 from zenlake.runtime.group import SendingSocket
 from zenlake.runtime.reactor import Timer
 from zenlake.runtime.transport_session import TransportSession
-from zenlake.transport.autoconnect import ANYBODY, DEFAULTS, NOBODY, Autoconnect
+from zenlake.transport.autoconnect import ANY_ROLE, DEFAULTS, NO_ROLE, Autoconnect
+from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.gossip import Bodies, Gossip
 from zenlake.transport.scouting import Responder, Scouter
 from zenlake.wire.enums import CloseReason, WireWhatAmI
@@ -73,7 +74,7 @@ class Discovery:
         self._reactor = node.reactor
         offer = node.config.offer
         self._whatami = offer.whatami
-        self._wanted = config.scouted.dials.get(offer.whatami, NOBODY)
+        self._wanted = config.scouted.roles.get(offer.whatami, NO_ROLE)
         self._scouter = Scouter(self._wanted, self._reactor.now())
         self._responder = Responder(offer.zid, offer.whatami, lambda: node.locators)
         self._gossip = Gossip(
@@ -156,7 +157,7 @@ class Discovery:
 
     def _on_answer(self, readable: bool, writable: bool) -> None:
         for data, _ in self._read(lambda link: link.receive_unicast()):
-            hello = self._scouter.heard(data)
+            hello = self._scouter.read_hello(data)
             if hello is not None:
                 self._found(hello.zid, hello.whatami, hello.locators, self.config.scouted)
 
@@ -207,7 +208,7 @@ class Discovery:
         try:
             bodies, found = self._gossip.received(self._number_of[session], body)
         except DecodeError as error:
-            session.counters.drop_received("link states that do not decode")
+            session.counters.drop_received(DropReason.LINK_STATE_INVALID)
             log.debug("link states from %s: %s", session.zid, error)
             return
         self._tell(bodies)
@@ -225,9 +226,9 @@ class Discovery:
         try:
             session.send(NetworkOam(LINK_STATE, body, qos=DECLARE))
         except SessionEnded:  # it is on its way out
-            session.counters.drop_sent("link states for a session that is closing")
+            session.counters.drop_sent(DropReason.SESSION_CLOSED)
         except EncodeError:
-            session.counters.drop_sent("link states that fit no batch")
+            session.counters.drop_sent(DropReason.MESSAGE_TOO_LARGE)
 
     # ---- dialling
 
@@ -302,7 +303,7 @@ class ScoutAnswer(NamedTuple):
 
 def scout(
     seconds: float,
-    what: WireWhatAmI = ANYBODY,
+    what: WireWhatAmI = ANY_ROLE,
     *,
     group: str = DEFAULT_GROUP,
     options: LinkOptions | None = None,
@@ -324,7 +325,7 @@ def scout(
                 if received is None:
                     break
                 data, (host, _) = received
-                hello = scouter.heard(data)
+                hello = scouter.read_hello(data)
                 if hello is not None and (hello.zid, hello.locators) not in seen:
                     seen.add((hello.zid, hello.locators))
                     yield ScoutAnswer(hello, host)

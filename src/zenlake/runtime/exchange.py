@@ -23,6 +23,7 @@ from zenlake.runtime import kernel_loader
 from zenlake.runtime.node import Node
 from zenlake.runtime.reactor import Timer
 from zenlake.runtime.transport_session import TransportSession
+from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.lanes import skip_messages
 from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.declare import Declare, UndeclareKeyExpr
@@ -189,7 +190,7 @@ class Exchange:
         self.query_timeout = query_timeout
         self.lock = threading.RLock()
         self.local = local
-        self.dropped: Counter[str] = Counter()
+        self.dropped: Counter[DropReason] = Counter()
         "What came in and went nowhere, by reason."
         self.clock = HybridLogicalClock(zid)
         self.wants_messages = False
@@ -323,9 +324,9 @@ class Exchange:
         try:
             port.session.post(message)
         except SessionEnded:
-            self.dropped["its session had ended"] += 1  # which is told by closed()
+            self.dropped[DropReason.SESSION_CLOSED] += 1  # which is told by closed()
         except ZError as error:
-            self.dropped["it cannot be encoded"] += 1
+            self.dropped[DropReason.ENCODE_FAILED] += 1
             log.warning("%s: %s", port.session, error)
 
     def _arm(self, deadline: float) -> None:
@@ -512,9 +513,9 @@ class Exchange:
         if self.stamps and type(push.body) is Put:
             try:
                 with self.lock:
-                    push.body.timestamp = self.routing.stamped(push.body.timestamp)
+                    push.body.timestamp = self.routing.stamp_forwarded(push.body.timestamp)
             except ClockDrift:
-                self.dropped["its timestamp is of the future"] += 1
+                self.dropped[DropReason.TIMESTAMP_FUTURE] += 1
                 return r.pos
         for other, wire, _, _ in route.out:
             push.key = wire
@@ -564,9 +565,9 @@ class Exchange:
             other.session.send_encoded(message, qos, reliable)
             self._pace(port, other)
         except SessionEnded:
-            self.dropped["its session had ended"] += 1
+            self.dropped[DropReason.SESSION_CLOSED] += 1
         except ZError as error:  # too large for that session
-            self.dropped["it does not fit the other session"] += 1
+            self.dropped[DropReason.MESSAGE_TOO_LARGE] += 1
             log.warning("%s: %s", other.session, error)
 
     def stamp(self) -> WireTimestamp:
@@ -816,7 +817,7 @@ class Exchange:
             try:
                 other.session.send_run(data, ends, qos, reliable, int(lanes[0]))
             except SessionEnded:
-                self.dropped["its session had ended"] += len(ends)
+                self.dropped[DropReason.SESSION_CLOSED] += len(ends)
             self._pace(port, other)
             return
         start = 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from zenlake.errors import LinkError, SessionClosed, SessionEnded
 from zenlake.link import multicast as link
 from zenlake.runtime.reactor import Timer, guard
+from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.multicast import GroupHandler, GroupOffer, Member, Multicast
 from zenlake.transport.outbox import FLUSH_SECONDS, PushResult
 from zenlake.wire.enums import CloseReason
@@ -97,7 +98,7 @@ class Group:
             if outbox.push(message, reliable, now=now) is PushResult.FULL:
                 self._flush(everything=True)
                 if outbox.push(message, reliable, now=now) is PushResult.FULL:
-                    outbox.counters.drop_sent("congestion: the group's socket takes no more")
+                    outbox.counters.drop_sent(DropReason.CONGESTION_GROUP)
                     return False
             if outbox.due(now, bool(message.qos & EXPRESS)):
                 self._flush()
@@ -168,9 +169,9 @@ class Group:
             sent += 1
             try:
                 if not self._link.send(data):
-                    self._core.counters.drop_sent("the group's socket was full")
+                    self._core.counters.drop_sent(DropReason.GROUP_SOCKET_FULL)
             except LinkError as error:
-                self._core.counters.drop_sent("the group's link failed")
+                self._core.counters.drop_sent(DropReason.GROUP_LINK_FAILED)
                 log.warning("cannot send to a group: %s", error)
                 return  # the rest with the next JOIN
         self._core.outbox.written()

@@ -94,7 +94,7 @@ class LinkProvider(Protocol):
     """Where links come from: `zenlake.link`, or a simulated network."""
 
     def resolve(self, endpoint: EndPoint) -> list[Any]: ...
-    def dial(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink: ...
+    def connect(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink: ...
     def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener: ...
 
 
@@ -444,7 +444,7 @@ class Node:
             return
         address, others = addresses[0], addresses[1:]
         try:
-            link = self._network.dial(at, address, self.config.options)
+            link = self._network.connect(at, address, self.config.options)
         except ZError as error:
             if others:
                 self._dial(at, others, done, expect)

@@ -15,6 +15,7 @@ from zenlake.errors import EncodeError, LinkError, SessionClosed, SessionEnded, 
 from zenlake.link.base import READ_BYTES, Progress, TransportLink
 from zenlake.runtime.reactor import Timer
 from zenlake.transport.counters import Counters
+from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.establishment import Acceptor, Opener
 from zenlake.transport.offer import Agreement
 from zenlake.transport.outbox import (
@@ -53,7 +54,6 @@ only when a third of its buffer is free, which on a thin pipe may take longer th
 FLUSH_SLACK = 0.25e-3  # seconds in which a caller may still write its batch itself
 LINGER_SECONDS = 1.0  # without progress, when a session is closed and its last words are sent
 MAX_LINGER_SECONDS = 4.0
-STILL_CONGESTED = "congestion: no room, as for the one before"
 COLUMNS_BYTES = 256 << 10  # of rows that are written at once
 MAX_HEADS = 1024  # lengths that one publisher remembers
 MAX_SHORT_LENGTH = 3  # bytes of a length that fits a batch
@@ -229,7 +229,7 @@ class TransportSession:
         with self._lock:
             outbox = self._outbox or self._open_outbox()
             if outbox.blocked and may_drop(qos) and outbox.congested(qos):
-                outbox.counters.drop_sent(STILL_CONGESTED)
+                outbox.counters.drop_sent(DropReason.CONGESTION_PERSISTS)
                 return False
             now = self._reactor.now()
             if outbox.push_encoded(data, qos, reliable, now=now) is PushResult.DONE:
@@ -296,7 +296,7 @@ class TransportSession:
                     return True
             return self._keep_or_drop(outbox, message, qos, reliable, now)
         except EncodeError as error:
-            outbox.counters.drop_sent("it does not fit the session")
+            outbox.counters.drop_sent(DropReason.MESSAGE_TOO_LARGE)
             log.warning("%s: %s", self, error)
             return False
 
@@ -357,7 +357,7 @@ class TransportSession:
         """A message was added to a lane that was just being closed: see that it is sent."""
         with self._lock:
             if self._outbox is None:
-                self.counters.drop_sent("its session had ended")
+                self.counters.drop_sent(DropReason.SESSION_CLOSED)
                 return
             self._outbox.settle(lane)
             self._pushed(self._outbox, 0, self._reactor.now())
@@ -424,7 +424,7 @@ class TransportSession:
                     return True
             return self._keep_or_drop(outbox, message, qos, reliable, now)
         if not blocks and outbox.congested(qos):
-            outbox.counters.drop_sent(STILL_CONGESTED)
+            outbox.counters.drop_sent(DropReason.CONGESTION_PERSISTS)
             return False
         patience = BLOCK_SECONDS if blocks else DROP_SECONDS
         if not blocks and outbox.in_fragments(qos):
@@ -451,7 +451,7 @@ class TransportSession:
             if first and blocks:
                 self._first_waiting.discard(priority)
         if not blocks:
-            outbox.counters.drop_sent(f"congestion: no room within {patience * 1000:g} ms")
+            outbox.counters.drop_sent(DropReason.CONGESTION_TIMEOUT)
             outbox.congested(qos, dropped=True)
             return False
         self._stuck()
@@ -469,7 +469,7 @@ class TransportSession:
         first = qos.congestion_control is WireCongestionControl.BLOCK_FIRST
         waits = first and int(qos.priority) in self._first_waiting
         if qos.congestion_control is WireCongestionControl.DROP or waits:
-            outbox.counters.drop_sent("congestion: no room, and no time to wait")
+            outbox.counters.drop_sent(DropReason.CONGESTION_NO_WAIT)
             return False
         stalls = outbox.stalled_at is None
         if outbox.push_beyond(message, qos, reliable, now):
@@ -477,7 +477,7 @@ class TransportSession:
             if stalls and self._core is not None:  # from now on the time is counted
                 self._reactor.call_soon(self._count_time)
             return True
-        outbox.counters.drop_sent("congestion: backlog full")
+        outbox.counters.drop_sent(DropReason.CONGESTION_BACKLOG)
         self._stuck()
         return False
 

@@ -1,6 +1,6 @@
-"""The simulator: nodes on links in memory, under one virtual clock; a seed decides every fault.
+"""Simulator: nodes on links in memory, under one virtual clock; a seed decides every fault.
 
-Knows no socket, thread or wall clock; Node, Session and all below are those of production.
+Runs the production Node and TransportSession. Does not use sockets, threads or a wall clock.
 
 >>> world = World(seed=7)
 >>> a, b = world.node("a"), world.node("b")

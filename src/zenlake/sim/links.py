@@ -1,6 +1,6 @@
 """The links of one simulated node: endpoints `memory/NAME`, with `#datagram=1` as datagrams.
 
-Knows who dials, so that partitions and faults can name both sides. Does not know time.
+Knows which node connects, so that partitions and faults can name both sides. Does not know time.
 """
 
 from collections.abc import Mapping
@@ -13,30 +13,30 @@ from zenlake.wire.locator import EndPoint
 
 DATAGRAM = "datagram"
 FaultsByRoute = Mapping[tuple[str, str], Faults]
-"By (sender, receiver), where they are not the network's own."
+"Faults by (sender, receiver), where they differ from the network's default."
 
 
 class SimulatedLinks:
-    """What `zenlake.link` is in a real network."""
+    """Stand-in for `zenlake.link`: the links that one simulated node can open."""
 
-    def __init__(self, network: Network, name: str, ways: FaultsByRoute) -> None:
+    def __init__(self, network: Network, name: str, routes: FaultsByRoute) -> None:
         self._network = network
         self._name = name
-        self._ways = ways
+        self._routes = routes
 
     def resolve(self, endpoint: EndPoint) -> list[str]:
         if endpoint.protocol != PROTOCOL:
             raise LinkError(f"{endpoint}: in a simulation the protocol is {PROTOCOL}")
         return [endpoint.address]
 
-    def dial(self, endpoint: EndPoint, address: str, options: LinkOptions) -> TransportLink:
+    def connect(self, endpoint: EndPoint, address: str, options: LinkOptions) -> TransportLink:
         default = self._network.faults
-        return self._network.dial(
+        return self._network.connect(
             address,
             datagram=endpoint.config.get(DATAGRAM) == "1",
             source=self._name,
-            faults=self._ways.get((self._name, address), default),
-            back=self._ways.get((address, self._name), default),
+            faults=self._routes.get((self._name, address), default),
+            back=self._routes.get((address, self._name), default),
         )
 
     def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener:

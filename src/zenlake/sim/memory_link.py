@@ -1,7 +1,7 @@
-"""Links inside one process, under a clock that is an argument and faults that a seed decides.
+"""Memory links: links inside one process, with a clock that is an argument and seeded faults.
 
-Knows no socket, thread or wall clock: the same seed and the same calls give the same events.
-Not for two threads. Instead of a descriptor each link and listener has `on_ready`.
+Equal seeds and equal calls give equal events: no socket, thread or wall clock is used. For one
+thread only. Instead of a descriptor each link and listener has `on_ready`.
 """
 
 from __future__ import annotations
@@ -20,38 +20,39 @@ from zenlake.wire.framing import Framing
 from zenlake.wire.locator import Locator
 
 PROTOCOL = "memory"
-BACKLOG = 1024  # links of one listener that wait for accept()
-BUFFER_BYTES = 1 << 20  # sent and not read yet, per direction
-DATAGRAM_MTU = 65_487  # as udp
-EVENTS_AT_ONE_TIME = 1_000_000  # more than these are two ends that answer each other for ever
+BACKLOG = 1024  # Links of one listener that may wait for accept().
+BUFFER_BYTES = 1 << 20  # Bytes sent and not read yet, per direction.
+DATAGRAM_MTU = 65_487  # Largest datagram, as of UDP links.
+EVENTS_AT_ONE_TIME = 1_000_000  # Above this two ends must be answering each other endlessly.
 
-END = object()
-RESET = object()
+END = object()  # In a stream: the sender closed its end.
+RESET = object()  # In a stream: the receiver had closed its end.
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What one direction of a link does to its bytes. Probabilities count per datagram."""
+    """Faults of one direction of a link. Probabilities are per datagram."""
 
     delay: tuple[float, float] = (0.0, 0.0)
+    "Shortest and longest delay, in seconds."
     loss: float = 0.0
     duplication: float = 0.0
     reordering: float = 0.0
     held_back: float = 0.01
-    "How much later, at most, a reordered datagram comes."
+    "Largest additional delay of a reordered datagram, in seconds."
     chunk: int = 0
     "Streams arrive in pieces of 1 to `chunk` bytes; 0: as they were sent."
     bandwidth: float = inf
     "Bytes per second."
     buffer: int = BUFFER_BYTES
-    "Bytes sent and not read yet; send() takes no more."
+    "Bytes sent and not read yet above which send() takes nothing."
 
 
 NONE = Faults()
 
 
 class _Pipe:
-    """One direction: from link `source` to link `sink`."""
+    """One direction of a connection, from link `source` to link `sink`."""
 
     __slots__ = (
         "dead",
@@ -75,20 +76,20 @@ class _Pipe:
         self.names = names
         self.source: MemoryLink | None = None
         self.sink: MemoryLink | None = None
-        self.queue: deque[Any] = deque()  # of a stream: what is on its way, in order
+        self.queue: deque[Any] = deque()  # Items of a stream in flight, in order.
         self.in_flight = 0
-        self.free_at = 0.0  # when the last byte will have left, as the bandwidth allows
-        self.last = 0.0  # when the last of the stream arrives
-        self.left: int | None = None  # bytes until the cut
-        self.reset = True  # and of which kind it is
-        self.stalled = 0  # arrivals that a partition holds up
-        self.waiting = False  # the source found no room
+        self.free_at = 0.0  # When the last byte will have left, as the bandwidth allows.
+        self.last = 0.0  # When the last item of the stream arrives.
+        self.left: int | None = None  # Bytes until a planned cut.
+        self.reset = True  # Whether that cut is a reset.
+        self.stalled = 0  # Arrivals that a partition delays.
+        self.waiting = False  # Whether the source found no room.
         self.vanishing = False
         self.dead = False
 
 
 class MemoryLink(TransportLink):
-    """One end. Its address is the name of the other end."""
+    """One end of a connection. Its address is the name of the other end."""
 
     protocol = PROTOCOL
 
@@ -122,18 +123,18 @@ class MemoryLink(TransportLink):
 
     @property
     def readable(self) -> bool:
-        """Whether receive() has something to say, as epoll would have it."""
+        """Whether epoll would report the link as readable."""
         return bool(self._inbox) or self._ended or self._broken is not None
 
     @property
     def writable(self) -> bool:
-        """Whether send() or handshake() would go on, as epoll would have it."""
+        """Whether epoll would report the link as writable."""
         return (self._connected and not self._out.waiting) or self._broken is not None
 
     def receive(self) -> bytes | None:
-        if self._inbox:  # also of a link that has broken since, as with TCP
+        if self._inbox:  # Also of a link that broke afterwards, as with TCP.
             data = self._inbox.popleft()
-            self._network._was_read(self._back, len(data))
+            self._network._on_read(self._back, len(data))
             return data
         self._check()
         return b"" if self._ended else None
@@ -173,7 +174,7 @@ class MemoryLink(TransportLink):
 
 
 class MemoryListener(Listener):
-    """Where dialled links come out."""
+    """Listener of a network, by name."""
 
     def __init__(self, network: Network, name: str) -> None:
         self.locators = (Locator(f"{PROTOCOL}/{name}"),)
@@ -188,7 +189,7 @@ class MemoryListener(Listener):
 
     @property
     def readable(self) -> bool:
-        """Whether accept() has somebody."""
+        """Whether accept() would return a link."""
         return bool(self._waiting)
 
     writable = False
@@ -212,33 +213,33 @@ def _wake(end: MemoryLink | MemoryListener) -> None:
 
 
 class Network:
-    """Any number of listeners and links. Nothing happens but in advance()."""
+    """Any number of listeners and links. Events happen only in advance()."""
 
     def __init__(self, seed: int = 0, faults: Faults = NONE) -> None:
         self.now = 0.0
         self.faults = faults
-        "Of links dialled from now on, unless dial() says otherwise."
+        "Default faults of links that connect() opens from now on."
         self.lost = self.duplicated = self.reordered = 0
         self.tap: Callable[[MemoryLink, bytes], None] | None = None
-        "Is told of all that arrives, and at which end."
+        "Called with each link and the bytes that arrive there."
         self._random = random.Random(seed).random
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._count = 0
         self._ports = 0
         self._listeners: dict[str, MemoryListener] = {}
-        self._walls: list[tuple[frozenset[str], frozenset[str]]] = []
+        self._partitions: list[tuple[frozenset[str], frozenset[str]]] = []
         self._stalled: list[_Pipe] = []
 
     # --- time
 
     def next_event(self) -> float | None:
-        """When advance() has something to do next; None: never, unless someone sends."""
+        """Return the time of the next event; None: there is none."""
         return self._heap[0][0] if self._heap else None
 
     def advance(self, now: float) -> int:
-        """Let everything happen up to and at `now`; how many events that were."""
+        """Run the events up to and at `now`; return how many there were."""
         if now < self.now:
-            raise ValueError(f"time goes on: it is {self.now} already, and not {now}")
+            raise ValueError(f"the time is {self.now} already: it cannot go back to {now}")
         heap, total, together = self._heap, 0, 0
         while heap and heap[0][0] <= now:
             time, _, act, argument = heappop(heap)
@@ -257,65 +258,66 @@ class Network:
     # --- ends
 
     def listen(self, name: str) -> MemoryListener:
+        """Return a new listener called `name`."""
         if name in self._listeners:
             raise LinkError(f"{PROTOCOL}/{name}: listen: another listener has this name")
         listener = self._listeners[name] = MemoryListener(self, name)
         return listener
 
-    def dial(
+    def connect(
         self,
         name: str,
         *,
         datagram: bool = False,
-        source: str = "dialler",
+        source: str = "connector",
         faults: Faults | None = None,
         back: Faults | None = None,
     ) -> MemoryLink:
-        """A link to the listener `name`; `faults` of the way there, `back` of the way back."""
+        """Begin to connect to listener `name`; `faults` apply there, `back` on the way back."""
         there = faults or self.faults
         out = _Pipe(there, (source, name))
         inward = _Pipe(back or there, (name, source))
         self._ports += 1
         link = MemoryLink(self, f"{source}:{self._ports}", name, datagram, out, inward)
-        self._at(self.now + self._delay(out), self._asked, link)
+        self._at(self.now + self._delay(out), self._on_connect, link)
         return link
 
-    def _asked(self, link: MemoryLink) -> None:
-        """The wish to connect has reached the listener's side."""
+    def _on_connect(self, link: MemoryLink) -> None:
+        """Accept or refuse a connection whose request has reached the listener's side."""
         out, back = link._out, link._back
-        if link._broken is not None or self._apart(out):
+        if link._broken is not None or self._is_partitioned(out):
             return
         listener = self._listeners.get(out.names[1])
         back.last = self.now + self._delay(back)
         if listener is None or len(listener._waiting) >= BACKLOG:
-            self._at(back.last, self._refused, link)
+            self._at(back.last, self._on_refused, link)
             return
         local, remote = link.remote.address, link.local.address
         accepted = MemoryLink(self, local, remote, not link.reliable, back, out)
         accepted._connected = True
-        self._at(back.last, self._answered, link)
+        self._at(back.last, self._on_accepted, link)
         listener._waiting.append(accepted)
         _wake(listener)
 
-    def _answered(self, link: MemoryLink) -> None:
-        if not self._apart(link._back) and link._broken is None:
+    def _on_accepted(self, link: MemoryLink) -> None:
+        if not self._is_partitioned(link._back) and link._broken is None:
             link._connected = True
             _wake(link)
 
-    def _refused(self, link: MemoryLink) -> None:
-        if not self._apart(link._back):
-            link._break("connect: nobody listens there")
+    def _on_refused(self, link: MemoryLink) -> None:
+        if not self._is_partitioned(link._back):
+            link._break("connect: no node listens there")
 
     # --- faults
 
     def set_faults(self, link: TransportLink, faults: Faults) -> None:
-        """What happens from now on to what `link` sends."""
+        """Set the faults for the bytes that `link` sends from now on."""
         _memory(link)._out.faults = faults
 
     def cut(self, link: TransportLink, *, after: int = 0, reset: bool = True) -> None:
-        """Break the link: now, or when `after` more of the bytes that `link` sends have arrived.
+        """Break the link now, or when `after` more bytes that `link` sends have arrived.
 
-        Both ends get LinkError; with `reset` false the end b"" instead.
+        Both ends get LinkError, or b"" if `reset` is false.
         """
         end = _memory(link)
         if after:
@@ -330,42 +332,42 @@ class Network:
             pipe.queue.clear()
         for side in (end, end._out.sink):
             if side is None:
-                continue  # not accepted yet
+                continue  # Not accepted yet.
             if reset:
                 side._break("the link was cut")
             else:
                 side._end()
 
     def half_open(self, link: TransportLink) -> None:
-        """All that `link` sends vanishes from now on, and nobody is told."""
+        """Lose everything that `link` sends from now on, without an error at either end."""
         _memory(link)._out.vanishing = True
 
     def partition(self, some: Iterable[str], others: Iterable[str]) -> None:
-        """Nothing passes between the two sets of names until heal().
+        """Let nothing pass between two sets of names until heal().
 
-        Datagrams and wishes to connect are lost. Streams are held up, as by TCP, which sends again.
+        Datagrams and connection requests are lost. Streams are delayed, as TCP sends again.
         """
-        self._walls.append((frozenset(some), frozenset(others)))
+        self._partitions.append((frozenset(some), frozenset(others)))
 
     def heal(self) -> None:
         """End every partition."""
-        self._walls.clear()
+        self._partitions.clear()
         stalled, self._stalled = self._stalled, []
         for pipe in stalled:
             arrivals, pipe.stalled = pipe.stalled, 0
             for _ in range(arrivals):
-                self._at(self._arrival(pipe, 0), self._arrived, pipe)
+                self._at(self._arrival(pipe, 0), self._on_stream_item, pipe)
 
-    def _apart(self, pipe: _Pipe) -> bool:
-        if not self._walls:
+    def _is_partitioned(self, pipe: _Pipe) -> bool:
+        if not self._partitions:
             return False
-        one, other = pipe.names
+        source, sink = pipe.names
         return any(
-            (one in some and other in others) or (other in some and one in others)
-            for some, others in self._walls
+            (source in some and sink in others) or (sink in some and source in others)
+            for some, others in self._partitions
         )
 
-    # --- bytes on their way
+    # --- bytes in flight
 
     def _at(self, time: float, act: Callable[[Any], None], argument: object) -> None:
         self._count += 1
@@ -376,7 +378,7 @@ class Network:
         return low if low == high else low + self._random() * (high - low)
 
     def _arrival(self, pipe: _Pipe, size: int) -> float:
-        """When `size` bytes that are sent now arrive: never before those sent earlier."""
+        """Return when `size` bytes that are sent now arrive: never before earlier bytes."""
         faults, now = pipe.faults, self.now
         leaves = (now if pipe.free_at < now else pipe.free_at) + size / faults.bandwidth
         low, high = faults.delay
@@ -410,13 +412,13 @@ class Network:
 
     def _put(self, pipe: _Pipe, item: object, size: int = 0) -> None:
         pipe.queue.append(item)
-        self._at(self._arrival(pipe, size), self._arrived, pipe)
+        self._at(self._arrival(pipe, size), self._on_stream_item, pipe)
 
-    def _arrived(self, pipe: _Pipe) -> None:
-        """The next of what is on its way in a stream has come."""
+    def _on_stream_item(self, pipe: _Pipe) -> None:
+        """Deliver the next item of a stream."""
         if pipe.dead:
             return
-        if self._apart(pipe):
+        if self._is_partitioned(pipe):
             if not pipe.stalled:
                 self._stalled.append(pipe)
             pipe.stalled += 1
@@ -452,17 +454,17 @@ class Network:
                 self.reordered += 1
                 at += chance() * faults.held_back
             pipe.in_flight += size
-            self._at(at, self._datagram_arrived, (pipe, data))
+            self._at(at, self._on_datagram, (pipe, data))
         return size
 
-    def _datagram_arrived(self, what: tuple[_Pipe, bytes]) -> None:
+    def _on_datagram(self, what: tuple[_Pipe, bytes]) -> None:
         pipe, data = what
         sink = pipe.sink
         if pipe.dead:
             return
-        if sink is None or sink._broken is not None or pipe.vanishing or self._apart(pipe):
+        if sink is None or sink._broken is not None or pipe.vanishing or self._is_partitioned(pipe):
             self.lost += 1
-            self._was_read(pipe, len(data))
+            self._on_read(pipe, len(data))
         else:
             self._hand_over(pipe, sink, data)
 
@@ -477,13 +479,13 @@ class Network:
         if pipe.left == 0:
             self._cut((sink, pipe.reset))
 
-    def _was_read(self, pipe: _Pipe, size: int) -> None:
+    def _on_read(self, pipe: _Pipe, size: int) -> None:
         pipe.in_flight -= size
         if pipe.waiting and not pipe.dead:
             pipe.waiting = False
-            self._at(self.now + pipe.faults.delay[0], self._room, pipe)
+            self._at(self.now + pipe.faults.delay[0], self._on_room, pipe)
 
-    def _room(self, pipe: _Pipe) -> None:
+    def _on_room(self, pipe: _Pipe) -> None:
         if pipe.source is not None and pipe.source._broken is None:
             _wake(pipe.source)
 

@@ -1,7 +1,7 @@
-"""The reactor of a simulation: the same methods as runtime's, under the network's virtual clock.
+"""Reactor of a simulation: the methods of runtime's Reactor under the network's virtual clock.
 
-Knows timers, and which ends of memory links are ready. Does not know threads or a wall clock;
-a callback that raises ends the run instead of being logged.
+Knows timers, and which ends of memory links are ready. Does not use threads or a wall clock. A
+callback that raises ends the run instead of being logged.
 """
 
 from collections import deque
@@ -13,13 +13,13 @@ from zenlake.runtime.reactor import PollSource, Ready, Timer
 from zenlake.sim.memory_link import MemoryLink, MemoryListener, Network
 from zenlake.sim.trace import Trace
 
-TURNS_AT_ONE_TIME = 100_000  # more than these are callbacks that call each other for ever
+TURNS_AT_ONE_TIME = 100_000  # Above this callbacks must be calling each other endlessly.
 
 End = MemoryLink | MemoryListener
 
 
 class _Watch:
-    """One end that somebody wants to hear of."""
+    """Registration of one end, with its callback."""
 
     __slots__ = ("end", "queued", "read", "ready", "write")
 
@@ -32,10 +32,10 @@ class _Watch:
 
 
 class SimReactor:
-    """Shared by all nodes of one network. Time goes on only in run()."""
+    """Reactor of all nodes of one network. Time passes only in run()."""
 
     inside = True
-    "There is no other thread to be on: nothing may wait."
+    "Always on the I/O thread, so that no call may wait."
 
     def __init__(self, network: Network, trace: Trace) -> None:
         self._network = network
@@ -50,22 +50,22 @@ class SimReactor:
         return self._network.now
 
     def start(self) -> None:
-        """Nothing to start: run() is the thread."""
+        """Do nothing: run() takes the place of the I/O thread."""
 
     def stop(self) -> None:
-        """Nothing to stop: the other nodes go on."""
+        """Do nothing: the other nodes go on."""
 
     def abandon(self) -> None:
-        """Nothing here is shared with another process."""
+        """Do nothing: no descriptor is shared with another process."""
 
     @property
     def watched(self) -> list[End]:
-        """In the order in which they came."""
+        """The watched ends, in the order of their registration."""
         return list(self._watches)
 
     @property
     def timers(self) -> int:
-        """How many calls are still due."""
+        """Number of calls that are still due."""
         return sum(timer.call is not None for _, _, timer in self._timers)
 
     # ---- timers
@@ -108,7 +108,7 @@ class SimReactor:
     # ---- time
 
     def run(self, until: float, done: Callable[[], bool] | None = None) -> bool:
-        """Let everything happen up to `until`, or to the first moment at which `done()`."""
+        """Run all events up to `until`, or until `done()`; return whether `done()` held."""
         network, turns = self._network, 0
         while True:
             self._turn()
@@ -138,21 +138,21 @@ class SimReactor:
         return min(timers[0][0] if timers else inf, inf if event is None else event)
 
     def _turn(self) -> None:
-        """As the Reactor has it: links, then what is due soon, then timers."""
+        """Run one turn in the order of the Reactor: links, queued calls, timers."""
         for _ in range(len(self._roused)):
-            self._look(self._roused.popleft())
-        for _ in range(len(self._soon)):  # what they add waits for the next turn
+            self._check(self._roused.popleft())
+        for _ in range(len(self._soon)):  # Calls that these add wait for the next turn.
             self._soon.popleft()()
         timers, now, due = self._timers, self._network.now, []
         while timers and timers[0][0] <= now:
             due.append(heappop(timers)[2])
         for timer in due:
-            if timer.call is not None:  # an earlier one may have cancelled it
+            if timer.call is not None:  # An earlier call may have cancelled it.
                 self._trace.add(f"{now!r} due {getattr(timer.call, '__qualname__', 'call')}")
                 timer.call()
 
-    def _look(self, watch: _Watch) -> None:
-        """Call back if the end is ready, and look again in the next turn if it still is."""
+    def _check(self, watch: _Watch) -> None:
+        """Call back if the end is ready, and check it again in the next turn."""
         watch.queued = False
         ready, end = watch.ready, watch.end
         readable, writable = watch.read and end.readable, watch.write and end.writable

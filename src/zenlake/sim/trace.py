@@ -1,19 +1,19 @@
-"""What happened in a simulation: a running hash of every event, and the last ones as text.
+"""Trace of a simulation: a running hash of every event, and the last events as text.
 
-Knows lines of text. Two runs are the same if their digests are.
+Knows lines of text. Two runs are equal if their digests are.
 """
 
 from collections import deque
 from hashlib import blake2b
 
-KEPT = 1000  # lines; older ones live on in the digest only
+KEPT_LINES = 1000  # Lines kept as text; older ones are in the digest only.
 DIGEST_BYTES = 16
 
 
 class Trace:
-    """Every event is one line."""
+    """Log of events, one per line."""
 
-    def __init__(self, kept: int = KEPT) -> None:
+    def __init__(self, kept: int = KEPT_LINES) -> None:
         self.count = 0
         self.last: deque[str] = deque(maxlen=kept)
         self._hash = blake2b(digest_size=DIGEST_BYTES)
@@ -25,7 +25,7 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """Of all lines so far."""
+        """Hash of all lines so far."""
         return self._hash.hexdigest()
 
     def __eq__(self, other: object) -> bool:

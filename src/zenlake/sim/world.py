@@ -1,6 +1,6 @@
-"""A world of nodes: made from a seed, run by hand, broken on purpose.
+"""World: a network of simulated nodes, built from a seed, with faults on demand.
 
-Knows names, faults and virtual time. The nodes and their sessions are those of production.
+Knows names, faults and virtual time. The nodes and their sessions are the production classes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
 
 NEAR = Faults(delay=(0.0005, 0.002))
-"What links do unless they are told otherwise: seconds, one way."
+"Default faults of links: a delay of 0.5 to 2 ms each way."
 
 CONFIG_FIELDS = {field.name for field in fields(NodeConfig)} - {"offer"}
 
@@ -30,17 +30,17 @@ Names = str | Iterable[str]
 
 
 class World:
-    """The same seed and the same calls give the same `trace`, event by event."""
+    """Network of simulated nodes. Equal seeds and equal calls give equal traces, event by event."""
 
     def __init__(self, seed: int = 0, faults: Faults = NEAR) -> None:
         self.seed = seed
         self.trace = Trace()
         self.network = Network(seed, faults)
-        self.network.tap = self._arrived
+        self.network.tap = self._on_bytes
         self.reactor = SimReactor(self.network, self.trace)
         self.nodes: dict[str, Node] = {}
-        self._born = 0
-        self._ways: dict[tuple[str, str], Faults] = {}
+        self._created = 0
+        self._routes: dict[tuple[str, str], Faults] = {}
 
     @property
     def now(self) -> float:
@@ -59,25 +59,25 @@ class World:
         zid: WireZenohId | None = None,
         **settings: Any,
     ) -> Node:
-        """A node that is reached at `memory/NAME`. `settings`: of NodeConfig or of Offer."""
+        """Add a node that listens at `memory/NAME`. `settings`: fields of NodeConfig or Offer."""
         if name in self.nodes or not name.isidentifier():
-            raise ValueError(f"{name!r} is taken or no name: letters, digits and '_'")
-        self._born += 1
-        entropy = Random(f"{self.seed} {self._born} {name}").randbytes
+            raise ValueError(f"{name!r} is in use or not a valid name: use letters, digits and '_'")
+        self._created += 1
+        entropy = Random(f"{self.seed} {self._created} {name}").randbytes
         config = {key: settings.pop(key) for key in CONFIG_FIELDS & settings.keys()}
         offer = Offer(zid=zid or WireZenohId(entropy(MAX_BYTES)), whatami=whatami, **settings)
         node = self.nodes[name] = Node(
             NodeConfig(**{"offer": offer, "entropy": entropy, **config}),
             handler or Inline(lambda session, message, priority, reliable: None),
             reactor=self.reactor,
-            network=SimulatedLinks(self.network, name, self._ways),
+            network=SimulatedLinks(self.network, name, self._routes),
         )
         if listen:
             node.listen(f"{PROTOCOL}/{name}")
         return node
 
     def close(self, *names: str) -> None:
-        """Close these nodes, or all of them, and wait until they are gone."""
+        """Close these nodes, or all of them, and run until they are closed."""
         waiting = set(names or self.nodes)
         for name in names or tuple(self.nodes):
             self.nodes.pop(name).shut(partial(waiting.discard, name))
@@ -87,22 +87,23 @@ class World:
 
     def run(self, seconds: float) -> None:
         """Let virtual time pass."""
-        with self._saying_where():
+        with self._noting_position():
             self.reactor.run(self.now + seconds)
 
     def run_until(self, condition: Callable[[], object], within: float) -> float:
-        """Stop at the first moment at which `condition()` holds; how long that took.
+        """Run until `condition()` holds; return the virtual seconds that passed.
 
         TimeoutError: it does not hold after `within` virtual seconds.
         """
         begin = self.now
-        with self._saying_where():
+        with self._noting_position():
             if not self.reactor.run(begin + within, lambda: bool(condition())):
                 raise TimeoutError(f"the condition did not hold within {within:g} virtual seconds")
         return self.now - begin
 
     @contextmanager
-    def _saying_where(self) -> Iterator[None]:
+    def _noting_position(self) -> Iterator[None]:
+        """Add the seed, the time and the trace to an exception."""
         try:
             yield
         except Exception as error:
@@ -115,10 +116,10 @@ class World:
     # ---- faults
 
     def partition(self, some: Names, others: Names) -> None:
-        """Nothing passes between the two until heal()."""
-        one, other = _names(some), _names(others)
-        self.trace.add(f"{self.now!r} partition {one} {other}")
-        self.network.partition(one, other)
+        """Let nothing pass between the two until heal()."""
+        left, right = _names(some), _names(others)
+        self.trace.add(f"{self.now!r} partition {left} {right}")
+        self.network.partition(left, right)
 
     def heal(self) -> None:
         """End every partition."""
@@ -126,7 +127,7 @@ class World:
         self.network.heal()
 
     def links(self, name: str, peer: str | None = None) -> list[MemoryLink]:
-        """The ends that `name` has of its links: with `peer`, or all."""
+        """Return the ends at `name` of its links with `peer`, or of all its links."""
         return [
             end
             for end in self.reactor.watched
@@ -136,7 +137,7 @@ class World:
         ]
 
     def cut(self, name: str, peer: str | None = None, *, after: int = 0, reset: bool = True) -> int:
-        """Break the links of `name`: now, or `after` more bytes that it sends. How many."""
+        """Break the links of `name`, now or `after` more sent bytes; return their number."""
         found = self.links(name, peer)
         self.trace.add(f"{self.now!r} cut {len(found)} of {name} {peer}")
         for link in found:
@@ -144,7 +145,7 @@ class World:
         return len(found)
 
     def half_open(self, name: str, peer: str) -> int:
-        """What `name` sends to `peer` on today's links vanishes from now on. How many."""
+        """Lose what `name` sends to `peer` on the existing links; return their number."""
         found = self.links(name, peer)
         self.trace.add(f"{self.now!r} half-open {len(found)} of {name} {peer}")
         for link in found:
@@ -152,13 +153,13 @@ class World:
         return len(found)
 
     def set_faults(self, name: str, peer: str, faults: Faults) -> None:
-        """What happens from now on to all that `name` sends to `peer`, on new links too."""
+        """Set the faults for everything that `name` sends to `peer`, on new links too."""
         self.trace.add(f"{self.now!r} {faults} {name} {peer}")
-        self._ways[name, peer] = faults
+        self._routes[name, peer] = faults
         for link in self.links(name, peer):
             self.network.set_faults(link, faults)
 
-    def _arrived(self, end: MemoryLink, data: bytes) -> None:
+    def _on_bytes(self, end: MemoryLink, data: bytes) -> None:
         self.trace.add(f"{self.now!r} bytes {end.route} {len(data)} {crc32(data):08x}")
 
     def __repr__(self) -> str:

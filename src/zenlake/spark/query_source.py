@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from zenlake.errors import ZError
 from zenlake.routing.queries import TIMEOUT
 from zenlake.spark.options import Options
+from zenlake.transport.drop_reason import DropReason
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 MAX_ROWS = 50_000  # of one record batch
 MAX_BYTES = 8 << 20
 MAX_ERROR_BYTES = 4096  # of what a replier says
-BEYOND_LIMIT = "replies beyond the limit"  # the session's counter
 NEVER = 1e9  # seconds: only a full batch, or the end, is given out
 
 
@@ -54,7 +54,7 @@ def _replies(options: Options) -> "Iterator[pa.RecordBatch]":
 
     _compile()
     to = connection(options)
-    dropped = to.session.stats().dropped.get(BEYOND_LIMIT, 0)
+    dropped = to.session.stats().dropped.get(DropReason.REPLY_LIMIT, 0)
     collected = zenoh.ArrowBatches(max_rows=MAX_ROWS, max_bytes=MAX_BYTES, max_age=NEVER)
     for reply in to.session.get(
         options["selector"],
@@ -68,7 +68,7 @@ def _replies(options: Options) -> "Iterator[pa.RecordBatch]":
         while (batch := collected.try_recv()) is not None:
             yield batch
     to.check()
-    dropped = to.session.stats().dropped.get(BEYOND_LIMIT, 0) - dropped
+    dropped = to.session.stats().dropped.get(DropReason.REPLY_LIMIT, 0) - dropped
     if dropped:
         raise ZError(f"{options['selector']}: {dropped} replies too many: ask for less at once")
     collected.close()

@@ -1,5 +1,5 @@
-"""Sessions without I/O: bytes and the time go in; bytes, messages and the next deadline come out.
+"""Transport sessions without I/O: bytes and time go in; bytes, messages and deadlines come out.
 
-Knows the rules of a link's life. Does not know sockets, threads, clocks or chance: those who do
-(link/, runtime/, sim/) pass them in.
+Knows the rules of a session from handshake to CLOSE. Does not know sockets, threads, clocks or
+randomness: link/, runtime/ and sim/ pass them in.
 """

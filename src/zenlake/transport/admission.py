@@ -1,7 +1,7 @@
-"""Admission: who may come in, and how many at a time.
+"""Admission: limits on the handshakes under way and on the open sessions of one node.
 
-Knows the limits on handshakes under way and on sessions. Does not know links: whoever accepts one
-asks here before the first byte is read, so that TLS and WebSocket handshakes count too.
+The node asks here for every accepted link before its first byte is read, so that TLS and WebSocket
+handshakes count too. Does not know links.
 """
 
 from collections import Counter
@@ -13,13 +13,16 @@ from zenlake.wire.zenohid import WireZenohId
 
 @dataclass(frozen=True)
 class AdmissionLimits:
+    """Upper bounds on handshakes and sessions."""
+
     pending: int = 100
-    "Handshakes under way."
+    "Handshakes under way at the same time."
     pending_per_address: int = 20
-    "Of these, from one address."
+    "Handshakes under way from one address."
     seconds: float = 10.0
-    "How long a handshake may take, from accept to the open session."
+    "Duration of a handshake, from accept to the open session."
     sessions: int = 1000
+    "Open sessions."
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -32,29 +35,29 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why there is no session: what CLOSE says, and in words."""
+    """Refusal of a session: the reason for CLOSE, and a text with cause and remedy."""
 
     reason: CloseReason
     why: str
 
 
 class Admission:
-    """The door of one node."""
+    """Handshakes under way and sessions of one node, counted against its limits."""
 
     def __init__(self, zid: WireZenohId, limits: AdmissionLimits | None = None) -> None:
         self.limits = limits or AdmissionLimits()
         self.refused: Counter[str] = Counter()
-        "How often, by the limit's name, or `max_links`, or `self`."
+        "Number of refusals, by the name of the limit, or `max_links`, or `self`."
         self._zid = zid
         self._pending: set[Ticket] = set()
         self._by_address: Counter[str] = Counter()
         self._sessions: set[WireZenohId] = set()
 
     def enter(self, address: str, limited: bool = True) -> Ticket | str:
-        """A ticket for a handshake that begins, or the refusal in words.
+        """Return a ticket for a new handshake, or the text of its refusal.
 
-        `limited`: False where `address` is not one peer's but a name that all share, as that of
-        unix sockets: the limit for one address says nothing there.
+        `limited`: whether the limit per address applies; it does not where all peers share one
+        address, as with Unix sockets.
         """
         limits = self.limits
         if len(self._pending) >= limits.pending:
@@ -76,7 +79,7 @@ class Admission:
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
-        """The handshake is over, whichever way. May be called again."""
+        """End a handshake, successful or not. May be called again."""
         if ticket not in self._pending:
             return
         self._pending.remove(ticket)
@@ -86,12 +89,12 @@ class Admission:
                 del self._by_address[ticket.address]
 
     def open_session(self, zid: WireZenohId) -> Refusal | None:
-        """Take a place for a session with node `zid`; the refusal if there is none."""
+        """Reserve a session with node `zid`; return the refusal if it is not admitted."""
         if zid == self._zid:
             return self._refuse(
                 "self",
                 CloseReason.CONNECTION_TO_SELF,
-                f"{zid} is this node's own id; remove its own locator from what it dials, "
+                f"{zid} is this node's own id; remove its own locator from its connect endpoints, "
                 "or give the other node another id",
             )
         if zid in self._sessions:
@@ -111,7 +114,7 @@ class Admission:
         return None
 
     def close_session(self, zid: WireZenohId) -> None:
-        """Give back the place that `open_session` took; not after a refusal. May be repeated."""
+        """Release the reservation of `open_session`; not after a refusal. May be called again."""
         self._sessions.discard(zid)
 
     def _refuse(self, name: str, reason: CloseReason, why: str) -> Refusal:

@@ -1,7 +1,7 @@
-"""What an authentication mechanism is, and the Auth extension of INIT and OPEN that carries them.
+"""Authentication: the interface of a mechanism, and the Auth extension of INIT and OPEN.
 
-Knows the nested chain and the order of the four steps; each mechanism has a file of its own.
-Does not know messages, clocks or chance: random bytes come from outside.
+Knows the chain of nested extensions and the order of the four steps; each mechanism has a file of
+its own. Does not know messages, clocks or randomness: random bytes are an argument.
 """
 
 from abc import ABC, abstractmethod
@@ -25,20 +25,20 @@ from zenlake.wire.extensions import (
 )
 
 Entropy = Callable[[int], bytes]
-"This many bytes that nobody can guess."
+"Return this many bytes of cryptographic randomness."
 Value = int | bytes | None
-"Of one nested extension: Z64, ZBuf, Unit."
+"Content of one nested extension: int for Z64, bytes for ZBuf, None for Unit."
 
 ID_MASK = 0x0F
 MAX_SECRET_FILE_BYTES = 16 * 1024 * 1024
-PRINTED_BYTES = 64  # of what a peer calls itself
-OTHERS_MAY_READ = 0o077  # any right of the group or of everybody
+PRINTED_BYTES = 64  # Bytes of a peer's name that a log line shows.
+OTHERS_MAY_READ = 0o077  # Permission bits of the group and of all other users.
 
 T = TypeVar("T", int, bytes, None)
 
 
 class AuthOpener(ABC):
-    """One handshake, dialling side. Whatever the peer sent that is no good: AuthError."""
+    """Opener's side of one mechanism in one handshake. AuthError: the peer's value is invalid."""
 
     @abstractmethod
     def init_syn(self) -> Value: ...
@@ -51,10 +51,10 @@ class AuthOpener(ABC):
 
 
 class AuthAcceptor(ABC):
-    """One handshake, accepting side. Whatever the peer sent that is no good: AuthError."""
+    """Acceptor's side of one mechanism in one handshake. AuthError: the peer's value is invalid."""
 
     identity: str
-    "Who it was, once open_ack() returned."
+    "Identity that the peer has proved, set when open_ack() returns."
 
     @abstractmethod
     def init_ack(self, init_syn: Value) -> Value: ...
@@ -64,44 +64,44 @@ class AuthAcceptor(ABC):
 
 
 class Authenticator(ABC):
-    """One mechanism, with this node's credentials and what it knows of others'."""
+    """One mechanism with this node's credentials, and the credentials that it accepts."""
 
     ext_id: int
-    "Of its nested extension, 1 to 15: 1 public key, 2 user and password."
+    "Id of the nested extension, 1 to 15: 1 public key, 2 user and password."
     name: str
 
     @abstractmethod
     def opener(self, entropy: Entropy) -> AuthOpener | None:
-        """None: has no credentials to show."""
+        """Return the opener's side of a handshake; None: this node has no credentials."""
 
     @abstractmethod
     def acceptor(self, entropy: Entropy) -> AuthAcceptor | None:
-        """None: requires nothing of peers."""
+        """Return the acceptor's side of a handshake; None: peers need no credentials."""
 
 
 class _HandshakeSteps:
-    """Each step of a handshake is taken once and in order, also when it fails."""
+    """Order of steps: each may be taken once, also if it fails."""
 
     def __init__(self, *order: str) -> None:
         self._left = list(order)
 
     def take(self, step: str) -> None:
         if not self._left or self._left[0] != step:
-            raise AuthError(f"authentication: {step} is out of turn; dial again")
+            raise AuthError(f"authentication: {step} is out of turn; connect again")
         del self._left[0]
 
 
 class OpenerAuth:
-    """All mechanisms of one handshake, dialling side. None: the Auth extension is absent.
+    """All mechanisms of one handshake, opener's side. None: the Auth extension is absent.
 
-    Each mechanism that was offered has to be answered, as Zenoh's Rust opener demands: a node
-    that shows credentials does not talk to one that does not look at them.
+    The peer has to answer each mechanism that was offered, as the Rust opener demands: a node with
+    credentials does not talk to one that ignores them.
     """
 
     def __init__(self, authenticators: Iterable[Authenticator], entropy: Entropy) -> None:
         self._openers = {
             (a.ext_id, a.name): opener
-            for a in _in_order(authenticators)
+            for a in _sort(authenticators)
             if (opener := a.opener(entropy)) is not None
         }
         self._steps = _HandshakeSteps("InitSyn", "OpenSyn", "OpenAck")
@@ -127,26 +127,26 @@ class OpenerAuth:
             if i not in values:
                 raise AuthError(
                     f"{step}: the peer does not answer {name} authentication; "
-                    f"configure it there, or dial without it"
+                    f"configure it there, or connect without it"
                 )
         return values
 
 
 class AcceptorAuth:
-    """All mechanisms of one handshake, accepting side. None: the Auth extension is absent.
+    """All mechanisms of one handshake, acceptor's side. None: the Auth extension is absent.
 
-    The peer has to pass every mechanism that has an acceptor; others that it offers are ignored.
+    The peer has to pass every mechanism that has an acceptor; any other is ignored.
     """
 
     def __init__(self, authenticators: Iterable[Authenticator], entropy: Entropy) -> None:
         self._acceptors = {
             (a.ext_id, a.name): acceptor
-            for a in _in_order(authenticators)
+            for a in _sort(authenticators)
             if (acceptor := a.acceptor(entropy)) is not None
         }
         self._steps = _HandshakeSteps("InitAck", "OpenAck")
         self.identities: dict[str, str] = {}
-        "Who the peer is, by mechanism; empty until open_ack() returned."
+        "Proved identities of the peer, by mechanism; empty until open_ack() returns."
 
     def init_ack(self, init_syn: bytes | None) -> bytes | None:
         self._steps.take("InitAck")
@@ -168,8 +168,8 @@ class AcceptorAuth:
         return values
 
 
-def _in_order(authenticators: Iterable[Authenticator]) -> list[Authenticator]:
-    """By id, which is the order on the wire."""
+def _sort(authenticators: Iterable[Authenticator]) -> list[Authenticator]:
+    """Return the mechanisms by id, the order on the wire."""
     ordered = sorted(authenticators, key=lambda a: a.ext_id)
     ids = [a.ext_id for a in ordered]
     if len(set(ids)) != len(ids) or any(not 0 < i <= ID_MASK for i in ids):
@@ -182,12 +182,12 @@ class _Chain:
     extensions: tuple[Unknown, ...] = ()
 
 
-_NO_ROWS = ExtensionTable("AUTH")  # which ids mean something is for the mechanisms to say
+_NO_ROWS = ExtensionTable("AUTH")  # The mechanisms, not this table, know the ids.
 _ENCODING_OF = {int: ENC_Z64, bytes: ENC_ZBUF, NoneType: ENC_UNIT}
 
 
 def read_chain(data: bytes | None, step: str) -> dict[int, Value]:
-    """The nested extensions by id."""
+    """Decode the nested extensions, by id."""
     chain = _Chain()
     if data:
         with refusing(f"{step}: the Auth extension"):
@@ -201,7 +201,7 @@ def read_chain(data: bytes | None, step: str) -> dict[int, Value]:
 
 
 def write_chain(values: dict[int, Value]) -> bytes | None:
-    """The nested extensions as bytes; None if there are none."""
+    """Encode the nested extensions; None if there are none."""
     if not values:
         return None
     w = ByteWriter()
@@ -212,7 +212,7 @@ def write_chain(values: dict[int, Value]) -> bytes | None:
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Bytes of a peer that do not decode are wrong credentials."""
+    """Turn a DecodeError of the peer's bytes into an AuthError."""
     try:
         yield
     except DecodeError as error:
@@ -223,33 +223,35 @@ _KINDS = {int: "a number", bytes: "bytes", NoneType: "nothing"}
 
 
 def expect(value: Value, kind: type[T], what: str) -> T:
-    """`value`, which has to be of this kind."""
+    """Return `value` if it is of this kind, else raise AuthError."""
     if not isinstance(value, kind):
         raise AuthError(f"{what}: the peer sent {_KINDS[type(value)]} instead of {_KINDS[kind]}")
     return value
 
 
 def printable(raw: bytes) -> str:
-    """A peer's bytes as a short text that is safe to log."""
+    """Return a peer's bytes as a short text that is safe to log."""
     return repr(raw[:PRINTED_BYTES].decode(errors="replace"))
 
 
-def exposed(path: Path) -> bool:
-    """Whether others than its owner may use this file: worth a warning where it holds secrets."""
+def is_exposed(path: Path) -> bool:
+    """Return whether users other than the owner have any access to a file with secrets."""
     return bool(path.stat().st_mode & OTHERS_MAY_READ)
 
 
 def read_secret(path: Path, *, strict: bool = False) -> str:
-    """The text of a file with secrets. `strict`: refuse one that is `exposed`."""
+    """Return the text of a file with secrets. `strict`: refuse it if `is_exposed`."""
     try:
-        if strict and exposed(path):
+        if strict and is_exposed(path):
             raise AuthError(f"{path}: others may read this file; chmod 600 it")
         with path.open("rb") as file:
             data = file.read(MAX_SECRET_FILE_BYTES + 1)
     except OSError as error:
         raise AuthError(f"{path} cannot be read: {error.strerror}") from None
     if len(data) > MAX_SECRET_FILE_BYTES:
-        raise AuthError(f"{path} has more than {MAX_SECRET_FILE_BYTES} bytes: not such a file")
+        raise AuthError(
+            f"{path} has more than {MAX_SECRET_FILE_BYTES} bytes: it is not a file of secrets"
+        )
     try:
         return data.decode()
     except UnicodeDecodeError as error:

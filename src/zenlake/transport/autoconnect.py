@@ -1,6 +1,7 @@
-"""Autoconnect: which nodes that were found a node dials by itself.
+"""Autoconnect: which of the nodes that it discovers a node connects to.
 
-Knows roles, ids and the two tables of defaults. Does not know who is connected already.
+Knows roles, zids and the default for each way of discovery (zenoh-config scouting.*.autoconnect).
+Does not know which nodes are connected already.
 """
 
 from collections.abc import Mapping
@@ -13,17 +14,17 @@ from zenlake.wire.zenohid import WireZenohId
 
 FoundBy = Literal["multicast", "gossip"]
 
-NOBODY = WireWhatAmI(0)
-ANYBODY = WireWhatAmI.ROUTER | WireWhatAmI.PEER | WireWhatAmI.CLIENT
+NO_ROLE = WireWhatAmI(0)
+ANY_ROLE = WireWhatAmI.ROUTER | WireWhatAmI.PEER | WireWhatAmI.CLIENT
 
 
 class Strategy(Enum):
-    """Which side of two that find each other dials."""
+    """Which of two nodes that discover each other connects."""
 
     ALWAYS = "always"
-    "Both; the second link is refused."
+    "Both connect; the second link is refused."
     GREATER_ZID = "greater-zid"
-    "The one with the greater id."
+    "The node with the greater zid connects."
 
 
 def strategy_for_all(strategy: Strategy) -> dict[WireWhatAmI, Strategy]:
@@ -32,30 +33,30 @@ def strategy_for_all(strategy: Strategy) -> dict[WireWhatAmI, Strategy]:
 
 @dataclass(frozen=True)
 class Autoconnect:
-    """Whom to dial."""
+    """Rules for connecting to a discovered node."""
 
-    dials: Mapping[WireWhatAmI, WireWhatAmI]
-    "Own role -> the roles to dial."
+    roles: Mapping[WireWhatAmI, WireWhatAmI]
+    "Own role -> the roles to connect to."
     strategies: Mapping[WireWhatAmI, Strategy] = field(
         default_factory=lambda: strategy_for_all(Strategy.ALWAYS)
     )
-    "The other's role -> strategy; ALWAYS where it says nothing."
+    "Role of the other node -> strategy; ALWAYS where it is missing."
 
     def wants(
         self, own: WireZenohId, own_role: WireWhatAmI, peer: WireZenohId, peer_role: WireWhatAmI
     ) -> bool:
-        """Whether node `own` is to dial node `peer`."""
-        if own == peer or not self.dials.get(own_role, NOBODY) & peer_role:
+        """Return whether node `own` is to connect to node `peer`."""
+        if own == peer or not self.roles.get(own_role, NO_ROLE) & peer_role:
             return False
-        greater_dials = self.strategies.get(peer_role) is Strategy.GREATER_ZID
-        return own > peer or not greater_dials
+        greater_connects = self.strategies.get(peer_role) is Strategy.GREATER_ZID
+        return own > peer or not greater_connects
 
 
 DEFAULTS: dict[FoundBy, Autoconnect] = {
     "multicast": Autoconnect(
-        {WireWhatAmI.ROUTER: NOBODY, WireWhatAmI.PEER: ANYBODY, WireWhatAmI.CLIENT: ANYBODY}
+        {WireWhatAmI.ROUTER: NO_ROLE, WireWhatAmI.PEER: ANY_ROLE, WireWhatAmI.CLIENT: ANY_ROLE}
     ),
     "gossip": Autoconnect(
-        {WireWhatAmI.ROUTER: NOBODY, WireWhatAmI.PEER: ANYBODY, WireWhatAmI.CLIENT: ANYBODY}
+        {WireWhatAmI.ROUTER: NO_ROLE, WireWhatAmI.PEER: ANY_ROLE, WireWhatAmI.CLIENT: ANY_ROLE}
     ),
 }

@@ -1,14 +1,16 @@
-"""What a session counts: everything that went out or came in, and everything that did not.
+"""Counters of one session or group: messages, batches, bytes, and drops by reason.
 
-Knows names and numbers. A drop without a name here does not exist.
+Does not decide anything: the outbox, the lanes and the runtime count here.
 """
 
 from dataclasses import dataclass, field
 
+from zenlake.transport.drop_reason import DropReason
+
 
 @dataclass(slots=True)
 class Counters:
-    """Of one session or group, since it opened."""
+    """Counters since the session or group was opened."""
 
     sent_messages: int = 0
     sent_batches: int = 0
@@ -17,14 +19,14 @@ class Counters:
     received_batches: int = 0
     received_bytes: int = 0
     ignored: int = 0
-    "Messages that mean nothing in an open session: INIT, OPEN, JOIN, transport OAM."
-    send_dropped: dict[str, int] = field(default_factory=dict)
-    "Messages given up before they were sent, by reason."
-    receive_dropped: dict[str, int] = field(default_factory=dict)
-    "Messages and fragments given up after they came in, by reason."
+    "Received messages without a meaning in an open session: INIT, OPEN, JOIN, transport OAM."
+    send_dropped: dict[DropReason, int] = field(default_factory=dict)
+    "Messages dropped before they were sent, by reason."
+    receive_dropped: dict[DropReason, int] = field(default_factory=dict)
+    "Received messages and fragments that were dropped, by reason."
 
-    def drop_sent(self, reason: str) -> None:
+    def drop_sent(self, reason: DropReason) -> None:
         self.send_dropped[reason] = self.send_dropped.get(reason, 0) + 1
 
-    def drop_received(self, reason: str) -> None:
+    def drop_received(self, reason: DropReason) -> None:
         self.receive_dropped[reason] = self.receive_dropped.get(reason, 0) + 1

@@ -1,13 +1,13 @@
-"""Establishment: how a session opens, as two tables of what may come when.
+"""Establishment: the handshake of a unicast session, as one table of states for each side.
 
-Knows INIT and OPEN, what is negotiated, and the CLOSE reason of every refusal. Does not know
-bytes, links or time: messages go in and come out.
+Knows INIT and OPEN, the negotiation, and the CLOSE reason of every refusal. Does not know bytes,
+links or time: messages go in and come out. Rust: `io/zenoh-transport/src/unicast/establishment`.
 
     opener                      acceptor
-      | -- INIT syn -------------> |   what I can do
-      | <------------- INIT ack -- |   the lesser of both, a cookie
-      | -- OPEN syn -------------> |   the cookie, my lease and first number
-      | <------------- OPEN ack -- |   mine
+      | -- INIT syn -------------> |   the opener's offer
+      | <------------- INIT ack -- |   the lesser of both offers, and a cookie
+      | -- OPEN syn -------------> |   the cookie, the opener's lease and first sequence number
+      | <------------- OPEN ack -- |   the acceptor's lease and first sequence number
 """
 
 import hmac
@@ -26,21 +26,21 @@ from zenlake.wire.open import Open
 from zenlake.wire.zenohid import WireZenohId
 
 COOKIE_BYTES = 32
-MAX_COOKIE_BYTES = 4096  # of a peer's, which goes back to it; 130 is the longest known
+MAX_COOKIE_BYTES = 4096  # Longest cookie that is accepted from a peer; Rust sends up to 130.
 
 Admit = Callable[[WireZenohId, WireWhatAmI], None]
-"Raises SessionRefused if this node takes no session with that peer now."
+"Raises SessionRefused if this node does not admit a session with that peer."
 
 
 class HandshakeState(IntEnum):
-    """What a side waits for."""
+    """The message that a side waits for."""
 
     INIT_SYN = 0
     INIT_ACK = 1
     OPEN_SYN = 2
     OPEN_ACK = 3
     NOTHING = 4
-    "The session is open, or will never be."
+    "The session is open, or the handshake has failed."
 
 
 EXPECTED = {
@@ -53,7 +53,7 @@ EXPECTED = {
 
 
 def kind_of(message: TransportMessage) -> str:
-    """What a handshake takes a message for."""
+    """Return the name of a message in the terms of `EXPECTED`."""
     if isinstance(message, Init | Open):
         return f"{type(message).__name__.upper()} {'ack' if message.ack else 'syn'}"
     return type(message).__name__.upper()
@@ -64,10 +64,10 @@ def refuse(why: str, reason: CloseReason = CloseReason.INVALID) -> SessionRefuse
 
 
 class Handshake:
-    """What opener and acceptor share. `receive` gives the answer; `agreement` is set at the end."""
+    """Common part of opener and acceptor: `receive` each message until `agreement` is set."""
 
     TABLE: ClassVar[dict[HandshakeState, Callable[..., TransportMessage | None]]]
-    "By state: what is done with the message that it waits for. Everything else is refused."
+    "The method for the message that each state waits for; any other message is refused."
 
     state: HandshakeState
 
@@ -77,14 +77,14 @@ class Handshake:
         self.offer = offer
         self.agreement: Agreement | None = None
         self.peer: Init | None = None
-        "What the peer said in INIT, once it has."
+        "INIT of the peer, once it was received."
         self._entropy = entropy
         self._batch_size = min(offer.batch_size, mtu)
         self._resolution = offer.resolution
         self._admit = admit or (lambda zid, whatami: None)
 
     def receive(self, message: TransportMessage) -> TransportMessage | None:
-        """The answer to the peer's next message. SessionRefused: there will be no session."""
+        """Return the answer to the peer's next message. SessionRefused: the handshake failed."""
         state, self.state = self.state, HandshakeState.NOTHING
         if isinstance(message, Close):
             why = f"the peer closed with reason {reason_text(message.reason)}"
@@ -135,7 +135,7 @@ class Handshake:
 
 
 class Opener(Handshake):
-    """The side that dialled. `expect`: the id that the peer must turn out to have."""
+    """Side that connected. `expect`: the zid that the peer must have."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Opener(Handshake):
         self._own_sn = 0
 
     def first(self) -> Init:
-        """The INIT syn that starts it all."""
+        """Return the INIT syn that starts the handshake."""
         offer = self.offer
         return Init(
             offer.zid,
@@ -178,7 +178,7 @@ class Opener(Handshake):
         if init.zid == self.offer.zid:
             raise refuse("the peer is this node itself", CloseReason.CONNECTION_TO_SELF)
         if self._expect is not None and init.zid != self._expect:
-            raise refuse(f"the peer is {init.zid}, not {self._expect} as was said")
+            raise refuse(f"the peer is {init.zid}, not {self._expect} as expected")
         if self.offer.lower(init.resolution) != init.resolution:
             raise refuse(f"INIT ack raises the resolution to {init.resolution:#x}")
         if init.patch > self.offer.patch:
@@ -206,7 +206,7 @@ class Opener(Handshake):
 
 
 class Acceptor(Handshake):
-    """The side that was dialled. It keeps its state here: nothing is read back from the cookie."""
+    """Side that accepted. It keeps its own state: the cookie is compared, not decoded."""
 
     def __init__(
         self,
@@ -270,12 +270,12 @@ class Acceptor(Handshake):
 
 
 def wants_lanes(init: Init) -> bool:
-    """Whether an INIT offers QoS lanes, in either of the two ways."""
+    """Return whether an INIT offers QoS lanes, by the QoS or the QoSLink extension."""
     return init.qos or bool(init.qos_link is not None and init.qos_link & 1)
 
 
 def reason_text(reason: int) -> str:
-    """`2 (INVALID)`; numbers without a name stay numbers."""
+    """Return a CLOSE reason as text, such as `2 (INVALID)`; an unknown one as its number."""
     try:
         return f"{reason} ({CloseReason(reason).name})"
     except ValueError:

@@ -1,20 +1,27 @@
-"""Fragments: a message that fits no batch is cut by its sender and joined here.
+"""Fragments: reassembly of a message that its sender cut because it fits no batch.
 
-Knows the markers First and Drop and the limits of memory. Does not know what a message is.
+Knows the markers First and Drop and the limits of memory. Does not know the content of a message.
+Rust: `io/zenoh-transport/src/common/defragmentation.rs`.
 """
 
+from collections.abc import Callable
+
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.fragment import Fragment
 
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_SESSION_BYTES = 128 << 20
 MAX_PROCESS_BYTES = 512 << 20
-MAX_FRAGMENTS = 65_535  # of one message
-MAX_IDLE_TICKS = 4  # keep-alive intervals without a piece: about one lease
-PIECE_BYTES = 64  # what a piece takes beside its payload
+MAX_FRAGMENTS = 65_535  # Fragments of one message.
+MAX_IDLE_TICKS = 4  # Keep-alive intervals without a fragment before a message is given up.
+PIECE_BYTES = 64  # Memory that a fragment takes beside its payload.
+
+OnDrop = Callable[[DropReason], None]
+"Called once for each fragmented message that is given up."
 
 
 class ByteBudget:
-    """A budget of bytes, itself within another one."""
+    """Budget of bytes, which may be part of a larger one."""
 
     __slots__ = ("held", "limit", "within")
 
@@ -24,6 +31,7 @@ class ByteBudget:
         self.within = within
 
     def take(self, size: int) -> bool:
+        """Reserve `size` bytes; return False if this budget or the larger one has no room."""
         if self.held + size > self.limit:
             return False
         if self.within is not None and not self.within.take(size):
@@ -32,17 +40,18 @@ class ByteBudget:
         return True
 
     def give(self, size: int) -> None:
+        """Return `size` bytes to this budget and to the larger one."""
         self.held -= size
         if self.within is not None:
             self.within.give(size)
 
 
 PROCESS = ByteBudget(MAX_PROCESS_BYTES)
-"What all sessions of this process may hold in unfinished messages."
+"Memory for the unfinished messages of all sessions of this process."
 
 
 class FragmentAssembly:
-    """The unfinished message of one lane. What is lost is counted in `dropped`, by reason."""
+    """Reassembly of the fragmented messages of one lane, one at a time."""
 
     __slots__ = (
         "_active",
@@ -50,18 +59,18 @@ class FragmentAssembly:
         "_next_sn",
         "_pieces",
         "_size",
-        "dropped",
         "limit",
         "mask",
         "memory",
+        "on_drop",
     )
 
     def __init__(
-        self, mask: int, memory: ByteBudget, dropped: dict[str, int], limit: int = MAX_MESSAGE_BYTES
+        self, mask: int, memory: ByteBudget, on_drop: OnDrop, limit: int = MAX_MESSAGE_BYTES
     ) -> None:
         self.mask = mask
         self.memory = memory
-        self.dropped = dropped
+        self.on_drop = on_drop
         self.limit = limit
         self._pieces: list[bytes] = []
         self._size = 0
@@ -70,25 +79,25 @@ class FragmentAssembly:
         self._idle_ticks = 0
 
     def add(self, fragment: Fragment, patch: int) -> bytes | None:
-        """The whole message if this piece ends it."""
+        """Add a fragment; return the whole message if this is its last fragment."""
         if fragment.drop:
-            self.abandon("dropped by its sender")
+            self.abandon(DropReason.FRAGMENT_ABANDONED)
             return None
         if fragment.first or (patch == 0 and not self._active):
-            self.abandon("restarted")
+            self.abandon(DropReason.FRAGMENT_RESTARTED)
             self._active = True
         elif not self._active:
-            self._count("without its first piece")
+            self.on_drop(DropReason.FRAGMENT_FIRST_MISSING)
             return None
         elif fragment.sn != self._next_sn:
-            self.abandon("with a piece missing")
+            self.abandon(DropReason.FRAGMENT_MISSING)
             return None
         size = len(fragment.payload)
         if self._size + size > self.limit or len(self._pieces) >= MAX_FRAGMENTS:
-            self.abandon("too large")
+            self.abandon(DropReason.FRAGMENT_TOO_LARGE)
             return None
         if not self.memory.take(size + PIECE_BYTES):
-            self.abandon("no memory left")
+            self.abandon(DropReason.FRAGMENT_NO_MEMORY)
             return None
         self._idle_ticks = 0
         self._pieces.append(fragment.payload)
@@ -101,20 +110,16 @@ class FragmentAssembly:
         return whole
 
     def tick(self) -> None:
-        """A keep-alive interval has passed: a message that does not go on is let go."""
+        """Count a keep-alive interval; give up a message without a fragment for too many."""
         self._idle_ticks += 1
         if self._idle_ticks > MAX_IDLE_TICKS:
-            self.abandon("that did not go on")
+            self.abandon(DropReason.FRAGMENT_STALLED)
 
-    def abandon(self, why: str) -> None:
-        """Let go of an unfinished message, if there is one."""
+    def abandon(self, reason: DropReason) -> None:
+        """Give up the unfinished message, if there is one."""
         if self._active:
-            self._count(why)
+            self.on_drop(reason)
             self._clear()
-
-    def _count(self, why: str) -> None:
-        reason = f"fragmented message {why}"
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
     def _clear(self) -> None:
         self.memory.give(self._size + PIECE_BYTES * len(self._pieces))

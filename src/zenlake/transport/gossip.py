@@ -1,7 +1,7 @@
 """Gossip: nodes tell their neighbours whom they know and where those listen (network OAM id 1).
 
-Knows link states and how far each one travels. Does not know sessions, nor whom to dial: it says
-who was found.
+Knows link states and how far each one travels. Does not know sessions, and does not connect: it
+returns the nodes that were discovered. Rust: `zenoh/src/net/protocol/gossip.rs`.
 """
 
 import heapq
@@ -11,21 +11,21 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zenlake.errors import DecodeError, Reason
-from zenlake.transport.scouting import MAX_LOCATORS, remote
+from zenlake.transport.scouting import MAX_LOCATORS, remote_only
 from zenlake.wire.cursor import U64, ByteReader
 from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.linkstate import LinkState, read_link_states, write_link_states
 from zenlake.wire.locator import Locator
 from zenlake.wire.zenohid import WireZenohId
 
-MAX_BODY_BYTES = 4 << 20
-MAX_STATES = 10_000  # in one body
-MAX_NODES = 10_000  # known; neighbours come in beyond it, sessions have their own limit
-MAX_PSIDS = 10_000  # that one link may bind
-MAX_NODE_LINKS = 1000  # that are kept of one node
-MAX_EDGES = 200_000  # that are kept of all nodes
+MAX_BODY_BYTES = 4 << 20  # Bytes of one list of link states.
+MAX_STATES = 10_000  # Link states in one list.
+MAX_NODES = 10_000  # Known nodes; neighbours are added beyond it, since sessions have a limit.
+MAX_PSIDS = 10_000  # Node numbers kept for one link.
+MAX_NODE_LINKS = 1000  # Links kept of one node.
+MAX_EDGES = 200_000  # Links kept of all nodes together.
 
-# Own role -> the roles that are told anything.
+# Own role -> the roles that link states are sent to (zenoh-config scouting.gossip.target).
 TARGETS = {
     WireWhatAmI.ROUTER: WireWhatAmI.ROUTER | WireWhatAmI.PEER,
     WireWhatAmI.PEER: WireWhatAmI.ROUTER | WireWhatAmI.PEER,
@@ -33,12 +33,12 @@ TARGETS = {
 }
 
 Bodies = list[tuple[int, bytes]]
-"What to send: to which link, which OAM body."
+"OAM bodies to send, each with the number of its link."
 
 
 @dataclass(frozen=True)
 class DiscoveredNode:
-    """A node that somebody told of, and where it listens."""
+    """A node that a neighbour's link state names, and where it listens."""
 
     zid: WireZenohId
     whatami: WireWhatAmI
@@ -47,12 +47,15 @@ class DiscoveredNode:
 
 @dataclass(slots=True)
 class _GossipNode:
+    """A known node, this one included."""
+
     zid: WireZenohId
     whatami: WireWhatAmI | None
-    "None: only named as somebody's neighbour so far."
+    "None: so far the node was only listed in the links of another."
     psid: int
+    "Number for the node in this node's own link states."
     sn: int = 0
-    "0: nothing was told by the node itself yet."
+    "Sequence number of the newest link state; 0: none was received."
     locators: tuple[Locator, ...] | None = None
     links: frozenset[WireZenohId] = frozenset()
     gateway: bool = False
@@ -60,15 +63,29 @@ class _GossipNode:
 
 @dataclass(slots=True)
 class _GossipLink:
+    """An open session to a neighbour."""
+
     zid: WireZenohId
     whatami: WireWhatAmI
     gateway: bool
     psids: dict[int, WireZenohId] = field(default_factory=dict)
-    "The neighbour's numbers for nodes."
+    "Nodes by the numbers in the neighbour's link states."
+
+
+@dataclass(slots=True)
+class _News:
+    """Nodes to send after a list of link states was applied, by zid."""
+
+    new: dict[WireZenohId, _GossipNode] = field(default_factory=dict)
+    "Nodes that were unknown, or known by zid only."
+    changed: dict[WireZenohId, _GossipNode] = field(default_factory=dict)
+    "Nodes with a newer state."
+    owed: dict[WireZenohId, _GossipNode] = field(default_factory=dict)
+    "Nodes that the sender listed without their state."
 
 
 class _ResolvedLinkState(NamedTuple):
-    """A link state whose numbers have been replaced by ids."""
+    """A link state with zids instead of the sender's node numbers."""
 
     zid: WireZenohId
     whatami: WireWhatAmI
@@ -79,14 +96,14 @@ class _ResolvedLinkState(NamedTuple):
 
 
 class Gossip:
-    """What one node knows of the others.
+    """The nodes that one node knows, and the exchange of link states with its neighbours.
 
-    Without `multihop` a node tells its neighbours of itself and of its other neighbours, so each
-    finds the neighbours of its neighbours. With it, which all nodes must agree on, every state
-    goes to everybody, with the links, by which nodes that nobody reaches any more are forgotten.
+    Without `multihop` a node sends its neighbours its own state and those of its other neighbours,
+    so each discovers the neighbours of its neighbours. With it, which all nodes must agree on,
+    every state travels to all nodes and lists links, and unreachable nodes are removed.
 
-    A router tells peers of each other but not of itself, and a peer tells routers its links. Links
-    to clients take no part; links between routers belong to the mesh.
+    A router sends peers the states of each other but not its own, and a peer sends routers its
+    links. Links to clients take no part.
     """
 
     def __init__(
@@ -99,7 +116,7 @@ class Gossip:
         target: WireWhatAmI | None = None,
     ) -> None:
         self.ignored: Counter[str] = Counter()
-        "What was told and not kept, by reason."
+        "Parts of link states that were not kept, by reason."
         self._locators = locators
         self._multihop = multihop
         self._target = TARGETS[whatami] if target is None else target
@@ -109,8 +126,8 @@ class Gossip:
         self._free_psids: list[int] = []
         self._edges = 0
 
-    def known(self) -> list[DiscoveredNode]:
-        """The other nodes, neighbours or not, with what is known of their locators."""
+    def nodes(self) -> list[DiscoveredNode]:
+        """Return the known nodes, neighbours included, with their locators as far as known."""
         return [
             DiscoveredNode(node.zid, node.whatami or WireWhatAmI.ROUTER, node.locators or ())
             for node in self._nodes.values()
@@ -118,7 +135,7 @@ class Gossip:
         ]
 
     def opened(self, link: int, zid: WireZenohId, whatami: WireWhatAmI) -> Bodies:
-        """A session is open: what to send."""
+        """Add the link of an open session; return the bodies to send."""
         if whatami == WireWhatAmI.CLIENT or zid == self._own.zid:
             return []
         gateway = (self._own.whatami, whatami) == (WireWhatAmI.PEER, WireWhatAmI.ROUTER)
@@ -136,7 +153,7 @@ class Gossip:
         return self._send(others, news) + self._send([link], self._introduction())
 
     def closed(self, link: int) -> Bodies:
-        """The session has ended: what to send to others."""
+        """Remove the link of a session that ended; return the bodies to send."""
         gone = self._links.pop(link, None)
         if gone is None:
             return []
@@ -149,9 +166,9 @@ class Gossip:
         return []
 
     def received(self, link: int, body: bytes) -> tuple[Bodies, list[DiscoveredNode]]:
-        """What to pass on, and nodes without a session here that could be dialled.
+        """Apply a body; return the bodies to send and discovered nodes without a session here.
 
-        DecodeError: `body` is no list of link states, or is beyond the limits; nothing changed.
+        DecodeError: `body` is not a list of link states, or is beyond the limits; nothing changed.
         """
         states = _read(body)
         source = self._links.get(link)
@@ -162,13 +179,13 @@ class Gossip:
         return self._flood(link, told) if self._multihop else self._relay(source, told)
 
     def _introduction(self) -> list[_GossipNode]:
-        """What a new neighbour is told; a router sends even an empty list: peers wait for it."""
+        """Return the nodes for a new neighbour; peers wait for a router's list, even if empty."""
         if self._multihop or self._own.whatami != WireWhatAmI.ROUTER:
             return list(self._nodes.values())
         return [node for node in self._nodes.values() if node.sn and node is not self._own]
 
     def _resolve(self, source: _GossipLink, states: list[LinkState]) -> list[_ResolvedLinkState]:
-        """The states with ids for numbers; what names a number that is not bound is left out."""
+        """Replace node numbers by zids; a state or link with an unknown number is left out."""
         for state in states:
             if state.zid is not None:
                 self._bind(source, state.psid, state.zid)
@@ -196,23 +213,23 @@ class Gossip:
     def _relay(
         self, source: _GossipLink, told: list[_ResolvedLinkState]
     ) -> tuple[Bodies, list[DiscoveredNode]]:
-        """One hop: what a neighbour says of itself goes to the others, the rest ends here."""
+        """One hop: pass on what a neighbour says of itself; states of other nodes end here."""
         news = False
         found: dict[WireZenohId, DiscoveredNode] = {}
         neighbour = self._nodes[source.zid]
-        no_use = self._own.links | {self._own.zid}
+        connected = self._own.links | {self._own.zid}
         for state in told:
             if state.zid == source.zid:
-                news |= self._take_news(neighbour, state)
-            elif state.locators and state.zid not in no_use:
+                news |= self._update_locators(neighbour, state)
+            elif state.locators and state.zid not in connected:
                 found[state.zid] = DiscoveredNode(state.zid, state.whatami, state.locators)
         if not news:
             return [], list(found.values())
         others = [number for number, link in self._links.items() if link.zid != source.zid]
         return self._send(others, [neighbour]), list(found.values())
 
-    def _take_news(self, neighbour: _GossipNode, state: _ResolvedLinkState) -> bool:
-        """Whether the locators are others than before."""
+    def _update_locators(self, neighbour: _GossipNode, state: _ResolvedLinkState) -> bool:
+        """Apply a neighbour's own state; return whether its locators changed."""
         if state.sn <= neighbour.sn:
             return False
         neighbour.sn = state.sn
@@ -226,27 +243,15 @@ class Gossip:
     ) -> tuple[Bodies, list[DiscoveredNode]]:
         """Many hops: new nodes go to all links (they bind numbers), changes to all others.
 
-        Who names a node without knowing its state is sent it.
+        A sender that lists a node without its state is sent that state.
         """
-        new: dict[WireZenohId, _GossipNode] = {}
-        changed: dict[WireZenohId, _GossipNode] = {}
-        owed: dict[WireZenohId, _GossipNode] = {}
+        news = _News()
         for state in told:
-            node = self._nodes.get(state.zid)
-            if node is self._own:
-                if self._outbid(state.sn):
-                    new[state.zid] = self._own
-            elif node is None:
-                new |= self._learn(state)
-            elif state.sn > node.sn:
-                (changed if node.sn else new)[state.zid] = node
-                new |= self._update(node, state)
-            elif state.sn == 0 and node.sn:
-                owed[state.zid] = node
-        if new or changed:
+            self._apply(state, news)
+        if news.new or news.changed:
             self._remove_detached()
-        back = self._still_here(owed | new)
-        onward = self._still_here(new | changed)
+        back = self._still_here(news.owed | news.new)
+        onward = self._still_here(news.new | news.changed)
         others = [number for number in self._links if number != link]
         bodies = (self._send([link], back) if back else []) + (
             self._send(others, onward) if onward else []
@@ -257,22 +262,29 @@ class Gossip:
             if node.locators and node.zid not in self._own.links
         ]
 
-    def _outbid(self, sn: int) -> bool:
-        """Whether others hold a state of ours from before a restart; the next sn is above it."""
-        if not self._own.sn < sn < U64:
-            return False
-        self._own.sn = sn + 1
-        return True
+    def _apply(self, state: _ResolvedLinkState, news: _News) -> None:
+        """Apply one link state, and note in `news` which nodes have to be sent."""
+        node = self._nodes.get(state.zid)
+        if node is self._own:
+            if self._own.sn < state.sn < U64:  # other nodes hold a state from before a restart
+                self._own.sn = state.sn + 1
+                news.new[state.zid] = self._own
+        elif node is None:
+            node = self._add_within_limit(state.zid, state.whatami)
+            if node is not None:
+                news.new[state.zid] = node
+                self._update(node, state, news)
+        elif state.sn > node.sn:
+            if node.sn:
+                news.changed[state.zid] = node
+            else:
+                news.new[state.zid] = node
+            self._update(node, state, news)
+        elif state.sn == 0 and node.sn:
+            news.owed[state.zid] = node
 
-    def _learn(self, state: _ResolvedLinkState) -> dict[WireZenohId, _GossipNode]:
-        """A node that was not known, and those that it brings along."""
-        node = self._add_within_limit(state.zid, state.whatami)
-        return {} if node is None else {node.zid: node} | self._update(node, state)
-
-    def _update(
-        self, node: _GossipNode, state: _ResolvedLinkState
-    ) -> dict[WireZenohId, _GossipNode]:
-        """Take over a newer state; the nodes that only its links name."""
+    def _update(self, node: _GossipNode, state: _ResolvedLinkState, news: _News) -> None:
+        """Apply a newer state, and add the nodes that are known only from its links."""
         node.sn = state.sn
         node.gateway = state.gateway
         if node.zid not in self._own.links:
@@ -280,9 +292,10 @@ class Gossip:
         if state.locators is not None:
             node.locators = state.locators
         self._set_links(node, state.links)
-        unknown = sorted(zid for zid in node.links if zid not in self._nodes)
-        named = [self._add_within_limit(zid, None) for zid in unknown]
-        return {other.zid: other for other in named if other is not None}
+        for zid in sorted(zid for zid in node.links if zid not in self._nodes):
+            listed = self._add_within_limit(zid, None)
+            if listed is not None:
+                news.new[zid] = listed
 
     def _set_links(self, node: _GossipNode, links: frozenset[WireZenohId]) -> None:
         room = min(MAX_NODE_LINKS, MAX_EDGES - self._edges + len(node.links))
@@ -305,7 +318,7 @@ class Gossip:
         return self._add(zid, whatami)
 
     def _add(self, zid: WireZenohId, whatami: WireWhatAmI | None) -> _GossipNode:
-        # The smallest free number: the nodes of others keep arrays of that length.
+        # The smallest free number: receivers in Rust keep arrays of that length.
         psid = heapq.heappop(self._free_psids) if self._free_psids else len(self._nodes)
         node = self._nodes[zid] = _GossipNode(zid, whatami, psid)
         return node
@@ -316,7 +329,7 @@ class Gossip:
         heapq.heappush(self._free_psids, node.psid)
 
     def _remove_detached(self) -> None:
-        """Forget whom no chain of links leads to."""
+        """Remove the nodes that no chain of links leads to."""
         reached = {self._own.zid}
         ahead = [self._own]
         while ahead:
@@ -332,7 +345,7 @@ class Gossip:
         return [node for zid, node in nodes.items() if self._nodes.get(zid) is node]
 
     def _send(self, numbers: Iterable[int], nodes: list[_GossipNode]) -> Bodies:
-        """The nodes' states for each of these links; links are listed where they are of use."""
+        """Return the nodes' states for each link, with links for routers and with multihop."""
         bodies: dict[bool, bytes] = {}
         out: Bodies = []
         for number in numbers:
@@ -358,9 +371,9 @@ class Gossip:
         )
 
     def _own_locators(self) -> tuple[Locator, ...]:
-        """Those that other machines reach; the local ones if there are no others."""
+        """Return the locators that other machines reach; if there are none, the local ones."""
         locators = tuple(self._locators())
-        return (remote(locators) or locators)[:MAX_LOCATORS]
+        return (remote_only(locators) or locators)[:MAX_LOCATORS]
 
 
 def _read(body: bytes) -> list[LinkState]:

@@ -1,7 +1,7 @@
-"""Lanes as they come in: FRAMEs and FRAGMENTs of one sender, each lane in its own order.
+"""Inbound lanes: the FRAMEs and FRAGMENTs of one sender, each lane with its own sequence.
 
-Knows sequence numbers and pieces. Does not know what a network message is, but where it ends when
-nobody wants it.
+Knows sequence numbers and fragments. Does not read network messages, except to skip those of a
+FRAME that is not delivered.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from functools import partial
 
 from zenlake.errors import DecodeError, Reason, SessionClosed
 from zenlake.transport.counters import Counters
+from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES, ByteBudget, FragmentAssembly
 from zenlake.transport.sequence import SequenceIn
 from zenlake.wire import fragment, frame
@@ -19,13 +20,13 @@ from zenlake.wire.extensions import FLAG_EXTENSIONS
 from zenlake.wire.network import FIRST_ID, NETWORK
 
 Deliver = Callable[[WirePriority, bool, bytes, int, int], int]
-"(priority, reliable, data, pos, end) -> the position after the last network message."
+"Called with (priority, reliable, data, pos, end); returns where the network messages end."
 OnGap = Callable[[WirePriority, bool, int, int], None]
-"(priority, reliable, first missing number, how many)"
+"Called with (priority, reliable, first missing sequence number, count of missing ones)."
 
 
 class InboundLane:
-    """What one lane has received: its sequence, and a message in pieces."""
+    """Sequence and reassembly of one lane."""
 
     __slots__ = ("assembly", "sequence")
 
@@ -35,7 +36,7 @@ class InboundLane:
 
 
 class InboundLanes:
-    """The lanes of one sender, made when first used. Frames and fragments go through them."""
+    """The lanes of one sender, each created when it is first used."""
 
     __slots__ = (
         "_counters",
@@ -61,7 +62,7 @@ class InboundLanes:
     ) -> None:
         self._on_gap = on_gap
         self._first_sns = first_sns
-        "(best effort, reliable) by priority; one pair: there are no lanes."
+        "First (best effort, reliable) sequence numbers by priority; one pair: no QoS lanes."
         self._mask = mask
         self._patch = patch
         self._counters = counters
@@ -69,8 +70,8 @@ class InboundLanes:
         self._max_message = max_message
         self._lanes: dict[int, InboundLane] = {}
 
-    def frame(self, deliver: Deliver, data: bytes, pos: int, end: int, header: int) -> int:
-        """A FRAME that starts at `pos`; gives where it ends."""
+    def on_frame(self, deliver: Deliver, data: bytes, pos: int, end: int, header: int) -> int:
+        """Deliver the network messages of the FRAME at `pos`; return where it ends."""
         reliable = header & frame.FLAG_RELIABLE != 0
         if header & FLAG_EXTENSIONS:
             r = ByteReader(data, pos + 1, end)
@@ -85,13 +86,14 @@ class InboundLanes:
             return deliver(priority, reliable, data, body, end)
         return skip_messages(data, body, end)
 
-    def fragment(self, deliver: Deliver, piece: fragment.Fragment, pos: int) -> None:
+    def on_fragment(self, deliver: Deliver, piece: fragment.Fragment, pos: int) -> None:
+        """Add a FRAGMENT, and deliver the message that it completes."""
         lane = self._lane(piece.priority, piece.reliable, piece.sn, pos)
         if not lane.sequence.admit(piece.sn):
             return
         whole = lane.assembly.add(piece, self._patch)
         if not piece.more or piece.drop:
-            lane.sequence.fragmented()
+            lane.sequence.end_fragments()
         if whole is None:
             return
         try:
@@ -99,7 +101,7 @@ class InboundLanes:
         except DecodeError:
             done = -1
         if done != len(whole):
-            self._counters.drop_received("fragmented message does not decode")
+            self._counters.drop_received(DropReason.FRAGMENT_INVALID)
 
     def _lane(self, priority: WirePriority, reliable: bool, sn: int, pos: int) -> InboundLane:
         if sn > self._mask:
@@ -124,32 +126,32 @@ class InboundLanes:
                 partial(self._on_gap, priority, reliable) if self._on_gap is not None else None,
             ),
             FragmentAssembly(
-                self._mask, self._memory, self._counters.receive_dropped, self._max_message
+                self._mask, self._memory, self._counters.drop_received, self._max_message
             ),
         )
         self._lanes[index] = lane
         return lane
 
     def gaps(self) -> dict[tuple[WirePriority, bool], SequenceIn]:
-        """The sequence of every lane that was used, by (priority, reliable)."""
+        """Return the sequence of every lane that was used, by (priority, reliable)."""
         return {
             (PRIORITIES[index >> 1], bool(index & 1)): lane.sequence
             for index, lane in dict(self._lanes).items()
         }
 
     def tick(self) -> None:
-        """A keep-alive interval has passed."""
+        """Count a keep-alive interval on every lane."""
         for lane in self._lanes.values():
             lane.assembly.tick()
 
     def release(self) -> None:
-        """Let go of unfinished messages."""
+        """Give up all unfinished messages."""
         for lane in self._lanes.values():
-            lane.assembly.abandon("cut off by the session's end")
+            lane.assembly.abandon(DropReason.FRAGMENT_SESSION_ENDED)
 
 
 def read_sn(data: bytes, pos: int, end: int) -> tuple[int, int]:
-    """A sequence number of up to 28 bits without a cursor: this is done for every FRAME."""
+    """Decode a sequence number; one of up to 28 bits without a cursor, as every FRAME has one."""
     four = data[pos : pos + 4]
     if len(four) < 4 or pos + 4 > end or four[3] > 0x7F:
         r = ByteReader(data, pos, end)
@@ -165,7 +167,7 @@ def read_sn(data: bytes, pos: int, end: int) -> tuple[int, int]:
 
 
 def skip_messages(data: bytes, pos: int, end: int) -> int:
-    """Where the network messages end that nobody wants."""
+    """Return where the network messages from `pos` on end, without delivering them."""
     r = ByteReader(data, pos, end)
     while r.pos < end and data[r.pos] & ID_MASK >= FIRST_ID:
         NETWORK.read(r)
@@ -173,5 +175,5 @@ def skip_messages(data: bytes, pos: int, end: int) -> int:
 
 
 def discard_frame(priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int) -> int:
-    """Deliver to nobody."""
+    """Skip the messages of a FRAME: the `Deliver` of a session that no longer delivers."""
     return skip_messages(data, pos, end)

@@ -1,7 +1,8 @@
-"""A multicast group: every member says JOIN again and again, and everybody hears everything.
+"""Multicast transport: members of a group send JOIN periodically, and each gets all messages.
 
-Knows who is admitted (those with exactly our parameters), their lanes and leases. Does not know
-the link: datagrams go through `receive` and `pull`, the time is an argument.
+Admits members with exactly this node's parameters; keeps their lanes and leases. Does not know the
+link (datagrams go through `receive` and `pull`) or the clock (the time is an argument).
+Rust: `io/zenoh-transport/src/multicast`.
 """
 
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Protocol
 from zenlake.errors import DecodeError, SessionClosed, SessionEnded
 from zenlake.transport.auth import Entropy
 from zenlake.transport.counters import Counters
+from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.establishment import reason_text
 from zenlake.transport.fragments import MAX_SESSION_BYTES, PROCESS, ByteBudget
 from zenlake.transport.lanes import Deliver, InboundLanes, discard_frame
@@ -34,17 +36,17 @@ from zenlake.wire.init import DEFAULT_RESOLUTION, VERSION
 from zenlake.wire.join import DEFAULT_BATCH_SIZE, Join
 from zenlake.wire.zenohid import WireZenohId
 
-JOIN_SECONDS = 2.5  # between two JOINs (zenoh-config transport.multicast.join_interval)
-MIN_JOIN_SECONDS = 0.01  # without a pause the I/O thread would do nothing else
-MAX_MEMBERS = 1000
-MAX_DATAGRAM = 0xFFFF  # others send more than the size they announce
+JOIN_SECONDS = 2.5  # Interval between two JOINs (zenoh-config transport.multicast.join_interval).
+MIN_JOIN_SECONDS = 0.01  # Shortest interval: a shorter one would keep the I/O thread busy.
+MAX_MEMBERS = 1000  # Members of one group; a JOIN beyond is dropped.
+MAX_DATAGRAM = 0xFFFF  # Largest datagram accepted: Rust sends more than it announces.
 
 Address = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffer:
-    """What a member announces, and what others must announce to be admitted."""
+    """Parameters that this node announces and that every other member must announce."""
 
     zid: WireZenohId
     whatami: WireWhatAmI
@@ -71,7 +73,7 @@ class GroupOffer:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """Another node of the group."""
+    """Another node of the group, as admitted by its JOIN."""
 
     address: Address
     zid: WireZenohId
@@ -80,17 +82,17 @@ class Member:
     last_received: float
     lanes: InboundLanes
     join: tuple[object, ...]
-    "What its JOINs have to repeat."
+    "Parameters that its later JOINs must repeat."
     counters: Counters = field(default_factory=Counters)
     deliver: Deliver = discard_frame
-    "Its messages, to the group's handler."
+    "Delivers its messages to the group's handler."
 
     def __str__(self) -> str:
         return f"{self.whatami.name} {self.zid} at {self.address[0]}:{self.address[1]}"
 
 
 class GroupHandler(Protocol):
-    """Who gets what a group says."""
+    """Receiver of a group's members and messages."""
 
     def joined(self, member: Member) -> None: ...
 
@@ -103,7 +105,7 @@ class GroupHandler(Protocol):
         pos: int,
         end: int,
     ) -> int:
-        """As a session's handler."""
+        """Handle network messages as `UnicastHandler.frame` does."""
 
     def left(self, member: Member, why: SessionEnded) -> None: ...
 
@@ -149,14 +151,14 @@ class Multicast:
 
     @property
     def waiting(self) -> bool:
-        """Whether `pull` has something to give."""
+        """Whether `pull` has a datagram to send."""
         return not self._ended and (self._join_due or self.outbox.waiting)
 
     def pull(self, now: float) -> bytes | bytearray | memoryview | None:
-        """The next datagram; None: nothing waits."""
+        """Return the next datagram to send; None: nothing waits."""
         batch = self.outbox.pull_control() if self._ended else self.outbox.pull(now)
         if batch is None and self._join_due and not self._ended:
-            # After what waits: its numbers are taken, and JOIN says the next one on the wire.
+            # JOIN comes last: it carries the sequence numbers that follow the waiting messages.
             self._join_due = False
             self.outbox.push_control(self._join())
             batch = self.outbox.pull_control()
@@ -165,7 +167,7 @@ class Multicast:
         return batch
 
     def close(self, reason: CloseReason = CloseReason.GENERIC) -> None:
-        """Tell the group that we leave; `pull` gives it."""
+        """Leave the group: queue a CLOSE for `pull`, and remove all members."""
         self._ended = True
         self.outbox.push_control(Close(reason))
         for member in list(self.members.values()):
@@ -190,12 +192,12 @@ class Multicast:
     # ---- time
 
     def deadline(self) -> float:
-        """When `on_time` has something to do."""
+        """Return when `on_time` is due."""
         leases = (member.last_received + member.lease for member in self.members.values())
         return min(self._join_at, min(leases, default=self._join_at))
 
     def on_time(self, now: float) -> None:
-        """JOIN if it is due; members that were silent for too long are gone."""
+        """Queue a JOIN if it is due, and remove members whose lease has expired."""
         if self._ended:
             return
         if now >= self._join_at:
@@ -211,7 +213,7 @@ class Multicast:
     # ---- in
 
     def receive(self, data: bytes, sender: Address, now: float) -> None:
-        """One datagram. What is wrong with it is counted, and concerns its sender alone."""
+        """Handle one datagram. An invalid one is counted and affects its sender alone."""
         if self._ended:
             return
         self.counters.received_bytes += len(data)
@@ -221,7 +223,7 @@ class Multicast:
                 data = uncompress(data, limit=MAX_DATAGRAM)
             self._batch(data, sender, now)
         except DecodeError:
-            self.counters.drop_received("datagram does not decode")
+            self.counters.drop_received(DropReason.DATAGRAM_INVALID)
         except SessionClosed as broken:
             member = self.members.get(sender)
             if member is not None:
@@ -234,10 +236,10 @@ class Multicast:
             header = data[pos]
             if header & ID_MASK == frame.ID and member is not None:
                 member.last_received = now
-                pos = member.lanes.frame(member.deliver, data, pos, end, header)
+                pos = member.lanes.on_frame(member.deliver, data, pos, end, header)
                 continue
             if header & ID_MASK == frame.ID:
-                self.counters.drop_received("frame of a node that has not joined")
+                self.counters.drop_received(DropReason.FRAME_NOT_JOINED)
                 return
             r = ByteReader(data, pos, end)
             self._message(TRANSPORT.read(r), sender, member, pos, now)
@@ -254,10 +256,10 @@ class Multicast:
         if type(message) is Join:
             self._on_join(message, sender, member, now)
         elif member is None:
-            self.counters.drop_received("message of a node that has not joined")
+            self.counters.drop_received(DropReason.MESSAGE_NOT_JOINED)
         elif type(message) is fragment.Fragment:
             member.last_received = now
-            member.lanes.fragment(member.deliver, message, pos)
+            member.lanes.on_fragment(member.deliver, message, pos)
         elif type(message) is Close:
             why = f"left with reason {reason_text(message.reason)}"
             self._leave(member, SessionClosed(why, message.reason, by_peer=True))
@@ -266,41 +268,41 @@ class Multicast:
 
     def _on_join(self, join: Join, sender: Address, member: Member | None, now: float) -> None:
         if join.zid == self.offer.zid:
-            self.counters.drop_received("JOIN with this node's own id")
+            self.counters.drop_received(DropReason.JOIN_OWN_ID)
             return
         static = (join.zid, join.whatami, join.lane_sns is None, join.patch)
         mismatch = self._mismatch(join)
         if member is not None and (mismatch or member.join != static):
-            self.counters.drop_received("JOIN that changes what a member said before")
+            self.counters.drop_received(DropReason.JOIN_CHANGED)
             self._leave(member, SessionClosed("its JOIN has changed", CloseReason.INVALID))
             return
         if mismatch:
-            self.counters.drop_received(f"JOIN with another {mismatch}")
+            self.counters.drop_received(mismatch)
             return
         if member is None:
             if len(self.members) >= MAX_MEMBERS:
-                self.counters.drop_received("JOIN beyond the limit of members")
+                self.counters.drop_received(DropReason.JOIN_MEMBER_LIMIT)
                 return
             self._admit(join, sender, static, now)
         else:
             member.last_received = now
             member.lease = clamp_lease(join.lease_ms)
 
-    def _mismatch(self, join: Join) -> str | None:
-        """The parameter that differs from ours, by name."""
+    def _mismatch(self, join: Join) -> DropReason | None:
+        """Return which parameter differs from this node's; None if all are equal."""
         offer = self.offer
         parameters = {
-            "version": (join.version, VERSION),
-            "resolution": (join.resolution, offer.resolution),
-            "batch size": (join.batch_size, offer.batch_size),
-            "use of lanes": (join.lane_sns is not None, offer.qos),
+            DropReason.JOIN_MISMATCH_VERSION: (join.version, VERSION),
+            DropReason.JOIN_MISMATCH_RESOLUTION: (join.resolution, offer.resolution),
+            DropReason.JOIN_MISMATCH_BATCH_SIZE: (join.batch_size, offer.batch_size),
+            DropReason.JOIN_MISMATCH_LANES: (join.lane_sns is not None, offer.qos),
         }
-        for name, (theirs, ours) in parameters.items():
+        for reason, (theirs, ours) in parameters.items():
             if theirs != ours:
-                return name
+                return reason
         sns = join.lane_sns or ((join.reliable_sn, join.best_effort_sn),)
         if any(sn > self.mask for pair in sns for sn in pair):
-            return "range of sequence numbers"
+            return DropReason.JOIN_MISMATCH_SN
         return None
 
     def _admit(self, join: Join, sender: Address, static: tuple[object, ...], now: float) -> None:

@@ -1,4 +1,4 @@
-"""What a node offers in a handshake, and what two nodes agreed on.
+"""Offer and agreement: what a node proposes in a handshake, and the result for a session.
 
 Knows names, defaults and ranges. Does not know the messages that carry them (establishment.py).
 """
@@ -12,18 +12,18 @@ from zenlake.wire.framing import MAX_BATCH_BYTES
 from zenlake.wire.init import DEFAULT_RESOLUTION
 from zenlake.wire.zenohid import WireZenohId
 
-MIN_BATCH_SIZE = 32  # a fragment's header, a few bytes of payload; nobody asks for less than 100
-MIN_LEASE, MAX_LEASE = 0.1, 600.0  # seconds; what a peer announces beyond is taken as these
-KEEP_ALIVES = 4  # in the time of one lease (zenoh-config transport.link.tx.keep_alive)
-PATCH = 1  # fragments are marked First and Drop
+MIN_BATCH_SIZE = 32  # Room for the header of a fragment and a few bytes of payload.
+MIN_LEASE, MAX_LEASE = 0.1, 600.0  # Seconds; a peer's lease outside is taken as the nearer one.
+KEEP_ALIVES = 4  # KEEP_ALIVEs per lease (zenoh-config transport.link.tx.keep_alive).
+PATCH = 1  # Patch level 1: fragments carry the markers First and Drop.
 
 SN_MASKS = (0x7F, 0x3FFF, 0x0FFF_FFFF, 0xFFFF_FFFF)
-"Of sequence numbers, by resolution: 8, 16, 32 and 64 bits use 7, 14, 28 and 32."
+"Masks of sequence numbers by resolution: 8, 16, 32 and 64 bits use 7, 14, 28 and 32."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a node says in INIT and OPEN, and the most it takes from a peer."""
+    """Values that a node sends in INIT and OPEN, and the most it accepts from a peer."""
 
     zid: WireZenohId
     whatami: WireWhatAmI
@@ -61,19 +61,19 @@ class Offer:
             raise ValueError(f"region_name is {name!r}, not 1 to 32 bytes of UTF-8")
 
     def lower(self, resolution: int) -> int:
-        """The lesser of two resolutions, field by field."""
+        """Return the lesser of two resolutions, field by field."""
         mine = self.resolution
         return min(mine & 0x03, resolution & 0x03) | min(mine & 0x0C, resolution & 0x0C)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """What holds for one session, seen from one side."""
+    """Negotiated parameters of one session, seen from one side."""
 
     zid: WireZenohId
-    "The peer's."
+    "Zid of the peer."
     whatami: WireWhatAmI
-    "The peer's."
+    "Role of the peer."
     resolution: int
     batch_size: int
     qos: bool
@@ -81,17 +81,17 @@ class Agreement:
     compression: bool
     patch: int
     lease: float
-    "Seconds, ours: a quarter of it without a batch, and we say KEEP_ALIVE."
+    "Seconds of this node's lease; after a quarter without a batch it sends KEEP_ALIVE."
     peer_lease: float
-    "Seconds, the peer's: that long without a byte, and it is gone."
+    "Seconds of the peer's lease; after that long without a byte the session ends."
     initial_sn: int
     peer_initial_sn: int
     region_name: str | None = None
-    "The peer's."
+    "Region name of the peer."
     remote_bound: int | None = None
-    "Where the peer places us: 0 north, 1 south."
+    "Region in which the peer places this node: 0 north, 1 south."
     identities: Mapping[str, str] = field(default_factory=dict)
-    "Who the peer proved to be, by the authenticator's name."
+    "Proved identities of the peer, by the authenticator's name."
 
     @property
     def sn_mask(self) -> int:
@@ -99,5 +99,5 @@ class Agreement:
 
 
 def clamp_lease(lease_ms: int) -> float:
-    """A peer's lease in seconds, brought into the range that is served."""
+    """Return a peer's lease in seconds, limited to MIN_LEASE and MAX_LEASE."""
     return min(max(lease_ms / 1000, MIN_LEASE), MAX_LEASE)

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, Protocol
 
 from zenlake.errors import EncodeError
 from zenlake.transport.counters import Counters
+from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.fragments import MAX_FRAGMENTS, MAX_MESSAGE_BYTES
 from zenlake.transport.sequence import SequenceOut
 from zenlake.wire import frame
@@ -471,7 +472,7 @@ class Outbox:
         """A transport message of its own batch, before everything else."""
         if len(self._control) >= CONTROL_MESSAGES:
             self._control.popleft()
-            self.counters.drop_sent("control message: too many wait")
+            self.counters.drop_sent(DropReason.CONTROL_BACKLOG)
         self._control.append(write_batch([message]))
 
     # ---- out
@@ -708,7 +709,7 @@ class Outbox:
         return w.out
 
     def _abandon(self, lane: OutboundLane, large: FragmentedMessage) -> None:
-        self.counters.drop_sent("congestion: fragments did not move for 50 ms")
+        self.counters.drop_sent(DropReason.CONGESTION_FRAGMENTS)
         lane.large = None
         if large.pos:  # the receiver holds pieces of it; the last one ends it where Drop is unknown
             marker = self._fragment(lane, large, more=False, drop=True)

@@ -1,7 +1,9 @@
-"""Public key: the acceptor seals a nonce for the opener's RSA key and wants it back, for its own.
+"""Public key authentication: the opener proves its RSA key by decrypting the acceptor's nonce.
 
-Knows the keys and what is done with them; the padding's random bytes are the library's own.
-An opener that knows no keys decrypts for whoever it dials: give it the acceptors' keys.
+The acceptor encrypts a nonce for the opener's key, and the opener returns it encrypted for the
+acceptor's. An opener without known keys decrypts for any acceptor: give it the acceptors' keys.
+Random bytes are an argument, except for the padding, which the library draws itself.
+Rust: `io/zenoh-transport/src/unicast/establishment/ext/auth/pubkey.rs`.
 """
 
 import hashlib
@@ -40,10 +42,10 @@ from zenlake.wire.cursor import ByteReader, ByteWriter
 
 NAME = "public-key"
 NONCE_BYTES = 8
-MIN_KEY_BITS = 512  # what Zenoh may still use; make none below 2048
-MAX_KEY_BITS = 4096  # as the Rust implementation
+MIN_KEY_BITS = 512  # Smallest modulus accepted, as in Rust; new keys should have 2048 or more.
+MAX_KEY_BITS = 4096  # Largest modulus accepted, as in Rust.
 MAX_KEY_BYTES = MAX_KEY_BITS // 8
-EXPONENTS = range(3, 1 << 33, 2)  # as the Rust implementation
+EXPONENTS = range(3, 1 << 33, 2)  # Public exponents accepted, as in Rust.
 MAX_KNOWN_KEYS = 10_000
 
 Source = str | Path
@@ -53,11 +55,11 @@ KeyNumbers = tuple[int, int]
 
 
 class PublicKey(Authenticator):
-    """This node's RSA key, and the public keys of those it talks to.
+    """This node's RSA key, and the public keys of the nodes it accepts.
 
-    A source of `known_keys` holds one public key or several, each in a PEM block of its own.
-    Who dials in has to have one of them: without any, everybody is refused. Who is dialled has to
-    have one of them too: without any, everybody will do.
+    A source of `known_keys` holds one or more public keys, each in its own PEM block. A node that
+    connects here must have one of them: without known keys every node is refused. A node that this
+    node connects to must have one of them too, unless there are no known keys.
     """
 
     ext_id = 1
@@ -66,7 +68,7 @@ class PublicKey(Authenticator):
     def __init__(
         self, private_key: Source, known_keys: Iterable[Source] = (), *, strict: bool = False
     ) -> None:
-        """`strict`: refuse a file with a private key that others than its owner may read."""
+        """`strict`: refuse a private key in a file that users other than its owner may read."""
         self._private = _load_private(private_key, strict)
         self._known: dict[KeyNumbers, RSAPublicKey] = {}
         for source in known_keys:
@@ -76,7 +78,7 @@ class PublicKey(Authenticator):
 
     @property
     def fingerprint(self) -> str:
-        """Of this node's own key."""
+        """Fingerprint of this node's own key."""
         return fingerprint(self._private.public_key())
 
     def opener(self, entropy: Entropy) -> AuthOpener:
@@ -106,7 +108,7 @@ class _PublicKeyOpener(AuthOpener):
             r.finish("nonce")
         peer = self._known.get(numbers)
         if peer is None and self._known:
-            raise AuthError(f"{NAME}: the dialled node has a key that is not known here")
+            raise AuthError(f"{NAME}: the acceptor has a key that is not known here")
         nonce = decrypt(self._private, sealed)
         if len(nonce) != NONCE_BYTES:
             raise AuthError(f"{NAME}: InitAck has no nonce for this node's key")
@@ -145,13 +147,13 @@ class _PublicKeyAcceptor(AuthAcceptor):
     def open_ack(self, open_syn: Value) -> Value:
         nonce, self._nonce = self._nonce, None
         if nonce is None or self._peer is None:
-            raise AuthError(f"{NAME}: the nonce was used already, or none was given; dial again")
+            raise AuthError(f"{NAME}: the nonce was used already, or none was given; connect again")
         with refusing(f"{NAME}: OpenSyn"):
             r = ByteReader(expect(open_syn, bytes, f"{NAME}: OpenSyn"))
             sealed = r.block("nonce", MAX_KEY_BYTES)
             r.finish("nonce")
         if not hmac.compare_digest(decrypt(self._private, sealed), nonce):
-            raise AuthError(f"{NAME}: the peer did not get the nonce: it has not its private key")
+            raise AuthError(f"{NAME}: the peer did not decrypt the nonce: it lacks the private key")
         self.identity = fingerprint(self._peer)
         return None
 
@@ -159,12 +161,12 @@ class _PublicKeyAcceptor(AuthAcceptor):
 def encrypt(key: RSAPublicKey, nonce: bytes) -> bytes:
     try:
         return key.encrypt(nonce, PKCS1v15())
-    except ValueError:  # numbers that are no RSA key
+    except ValueError:  # The numbers are not a valid RSA key.
         raise AuthError(f"{NAME}: nothing can be encrypted for the peer's key") from None
 
 
 def decrypt(key: RSAPrivateKey, sealed: bytes) -> bytes:
-    """What was sealed. Of what was not sealed for this key: nothing, or any bytes."""
+    """Return the plain bytes; b"" or random bytes if `sealed` is not for this key."""
     try:
         return key.decrypt(sealed, PKCS1v15())
     except ValueError:
@@ -172,7 +174,7 @@ def decrypt(key: RSAPrivateKey, sealed: bytes) -> bytes:
 
 
 def fingerprint(key: RSAPublicKey) -> str:
-    """SHA-256 of the key as `openssl pkey -pubin -outform DER` writes it."""
+    """Return the SHA-256 of the key as `openssl pkey -pubin -outform DER` writes it."""
     der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return "sha256:" + hashlib.sha256(der).hexdigest()
 
@@ -184,13 +186,13 @@ def write_key(w: ByteWriter, key: RSAPublicKey) -> None:
 
 
 def read_key(r: ByteReader) -> KeyNumbers:
-    """A peer's key, as numbers that are safe to compute with."""
+    """Decode a peer's key and check that its numbers are safe to compute with."""
     modulus = int.from_bytes(r.block("modulus", MAX_KEY_BYTES), "little")
     exponent = int.from_bytes(r.block("exponent", MAX_KEY_BYTES), "little")
-    return _checked((modulus, exponent), f"{NAME}: the peer's key")
+    return _check((modulus, exponent), f"{NAME}: the peer's key")
 
 
-def _checked(numbers: KeyNumbers, what: str) -> KeyNumbers:
+def _check(numbers: KeyNumbers, what: str) -> KeyNumbers:
     modulus, exponent = numbers
     if not MIN_KEY_BITS <= modulus.bit_length() <= MAX_KEY_BITS or modulus % 2 == 0:
         raise AuthError(f"{what} is not an RSA key of {MIN_KEY_BITS} to {MAX_KEY_BITS} bits")
@@ -212,7 +214,7 @@ _BEGIN = "-----BEGIN "
 
 
 def load_public_keys(source: Source) -> dict[KeyNumbers, RSAPublicKey]:
-    """Every public key of a PEM text or file; AuthError if there is none, or something else."""
+    """Return every public key of a PEM text or file; AuthError if none, or other blocks."""
     text, where = _text_of(source, strict=False)
     blocks = [match.group() for match in _PUBLIC_BLOCK.finditer(text)]
     if not blocks or len(blocks) != text.count(_BEGIN):
@@ -250,7 +252,7 @@ def _load_private(source: Source, strict: bool) -> RSAPrivateKey:
 
 
 def _text_of(source: Source, strict: bool) -> tuple[str, str]:
-    """The PEM text, and what to call it in errors."""
+    """Return the PEM text, and its name in errors."""
     if isinstance(source, Path):
         return read_secret(source, strict=strict), f"{NAME}: {source}"
     return source, f"{NAME}: the PEM text"
@@ -258,4 +260,4 @@ def _text_of(source: Source, strict: bool) -> tuple[str, str]:
 
 def _numbers_of(key: RSAPublicKey, what: str) -> KeyNumbers:
     numbers = key.public_numbers()
-    return _checked((numbers.n, numbers.e), what)
+    return _check((numbers.n, numbers.e), what)

@@ -1,6 +1,6 @@
-"""Retry: when to dial an endpoint again after an attempt failed or a session was lost.
+"""Retry: when to connect to an endpoint again after a failed attempt or a lost session.
 
-Knows periods and their growth. Does not know what an attempt is, nor the time.
+Knows periods and their growth. Does not connect, and does not read a clock.
 """
 
 import math
@@ -9,19 +9,21 @@ from dataclasses import dataclass, replace
 
 from zenlake.errors import InvalidLocator
 
-MAX_PERIOD = 3600.0  # seconds; where an endpoint sets no longest period
+MAX_PERIOD = 3600.0  # Longest period in seconds, also where an endpoint sets no limit.
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Seconds throughout."""
+    """Periods between attempts, in seconds."""
 
     first: float = 1.0
-    "From the first failure to the next attempt; 0: there is none."
+    "Period from the first failure to the next attempt; 0: no further attempt."
     factor: float = 2.0
+    "Growth of the period after each failure."
     longest: float = 4.0
+    "Upper bound on the period."
     timeout: float | None = None
-    "How long to try for the first session; None: for ever, 0: one attempt."
+    "Time until the first session must be open; None: no limit, 0: one attempt."
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.factor < math.inf:
@@ -38,18 +40,18 @@ class RetryPolicy:
     def from_config(
         cls, endpoint_config: Mapping[str, str], base: "RetryPolicy | None" = None
     ) -> "RetryPolicy":
-        """`base` with what the part of an endpoint after '#' says of retrying.
+        """Return `base` with the retry settings after '#' in an endpoint.
 
-        retry_period_init_ms: 0 or less means never again. retry_period_max_ms: 0 or less means no
-        limit but MAX_PERIOD. retry_period_increase_factor.
+        `retry_period_init_ms`: 0 or less means no further attempt. `retry_period_max_ms`: 0 or less
+        means MAX_PERIOD. `retry_period_increase_factor`: as `factor`.
         """
-        said = {
+        settings = {
             field: read(key, endpoint_config[key])
             for key, (field, read) in CONFIG.items()
             if key in endpoint_config
         }
         try:
-            return replace(base or cls(), **said)
+            return replace(base or cls(), **settings)
         except ValueError as error:
             raise InvalidLocator(f"after '#' of the endpoint: {error}") from None
 
@@ -81,7 +83,7 @@ CONFIG = {
 
 
 class Retry:
-    """One endpoint's attempts, the first of which begins `now`."""
+    """Attempts to connect to one endpoint, the first of which begins `now`."""
 
     def __init__(self, policy: RetryPolicy, now: float) -> None:
         self._policy = policy
@@ -90,7 +92,7 @@ class Retry:
         self._give_up = math.inf if policy.timeout is None else now + policy.timeout
 
     def failed(self, now: float) -> float | None:
-        """An attempt failed: when to make the next; None: give up."""
+        """Note a failed attempt; return when to make the next one, None: give up."""
         again = now + min(self._period, self._policy.longest)
         if self._policy.first == 0 or again > self._give_up:
             return None
@@ -98,15 +100,15 @@ class Retry:
         return again
 
     def succeeded(self, now: float) -> None:
-        """A session is open. From now on there is no timeout: what is lost is sought for ever."""
+        """Note an open session. From now on the timeout no longer applies."""
         self._opened = now
         self._give_up = math.inf
 
     def lost(self, now: float) -> float | None:
-        """The session ended: when to dial again.
+        """Note the end of the session; return when to connect again.
 
-        Only a session that lived for `longest` seconds starts the periods anew, so that a peer
-        which accepts and closes at once is not dialled ever faster than one that refuses.
+        Only a session of `longest` seconds resets the period, so that attempts at a peer that
+        accepts and closes at once become rarer too.
         """
         if self._opened is not None and now - self._opened >= self._policy.longest:
             self._period = self._policy.first

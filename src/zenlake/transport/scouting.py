@@ -1,6 +1,7 @@
-"""Scouting: SCOUT asks who is there, HELLO answers where. The rules of both sides.
+"""Scouting: SCOUT asks for nodes, HELLO answers with locators. The rules of both sides.
 
-Knows when to ask, whom to answer and what to say. Does not know sockets, nor whom to dial.
+Knows when to ask, which SCOUTs to answer and with which locators. Does not know sockets, and does
+not connect to the nodes that answer. Rust: `zenoh/src/net/runtime/orchestrator.rs`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,19 +15,19 @@ from zenlake.wire.locator import Locator
 from zenlake.wire.scout import WireScout
 from zenlake.wire.zenohid import WireZenohId
 
-FIRST_PERIOD = 1.0  # seconds from the first SCOUT to the second
+FIRST_PERIOD = 1.0  # Seconds from the first SCOUT to the second.
 PERIOD_FACTOR = 2.0
 LONGEST_PERIOD = 8.0
-MAX_LOCATORS = 32  # of one node: what is beyond is neither said nor heard
-MAX_ANSWERS = 100  # to one source address within one WINDOW: a machine may run many nodes
-MAX_SOURCES = 1000  # source addresses remembered, so answered, within one WINDOW
-WINDOW = 1.0  # seconds
+MAX_LOCATORS = 32  # Maximum locators per HELLO; further ones are neither sent nor accepted.
+MAX_ANSWERS = 100  # HELLOs per WINDOW to one source address, where many nodes may run.
+MAX_SOURCES = 1000  # Source addresses that get HELLOs within one WINDOW.
+WINDOW = 1.0  # Seconds over which HELLOs are counted.
 
-LOCAL_PROTOCOLS = {"unixsock-stream", "unixpipe"}  # they end where the machine does
+LOCAL_PROTOCOLS = {"unixsock-stream", "unixpipe"}  # Protocols within one machine.
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is this machine as seen by itself: 127/8, ::1, their mapped forms."""
+    """Return whether `host` is a loopback address: 127/8, ::1, or a mapped form."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -37,18 +38,18 @@ def is_loopback(host: str) -> bool:
 
 
 def is_local(locator: Locator) -> bool:
-    """Whether only nodes of the same machine reach `locator`."""
+    """Return whether only nodes of the same machine reach `locator`."""
     host = locator.address.rpartition(":")[0].removeprefix("[").removesuffix("]")
     return locator.protocol in LOCAL_PROTOCOLS or is_loopback(host)
 
 
-def remote(locators: Iterable[Locator]) -> tuple[Locator, ...]:
-    """Those that other machines reach."""
+def remote_only(locators: Iterable[Locator]) -> tuple[Locator, ...]:
+    """Return the locators that other machines reach."""
     return tuple(locator for locator in locators if not is_local(locator))
 
 
 class Scouter:
-    """Asks who is there: at once, then 1, 2, 4, 8, 8 ... seconds later."""
+    """Sender of SCOUTs: at once, then after 1, 2, 4, 8, 8 ... seconds."""
 
     def __init__(self, what: WireWhatAmI, now: float) -> None:
         self._what = what
@@ -57,18 +58,18 @@ class Scouter:
         self.deadline = now
         "When the next SCOUT is due."
         self.bad = 0
-        "Datagrams that were no scouting message."
+        "Datagrams that are not a valid scouting message."
 
     def datagram(self, now: float) -> bytes | None:
-        """The SCOUT if it is due."""
+        """Return the SCOUT if it is due."""
         if now < self.deadline:
             return None
         self.deadline = now + self._period
         self._period = min(self._period * PERIOD_FACTOR, LONGEST_PERIOD)
         return self._scout
 
-    def heard(self, data: bytes) -> WireHello | None:
-        """The HELLO in `data`, of a role that was asked for. It may hold no locator."""
+    def read_hello(self, data: bytes) -> WireHello | None:
+        """Return the HELLO in `data` if its role was asked for; it may have no locator."""
         try:
             message = read_scouting(data)
         except DecodeError:
@@ -81,7 +82,7 @@ class Scouter:
 
 
 class Responder:
-    """Answers who asks, each source address MAX_ANSWERS times a WINDOW."""
+    """Sender of HELLOs in answer to SCOUTs, limited per source address."""
 
     def __init__(
         self, zid: WireZenohId, whatami: WireWhatAmI, locators: Callable[[], Sequence[Locator]]
@@ -91,14 +92,15 @@ class Responder:
         self._locators = locators
         self._answered: dict[str, tuple[float, int]] = {}
         self.bad = 0
-        "Datagrams that were no scouting message."
+        "Datagrams that are not a valid scouting message."
         self.dropped = 0
         "SCOUTs beyond the limits, left without an answer."
 
     def answer(self, data: bytes, source: str, now: float) -> bytes | None:
-        """The HELLO for the SCOUT in `data`, to go back to `source`, an IP address without port.
+        """Return the HELLO for the SCOUT in `data` that came from the IP address `source`.
 
-        None: it is not for us, we have no locator that `source` could reach, or it asks too often.
+        None: the SCOUT asks for other roles, this node has no locator that `source` can reach, or
+        the limits are reached.
         """
         try:
             message = read_scouting(data)
@@ -112,7 +114,7 @@ class Responder:
             return None
         locators = tuple(self._locators())
         if not is_loopback(source):
-            locators = remote(locators)
+            locators = remote_only(locators)
         if not locators:
             return None
         return write_scouting(WireHello(self._zid, self._whatami, locators[:MAX_LOCATORS]))
@@ -129,7 +131,7 @@ class Responder:
         return True
 
     def _forget(self, now: float) -> None:
-        """Let go of windows that have ended; they stand in the order in which they began."""
+        """Remove the windows that have ended; the oldest come first."""
         while self._answered:
             source, (since, _) = next(iter(self._answered.items()))
             if now - since < WINDOW:

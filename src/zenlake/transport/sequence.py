@@ -1,13 +1,14 @@
-"""Sequence numbers: one counter a lane and direction, wrapping at the agreed mask.
+"""Sequence numbers: one counter per lane and direction, which wraps at the agreed mask.
 
-Knows which number comes next and which one is old. Does not know what the numbers are on.
+Knows which number is next and which one is stale. Does not know FRAMEs or FRAGMENTs.
+Rust: `io/zenoh-transport/src/common/seq_num.rs`.
 """
 
 from collections.abc import Callable
 
 
 class SequenceOut:
-    """The numbers that we give."""
+    """Numbers of the batches that this node sends on a lane."""
 
     __slots__ = ("mask", "next")
 
@@ -16,20 +17,22 @@ class SequenceOut:
         self.mask = mask
 
     def take(self) -> int:
+        """Return the next number and count it as used."""
         sn = self.next
         self.next = sn + 1 & self.mask
         return sn
 
     def give_back(self) -> None:
-        """The last number taken was not used."""
+        """Return the last number taken, which was not used."""
         self.next = self.next - 1 & self.mask
 
     def skip(self) -> None:
+        """Leave out the next number."""
         self.next = self.next + 1 & self.mask
 
 
 class SequenceIn:
-    """The numbers that a peer gives: new ones pass, gaps are counted, old ones are refused.
+    """Numbers received on a lane: new ones are admitted, gaps counted, stale ones refused.
 
     There is no retransmission in the protocol: a gap is a loss, on reliable lanes too.
     """
@@ -40,20 +43,20 @@ class SequenceIn:
         self, first: int, mask: int, on_gap: Callable[[int, int], None] | None = None
     ) -> None:
         self.on_gap = on_gap
-        "Told the first number that is missing, and how many are."
+        "Called with the first missing number and the count of missing ones."
         self.mask = mask
         self.half = mask >> 1
         self.last = first - 1 & mask
         self.gaps = 0
-        "How often numbers were missing."
+        "Number of gaps."
         self.missing = 0
-        "How many numbers were missing in all."
+        "Number of missing sequence numbers in all gaps."
         self.stale = 0
-        "How many came again or too late, and were dropped."
+        "Number of duplicates and late arrivals, which were dropped."
         self._may_skip = False
 
     def admit(self, sn: int) -> bool:
-        """Whether `sn` is new. The caller has checked that it is within the mask."""
+        """Return whether `sn` is new. The caller has checked that it is within the mask."""
         step = sn - self.last & self.mask
         if step == 1:  # nearly always
             self.last = sn
@@ -72,6 +75,9 @@ class SequenceIn:
         self._may_skip = False
         return True
 
-    def fragmented(self) -> None:
-        """A fragmented message has ended: senders skip one number after it, or do not."""
+    def end_fragments(self) -> None:
+        """Note the end of a fragmented message, after which the sender may skip one number.
+
+        Rust skips one; a gap of one there is not a loss.
+        """
         self._may_skip = True

@@ -1,20 +1,20 @@
-"""Failures slowed by address: who fails often waits, longer each time, and is forgotten when quiet.
+"""Throttle: delays for addresses that fail often, doubled with each failure until they are quiet.
 
-Knows addresses and times that it is given. Does not wait, and does not know what failed.
+Knows addresses and times that are passed in. Does not wait, and does not know what failed.
 """
 
 from collections import OrderedDict, deque
 
-FREE_FAILURES = 5  # within WINDOW_S, without any delay
+FREE_FAILURES = 5  # Failures within WINDOW_S that cause no delay.
 WINDOW_S = 1.0
 FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 5.0
-QUIET_S = 60.0  # without a failure, and an address is as good as new
-MAX_ADDRESSES = 4096  # remembered; then who has not failed for longest is forgotten
+QUIET_S = 60.0  # Seconds without a failure after which an address is forgotten.
+MAX_ADDRESSES = 4096  # Addresses remembered; the least recent failure is forgotten first.
 
 
 class _Record:
-    """The last failures of one address."""
+    """Last failures of one address, and its current delay."""
 
     __slots__ = ("delay", "times")
 
@@ -24,13 +24,13 @@ class _Record:
 
 
 class Throttle:
-    """`now` is in seconds of a clock that never goes back."""
+    """Failures by address. `now` is in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._records: OrderedDict[str, _Record] = OrderedDict()  # who failed last is last
+        self._records: OrderedDict[str, _Record] = OrderedDict()  # Oldest failure first.
 
     def failed(self, address: str, now: float) -> float:
-        """Count a failure; how many seconds to wait before it is answered.
+        """Count a failure; return the seconds to wait before answering it.
 
         Once an address is slowed, each failure doubles its delay, however far apart they are.
         """
@@ -48,5 +48,5 @@ class Throttle:
         return record.delay
 
     def __len__(self) -> int:
-        """How many addresses are remembered."""
+        """Return the number of remembered addresses."""
         return len(self._records)

@@ -1,4 +1,4 @@
-"""A unicast session: one link's life from the first INIT to the CLOSE.
+"""Unicast session: the life of one link from the first INIT to the CLOSE.
 
 Knows handshake, lanes, fragments, lease and keep-alive. Does not know the link (bytes go through
 `receive` and `pull`), the clock (`now` is an argument) or what a network message means.
@@ -31,20 +31,20 @@ from zenlake.wire.framing import MAX_BATCH_BYTES, Framing, to_stream, uncompress
 from zenlake.wire.keepalive import KeepAlive
 from zenlake.wire.network import FIRST_ID
 
-HANDSHAKE_SECONDS = 10.0  # for all four messages
-NUMBERED = (frame.Frame, fragment.Fragment)  # what a low-latency session has not
+HANDSHAKE_SECONDS = 10.0  # Time for all four messages of the handshake.
+NUMBERED = (frame.Frame, fragment.Fragment)  # Messages that a low-latency session does not use.
 
 
 class UnicastHandler(Protocol):
-    """Who gets what a session receives."""
+    """Receiver of a session's messages."""
 
     def opened(self) -> None:
-        """The handshake is over."""
+        """Called when the handshake is complete."""
 
     def frame(self, priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int) -> int:
-        """Network messages from `pos` on; gives the position after the last of them.
+        """Handle the network messages from `pos` on; return the position after the last.
 
-        They end at `end`, or before a byte that starts no network message. DecodeError: the
+        They end at `end`, or before a byte that does not start a network message. DecodeError: the
         session ends.
         """
 
@@ -55,8 +55,8 @@ class Unicast:
     Two threads may use it at once, one for `receive` and `on_time`, the other, under a lock of
     the caller's, for `pull` and the `outbox`.
 
-    `receive` and `on_time` raise SessionRefused or SessionClosed when it is over; what `pull`
-    still gives then (a CLOSE) is to be sent before the link is closed.
+    `receive` and `on_time` raise SessionRefused or SessionClosed when the session ends; the caller
+    then sends what `pull` still returns (a CLOSE) and closes the link.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class Unicast:
     ) -> None:
         self.counters = Counters()
         self.outbox: Outbox | None = None
-        "Once the session is open."
+        "Queue of outbound messages; None until the session is open."
         self.ended = False
         self.on_gap: OnGap | None = None
-        "Told of sequence numbers that never came; to be set before the session is open."
+        "Called for missing sequence numbers; must be set before the session is open."
         self.enough: Callable[[], bool] = lambda: False
-        "Asked after each batch of a stream: whether to leave the rest for later,"
+        "Called after each batch of a stream: True leaves the remaining bytes for later."
         self.pending = False
-        'which is then still here: receive(b"") goes on with it.'
+        'Whether `enough` left bytes unread: receive(b"") goes on with them.'
         self.last_received = now
         self.last_sent = now
         self.handshake = handshake
@@ -91,7 +91,7 @@ class Unicast:
         self._open_until = now + HANDSHAKE_SECONDS if until is None else until
         self._keep_alive_at = 0.0
         self._farewell: CloseReason | None = None
-        self._said_farewell = False
+        self._farewell_sent = False
         self._out: list[bytes] = []
         self._rest = bytearray()
         self._limit = MAX_BATCH_BYTES
@@ -108,7 +108,7 @@ class Unicast:
     # ---- in
 
     def receive(self, data: bytes, now: float) -> None:
-        """What came off the link: of a stream any piece, else one batch."""
+        """Handle bytes of the link: any part of a stream, or one datagram."""
         if self.ended:
             return
         self.last_received = now
@@ -125,7 +125,7 @@ class Unicast:
         except DecodeError as error:
             self._end(f"a batch does not decode: {error}", CloseReason.INVALID)
         except SessionEnded as error:
-            self.end(error.reason)  # a lane's rule was broken, or the handler refuses the peer
+            self.end(error.reason)  # A lane's rule was broken, or the handler refused the peer.
             raise
 
     def _stream(self, data: bytes, now: float) -> None:
@@ -162,7 +162,7 @@ class Unicast:
             self._rest += data[pos:]
 
     def _next_batch(self, data: bytes, start: int, end: int, now: float) -> bool:
-        """Whether the one after it may be read now."""
+        """Handle one batch; return whether the next may be read now."""
         self._batch(data, start, end, now)
         self.pending = not self.ended and self.enough()
         return not (self.ended or self.pending)
@@ -209,14 +209,14 @@ class Unicast:
                 header = data[pos]
                 kind = header & ID_MASK
                 if kind == frame.ID and not self._low_latency:
-                    pos = lanes.frame(self._deliver, data, pos, end, header)
+                    pos = lanes.on_frame(self._deliver, data, pos, end, header)
                 elif kind >= FIRST_ID and self._low_latency:
                     self.counters.received_frames += 1
                     pos = self._deliver(WirePriority.DATA, True, data, pos, end)
                 else:
                     pos = self._transport_message(data, pos, end, lanes)
         except DecodeError as error:
-            error.offset -= start  # of the batch, however the stream was cut
+            error.offset -= start  # Relative to the batch, however the stream was cut.
             raise
 
     def _transport_message(self, data: bytes, pos: int, end: int, lanes: InboundLanes) -> int:
@@ -226,9 +226,9 @@ class Unicast:
             raise DecodeError(Reason.UNKNOWN_ID, "header", pos)
         if type(message) is fragment.Fragment:
             if self._farewell is None:
-                lanes.fragment(self._deliver, message, pos)
+                lanes.on_fragment(self._deliver, message, pos)
         elif type(message) is Close:
-            self._over()
+            self._finish()
             raise SessionClosed(
                 f"the peer closed with reason {reason_text(message.reason)}",
                 message.reason,
@@ -251,7 +251,7 @@ class Unicast:
         try:
             answer = self.handshake.receive(message)
         except SessionRefused as refusal:
-            self._refused(refusal)
+            self._refuse(refusal)
         if answer is not None:
             self._answer(answer)
         if self.handshake.agreement is not None:
@@ -292,19 +292,19 @@ class Unicast:
     # ---- out
 
     def pull(self, now: float, full_only: bool = False) -> bytes | bytearray | memoryview | None:
-        """The next bytes for the link: one batch, framed. None: nothing waits."""
+        """Return the next framed batch for the link; None: nothing waits."""
         batch: bytes | bytearray | memoryview | None
         if self._out:
             self.counters.sent_batches += 1
             batch = self._out.pop(0)
         elif self.outbox is None:
             return None
-        elif self.ended or self._said_farewell:
+        elif self.ended or self._farewell_sent:
             batch = self.outbox.pull_control()
         else:
             batch = self.outbox.pull(now, full_only)
             if batch is None and self._farewell is not None:
-                self._said_farewell = True
+                self._farewell_sent = True
                 self.outbox.push_control(Close(self._farewell))
                 batch = self.outbox.pull_control()
         if batch is not None:
@@ -313,9 +313,9 @@ class Unicast:
         return batch
 
     def close(self, reason: CloseReason = CloseReason.GENERIC) -> None:
-        """Say CLOSE after everything that waits: the last thing that `pull` gives.
+        """Queue a CLOSE behind everything that waits: the last batch that `pull` returns.
 
-        The peer is heard until it says CLOSE too; nothing that it sends is handed on any more.
+        The session reads on until the peer's CLOSE, but delivers nothing any more.
         """
         if self.ended or self._farewell is not None:
             return
@@ -324,14 +324,14 @@ class Unicast:
             self._deliver = discard_frame
             self._release()
         else:
-            self._say_close(reason)
-            self._over()
+            self._send_close(reason)
+            self._finish()
 
     def _answer(self, message: TransportMessage) -> None:
         batch = write_batch([message])
         self._out.append(to_stream([batch], Framing.STREAM) if self._framing else batch)
 
-    def _say_close(self, reason: int) -> None:
+    def _send_close(self, reason: int) -> None:
         close = Close(reason)
         if self.outbox is not None:
             self.outbox.push_control(close)
@@ -341,29 +341,29 @@ class Unicast:
     # ---- time
 
     def deadline(self) -> float:
-        """When `on_time` has something to do, at the latest."""
+        """Return when `on_time` is due at the latest."""
         if self.ended or self._farewell is not None:
             return inf
         agreed = self.agreement
         if agreed is None or self.outbox is None:
             return self._open_until
         next_time = min(self.last_received + agreed.peer_lease, self._keep_alive_at)
-        stalled = self.outbox.stalled_at  # whoever writes may set it to None meanwhile
+        stalled = self.outbox.stalled_at  # Read once: the sending thread may set it to None.
         if stalled is not None:
             next_time = min(next_time, stalled + BLOCK_SECONDS)
         return next_time
 
     def on_time(self, now: float) -> None:
-        """KEEP_ALIVE if it is due. Raises when the peer has been silent for too long.
+        """Queue a KEEP_ALIVE if it is due. Raises when the peer's lease has expired.
 
-        A session that is being closed keeps no time: how long to wait is for who closes it.
+        A session that is being closed has no deadline: its closer decides how long to wait.
         """
         if self.ended or self._farewell is not None:
             return
         agreed = self.agreement
         if agreed is None or self.outbox is None:
             if now >= self._open_until:
-                self._refused(SessionRefused("the handshake took too long", CloseReason.GENERIC))
+                self._refuse(SessionRefused("the handshake took too long", CloseReason.GENERIC))
             return
         if now >= self.last_received + agreed.peer_lease:
             self._end(f"nothing came for {agreed.peer_lease:g} s", CloseReason.EXPIRED)
@@ -384,23 +384,23 @@ class Unicast:
     # ---- the end
 
     def end(self, reason: int) -> None:
-        """Say CLOSE before everything that waits; it will not be sent any more."""
+        """Queue a CLOSE instead of everything that waits."""
         if not self.ended:
-            self._over()  # first: whoever pulls now gets nothing that would follow the CLOSE
-            if not self._said_farewell:
-                self._say_close(reason)
+            self._finish()  # First, so that a concurrent `pull` returns nothing after the CLOSE.
+            if not self._farewell_sent:
+                self._send_close(reason)
 
-    def _refused(self, refusal: SessionRefused) -> NoReturn:
+    def _refuse(self, refusal: SessionRefused) -> NoReturn:
         if not refusal.by_peer:
-            self._say_close(refusal.reason)
-        self._over()
+            self._send_close(refusal.reason)
+        self._finish()
         raise refusal
 
     def _end(self, why: str, reason: CloseReason) -> NoReturn:
         self.end(reason)
         raise (SessionRefused if self.outbox is None else SessionClosed)(why, reason)
 
-    def _over(self) -> None:
+    def _finish(self) -> None:
         self.ended = True
         self._rest.clear()
         self._release()
@@ -410,5 +410,5 @@ class Unicast:
             self._lanes.release()
 
     def sequences(self) -> dict[tuple[WirePriority, bool], SequenceIn]:
-        """What came on every lane that was used: gaps, missing and stale numbers."""
+        """Return the sequence of every lane that was used, with its gaps and stale numbers."""
         return self._lanes.gaps() if self._lanes is not None else {}

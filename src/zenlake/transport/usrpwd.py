@@ -1,7 +1,8 @@
-"""User and password: the acceptor gives a nonce, the opener answers HMAC-SHA3-256(nonce, password).
+"""User and password: the acceptor sends a nonce, the opener answers HMAC-SHA3-256(nonce, password).
 
-Knows the proof and the dictionary. The proof is not bound to the link: without TLS, whoever hears
-it can guess at the password, and whoever is dialled can pass the nonce of another node on.
+Knows the proof and the dictionary. The proof is not bound to the link: without TLS an eavesdropper
+can guess at the password, and an acceptor can relay the nonce of another node.
+Rust: `io/zenoh-transport/src/unicast/establishment/ext/auth/usrpwd.rs`.
 """
 
 import hmac
@@ -28,13 +29,14 @@ NONCE_BYTES = 8
 MAX_USER_BYTES = 1024
 MAX_PASSWORD_BYTES = 1024
 MAX_USERS = 100_000
-DECOY = b"the password of nobody"  # what an unknown user is measured against; never accepted
+DECOY = b"the password of nobody"  # Compared for an unknown user, so that timing shows nothing.
 
 
 class UserPassword(Authenticator):
-    """`user` and `password` are shown when dialling; a `dictionary` is required of who dials in.
+    """Credentials for outgoing connections, and a dictionary for incoming ones.
 
-    An empty dictionary refuses everybody; None requires nothing.
+    A node that connects here must be in the `dictionary`: an empty one refuses every node, None
+    accepts every node.
     """
 
     ext_id = 2
@@ -52,10 +54,10 @@ class UserPassword(Authenticator):
             raise AuthError(f"{NAME}: give user and password, or a dictionary, or both")
         self._credentials: tuple[bytes, bytes] | None = None
         if user is not None and password is not None:
-            self._credentials = _checked(user, password, NAME)
+            self._credentials = _encode(user, password, NAME)
         self._dictionary: dict[bytes, bytes] | None = None
         if dictionary is not None:
-            pairs = (_checked(u, p, f"{NAME}: dictionary") for u, p in dictionary.items())
+            pairs = (_encode(u, p, f"{NAME}: dictionary") for u, p in dictionary.items())
             self._dictionary = dict(pairs)
 
     def opener(self, entropy: Entropy) -> AuthOpener | None:
@@ -71,7 +73,7 @@ class UserPassword(Authenticator):
 
 
 def prove(nonce: int, password: bytes) -> bytes:
-    """That one has the password, without showing it."""
+    """Return the proof that the caller has the password."""
     return hmac.digest(nonce.to_bytes(NONCE_BYTES, "little"), password, "sha3_256")
 
 
@@ -108,7 +110,7 @@ class _PasswordAcceptor(AuthAcceptor):
     def open_ack(self, open_syn: Value) -> Value:
         nonce, self._nonce = self._nonce, None
         if nonce is None:
-            raise AuthError(f"{NAME}: the nonce was used already, or none was given; dial again")
+            raise AuthError(f"{NAME}: the nonce was used already, or none was given; connect again")
         user, proof = _read_open_syn(expect(open_syn, bytes, f"{NAME}: OpenSyn"))
         password = self._dictionary.get(user)
         right = hmac.compare_digest(prove(nonce, DECOY if password is None else password), proof)
@@ -127,7 +129,7 @@ def _read_open_syn(data: bytes) -> tuple[bytes, bytes]:
 
 
 def read_dictionary(path: Path, *, strict: bool = False) -> dict[str, bytes]:
-    """A file of `user:password` lines. `strict`: refuse one that others than its owner may read.
+    """Read a file of `user:password` lines. `strict`: refuse it if other users may read it.
 
     Blank lines and blanks around user and password do not count; a password may hold ':'.
     """
@@ -140,7 +142,7 @@ def read_dictionary(path: Path, *, strict: bool = False) -> dict[str, bytes]:
         user, colon, password = (part.strip() for part in line.partition(":"))
         if not colon:
             raise AuthError(f"{where}: no ':' between user and password")
-        _, users_password = _checked(user, password, where)
+        _, users_password = _encode(user, password, where)
         if user in users:
             raise AuthError(f"{where}: the user of line {lines[user]} again; remove one")
         if len(users) == MAX_USERS:
@@ -149,8 +151,8 @@ def read_dictionary(path: Path, *, strict: bool = False) -> dict[str, bytes]:
     return users
 
 
-def _checked(user: str, password: str | bytes, where: str) -> tuple[bytes, bytes]:
-    """Both as the wire has them."""
+def _encode(user: str, password: str | bytes, where: str) -> tuple[bytes, bytes]:
+    """Return user and password as bytes within the limits."""
     return (
         _bytes(user, MAX_USER_BYTES, f"{where}: the user"),
         _bytes(password, MAX_PASSWORD_BYTES, f"{where}: the password"),

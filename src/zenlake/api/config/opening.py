@@ -24,7 +24,7 @@ from zenlake.runtime.node import LinkProvider, Node, NodeConfig
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.auth import Authenticator
-from zenlake.transport.autoconnect import NOBODY, Autoconnect, Strategy
+from zenlake.transport.autoconnect import NO_ROLE, Autoconnect, Strategy
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES
 from zenlake.transport.offer import Offer
 from zenlake.transport.retry import Retry, RetryPolicy
@@ -275,7 +275,7 @@ def _discovery(get: Get, role: WireWhatAmI, *, has_endpoints: bool) -> Discovery
     scouted = _autoconnect(get, "multicast", role)
     if is_client and has_endpoints:
         scouted = Autoconnect({})
-    looks = bool(scouted.dials.get(role, NOBODY))
+    looks = bool(scouted.roles.get(role, NO_ROLE))
     group = None
     if get("scouting/multicast/enabled") and (answer or looks):
         group = scouting_group(get)
@@ -322,7 +322,7 @@ def _autoconnect(get: Get, found_by: str, role: WireWhatAmI) -> Autoconnect:
 
 
 def _roles(names: Iterable[str]) -> WireWhatAmI:
-    found = NOBODY
+    found = NO_ROLE
     for name in names:
         found |= ROLE_OF[name]
     return found
@@ -348,8 +348,8 @@ class ConfiguredLinks:
         self._check(endpoint)
         return self._below.resolve(endpoint)
 
-    def dial(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink:
-        return self._below.dial(self._with_buffers(endpoint), address, options)
+    def connect(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink:
+        return self._below.connect(self._with_buffers(endpoint), address, options)
 
     def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener:
         self._check(endpoint)

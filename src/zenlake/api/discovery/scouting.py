@@ -144,7 +144,7 @@ class ScoutThread:
             received = self._link.receive_unicast()
             if received is None or self._stopping:
                 return
-            heard = self._scouter.heard(received[0])
+            heard = self._scouter.read_hello(received[0])
             if heard is not None and not self._sink.push([Hello.of(heard)], 1):
                 self._sink.wait_room()
 

@@ -4,12 +4,14 @@ Knows the counters of all layers. Does not count anything itself.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zenlake.api.values.enums import PRIORITY_OF, WHATAMI_OF, Reliability, WhatAmI
 from zenlake.api.values.ids import ZenohId
 from zenlake.runtime.transport_session import TransportSession
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.enums import WirePriority
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class TransportStats:
     received_frames: int
     received_bytes: int
     dropped: dict[str, int]
-    "Messages given up on the way out or in, by reason."
+    "Messages given up in sending or receiving, by the name of their `DropReason`."
     gaps: tuple[Gap, ...]
 
 
@@ -54,7 +56,7 @@ class Stats:
     received_frames: int
     received_bytes: int
     dropped: dict[str, int]
-    "By reason, wherever it happened."
+    "Messages given up anywhere in the session, by the name of their `DropReason`."
     missing: int
     "Frames that never came, by the numbers of their lanes."
     transports: tuple[TransportStats, ...] = field(default=())
@@ -76,12 +78,22 @@ class EndedTransports:
 
 
 OF_QUERIES = {
-    "late": "replies after the end of their query",
-    "disjoint": "replies on a key that was not asked for",
-    "dropped": "replies beyond the limit",
-    "refused": "gets beyond the limit",
+    "late": DropReason.REPLY_LATE,
+    "disjoint": DropReason.REPLY_DISJOINT,
+    "dropped": DropReason.REPLY_LIMIT,
+    "refused": DropReason.GET_LIMIT,
+}
+OF_INTERESTS = {
+    "subscribers": DropReason.REMOTE_SUBSCRIBER_LIMIT,
+    "queryables": DropReason.REMOTE_QUERYABLE_LIMIT,
+    "tokens": DropReason.REMOTE_TOKEN_LIMIT,
 }
 SUMMED = ("sent_messages", "sent_bytes", "received_frames", "received_bytes")
+
+
+def _by_name(dropped: Mapping[DropReason, int]) -> dict[str, int]:
+    """Return a copy with plain names: other threads go on counting in `dropped`."""
+    return {str(reason): count for reason, count in dict(dropped).items()}
 
 
 def _lane(priority: WirePriority, reliable: bool) -> str:
@@ -98,7 +110,9 @@ def _transport(session: TransportSession) -> TransportStats:
         counters.sent_bytes,
         counters.received_frames,
         counters.received_bytes,
-        dict(Counter(dict(counters.send_dropped)) + Counter(dict(counters.receive_dropped))),
+        dict(
+            Counter(_by_name(counters.send_dropped)) + Counter(_by_name(counters.receive_dropped))
+        ),
         tuple(
             Gap(_lane(*lane), sequence.gaps, sequence.missing, sequence.stale)
             for lane, sequence in sorted(session.sequences.items())
@@ -109,26 +123,26 @@ def _transport(session: TransportSession) -> TransportStats:
 def stats(core: "SessionCore") -> Stats:
     transports = tuple(_transport(session) for session in core.node.sessions.values())
     sums = Counter(core.ended.sums)
-    dropped = Counter(core.ended.dropped)
+    dropped: Counter[str] = Counter(core.ended.dropped)
     for one in transports:
         for name in SUMMED:
             sums[name] += getattr(one, name)
         sums["missing"] += sum(gap.missing for gap in one.gaps)
         dropped.update(one.dropped)
-    dropped.update(dict(core.exchange.dropped))  # copies: others count on meanwhile
-    dropped.update(dict(core.exchange.routing.counters))
-    dropped["let go by a handler"] += core.subscribers.dropped
+    dropped.update(_by_name(core.exchange.dropped))
+    dropped.update(_by_name(core.exchange.routing.counters))
+    dropped[DropReason.HANDLER_FULL] += core.subscribers.dropped
     for name, reason in OF_QUERIES.items():
         dropped[reason] += core.queries.counters[name]
-    dropped["queries beyond the limit"] += core.queryables.counters["refused"]
+    dropped[DropReason.QUERY_LIMIT] += core.queryables.counters["refused"]
     for name, count in dict(core.interests.counters).items():
-        dropped[f"{name} of others beyond the limit"] += count
+        dropped[OF_INTERESTS[name]] += count
     return Stats(
         sent_messages=sums["sent_messages"],
         sent_bytes=sums["sent_bytes"],
         received_frames=sums["received_frames"],
         received_bytes=sums["received_bytes"],
-        dropped=dict(+dropped),
+        dropped={str(reason): count for reason, count in dropped.items() if count},
         missing=sums["missing"],
         transports=transports,
     )

@@ -19,6 +19,7 @@ from zenlake.api.values.sample import PLAIN, Sample
 from zenlake.errors import EncodeError, SessionEnded, ZError
 from zenlake.keyexpr import validate
 from zenlake.keytable import KeyTable
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.enums import Mapping, WirePriority
 from zenlake.wire.network import NETWORK
@@ -359,7 +360,7 @@ def _put_lane(
         try:
             port.session.send_columns(columns, priority, reliable)
         except SessionEnded:
-            exchange.dropped["its session had ended"] += part.num_rows
+            exchange.dropped[DropReason.SESSION_CLOSED] += part.num_rows
     if heard:
         _put_here(core, push_columns_of(exchange, rows, _full_text, times))
 

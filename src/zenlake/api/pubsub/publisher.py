@@ -39,6 +39,7 @@ from zenlake.api.values.zbytes import IntoZBytes, ZBytes, payload_bytes
 from zenlake.errors import SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.runtime.transport_session import FastPath
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire import encoding as wire_encoding
 from zenlake.wire import entity
 from zenlake.wire.cursor import ByteWriter
@@ -196,7 +197,7 @@ class OutboundRoute:
                 self._ended(end)
 
     def _ended(self, end: SessionEnded) -> None:
-        self.exchange.dropped["its session had ended"] += 1
+        self.exchange.dropped[DropReason.SESSION_CLOSED] += 1
         log.debug("%s: %s", self.key, end)
 
     def send(self, body: Put | Del, instrumentation: TimestampInstrumentation | None) -> None:

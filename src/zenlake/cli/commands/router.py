@@ -18,6 +18,7 @@ from zenlake.cli.render.sample import print_object, print_text
 from zenlake.cli.render.text import escape
 from zenlake.cli.signals import stopped_by_signals
 from zenlake.errors import ZError
+from zenlake.transport.drop_reason import DropReason
 
 if TYPE_CHECKING:
     from zenlake.router import Event, Router
@@ -171,7 +172,10 @@ def _print_line(fields: dict[str, Any]) -> None:
     if "locators" in fields:
         shown["locators"] = " ".join(fields["locators"]) or "no address"
     if "dropped" in fields:
-        reasons = (f"{count:,} ({reason})" for reason, count in fields["dropped"].items())
+        reasons = (
+            f"{count:,} ({DropReason(reason).description})"
+            for reason, count in fields["dropped"].items()
+        )
         shown["dropped"] = ", ".join(reasons) or "none"
     if "sent_messages" in fields:
         shown["messages"] = counted(fields["sent_messages"], "message")

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from zenlake.errors import EncodeError, InvalidKeyExpr, SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr, validate
 from zenlake.runtime import kernel_loader
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire import push
 from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.enums import PRIORITIES, WireCongestionControl, WirePriority
@@ -405,7 +406,7 @@ class EncodedSender:
             try:
                 self._send_lane(session, data, ends, first, stop, lane)
             except SessionEnded:
-                self._count_dropped("its session had ended", len(ends) - first)
+                self._count_dropped(DropReason.SESSION_CLOSED, len(ends) - first)
                 return
 
     def _send_lane(
@@ -455,11 +456,11 @@ class EncodedSender:
         try:
             session.send_encoded(bytes(data), qos, reliable)  # it may have to wait
         except EncodeError as error:
-            self._count_dropped("it does not fit the other session", 1)
+            self._count_dropped(DropReason.MESSAGE_TOO_LARGE, 1)
             log.warning("%s: %s", session, error)
 
-    def _count_dropped(self, why: str, count: int) -> None:
-        self._exchange.dropped[why] += count
+    def _count_dropped(self, reason: DropReason, count: int) -> None:
+        self._exchange.dropped[reason] += count
         self._dropped += count
 
     def _put_here(self, data: memoryview, ends: Numbers, lanes: Lanes) -> None:
