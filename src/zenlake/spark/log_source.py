@@ -245,8 +245,8 @@ def _nanoseconds(microseconds: int | None) -> int | None:
 # ---- planning
 
 
-class _PartitionRange(NamedTuple):
-    """Offsets of one partition that can be read, and the table of the blocks that hold them."""
+class _PlannedRange(NamedTuple):
+    """Readable offsets of one partition, and the table of the blocks that hold them."""
 
     partition: int
     begin: int
@@ -262,7 +262,7 @@ def _plan_tasks(
 ) -> list[InputPartition]:
     """Plan the tasks that read `ranges` of partitions, each with its repeats."""
     fail, times = options["failOnDataLoss"], _time_range(options)
-    planned: list[_PartitionRange] = []
+    planned: list[_PlannedRange] = []
     spans: dict[int, tuple[int, int]] = {}
     for partition, (asked, end) in sorted(ranges.items()):
         found = _readable_range(log, partition, asked, end, fail)
@@ -281,7 +281,7 @@ def _plan_tasks(
 
 def _readable_range(
     log: Log, partition: int, asked: int, end: int, fail: bool
-) -> _PartitionRange | None:
+) -> _PlannedRange | None:
     """Return the part of a range that the log still has; None if that is empty.
 
     ZError: the range is reversed, or rows are missing and `fail` is True.
@@ -299,10 +299,10 @@ def _readable_range(
         _log.warning("%s: %d rows of partition %d are gone", log.path, missing, partition)
     if begin == end:
         return None
-    return _PartitionRange(partition, begin, end, log.blocks(partition, begin, end))
+    return _PlannedRange(partition, begin, end, log.blocks(partition, begin, end))
 
 
-def _limit_to_times(whole: _PartitionRange, times: tuple[int, int]) -> _PartitionRange | None:
+def _limit_to_times(whole: _PlannedRange, times: tuple[int, int]) -> _PlannedRange | None:
     """Return the part of a range whose blocks may have samples received within `times`."""
     blocks = whole.blocks
     blocks = blocks[(blocks["last_time"] >= times[0]) & (blocks["first_time"] < times[1])]
@@ -310,10 +310,10 @@ def _limit_to_times(whole: _PartitionRange, times: tuple[int, int]) -> _Partitio
         return None
     begin = max(whole.begin, int(blocks["base"][0]))
     end = min(whole.end, int(blocks["base"][-1]) + int(blocks["samples"][-1]))
-    return _PartitionRange(whole.partition, begin, end, blocks)
+    return _PlannedRange(whole.partition, begin, end, blocks)
 
 
-def _limit_to_losses(whole: _PartitionRange, log: Log) -> _PartitionRange | None:
+def _limit_to_losses(whole: _PlannedRange, log: Log) -> _PlannedRange | None:
     """Return a range with only its blocks that record losses; None if it has no loss or damage."""
     blocks = whole.blocks[whole.blocks["losses"] > 0]
     if not len(blocks) and not log.damage(whole.partition, whole.begin, whole.end):
@@ -321,7 +321,7 @@ def _limit_to_losses(whole: _PartitionRange, log: Log) -> _PartitionRange | None
     return whole._replace(blocks=blocks)
 
 
-def _split_into_tasks(log: Log, planned: list[_PartitionRange], wanted: int) -> list[LogRange]:
+def _split_into_tasks(log: Log, planned: list[_PlannedRange], wanted: int) -> list[LogRange]:
     """Split ranges into at least `wanted` tasks in all, in proportion to their rows."""
     rows = sum(part.end - part.begin for part in planned)
     return [
