@@ -1,1 +1,1 @@
-"""The speed figures: `make bench`. One line a figure, medians; aims are printed beside them."""
+"""The speed figures: `make bench`. One line per figure, medians, with the aim beside it."""

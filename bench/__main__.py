@@ -1,4 +1,4 @@
-"""`python -m bench [part ...]`: the figures of all parts, or of those named."""
+"""`python -m bench [part ...]`: prints the figures of the named parts, else of all parts."""
 
 import argparse
 import importlib
@@ -6,11 +6,9 @@ import os
 import platform
 import sys
 
-from bench.figures import Figure
-
 PARTS = {
     "start": "imports and first use",
-    "wire": "codec, scan, Arrow, and the way out",
+    "wire": "codec, scan, Arrow, and the emitter",
     "keyexpr": "key expressions and the matching tree",
     "session": "sessions between two processes, beside a raw socket and eclipse-zenoh",
     "api": "the session API and the router, beside eclipse-zenoh",
@@ -18,8 +16,8 @@ PARTS = {
     "replay": "replay at full speed, beside an eclipse-zenoh publisher",
     "capture": "packet captures, beside tshark",
     "spark": "a log on Spark, beside the same rows as Parquet",
-    "lake": "from the log to all tables, beside a Spark job by hand; how soon, how many",
-    "serve": "a lake of ten million rows that answers",
+    "lake": "from the log to all tables, beside a Spark job by hand; latency and rate",
+    "serve": "a lake of ten million rows that answers queries",
 }
 
 
@@ -30,20 +28,21 @@ def main() -> int:
     for part in wanted:
         if part not in PARTS:
             parser.error(f"no part {part!r}; there are {', '.join(PARTS)}")
-    say(f"# Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
+    print_line(
+        f"# Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}"
+    )
     missed = 0
     for part in wanted:
-        say(f"# {PARTS[part]}")
+        print_line(f"# {PARTS[part]}")
         for figure in importlib.import_module(f"bench.{part}").figures():
-            found = Figure(*figure)
-            say(found.line())
-            missed += not found.met
+            print_line(figure.line())
+            missed += not figure.met
     if missed:
-        say(f"# {missed} below the aim")
+        print_line(f"# {missed} below the aim")
     return 0
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

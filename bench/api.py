@@ -1,26 +1,25 @@
 """The session API beside eclipse-zenoh's, in one run and in turns.
 
-What is measured has a process of its own and listens; who sends to it and who receives from it are
-zenlake clients below the API (`api_peer.py`), the same for both, so that they are not the limit.
+The measured session listens in a process of its own. The processes that send to it and receive from
+it are zenlake clients below the API (`api_peer.py`): equal for both libraries, and no bottleneck.
 `python -m bench.api [--profile] [NAME ...]` measures some figures alone.
 """
 
 import argparse
-import json
 import os
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain
 from statistics import median, quantiles
 from typing import Any
 
 import zenlake
-from bench.api_peer import PROFILE
-from bench.figures import Figure, Figures
+from bench.figures import Figure, Figures, medians, run_in_turns
+from bench.peer import PROFILE, session_config
+from bench.process import PATIENCE, Process, process
 from zenlake.api.pubsub.publisher import OutboundRoute
 from zenlake.routing import Routing
 from zenlake.wire.declare import Declare, DeclareSubscriber
@@ -30,15 +29,13 @@ from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
 SIZES = (8, 64, 1024, 65_536)
-TURNS = 3
 SECONDS = 0.5
-STALL, SHORT_STALL = 5.0, 0.3  # seconds without one more: no more come
+STALL, SHORT_STALL = 5.0, 0.3  # Seconds without a new message after which none is expected.
 PINGS = 1000
 RECEIVERS = 10
 SUBSCRIPTIONS = (1, 1_000, 100_000)
 FINDS = 2_000
 IDLE_SESSIONS = 20
-PATIENCE = 60.0
 OURS, THEIRS = "zenlake", "eclipse-zenoh"
 LIBRARIES = {OURS: "zenlake", THEIRS: "zenoh"}
 BLOCK, DROP = "BLOCK", "DROP"
@@ -52,74 +49,7 @@ AIMS = {
     "router": 1,
 }
 ROUND_TRIP_AIM = 0.5
-ROUTE_AIM = 2  # as long among 100,000 as among one, but for noise
-
-
-class Process:
-    """One process of the benchmark. It ends when its input does, and when it is asked too long."""
-
-    def __init__(self, role: str, module: str = "bench.api_peer", **arguments: Any) -> None:
-        self.name = f"{role} {arguments}"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, role, json.dumps(arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.facts = self.answer()
-
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        self.begin(do, **arguments)
-        return self.answer()
-
-    def begin(self, do: str, **arguments: Any) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        too_late = threading.Timer(PATIENCE, self._process.kill)
-        too_late.start()
-        line = self._process.stdout.readline()
-        too_late.cancel()
-        too_late.join()
-        if not line:
-            self.close()
-            raise RuntimeError(f"{self.name} ended without an answer; its error stands above")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    @property
-    def count(self) -> int:
-        return int(self.ask("counted")["count"])
-
-    def close(self) -> None:
-        try:
-            self._process.communicate(timeout=PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
-
-
-@contextmanager
-def process(role: str, module: str = "bench.api_peer", **arguments: Any) -> Iterator[Process]:
-    found = Process(role, module, **arguments)
-    try:
-        yield found
-    finally:
-        found.close()
-
-
-def in_turns(jobs: dict[str, Callable[[], float]]) -> dict[str, float]:
-    """The median of each, taken in turns so that a noisy minute hits all; the first warms up."""
-    found: dict[str, list[float]] = {name: [] for name in jobs}
-    for turn in range(TURNS + 1):
-        for name, job in jobs.items():
-            value = job()
-            if turn:
-                found[name].append(value)
-    return {name: median(values) for name, values in found.items()}
+ROUTE_AIM = 2  # As fast among 100,000 subscriptions as with one, except for noise.
 
 
 def figures() -> Figures:
@@ -131,13 +61,13 @@ def figures() -> Figures:
 
 
 def ceiling() -> Figures:
-    """What feeds, into what takes: a figure that comes near is not that of what is measured."""
+    """Measure the feed against the sink: a figure near this one shows the benchmark's own limit."""
     with (
         process("open_sink") as sink,
         process("feed", endpoint=sink.facts["endpoint"]) as feed,
     ):
         for size in SIZES:
-            rate = in_turns({"feed": partial(fed, feed, sink, size)})["feed"]
+            rate = medians({"feed": partial(feed_rate, feed, sink, size)})["feed"]
             yield Figure(f"ceiling of this benchmark, {size} B", rate, "messages/s")
 
 
@@ -145,7 +75,7 @@ def ceiling() -> Figures:
 
 
 class Publishing:
-    """A measured session, and a sink that takes what it puts."""
+    """A measured session, and a sink that receives its puts."""
 
     def __init__(self, measured: Process, sink: Process) -> None:
         self.measured = measured
@@ -153,7 +83,7 @@ class Publishing:
         self.shares: list[float] = []
 
     def rate(self, do: str, **arguments: Any) -> float:
-        """Calls or rows a second. What is not to be dropped has all arrived."""
+        """Return calls or rows per second; unless messages may be dropped, all have arrived."""
         before = self.sink.count
         found = self.measured.ask(do, seconds=SECONDS, **arguments)
         sent = found["sent"]
@@ -161,12 +91,12 @@ class Publishing:
             arrived = self.sink.ask("arrived", expected=before + sent, stall=SHORT_STALL)
             self.shares.append((arrived["count"] - before) / sent)
         else:
-            all_arrived(self.sink, before + sent)
+            wait_for_all(self.sink, before + sent)
         return float(found["rate"])
 
 
-def all_arrived(receiver: Process, expected: int) -> float:
-    """When all were there."""
+def wait_for_all(receiver: Process, expected: int) -> float:
+    """Wait until `receiver` has `expected` messages, and return the time."""
     found = receiver.ask("arrived", expected=expected, stall=STALL)
     if found["count"] != expected:
         raise RuntimeError(f"{receiver.name}: {found['count']} of {expected} arrived")
@@ -195,18 +125,18 @@ def put_figures(sides: dict[str, Publishing], size: int) -> Figures:
     def put(side: Publishing, control: str) -> Callable[[], float]:
         return partial(side.rate, "put", size=size, congestion_control=control)
 
-    rates = in_turns(
+    rates = medians(
         {
             **{name: put(side, BLOCK) for name, side in sides.items()},
             "put_batch": partial(sides[OURS].rate, "put_batch", size=size),
         }
     )
     batches = rates.pop("put_batch")
-    yield from beside(f"put, {size} B, {BLOCK}", rates, "calls/s", AIMS["put"])
+    yield from compare(f"put, {size} B, {BLOCK}", rates, "calls/s", AIMS["put"])
     for side in sides.values():
         side.shares.clear()
-    dropping = in_turns({name: put(side, DROP) for name, side in sides.items()})
-    yield from beside(f"put, {size} B, {DROP}", dropping, "calls/s", AIMS["put"])
+    dropping = medians({name: put(side, DROP) for name, side in sides.items()})
+    yield from compare(f"put, {size} B, {DROP}", dropping, "calls/s", AIMS["put"])
     for name, side in sides.items():
         yield Figure(f"put, {size} B, {DROP}, {name}, arrived", median(side.shares) * 100, "%")
     yield Figure(f"put_batch, {size} B, {OURS}", batches, "rows/s")
@@ -214,7 +144,7 @@ def put_figures(sides: dict[str, Publishing], size: int) -> Figures:
     yield Figure(name, batches / rates[THEIRS], "x", AIMS["put_batch"])
 
 
-def beside(what: str, rates: dict[str, float], unit: str, at_least: float | None) -> Figures:
+def compare(what: str, rates: dict[str, float], unit: str, at_least: float | None) -> Figures:
     for name, rate in rates.items():
         yield Figure(f"{what}, {name}", rate, unit)
     yield Figure(f"{what}, beside {THEIRS}", rates[OURS] / rates[THEIRS], "x", at_least)
@@ -224,7 +154,7 @@ def beside(what: str, rates: dict[str, float], unit: str, at_least: float | None
 
 
 class Receiving:
-    """A measured session, and what feeds it."""
+    """A measured session, and the process that feeds it."""
 
     def __init__(self, measured: Process, feed: Process) -> None:
         self.measured = measured
@@ -232,15 +162,15 @@ class Receiving:
 
     def rate(self, into: str, size: int) -> float:
         self.measured.ask("receive", into=into)
-        return fed(self.feed, self.measured, size)
+        return feed_rate(self.feed, self.measured, size)
 
 
-def fed(feed: Process, receiver: Process, size: int, copies: int = 1) -> float:
-    """Messages a second that come to `receiver`, from the first sent to the last there."""
+def feed_rate(feed: Process, receiver: Process, size: int, copies: int = 1) -> float:
+    """Return messages per second, from the first one sent to the last one received."""
     before = receiver.count
     sent = feed.ask("feed", size=size, seconds=SECONDS)
     count = sent["sent"] * copies
-    return float(count / (all_arrived(receiver, before + count) - sent["time"]))
+    return float(count / (wait_for_all(receiver, before + count) - sent["time"]))
 
 
 @contextmanager
@@ -262,16 +192,14 @@ def samples() -> Figures:
                 name: partial(side.rate, "callback", size) for name, side in sides.items()
             }
             jobs["arrow"] = partial(sides[OURS].rate, "arrow", size)
-            rates = in_turns(jobs)
+            rates = medians(jobs)
             arrow = rates.pop("arrow")
-            yield from beside(f"callback, {size} B", rates, "samples/s", AIMS["callback"])
+            yield from compare(f"callback, {size} B", rates, "samples/s", AIMS["callback"])
             yield Figure(f"Arrow batches, {size} B, {OURS}", arrow, "samples/s")
             name = f"Arrow batches, {size} B, beside {THEIRS}'s callback"
             yield Figure(name, arrow / rates[THEIRS], "x", AIMS["arrow"])
-        reading = in_turns(
-            {name: partial(side.rate, "reading", 64) for name, side in sides.items()}
-        )
-        yield from beside("callback that reads key and payload, 64 B", reading, "samples/s", None)
+        reading = medians({name: partial(side.rate, "reading", 64) for name, side in sides.items()})
+        yield from compare("callback that reads key and payload, 64 B", reading, "samples/s", None)
 
 
 # ---- there and back
@@ -279,7 +207,7 @@ def samples() -> Figures:
 
 @contextmanager
 def pair(library: str) -> Iterator[tuple[Process, Process]]:
-    """One that answers, and the measured one."""
+    """Open two sessions: one that answers, and the measured one."""
     with (
         process("session", library=library) as far,
         process("session", library=library, connect=far.facts["endpoint"]) as near,
@@ -294,27 +222,30 @@ def round_trips() -> Figures:
             far, near[name] = stack.enter_context(pair(library))
             far.ask("pong")
         for indirect in (True, False):
-            taken: dict[str, list[float]] = {name: [] for name in near}
-            for turn in range(TURNS + 1):
-                for name, one in near.items():
-                    seconds = one.ask("ping", rounds=PINGS, indirect=indirect)["seconds"]
-                    if turn:
-                        taken[name] += seconds
+            results = run_in_turns(
+                {name: partial(ping_seconds, measured, indirect) for name, measured in near.items()}
+            )
+            taken = {name: [*chain.from_iterable(turns)] for name, turns in results.items()}
             kind = "" if indirect else ", indirect=False"
-            for words, of in PARTS_OF_TIME.items():
+            for words, statistic in STATISTICS.items():
                 what = f"round trip of 64 B{kind}, {words}"
-                found = {name: of(values) * 1e6 for name, values in taken.items()}
+                found = {name: statistic(values) * 1e6 for name, values in taken.items()}
                 for name, value in found.items():
                     yield Figure(f"{what}, {name}", value, "us")
                 ratio = found[OURS] / found[THEIRS]
                 yield Figure(f"{what}, beside {THEIRS}", ratio, "x", None, ROUND_TRIP_AIM)
 
 
+def ping_seconds(measured: Process, indirect: bool) -> list[float]:
+    seconds: list[float] = measured.ask("ping", rounds=PINGS, indirect=indirect)["seconds"]
+    return seconds
+
+
 def percentile_99(values: list[float]) -> float:
     return quantiles(values, n=100, method="inclusive")[-1]
 
 
-PARTS_OF_TIME: dict[str, Callable[[list[float]], float]] = {
+STATISTICS: dict[str, Callable[[list[float]], float]] = {
     "median": median,
     "99 %": percentile_99,
 }
@@ -327,11 +258,11 @@ def queries() -> Figures:
             far, near[name] = stack.enter_context(pair(library))
             far.ask("answer")
 
-        def rate(one: Process) -> float:
-            return float(one.ask("get", seconds=SECONDS)["rate"])
+        def rate(measured: Process) -> float:
+            return float(measured.ask("get", seconds=SECONDS)["rate"])
 
-        rates = in_turns({name: partial(rate, one) for name, one in near.items()})
-        yield from beside("get with one reply", rates, "queries/s", AIMS["get"])
+        rates = medians({name: partial(rate, measured) for name, measured in near.items()})
+        yield from compare("get with one reply", rates, "queries/s", AIMS["get"])
 
 
 # ---- through a router
@@ -339,17 +270,17 @@ def queries() -> Figures:
 
 @contextmanager
 def forwarding(library: str, receivers: int) -> Iterator[Callable[[int], float]]:
-    """Messages a second that leave a router of `library`, for as many receivers."""
+    """Open a router of `library`; yield a measure of the messages per second that leave it."""
     with (
         process("session", library=library, mode="router") as router,
         process("sink", endpoint=router.facts["endpoint"], sessions=receivers) as sink,
         process("feed", endpoint=router.facts["endpoint"]) as feed,
     ):
-        until_all_hear(feed, sink, receivers)
-        yield partial(fed, feed, sink, copies=receivers)
+        wait_for_receivers(feed, sink, receivers)
+        yield partial(feed_rate, feed, sink, copies=receivers)
 
 
-def until_all_hear(feed: Process, sink: Process, receivers: int) -> None:
+def wait_for_receivers(feed: Process, sink: Process, receivers: int) -> None:
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         before = sink.count
@@ -368,24 +299,17 @@ def router() -> Figures:
                 for name, library in LIBRARIES.items()
             }
             for size in SIZES:
-                rates = in_turns({name: partial(rate, size) for name, rate in sides.items()})
+                rates = medians({name: partial(rate, size) for name, rate in sides.items()})
                 what = f"router, 1 to {receivers}, {size} B"
-                yield from beside(what, rates, "messages/s", AIMS["router"])
+                yield from compare(what, rates, "messages/s", AIMS["router"])
 
 
-# ---- who gets it
+# ---- routes
 
 
 def routes() -> Figures:
-    """The time to find where a put goes, among subscriptions that do not match."""
-    config = zenlake.Config()
-    for key, value in {
-        "mode": "'router'",
-        "listen/endpoints": "[]",
-        "connect/endpoints": "[]",
-        "scouting/multicast/enabled": "false",
-    }.items():
-        config.insert_json5(key, value)
+    """Measure the time to find the route of a put among subscriptions that do not match."""
+    config = session_config(zenlake, "router")
     taken: dict[str, dict[int, float]] = {"Routing.destinations": {}, "Way.find": {}}
     for count in SUBSCRIPTIONS:
         with zenlake.open(config) as session:
@@ -399,7 +323,7 @@ def routes() -> Figures:
                 "Way.find": OutboundRoute(core, key, DEFAULT).find,
             }
             for name, job in jobs.items():
-                taken[name][count] = in_turns({name: partial(microseconds, job)})[name]
+                taken[name][count] = medians({name: partial(microseconds, job)})[name]
     for name, by_count in taken.items():
         for count, found in by_count.items():
             yield Figure(f"{name} among {count}", found, "us")
@@ -409,7 +333,7 @@ def routes() -> Figures:
 
 
 def declare(routing: Routing, count: int) -> None:
-    """So many subscriptions of one client, every tenth with a wildcard."""
+    """Declare `count` subscriptions of one client, every tenth with a wildcard."""
     face, _ = routing.open(WireZenohId.parse("c1"), WireWhatAmI.CLIENT, 0.0)
     for number in range(1, count + 1):
         key = f"bench/other/{number}" + ("" if number % 10 else "/**")
@@ -424,21 +348,21 @@ def microseconds(job: Callable[[], object]) -> float:
     return (time.perf_counter() - before) / FINDS * 1e6
 
 
-# ---- doing nothing
+# ---- idle sessions
 
 
 def idle() -> Figures:
     with process("session", library="zenlake") as other:
         endpoint = other.facts["endpoint"]
 
-        def taken(library: str, traced: bool) -> dict[str, Any]:
+        def idle_bytes(library: str, traced: bool) -> dict[str, Any]:
             with process("session", library=library) as measured:
                 return measured.ask("idle", count=IDLE_SESSIONS, endpoint=endpoint, traced=traced)
 
         for name, library in LIBRARIES.items():
-            resident = taken(library, traced=False)["resident"] / IDLE_SESSIONS / 1024
+            resident = idle_bytes(library, traced=False)["resident"] / IDLE_SESSIONS / 1024
             yield Figure(f"memory of an idle session, {name}", resident, "KiB")
-        traced = taken("zenlake", traced=True)["traced"] / IDLE_SESSIONS / 1024
+        traced = idle_bytes("zenlake", traced=True)["traced"] / IDLE_SESSIONS / 1024
         yield Figure(f"Python objects of an idle session, {OURS}", traced, "KiB")
 
 
@@ -458,7 +382,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.api", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(GROUPS))
     parser.add_argument(
-        "--profile", choices=LIBRARIES.values(), help="where its measured processes spend time"
+        "--profile",
+        choices=LIBRARIES.values(),
+        help="profile the measured processes of this library",
     )
     given = parser.parse_args()
     for name in given.names:

@@ -1,25 +1,30 @@
 """The processes of the API benchmark: `python -m bench.api_peer ROLE ARGUMENTS`, as JSON.
 
-`session` is the measured one: the same lines for zenlake and eclipse-zenoh, whose API is the same.
-`feed` and `sink` are zenlake clients below the API, too fast to be what limits it.
+`session` is the measured one; zenlake and eclipse-zenoh run the same lines, as their API is equal.
+`feed` and `sink` are zenlake clients below the API, too fast to be the limit.
 """
 
-import cProfile
 import importlib
-import json
-import os
-import pstats
 import secrets
-import socket
-import sys
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-from bench.session_peer import memory, offer, say, serve
+from bench.peer import (
+    PATIENCE,
+    Commands,
+    open_listening,
+    open_session,
+    report,
+    resident_bytes,
+    run_role,
+    serve,
+    wait_for_subscriber,
+    wait_until,
+)
+from bench.session_peer import offer
 from zenlake.errors import SessionEnded
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.reactor import Reactor
@@ -35,15 +40,11 @@ from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
 FLOW, PING, ASK = "bench/flow", "bench/ping", "bench/ask"
-PROFILE = "ZENLAKE_BENCH_PROFILE"  # the environment variable by which a process profiles itself
-PROFILE_LINES = 40
-FEED_BYTES, FEED_ROWS = 1 << 20, 8192  # of what is sent at once
-HEAD_BYTES = 24  # of a message: up to the length of its payload, and that
-MAX_AGE = 0.02  # of an Arrow batch: the last one of a flow waits as long
-BURST = 32  # puts between two looks at the clock
-PATIENCE = 30.0
+FEED_BYTES, FEED_ROWS = 1 << 20, 8192  # Upper bounds on a batch that the feed sends at once.
+HEAD_BYTES = 24  # First bytes of a message, up to and with the length of its payload.
+MAX_AGE = 0.02  # Seconds that the last Arrow batch of a flow waits.
+BURST = 32  # Puts between two looks at the clock.
 POLL = 0.001
-PORTS = 5  # that are tried
 PAYLOAD = bytes(64)
 
 
@@ -51,11 +52,11 @@ def client() -> Offer:
     return Offer(zid=WireZenohId(secrets.token_bytes(16)), whatami=WireWhatAmI.CLIENT)
 
 
-# ---- what feeds and what takes
+# ---- feed and sink
 
 
 class Sink:
-    """Subscribes, and counts. The messages of a flow are alike: one is read of many."""
+    """Subscriber that counts. It decodes one message of a flow, as all of a flow are alike."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -99,7 +100,7 @@ def sink(endpoint: str, sessions: int = 1) -> None:
     reactor.start()
     try:
         opened = [node.connect(endpoint) for node in nodes]
-        say(ok=True)
+        report(ok=True)
         serve(counting(lambda: handler.count))
         for session in opened:
             session.close()
@@ -111,32 +112,32 @@ def sink(endpoint: str, sessions: int = 1) -> None:
 
 
 def open_sink() -> None:
-    """A sink that listens: with it a feed shows how fast it is itself."""
+    """Run a sink that listens, to measure the feed alone."""
     handler = Sink()
     with Node(NodeConfig(offer=offer()), handler) as node:
         (locator,) = node.listen("tcp/127.0.0.1:0")
-        say(endpoint=locator)
+        report(endpoint=locator)
         serve(counting(lambda: handler.count))
 
 
-def counting(count: Callable[[], int]) -> dict[str, Callable[..., None]]:
-    """The commands of whoever receives."""
+def counting(count: Callable[[], int]) -> Commands:
+    """Return the commands of a receiving process."""
 
     def arrived(expected: int, stall: float) -> None:
-        """When `expected` have come, or none has for `stall` seconds."""
+        """Report when `expected` messages have arrived, or none has for `stall` seconds."""
         last, quiet_since = count(), time.perf_counter()
         while last < expected and time.perf_counter() < quiet_since + stall:
             time.sleep(POLL)
             now = count()
             if now != last:
                 last, quiet_since = now, time.perf_counter()
-        say(count=last, time=time.perf_counter())
+        report(count=last, time=time.perf_counter())
 
-    return {"arrived": arrived, "counted": lambda: say(count=count())}
+    return {"arrived": arrived, "counted": lambda: report(count=count())}
 
 
 class Silent:
-    """Who sends, and wants nothing."""
+    """Handler of a session that only sends."""
 
     def opened(self, session: TransportSession) -> None: ...
 
@@ -161,14 +162,14 @@ def feed(endpoint: str) -> None:
     with Node(NodeConfig(offer=client()), Silent()) as node:
         session = node.connect(endpoint)
         session.send(Declare(DeclareKeyExpr(1, WireExpr(0, FLOW)), qos=DECLARE))
-        say(ok=True)
+        report(ok=True)
 
         def send(size: int, seconds: float = 0.0, rows: int = 0) -> None:
             columns = push_columns(record_batch(size, rows), lambda key: short)
             sent, start = 0, time.perf_counter()
             while not sent or time.perf_counter() < start + seconds:
                 sent += session.send_columns(columns, WirePriority.DATA, reliable=True)
-            say(sent=sent, time=start)
+            report(sent=sent, time=start)
 
         serve({"feed": send})
 
@@ -186,55 +187,24 @@ def record_batch(size: int, rows: int = 0) -> Any:
     )
 
 
-# ---- what is measured
+# ---- the measured session
 
 
 def session(library: str, mode: str = "peer", connect: str | None = None) -> None:
     zenoh = importlib.import_module(library)
     if connect is None:
-        endpoint, own = listening(zenoh, mode)
+        endpoint, own = open_listening(zenoh, mode)
     else:
-        endpoint, own = connect, opened(zenoh, mode, connect)
+        endpoint, own = connect, open_session(zenoh, mode, connect)
     with own:
         measured = Measured(zenoh, own)
-        say(endpoint=endpoint)
+        report(endpoint=endpoint)
         serve(measured.commands())
         measured.close()
 
 
-def listening(zenoh: Any, mode: str) -> tuple[str, Any]:
-    for attempt in range(PORTS):
-        endpoint = f"tcp/127.0.0.1:{free_port()}"
-        try:
-            return endpoint, opened(zenoh, mode, endpoint, listen=True)
-        except zenoh.ZError:  # somebody took the port meanwhile
-            if attempt == PORTS - 1:
-                raise
-    raise AssertionError
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def opened(zenoh: Any, mode: str, endpoint: str, *, listen: bool = False) -> Any:
-    config = zenoh.Config()
-    for key, value in {
-        "mode": mode,
-        "listen/endpoints": [endpoint] if listen else [],
-        "connect/endpoints": [] if listen else [endpoint],
-        "scouting/multicast/enabled": False,
-        "transport/shared_memory/enabled": False,
-    }.items():
-        config.insert_json5(key, json.dumps(value))
-    return zenoh.open(config)
-
-
 class Measured:
-    """The commands of a session, in the words that both libraries know."""
+    """The commands of a measured session, by the API that both libraries have."""
 
     def __init__(self, zenoh: Any, own: Any) -> None:
         self._zenoh = zenoh
@@ -244,7 +214,7 @@ class Measured:
         self._count = [0]
         self._pings: dict[bool, Callable[[int], list[float]]] = {}
 
-    def commands(self) -> dict[str, Callable[..., None]]:
+    def commands(self) -> Commands:
         return {
             "put": self.put,
             "put_batch": self.put_batch,
@@ -261,8 +231,8 @@ class Measured:
         self._undeclare()
 
     def _undeclare(self) -> None:
-        for one in self._declared:
-            one.undeclare()
+        for entity in self._declared:
+            entity.undeclare()
         self._declared.clear()
         if self._reader is not None:
             self._reader.join(PATIENCE)
@@ -274,7 +244,7 @@ class Measured:
         control = getattr(self._zenoh.CongestionControl, congestion_control)
         payload = bytes(size)
         with self._session.declare_publisher(FLOW, congestion_control=control) as publisher:
-            until_heard(publisher)
+            wait_for_subscriber(publisher)
             put = publisher.put
             sent, start = 0, time.perf_counter()
             end = start + seconds
@@ -282,7 +252,7 @@ class Measured:
                 for _ in range(BURST):
                     put(payload)
                 sent += BURST
-            say(sent=sent, rate=sent / (time.perf_counter() - start))
+            report(sent=sent, rate=sent / (time.perf_counter() - start))
 
     def put_batch(self, size: int, seconds: float) -> None:
         batch = record_batch(size)
@@ -290,12 +260,12 @@ class Measured:
         end = start + seconds
         while time.perf_counter() < end:
             sent += self._session.put_batch(batch)
-        say(sent=sent, rate=sent / (time.perf_counter() - start))
+        report(sent=sent, rate=sent / (time.perf_counter() - start))
 
     # ---- in
 
     def receive(self, into: str) -> None:
-        """From now on, and not as before. `into`: what samples come into."""
+        """Subscribe in the way `into` names, instead of the previous way."""
         self._undeclare()
         count = self._count = [0]
 
@@ -320,7 +290,7 @@ class Measured:
             callback = {"callback": counted, "reading": read}[into]
             subscriber = self._session.declare_subscriber(FLOW, callback)
         self._declared.append(subscriber)
-        say(ok=True)
+        report(ok=True)
 
     # ---- round trips
 
@@ -333,16 +303,16 @@ class Measured:
             )
             self._subscribe(there, indirect, lambda sample, put=publisher.put: put(sample.payload))
             self._declared.append(publisher)
-        say(ok=True)
+        report(ok=True)
 
     def ping(self, rounds: int, indirect: bool) -> None:
         pings = self._pings.get(indirect)
         if pings is None:
-            pings = self._pings[indirect] = self._pinging(indirect)
-        say(seconds=pings(rounds))
+            pings = self._pings[indirect] = self._make_pings(indirect)
+        report(seconds=pings(rounds))
 
-    def _pinging(self, indirect: bool) -> Callable[[int], list[float]]:
-        """The next ping goes when the last has come back, from its callback."""
+    def _make_pings(self, indirect: bool) -> Callable[[int], list[float]]:
+        """Return a function that pings: the callback of each pong sends the next ping."""
         there, back = ping_keys(indirect)
         block = self._zenoh.CongestionControl.BLOCK
         publisher = self._session.declare_publisher(there, express=True, congestion_control=block)
@@ -351,7 +321,7 @@ class Measured:
         over = threading.Event()
         wanted, sent = 0, 0.0
 
-        def came(sample: Any) -> None:
+        def on_pong(sample: Any) -> None:
             nonlocal sent
             taken.append(clock() - sent)
             if len(taken) < wanted:
@@ -370,10 +340,10 @@ class Measured:
                 raise TimeoutError(f"{len(taken)} of {rounds} pings came back")
             return list(taken)
 
-        self._subscribe(back, indirect, came)
+        self._subscribe(back, indirect, on_pong)
         self._declared.append(publisher)
-        until_heard(publisher)
-        until(lambda: answered(lambda: pings(1, 0.5)), "the first ping to come back")
+        wait_for_subscriber(publisher)
+        wait_until(lambda: succeeds(lambda: pings(1, 0.5)), "the first pong")
         return pings
 
     def _subscribe(self, key: str, indirect: bool, callback: Callable[..., None]) -> None:
@@ -386,7 +356,7 @@ class Measured:
         self._declared.append(
             self._session.declare_queryable(ASK, lambda query: query.reply(ASK, PAYLOAD))
         )
-        say(ok=True)
+        report(ok=True)
 
     def get(self, seconds: float) -> None:
         get = self._session.get
@@ -394,29 +364,29 @@ class Measured:
         def once() -> int:
             return sum(1 for reply in get(ASK) if reply.ok is not None)
 
-        until(lambda: once() == 1, "a reply")
+        wait_until(lambda: once() == 1, "a reply")
         done, start = 0, time.perf_counter()
         end = start + seconds
         while time.perf_counter() < end:
             done += once()
-        say(rate=done / (time.perf_counter() - start))
+        report(rate=done / (time.perf_counter() - start))
 
-    # ---- doing nothing
+    # ---- idle sessions
 
     def idle(self, count: int, endpoint: str, traced: bool) -> None:
-        """The bytes that `count` more sessions take, each connected to `endpoint`."""
-        with opened(self._zenoh, "client", endpoint):
-            pass  # what is made once for all
+        """Report the bytes that `count` more sessions take, each connected to `endpoint`."""
+        with open_session(self._zenoh, "client", endpoint):
+            pass  # Allocates what all sessions share.
         if traced:
             tracemalloc.start()
-        before, traced_before = memory(), tracemalloc.get_traced_memory()[0]
-        sessions = [opened(self._zenoh, "client", endpoint) for _ in range(count)]
+        before, traced_before = resident_bytes(), tracemalloc.get_traced_memory()[0]
+        sessions = [open_session(self._zenoh, "client", endpoint) for _ in range(count)]
         time.sleep(0.2)
-        after, traced_after = memory(), tracemalloc.get_traced_memory()[0]
+        after, traced_after = resident_bytes(), tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
-        for one in sessions:
-            one.close()
-        say(resident=after - before, traced=traced_after - traced_before)
+        for session in sessions:
+            session.close()
+        report(resident=after - before, traced=traced_after - traced_before)
 
 
 def ping_keys(indirect: bool) -> tuple[str, str]:
@@ -424,51 +394,12 @@ def ping_keys(indirect: bool) -> tuple[str, str]:
     return f"{PING}/{kind}/there", f"{PING}/{kind}/back"
 
 
-def answered(attempt: Callable[[], object]) -> bool:
+def succeeds(attempt: Callable[[], object]) -> bool:
     try:
         attempt()
     except TimeoutError:
         return False
     return True
-
-
-def until_heard(publisher: Any) -> None:
-    until(lambda: publisher.matching_status.matching, "a subscriber")
-
-
-def until(so: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not so():
-        if time.monotonic() > end:
-            raise TimeoutError(f"waited {PATIENCE:g} s for {what}")
-        time.sleep(0.01)
-
-
-# ---- the process
-
-
-@contextmanager
-def profiled() -> Iterator[None]:
-    """This thread and all that are started; the sum of them on standard error."""
-    profiles = [cProfile.Profile()]
-
-    def begin(frame: object, event: str, argument: object) -> None:
-        profile = cProfile.Profile()
-        try:
-            profile.enable()  # takes the place of this function, for the thread
-        except ValueError:  # newer Pythons have one for all threads
-            return
-        profiles.append(profile)
-
-    threading.setprofile(begin)
-    profiles[0].enable()
-    try:
-        yield
-    finally:
-        profiles[0].disable()
-        threading.setprofile(None)
-        stats = pstats.Stats(*profiles, stream=sys.stderr)
-        stats.sort_stats("tottime").print_stats(PROFILE_LINES)
 
 
 ROLES: dict[str, Callable[..., None]] = {
@@ -479,15 +410,5 @@ ROLES: dict[str, Callable[..., None]] = {
 }
 
 
-def main() -> None:
-    role, arguments = sys.argv[1], json.loads(sys.argv[2])
-    run = ROLES[role]
-    if role == "session" and os.environ.get(PROFILE) == arguments["library"]:
-        with profiled():
-            run(**arguments)
-    else:
-        run(**arguments)
-
-
 if __name__ == "__main__":
-    main()
+    run_role(ROLES)

@@ -1,19 +1,17 @@
 """Captures to rows, beside `tshark` reading the same file.
 
-The files are of a session on Ethernet, in segments of 1448 bytes. `tshark` takes its time for each
-packet and does not look into Zenoh: with larger segments its figure grows, and ours does not.
+The files hold a session on Ethernet, in segments of 1448 bytes. `tshark` does not decode Zenoh, and
+its time depends on the number of packets: with larger segments its figure grows, ours does not.
 """
 
 import shutil
 import struct
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 
-from bench.figures import Figure, Figures, seconds
+from bench.figures import Figure, Figures, median_seconds
 from zenlake.capture import read
 from zenlake.wire.batch import TransportMessage, write_batch
 from zenlake.wire.declare import Declare, DeclareKeyExpr
@@ -28,7 +26,7 @@ from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
 FILE_BYTES = 16 << 20
-SEGMENT_BYTES = 1448  # of TCP on Ethernet
+SEGMENT_BYTES = 1448  # Payload of a TCP segment on Ethernet.
 BATCH_BYTES = 16_000
 KEYS = 10
 TSHARK_ROUNDS = 3
@@ -41,13 +39,13 @@ def figures() -> Figures:
         for name, size in SIZES.items():
             path = Path(folder) / f"{size}.pcap"
             write_capture(path, size)
-            yield from _of_file(name, path, tshark)
+            yield from _file_figures(name, path, tshark)
 
 
-def _of_file(name: str, path: Path, tshark: str | None) -> Figures:
+def _file_figures(name: str, path: Path, tshark: str | None) -> Figures:
     megabytes = path.stat().st_size / 1e6
     some = ("packet_time", "key", "payload")
-    took = seconds(
+    took = median_seconds(
         {
             "all": lambda: sum(batch.num_rows for batch in read(path)),
             "some": lambda: sum(batch.num_rows for batch in read(path, columns=some)),
@@ -58,25 +56,20 @@ def _of_file(name: str, path: Path, tshark: str | None) -> Figures:
     yield Figure(f"capture, every column, {name}{missing}", rate, "MB/s")
     yield Figure(f"capture, three columns, {name}", megabytes / took["some"], "MB/s")
     if tshark is not None:
-        theirs = megabytes / median(_tshark_seconds(tshark, path))
+        command = [tshark, "-n", "-r", str(path)]
+        theirs = (
+            megabytes / median_seconds({"tshark": lambda: _run(command)}, TSHARK_ROUNDS)["tshark"]
+        )
         yield Figure(f"tshark, one line a packet, {name}", theirs, "MB/s")
         yield Figure(f"capture beside tshark, {name}", rate / theirs, "x", 5)
 
 
-def _tshark_seconds(tshark: str, path: Path) -> Iterator[float]:
-    for _ in range(TSHARK_ROUNDS):
-        before = time.perf_counter()
-        subprocess.run(
-            [tshark, "-n", "-r", str(path)],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        yield time.perf_counter() - before
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def write_capture(path: Path, size: int) -> None:
-    """One session that puts payloads of `size` bytes, on Ethernet, as tcpdump writes it."""
+    """Write one session that puts payloads of `size` bytes, in the form of tcpdump."""
     opener, acceptor = WireZenohId(b"\x01" * 16), WireZenohId(b"\x02" * 16)
     there = [
         write_batch([Init(opener, WireWhatAmI.PEER)]),
@@ -110,7 +103,7 @@ def _declarations() -> Frame:
 
 
 def _packets(there: bytes, back: bytes) -> Iterator[bytes]:
-    """SYNs, the shorter direction at once, then segments of the longer one."""
+    """Yield the SYNs, the short direction in one packet, then the segments of the long one."""
     ports, ends = (40_000, 7447), (bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2]))
     yield _packet(ports, ends, 0, 0, 0x02, b"")
     yield _packet(ports[::-1], ends[::-1], 0, 1, 0x12, b"")

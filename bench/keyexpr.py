@@ -1,13 +1,9 @@
-"""How fast key expressions are matched, alone and in a tree.
-
-Each figure is the median of several runs on one thread; nothing is asserted here.
-"""
+"""How fast key expressions are matched, alone and in a tree, on one thread."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from statistics import median
-from time import perf_counter
+from collections.abc import Callable
 
+from bench.figures import Figure, Figures, median_seconds
 from zenlake.keyexpr import KeyExpr, KeyExprTree, intersects
 
 RUNS = 9
@@ -16,52 +12,49 @@ PART = "a" * 22
 
 
 def _dollar_stars(number: int) -> str:
-    """A chunk that begins and ends with `$*`, with 8 `a` between, parted as `number` says."""
+    """Return a chunk of 8 `a` in `$*`, with more `$*` between them where `number` has a bit."""
     return "$*a" + "".join("$*a" if number >> i & 1 else "a" for i in range(7)) + "$*"
 
 
 WORST = [
-    # 40 `**` in 1 KiB that find their place at the very end, or not at all
+    # 40 `**` in 1 KiB that match only at the very end, or not at all.
     ("/".join(["**", PART] * 40) + "/b/**", "/".join([PART] * 44)),
     ("**/" + "a/**/" * 39 + "*/" * 200 + "b/**", "a/" * 500 + "a"),
     ("/".join(["**", PART] * 40) + "/b", "/".join(["**", PART] * 40) + "/c"),
-    # `$*` chains in one chunk of 1 KiB
+    # `$*` chains in one chunk of 1 KiB.
     ("$*a" * 340 + "b", "a" * 1_020 + "c"),
     ("$*a" * 340 + "$*b$*", "a" * 1_020),
-    # 53 different chunks with `$*` in one part, that all match every different chunk of the key
+    # 53 different chunks with `$*` between two `**`, each matching every chunk of the key.
     ("**/" + "/".join(map(_dollar_stars, range(53))) + "/b/**",
      "/".join(f"{i:02}aaaaaaaa" for i in range(93))),
 ]  # fmt: skip
 
 
-def figures() -> Iterator[tuple[str, float, str]]:
-    """(name, value, unit) of each measurement."""
+def figures() -> Figures:
     plain = ("robot/7/sensor/imu/accel", "robot/7/sensor/imu/gyro")
-    yield "intersects, two plain keys", _per_second(lambda: intersects(*plain), 100_000), "ops/s"
+    rate = _per_second(lambda: intersects(*plain), 100_000)
+    yield Figure("intersects, two plain keys", rate, "ops/s")
     wild = ("robot/7/sensor/imu/accel", "robot/7/**")
-    yield "intersects, plain key and a/**", _per_second(lambda: intersects(*wild), 20_000), "ops/s"
-    key = "robot/7/sensor/imu/accel"
-    yield "KeyExpr of a plain key", _per_second(lambda: KeyExpr(key), 20_000), "ops/s"
-    yield (
-        "intersects, worst of six 1 KiB pairs (40 **, $* chains)",
-        max(map(_worst_ms, WORST)),
-        "ms",
-    )
+    rate = _per_second(lambda: intersects(*wild), 20_000)
+    yield Figure("intersects, plain key and a/**", rate, "ops/s")
+    rate = _per_second(lambda: KeyExpr("robot/7/sensor/imu/accel"), 20_000)
+    yield Figure("KeyExpr of a plain key", rate, "ops/s")
+    worst = max(map(_worst_ms, WORST))
+    yield Figure("intersects, worst of six 1 KiB pairs (40 **, $* chains)", worst, "ms")
     yield from _tree_figures()
 
 
-def _tree_figures() -> Iterator[tuple[str, float, str]]:
+def _tree_figures() -> Figures:
     rates = []
     for count in (1_000, 100_000):
-        rate = _lookups_per_second(_tree(count), count)
-        rates.append(rate)
-        yield f"tree lookup of one key among {count:,}", rate, "lookups/s"
-    yield "tree lookup rate, 100,000 over 1,000", rates[1] / rates[0], "ratio"
-    yield "tree insert", 20_000 * _per_second(lambda: _tree(20_000), 1), "inserts/s"
+        rates.append(_lookups_per_second(_tree(count), count))
+        yield Figure(f"tree lookup of one key among {count:,}", rates[-1], "lookups/s")
+    yield Figure("tree lookup rate, 100,000 over 1,000", rates[1] / rates[0], "ratio")
+    yield Figure("tree insert", 20_000 * _per_second(lambda: _tree(20_000), 1), "inserts/s")
 
 
 def _tree(count: int) -> KeyExprTree[int]:
-    """A third each of plain keys, `*` in the middle, and `**` at the end."""
+    """Return a tree of plain keys, keys with `*`, and keys with `**`, a third each."""
     spellings = ("fleet/{}/imu/accel", "fleet/{}/*/accel", "fleet/{}/**")
     tree = KeyExprTree[int]()
     for number in range(count):
@@ -86,11 +79,8 @@ def _worst_ms(pair: tuple[str, str]) -> float:
 
 
 def _per_second(work: Callable[[], object], times: int) -> float:
-    return times / median(_seconds(work, times) for _ in range(RUNS))
+    def repeat() -> None:
+        for _ in range(times):
+            work()
 
-
-def _seconds(work: Callable[[], object], times: int) -> float:
-    start = perf_counter()
-    for _ in range(times):
-        work()
-    return perf_counter() - start
+    return times / median_seconds({"work": repeat}, RUNS)["work"]

@@ -1,7 +1,7 @@
-"""A lake: from the log to all tables, beside a Spark job written by hand; what one more update of
-`latest` costs; how soon a `put` is seen; how many samples a second two cores keep up with.
+"""A lake: from the log to all tables, beside a Spark job written by hand; the cost of an update of
+`latest`; the time from a `put` to its table; the samples per second that two cores keep up with.
 
-ZENLAKE_FULL=1 takes ten times the rows.
+ZENLAKE_FULL=1 measures with ten times the rows.
 """
 
 import json
@@ -24,10 +24,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import zenlake.spark
 from bench import lake_plain
-from bench.api import process
-from bench.figures import Figure, Figures
+from bench.figures import Figure, Figures, median_seconds
 from bench.lake_rows import write_log
-from bench.serve import _session
+from bench.peer import open_session
+from bench.process import Process, process
 from zenlake.lake.pipeline import flows
 from zenlake.lake.pipeline.spark_connect import _spark_home
 from zenlake.lake.project import Project
@@ -47,17 +47,17 @@ MEMORY = "4g"
 ALL_TABLES_AIM = 0.7
 ROOT = Path(__file__).parents[1]
 
-CHANGED = 1_000  # keys of one update
-LIVE = 10_000  # keys
-UPDATES = 5  # of the shortest history
+CHANGED = 1_000  # Keys per update.
+LIVE = 10_000  # Keys in the table.
+UPDATES = 5  # Updates in the shortest history.
 TIMES = (1, 10, 100)
-REPEATS = 9  # of a measured update
-UPDATE_AIM = 2.0  # a history of a hundred times may cost that much more
+REPEATS = 9  # Updates that are measured.
+UPDATE_AIM = 2.0  # Most that a history of a hundred times the length may cost in comparison.
 
 EVERY = "1s"
 PUTS = 10
-RATE = 100_000  # samples a second that are sent
-SECONDS = 30.0  # for so long
+RATE = 100_000  # Samples per second that are sent.
+SECONDS = 30.0  # Duration of sending.
 PATIENCE = 300.0
 ROWS_MODULE = "bench.lake_rows"
 
@@ -87,7 +87,7 @@ def all_tables(folder: Path) -> Figures:
     }
     home = folder / "home"
     home.mkdir()
-    with _spark_home(home, "local"):  # as `zenlake lake run` does
+    with _spark_home(home, "local"):  # As `zenlake lake run` does.
         spark = zenlake.spark.session("bench", f"local[{CORES}]", **settings)
     try:
         yield from beside_plain(spark, project, folder)
@@ -96,15 +96,16 @@ def all_tables(folder: Path) -> Figures:
 
 
 def beside_plain(spark: SparkSession, project: Project, folder: Path) -> Figures:
-    """Both ways from start to end, queries' start and commits included; medians, in turns."""
+    """Measure both ways from start to end, with the start of queries and the commits."""
     rows, plain = folder / "rows", folder / "plain"
     logged = spark.read.format("zenoh").option("minPartitions", CORES).load(str(project.log))
     logged.write.mode("overwrite").parquet(str(rows))
-    took = _seconds(
+    took = median_seconds(
         {
             "lake": lambda: fill(spark, project, folder / "checkpoints"),
             "plain": lambda: lake_plain.make(spark, rows, plain),
-        }
+        },
+        ROUNDS,
     )
     compare(spark, project, plain)
     million = ROWS / 1e6
@@ -122,11 +123,11 @@ FLOWS: dict[str, tuple[str, Callable[[SparkSession], DataFrame]]] = {
         lambda spark: flows.decoded(flows.stream(spark, duplicates="drop")),
     ),
 }
-"What the transformations of a new lake declare, as queries of one session."
+"The flows that a new lake declares, as queries of one session: target tables, and rows."
 
 
 def fill(spark: SparkSession, project: Project, checkpoints: Path, *names: str) -> None:
-    """Everything of the log into empty tables, by all flows at once."""
+    """Write the whole log into empty tables, by all flows at once."""
     shutil.rmtree(project.tables, ignore_errors=True)
     shutil.rmtree(checkpoints, ignore_errors=True)
     shutil.rmtree(project.log / "spark", ignore_errors=True)
@@ -145,33 +146,21 @@ def fill(spark: SparkSession, project: Project, checkpoints: Path, *names: str) 
 
 
 def compare(spark: SparkSession, project: Project, plain: Path) -> None:
-    """Both have made as many rows of each table."""
+    """Assert that both ways have made equally many rows of each table."""
     for name in ("samples", "latest", "health", "messages"):
         ours = DeltaStore(project.table(name), TABLES[name]).snapshot().rows
         theirs = spark.read.parquet(str(plain / name)).count()
         assert ours == theirs > 0, f"{name}: {ours} rows, and by hand {theirs}"
 
 
-def _seconds(work: dict[str, Callable[[], None]]) -> dict[str, float]:
-    """Medians, in turns, after one turn that warms up."""
-    times: dict[str, list[float]] = {name: [] for name in work}
-    for turn in range(ROUNDS + 1):
-        for name, job in work.items():
-            before = time.perf_counter()
-            job()
-            if turn:
-                times[name].append(time.perf_counter() - before)
-    return {name: median(taken) for name, taken in times.items()}
-
-
-# ---- one more update of `latest`
+# ---- an update of `latest`
 
 
 def updates(folder: Path) -> Figures:
-    """Of CHANGED keys, after histories of different length, and among different numbers of keys."""
+    """Measure updates of CHANGED keys, by length of the history and by number of keys."""
     took = {}
     for times in TIMES:
-        tables = Updated(folder / f"history{times}", LIVE)
+        tables = LatestTable(folder / f"history{times}", LIVE)
         for _ in range(UPDATES * times):
             tables.update()
         took[times] = tables.milliseconds()
@@ -180,15 +169,15 @@ def updates(folder: Path) -> Figures:
     name = f"update of latest, history x{TIMES[-1]} beside x1"
     yield Figure(name, ratio, "x", at_most=UPDATE_AIM)
     for times in TIMES:
-        tables = Updated(folder / f"keys{times}", LIVE * times)
+        tables = LatestTable(folder / f"keys{times}", LIVE * times)
         took[times] = tables.milliseconds()
         yield Figure(f"update of latest, {LIVE * times:,} keys, all over", took[times], "ms")
         near = tables.milliseconds(near=True)
         yield Figure(f"update of latest, {LIVE * times:,} keys, neighbours", near, "ms")
 
 
-class Updated:
-    """A table `latest` with so many keys, and updates of some of them."""
+class LatestTable:
+    """A table `latest` with `keys` keys, and updates of CHANGED of them."""
 
     def __init__(self, folder: Path, keys: int) -> None:
         self._latest = DeltaStore(folder / LATEST.name, LATEST)
@@ -200,7 +189,7 @@ class Updated:
         self._fold(np.arange(keys))
 
     def update(self, near: bool = False) -> float:
-        """Milliseconds that it took."""
+        """Update CHANGED keys, neighbours if `near`, and return the milliseconds."""
         if near:
             first = int(self._random.integers(0, self._keys - CHANGED + 1))
             keys = np.arange(first, first + CHANGED)
@@ -218,7 +207,7 @@ class Updated:
             {
                 "key": pa.array([f"fleet/robot/{key:07}/pose" for key in keys.tolist()]),
                 "kind": ["put"] * n,
-                "payload": pa.array([b"%064d" % one for one in offsets.tolist()]),
+                "payload": pa.array([b"%064d" % offset for offset in offsets.tolist()]),
                 "encoding": ["zenoh/bytes"] * n,
                 "received_at": pa.array(1_800_000_000_000_000 + offsets, schema.TIME),
                 "partition": pa.array(np.zeros(n, np.int32)),
@@ -238,34 +227,37 @@ class Updated:
 
 
 def running(folder: Path) -> Figures:
-    """`zenlake lake run` with a recorder, and another process that sends."""
+    """Measure `zenlake lake run` with a recorder, and another process that sends."""
     with process("feed", ROWS_MODULE) as feed:
         project = create_project(folder, "bench", [feed.facts["endpoint"]])
         text = (folder / "lake.toml").read_text().replace('mode = "client"', 'mode = "peer"')
         (folder / "lake.toml").write_text(text)
-        with lake_run(folder) as events, process("server", "bench.serve", folder=str(folder)) as it:
-            _until(events, "cycle", lambda _: _known(project, feed))
-            yield from seen(project, feed, it.facts["endpoint"])
-            yield from kept_up(feed, events)
+        with (
+            lake_run(folder) as events,
+            process("server", "bench.serve", folder=str(folder)) as server,
+        ):
+            _wait_for_event(events, "cycle", lambda _: _has_latest(project, feed))
+            yield from latency(project, feed, server.facts["endpoint"])
+            yield from throughput(feed, events)
 
 
-def seen(project: Project, feed: Any, endpoint: str) -> Figures:
-    """From a `put` until it is found."""
+def latency(project: Project, feed: Process, endpoint: str) -> Figures:
+    """Measure the time from a `put` until it is served, and until it is in `latest`."""
     latest = DeltaStore(project.table(LATEST.name), LATEST)
     table, served = [], []
-    with closing(_session(endpoint)) as session:
+    with closing(open_session(zenlake, "client", endpoint)) as session:
         for number in range(PUTS):
             sent = feed.ask("put", key="robot/seen", value=str(number))["time"]
             value = str(number).encode()
-            served.append(_when(value, partial(_asked, session)) - sent)
-            table.append(_when(value, partial(_looked_up, latest, set())) - sent)
-            time.sleep(0.1 * number)  # not in step with the cycles
+            served.append(_time_found(value, partial(_served_values, session)) - sent)
+            table.append(_time_found(value, partial(_table_values, latest, set())) - sent)
+            time.sleep(0.1 * number)  # Out of step with the cycles.
     yield Figure("from put to served", median(served) * 1000, "ms")
     yield Figure(f"from put to latest, a cycle every {EVERY}", median(table) * 1000, "ms")
 
 
-def kept_up(feed: Any, events: Iterator[dict[str, Any]]) -> Figures:
-    """RATE for so long, from the first that is sent until all are in all tables."""
+def throughput(feed: Process, events: Iterator[dict[str, Any]]) -> Figures:
+    """Send at RATE for SECONDS; measure until all samples are in all tables."""
     start = time.time()
     feed.begin("send", rate=RATE, seconds=SECONDS)
     sent = feed.answer()["sent"]
@@ -275,7 +267,7 @@ def kept_up(feed: Any, events: Iterator[dict[str, Any]]) -> Figures:
         assert event["event"] != "failed", event
         if event["event"] == "cycle" and event["time"] > start:
             cycles += 1
-            if event["time"] > ended and not any(one["behind"] for one in event["flows"]):
+            if event["time"] > ended and not any(flow["behind"] for flow in event["flows"]):
                 break
     yield Figure(f"sent at {RATE:,}/s, recorded, in all tables", sent / (time.time() - start), "/s")
     yield Figure("cycles that it took", cycles, "")
@@ -284,25 +276,25 @@ def kept_up(feed: Any, events: Iterator[dict[str, Any]]) -> Figures:
 
 @contextmanager
 def lake_run(folder: Path) -> Iterator[Iterator[dict[str, Any]]]:
-    """What it says, line by line."""
+    """Run `zenlake lake run` and yield its events."""
     command = [str(Path(sys.executable).with_name("zenlake")), "lake", "run", str(folder)]
     command += ["--json", "--every", EVERY, "--master", f"local[{CORES}]"]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert running.stdout is not None
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
     try:
-        yield (json.loads(line) for line in running.stdout)
+        yield (json.loads(line) for line in run.stdout)
     finally:
-        running.terminate()
-        running.communicate(timeout=PATIENCE)
+        run.terminate()
+        run.communicate(timeout=PATIENCE)
 
 
-def _known(project: Project, feed: Any) -> bool:
-    """Whether what is put arrives in the table; one more is put."""
+def _has_latest(project: Project, feed: Process) -> bool:
+    """Put one more value, and return whether the table `latest` exists."""
     feed.ask("put", key="robot/seen", value="first")
     return project.table(LATEST.name).exists()
 
 
-def _until(
+def _wait_for_event(
     events: Iterator[dict[str, Any]], name: str, enough: Callable[[dict[str, Any]], bool]
 ) -> None:
     for event in events:
@@ -312,7 +304,7 @@ def _until(
     raise RuntimeError("the lake has ended")
 
 
-def _asked(session: zenlake.Session) -> list[bytes]:
+def _served_values(session: zenlake.Session) -> list[bytes]:
     return [
         reply.ok.payload.to_bytes()
         for reply in session.get("robot/seen", timeout=PATIENCE)
@@ -320,8 +312,8 @@ def _asked(session: zenlake.Session) -> list[bytes]:
     ]
 
 
-def _looked_up(latest: DeltaStore, seen: set[int]) -> list[bytes]:
-    """Only if the table has changed: looking shall not cost what is measured."""
+def _table_values(latest: DeltaStore, seen: set[int]) -> list[bytes]:
+    """Return the payloads if the table has changed; else nothing, so that polling costs little."""
     version = latest.snapshot().version
     if version in seen:
         return []
@@ -330,9 +322,9 @@ def _looked_up(latest: DeltaStore, seen: set[int]) -> list[bytes]:
     return found
 
 
-def _when(value: bytes, look: Callable[[], list[bytes]]) -> float:
+def _time_found(value: bytes, look: Callable[[], list[bytes]]) -> float:
     until = time.monotonic() + PATIENCE
     while value not in look():
-        assert time.monotonic() < until, "it does not come"
+        assert time.monotonic() < until, f"{value!r} was not found"
         time.sleep(0.01)
     return time.time()

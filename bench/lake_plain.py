@@ -1,7 +1,7 @@
-"""The tables of a lake by a Spark job as one writes it by hand: batches, Parquet to Parquet.
+"""The tables of a lake by a Spark job written by hand: in batches, from Parquet to Parquet.
 
-It does less than a lake: it forgets nothing between runs because it has only one, no table changes
-while others read it, and health cannot be added to.
+It does less than a lake: it keeps no state between runs, its tables cannot be read while it writes
+them, and it cannot add to `health`.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ HLC = "coalesce(timestamp.ntp64, shiftleft(unix_seconds(received_at), 32))"
 
 
 def make(spark: SparkSession, rows: Path, tables: Path) -> None:
-    """All tables anew from the rows of a log as Parquet."""
+    """Write all tables from the rows of a log as Parquet."""
     given = spark.read.parquet(str(rows))
     once = first_of_each(given).withColumn("hlc", F.expr(HLC))
     _write(once.withColumn("day", F.to_date("received_at")), tables / "samples", "day")
@@ -26,13 +26,13 @@ def make(spark: SparkSession, rows: Path, tables: Path) -> None:
 
 
 def first_of_each(rows: DataFrame) -> DataFrame:
-    """By source; a third faster than dropDuplicates, and says which one stays."""
+    """Keep the first row of each source and number: a third faster than dropDuplicates."""
     order = Window.partitionBy("source").orderBy("partition", "offset")
     return rows.withColumn("n", F.row_number().over(order)).where("n = 1").drop("n")
 
 
 def latest(samples: DataFrame) -> DataFrame:
-    """The newest sample of each key, if it is a put."""
+    """Return the newest sample of each key, if it is a put."""
     order = F.struct("hlc", F.coalesce("timestamp.id", F.lit("")), "partition", "offset")
     row = F.struct(*[F.col(name) for name in samples.columns if name not in ("key", "day")])
     newest = samples.groupBy("key").agg(F.max_by(row, order).alias("row"))

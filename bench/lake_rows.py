@@ -1,11 +1,9 @@
-"""What the benchmark of the lake records: samples of a fleet, written at once or sent at a rate.
+"""The samples of the lake's benchmark: those of a fleet, written to a log or sent at a rate.
 
-Half of them are JSON, all have a source and a timestamp, one of a hundred came before. The process
-that sends is this file: `python -m bench.lake_rows feed ARGUMENTS`, as JSON.
+Half of them are JSON, all have a source and a timestamp, and one of a hundred is a repeat. This
+file is also the process that sends: `python -m bench.lake_rows feed {}`.
 """
 
-import json
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 import zenlake
-from bench.api_peer import free_port
-from bench.session_peer import say, serve
+from bench.peer import open_listening, report, run_role, serve
 from zenlake.columnar.write import push_columns
 from zenlake.log.block import OpenBlock, SourceLink
 from zenlake.log.write.writer import Writer
@@ -24,19 +21,19 @@ from zenlake.wire.enums import Mapping
 from zenlake.wire.wireexpr import WireExpr
 
 KEYS = 400
-REPEATED = 100  # one of so many came before
+REPEATED = 100  # Every REPEATED-th sample repeats the one before it.
 BLOCK_ROWS = 10_000
-BATCH_BYTES = 60_000  # of one batch, as links carry them
-PER_SECOND = 4_000  # of the fleet
-FIRST = 1_800_000_000  # seconds
-LATENCY = 2_000  # microseconds
+BATCH_BYTES = 60_000  # Bytes per batch, as links carry them.
+PER_SECOND = 4_000  # Samples per second of the fleet.
+FIRST = 1_800_000_000  # Unix time of the first sample.
+LATENCY = 2_000  # Microseconds from a sample's timestamp to its reception.
 ZID = "5a" * 16
 TEXTS = [f"fleet/robot/{number:03}/pose" for number in range(KEYS)]
 NUMBERS = {text: 1 + number for number, text in enumerate(TEXTS)}
 
 
 def rows_of(first: int, count: int, start: float = FIRST, rate: int = PER_SECOND) -> pa.RecordBatch:
-    """Samples `first` to `first + count` of the fleet, in the form of columnar/."""
+    """Return samples `first` to `first + count` of the fleet, in columnar's schema."""
     numbers = np.arange(first, first + count, dtype=np.int64)
     numbers = np.where(numbers % REPEATED == REPEATED - 1, numbers - 1, numbers)
     micros = int(start * 1_000_000) + numbers * 1_000_000 // rate
@@ -48,22 +45,23 @@ def rows_of(first: int, count: int, start: float = FIRST, rate: int = PER_SECOND
     body = pa.compute.binary_join_element_wise(
         '{"n": ', number, ', "x": ', x, '.25, "y": -', x, '.5, "mode": "auto", "ok": true}', ""
     )
-    one = np.zeros(count, np.int32)
+    first_code = np.zeros(count, np.int32)
 
-    def repeated(codes: np.ndarray, texts: list[str]) -> pa.Array:
+    def dictionary_array(codes: np.ndarray, texts: list[str]) -> pa.Array:
         return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(texts))
 
     return pa.RecordBatch.from_pydict(
         {
-            "key": repeated(keys, TEXTS),
+            "key": dictionary_array(keys, TEXTS),
             "payload": body.cast(pa.binary()),
-            "encoding": repeated((keys & 1), ["application/json", "zenoh/bytes"]),
+            "encoding": dictionary_array((keys & 1), ["application/json", "zenoh/bytes"]),
             "timestamp": pa.StructArray.from_arrays(
-                [pa.array(ntp64.astype(np.uint64)), repeated(one, [ZID])], ["time", "id"]
+                [pa.array(ntp64.astype(np.uint64)), dictionary_array(first_code, [ZID])],
+                ["time", "id"],
             ),
             "source": pa.StructArray.from_arrays(
                 [
-                    repeated(one, [ZID]),
+                    dictionary_array(first_code, [ZID]),
                     pa.array(keys.astype(np.uint32)),
                     pa.array((numbers // KEYS).astype(np.uint32)),
                 ],
@@ -74,7 +72,7 @@ def rows_of(first: int, count: int, start: float = FIRST, rate: int = PER_SECOND
 
 
 def write_log(path: Path, rows: int) -> None:
-    """As a recorder would."""
+    """Write samples to a log as a recorder would."""
     with Writer(path, codec="zstd") as writer:
         for first in range(0, rows, BLOCK_ROWS):
             count = min(BLOCK_ROWS, rows - first)
@@ -83,7 +81,7 @@ def write_log(path: Path, rows: int) -> None:
 
 
 def block_of(rows: pa.RecordBatch, received: int) -> OpenBlock:
-    """Keys by id, batches as large as links carry them; the first came at `received` (ns)."""
+    """Return a block of samples, keys by id, of which the first was received at `received` (ns)."""
     block = OpenBlock()
     place = block.link(SourceLink(1, 1, bytes(range(1, 17))))
     assert place is not None
@@ -102,20 +100,17 @@ def _by_number(key: str) -> WireExpr:
 
 
 def feed() -> None:
-    """Listens, and sends at a rate when it is told to."""
-    endpoint = f"tcp/127.0.0.1:{free_port()}"
-    config = zenlake.Config()
-    config.insert_json5("listen/endpoints", json.dumps([endpoint]))
-    config.insert_json5("scouting/multicast/enabled", "false")
-    with zenlake.open(config) as session:
-        say(endpoint=endpoint)
+    """Run a session that listens, and sends at a rate on command."""
+    endpoint, session = open_listening(zenlake, "peer")
+    with session:
+        report(endpoint=endpoint)
 
         def put(key: str, value: str) -> None:
             session.put(key, value, encoding="text/plain")
-            say(time=time.time())
+            report(time=time.time())
 
         def send(rate: int, seconds: float) -> None:
-            say(sent=_send(session, rate, seconds))
+            report(sent=_send(session, rate, seconds))
 
         serve({"put": put, "send": send})
 
@@ -141,4 +136,4 @@ def _pieces(count: int, start: float, rate: int) -> Iterator[pa.RecordBatch]:
 
 
 if __name__ == "__main__":
-    {"feed": feed}[sys.argv[1]](**json.loads(sys.argv[2]))
+    run_role({"feed": feed})

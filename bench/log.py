@@ -1,7 +1,7 @@
 """Recording beside a plain loop that writes and syncs, and beside eclipse-zenoh that only counts.
 
-The recorder, eclipse-zenoh and what feeds them have processes of their own; the feed is the same
-for both and faster than either. Reading a log is measured here, too.
+The recorder, eclipse-zenoh and their feeds have processes of their own; both feeds are equal and
+faster than the measured process. The speed of reading a log is measured here, too.
 """
 
 import tempfile
@@ -10,8 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bench.api import Process, Receiving, all_arrived, in_turns, process
-from bench.figures import Figure, Figures
+from bench.api import Receiving, wait_for_all
+from bench.figures import Figure, Figures, medians
+from bench.process import Process, process
 
 SIZES = (8, 64, 1024)
 SECONDS = 1.0
@@ -21,19 +22,21 @@ MODULE = "bench.log_peer"
 
 
 class Recording:
-    """A recorder and what feeds it. The last run: what was recorded, and how long that took."""
+    """A recorder, and the process that feeds it."""
 
     def __init__(self, recorder: Process, feed: Process) -> None:
         self.recorder = recorder
         self.feed = feed
+        self.last_bytes = 0.0
+        "Durable bytes per second of the last `bytes_beside_plain`."
 
     def samples(self, size: int) -> float:
-        """Durable samples a second."""
+        """Return durable samples per second."""
         count, seconds = self._run(size)
         return count / seconds
 
     def bytes_beside_plain(self, size: int) -> float:
-        """Durable bytes a second, beside the same bytes in a plain loop right after."""
+        """Return the speed of recording relative to a plain loop that writes as many bytes."""
         before = self.recorder.ask("arrived", expected=0, stall=0.0)["bytes"]
         _, seconds = self._run(size)
         recorded = self.recorder.ask("arrived", expected=0, stall=0.0)["bytes"] - before
@@ -41,12 +44,10 @@ class Recording:
         self.last_bytes = recorded / seconds
         return float(plain / seconds)
 
-    last_bytes = 0.0
-
     def _run(self, size: int) -> tuple[int, float]:
         before = self.recorder.count
         sent = self.feed.ask("feed", size=size, seconds=SECONDS)
-        end = all_arrived(self.recorder, before + sent["sent"])
+        end = wait_for_all(self.recorder, before + sent["sent"])
         return sent["sent"], end - sent["time"]
 
 
@@ -70,7 +71,7 @@ def recording(folder: str) -> Figures:
                 "theirs": partial(theirs.rate, "callback", size),
                 "plain": partial(ours.bytes_beside_plain, size),
             }
-            found = in_turns(jobs)
+            found = medians(jobs)
             yield Figure(f"recording, {size} B", found["ours"], "samples/s")
             yield Figure(f"callback that counts, {size} B, eclipse-zenoh", found["theirs"], "/s")
             ratio = found["ours"] / found["theirs"]
@@ -83,18 +84,18 @@ def recording(folder: str) -> Figures:
 
 
 def reading(folder: Path) -> Figures:
-    """From the log to record batches, in blocks as a busy and as an idle recorder writes them."""
+    """Measure reading as record batches, with blocks of a busy and of an idle recorder."""
     from zenlake.log.block import OpenBlock, SourceLink
     from zenlake.log.read.reader import Reader
     from zenlake.log.write.writer import Writer
-    from zenlake.wire.cursor import ByteWriter as Bytes
+    from zenlake.wire.cursor import ByteWriter
     from zenlake.wire.enums import Mapping
     from zenlake.wire.network import NETWORK
     from zenlake.wire.push import Push
     from zenlake.wire.put import Put
     from zenlake.wire.wireexpr import WireExpr
 
-    w = Bytes()
+    w = ByteWriter()
     NETWORK.write(w, Push(WireExpr(1, mapping=Mapping.SENDER), Put(bytes(64))))
     for per_block, samples in ((10_000, READ_SAMPLES), (5, READ_SAMPLES // 20)):
         path = folder / str(per_block)
@@ -114,5 +115,5 @@ def reading(folder: Path) -> Figures:
             rows: int = sum(batch.num_rows for batch in Reader(where, 0).batches())
             return rows / (time.perf_counter() - start)
 
-        rate = in_turns({"read": read})["read"]
+        rate = medians({"read": read})["read"]
         yield Figure(f"reading, 64 B, blocks of {per_block}", rate, "samples/s")

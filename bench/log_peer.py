@@ -1,23 +1,19 @@
 """The processes of the log's benchmark: `python -m bench.log_peer ROLE ARGUMENTS`, as JSON.
 
-`recorder` is the measured one; `feed` sends messages that are encoded already, and nothing else.
+`recorder` is the measured one; `feed` only sends messages, which are encoded before.
 """
 
-import json
 import os
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 
-from bench.api_peer import FLOW, PROFILE, Silent, client, free_port, profiled
-from bench.session_peer import say, serve
-from zenlake.api.config.config import Config
+import zenlake
+from bench.api_peer import FLOW, Silent, client
+from bench.peer import free_port, report, run_role, serve, session_config
 from zenlake.log.write.recorder import Recorder
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.wire import qos
@@ -31,40 +27,38 @@ from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
 
 PATIENCE = 60.0
-CHUNK_BYTES = 256 << 10  # of what the feed sends at once
-PLAIN_BYTES = 1 << 20  # of what the plain loop writes before it syncs: as the recorder does
+CHUNK_BYTES = 256 << 10  # Bytes that the feed sends at once.
+PLAIN_BYTES = 1 << 20  # Bytes that the plain loop writes before it syncs, as the recorder does.
 
 
 def recorder(folder: str) -> None:
-    """Records, one log after another."""
+    """Run a recorder, and the plain loop beside it."""
     endpoint = f"tcp/127.0.0.1:{free_port()}"
-    config = Config()
-    config.insert_json5("listen/endpoints", json.dumps([endpoint]))
-    config.insert_json5("scouting/multicast/enabled", "false")
+    config = session_config(zenlake, "peer", listen=endpoint)
     with tempfile.TemporaryDirectory(dir=folder) as here:
         place = Path(here)
         with Recorder(place / "log", FLOW, config=config, retain_bytes=1 << 30) as own:
-            say(endpoint=endpoint)
+            report(endpoint=endpoint)
 
             def arrived(expected: int, stall: float) -> None:
                 until = time.perf_counter() + stall
                 while own.stats().received < expected and time.perf_counter() < until:
                     time.sleep(0.001)
                 mark = own.durable(PATIENCE)
-                say(count=mark.offset, bytes=own.stats().bytes, time=time.perf_counter())
+                report(count=mark.offset, bytes=own.stats().bytes, time=time.perf_counter())
 
             serve(
                 {
                     "arrived": arrived,
-                    "counted": lambda: say(count=own.durable(PATIENCE).offset),
-                    "plain": lambda size: say(seconds=plain(place / "plain", size)),
+                    "counted": lambda: report(count=own.durable(PATIENCE).offset),
+                    "plain": lambda size: report(seconds=write_plainly(place / "plain", size)),
                 }
             )
         shutil.rmtree(place / "log")
 
 
-def plain(path: Path, size: int) -> float:
-    """Seconds to write and sync so many bytes in a plain loop."""
+def write_plainly(path: Path, size: int) -> float:
+    """Return the seconds that a plain loop takes to write and sync `size` bytes."""
     chunk = os.urandom(PLAIN_BYTES)
     file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     start = time.perf_counter()
@@ -81,7 +75,7 @@ def feed(endpoint: str) -> None:
     with Node(NodeConfig(offer=client()), Silent()) as node:
         session = node.connect(endpoint)
         session.send(Declare(DeclareKeyExpr(1, WireExpr(0, FLOW)), qos=qos.DECLARE))
-        say(ok=True)
+        report(ok=True)
 
         def send(size: int, seconds: float = 0.0) -> None:
             w = ByteWriter()
@@ -98,14 +92,10 @@ def feed(endpoint: str) -> None:
                 packed = PackedMessages(data, ends, 0, number, *place)
                 session.send_batches(packed, WirePriority.DATA, reliable=True)
                 sent += number
-            say(sent=sent, time=start)
+            report(sent=sent, time=start)
 
         serve({"feed": send})
 
 
-ROLES: dict[str, Callable[..., None]] = {"recorder": recorder, "feed": feed}
-
 if __name__ == "__main__":
-    role, arguments = sys.argv[1], json.loads(sys.argv[2])
-    with profiled() if os.environ.get(PROFILE) == role else nullcontext():
-        ROLES[role](**arguments)
+    run_role({"recorder": recorder, "feed": feed})

@@ -1,6 +1,6 @@
 """Replay at full speed beside an eclipse-zenoh publisher, on the same payloads.
 
-Both sessions listen, and what they send goes to the same kind of sink, which only counts.
+Both sessions listen, and send to the same kind of sink, which only counts.
 `python -m bench.replay` prints these figures alone.
 """
 
@@ -13,24 +13,16 @@ from functools import partial
 from pathlib import Path
 
 import zenlake
-from bench.api import (
-    BLOCK,
-    OURS,
-    PATIENCE,
-    THEIRS,
-    Process,
-    all_arrived,
-    in_turns,
-    process,
-    publishing,
-)
-from bench.api_peer import FLOW, listening
-from bench.figures import Figure, Figures
+from bench.api import BLOCK, OURS, THEIRS, publishing, wait_for_all
+from bench.api_peer import FLOW
+from bench.figures import Figure, Figures, medians
+from bench.peer import open_listening, wait_for_subscriber
+from bench.process import Process, process
 from zenlake.log.block import OpenBlock, SourceLink
 from zenlake.log.read.reader import Reader
 from zenlake.log.replay.replayer import Replayer
 from zenlake.log.write.writer import Writer
-from zenlake.wire.cursor import ByteWriter as Bytes
+from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.enums import Mapping
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
@@ -39,15 +31,15 @@ from zenlake.wire.wireexpr import WireExpr
 
 SIZES = (8, 64)
 SAMPLES = 2_000_000
-FRAME_BYTES = 65_000  # of messages that came at once
+FRAME_BYTES = 65_000  # Message bytes per recorded frame.
 BLOCK_BYTES = 1 << 20
 AIM = 10
-ID = 7  # that the recorded publisher declared for its key
+ID = 7  # Key id that the recorded publisher declared.
 
 
 def record(path: Path, size: int) -> int:
-    """A log as a recorder writes it: whole frames on a declared key. Gives how many samples."""
-    w = Bytes()
+    """Write a log as a recorder does: whole frames on a declared key. Return the sample count."""
+    w = ByteWriter()
     NETWORK.write(w, Push(WireExpr(ID, "", Mapping.SENDER), Put(bytes(size))))
     each = FRAME_BYTES // len(w.out)
     frame = bytes(w.out) * each
@@ -67,28 +59,24 @@ def record(path: Path, size: int) -> int:
 
 @contextmanager
 def replaying() -> Iterator[tuple["zenlake.Session", Process]]:
-    """A session of this process, and a sink that takes what it puts."""
-    endpoint, session = listening(zenlake, "peer")
+    """Open a session of this process, and a sink that receives its puts."""
+    endpoint, session = open_listening(zenlake, "peer")
     with session, process("sink", endpoint=endpoint) as sink:
         with session.declare_publisher(FLOW) as publisher:
-            end = time.monotonic() + PATIENCE
-            while not publisher.matching_status.matching:
-                if time.monotonic() > end:
-                    raise RuntimeError("the sink does not subscribe")
-                time.sleep(0.01)
+            wait_for_subscriber(publisher)
         yield session, sink
 
 
-def replayed(log: Path, session: "zenlake.Session", sink: Process) -> float:
-    """Samples a second; all have arrived."""
+def replay_rate(log: Path, session: "zenlake.Session", sink: Process) -> float:
+    """Replay a log until all samples have arrived; return samples per second."""
     before = sink.count
     stats = Replayer(log, session, speed=None).run()
-    all_arrived(sink, before + stats.samples)
+    wait_for_all(sink, before + stats.samples)
     return stats.samples / stats.seconds
 
 
-def read(log: Path) -> float:
-    """Samples a second that are only read."""
+def read_rate(log: Path) -> float:
+    """Read a log without sending; return samples per second."""
     start = time.perf_counter()
     count = sum(int(span.batches["count"].sum()) for span in Reader(log).spans())
     return count / (time.perf_counter() - start)
@@ -103,11 +91,11 @@ def figures() -> Figures:
         for size in SIZES:
             log = Path(folder) / str(size)
             record(log, size)
-            rates = in_turns(
+            rates = medians(
                 {
-                    OURS: partial(replayed, log, session, sink),
+                    OURS: partial(replay_rate, log, session, sink),
                     THEIRS: partial(theirs.rate, "put", size=size, congestion_control=BLOCK),
-                    "read": partial(read, log),
+                    "read": partial(read_rate, log),
                 }
             )
             yield Figure(f"spans read, {size} B", rates["read"], "samples/s")

@@ -1,10 +1,8 @@
-"""A lake of ten million rows that answers queries: how soon the first reply comes, how many follow.
+"""A lake of ten million rows that answers queries: time to the first reply, and replies per second.
 
-The server has a process of its own, and this file is its module: `python -m bench.serve server`.
+This file is also the server's process: `python -m bench.serve server ARGUMENTS`, as JSON.
 """
 
-import json
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 import zenlake
-from bench.api import process
-from bench.api_peer import free_port
 from bench.figures import Figure, Figures
-from bench.session_peer import say
-from bench.session_peer import serve as until_closed
+from bench.peer import open_listening, open_session, report, run_role, wait_until
+from bench.peer import serve as serve_commands
+from bench.process import PATIENCE, process
 from zenlake.lake.project import FILE, Project
 from zenlake.lake.serve.server import Server
 from zenlake.lake.tables.commit import TableBatch, append, fold
@@ -33,31 +30,31 @@ from zenlake.lake.tables.schema import SAMPLE
 ROWS = 10_000_000
 KEYS = 400
 HOURS = 10
-BATCH_ROWS = 1_000_000  # of one micro-batch, and so of one file
+BATCH_ROWS = 1_000_000  # Rows per micro-batch, and so per file.
 PAYLOAD_BYTES = 64
-FIRST = 1_800_000_000  # seconds
+FIRST = 1_800_000_000  # Unix time of the first sample.
 ROUNDS = 7
 FIRST_REPLY_MS = 100.0
-PATIENCE = 60.0
 MODULE = "bench.serve"
 
 
 def figures() -> Figures:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         began = time.perf_counter()
-        make(Path(folder))
+        fill(Path(folder))
         yield Figure("rows into tables, without Spark", ROWS / (time.perf_counter() - began), "/s")
-        yield from asked(folder)
+        yield from ask(folder)
 
 
-def asked(folder: str) -> Figures:
-    """The figures of a lake that is there."""
+def ask(folder: str) -> Figures:
+    """Measure the replies of the lake in `folder`."""
     hour = f"_time=[{_text(HOURS - 1)}..]"
     with (
         process("server", MODULE, folder=folder) as server,
-        closing(_session(server.facts["endpoint"])) as session,
+        closing(open_session(zenlake, "client", server.facts["endpoint"])) as session,
     ):
-        _answers(session, f"robot/{KEYS - 1}/imu")
+        last_key = f"robot/{KEYS - 1}/imu"
+        wait_until(lambda: bool(list(_replies(session, last_key))), "an answer", PATIENCE)
         keys = iter(range(KEYS))
         first, rates = [], []
         for _ in range(ROUNDS):
@@ -79,8 +76,8 @@ def asked(folder: str) -> Figures:
             yield Figure(name, median(taken), "ms")
 
 
-def make(folder: Path) -> None:
-    """A lake with ROWS samples, all keys in turn, micro-batch by micro-batch."""
+def fill(folder: Path) -> None:
+    """Make a lake with ROWS samples, all keys in turn, in micro-batches."""
     (folder / FILE).write_text('[lake]\nname = "bench"\n')
     project = Project.load(folder)
     samples = DeltaStore(project.table(SAMPLES.name), SAMPLES)
@@ -130,39 +127,20 @@ def _text(hours: float) -> str:
 
 
 def _replies(session: zenlake.Session, selector: str) -> Iterator[float]:
-    """When each reply came, in seconds from the question on."""
+    """Yield for each reply the seconds since the query was sent."""
     began = time.perf_counter()
     for reply in session.get(selector, timeout=PATIENCE):
         assert reply.ok is not None, reply.err
         yield time.perf_counter() - began
 
 
-def _answers(session: zenlake.Session, selector: str) -> None:
-    """Returns once there is an answer at all."""
-    until = time.monotonic() + PATIENCE
-    while not list(_replies(session, selector)):
-        assert time.monotonic() < until, "nobody answers"
-        time.sleep(0.05)
-
-
-def _session(endpoint: str) -> zenlake.Session:
-    config = zenlake.Config()
-    config.insert_json5("connect/endpoints", json.dumps([endpoint]))
-    config.insert_json5("mode", '"client"')
-    config.insert_json5("scouting/multicast/enabled", "false")
-    return zenlake.open(config)
-
-
 def server(folder: str) -> None:
-    """Answers for the lake in a folder, until it is told to end."""
-    endpoint = f"tcp/127.0.0.1:{free_port()}"
-    config = zenlake.Config()
-    config.insert_json5("listen/endpoints", json.dumps([endpoint]))
-    config.insert_json5("scouting/multicast/enabled", "false")
-    with zenlake.open(config) as session, Server(session, Project.load(folder), ("robot/**",)):
-        say(endpoint=endpoint)
-        until_closed({})
+    """Answer for the lake in `folder` until the input ends."""
+    endpoint, session = open_listening(zenlake, "peer")
+    with session, Server(session, Project.load(folder), ("robot/**",)):
+        report(endpoint=endpoint)
+        serve_commands({})
 
 
 if __name__ == "__main__":
-    {"server": server}[sys.argv[1]](**json.loads(sys.argv[2]))
+    run_role({"server": server})

@@ -1,21 +1,19 @@
 """Sessions between two processes, beside a raw socket and eclipse-zenoh in the same run.
 
-The transport alone: no routing and no subscriber on our side, where eclipse-zenoh has both.
+Our side is the transport alone, without routing and subscribers; eclipse-zenoh has both.
 """
 
-import json
 import resource
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from statistics import median
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 
-from bench.figures import Figure, Figures
+from bench.figures import Figure, Figures, median_seconds, medians
+from bench.peer import open_session, wait_for_subscriber
+from bench.process import Process, process
 from bench.session_peer import DONE, FLOW, PING, Counting, offer
 from zenlake.errors import SessionEnded, ZError
 from zenlake.runtime.node import Node, NodeConfig
@@ -41,40 +39,9 @@ AT_ONCE = 8
 PATIENCE = 60.0
 
 
-class Peer:
-    """The other process."""
-
-    def __init__(self, kind: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.session_peer", kind],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.facts = self.answer()
-
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self._process.stdin.flush()
-        return self.answer()
-
-    def answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
-
-    def close(self) -> None:
-        self._process.communicate(timeout=30)
-
-
-@contextmanager
-def peer(kind: str) -> Iterator[Peer]:
-    found = Peer(kind)
-    try:
-        yield found
-    finally:
-        found.close()
+def peer(role: str) -> AbstractContextManager[Process]:
+    """Start the other process."""
+    return process(role, "bench.session_peer")
 
 
 def figures() -> Figures:
@@ -94,18 +61,12 @@ def round_trips() -> Figures:
             "zenlake": stack.enter_context(our_pings()),
             "eclipse-zenoh": stack.enter_context(their_pings()),
         }
-        times: dict[str, list[float]] = {name: [] for name in jobs}
-        for turn in range(TURNS + 1):
-            for name, job in jobs.items():
-                taken = job(PINGS)
-                if turn:  # the first warms up
-                    times[name].append(taken / PINGS * 1e6)
-    middle = {name: median(taken) for name, taken in times.items()}
-    for name, value in middle.items():
-        yield Figure(f"round trip of 64 B, {name}", value, "us")
-    ratio = middle["zenlake"]
-    yield Figure("round trip, beside the raw socket", ratio / middle["raw socket"], "x", None, 1.6)
-    yield Figure("round trip, beside eclipse-zenoh", ratio / middle["eclipse-zenoh"], "x", None, 1)
+        took = medians({name: partial(job, PINGS) for name, job in jobs.items()}, TURNS)
+    for name, value in took.items():
+        yield Figure(f"round trip of 64 B, {name}", value / PINGS * 1e6, "us")
+    ours = took["zenlake"]
+    yield Figure("round trip, beside the raw socket", ours / took["raw socket"], "x", None, 1.6)
+    yield Figure("round trip, beside eclipse-zenoh", ours / took["eclipse-zenoh"], "x", None, 1)
 
 
 @contextmanager
@@ -128,7 +89,7 @@ def raw_pings() -> Iterator[Callable[[int], float]]:
 
 
 class Pinging:
-    """Sends the next ping when the last has come back, on the I/O thread."""
+    """Handler that sends the next ping when the last one is back, on the I/O thread."""
 
     def __init__(self) -> None:
         self.left = 0
@@ -177,27 +138,10 @@ def our_pings() -> Iterator[Callable[[int], float]]:
 
 
 @contextmanager
-def their_session(endpoint: str) -> Iterator[Any]:
-    import zenoh
-
-    config = zenoh.Config()
-    for key, value in {
-        "mode": '"peer"',
-        "listen/endpoints": "[]",
-        "connect/endpoints": json.dumps([endpoint]),
-        "scouting/multicast/enabled": "false",
-        "transport/shared_memory/enabled": "false",
-    }.items():
-        config.insert_json5(key, value)
-    with zenoh.open(config) as session:
-        yield session
-
-
-@contextmanager
 def their_pings() -> Iterator[Callable[[int], float]]:
     import zenoh
 
-    with peer("theirs") as other, their_session(other.facts["endpoint"]) as session:
+    with peer("theirs") as other, open_session(zenoh, "peer", other.facts["endpoint"]) as session:
         block = zenoh.CongestionControl.BLOCK
         ping = session.declare_publisher(PING, express=True, congestion_control=block)
         left = [0]
@@ -220,13 +164,13 @@ def their_pings() -> Iterator[Callable[[int], float]]:
             assert over.wait(PATIENCE)
             return time.perf_counter() - before
 
-        settle(lambda: pings(1))
+        try_until_answered(lambda: pings(1))
         yield pings
         subscriber.undeclare()
 
 
-def settle(attempt: Callable[[], object]) -> None:
-    """The first messages may precede the other side's declarations."""
+def try_until_answered(attempt: Callable[[], object]) -> None:
+    """Repeat `attempt`: the first messages may precede the other side's declarations."""
     for _ in range(10):
         try:
             attempt()
@@ -240,7 +184,7 @@ def settle(attempt: Callable[[], object]) -> None:
 
 
 class Awaiting(Counting):
-    """Waits for the word that all has come."""
+    """Handler that waits for the other side's message that all have arrived."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -268,13 +212,10 @@ def flows() -> Figures:
             "eclipse-zenoh": stack.enter_context(their_flow()),
         }
         for size, count in FLOWS.items():
-            times: dict[str, list[float]] = {name: [] for name in jobs}
-            for turn in range(FLOW_ROUNDS + 1):
-                for name, job in jobs.items():
-                    taken = job(size, count)
-                    if turn:
-                        times[name].append(taken)
-            rates = {name: count / median(taken) for name, taken in times.items()}
+            took = medians(
+                {name: partial(job, size, count) for name, job in jobs.items()}, FLOW_ROUNDS
+            )
+            rates = {name: count / seconds for name, seconds in took.items()}
             for name, rate in rates.items():
                 yield Figure(f"one way, {size} B, {name}", rate, "messages/s")
                 yield Figure(f"one way, {size} B, {name}", rate * size / 1e9, "GB/s")
@@ -285,7 +226,7 @@ def flows() -> Figures:
 
 @contextmanager
 def our_flow() -> Iterator[tuple[Callable[[int, int], float], Callable[[int, int], float]]]:
-    """By PUSH objects, and by PUSH messages that are encoded already, as a router has them."""
+    """Send PUSH objects, and PUSH messages that are already encoded, as a router has them."""
     handler = Awaiting()
     with peer("ours") as other, Node(NodeConfig(offer=offer()), handler) as node:
         session = node.connect(other.facts["endpoint"])
@@ -319,7 +260,7 @@ def our_flow() -> Iterator[tuple[Callable[[int, int], float], Callable[[int, int
 def their_flow() -> Iterator[Callable[[int, int], float]]:
     import zenoh
 
-    with peer("theirs") as other, their_session(other.facts["endpoint"]) as session:
+    with peer("theirs") as other, open_session(zenoh, "peer", other.facts["endpoint"]) as session:
         block = zenoh.CongestionControl.BLOCK
         publisher = session.declare_publisher(FLOW, congestion_control=block)
         over = threading.Event()
@@ -335,23 +276,17 @@ def their_flow() -> Iterator[Callable[[int, int], float]]:
             assert over.wait(PATIENCE)
             return time.perf_counter() - before
 
-        until_heard(publisher)
+        wait_for_subscriber(publisher)
         yield flow
         subscriber.undeclare()
-
-
-def until_heard(publisher: Any) -> None:
-    """The other side's subscriber is known here."""
-    end = time.monotonic() + PATIENCE
-    while not publisher.matching_status.matching:
-        assert time.monotonic() < end, "eclipse-zenoh does not subscribe"
-        time.sleep(0.01)
 
 
 # ---- opening
 
 
 def openings() -> Figures:
+    import zenoh
+
     with peer("theirs") as other:
         endpoint = other.facts["endpoint"]
 
@@ -360,26 +295,19 @@ def openings() -> Figures:
                 node.connect(endpoint)
 
         def theirs() -> None:
-            with their_session(endpoint):
+            with open_session(zenoh, "peer", endpoint):
                 pass
 
-        jobs = {"zenlake": ours, "eclipse-zenoh": theirs}
-        times: dict[str, list[float]] = {name: [] for name in jobs}
-        for turn in range(OPENINGS + 1):
-            for name, job in jobs.items():
-                before = time.perf_counter()
-                job()
-                if turn:
-                    times[name].append(time.perf_counter() - before)
-    for name, taken in times.items():
-        yield Figure(f"open and close a session, {name}", median(taken) * 1000, "ms")
+        took = median_seconds({"zenlake": ours, "eclipse-zenoh": theirs}, OPENINGS)
+    for name, seconds in took.items():
+        yield Figure(f"open and close a session, {name}", seconds * 1000, "ms")
 
 
 # ---- idle sessions
 
 
 def idle() -> Figures:
-    """IDLE_SESSIONS of one node with as many others, which share one I/O thread here."""
+    """Measure a node with IDLE_SESSIONS sessions; their other ends share one I/O thread here."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     count = min(IDLE_SESSIONS, hard - 100)
@@ -398,7 +326,7 @@ def idle() -> Figures:
         nodes = [Node(NodeConfig(offer=offer()), Counting(), reactor=reactor) for _ in range(count)]
         for number, node in enumerate(nodes):
             node.dial(other.facts["endpoint"], done)
-            with progress:  # a handful at a time: the acceptor limits those under way
+            with progress:  # A few at a time: the acceptor limits pending handshakes.
                 while len(opened) < number - AT_ONCE:
                     assert progress.wait(PATIENCE)
         with progress:

@@ -1,20 +1,15 @@
-"""The other process of the session benchmark: `python -m bench.session_peer KIND`.
+"""The other process of the session benchmark: `python -m bench.session_peer ROLE ARGUMENTS`.
 
-Prints where it listens, then does one thing until its input ends: a raw socket that echoes, a
-zenlake node or an eclipse-zenoh peer that echoes and counts.
+It reports where it listens, then runs until its input ends: a raw socket that echoes, or a zenlake
+node or an eclipse-zenoh peer that echoes and counts.
 """
 
-import json
-import os
 import resource
 import secrets
 import socket
-import sys
-import threading
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from bench.peer import open_listening, report, resident_bytes, run_role, serve
 from zenlake.errors import SessionEnded
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.transport_session import TransportSession
@@ -31,18 +26,13 @@ from zenlake.wire.zenohid import WireZenohId
 PING, FLOW, DONE = "bench/ping", "bench/flow", "bench/done"
 
 
-def say(**facts: Any) -> None:
-    sys.stdout.write(json.dumps(facts) + "\n")
-    sys.stdout.flush()
-
-
 def offer(**changes: Any) -> Offer:
     zid = WireZenohId(secrets.token_bytes(16))
     return Offer(zid=zid, whatami=WireWhatAmI.PEER, **changes)
 
 
 class Counting:
-    """Counts messages by the scan, and answers when `expected` have come; or echoes the bytes."""
+    """Handler that counts messages by the scan and answers the last one, or echoes all bytes."""
 
     def __init__(self) -> None:
         self.expected = 0
@@ -79,7 +69,7 @@ def raw() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        say(port=listener.getsockname()[1])
+        report(port=listener.getsockname()[1])
         sock, _ = listener.accept()
         with sock:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -93,15 +83,17 @@ def ours() -> None:
     limits = AdmissionLimits(sessions=5000)
     with Node(NodeConfig(offer=offer(), limits=limits), handler) as node:
         (locator,) = node.listen("tcp/127.0.0.1:0")
-        say(endpoint=locator)
+        report(endpoint=locator)
 
         def status() -> None:
             used = resource.getrusage(resource.RUSAGE_SELF)
-            say(rss=memory(), cpu=used.ru_utime + used.ru_stime, sessions=len(node.sessions))
+            report(
+                rss=resident_bytes(), cpu=used.ru_utime + used.ru_stime, sessions=len(node.sessions)
+            )
 
         def set_mode(echo: bool = False, expected: int = 0) -> None:
             handler.echo, handler.expected, handler.count = echo, expected, 0
-            say(ok=True)
+            report(ok=True)
 
         serve({"status": status, "mode": set_mode})
 
@@ -109,18 +101,8 @@ def ours() -> None:
 def theirs() -> None:
     import zenoh
 
-    config = zenoh.Config()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        endpoint = f"tcp/127.0.0.1:{probe.getsockname()[1]}"
-    for key, value in {
-        "mode": '"peer"',
-        "listen/endpoints": json.dumps([endpoint]),
-        "scouting/multicast/enabled": "false",
-        "transport/shared_memory/enabled": "false",
-    }.items():
-        config.insert_json5(key, value)
-    with zenoh.open(config) as session:
+    endpoint, opened = open_listening(zenoh, "peer")
+    with opened as session:
         block = zenoh.CongestionControl.BLOCK
         pong = session.declare_publisher(PING + "/back", express=True, congestion_control=block)
         done = session.declare_publisher(DONE, congestion_control=block)
@@ -135,28 +117,15 @@ def theirs() -> None:
             session.declare_subscriber(PING, lambda sample: pong.put(sample.payload)),
             session.declare_subscriber(FLOW, flow),
         ]
-        say(endpoint=endpoint)
+        report(endpoint=endpoint)
 
         def set_mode(echo: bool = False, expected: int = 0) -> None:
             left[0] = expected
-            say(ok=True)
+            report(ok=True)
 
         serve({"mode": set_mode})
         subscribers.clear()
 
 
-def serve(commands: dict[str, Callable[..., None]]) -> None:
-    for line in sys.stdin:
-        request = json.loads(line)
-        commands[request.pop("do")](**request)
-
-
-def memory() -> int:
-    """Resident bytes of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 if __name__ == "__main__":
-    threading.current_thread().name = "bench peer"
-    {"raw": raw, "ours": ours, "theirs": theirs}[sys.argv[1]]()
+    run_role({"raw": raw, "ours": ours, "theirs": theirs})

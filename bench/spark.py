@@ -1,4 +1,4 @@
-"""A log read by Spark, beside Spark reading the same rows from Parquet, and beside tuples."""
+"""A log read by Spark, beside the same rows read from Parquet, and from a source of tuples."""
 
 import os
 import shutil
@@ -6,7 +6,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import zenlake.spark
-from bench.figures import Figure, Figures
+from bench.figures import Figure, Figures, median_seconds
 from zenlake.columnar.write import push_columns
 from zenlake.log.block import OpenBlock, SourceLink
 from zenlake.log.read.log import Log
@@ -30,10 +29,10 @@ from zenlake.wire.enums import Mapping
 from zenlake.wire.wireexpr import WireExpr
 
 ROWS = 2_000_000
-TUPLE_ROWS = 200_000  # tuples are slower: they get fewer
+TUPLE_ROWS = 200_000  # Tuples are slow: they get fewer rows.
 PAYLOAD = 64
 KEYS = 400
-BATCH_BYTES = 60_000  # of one batch, as links carry them
+BATCH_BYTES = 60_000  # Bytes per batch, as links carry them.
 BLOCK_BYTES = 1 << 20
 ROUNDS = 5
 CORES = 2
@@ -53,12 +52,12 @@ def figures() -> Figures:
         spark = zenlake.spark.session("bench", f"local[{CORES}]", **settings)
         try:
             spark.dataSource.register(Tuples)
-            yield from _measured(spark, folder)
+            yield from measure(spark, folder)
         finally:
             spark.stop()
 
 
-def _measured(spark: SparkSession, folder: Path) -> Figures:
+def measure(spark: SparkSession, folder: Path) -> Figures:
     logged = spark.read.format("zenoh").option("minPartitions", CORES).load(str(folder / "log"))
     logged.write.parquet(str(folder / "rows"))
     copied = spark.read.parquet(str(folder / "rows"))
@@ -66,16 +65,17 @@ def _measured(spark: SparkSession, folder: Path) -> Figures:
     some = {"path": str(folder / "log"), "endingOffsets": f'{{"0": {TUPLE_ROWS}}}'}
     tuples = spark.read.format("zenoh-tuples").options(**some).load()
     few = spark.read.format("zenoh").options(**some, minPartitions=CORES).load()
-    took = _seconds(
+    took = median_seconds(
         {
             "copy": lambda: _to_parquet(copied, folder),
             "batch": lambda: _to_parquet(logged, folder),
-            "stream": lambda: _streamed(spark, folder),
+            "stream": lambda: _stream(spark, folder),
             "parquet noop": lambda: _to_nothing(copied),
             "log noop": lambda: _to_nothing(logged),
             "tuples noop": lambda: _to_nothing(tuples),
             "few noop": lambda: _to_nothing(few),
-        }
+        },
+        ROUNDS,
     )
     million = ROWS / 1e6
     yield Figure("log to Parquet, Spark batch", million / took["batch"], "M rows/s")
@@ -89,18 +89,6 @@ def _measured(spark: SparkSession, folder: Path) -> Figures:
     yield Figure("log to noop, beside a source of tuples", each, "x", 3)
 
 
-def _seconds(work: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Medians, in turns, after one turn that warms up."""
-    times: dict[str, list[float]] = {name: [] for name in work}
-    for turn in range(ROUNDS + 1):
-        for name, job in work.items():
-            before = time.perf_counter()
-            job()
-            if turn:
-                times[name].append(time.perf_counter() - before)
-    return {name: median(taken) for name, taken in times.items()}
-
-
 def _to_parquet(frame: DataFrame, folder: Path) -> None:
     frame.write.mode("overwrite").parquet(str(folder / "copy"))
 
@@ -109,8 +97,8 @@ def _to_nothing(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _streamed(spark: SparkSession, folder: Path) -> None:
-    """With the start of the query."""
+def _stream(spark: SparkSession, folder: Path) -> None:
+    """Copy the log to Parquet by a stream, with the start of the query."""
     out, checkpoint = folder / "streamed", folder / "checkpoint"
     for old in (out, checkpoint):
         shutil.rmtree(old, ignore_errors=True)
@@ -125,7 +113,7 @@ def _streamed(spark: SparkSession, folder: Path) -> None:
 
 
 def write_log(path: Path, rows: int) -> None:
-    """As a recorder would: keys by id, batches as large as links carry them."""
+    """Write a log as a recorder would: keys by id, batches as large as links carry them."""
     link = SourceLink(1, 1, bytes(range(1, 17)))
     texts = [f"fleet/robot/{number:03}/sensor/pose" for number in range(KEYS)]
     numbers = {text: 1 + number for number, text in enumerate(texts)}
@@ -172,11 +160,11 @@ def _block(
     return block
 
 
-# ---- the toy
+# ---- a source without Arrow
 
 
 class Tuples(DataSource):
-    """The same rows, one tuple each: what a source without Arrow would do."""
+    """Data source of the same rows as tuples, as a source without Arrow would give them."""
 
     @classmethod
     def name(cls) -> str:

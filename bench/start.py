@@ -1,10 +1,9 @@
-"""What starting costs: imports and the first use of the kernel from its cache."""
+"""The time to start: imports, and the first use of the kernel from its cache."""
 
 import subprocess
 import sys
-from statistics import median
 
-from bench.figures import Figure, Figures
+from bench.figures import Figure, Figures, medians
 
 ROUNDS = 7
 
@@ -24,20 +23,15 @@ print(time.perf_counter() - start)
 """
 
 
-def _median(script: str) -> float:
-    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)  # fills caches
-    return median(
-        float(
-            subprocess.run(
-                [sys.executable, "-c", script], check=True, capture_output=True, text=True
-            ).stdout
-        )
-        for _ in range(ROUNDS)
-    )
+def _seconds(script: str) -> float:
+    """Run a script that prints a duration, in a new process."""
+    command = [sys.executable, "-c", script]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def figures() -> Figures:
-    yield Figure("import zenlake", _median(IMPORT), "s", at_most=0.15)
-    yield Figure(
-        "first scan from the cache, beyond import numpy", _median(FIRST_SCAN), "s", at_most=1.0
+    took = medians(
+        {"import": lambda: _seconds(IMPORT), "scan": lambda: _seconds(FIRST_SCAN)}, ROUNDS
     )
+    yield Figure("import zenlake", took["import"], "s", at_most=0.15)
+    yield Figure("first scan from the cache, beyond import numpy", took["scan"], "s", at_most=1.0)

@@ -1,10 +1,10 @@
-"""Codec, scan, Arrow and the way out, on the same messages."""
+"""Codec, scan, Arrow and the emitter, on the same messages."""
 
 from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
-from bench.figures import Figure, Figures, seconds
+from bench.figures import Figure, Figures, median_seconds
 from zenlake.columnar.read import SampleBatcher, record_batches
 from zenlake.columnar.write import push_columns
 from zenlake.keytable import KeyTable
@@ -31,12 +31,12 @@ OBJECT_BATCHES = 20
 
 
 def declared(number: int) -> WireExpr:
-    """A publisher's key as it travels: an id that was declared before."""
+    """Return a key by the id that its publisher declared before."""
     return WireExpr(1 + number % KEYS, "", Mapping.SENDER)
 
 
 def spelled(number: int) -> WireExpr:
-    """A key in full, as an undeclared put sends it."""
+    """Return a key in full, as an undeclared put sends it."""
     return WireExpr(0, f"robot/{number % KEYS}/pose", Mapping.SENDER)
 
 
@@ -50,7 +50,7 @@ def key_table() -> KeyTable:
 def traffic(
     key: Callable[[int], WireExpr], sizes: range, count: int
 ) -> tuple[bytes, list[list[TransportMessage]], int]:
-    """A stream of about `count` PUSHes, the same as objects, and the exact count."""
+    """Return a stream of about `count` PUSHes, its messages as objects, and their exact count."""
     batches: list[list[TransportMessage]] = []
     frame, room, total = Frame(0), BATCH_BYTES, 0
     for number in range(count):
@@ -81,16 +81,16 @@ def figures() -> Figures:
 
 
 def small_messages(name: str, key: Callable[[int], WireExpr]) -> Figures:
-    """PUSHes of 8 to 64 bytes, through everything, in turns."""
+    """Measure every stage on PUSHes of 8 to 64 bytes."""
     scanner, batcher, keys, lane = Scanner(), SampleBatcher(), key_table(), LaneSettings()
     data, batches, count = traffic(key, range(8, 65), MESSAGES)
-    few = batches[:OBJECT_BATCHES]  # the object codec is slower: it gets fewer
-    del batches  # a million objects alive would make every collection of garbage slow
+    few = batches[:OBJECT_BATCHES]  # The object codec is slow: it gets fewer messages.
+    del batches  # A million live objects would slow down every garbage collection.
     few_data = to_stream([write_batch(batch) for batch in few], Framing.STREAM)
     few_count = sum(len(m.messages) for batch in few for m in batch if isinstance(m, Frame))
     (rows,) = record_batches(few_data, keys, batcher=SampleBatcher(few_count))
     columns = push_columns(rows)
-    took = seconds(
+    took = median_seconds(
         {
             "scan": lambda: scan_all(data, scanner),
             "arrow": lambda: rows_of(record_batches(data, keys, batcher=batcher, scanner=scanner)),
@@ -120,7 +120,7 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> int:
 
 
 def stamped(number: int) -> Push:
-    """As a router passes a JSON value on."""
+    """Return a PUSH as a router forwards a JSON value."""
     stamp = WireTimestamp((1_700_000_000 << 32) + number * 1000, ZID)
     return Push(declared(number), Put(bytes(36), stamp, WireEncoding.parse("application/json")))
 
@@ -134,12 +134,12 @@ def everything(number: int) -> Push:
 
 
 def loaded() -> Figures:
-    """PUSHes that carry more than a payload."""
-    yield _scan_of("timestamp, encoding", stamped)
-    yield _scan_of("all that a sample can have", everything)
+    """Measure the scan of PUSHes that carry more than a payload."""
+    yield _scan_figure("timestamp, encoding", stamped)
+    yield _scan_figure("all that a sample can have", everything)
 
 
-def _scan_of(name: str, message: Callable[[int], Push]) -> Figure:
+def _scan_figure(name: str, message: Callable[[int], Push]) -> Figure:
     per_batch, batches = 400, max(1, MESSAGES // 2_000)
     frames = (
         Frame(b, messages=[message(b * per_batch + n) for n in range(per_batch)])
@@ -147,18 +147,18 @@ def _scan_of(name: str, message: Callable[[int], Push]) -> Figure:
     )
     data = to_stream([write_batch([frame]) for frame in frames], Framing.STREAM)
     scanner = Scanner()
-    took = seconds({"scan": lambda: scan_all(data, scanner)})
+    took = median_seconds({"scan": lambda: scan_all(data, scanner)})
     rate = per_batch * batches / took["scan"] / 1e6
     return Figure(f"scan, PUSH with {name}", rate, "M messages/s")
 
 
 def one_size() -> Figures:
-    """64 bytes on the way out, 1 KiB on the way in."""
+    """Measure the emitter with payloads of 64 bytes, and the scan with payloads of 1 KiB."""
     data, _, count = traffic(declared, range(64, 65), MESSAGES)
     (rows,) = record_batches(data, key_table(), batcher=SampleBatcher(count, 1 << 28))
     columns, scanner = push_columns(rows), Scanner()
     large, _, _ = traffic(declared, range(1024, 1025), MESSAGES // 10)
-    took = seconds(
+    took = median_seconds(
         {
             "emit": lambda: [len(part.data) for part in emit(columns, LaneSettings())],
             "scan": lambda: scan_all(large, scanner),

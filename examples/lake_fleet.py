@@ -1,4 +1,4 @@
-"""Fleet telemetry becomes tables: recorded, then taken by Spark exactly once, then asked by SQL."""
+"""Fleet telemetry to tables: recorded, written by Spark exactly once, then queried by SQL."""
 
 import tempfile
 from pathlib import Path
@@ -8,7 +8,7 @@ from robots import drive, local_spark, recording
 from zenlake.lake.pipeline.views import register
 from zenlake.lake.scaffold import create_project
 
-ASK = """
+QUERY = """
     SELECT split(key, '/')[1] AS robot, count(*) AS samples,
            min(get_json_object(string(payload), '$.level')) AS lowest_battery
     FROM samples GROUP BY robot ORDER BY robot
@@ -33,7 +33,7 @@ def main() -> None:
             )
             query.awaitTermination()
             register(spark, lake)
-            spark.sql(ASK).show()
+            spark.sql(QUERY).show()
             spark.table("latest").selectExpr("key", "string(payload)").orderBy("key").show(
                 20, False
             )

@@ -1,4 +1,4 @@
-"""What Spark found goes back to the robots: those with a low battery are told to charge."""
+"""Results of Spark go back to the robots: a robot with a low battery is told to charge."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""From a packet capture to the cause of a stall: poses stopped for a while. What was in the way?"""
+"""Find the cause of a stall in a packet capture: which message delayed a robot's poses?"""
 
 import tempfile
 import time
@@ -24,7 +24,7 @@ CAUSE = """
 
 
 def drive(session: zenlake.Session) -> None:
-    """Poses at 50 Hz; in the middle a map, on the same lane."""
+    """Put poses at 50 Hz, and in the middle a map on the same lane."""
     for step in range(50):
         session.put("robot/1/pose", f'{{"x": {step}}}', congestion_control=BLOCK)
         if step == 25:

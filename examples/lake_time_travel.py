@@ -1,4 +1,4 @@
-"""Time travel over Zenoh: the state of now, of a moment ago, and everything in between."""
+"""Time travel over Zenoh: the present state, a past state, and the history in between."""
 
 import json
 import tempfile
@@ -15,11 +15,11 @@ from zenlake.lake.serve.server import Server
 
 
 def now() -> str:
-    time.sleep(0.01)  # before what comes next, by any clock's resolution
+    time.sleep(0.01)  # Longer than the resolution of any clock: later samples get later times.
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z"
 
 
-def ask(session: zenlake.Session, selector: str) -> None:
+def query(session: zenlake.Session, selector: str) -> None:
     say(f"? {selector}")
     for reply in session.get(selector):
         sample = reply.result
@@ -39,12 +39,13 @@ def main() -> None:
             robots.delete("robot/1/task", congestion_control=BLOCK)
             robots.put("robot/1/pose", json.dumps({"x": 99}), congestion_control=BLOCK)
         with (
-            zenlake.open(client(router.locators[0])) as asker,
+            zenlake.open(client(router.locators[0])) as client_session,
             Server(router.session, lake, ["robot/**"]),
         ):
-            ask(asker, "robot/1/*")  # as `zenlake serve` would answer, and to any Zenoh client
-            ask(asker, f"robot/1/*?_time=[..{before}];_max=1")
-            ask(asker, "robot/1/pose?_time=[now(-1m)..]")
+            # `zenlake serve` gives these answers to any Zenoh client.
+            query(client_session, "robot/1/*")
+            query(client_session, f"robot/1/*?_time=[..{before}];_max=1")
+            query(client_session, "robot/1/pose?_time=[now(-1m)..]")
 
 
 main()

@@ -1,4 +1,4 @@
-"""What the examples of lakes share: a small fleet whose telemetry is recorded, a local Spark."""
+"""Common code of the lake examples: a small fleet with recorded telemetry, and a local Spark."""
 
 import json
 import time
@@ -21,13 +21,13 @@ SETTINGS = {
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # starts sooner
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # Starts faster.
 }
-"Of a Spark for small things; yours has its own."
+"Settings of a small Spark; use your own on a cluster."
 
 
 def client(endpoint: str) -> zenlake.Config:
-    """The configuration of somebody who dials `endpoint` and stamps what it sends."""
+    """Return the configuration of a client of `endpoint` that adds timestamps."""
     config = zenlake.Config()
     config.insert_json5("mode", '"client"')
     config.insert_json5("connect/endpoints", json.dumps([endpoint]))
@@ -37,21 +37,23 @@ def client(endpoint: str) -> zenlake.Config:
 
 @contextmanager
 def recording(log: Path, endpoint: str, key: str = "robot/**") -> Iterator[zenlake.Session]:
-    """A session whose puts are recorded; when it ends they are durable."""
+    """Open a session whose puts are recorded, and make them durable at the end."""
     with (
         Recorder(log, key, config=client(endpoint)) as recorder,
         zenlake.open(client(endpoint)) as robots,
         robots.declare_publisher("robot/0/hello") as publisher,
     ):
         while not publisher.matching_status.matching:
-            time.sleep(0.01)  # until the router has told that somebody listens
+            time.sleep(0.01)  # Until the router announces the recorder's subscription.
         yield robots
-        for reply in robots.get(f"{recorder.admin_key}?durable"):  # asked behind the last put
+        for reply in robots.get(
+            f"{recorder.admin_key}?durable"
+        ):  # This query follows the last put.
             assert reply.ok is not None, reply.err
 
 
 def drive(robots: zenlake.Session, steps: int = 50) -> None:
-    """Every robot says where it is, and what its battery has left."""
+    """Put the position and the battery level of every robot, step by step."""
     for step in range(steps):
         for number in range(1, ROBOTS + 1):
             pose = {"x": step / 10, "y": number}
@@ -66,7 +68,7 @@ def drive(robots: zenlake.Session, steps: int = 50) -> None:
 
 
 def local_spark() -> "SparkSession":
-    """A quiet one; on a cluster take your own."""
+    """Start a local Spark with little output; use your own on a cluster."""
     import zenlake.spark
 
     return zenlake.spark.session("example", "local[2]", **SETTINGS)

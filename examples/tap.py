@@ -1,4 +1,4 @@
-"""A slow way between two nodes that keeps what passes in a packet capture, as tcpdump would."""
+"""A slow TCP proxy between two nodes that writes a packet capture, as tcpdump would."""
 
 import socket
 import struct
@@ -7,17 +7,19 @@ import time
 from pathlib import Path
 from typing import Self
 
-HEADER = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262_144, 101)  # pcap, of raw IP
-PIECE = 16 << 10  # bytes
+HEADER = struct.pack(
+    "<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262_144, 101
+)  # pcap header: raw IP packets.
+PIECE = 16 << 10  # Bytes copied at once.
 
 
 class Tap:
-    """Takes one connection to `endpoint`, and passes on so many bytes a second."""
+    """Proxy of one connection to `endpoint`, limited to `bytes_per_second`."""
 
     def __init__(self, file: Path, target: int, bytes_per_second: float) -> None:
         self._file = file.open("wb")
         self._file.write(HEADER)
-        self._pace = bytes_per_second
+        self._bytes_per_second = bytes_per_second
         self._lock = threading.Lock()
         self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -37,13 +39,13 @@ class Tap:
     def _copy(self, source: socket.socket, sink: socket.socket, src: int, dst: int) -> None:
         sequence = 1
         while data := source.recv(PIECE):
-            self._keep(src, dst, sequence, data)
+            self._capture(src, dst, sequence, data)
             sequence += len(data)
             sink.sendall(data)
-            time.sleep(len(data) / self._pace)
+            time.sleep(len(data) / self._bytes_per_second)
         sink.shutdown(socket.SHUT_WR)
 
-    def _keep(self, src: int, dst: int, sequence: int, data: bytes) -> None:
+    def _capture(self, src: int, dst: int, sequence: int, data: bytes) -> None:
         local = socket.inet_aton("127.0.0.1")
         tcp = struct.pack(
             "!HHIIBBHHH", src, dst, sequence & 0xFFFFFFFF, 1, 5 << 4, 0x18, 8192, 0, 0
@@ -60,6 +62,6 @@ class Tap:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.join()  # both ends are closed by now
+        self._thread.join()  # Ends because both ends are closed.
         self._listener.close()
         self._file.close()

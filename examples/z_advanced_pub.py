@@ -1,20 +1,24 @@
-"""Publish so that subscribers can ask for history, and recover what they missed."""
+"""Publish with a cache: subscribers can query the history and recover missed samples."""
 
 import time
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 
 def main() -> None:
-    parser = arguments(__doc__, key="demo/example/advanced")
-    parser.add_argument("-p", "--payload", default="Tick", help="the value")
-    parser.add_argument("-n", "--number", type=int, help="how many; without it, for ever")
-    parser.add_argument("-i", "--interval", type=float, default=1.0, help="seconds between two")
-    parser.add_argument("--cache", type=int, default=10, help="samples that are kept")
+    parser = make_parser(__doc__, key="demo/example/advanced")
+    parser.add_argument("-p", "--payload", default="Tick", help="value to publish")
+    parser.add_argument("-n", "--number", type=int, help="how many values; endless without")
+    parser.add_argument(
+        "-i", "--interval", type=float, default=1.0, help="seconds between two values"
+    )
+    parser.add_argument(
+        "--cache", type=int, default=10, help="samples kept for history and recovery"
+    )
     args = parser.parse_args()
     with (
-        zenoh.open(configured(zenoh.Config, args)) as session,
+        zenoh.open(make_config(zenoh.Config, args)) as session,
         zenoh.ext.declare_advanced_publisher(
             session,
             args.key,
@@ -30,7 +34,7 @@ def main() -> None:
             say(f"published {args.key}: {payload}")
             count += 1
             time.sleep(args.interval)
-        say("all published; the last ones can be asked for until Ctrl-C")
+        say("all published; the cache answers until Ctrl-C")
         while True:
             time.sleep(1.0)
 

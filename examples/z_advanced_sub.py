@@ -1,15 +1,15 @@
-"""Subscribe with history and recovery; tell what could not be recovered."""
+"""Subscribe with history and recovery, and report samples that could not be recovered."""
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 
 def main() -> None:
-    parser = arguments(__doc__, key="demo/example/**")
-    parser.add_argument("--history", type=int, help="samples of a key; without it, all there are")
+    parser = make_parser(__doc__, key="demo/example/**")
+    parser.add_argument("--history", type=int, help="past samples per key; all without")
     args = parser.parse_args()
     with (
-        zenoh.open(configured(zenoh.Config, args)) as session,
+        zenoh.open(make_config(zenoh.Config, args)) as session,
         zenoh.ext.declare_advanced_subscriber(
             session,
             args.key,

@@ -1,19 +1,21 @@
-"""Publish from asyncio: a put awaits room instead of holding the loop up. Only in zenlake."""
+"""Publish from asyncio: a put waits for room without blocking the loop. Only in zenlake."""
 
 import asyncio
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 
 async def publish() -> None:
-    parser = arguments(__doc__, key="demo/example/aio")
-    parser.add_argument("-p", "--payload", default="Tick", help="the value")
-    parser.add_argument("-n", "--number", type=int, help="how many; without it, for ever")
-    parser.add_argument("-i", "--interval", type=float, default=1.0, help="seconds between two")
+    parser = make_parser(__doc__, key="demo/example/aio")
+    parser.add_argument("-p", "--payload", default="Tick", help="value to publish")
+    parser.add_argument("-n", "--number", type=int, help="how many values; endless without")
+    parser.add_argument(
+        "-i", "--interval", type=float, default=1.0, help="seconds between two values"
+    )
     args = parser.parse_args()
     async with (
-        await zenoh.aio.open(configured(zenoh.Config, args)) as session,
+        await zenoh.aio.open(make_config(zenoh.Config, args)) as session,
         await session.declare_publisher(args.key) as publisher,
     ):
         count = 0

@@ -3,13 +3,13 @@
 import asyncio
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 
 async def subscribe() -> None:
-    args = arguments(__doc__, key="demo/example/**").parse_args()
+    args = make_parser(__doc__, key="demo/example/**").parse_args()
     async with (
-        await zenoh.aio.open(configured(zenoh.Config, args)) as session,
+        await zenoh.aio.open(make_config(zenoh.Config, args)) as session,
         await session.declare_subscriber(args.key) as subscriber,
     ):
         say(f"subscribed to {args.key}")

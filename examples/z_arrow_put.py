@@ -3,12 +3,12 @@
 import pyarrow as pa
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 
 def main() -> None:
-    parser = arguments(__doc__, key="demo/example/arrow")
-    parser.add_argument("-n", "--number", type=int, default=1000, help="rows")
+    parser = make_parser(__doc__, key="demo/example/arrow")
+    parser.add_argument("-n", "--number", type=int, default=1000, help="number of rows")
     args = parser.parse_args()
     batch = pa.record_batch(
         {
@@ -16,7 +16,7 @@ def main() -> None:
             "payload": [f"row {row}".encode() for row in range(args.number)],
         }
     )
-    with zenoh.open(configured(zenoh.Config, args)) as session:
+    with zenoh.open(make_config(zenoh.Config, args)) as session:
         say(f"published {session.put_batch(batch)} rows")
 
 

@@ -1,17 +1,17 @@
-"""Receive samples as Arrow record batches: no object is made for a sample. Only in zenlake."""
+"""Receive samples as Arrow record batches, without an object per sample. Only in zenlake."""
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 
 def main() -> None:
-    parser = arguments(__doc__, key="demo/example/**")
-    parser.add_argument("-r", "--rows", type=int, default=10_000, help="at most, of a batch")
-    parser.add_argument("-a", "--age", type=float, default=0.1, help="seconds a row may wait")
+    parser = make_parser(__doc__, key="demo/example/**")
+    parser.add_argument("-r", "--rows", type=int, default=10_000, help="most rows of a batch")
+    parser.add_argument("-a", "--age", type=float, default=0.1, help="seconds that a row may wait")
     args = parser.parse_args()
     batches = zenoh.ArrowBatches(max_rows=args.rows, max_age=args.age)
     with (
-        zenoh.open(configured(zenoh.Config, args)) as session,
+        zenoh.open(make_config(zenoh.Config, args)) as session,
         session.declare_subscriber(args.key, batches) as subscriber,
     ):
         say(f"subscribed to {args.key}")

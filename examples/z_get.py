@@ -1,7 +1,7 @@
-"""Ask once, and print every answer."""
+"""Send one query and print every reply."""
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 TARGETS = {
     "best": zenoh.QueryTarget.BEST_MATCHING,
@@ -11,13 +11,17 @@ TARGETS = {
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("-s", "--selector", default="demo/example/**", help="key?parameters")
-    parser.add_argument("-p", "--payload", help="a value to ask with")
-    parser.add_argument("-t", "--target", choices=TARGETS, default="best", help="whom to ask")
-    parser.add_argument("-o", "--timeout", type=float, default=10.0, help="seconds")
+    parser.add_argument("-p", "--payload", help="payload of the query")
+    parser.add_argument(
+        "-t", "--target", choices=TARGETS, default="best", help="which queryables to query"
+    )
+    parser.add_argument(
+        "-o", "--timeout", type=float, default=10.0, help="seconds to wait for replies"
+    )
     args = parser.parse_args()
-    with zenoh.open(configured(zenoh.Config, args)) as session:
+    with zenoh.open(make_config(zenoh.Config, args)) as session:
         replies = session.get(
             args.selector,
             target=TARGETS[args.target],
@@ -29,7 +33,7 @@ def main() -> None:
                 say(f"{sample.key_expr}: {sample.payload.to_string()} ({sample.encoding})")
             else:
                 say(f"error: {reply.err.payload.to_string()}")
-        say("that was all")
+        say("no more replies")
 
 
 run(main)

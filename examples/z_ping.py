@@ -1,21 +1,21 @@
-"""Measure how long a message takes to z_pong and back."""
+"""Measure the round trip of a message to z_pong and back."""
 
 import statistics
 import time
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("size", type=int, help="bytes of payload")
-    parser.add_argument("-n", "--number", type=int, default=100, help="how many to measure")
-    parser.add_argument("-w", "--warmup", type=float, default=1.0, help="seconds before that")
+    parser.add_argument("-n", "--number", type=int, default=100, help="round trips to measure")
+    parser.add_argument("-w", "--warmup", type=float, default=1.0, help="seconds of warm-up before")
     args = parser.parse_args()
     payload = bytes(i % 256 for i in range(args.size))
     with (
-        zenoh.open(configured(zenoh.Config, args)) as session,
+        zenoh.open(make_config(zenoh.Config, args)) as session,
         session.declare_subscriber("test/pong") as pongs,
         session.declare_publisher(
             "test/ping", congestion_control=zenoh.CongestionControl.BLOCK, express=True
@@ -35,8 +35,8 @@ def main() -> None:
             round_trip()
         times = [round_trip() * 1e6 for _ in range(args.number)]
         say(
-            f"{args.size} bytes, {args.number} times: there and back in {min(times):.0f} us at "
-            f"best, {statistics.median(times):.0f} in the middle, {max(times):.0f} at worst"
+            f"{args.size} bytes, {args.number} round trips: {min(times):.0f} us minimum, "
+            f"{statistics.median(times):.0f} median, {max(times):.0f} maximum"
         )
 
 

@@ -1,15 +1,15 @@
-"""Send back whatever z_ping sends."""
+"""Send every message of z_ping back."""
 
 import threading
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 
 def main() -> None:
-    args = arguments(__doc__).parse_args()
+    args = make_parser(__doc__).parse_args()
     with (
-        zenoh.open(configured(zenoh.Config, args)) as session,
+        zenoh.open(make_config(zenoh.Config, args)) as session,
         session.declare_publisher(
             "test/pong", congestion_control=zenoh.CongestionControl.BLOCK, express=True
         ) as publisher,

@@ -1,25 +1,25 @@
-"""Publish the same payload as fast as it goes."""
+"""Publish a payload as fast as possible."""
 
 import time
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 
 def main() -> None:
-    parser = arguments(__doc__, key="test/thr")
+    parser = make_parser(__doc__, key="test/thr")
     parser.add_argument("size", type=int, help="bytes of payload")
     args = parser.parse_args()
     payload = bytes(i % 256 for i in range(args.size))
     with (
-        zenoh.open(configured(zenoh.Config, args)) as session,
+        zenoh.open(make_config(zenoh.Config, args)) as session,
         session.declare_publisher(
             args.key, congestion_control=zenoh.CongestionControl.BLOCK
         ) as publisher,
     ):
         while not publisher.matching_status.matching:
             time.sleep(0.01)
-        say(f"publishing {args.size} bytes a message until Ctrl-C")
+        say(f"publishing {args.size} bytes per message until Ctrl-C")
         put = publisher.put
         while True:
             put(payload)

@@ -1,18 +1,18 @@
-"""Keep only the newest samples, and look at them when there is time."""
+"""Keep only the newest samples, and read them at intervals."""
 
 import time
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 
 def main() -> None:
-    parser = arguments(__doc__, key="demo/example/**")
-    parser.add_argument("-s", "--size", type=int, default=3, help="samples that are kept")
-    parser.add_argument("-i", "--interval", type=float, default=5.0, help="seconds between looks")
+    parser = make_parser(__doc__, key="demo/example/**")
+    parser.add_argument("-s", "--size", type=int, default=3, help="samples kept")
+    parser.add_argument("-i", "--interval", type=float, default=5.0, help="seconds between reads")
     args = parser.parse_args()
     with (
-        zenoh.open(configured(zenoh.Config, args)) as session,
+        zenoh.open(make_config(zenoh.Config, args)) as session,
         session.declare_subscriber(args.key, zenoh.handlers.RingChannel(args.size)) as subscriber,
     ):
         say(f"subscribed to {args.key}")

@@ -1,17 +1,17 @@
-"""Look for routers and peers by multicast, for a while."""
+"""Scout for routers and peers by multicast."""
 
 import threading
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("-w", "--what", default="peer|router", help="whom to look for")
-    parser.add_argument("-s", "--seconds", type=float, default=2.0, help="for how long")
+    parser = make_parser(__doc__)
+    parser.add_argument("-w", "--what", default="peer|router", help="roles to scout for")
+    parser.add_argument("-s", "--seconds", type=float, default=2.0, help="duration in seconds")
     args = parser.parse_args()
-    scout = zenoh.scout(what=args.what, config=configured(zenoh.Config, args))
+    scout = zenoh.scout(what=args.what, config=make_config(zenoh.Config, args))
     threading.Timer(args.seconds, scout.stop).start()
     seen = set()
     for hello in scout:

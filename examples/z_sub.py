@@ -3,7 +3,7 @@
 import threading
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 
 def show(sample: zenoh.Sample) -> None:
@@ -14,9 +14,9 @@ def show(sample: zenoh.Sample) -> None:
 
 
 def main() -> None:
-    args = arguments(__doc__, key="demo/example/**").parse_args()
+    args = make_parser(__doc__, key="demo/example/**").parse_args()
     with (
-        zenoh.open(configured(zenoh.Config, args)) as session,
+        zenoh.open(make_config(zenoh.Config, args)) as session,
         session.declare_subscriber(args.key, show),
     ):
         say(f"subscribed to {args.key}")

@@ -1,21 +1,23 @@
-"""See who comes and goes, also by crash or loss of the network."""
+"""Watch liveliness tokens appear and disappear, also after a crash or a lost connection."""
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 
 def main() -> None:
-    parser = arguments(__doc__, key="group/**")
-    parser.add_argument("--history", action="store_true", help="begin with who is there already")
+    parser = make_parser(__doc__, key="group/**")
+    parser.add_argument(
+        "--history", action="store_true", help="begin with the tokens that are alive already"
+    )
     args = parser.parse_args()
     with (
-        zenoh.open(configured(zenoh.Config, args)) as session,
+        zenoh.open(make_config(zenoh.Config, args)) as session,
         session.liveliness().declare_subscriber(args.key, history=args.history) as subscriber,
     ):
         say(f"watching {args.key}")
         for sample in subscriber:
-            came = sample.kind == zenoh.SampleKind.PUT
-            say(f"{sample.key_expr} {'came' if came else 'went'}")
+            appeared = sample.kind == zenoh.SampleKind.PUT
+            say(f"{sample.key_expr} {'appeared' if appeared else 'disappeared'}")
 
 
 run(main)

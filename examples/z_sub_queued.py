@@ -1,15 +1,15 @@
 """Subscribe without a callback: samples wait in a queue until this loop takes them."""
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 
 def main() -> None:
-    parser = arguments(__doc__, key="demo/example/**")
-    parser.add_argument("-q", "--queue", type=int, default=256, help="samples that may wait")
+    parser = make_parser(__doc__, key="demo/example/**")
+    parser.add_argument("-q", "--queue", type=int, default=256, help="capacity of the queue")
     args = parser.parse_args()
     with (
-        zenoh.open(configured(zenoh.Config, args)) as session,
+        zenoh.open(make_config(zenoh.Config, args)) as session,
         session.declare_subscriber(args.key, zenoh.handlers.FifoChannel(args.queue)) as subscriber,
     ):
         say(f"subscribed to {args.key}")

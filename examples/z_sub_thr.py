@@ -1,16 +1,16 @@
-"""Count what z_pub_thr publishes, in rounds."""
+"""Measure the throughput of z_pub_thr, in rounds."""
 
 import threading
 import time
 
 import zenlake as zenoh
-from common import arguments, configured, run, say
+from common import make_config, make_parser, run, say
 
 
 def main() -> None:
-    parser = arguments(__doc__, key="test/thr")
-    parser.add_argument("-r", "--rounds", type=int, default=10, help="how many")
-    parser.add_argument("-n", "--number", type=int, default=100_000, help="messages of a round")
+    parser = make_parser(__doc__, key="test/thr")
+    parser.add_argument("-r", "--rounds", type=int, default=10, help="number of rounds")
+    parser.add_argument("-n", "--number", type=int, default=100_000, help="messages per round")
     args = parser.parse_args()
     count = 0
     rounds = 0
@@ -23,14 +23,14 @@ def main() -> None:
             start = time.perf_counter()
         count += 1
         if count > args.number:
-            say(f"{args.number / (time.perf_counter() - start):.0f} messages a second")
+            say(f"{args.number / (time.perf_counter() - start):.0f} messages per second")
             count = 0
             rounds += 1
             if rounds >= args.rounds:
                 done.set()
 
     with (
-        zenoh.open(configured(zenoh.Config, args)) as session,
+        zenoh.open(make_config(zenoh.Config, args)) as session,
         session.declare_subscriber(args.key, on_sample),
     ):
         say(f"subscribed to {args.key}")

@@ -1,6 +1,6 @@
-"""Where Spark looks for `format("zenoh-lake")` by itself: every module named pyspark_*.
+"""Entry point of `format("zenoh-lake")`: Spark imports every module named pyspark_*.
 
-One that fails to import would hide all the others, so this never does.
+An import error would hide the data sources of all such modules, so this module never raises one.
 """
 
 from contextlib import suppress

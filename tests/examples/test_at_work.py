@@ -16,7 +16,7 @@ from typing import Self
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SOON = 60.0  # seconds; the first start may load what others load, too
+SOON = 60.0  # Seconds that a line may take; the first start may load caches.
 OURS = "import zenlake as zenoh"
 THEIRS = "import zenoh"
 COMBINATIONS = [(a, b) for a in ("zenlake", "zenoh") for b in ("zenlake", "zenoh")]
@@ -46,23 +46,23 @@ class Script:
         self._lines.put(END)
 
     def line(self) -> str:
-        """The next line it prints."""
+        """Return the next line it prints."""
         line = self._lines.get(timeout=SOON)
         assert line is not END, f"{self.name} ended after {self.seen}"
         self.seen.append(line)
         return line
 
     def expect(self, *lines: str) -> None:
-        """These lines, and no others between them."""
+        """Assert that the next lines are exactly these."""
         assert [self.line() for _ in lines] == list(lines)
 
     def until(self, wanted: str) -> None:
-        """Lines up to this one."""
+        """Read lines up to this one."""
         while self.line() != wanted:
             pass
 
     def end(self) -> None:
-        """It ends by itself, and well."""
+        """Assert that it ends by itself without an error."""
         rest = []
         while (line := self._lines.get(timeout=SOON)) is not END:
             rest.append(line)
@@ -70,7 +70,7 @@ class Script:
         assert self._process.wait(SOON) == 0
 
     def interrupt(self) -> None:
-        """Ctrl-C ends it, and well."""
+        """Assert that Ctrl-C ends it without an error."""
         self._process.send_signal(signal.SIGINT)
         rest = []
         while (line := self._lines.get(timeout=SOON)) is not END:
@@ -91,7 +91,7 @@ class Script:
 
 
 class Stage:
-    """Starts examples: the first listens, the others connect to it."""
+    """Starter of examples: the first listens, the others connect to it."""
 
     def __init__(self, folders: dict[str, Path], stack: ExitStack, first: str, second: str) -> None:
         self._folders = folders
@@ -174,7 +174,7 @@ def test_pub_and_sub(stage: Stage, name: str) -> None:
     pub = stage.peer("pub", "-k", "demo/tick", "-n", "3", "-i", "0.01", "--wait")
     sub.expect(*ticks("demo/tick", 3))
     published = [f"published {line}" for line in ticks("demo/tick", 3)]
-    told = [line for line in (pub.line() for _ in range(4)) if line != "somebody listens"]
+    told = [line for line in (pub.line() for _ in range(4)) if line != "subscriber found"]
     assert told == published
     pub.end()
     sub.interrupt()
@@ -195,18 +195,18 @@ def test_get_and_queryable(stage: Stage) -> None:
     queryable = stage.first("queryable", "-k", "demo/q", "-p", "42")
     queryable.expect("answering on demo/q")
     get = stage.client("get", "-s", "demo/*?unit=m", "-p", "how far?")
-    get.expect("demo/q: 42 (text/plain)", "that was all")
+    get.expect("demo/q: 42 (text/plain)", "no more replies")
     get.end()
-    queryable.expect("asked demo/*?unit=m with how far?")
+    queryable.expect("query demo/*?unit=m with how far?")
     queryable.interrupt()
 
 
 @pytest.mark.process
-def test_get_without_anybody(stage: Stage) -> None:
+def test_get_without_a_queryable(stage: Stage) -> None:
     sub = stage.first("sub")
     sub.line()
-    get = stage.client("get", "-s", "demo/nobody")
-    get.expect("that was all")
+    get = stage.client("get", "-s", "demo/unanswered")
+    get.expect("no more replies")
     get.end()
     sub.interrupt()
 
@@ -217,8 +217,8 @@ def test_querier_and_queryable(stage: Stage) -> None:
     queryable.expect("answering on demo/q")
     querier = stage.peer("querier", "-s", "demo/q?x=1", "-n", "2", "-i", "0.01", "--wait")
     for i in range(2):
-        querier.expect(f"asking demo/q?x=1 the {i}. time", "demo/q: An answer")
-        queryable.expect(f"asked demo/q?x=1 with {i}")
+        querier.expect(f"query {i}: demo/q?x=1", "demo/q: An answer")
+        queryable.expect(f"query demo/q?x=1 with {i}")
     querier.end()
     queryable.interrupt()
 
@@ -233,13 +233,13 @@ def test_storage(stage: Stage) -> None:
     get = stage.client("get", "-s", "demo/*")
     answers = {get.line(), get.line()}
     assert answers == {"demo/a: DEMO/A (text/plain)", "demo/b: DEMO/B (text/plain)"}
-    get.expect("that was all")
-    storage.expect("asked demo/*")
+    get.expect("no more replies")
+    storage.expect("query demo/*")
     stage.client("delete", "-k", "demo/a")
-    storage.expect("forgot demo/a")
+    storage.expect("deleted demo/a")
     get = stage.client("get", "-s", "demo/*")
-    get.expect("demo/b: DEMO/B (text/plain)", "that was all")
-    storage.expect("asked demo/*")
+    get.expect("demo/b: DEMO/B (text/plain)", "no more replies")
+    storage.expect("query demo/*")
     storage.interrupt()
 
 
@@ -249,19 +249,19 @@ def test_liveliness(stage: Stage) -> None:
     watching.expect("watching group/**")
     token = stage.peer("liveliness", "-k", "group/me")
     token.expect("alive as group/me")
-    watching.expect("group/me came")
+    watching.expect("group/me appeared")
     get = stage.client("get_liveliness", "-k", "group/*", "-o", "20")
-    get.expect("group/me is there")
+    get.expect("group/me is alive")
     get.end()
     token.interrupt()
-    watching.expect("group/me went")
+    watching.expect("group/me disappeared")
     watching.interrupt()
 
 
 @pytest.mark.process
 def test_advanced_history(stage: Stage) -> None:
     pub = stage.first("advanced_pub", "-k", "demo/adv", "-n", "5", "-i", "0.001", "--cache", "3")
-    pub.until("all published; the last ones can be asked for until Ctrl-C")
+    pub.until("all published; the cache answers until Ctrl-C")
     sub = stage.peer("advanced_sub", "-k", "demo/**")
     sub.expect("subscribed to demo/**", *ticks("demo/adv", 5)[2:])
     sub.interrupt()
@@ -274,7 +274,7 @@ def test_advanced_live(stage: Stage) -> None:
     sub.expect("subscribed to demo/**")
     pub = stage.peer("advanced_pub", "-k", "demo/adv", "-n", "5", "-i", "0.01")
     sub.expect(*ticks("demo/adv", 5))
-    pub.until("all published; the last ones can be asked for until Ctrl-C")
+    pub.until("all published; the cache answers until Ctrl-C")
     pub.interrupt()
     sub.interrupt()
 
@@ -285,10 +285,10 @@ def test_info(stage: Stage) -> None:
     sub.line()
     info = stage.peer("info")
     lines = [info.line() for _ in range(4)]
-    assert re.fullmatch(r"I am [0-9a-f]+", lines[0])
+    assert re.fullmatch(r"own id: [0-9a-f]+", lines[0])
     assert lines[1] == "routers:"
     assert re.fullmatch(r"peers: [0-9a-f]+", lines[2])
-    assert re.fullmatch(r"link: tcp/127.+ to tcp/127.+, at most \d+ bytes at once", lines[3])
+    assert re.fullmatch(r"link: tcp/127.+ to tcp/127.+, MTU \d+ bytes", lines[3])
     info.end()
     sub.interrupt()
 
@@ -299,7 +299,7 @@ def test_ping_and_pong(stage: Stage) -> None:
     pong.expect("ready")
     ping = stage.peer("ping", "8", "-n", "20", "-w", "0")
     assert re.fullmatch(
-        r"8 bytes, 20 times: there and back in \d+ us at best, \d+ in the middle, \d+ at worst",
+        r"8 bytes, 20 round trips: \d+ us minimum, \d+ median, \d+ maximum",
         ping.line(),
     )
     ping.end()
@@ -311,9 +311,9 @@ def test_throughput(stage: Stage) -> None:
     sub = stage.first("sub_thr", "-r", "2", "-n", "1000")
     sub.expect("subscribed to test/thr")
     pub = stage.peer("pub_thr", "8")
-    pub.expect("publishing 8 bytes a message until Ctrl-C")
+    pub.expect("publishing 8 bytes per message until Ctrl-C")
     for _ in range(2):
-        assert re.fullmatch(r"\d+ messages a second", sub.line())
+        assert re.fullmatch(r"\d+ messages per second", sub.line())
     pub.interrupt()
 
 

@@ -24,6 +24,7 @@ from zenlake.log.replay.encoded_sender import EncodedSender
 from zenlake.runtime import kernel_loader
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.sim import Faults, World
+from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.declare import Declare
 from zenlake.wire.enums import PRIORITIES, Mapping, WireCongestionControl, WirePriority, WireWhatAmI

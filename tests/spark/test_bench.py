@@ -1,4 +1,4 @@
-"""The figures of `make bench spark` can be measured; how large they are, is not asked here."""
+"""Spark's figures of `make bench` can be measured; this does not judge their values."""
 
 import math
 from pathlib import Path
@@ -23,6 +23,6 @@ def test_the_figures_of_spark_can_be_measured(
     monkeypatch.setattr(bench, "ROUNDS", 1)
     bench.write_log(tmp_path / "log", bench.ROWS)
     spark.dataSource.register(bench.Tuples)
-    found = list(bench._measured(spark, tmp_path))
+    found = list(bench.measure(spark, tmp_path))
     assert len(found) > 4
     assert all(math.isfinite(figure.value) and figure.value > 0 for figure in found)

@@ -14,8 +14,8 @@ from zenlake.spark.capture_source import (
     CaptureDataSource,
     CaptureReader,
     StreamShare,
-    files,
-    shares,
+    find_files,
+    group_by_size,
 )
 from zenlake.spark.options import Options, Purpose
 from zenlake.wire.batch import write_batch
@@ -106,12 +106,12 @@ def test_streams_are_shared_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_paths_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(ZError, match="option 'path': no file is '/nowhere/"):
-        files(["/nowhere/*.pcap"])
+    with pytest.raises(ZError, match="option 'path': no file matches '/nowhere/"):
+        find_files(["/nowhere/*.pcap"])
     with pytest.raises(ZError, match=r"option 'path' \(or 'paths'\) is missing: capture files"):
         CaptureReader(Options.parse({}, Purpose.CAPTURE), CaptureDataSource({}).schema())
     (tmp_path / "a").write_bytes(b"")
-    assert files([str(tmp_path), f"file://{tmp_path}/a"]) == [str(tmp_path / "a")]
+    assert find_files([str(tmp_path), f"file://{tmp_path}/a"]) == [str(tmp_path / "a")]
 
 
 @pytest.mark.spark
@@ -122,9 +122,9 @@ def test_what_is_no_capture_is_an_error(spark: SparkSession, tmp_path: Path) -> 
         frame.count()
 
 
-def test_shares_are_complete_and_similar() -> None:
+def test_groups_are_complete_and_similar() -> None:
     sizes = {number: (number * 7919) % 100 + 1 for number in range(50)}
-    groups = shares(sizes, 4)
+    groups = group_by_size(sizes, 4)
     assert sorted(number for group in groups for number in group) == list(range(50))
     filled = [sum(sizes[number] for number in group) for group in groups]
     assert max(filled) - min(filled) <= 100

@@ -24,15 +24,15 @@ from zenlake.log.write.writer import Writer
 from zenlake.spark import duplicates
 from zenlake.spark.duplicates import (
     GENERATIONS,
-    Duplicates,
+    DuplicateFinder,
     Intervals,
     SequenceHistory,
-    packed,
-    unpacked,
+    pack_offsets,
+    unpack_mask,
 )
 from zenlake.spark.log_source import LogReader, LogStreamReader
 from zenlake.spark.options import Options, Purpose
-from zenlake.spark.schema import SAMPLE_COLUMNS, narrowed, with_duplicate, with_loss
+from zenlake.spark.schema import SAMPLE_COLUMNS, select_columns, with_duplicate, with_loss
 from zenlake.spark.source import ZenohDataSource
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ few = st.sets(st.integers(0, 30))
 def test_intervals_are_sets(one: set[int], other: set[int]) -> None:
     a, b = (Intervals.of(np.array(sorted(numbers), np.int64)) for numbers in (one, other))
     every = np.arange(-1, 32)
-    assert every[a.have(every)].tolist() == sorted(one)
-    assert a.meet(b) == bool(one & other)
-    both = a.and_also(b)
-    assert every[both.have(every)].tolist() == sorted(one | other)
+    assert every[a.contains(every)].tolist() == sorted(one)
+    assert a.intersects(b) == bool(one & other)
+    both = a.union(b)
+    assert every[both.contains(every)].tolist() == sorted(one | other)
     assert (both.starts < both.ends).all()
     assert (both.ends[:-1] < both.starts[1:]).all()
 
@@ -63,7 +63,7 @@ def test_intervals_are_sets(one: set[int], other: set[int]) -> None:
 @given(st.sets(st.integers(10, 40)))
 def test_a_task_is_told_its_offsets(offsets: set[int]) -> None:
     told = np.array(sorted(offsets), np.int64)
-    mask = unpacked(packed(told, 15, 33), 18)
+    mask = unpack_mask(pack_offsets(told, 15, 33), 18)
     assert (np.flatnonzero(mask) + 15).tolist() == [one for one in told if 15 <= one < 33]
 
 
@@ -238,19 +238,19 @@ def test_a_range_planned_again_has_the_same_repeats(path: Path) -> None:
     spark_numbered.append(path, samples)
     (expected,) = expected_repeats(samples)
     log, ranges = Log(path), batches(37, 300)
-    one = Duplicates(600, keeps=True)
-    in_memory = [whole(one.repeats(log, part)) for part in ranges]
+    one = DuplicateFinder(600, saves=True)
+    in_memory = [whole(one.find(log, part)) for part in ranges]
     assert sorted(offset for part in in_memory for offset in part.get(0, [])) == expected
-    assert whole(one.repeats(log, ranges[-1])) == in_memory[-1]  # the last one, once more
+    assert whole(one.find(log, ranges[-1])) == in_memory[-1]  # the last one, once more
     kept = list((path / "spark").glob("seen-*.arrow"))
     assert len(kept) == len(ranges)
-    from_files = [whole(Duplicates(600).repeats(Log(path), part)) for part in ranges]
+    from_files = [whole(DuplicateFinder(600).find(Log(path), part)) for part in ranges]
     assert from_files == in_memory
     shutil.rmtree(path / "spark")
-    from_log = [whole(Duplicates(600).repeats(Log(path), part)) for part in ranges]
+    from_log = [whole(DuplicateFinder(600).find(Log(path), part)) for part in ranges]
     assert from_log == in_memory
     assert not (path / "spark").exists()  # who does not keep anything writes nothing
-    backwards = [whole(one.repeats(log, part)) for part in reversed(ranges)]
+    backwards = [whole(one.find(log, part)) for part in reversed(ranges)]
     assert backwards == in_memory[::-1]
 
 
@@ -260,8 +260,8 @@ def test_the_file_is_what_is_used_and_a_bad_one_is_not(
     samples = sent(100)
     spark_numbered.append(path, samples)
     first, second = batches(50, 100)
-    expected = whole(Duplicates(600, keeps=True).repeats(Log(path), second))
-    Duplicates(600, keeps=True).repeats(Log(path), first)
+    expected = whole(DuplicateFinder(600, saves=True).find(Log(path), second))
+    DuplicateFinder(600, saves=True).find(Log(path), first)
     asked = list[tuple[int, int]]()
     numbered = Reader.numbered
 
@@ -270,28 +270,28 @@ def test_the_file_is_what_is_used_and_a_bad_one_is_not(
         return numbered(self, start, end, **more)
 
     monkeypatch.setattr(Reader, "numbered", counted)
-    assert whole(Duplicates(600).repeats(Log(path), second)) == expected
+    assert whole(DuplicateFinder(600).find(Log(path), second)) == expected
     assert asked == [(50, 100)]
     for kept in (path / "spark").glob("seen-*.arrow"):
         kept.write_bytes(kept.read_bytes()[:-3])
     asked.clear()
-    assert whole(Duplicates(600).repeats(Log(path), second)) == expected
+    assert whole(DuplicateFinder(600).find(Log(path), second)) == expected
     assert asked == [(0, 50), (50, 100)]
     asked.clear()
-    Duplicates(500).repeats(Log(path), second)  # another time: another file
+    DuplicateFinder(500).find(Log(path), second)  # another time: another file
     assert asked == [(0, 50), (50, 100)]
 
 
 def test_only_the_newest_files_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "KEPT", 3)
+    monkeypatch.setattr(duplicates, "MAX_FILES", 3)
     spark_numbered.append(path, sent(60))
-    found = Duplicates(600, keeps=True)
+    found = DuplicateFinder(600, saves=True)
     for part in batches(10, 60):
-        found.repeats(Log(path), part)
+        found.find(Log(path), part)
     assert len(list((path / "spark").iterdir())) == 3
-    monkeypatch.setattr(duplicates, "MAX_KEPT_INTERVALS", 0)
+    monkeypatch.setattr(duplicates, "MAX_SAVED_INTERVALS", 0)
     spark_numbered.append(path, sent(10, seed=2))
-    found.repeats(Log(path), {0: (60, 70)})
+    found.find(Log(path), {0: (60, 70)})
     assert len(list((path / "spark").iterdir())) == 3
 
 
@@ -302,7 +302,7 @@ def test_two_recorders_of_the_same_traffic(path: Path) -> None:
     spark_numbered.append(path, samples)
     spark_numbered.append(path, other, partition=1)
     log, ranges = Log(path), batches(33, 140, 150)
-    found = Duplicates(600, keeps=True)
+    found = DuplicateFinder(600, saves=True)
     seen, expected = set[Sample](), []
     for part in ranges:
         here: dict[int, list[int]] = {}
@@ -312,11 +312,11 @@ def test_two_recorders_of_the_same_traffic(path: Path) -> None:
                     here.setdefault(partition, []).append(offset)
                 seen.add(rows[offset])
         expected.append(here)
-    got = [whole(found.repeats(log, part)) for part in ranges]
+    got = [whole(found.find(log, part)) for part in ranges]
     assert got == expected
     assert sum(len(part.get(1, [])) for part in got) > 90
     shutil.rmtree(path / "spark")
-    assert [whole(Duplicates(600).repeats(log, part)) for part in ranges] == expected
+    assert [whole(DuplicateFinder(600).find(log, part)) for part in ranges] == expected
 
 
 def test_a_number_is_recognised_as_long_as_is_said_and_then_no_more(path: Path) -> None:
@@ -324,23 +324,23 @@ def test_a_number_is_recognised_as_long_as_is_said_and_then_no_more(path: Path) 
     spark_numbered.append(path, [(0, 5)])
     for at in (40, 79, 200):
         spark_numbered.append(path, [(0, 5)], at=at)
-    log, one = Log(path), Duplicates(WITHIN, keeps=False)
+    log, one = Log(path), DuplicateFinder(WITHIN, saves=False)
     for offset, repeats in ((0, {}), (1, {0: [1]}), (2, {0: [2]}), (3, {})):
         part = {0: (offset, offset + 1)}
-        assert whole(one.repeats(log, part)) == repeats
-        assert whole(Duplicates(WITHIN).repeats(log, part)) == repeats
-    assert whole(Duplicates(WITHIN).repeats(log, {0: (0, 4)})) == {0: [1, 2]}
-    assert whole(Duplicates(300).repeats(log, {0: (0, 4)})) == {0: [1, 2, 3]}
+        assert whole(one.find(log, part)) == repeats
+        assert whole(DuplicateFinder(WITHIN).find(log, part)) == repeats
+    assert whole(DuplicateFinder(WITHIN).find(log, {0: (0, 4)})) == {0: [1, 2]}
+    assert whole(DuplicateFinder(300).find(log, {0: (0, 4)})) == {0: [1, 2, 3]}
 
 
 def test_a_clock_that_is_set_back_is_looked_up_again(path: Path) -> None:
     spark_numbered.append(path, [(0, 1), (0, 2)], at=0)
     spark_numbered.append(path, [(0, 3)], at=500)
     spark_numbered.append(path, [(0, 2), (0, 3)], at=5)
-    log, one = Log(path), Duplicates(WITHIN)
-    assert whole(one.repeats(log, {0: (0, 3)})) == {}
-    assert whole(one.repeats(log, {0: (3, 5)})) == {0: [3]}
-    assert whole(Duplicates(WITHIN).repeats(log, {0: (3, 5)})) == {0: [3]}
+    log, one = Log(path), DuplicateFinder(WITHIN)
+    assert whole(one.find(log, {0: (0, 3)})) == {}
+    assert whole(one.find(log, {0: (3, 5)})) == {0: [3]}
+    assert whole(DuplicateFinder(WITHIN).find(log, {0: (3, 5)})) == {0: [3]}
 
 
 def test_what_retention_removed_is_not_looked_for(path: Path) -> None:
@@ -349,8 +349,8 @@ def test_what_retention_removed_is_not_looked_for(path: Path) -> None:
     Log(path).trim(before_offset=200)
     first = Log(path).first(0)
     assert 0 < first <= 200
-    assert whole(Duplicates(600).repeats(Log(path), {0: (300, 401)})) == {}
-    assert whole(Duplicates(600).repeats(Log(path), {0: (0, 401)}, fail=False)) == {}
+    assert whole(DuplicateFinder(600).find(Log(path), {0: (300, 401)})) == {}
+    assert whole(DuplicateFinder(600).find(Log(path), {0: (0, 401)}, fail=False)) == {}
 
 
 def test_damage_before_the_range_is_passed_over_and_in_it_is_told(path: Path) -> None:
@@ -364,10 +364,10 @@ def test_damage_before_the_range_is_passed_over_and_in_it_is_told(path: Path) ->
         file.seek(-1, 1)
         file.write(bytes([byte ^ 1]))
     known = [60 + n for n in range(30) if samples[n] is not None]
-    assert whole(Duplicates(600).repeats(Log(path), {0: (60, 120)})) == {0: known}
-    assert whole(Duplicates(600).repeats(Log(path), {0: (0, 120)}, fail=False)) == {0: known}
+    assert whole(DuplicateFinder(600).find(Log(path), {0: (60, 120)})) == {0: known}
+    assert whole(DuplicateFinder(600).find(Log(path), {0: (0, 120)}, fail=False)) == {0: known}
     with pytest.raises(ZError, match="offsets 30 to 60"):
-        Duplicates(600).repeats(Log(path), {0: (0, 120)})
+        DuplicateFinder(600).find(Log(path), {0: (0, 120)})
 
 
 def test_more_sources_than_a_reading_may_number(
@@ -376,10 +376,10 @@ def test_more_sources_than_a_reading_may_number(
     samples = [(n, 7) for n in range(100)]
     spark_numbered.append(path, samples + samples)
     monkeypatch.setattr(duplicates, "PIECE_ROWS", 9)
-    assert whole(Duplicates(600).repeats(Log(path), {0: (0, 200)})) == {0: list(range(100, 200))}
+    assert whole(DuplicateFinder(600).find(Log(path), {0: (0, 200)})) == {0: list(range(100, 200))}
     monkeypatch.setattr(duplicates, "MAX_SOURCES", 30)
-    found = Duplicates(600)
-    assert [found.repeats(Log(path), {0: span}) for span in ((0, 100), (100, 200))] == [{}, {}]
+    found = DuplicateFinder(600)
+    assert [found.find(Log(path), {0: span}) for span in ((0, 100), (100, 200))] == [{}, {}]
     assert "forgotten early" in caplog.text
     assert "duplicatesWithin" in caplog.text
 
@@ -417,7 +417,7 @@ def test_the_columns_are_those_that_the_options_say() -> None:
     assert columns_of({"duplicates": "MARK", "includeLoss": "True"}) == with_duplicate(with_loss())
     assert columns_of({"duplicates": "drop"}) == SAMPLE_COLUMNS
     assert columns_of({"includeLoss": "only"}) == with_loss()
-    assert columns_of({"duplicates": "mark", "columns": "duplicate,key"}) == narrowed(
+    assert columns_of({"duplicates": "mark", "columns": "duplicate,key"}) == select_columns(
         with_duplicate(), ["duplicate", "key"]
     )
     with pytest.raises(ZError, match="no column 'duplicate'"):
@@ -482,7 +482,7 @@ def test_losses_alone_do_not_decode_what_has_none(
             writer.write([spark_numbered.block([(0, number)] * 50, START, loss)])
 
     def never(*_: Any) -> Any:
-        raise AssertionError("nothing is to be unpacked or scanned")
+        raise AssertionError("nothing is to be unpack_mask or scanned")
 
     monkeypatch.setattr("zenlake.log.read.reader._unpack", never)
     monkeypatch.setattr("zenlake.wire.scan.Scanner.bare", never)

@@ -86,17 +86,17 @@ def test_another_log_is_refused(log: FakeLog) -> None:
     ],
 )
 def test_what_are_no_offsets_is_refused(log: FakeLog, value: Any) -> None:
-    with pytest.raises(ZError, match="no offsets of a log"):
+    with pytest.raises(ZError, match="not offsets of a log"):
         Offsets.from_json(value, log)
 
 
 def test_the_end_of_the_first_batch_says_where_it_started(log: FakeLog) -> None:
     start = Offsets(log.id, {0: 20}, {0: 20})
-    first = Offsets.from_json(start.moved({0: 30, 2: 5}).to_json(), log)
+    first = Offsets.from_json(start.advance_to({0: 30, 2: 5}).to_json(), log)
     asked_again = Offsets(log.id, {0: 90}, {0: 90})  # "latest" is elsewhere after a crash
-    assert asked_again.until(first) == {0: 20}
-    second = Offsets.from_json(first.moved({0: 40, 2: 6}).to_json(), log)
-    assert first.until(second) == {0: 30, 2: 5}
+    assert asked_again.batch_start(first) == {0: 20}
+    second = Offsets.from_json(first.advance_to({0: 40, 2: 6}).to_json(), log)
+    assert first.batch_start(second) == {0: 30, 2: 5}
     assert second.start is None
 
 
@@ -104,7 +104,7 @@ def test_the_end_of_the_first_batch_says_where_it_started(log: FakeLog) -> None:
 
 
 def test_where_a_range_starts_and_ends(log: FakeLog) -> None:
-    assert plan.available(log) == {0: 100, 2: 50}
+    assert plan.durable_ends(log) == {0: 100, 2: 50}
     assert plan.resolve_offsets(log, "earliest", "latest") == {0: 20, 2: 0}
     assert plan.resolve_offsets(log, "latest", "earliest") == {0: 100, 2: 50}
     assert plan.resolve_offsets(log, {0: 33}, "earliest") == {0: 33, 2: 0}
@@ -213,8 +213,8 @@ def test_a_start_is_found_once(log: FakeLog) -> None:
         "other.json",
         "q.json",
     ]
-    plan.forget(log, "q")
-    plan.forget(log, "q")
+    plan.forget_start(log, "q")
+    plan.forget_start(log, "q")
     assert plan.remembered_start(log, "q", lambda: {0: 60}) == {0: 60}
 
 

@@ -14,7 +14,13 @@ from zenlake.errors import ZError
 from zenlake.quantities import Limit
 from zenlake.spark import schema as spark_schema
 from zenlake.spark.options import OPTIONS, Options, Purpose, check, table
-from zenlake.spark.schema import SAMPLE_COLUMNS, arrow_schema, checked, narrowed, with_loss
+from zenlake.spark.schema import (
+    SAMPLE_COLUMNS,
+    arrow_schema,
+    check_schema,
+    select_columns,
+    with_loss,
+)
 from zenlake.spark.source import RefusedStream, ZenohDataSource
 
 # ---- options
@@ -201,7 +207,7 @@ def test_a_stream_that_cannot_be_says_why_when_it_starts() -> None:
     """What streamReader() raises would be hidden by Spark."""
     reader = ZenohDataSource({"selector": "a"}).streamReader(SAMPLE_COLUMNS)
     assert isinstance(reader, RefusedStream)
-    with pytest.raises(ZError, match="a query is answered once, it is no stream"):
+    with pytest.raises(ZError, match="a query is answered once, it is not a stream"):
         reader.initialOffset()
 
 
@@ -215,14 +221,14 @@ def test_overwriting_is_refused() -> None:
 
 
 def test_a_schema_that_a_user_gives() -> None:
-    few = narrowed(SAMPLE_COLUMNS, ["offset", "timestamp"])
-    assert checked(few, SAMPLE_COLUMNS) == few
+    few = select_columns(SAMPLE_COLUMNS, ["offset", "timestamp"])
+    assert check_schema(few, SAMPLE_COLUMNS) == few
     with pytest.raises(ZError, match="column 'key' is string, not bigint: read it as it is"):
-        checked(StructType([StructField("key", LongType())]), SAMPLE_COLUMNS)
+        check_schema(StructType([StructField("key", LongType())]), SAMPLE_COLUMNS)
     with pytest.raises(ZError, match="column 'key' may be null"):
-        checked(StructType([StructField("key", StringType(), False)]), SAMPLE_COLUMNS)
+        check_schema(StructType([StructField("key", StringType(), False)]), SAMPLE_COLUMNS)
     with pytest.raises(ZError, match="more than once"):
-        narrowed(SAMPLE_COLUMNS, ["key", "key"])
+        select_columns(SAMPLE_COLUMNS, ["key", "key"])
 
 
 def sample_batch() -> pa.RecordBatch:
@@ -283,7 +289,7 @@ def test_only_the_wanted_columns_and_those_of_a_log() -> None:
     loss = pa.array(
         [None, {"kind": "lane", "count": 3}], arrow_schema(with_loss()).field("loss").type
     )
-    wanted = narrowed(with_loss(), ["loss", "offset", "key"])
+    wanted = select_columns(with_loss(), ["loss", "offset", "key"])
     made = spark_schema.to_spark(extra.append_column("loss", loss), wanted)
     assert made.schema == arrow_schema(wanted)
     assert [list(row.values())[1:] for row in made.to_pylist()] == [[7, "a/b"], [8, "a/c"]]
@@ -298,8 +304,8 @@ def test_slices_keep_their_rows() -> None:
 def test_a_batch_whose_texts_are_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_schema, "MAX_TEXT_BYTES", 1000)
     keys = pa.array(["k" * 300, "short"] * 10).dictionary_encode()
-    wanted = narrowed(SAMPLE_COLUMNS, ["key"])
-    parts = list(spark_schema.batches(pa.record_batch({"key": keys}), wanted))
+    wanted = select_columns(SAMPLE_COLUMNS, ["key"])
+    parts = list(spark_schema.to_spark_batches(pa.record_batch({"key": keys}), wanted))
     assert len(parts) > 1
     assert all(part.column("key").nbytes < 1200 for part in parts)
     assert [key for part in parts for key in part.column("key").to_pylist()] == keys.to_pylist()

@@ -187,7 +187,10 @@ def test_registering_twice_is_no_error(
 
 @pytest.mark.spark
 def test_streams_may_start_at_the_same_moment(spark: SparkSession, tmp_path: Path) -> None:
-    """What they all write into is made for that; if Spark writes no more, `share` can go."""
+    """Spark writes into a map that all streams share, and `patch_source_env_map` makes thread-safe.
+
+    When the map does not grow any more, Spark is repaired and the patch can go.
+    """
     append(tmp_path / "log", 3)
     own = spark.newSession()
     local_session.patch_source_env_map(own)
@@ -203,8 +206,8 @@ def test_streams_may_start_at_the_same_moment(spark: SparkSession, tmp_path: Pat
         .start()
         for number in range(3)
     ]
-    for one in streams:
-        one.awaitTermination()
+    for stream in streams:
+        stream.awaitTermination()
     assert settings.size() > before
 
 

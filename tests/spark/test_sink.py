@@ -20,10 +20,10 @@ from tests.golden.proxy import free_port
 from tests.support.spark_peer import SparkPeer
 from tests.support.waiting import until
 from zenlake.errors import ZError
-from zenlake.spark.connection import MAX_SESSIONS, close_all, connection
+from zenlake.spark.connection import MAX_SESSIONS, close_all, get_connection
 from zenlake.spark.options import Options, Purpose
-from zenlake.spark.rows import Rows, compiled
-from zenlake.spark.sink import BatchWriter, check, source_id
+from zenlake.spark.rows import RowConverter, compile_sender
+from zenlake.spark.sink import BatchWriter, check_columns, source_id
 
 PATIENCE = 60
 ROWS = 1_000_000 if os.environ.get("ZENLAKE_FULL") else 20_000
@@ -180,18 +180,18 @@ def test_a_session_is_kept_and_replaced_when_it_breaks() -> None:
     with SparkPeer() as peer:
         given = options(connect=peer.at)
         try:
-            first = connection(given)
-            assert connection(given) is first
-            assert connection(options(connect=peer.at, config="{mode: 'client'}")) is not first
-            first.settle(PATIENCE)
+            first = get_connection(given)
+            assert get_connection(given) is first
+            assert get_connection(options(connect=peer.at, config="{mode: 'client'}")) is not first
+            first.flush(PATIENCE)
             first.session.close()
             with pytest.raises(
                 ZError, match=r"link to tcp/127\.0\.0\.1:\d+ was lost .* run it again"
             ):
-                first.check()
-            again = connection(given)
+                first.check_links()
+            again = get_connection(given)
             assert again is not first
-            again.settle(PATIENCE)
+            again.flush(PATIENCE)
         finally:
             close_all()
 
@@ -200,14 +200,16 @@ def test_a_session_is_kept_and_replaced_when_it_breaks() -> None:
 def test_a_router_that_goes_away_fails_the_task() -> None:
     with SparkPeer() as peer:
         try:
-            to = connection(options(connect=peer.at))
-            batch = Rows(options(), "ab", 0).samples(pa.record_batch({"key": ["out/a"] * 10}))
-            assert compiled(batch) is batch
+            to = get_connection(options(connect=peer.at))
+            batch = RowConverter(options(), "ab", 0).to_samples(
+                pa.record_batch({"key": ["out/a"] * 10})
+            )
+            compile_sender(batch)
             to.session.put_batch(batch)
-            to.settle(PATIENCE)
+            to.flush(PATIENCE)
             peer.stop()
             with pytest.raises(ZError, match="was lost while this task used it"):
-                until(lambda: to.settle(PATIENCE), lambda _: False, PATIENCE)
+                until(lambda: to.flush(PATIENCE), lambda _: False, PATIENCE)
         finally:
             close_all()
 
@@ -217,7 +219,7 @@ def test_too_many_sessions_are_not_kept() -> None:
     with SparkPeer() as peer:
         try:
             names = [f"{{metadata: {{name: 'n{i}'}}}}" for i in range(MAX_SESSIONS + 1)]
-            opened = [connection(options(connect=peer.at, config=name)) for name in names]
+            opened = [get_connection(options(connect=peer.at, config=name)) for name in names]
             assert [one.session.is_closed() for one in opened] == [True] + [False] * MAX_SESSIONS
         finally:
             close_all()
@@ -247,7 +249,7 @@ def test_a_null_key_fails_the_write(spark: SparkSession, peer: SparkPeer) -> Non
 @pytest.mark.parametrize(
     ("ddl", "given", "says"),
     [
-        ("key string, value binary", {}, "column 'value' is none of a sample"),
+        ("key string, value binary", {}, "column 'value' is not a column of a sample"),
         ("payload binary", {}, "no column 'key': add one, or give the option 'key'"),
         ("key string, payload int", {}, "column 'payload' is int: cast it to binary or string"),
         ("key string, timestamp timestamp", {}, "column 'timestamp' is timestamp: cast it"),
@@ -259,13 +261,13 @@ def test_a_schema_that_cannot_be_sent(
     spark: SparkSession, ddl: str, given: dict[str, str], says: str
 ) -> None:
     with pytest.raises(ZError, match=says):
-        check(cast(StructType, StructType.fromDDL(ddl)), options(**given))
+        check_columns(cast(StructType, StructType.fromDDL(ddl)), options(**given))
 
 
 def test_what_was_read_can_be_written_back() -> None:
     from zenlake.spark.schema import SAMPLE_COLUMNS
 
-    check(SAMPLE_COLUMNS, options())
+    check_columns(SAMPLE_COLUMNS, options())
 
 
 def test_no_secret_is_shown() -> None:
@@ -278,20 +280,20 @@ def test_no_secret_is_shown() -> None:
 
 
 def test_rows_are_numbered_over_batches() -> None:
-    rows = Rows(options(), "ab", 3)
+    rows = RowConverter(options(), "ab", 3)
     batch = pa.record_batch({"key": ["a", "b"]})
-    numbers = [rows.samples(batch).column("source").to_pylist() for _ in range(2)]
+    numbers = [rows.to_samples(batch).column("source").to_pylist() for _ in range(2)]
     assert [one["sn"] for part in numbers for one in part] == [0, 1, 2, 3]
     assert Counter((one["id"], one["entity"]) for part in numbers for one in part) == {("ab", 3): 4}
     assert rows.count == 4
 
 
 def test_more_rows_than_numbers_are_refused() -> None:
-    rows = Rows(options(), "ab", 3)
+    rows = RowConverter(options(), "ab", 3)
     rows.count = (1 << 32) - 1
-    rows.samples(pa.record_batch({"key": ["a"]}))
+    rows.to_samples(pa.record_batch({"key": ["a"]}))
     with pytest.raises(ZError, match="repartition"):
-        rows.samples(pa.record_batch({"key": ["a"]}))
+        rows.to_samples(pa.record_batch({"key": ["a"]}))
 
 
 def test_the_id_of_a_write_is_a_zenoh_id() -> None:

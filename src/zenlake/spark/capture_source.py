@@ -1,7 +1,7 @@
-"""`format("zenoh-capture")`: packet captures, a row for each message.
+"""`format("zenoh-capture")`: packet captures, one row per message.
 
-Knows files, and how they and their streams are shared out among tasks. Decoding is capture/'s,
-and loads on executors only, where it is also looked which streams there are.
+Knows files, and how files and their streams are divided among tasks. The decoder is in capture/;
+it loads on executors only, and so do the streams of a file.
 """
 
 import logging
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zenlake.spark")
 
-MAX_ROWS = 50_000  # of one record batch
-MAX_FILES = 10_000
-PART_BYTES = 128 << 20  # of a file for one task, about
-MAX_PARTS = 64  # of one file: each task walks over all of its packets
+MAX_ROWS = 50_000  # Rows per record batch.
+MAX_FILES = 10_000  # Files per query.
+PART_BYTES = 128 << 20  # File bytes per task, about.
+MAX_PARTS = 64  # Tasks per file; each of them walks over all packets of the file.
 
 
 class CaptureDataSource(DataSource):
-    """Captures of Zenoh traffic, pcap and pcapng."""
+    """Data source `zenoh-capture`: pcap and pcapng files of Zenoh traffic."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -39,30 +39,31 @@ class CaptureDataSource(DataSource):
         return "zenoh-capture"
 
     def schema(self) -> StructType:
-        from zenlake.spark.schema import narrowed
+        from zenlake.spark.schema import select_columns
 
         options = Options.parse(self.options, Purpose.CAPTURE)
-        return narrowed(columns(), options["columns"])
+        return select_columns(capture_columns(), options["columns"])
 
     def reader(self, schema: StructType) -> "CaptureReader":
-        from zenlake.spark.schema import checked
+        from zenlake.spark.schema import check_schema
 
         options = Options.parse(self.options, Purpose.CAPTURE)
-        return CaptureReader(options, checked(schema, columns()))
+        return CaptureReader(options, check_schema(schema, capture_columns()))
 
 
-def columns() -> StructType:
-    """Those of a capture, as Spark has them."""
+def capture_columns() -> StructType:
+    """Return the columns of a capture with Spark's types."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from zenlake.capture.schema import CAPTURE
 
-    return StructType([StructField(one.name, one.dataType) for one in from_arrow_schema(CAPTURE)])
+    fields = from_arrow_schema(CAPTURE)
+    return StructType([StructField(field.name, field.dataType) for field in fields])
 
 
 @dataclass
 class StreamShare(InputPartition):
-    """Some of the streams of one file: the `number`th of `parts` shares."""
+    """A share of the streams of one file: share `number` of `parts`."""
 
     path: str
     number: int
@@ -70,7 +71,7 @@ class StreamShare(InputPartition):
 
 
 class CaptureReader(DataSourceReader):
-    """Files, and the streams of large ones, in tasks of their own."""
+    """Reader with one task per file, or several for the streams of a large file."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         options.require("path", "paths")
@@ -80,7 +81,7 @@ class CaptureReader(DataSourceReader):
     def partitions(self) -> Sequence[StreamShare]:
         patterns = (*(self._options["path"] or ()), *(self._options["paths"] or ()))
         parts: list[StreamShare] = []
-        for path in files(patterns):
+        for path in find_files(patterns):
             count = min(-(-Path(path).stat().st_size // PART_BYTES) or 1, MAX_PARTS)
             parts += [StreamShare(path, number, count) for number in range(count)]
         return parts
@@ -92,10 +93,9 @@ class CaptureReader(DataSourceReader):
 
         ports, streams = self._options["ports"], None
         if partition.parts > 1:
-            sizes = {
-                one.number: one.bytes for one in capture.streams(partition.path, ports) if one.zenoh
-            }
-            streams = shares(sizes, partition.parts)[partition.number]
+            found = capture.streams(partition.path, ports)
+            sizes = {stream.number: stream.bytes for stream in found if stream.zenoh}
+            streams = group_by_size(sizes, partition.parts)[partition.number]
         reading = capture.read(
             partition.path,
             streams=streams,
@@ -109,29 +109,31 @@ class CaptureReader(DataSourceReader):
             log.warning("%s: not read: %s", partition.path, dict(reading.report.unread))
 
 
-def files(patterns: Sequence[str]) -> list[str]:
-    """The files that `patterns` name, each once; of a folder all that are in it."""
+def find_files(patterns: Sequence[str]) -> list[str]:
+    """Return the files that `patterns` match, each once; a folder stands for all its files."""
     found: dict[str, None] = {}
     for pattern in patterns:
         path = Path(pattern.removeprefix("file://"))
         if path.is_file():
-            names = [path]
+            matches = [path]
         elif path.is_dir():
-            names = sorted(one for one in path.iterdir() if one.is_file())
+            matches = sorted(file for file in path.iterdir() if file.is_file())
         else:
-            names = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-        if not names:
-            raise ZError(f"option 'path': no file is {pattern!r}, as seen from the driver")
-        found.update(dict.fromkeys(str(one.absolute()) for one in names))
+            matches = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        if not matches:
+            raise ZError(f"option 'path': no file matches {pattern!r} on the driver")
+        found.update(dict.fromkeys(str(match.absolute()) for match in matches))
     if len(found) > MAX_FILES:
-        raise ZError(f"option 'path': {len(found)} files, more than {MAX_FILES}: read some at once")
+        raise ZError(
+            f"option 'path': {len(found)} files, more than {MAX_FILES}: read fewer at once"
+        )
     return list(found)
 
 
-def shares(sizes: dict[int, int], count: int) -> list[list[int]]:
-    """The numbers in `count` groups of similar size, the same for whoever asks.
+def group_by_size(sizes: dict[int, int], count: int) -> list[list[int]]:
+    """Divide numbers into `count` groups of similar total size; every task gets the same result.
 
-    >>> shares({0: 70, 1: 5, 2: 60, 3: 30}, 2)
+    >>> group_by_size({0: 70, 1: 5, 2: 60, 3: 30}, 2)
     [[0, 1], [2, 3]]
     """
     groups: list[list[int]] = [[] for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Sessions of a worker process: opened when first used, kept for the tasks that follow.
+"""Zenoh sessions of a worker process: opened on first use and reused by later tasks.
 
 Knows options and the session API. Does not know rows. Loaded on executors only.
 """
@@ -13,48 +13,53 @@ from zenlake.errors import ZError
 from zenlake.spark.options import Options
 from zenlake.wire.locator import EndPoint
 
-MAX_SESSIONS = 4  # kept open in one process; the one unused for longest is closed
-FLUSH_KEY = "@zenlake/flush"  # `@`: no wildcard matches it, and so nobody answers
-SECRET_LENGTH = 4  # from which on what follows '#' in an endpoint is not repeated in an error
+MAX_SESSIONS = 4  # Sessions kept open per process; the least recently used one is closed.
+FLUSH_KEY = "@zenlake/flush"  # No wildcard matches a chunk with `@`, so no queryable answers.
+SECRET_LENGTH = 4  # Shortest endpoint setting (behind '#') that an error text masks.
 
-_kept: dict[tuple[object, ...], "Connection"] = {}
-"By what it was opened with; the last used is the last."
+_open_connections: dict[tuple[object, ...], "Connection"] = {}
+"""Connections of this process by the options that open them; the most recently used is last.
+
+Module state, because Spark runs many tasks in one worker process and pickles each task's writer
+afresh: only a module outlives a task. `_lock` guards it.
+"""
 _lock = threading.Lock()
 
 
 class Connection:
-    """A session, and whether what was sent on it has arrived."""
+    """A session, and the knowledge whether it lost a link since a task began to use it."""
 
     def __init__(self, options: Options) -> None:
-        settings = config(options)
+        settings = session_config(options)
         endpoints = options["connect"] or json.loads(settings.get_json("connect/endpoints")) or ()
-        self.where = ", ".join(str(one).partition("#")[0] for one in endpoints) or "anybody"
-        "For errors: never with what follows '#'."
+        names = ", ".join(str(endpoint).partition("#")[0] for endpoint in endpoints)
+        self.where = names or "any node"
+        "The endpoints for error texts, without the settings behind '#', which may be secret."
         self.is_client = json.loads(settings.get_json("mode")) == "client"
-        self.session = _opened(settings, self.where, options["connect"] or ())
+        self.session = _open_session(settings, self.where, options["connect"] or ())
         if not self.session.info.transports():
             self.session.close()
             raise ZError(f"no session with {self.where} (option 'connect'): is it up?")
-        self.begin()
+        self.watch_links()
 
-    def begin(self) -> None:
-        """From now on it is watched whether a link is lost."""
+    def watch_links(self) -> None:
+        """Remember the current links: `is_intact` tells from now on whether one was lost."""
         self._links = tuple(self.session._core.node.sessions.values())
 
     @property
-    def is_whole(self) -> bool:
-        """Whether none was lost."""
-        alive = bool(self._links) and not self.session.is_closed()
-        return alive and all(link.over is None for link in self._links)
+    def is_intact(self) -> bool:
+        """Whether the session is open and no link was lost since `watch_links`."""
+        is_open = bool(self._links) and not self.session.is_closed()
+        return is_open and all(link.over is None for link in self._links)
 
-    def settle(self, timeout: float) -> None:
-        """Return when the nodes at the other end have taken everything; ZError: perhaps not.
+    def flush(self, timeout: float) -> None:
+        """Wait until the nodes at the other end have read every row. ZError: perhaps they have not.
 
-        A client asks a question of the lowest priority, which goes behind all rows; that it is
-        answered says that they were read. A peer closes, and that waits for the others.
+        A client sends a query of the lowest priority, which follows all rows; its final reply shows
+        that they were read. A peer closes its session, which waits for the other nodes.
         """
         if not self.is_client:
-            self.check()
+            self.check_links()
             self.session.close()
             return
         for reply in self.session.get(
@@ -68,79 +73,80 @@ class Connection:
                 f"{self.where} has not taken the last rows within {timeout:g} s ({reply.result}): "
                 "look at which subscriber is slow, or raise the option 'timeout'"
             )
-        self.check()
+        self.check_links()
 
-    def check(self) -> None:
-        """ZError: a link was lost, and perhaps rows with it."""
-        if not self.is_whole:
+    def check_links(self) -> None:
+        """Raise ZError if a link was lost, and perhaps rows with it."""
+        if not self.is_intact:
             why = next((link.over for link in self._links if link.over is not None), "closed")
             raise ZError(
                 f"the link to {self.where} was lost while this task used it ({why}): run it again"
             )
 
 
-def connection(options: Options) -> Connection:
-    """The one of this process for these options; a new one if there is none, or it has broken."""
-    name = (options["connect"], options["mode"], options["config"])
+def get_connection(options: Options) -> Connection:
+    """Return this process's connection for `options`, and open one if there is none intact."""
+    key = (options["connect"], options["mode"], options["config"])
     with _lock:
-        kept = _kept.pop(name, None)
-        if kept is not None and not kept.is_whole:
-            _close(kept)
-            kept = None
-        kept = kept or Connection(options)
-        while len(_kept) >= MAX_SESSIONS:
-            _close(_kept.pop(next(iter(_kept))))
-        _kept[name] = kept
-        kept.begin()
-        return kept
+        connection = _open_connections.pop(key, None)
+        if connection is not None and not connection.is_intact:
+            _close(connection)
+            connection = None
+        connection = connection or Connection(options)
+        while len(_open_connections) >= MAX_SESSIONS:
+            _close(_open_connections.pop(next(iter(_open_connections))))
+        _open_connections[key] = connection
+        connection.watch_links()
+        return connection
 
 
 def close_all() -> None:
-    """Nothing is kept any more."""
+    """Close every connection of this process."""
     with _lock:
-        while _kept:
-            _close(_kept.popitem()[1])
+        while _open_connections:
+            _close(_open_connections.popitem()[1])
 
 
-def _close(kept: Connection) -> None:
+def _close(connection: Connection) -> None:
     with suppress(ZError):
-        kept.session.close()
+        connection.session.close()
 
 
-def config(options: Options) -> zenoh.Config:
-    """What a session is opened with: `config`, and over it `mode` and `connect`."""
-    made = zenoh.Config() if options["config"] is None else _read(options["config"])
-    if "mode" in options.given or made.get_json("mode") == "null":
-        made.insert_json5("mode", json.dumps(options["mode"]))
+def session_config(options: Options) -> zenoh.Config:
+    """Return the configuration of a session: the option `config`, then `mode` and `connect`."""
+    settings = zenoh.Config() if options["config"] is None else _read_config(options["config"])
+    if "mode" in options.given or settings.get_json("mode") == "null":
+        settings.insert_json5("mode", json.dumps(options["mode"]))
     if options["connect"] is not None:
-        made.insert_json5("connect/endpoints", json.dumps(options["connect"]))
-    return made
+        settings.insert_json5("connect/endpoints", json.dumps(options["connect"]))
+    return settings
 
 
-def _read(text: str) -> zenoh.Config:
+def _read_config(text: str) -> zenoh.Config:
     try:
-        inline = text.startswith("{")
-        return zenoh.Config.from_json5(text) if inline else zenoh.Config.from_file(text)
+        is_inline = text.startswith("{")
+        return zenoh.Config.from_json5(text) if is_inline else zenoh.Config.from_file(text)
     except ZError as error:
-        where = _place(str(error))
-    # Outside of the except: the cause may quote a value.
+        where = _error_location(str(error))
+    # Raised outside of the except block: the cause may quote a secret value.
     raise ZError(
         f"option 'config' is not a Zenoh configuration{where}; values are not shown here: "
         "zenlake.Config.from_json5 or from_file says what is wrong"
     )
 
 
-def _place(said: str) -> str:
-    """The key or file that an error of Config begins with, without what was found there."""
-    head, colon, _ = said.partition(": ")
+def _error_location(text: str) -> str:
+    """Return the key or file that an error of Config begins with, without the value."""
+    head, colon, _ = text.partition(": ")
     return f", see {head!r}" if colon and head.replace("/", "").replace("_", "").isalnum() else ""
 
 
-def _opened(settings: zenoh.Config, where: str, endpoints: Iterable[str]) -> zenoh.Session:
+def _open_session(settings: zenoh.Config, where: str, endpoints: Iterable[str]) -> zenoh.Session:
     try:
         return zenoh.open(settings)
     except ZError as error:
-        said = str(error)
-    for value in (value for one in endpoints for value in EndPoint(one).config.values()):
-        said = said.replace(value, "***") if len(value) >= SECRET_LENGTH else said
-    raise ZError(f"no session with {where} (options 'connect', 'config'): {said}")
+        text = str(error)
+    for endpoint in endpoints:
+        for value in EndPoint(endpoint).config.values():
+            text = text.replace(value, "***") if len(value) >= SECRET_LENGTH else text
+    raise ZError(f"no session with {where} (options 'connect', 'config'): {text}")

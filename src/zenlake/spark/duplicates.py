@@ -1,7 +1,7 @@
-"""Samples that came before: which of a range of a log repeat the number that a source gave.
+"""Repeated samples: which samples of a log range repeat a sequence number that their source used.
 
-Knows sources, their numbers and times of reception, as sets of intervals; reads them from a log and
-keeps what was seen in a file beside it. Does not know Spark.
+Knows sources, their numbers and reception times, as sets of intervals; reads them from a log and
+stores the history in a file beside it. Does not know Spark.
 """
 
 import hashlib
@@ -23,18 +23,18 @@ from zenlake.log.read.log import Log, OffsetOutOfRange
 from zenlake.log.read.reader import NumberedSamples, Reader
 from zenlake.spark.offsets import FOLDER, PerPartition
 
-GENERATIONS = 4  # that `within` is cut into: what is older is forgotten by the generation
-MAX_SOURCES = 1 << 18  # remembered, and
-MAX_INTERVALS = 1 << 22  # of their numbers: then the oldest generation is forgotten
-MAX_KEPT_INTERVALS = 1 << 18  # in a file: more are read from the log again
-MAX_KEPT_BYTES = 64 << 20  # of a file that is read
-KEPT = 16  # files; then the oldest goes
-PIECE_ROWS = 1 << 18  # that are looked up at once
+GENERATIONS = 4  # Generations per `within`; the history forgets one generation at a time.
+MAX_SOURCES = 1 << 18  # Sources in a history; beyond it the oldest generation is forgotten.
+MAX_INTERVALS = 1 << 22  # Intervals in a history; beyond it the oldest generation is forgotten.
+MAX_SAVED_INTERVALS = 1 << 18  # A history with more is not saved, but read from the log again.
+MAX_FILE_BYTES = 64 << 20  # A larger history file is not read.
+MAX_FILES = 16  # History files per log; beyond it the oldest is deleted.
+PIECE_ROWS = 1 << 18  # Samples that are looked up at once.
 
-DUPLICATE = "duplicate"  # the column
+DUPLICATE = "duplicate"  # Name of the column that marks repeats.
 
-_SHIFT = 33  # a source's numbers are apart from the next one's by one bit
-_NAME_BYTES = 20  # id and entity
+_SHIFT = 33  # Sequence numbers have 32 bits; one more keeps intervals of two sources apart.
+_NAME_BYTES = 20  # 16 bytes of Zenoh id and 4 of entity id.
 _DIGEST = hashlib.sha256
 _DIGITS = 32
 
@@ -49,14 +49,14 @@ _log = logging.getLogger(__name__)
 
 
 class Intervals(NamedTuple):
-    """Numbers, as intervals in order that do not touch; ends are not included."""
+    """A set of numbers as ordered intervals that do not touch; ends are exclusive."""
 
     starts: Numbers
     ends: Numbers
 
     @classmethod
     def of(cls, ordered: Numbers) -> "Intervals":
-        """Of numbers in order; some may be there twice.
+        """Make the set of some ordered numbers, which may repeat.
 
         >>> Intervals.of(np.array([3, 4, 4, 5, 9]))
         Intervals(starts=array([3, 9]), ends=array([ 6, 10]))
@@ -69,22 +69,22 @@ class Intervals(NamedTuple):
             ordered[np.append(gaps, len(ordered) - 1)] + 1,
         )
 
-    def have(self, numbers: Numbers) -> Mask:
-        """Which of some numbers are among these."""
+    def contains(self, numbers: Numbers) -> Mask:
+        """Return for each of `numbers` whether it is in this set."""
         if not len(self.starts):
             return np.zeros(len(numbers), np.bool_)
         place = np.searchsorted(self.starts, numbers, "right") - 1
         found: Mask = (place >= 0) & (numbers < self.ends[place])
         return found
 
-    def meet(self, other: "Intervals") -> bool:
-        """Whether any number is in both."""
+    def intersects(self, other: "Intervals") -> bool:
+        """Return whether any number is in both sets."""
         place = np.searchsorted(self.ends, other.starts, "right")
         inside = place < len(self.ends)
         return bool((self.starts[place[inside]] < other.ends[inside]).any())
 
-    def and_also(self, other: "Intervals") -> "Intervals":
-        """All that are in one of them."""
+    def union(self, other: "Intervals") -> "Intervals":
+        """Return the set of all numbers that are in either set."""
         starts = np.concatenate((self.starts, other.starts))
         ends = np.concatenate((self.ends, other.ends))
         order = np.argsort(starts, kind="stable")
@@ -94,39 +94,39 @@ class Intervals(NamedTuple):
         return Intervals(starts[first], ends[last])
 
 
-NOTHING = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
+EMPTY = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-# ---- what was seen
+# ---- the history
 
 
 class SequenceHistory:
-    """Which numbers of which sources were seen, and when: by generations of equal length.
+    """The sequence numbers seen from each source, by generations of reception time.
 
-    A sample repeats one before it if they have source and number in common and were received
-    within `within` seconds of each other. (By the generation: at most a quarter longer.)
+    A sample repeats an earlier one if both have the same source and number and were received within
+    `within` seconds of each other. Generations make that bound up to a quarter longer.
 
-    >>> seen = SequenceHistory(within=60)
+    >>> history = SequenceHistory(within=60)
     >>> names, times = [bytes(20)], np.zeros(4, np.int64)
-    >>> seen.find(names, np.zeros(4, np.int64), np.array([7, 8, 7, 9]), times).tolist()
+    >>> history.find(names, np.zeros(4, np.int64), np.array([7, 8, 7, 9]), times).tolist()
     [False, False, True, False]
-    >>> seen.find(names, np.zeros(1, np.int64), np.array([9]), times[:1]).tolist()
+    >>> history.find(names, np.zeros(1, np.int64), np.array([9]), times[:1]).tolist()
     [True]
     """
 
     def __init__(self, within: float, floor: int | None = None) -> None:
-        self.width = width_of(within)
-        "Of a generation, in nanoseconds."
+        self.width = generation_width(within)
+        "Length of a generation in nanoseconds."
         self.floor = floor
-        "The first generation of which all is known; None: all are."
+        "The first generation that is complete; None if all are."
         self.forgotten = 0
-        "Numbers that had to be forgotten too early."
+        "Count of numbers that had to be forgotten too early."
         self._sources: dict[bytes, int] = {}
         self._generations: dict[int, Intervals] = {}
 
     def __len__(self) -> int:
-        """How many intervals there are."""
-        return sum(len(one.starts) for one in self._generations.values())
+        """Return the number of intervals."""
+        return sum(len(numbers.starts) for numbers in self._generations.values())
 
     @property
     def sources(self) -> int:
@@ -135,89 +135,91 @@ class SequenceHistory:
     def find(
         self, names: Sequence[bytes], codes: Numbers, numbers: Numbers, times: Numbers
     ) -> Mask:
-        """Which of some samples, in their order, repeat one before them; all are seen by now.
+        """Return which samples, in their order, repeat an earlier one; add all to the history.
 
         `names[code]` is a sample's source: 16 bytes of the id, 4 of the entity.
         """
         repeats = np.zeros(len(codes), np.bool_)
         if not len(codes):
             return repeats
-        keys = self._places(names, codes)[codes] << _SHIFT | numbers
+        keys = self._number_sources(names, codes)[codes] << _SHIFT | numbers
         generations = times // self.width
         edges = np.flatnonzero(np.diff(generations)) + 1
         for low, high in pairwise([0, *edges.tolist(), len(codes)]):
-            self._find(int(generations[low]), keys[low:high], repeats[low:high])
-        self._limit()
+            self._find_in(int(generations[low]), keys[low:high], repeats[low:high])
+        self._forget_beyond_limits()
         return repeats
 
-    def _places(self, names: Sequence[bytes], codes: Numbers) -> Numbers:
-        """The number of each name that is used."""
+    def _number_sources(self, names: Sequence[bytes], codes: Numbers) -> Numbers:
+        """Return the source number of each name that `codes` use."""
         places = np.zeros(len(names), np.int64)
         for code in np.flatnonzero(np.bincount(codes)).tolist():
             places[code] = self._sources.setdefault(names[code], len(self._sources))
         return places
 
-    def _find(self, generation: int, keys: Numbers, repeats: Mask) -> None:
+    def _find_in(self, generation: int, keys: Numbers, repeats: Mask) -> None:
+        """Set `repeats` for the samples of one generation, and add them."""
         ordered = np.sort(keys)
         new = Intervals.of(ordered)
         for other, seen in self._generations.items():
-            if abs(generation - other) <= GENERATIONS and seen.meet(new):
-                repeats |= seen.have(keys)
+            if abs(generation - other) <= GENERATIONS and seen.intersects(new):
+                repeats |= seen.contains(keys)
         if (ordered[1:] == ordered[:-1]).any():
             order = np.argsort(keys, kind="stable")
             repeats[order[1:]] |= keys[order[1:]] == keys[order[:-1]]
-        self._generations[generation] = self._generations.get(generation, NOTHING).and_also(new)
+        self._generations[generation] = self._generations.get(generation, EMPTY).union(new)
 
-    # ---- and forgotten
+    # ---- forgetting
 
     def forget_before(self, generation: int) -> None:
-        """Nobody will ask for generations before this one."""
+        """Drop the generations before `generation`, which no later range needs."""
         if self.floor is None or self.floor < generation:
             self.floor = generation
-        old = [one for one in self._generations if one < generation]
-        for one in old:
-            del self._generations[one]
+        old = [number for number in self._generations if number < generation]
+        for number in old:
+            del self._generations[number]
         if old:
             self._renumber()
 
-    def _limit(self) -> None:
+    def _forget_beyond_limits(self) -> None:
         if len(self._sources) > MAX_SOURCES:
             self._renumber()
         while len(self._sources) > MAX_SOURCES or len(self) > MAX_INTERVALS:
-            gone = self._generations.pop(min(self._generations))
-            self.forgotten += int((gone.ends - gone.starts).sum())
+            oldest = self._generations.pop(min(self._generations))
+            self.forgotten += int((oldest.ends - oldest.starts).sum())
             self._renumber()
 
     def _renumber(self) -> None:
-        """Leave out sources of which nothing is left. The order of the others stays."""
-        starts = [one.starts >> _SHIFT for one in self._generations.values()]
-        left = np.unique(np.concatenate([*starts, NOTHING.starts]))
+        """Drop sources without numbers. The others keep their order."""
+        starts = [numbers.starts >> _SHIFT for numbers in self._generations.values()]
+        left = np.unique(np.concatenate([*starts, EMPTY.starts]))
         if len(left) == len(self._sources):
             return
         names = list(self._sources)
         self._sources = {names[old]: new for new, old in enumerate(left.tolist())}
-        for generation, one in self._generations.items():
-            old = one.starts >> _SHIFT
+        for generation, numbers in self._generations.items():
+            old = numbers.starts >> _SHIFT
             lower = old - np.searchsorted(left, old) << _SHIFT
-            self._generations[generation] = Intervals(one.starts - lower, one.ends - lower)
+            self._generations[generation] = Intervals(numbers.starts - lower, numbers.ends - lower)
 
     # ---- as bytes
 
-    def to_bytes(self, what: str) -> bytes:
-        """A digest, and a record batch of one row; `what` says of which moment it is."""
-        generations = self._generations.items()
+    def to_bytes(self, key: str) -> bytes:
+        """Encode the history: a digest, then an Arrow stream of one row.
+
+        `key` says after which offsets of which log it holds; `from_bytes` compares it.
+        """
+        numbers = self._generations.values()
         columns = {
             "sources": pa.array(list(self._sources), pa.binary(_NAME_BYTES)),
-            "generations": pa.array([one for one, _ in generations], pa.int64()),
-            "counts": pa.array([len(of.starts) for _, of in generations], pa.int64()),
-            "starts": pa.array(
-                np.concatenate([NOTHING.starts, *(of.starts for _, of in generations)])
-            ),
-            "ends": pa.array(np.concatenate([NOTHING.ends, *(of.ends for _, of in generations)])),
+            "generations": pa.array(list(self._generations), pa.int64()),
+            "counts": pa.array([len(part.starts) for part in numbers], pa.int64()),
+            "starts": pa.array(np.concatenate([EMPTY.starts, *(part.starts for part in numbers)])),
+            "ends": pa.array(np.concatenate([EMPTY.ends, *(part.ends for part in numbers)])),
         }
-        told = {"what": what, "width": str(self.width), "floor": json.dumps(self.floor)}
-        lists = [pa.ListArray.from_arrays([0, len(one)], one) for one in columns.values()]
-        batch = pa.RecordBatch.from_arrays(lists, list(columns)).replace_schema_metadata(told)
+        metadata = {"what": key, "width": str(self.width), "floor": json.dumps(self.floor)}
+        lists = [pa.ListArray.from_arrays([0, len(column)], column) for column in columns.values()]
+        batch = pa.RecordBatch.from_arrays(lists, list(columns)).replace_schema_metadata(metadata)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
@@ -225,8 +227,8 @@ class SequenceHistory:
         return _DIGEST(body).digest() + body
 
     @classmethod
-    def from_bytes(cls, data: bytes, what: str, within: float) -> "SequenceHistory | None":
-        """None: it is of another moment, or not whole."""
+    def from_bytes(cls, data: bytes, key: str, within: float) -> "SequenceHistory | None":
+        """Decode a history; None if it has another key or width, or is damaged."""
         size = _DIGEST().digest_size
         if _DIGEST(data[size:]).digest() != data[:size]:
             return None
@@ -234,18 +236,17 @@ class SequenceHistory:
             with pa.ipc.open_stream(data[size:]) as reader:
                 batch = reader.read_next_batch()
             batch.validate(full=True)
-            told = batch.schema.metadata
-            seen = cls(within, json.loads(told[b"floor"]))
-            if (told[b"what"].decode(), int(told[b"width"])) != (what, seen.width):
+            metadata = batch.schema.metadata
+            history = cls(within, json.loads(metadata[b"floor"]))
+            if (metadata[b"what"].decode(), int(metadata[b"width"])) != (key, history.width):
                 return None
-            read = {name: batch.column(name)[0].values for name in batch.schema.names}
-            seen._take(read)
+            history._load({name: batch.column(name)[0].values for name in batch.schema.names})
         except (pa.ArrowException, KeyError, ValueError, TypeError, IndexError):
             return None
-        return seen
+        return history
 
-    def _take(self, columns: dict[str, pa.Array]) -> None:
-        """ValueError: these are not what was written."""
+    def _load(self, columns: dict[str, pa.Array]) -> None:
+        """Take the columns that `to_bytes` wrote. ValueError: they are inconsistent."""
         names = columns["sources"].to_pylist()
         self._sources = {name: number for number, name in enumerate(names)}
         starts, ends = (columns[name].to_numpy() for name in ("starts", "ends"))
@@ -256,18 +257,18 @@ class SequenceHistory:
             raise ValueError
         generations = columns["generations"].to_pylist()
         for generation, (low, high) in zip(generations, pairwise(at.tolist()), strict=True):
-            found = Intervals(starts[low:high], ends[low:high])
-            if not (found.starts < found.ends).all():
+            numbers = Intervals(starts[low:high], ends[low:high])
+            if not (numbers.starts < numbers.ends).all():
                 raise ValueError
-            if not (found.ends[:-1] < found.starts[1:]).all():
+            if not (numbers.ends[:-1] < numbers.starts[1:]).all():
                 raise ValueError
-            self._generations[generation] = found
+            self._generations[generation] = numbers
 
 
-def width_of(within: float) -> int:
-    """Of a generation, in nanoseconds.
+def generation_width(within: float) -> int:
+    """Return the length of a generation in nanoseconds.
 
-    >>> width_of(600) // 10**9
+    >>> generation_width(600) // 10**9
     150
     """
     return max(1, -(-int(within * 1e9) // GENERATIONS))
@@ -276,106 +277,121 @@ def width_of(within: float) -> int:
 # ---- ranges of a log
 
 
-class Duplicates:
-    """Finds the repeats of one range of a log after another.
+class DuplicateFinder:
+    """Finder of the repeats in one range of a log after another.
 
-    What they are depends on the log and the range alone: what was seen before it is remembered,
-    or kept beside the log (if `keeps`), or read again. Within a range the order is that of
-    partitions, then offsets.
+    The result depends on the log and the range alone. The history before the range is in memory,
+    or in a file beside the log (if `saves`), or read from the log again. Within a range the order
+    is that of partitions, then offsets.
     """
 
-    def __init__(self, within: float, keeps: bool = False) -> None:
-        self._within, self._keeps = within, keeps
-        self._width = width_of(within)
-        self._seen: SequenceHistory | None = None
-        self._at: dict[int, int] = {}
-        "All before these offsets was seen."
+    def __init__(self, within: float, saves: bool = False) -> None:
+        self._within, self._saves = within, saves
+        self._width = generation_width(within)
+        self._history: SequenceHistory | None = None
+        self._history_end: dict[int, int] = {}
+        "Offsets up to which `_history` has every sample."
         self._last: tuple[Any, dict[int, Numbers]] | None = None
-        "Ranges may be planned more than once."
+        "The last ranges and their repeats: Spark may plan a batch more than once."
 
-    def repeats(self, log: Log, ranges: Ranges, fail: bool = True) -> dict[int, Numbers]:
-        """Offsets of the repeats in some ranges, in order, of partitions that have any.
+    def find(self, log: Log, ranges: Ranges, fail: bool = True) -> dict[int, Numbers]:
+        """Return the ordered offsets of the repeats in `ranges`, for partitions that have any.
 
-        `fail`: unreadable blocks are an error.
+        An unreadable block is an error if `fail`, else it is skipped.
         """
-        name = log.id, dict(ranges)
-        if self._last is None or self._last[0] != name:
-            self._last = name, self._repeats(log, ranges, fail)
+        key = log.id, dict(ranges)
+        if self._last is None or self._last[0] != key:
+            self._last = key, self._find(log, ranges, fail)
         return self._last[1]
 
-    def _repeats(self, log: Log, ranges: Ranges, fail: bool) -> dict[int, Numbers]:
-        blocks = {one: log.blocks(one, *span) for one, span in ranges.items() if span[0] < span[1]}
-        blocks = {one: table[table["samples"] > 0] for one, table in blocks.items()}
-        blocks = {one: table for one, table in blocks.items() if len(table)}
-        if not blocks:
+    def _find(self, log: Log, ranges: Ranges, fail: bool) -> dict[int, Numbers]:
+        tables = {
+            partition: log.blocks(partition, *span)
+            for partition, span in ranges.items()
+            if span[0] < span[1]
+        }
+        tables = {partition: table[table["samples"] > 0] for partition, table in tables.items()}
+        tables = {partition: table for partition, table in tables.items() if len(table)}
+        if not tables:
             return {}
-        first = min(int(table["first_time"].min()) for table in blocks.values())
+        first = min(int(table["first_time"].min()) for table in tables.values())
         needed = first // self._width - GENERATIONS
-        seen = self._before(log, _offsets(ranges, 0), needed)
-        self._seen = None  # until it is known to be right
-        forgotten = seen.forgotten
-        found = {one: self._of(seen, log, one, *ranges[one], fail) for one in sorted(blocks)}
-        if seen.forgotten > forgotten:
+        history = self._history_before(log, _range_edges(ranges, 0), needed)
+        self._history = None  # Not valid again before the whole range was added.
+        forgotten = history.forgotten
+        found = {
+            partition: _find_in_partition(history, log, partition, ranges[partition], fail)
+            for partition in sorted(tables)
+        }
+        if history.forgotten > forgotten:
             _log.warning(
                 "%s: %d source numbers were forgotten early, repeats of them are not recognised: "
                 "there are too many sources, or gaps in their numbers. Lower duplicatesWithin",
                 log.path,
-                seen.forgotten - forgotten,
+                history.forgotten - forgotten,
             )
-        last = min(int(table["first_time"][-1]) for table in blocks.values())
-        seen.forget_before(last // self._width - GENERATIONS - 1)
-        self._seen, self._at = seen, _offsets(ranges, 1)
-        if self._keeps and len(seen) <= MAX_KEPT_INTERVALS:
-            _keep(log, self._at, self._within, seen)
-        return {one: offsets for one, offsets in found.items() if len(offsets)}
+        last = min(int(table["first_time"][-1]) for table in tables.values())
+        history.forget_before(last // self._width - GENERATIONS - 1)
+        self._history, self._history_end = history, _range_edges(ranges, 1)
+        if self._saves and len(history) <= MAX_SAVED_INTERVALS:
+            _save_history(log, self._history_end, self._within, history)
+        return {partition: offsets for partition, offsets in found.items() if len(offsets)}
 
-    def _of(
-        self, seen: SequenceHistory, log: Log, partition: int, begin: int, end: int, fail: bool
-    ) -> Numbers:
-        found = [np.zeros(0, np.int64)]
-        for some in _numbered(log, partition, begin, end, None, fail):
-            mask = seen.find(some.names, some.codes, some.numbers, some.times)
-            if mask.any():
-                found.append(some.offsets[mask])
-        return np.concatenate(found)
-
-    def _before(self, log: Log, at: dict[int, int], needed: int) -> SequenceHistory:
-        """What was seen before some offsets, in that generation and later."""
-        seen = self._seen if self._at == at else None
-        if seen is None:
-            seen = _kept(log, at, self._within)
-        if seen is not None and (seen.floor is None or seen.floor <= needed):
-            return seen
-        seen = SequenceHistory(self._within, needed)
+    def _history_before(self, log: Log, at: dict[int, int], needed: int) -> SequenceHistory:
+        """Return the history before the offsets `at`, complete from generation `needed` on."""
+        history = self._history if self._history_end == at else None
+        if history is None:
+            history = _load_history(log, at, self._within)
+        if history is not None and (history.floor is None or history.floor <= needed):
+            return history
+        history = SequenceHistory(self._within, needed)
         for partition in sorted(at.keys() & set(log.partitions())):
-            # What retention removed, or is damaged, cannot be known any more.
+            # Samples that retention removed, or that are damaged, cannot be added any more.
             begin = log.first(partition)
-            for some in _numbered(log, partition, begin, at[partition], needed * self._width):
-                seen.find(some.names, some.codes, some.numbers, some.times)
-        return seen
+            for part in _numbered_samples(
+                log, partition, begin, at[partition], needed * self._width
+            ):
+                history.find(part.names, part.codes, part.numbers, part.times)
+        return history
 
 
-def _offsets(ranges: Ranges, edge: int) -> dict[int, int]:
-    """The starts or the ends; a partition of which nothing was read may as well not be there."""
-    return {one: ranges[one][edge] for one in sorted(ranges) if ranges[one][edge]}
+def _find_in_partition(
+    history: SequenceHistory, log: Log, partition: int, span: tuple[int, int], fail: bool
+) -> Numbers:
+    """Return the offsets of the repeats in one partition's range, and add it to `history`."""
+    found = [np.zeros(0, np.int64)]
+    for part in _numbered_samples(log, partition, *span, None, fail):
+        mask = history.find(part.names, part.codes, part.numbers, part.times)
+        if mask.any():
+            found.append(part.offsets[mask])
+    return np.concatenate(found)
 
 
-def _numbered(
+def _range_edges(ranges: Ranges, edge: int) -> dict[int, int]:
+    """Return the starts (`edge` 0) or ends (1) of ranges, without partitions at offset 0.
+
+    A partition that was not read yet and a partition that was not there yet are the same history.
+    """
+    edges = {partition: ranges[partition][edge] for partition in sorted(ranges)}
+    return {partition: offset for partition, offset in edges.items() if offset}
+
+
+def _numbered_samples(
     log: Log, partition: int, begin: int, end: int, time: int | None, fail: bool = False
 ) -> Iterator[NumberedSamples]:
-    """The samples with a source, received at `time` or later, by the piece.
+    """Yield the samples with a source that were received at `time` or later, in pieces.
 
-    Unless it has to `fail`, what is not there (any more) is passed over.
+    Unless `fail`, samples that the log does not have (any more) are skipped.
     """
     if not fail:
         begin, end = max(begin, log.first(partition)), min(end, log.mark(partition).offset)
     while begin < end:
         try:
-            for some in _pieces(Reader(log, partition), begin, end, time, fail):
-                begin = int(some.offsets[-1]) + 1
-                yield some
-                if len(some.names) > MAX_SOURCES:
-                    break  # the reader starts anew, without names
+            for part in _read_pieces(Reader(log, partition), begin, end, time, fail):
+                begin = int(part.offsets[-1]) + 1
+                yield part
+                if len(part.names) > MAX_SOURCES:
+                    break  # A new reader starts with no source names.
             else:
                 return
         except OffsetOutOfRange:
@@ -384,22 +400,23 @@ def _numbered(
             begin = log.first(partition)
 
 
-def _pieces(
+def _read_pieces(
     reader: Reader, begin: int, end: int, time: int | None, fail: bool
 ) -> Iterator[NumberedSamples]:
+    """Yield the samples in pieces of about PIECE_ROWS."""
     waiting: list[NumberedSamples] = []
     count = 0
-    for some in reader.numbered(begin, end, start_time=time, on_damage="raise" if fail else "skip"):
-        waiting.append(some)
-        count += len(some.codes)
-        if count and (count >= PIECE_ROWS or len(some.names) > MAX_SOURCES):
-            yield _joined(waiting)
+    for part in reader.numbered(begin, end, start_time=time, on_damage="raise" if fail else "skip"):
+        waiting.append(part)
+        count += len(part.codes)
+        if count and (count >= PIECE_ROWS or len(part.names) > MAX_SOURCES):
+            yield _concatenate(waiting)
             waiting, count = [], 0
     if count:
-        yield _joined(waiting)
+        yield _concatenate(waiting)
 
 
-def _joined(parts: list[NumberedSamples]) -> NumberedSamples:
+def _concatenate(parts: list[NumberedSamples]) -> NumberedSamples:
     if len(parts) == 1:
         return parts[0]
     offsets, times, codes, numbers = (
@@ -409,49 +426,50 @@ def _joined(parts: list[NumberedSamples]) -> NumberedSamples:
     return NumberedSamples(parts[0].partition, offsets, times, codes, numbers, parts[-1].names)
 
 
-# ---- kept beside the log
+# ---- history files beside the log
 
 
-def _path(log: Log, at: PerPartition, within: float) -> Path:
-    digest = _DIGEST(_what(log, at, within).encode()).hexdigest()
+def _history_path(log: Log, at: PerPartition, within: float) -> Path:
+    digest = _DIGEST(_history_key(log, at, within).encode()).hexdigest()
     return log.path / FOLDER / f"seen-{digest[:_DIGITS]}.arrow"
 
 
-def _what(log: Log, at: PerPartition, within: float) -> str:
-    return json.dumps([log.id, sorted(at.items()), width_of(within)])
+def _history_key(log: Log, at: PerPartition, within: float) -> str:
+    return json.dumps([log.id, sorted(at.items()), generation_width(within)])
 
 
-def _kept(log: Log, at: PerPartition, within: float) -> SequenceHistory | None:
-    path = _path(log, at, within)
+def _load_history(log: Log, at: PerPartition, within: float) -> SequenceHistory | None:
+    path = _history_path(log, at, within)
     with suppress(OSError):
-        if path.stat().st_size <= MAX_KEPT_BYTES:
-            return SequenceHistory.from_bytes(path.read_bytes(), _what(log, at, within), within)
+        if path.stat().st_size <= MAX_FILE_BYTES:
+            key = _history_key(log, at, within)
+            return SequenceHistory.from_bytes(path.read_bytes(), key, within)
     return None
 
 
-def _keep(log: Log, at: PerPartition, within: float, seen: SequenceHistory) -> None:
-    """Nothing is lost if it cannot be kept, or is not whole after a crash: the log has it all."""
-    path = _path(log, at, within)
+def _save_history(log: Log, at: PerPartition, within: float, history: SequenceHistory) -> None:
+    """Write a history file. A failure costs time only: the log has every sample."""
+    path = _history_path(log, at, within)
     draft = path.with_suffix(f".{os.getpid()}")
     with suppress(OSError):
         path.parent.mkdir(exist_ok=True)
         try:
-            draft.write_bytes(seen.to_bytes(_what(log, at, within)))
+            draft.write_bytes(history.to_bytes(_history_key(log, at, within)))
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
-        kept = sorted(path.parent.glob("seen-*.arrow"), key=lambda one: one.stat().st_mtime_ns)
-        for old in kept[:-KEPT]:
+        files = sorted(path.parent.glob("seen-*.arrow"), key=lambda file: file.stat().st_mtime_ns)
+        for old in files[:-MAX_FILES]:
             old.unlink(missing_ok=True)
 
 
-# ---- what a task is told
+# ---- the repeats of a task
 
 
-def packed(offsets: Numbers, start: int, end: int) -> bytes:
-    """Those of some offsets in order that are in a range: a bit for each of the range.
+def pack_offsets(offsets: Numbers, start: int, end: int) -> bytes:
+    """Encode which offsets of a range are in `offsets` (ordered): compressed, one bit per offset.
 
-    >>> unpacked(packed(np.array([3, 12, 14]), 10, 15), 5).tolist()
+    >>> unpack_mask(pack_offsets(np.array([3, 12, 14]), 10, 15), 5).tolist()
     [False, False, True, False, True]
     """
     low, high = np.searchsorted(offsets, (start, end)).tolist()
@@ -462,8 +480,8 @@ def packed(offsets: Numbers, start: int, end: int) -> bytes:
     return zlib.compress(np.packbits(bits).tobytes(), 1)
 
 
-def unpacked(data: bytes, count: int) -> Mask:
-    """For each of `count` offsets, whether it is there."""
+def unpack_mask(data: bytes, count: int) -> Mask:
+    """Decode `pack_offsets`: for each of the `count` offsets of the range whether it was there."""
     if not data:
         return np.zeros(count, np.bool_)
     bits = np.frombuffer(zlib.decompress(data, bufsize=-(-count // 8)), np.uint8)
@@ -471,32 +489,34 @@ def unpacked(data: bytes, count: int) -> Mask:
 
 
 class DuplicateMarker:
-    """What becomes of the rows of one task that came before: marked, dropped, or nothing.
+    """Treatment of the repeats among one task's rows: marked, dropped or left alone.
 
-    `how` is the option `duplicates`; `losses`: there may be rows of loss among them.
+    `how` is the option `duplicates`; with `losses` there may be loss rows among the samples.
     """
 
     def __init__(self, how: str, repeats: bytes, start: int, end: int, *, losses: bool) -> None:
         self._how, self._start = how, start
         self._extra = ("offset", *["loss"] * losses) if repeats else ()
-        self._repeats = unpacked(repeats, end - start) if repeats else None
+        self._repeats = unpack_mask(repeats, end - start) if repeats else None
 
-    def needed(self, names: Sequence[str]) -> list[str]:
-        """The columns to read for those that are wanted."""
-        found = [name for name in names if name != DUPLICATE]
-        return found + [name for name in self._extra if name not in found]
+    def columns_to_read(self, names: Sequence[str]) -> list[str]:
+        """Return the columns to read from the log so that `apply` can give the columns `names`."""
+        columns = [name for name in names if name != DUPLICATE]
+        return columns + [name for name in self._extra if name not in columns]
 
-    def on(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return `batch` with its repeats marked or dropped."""
         if self._how == "mark":
-            return batch.append_column(DUPLICATE, pa.array(self._of(batch)))
+            return batch.append_column(DUPLICATE, pa.array(self._mask(batch)))
         if self._how == "drop" and self._repeats is not None:
-            return batch.filter(pa.array(~self._of(batch)))
+            return batch.filter(pa.array(~self._mask(batch)))
         return batch
 
-    def _of(self, batch: pa.RecordBatch) -> Mask:
+    def _mask(self, batch: pa.RecordBatch) -> Mask:
+        """Return which rows of `batch` are repeats."""
         if self._repeats is None:
             return np.zeros(batch.num_rows, np.bool_)
-        marks: Mask = self._repeats[batch.column("offset").to_numpy() - self._start]
-        if "loss" in self._extra:  # a loss has the offset of the sample behind it
-            marks &= batch.column("loss").is_null().to_numpy(zero_copy_only=False)
-        return marks
+        mask: Mask = self._repeats[batch.column("offset").to_numpy() - self._start]
+        if "loss" in self._extra:  # A loss row has the offset of the sample behind it.
+            mask &= batch.column("loss").is_null().to_numpy(zero_copy_only=False)
+        return mask

@@ -1,7 +1,7 @@
-"""A log as a table and as a stream of Spark: ranges of offsets are planned, tasks decode them.
+"""A log as a Spark table and as a Spark stream: the driver plans ranges of offsets, tasks decode.
 
-Knows options, offsets and Spark's calls. Planning reads block headers only, unless duplicates are
-looked for; else the scan and Arrow load in `read`, on an executor, and the network for a recorder.
+Knows options, offsets and Spark's calls. Planning reads block headers only, unless it looks for
+duplicates. The scan and Arrow load in `read`, on executors; the network only for a recorder.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -32,37 +32,37 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from zenlake.spark.duplicates import Duplicates
+    from zenlake.spark.duplicates import DuplicateFinder
     from zenlake.spark.embedded_recorder import EmbeddedRecorder
 
-MAX_ROWS = 50_000  # of one record batch: the best measured
-MAX_BYTES = 8 << 20
-NEVER = 1 << 62  # nanoseconds: no sample is received later
+MAX_ROWS = 50_000  # Rows per record batch: the fastest size measured.
+MAX_BYTES = 8 << 20  # Bytes per record batch.
+NEVER = 1 << 62  # Nanoseconds: later than the reception of any sample.
 LOSSES: dict[str, Literal[False, True, "only"]] = {"false": False, "true": True, "only": "only"}
 
-QUERY = (
+START_OPTIONS = (
     *("startName", "path", "keyExpr", "columns", "includeLoss", "duplicates"),
     *("startingOffsets", "startingTimestamp", "connect", "key", "recorderPartition"),
 )
-"The options that tell one query from another, as far as its start is concerned."
+"The options that identify a query whose start is remembered."
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class LogRange(InputPartition):
-    """What one task reads: samples `start` to `end` (not included) of a partition."""
+    """The samples that one task reads: offsets `start` to `end` (exclusive) of a partition."""
 
     log: str
     partition: int
     start: int
     end: int
     repeats: bytes = field(default=b"", repr=False)
-    "Which of them came before (duplicates.packed)."
+    "Which of them are repeats (see duplicates.pack_offsets)."
 
 
 class LogReader(DataSourceReader):
-    """`spark.read.format("zenoh")` of a log. What is there when it is planned is what is read."""
+    """Reader of `spark.read.format("zenoh")` on a log: the samples durable when it is planned."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         options.require("path")
@@ -75,78 +75,85 @@ class LogReader(DataSourceReader):
         start = plan.resolve_offsets(log, options["startingOffsets"], "earliest")
         end = plan.resolve_offsets(log, options["endingOffsets"], "latest")
         ranges = {partition: (start[partition], end[partition]) for partition in start}
-        return _tasks(log, ranges, options, _duplicates(options, keeps=False))
+        return _plan_tasks(log, ranges, options, _duplicate_finder(options, saves=False))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        return _rows(self._options, self._schema, partition)
+        return _read_rows(self._options, self._schema, partition)
 
     def __repr__(self) -> str:
         return f"LogReader({self._options!r})"
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream.format("zenoh")` of a log, which a recorder of its own may write.
+    """Reader of `spark.readStream.format("zenoh")` on a log, with or without its own recorder.
 
-    Spark keeps one of these for the run of a query; copies of it plan and read, and start nothing.
+    Spark keeps one reader for the run of a query. Pickled copies of it plan and read, but start no
+    recorder.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
         options.require("path")
         self._options = options
         self._schema = schema
-        self._opened: Log | None = None
-        self._embedded: EmbeddedRecorder | None = None
-        self._until: PerPartition | None = None
-        self._duplicates: Duplicates | None = None
+        self._log: Log | None = None
+        self._recorder: EmbeddedRecorder | None = None
+        self._final_end: PerPartition | None = None
+        "Where the query ends (Trigger.AvailableNow); None if it has no end."
+        self._finder: DuplicateFinder | None = None
         self._skipped: dict[int, int] = {}
-        "Rows of each partition that are gone,"
+        "Count of missing rows that were skipped, by partition."
         self._counted: dict[int, int] = {}
-        "and up to which offset they were counted: batches may be planned more than once."
+        "Offset up to which `_skipped` counts, by partition: Spark may plan a batch more than once."
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LogStreamReader, (self._options, self._schema)
 
-    # ---- where
+    # ---- offsets
 
     def initialOffset(self) -> dict[str, Any]:
-        log, options = self._here(), self._options
+        log, options = self._open_log(), self._options
         time = _nanoseconds(options["startingTimestamp"])
 
         def resolve() -> dict[int, int]:
             if time is not None:
-                return {one: log.offset_at(one, time) for one in log.partitions()}
+                return {partition: log.offset_at(partition, time) for partition in log.partitions()}
             return plan.resolve_offsets(log, options["startingOffsets"], "earliest")
 
         moves = time is not None or options["startingOffsets"] == "latest"
-        start = plan.remembered_start(log, self._name(), resolve) if moves else resolve()
+        start = plan.remembered_start(log, self._start_name(), resolve) if moves else resolve()
         return Offsets(log.id, start, start).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        log = self._here()
+        log = self._open_log()
         at = Offsets.from_json(start, log)
-        end = {**at.partitions, **(self._until or plan.available(log))}
+        end = {**at.partitions, **(self._final_end or plan.durable_ends(log))}
+        fail = self._options["failOnDataLoss"]
         begin = {
-            partition: self._begin(log, partition, at.partitions.get(partition, 0), end[partition])
-            for partition in end
+            partition: plan.require_available(
+                log, partition, at.partitions.get(partition, 0), stop, fail
+            )
+            for partition, stop in end.items()
         }
         reached = plan.batch_end(log, begin, end, *self._limits(limit))
         if reached == at.partitions:
             return start
-        for partition, until in reached.items():
-            self._pass_over(log, partition, at.partitions.get(partition, 0), until)
-        return at.moved(reached).to_json()
+        for partition, stop in reached.items():
+            self._count_skipped(log, partition, at.partitions.get(partition, 0), stop)
+        return at.advance_to(reached).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """For progress reports: where the log ends, and what was passed over so far."""
-        log = self._here()
-        found = Offsets(log.id, plan.available(log)).to_json()
-        passed = {str(one): self._skipped[one] for one in sorted(self._skipped)}
-        return {**found, "skipped": passed} if passed else found
+        """Return for progress reports where the log ends, and how many rows were skipped so far."""
+        log = self._open_log()
+        report = Offsets(log.id, plan.durable_ends(log)).to_json()
+        if self._skipped:
+            counts = sorted(self._skipped.items())
+            report["skipped"] = {str(partition): count for partition, count in counts}
+        return report
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._until = plan.available(self._here())
+        self._final_end = plan.durable_ends(self._open_log())
 
-    # ---- how much
+    # ---- limits of a batch
 
     def getDefaultReadLimit(self) -> ReadLimit:
         rows, size = self._options["maxRowsPerTrigger"], self._options["maxBytesPerTrigger"]
@@ -155,8 +162,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if size is None else ReadMaxBytes(size)
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
-        """Rows and bytes of a batch: Spark has one limit at a time, and we may have two."""
-        if isinstance(limit, ReadAllAvailable):  # Trigger.Once means it
+        """Return the limits of a batch in rows and bytes, from the options and Spark's `limit`."""
+        if isinstance(limit, ReadAllAvailable):  # Trigger.Once reads everything.
             return None, None
         rows = [self._options["maxRowsPerTrigger"]]
         size = [self._options["maxBytesPerTrigger"]]
@@ -164,147 +171,189 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rows.append(limit.max_rows)
         if isinstance(limit, ReadMaxBytes):
             size.append(limit.max_bytes)
-        return _least(rows), _least(size)
+        return _smallest(rows), _smallest(size)
 
-    # ---- what
+    # ---- reading
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        log = self._here()
-        until = Offsets.from_json(end, log)
-        begin = Offsets.from_json(start, log).until(until)
-        ranges = {one: (begin.get(one, 0), until.partitions[one]) for one in until.partitions}
+        log = self._open_log()
+        ends = Offsets.from_json(end, log)
+        begin = Offsets.from_json(start, log).batch_start(ends)
+        ranges = {
+            partition: (begin.get(partition, 0), stop)
+            for partition, stop in ends.partitions.items()
+        }
         for partition, (asked, stop) in ranges.items():
-            self._pass_over(log, partition, asked, stop)
-        if self._duplicates is None:
-            self._duplicates = _duplicates(self._options, keeps=True)
-        return _tasks(log, ranges, self._options, self._duplicates)
+            self._count_skipped(log, partition, asked, stop)
+        if self._finder is None:
+            self._finder = _duplicate_finder(self._options, saves=True)
+        return _plan_tasks(log, ranges, self._options, self._finder)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        return _rows(self._options, self._schema, partition)
+        return _read_rows(self._options, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark has a batch behind it: it will not ask again where the first one started."""
-        plan.forget(self._here(), self._name())
+        """Forget the remembered start: after a batch Spark's checkpoint has it."""
+        plan.forget_start(self._open_log(), self._start_name())
 
     def stop(self) -> None:
-        embedded, self._embedded = self._embedded, None
-        if embedded is not None:
-            embedded.close()
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.close()
 
     # ---- the log
 
-    def _here(self) -> Log:
-        if self._embedded is None and (self._options["connect"] or self._options["config"]):
+    def _open_log(self) -> Log:
+        """Return the log; start the recorder first if the options ask for one."""
+        if self._recorder is None and (self._options["connect"] or self._options["config"]):
             from zenlake.spark.embedded_recorder import EmbeddedRecorder
 
-            self._embedded = EmbeddedRecorder(self._options)
-        if self._embedded is not None:
-            self._embedded.check()
-        if self._opened is None:
-            self._opened = Log(self._options["path"])
-        return self._opened
+            self._recorder = EmbeddedRecorder(self._options)
+        if self._recorder is not None:
+            self._recorder.check()
+        if self._log is None:
+            self._log = Log(self._options["path"])
+        return self._log
 
-    def _pass_over(self, log: Log, partition: int, begin: int, end: int) -> None:
-        """Counts what a batch has to do without, if it may."""
+    def _count_skipped(self, log: Log, partition: int, begin: int, end: int) -> None:
+        """Add the missing rows of a range to `_skipped`, if the query may go on without them."""
         begin = max(begin, self._counted.get(partition, 0))
         if self._options["failOnDataLoss"] or begin >= end:
             return
         self._counted[partition] = end
-        gone = plan.missing_rows(log, partition, begin, end)
-        if gone:
-            self._skipped[partition] = self._skipped.get(partition, 0) + gone
+        missing = plan.missing_rows(log, partition, begin, end)
+        if missing:
+            self._skipped[partition] = self._skipped.get(partition, 0) + missing
 
-    def _begin(self, log: Log, partition: int, begin: int, end: int) -> int:
-        fail = self._options["failOnDataLoss"]
-        return plan.require_available(log, partition, begin, end, fail)
-
-    def _name(self) -> str:
-        """Of the file that keeps the start. The same after a restart of the same query."""
-        told = {name: str(self._options.values.get(name)) for name in QUERY}
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[: plan.NAME_DIGITS]
+    def _start_name(self) -> str:
+        """Return the name of the file that keeps the start; a restarted query has the same."""
+        values = {name: str(self._options.values.get(name)) for name in START_OPTIONS}
+        return hashlib.sha256(json.dumps(values).encode()).hexdigest()[: plan.NAME_DIGITS]
 
     def __repr__(self) -> str:
         return f"LogStreamReader({self._options!r})"
 
 
-def _least(limits: list[int | None]) -> int | None:
-    return min((one for one in limits if one is not None), default=None)
+def _smallest(limits: list[int | None]) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _nanoseconds(microseconds: int | None) -> int | None:
     return None if microseconds is None else microseconds * 1000
 
 
-def _duplicates(options: Options, keeps: bool) -> "Duplicates | None":
-    """Whoever finds them, if somebody wants to know."""
-    if options["duplicates"] == "keep" or options["includeLoss"] == "only":
-        return None
-    from zenlake.spark.duplicates import Duplicates
-
-    return Duplicates(options["duplicatesWithin"], keeps)
+# ---- planning
 
 
-def _tasks(
+class _PlannedRange(NamedTuple):
+    """Readable offsets of one partition, and the table of the blocks that hold them."""
+
+    partition: int
+    begin: int
+    end: int
+    blocks: Any
+
+
+def _plan_tasks(
     log: Log,
     ranges: dict[int, tuple[int, int]],
     options: Options,
-    duplicates: "Duplicates | None",
+    finder: "DuplicateFinder | None",
 ) -> list[InputPartition]:
-    """The ranges of partitions, cut into tasks."""
-    fail = options["failOnDataLoss"]
-    times = _times(options)
-    spans = dict(ranges)
-    found: list[tuple[int, int, int, Any]] = []
+    """Plan the tasks that read `ranges` of partitions, each with its repeats."""
+    fail, times = options["failOnDataLoss"], _time_range(options)
+    planned: list[_PlannedRange] = []
+    spans: dict[int, tuple[int, int]] = {}
     for partition, (asked, end) in sorted(ranges.items()):
-        if asked > end:
-            raise ZError(
-                f"partition {partition} of the log {log.path}: the range starts at offset {asked} "
-                f"and ends at {end}: see startingOffsets and endingOffsets"
-            )
-        if asked == end:
-            continue
-        begin = plan.require_available(log, partition, asked, end, fail)
-        blocks = log.blocks(partition, begin, end)
-        gone = 0 if fail else plan.missing_rows(log, partition, asked, end)
-        if gone:
-            _log.warning("%s: %d rows of partition %d are gone", log.path, gone, partition)
-        if times is not None:
-            inside = (blocks["last_time"] >= times[0]) & (blocks["first_time"] < times[1])
-            if not inside.any():
-                spans[partition] = (asked, asked)
-                continue
-            blocks = blocks[inside]
-            begin = max(begin, int(blocks["base"][0]))
-            end = min(end, int(blocks["base"][-1]) + int(blocks["samples"][-1]))
-        if options["includeLoss"] == "only":
-            blocks = blocks[blocks["losses"] > 0]
-            if not len(blocks) and not log.damage(partition, begin, end):
-                continue
-        spans[partition] = (begin, end)
-        found.append((partition, begin, end, blocks))
-    rows = sum(end - begin for _, begin, end, _ in found)
-    wanted = options["minPartitions"] or 1
-    tasks = [
-        LogRange(log.id, partition, *piece)
-        for partition, begin, end, blocks in found
-        for piece in plan.split_range(blocks, begin, end, -(-wanted * (end - begin) // rows))
-    ]
-    if duplicates is not None:
-        _mark(tasks, duplicates.repeats(log, spans, fail))
+        found = _readable_range(log, partition, asked, end, fail)
+        if found is not None and times is not None:
+            found = _limit_to_times(found, times)
+        spans[partition] = (asked, asked) if found is None else (found.begin, found.end)
+        if found is not None and options["includeLoss"] == "only":
+            found = _limit_to_losses(found, log)
+        if found is not None:
+            planned.append(found)
+    tasks = _split_into_tasks(log, planned, options["minPartitions"] or 1)
+    if finder is not None:
+        _attach_repeats(tasks, finder.find(log, spans, fail))
     return list(tasks)
 
 
-def _mark(tasks: list[LogRange], repeats: "dict[int, npt.NDArray[np.int64]]") -> None:
-    """Tell each task which of its samples came before."""
-    from zenlake.spark.duplicates import packed
+def _readable_range(
+    log: Log, partition: int, asked: int, end: int, fail: bool
+) -> _PlannedRange | None:
+    """Return the part of a range that the log still has; None if that is empty.
+
+    ZError: the range is reversed, or rows are missing and `fail` is True.
+    """
+    if asked > end:
+        raise ZError(
+            f"partition {partition} of the log {log.path}: the range starts at offset {asked} "
+            f"and ends at {end}: see startingOffsets and endingOffsets"
+        )
+    if asked == end:
+        return None
+    begin = plan.require_available(log, partition, asked, end, fail)
+    missing = 0 if fail else plan.missing_rows(log, partition, asked, end)
+    if missing:
+        _log.warning("%s: %d rows of partition %d are gone", log.path, missing, partition)
+    if begin == end:
+        return None
+    return _PlannedRange(partition, begin, end, log.blocks(partition, begin, end))
+
+
+def _limit_to_times(whole: _PlannedRange, times: tuple[int, int]) -> _PlannedRange | None:
+    """Return the part of a range whose blocks may have samples received within `times`."""
+    blocks = whole.blocks
+    blocks = blocks[(blocks["last_time"] >= times[0]) & (blocks["first_time"] < times[1])]
+    if not len(blocks):
+        return None
+    begin = max(whole.begin, int(blocks["base"][0]))
+    end = min(whole.end, int(blocks["base"][-1]) + int(blocks["samples"][-1]))
+    return _PlannedRange(whole.partition, begin, end, blocks)
+
+
+def _limit_to_losses(whole: _PlannedRange, log: Log) -> _PlannedRange | None:
+    """Return a range with only its blocks that record losses; None if it has no loss or damage."""
+    blocks = whole.blocks[whole.blocks["losses"] > 0]
+    if not len(blocks) and not log.damage(whole.partition, whole.begin, whole.end):
+        return None
+    return whole._replace(blocks=blocks)
+
+
+def _split_into_tasks(log: Log, planned: list[_PlannedRange], wanted: int) -> list[LogRange]:
+    """Split ranges into at least `wanted` tasks in all, in proportion to their rows."""
+    rows = sum(part.end - part.begin for part in planned)
+    return [
+        LogRange(log.id, partition, *piece)
+        for partition, begin, end, blocks in planned
+        for piece in plan.split_range(blocks, begin, end, -(-wanted * (end - begin) // rows))
+    ]
+
+
+def _duplicate_finder(options: Options, saves: bool) -> "DuplicateFinder | None":
+    """Return the duplicate finder, or None when `duplicates` is "keep" or only losses are read."""
+    if options["duplicates"] == "keep" or options["includeLoss"] == "only":
+        return None
+    from zenlake.spark.duplicates import DuplicateFinder
+
+    return DuplicateFinder(options["duplicatesWithin"], saves)
+
+
+def _attach_repeats(tasks: list[LogRange], repeats: "dict[int, npt.NDArray[np.int64]]") -> None:
+    """Set in each task which of its samples are repeats."""
+    from zenlake.spark.duplicates import pack_offsets
 
     for task in tasks:
         if task.partition in repeats:
-            task.repeats = packed(repeats[task.partition], task.start, task.end)
+            task.repeats = pack_offsets(repeats[task.partition], task.start, task.end)
 
 
-def _times(options: Options) -> tuple[int, int] | None:
-    """Of a batch: what was received when. A stream uses its time to find its first offset only."""
+def _time_range(options: Options) -> tuple[int, int] | None:
+    """Return the reception times (ns) that a batch query is limited to; None: it has no limit.
+
+    A stream has no such limit: it uses `startingTimestamp` to find its first offset only.
+    """
     if "endingTimestamp" not in options.values:
         return None
     low = _nanoseconds(options["startingTimestamp"])
@@ -314,11 +363,15 @@ def _times(options: Options) -> tuple[int, int] | None:
     return low or 0, NEVER if high is None else high
 
 
-def _rows(
+# ---- reading
+
+
+def _read_rows(
     options: Options, schema: StructType, partition: InputPartition
 ) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of one task as record batches in Spark's form."""
     if not isinstance(partition, LogRange):
-        return  # what Spark makes of a plan without tasks
+        return  # Spark's own placeholder for a plan without tasks.
     from zenlake.log.read.reader import Reader
     from zenlake.spark import schema as spark_schema
     from zenlake.spark.duplicates import DuplicateMarker
@@ -326,13 +379,13 @@ def _rows(
     log = Log(options["path"])
     if log.id != partition.log:
         raise plan.AnotherLog(
-            f"{log.path} holds log {log.id}, and log {partition.log} was planned: it was made anew "
-            "meanwhile, or an executor sees another folder there than the driver"
+            f"{log.path} holds log {log.id}, and log {partition.log} was planned: it was "
+            "recreated meanwhile, or an executor sees another folder there than the driver"
         )
-    start, end = _times(options) or (None, None)
+    start, end = _time_range(options) or (None, None)
     fail = options["failOnDataLoss"]
     reader = Reader(log, partition.partition)
-    marks = DuplicateMarker(
+    marker = DuplicateMarker(
         options["duplicates"],
         partition.repeats,
         partition.start,
@@ -345,13 +398,13 @@ def _rows(
         start_time=start,
         end_time=end,
         key_expr=options["keyExpr"],
-        columns=marks.needed(schema.names),
+        columns=marker.columns_to_read(schema.names),
         max_rows=MAX_ROWS,
         max_bytes=MAX_BYTES,
         losses=LOSSES[options["includeLoss"]],
         on_damage="raise" if fail else "skip",
         plain=True,
     ):
-        yield from spark_schema.batches(marks.on(batch), schema)
+        yield from spark_schema.to_spark_batches(marker.apply(batch), schema)
     for damage in reader.skipped:
-        _log.warning("%s: passed over: %s", log.path, damage)
+        _log.warning("%s: skipped: %s", log.path, damage)

@@ -1,7 +1,7 @@
-"""Offsets of a log as Spark keeps them: JSON that names its log, where a query starts, how far
-it may go at once, and how a range is cut into tasks.
+"""Offsets of a log as Spark stores them: their JSON, where a query starts, how far one batch goes,
+and how a range of offsets is split into tasks.
 
-Knows block tables (NumPy), limits and files beside the log. Does not know Spark or decode anything.
+Knows block tables (NumPy), limits and files beside the log. Does not know Spark or decode samples.
 """
 
 import json
@@ -17,25 +17,25 @@ import numpy.typing as npt
 
 from zenlake.errors import ZError
 
-FOLDER = "spark"  # in the log's folder: what queries keep there
-NAME_DIGITS = 32  # of the file of one query
-TASK_BYTES = 32 << 20  # of the log: a longer range is cut, so that every core gets some
-MAX_TASKS = 10_000  # of one range: whatever is asked for
+FOLDER = "spark"  # Subfolder of the log in which queries keep their files.
+NAME_DIGITS = 32  # Hex digits in the name of a query's start file.
+TASK_BYTES = 32 << 20  # Log bytes per task: a longer range is split, so that every core gets work.
+MAX_TASKS = 10_000  # Upper bound on tasks per range, whatever `minPartitions` asks for.
 
 PerPartition = Mapping[int, int]
 Blocks = npt.NDArray[np.void]
 
 
 class DataLoss(ZError):
-    """Offsets that a query still needs are not in the log any more."""
+    """Error: the log no longer has offsets that a query still needs."""
 
 
 class AnotherLog(ZError):
-    """Offsets of a log that is not the one at this path."""
+    """Error: the offsets belong to a log other than the one at this path."""
 
 
 class LogLike(Protocol):
-    """What planning asks of a log (see zenlake.log.read.log)."""
+    """The methods of a log that planning calls (see zenlake.log.read.log)."""
 
     path: Path
 
@@ -52,11 +52,11 @@ class LogLike(Protocol):
 
 
 class Offsets(NamedTuple):
-    """The next offset of each partition.
+    """The next offset to read in each partition of one log.
 
-    `start` is where the query started; it stands in its first two offsets only. Spark writes the
-    end of a batch to its checkpoint, but not where the first one starts, and asks for that again
-    after a crash: so the end says it.
+    `start` is where the query started; only its first two offsets carry it. Spark writes the end of
+    a batch to its checkpoint, but not the start of the first batch, and asks for that start again
+    after a crash. So the end of the first batch carries it.
 
     >>> Offsets("ab" * 16, {1: 7, 0: 5}).to_json()["partitions"]
     {'0': 5, '1': 7}
@@ -67,67 +67,71 @@ class Offsets(NamedTuple):
     start: PerPartition | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The same text for the same offsets: Spark compares texts."""
-        found: dict[str, Any] = {"log": self.log, "partitions": _named(self.partitions)}
+        """Return the JSON form. Equal offsets give equal text, because Spark compares texts."""
+        value: dict[str, Any] = {"log": self.log, "partitions": _with_text_keys(self.partitions)}
         if self.start is not None:
-            found["start"] = _named(self.start)
-        return found
+            value["start"] = _with_text_keys(self.start)
+        return value
 
     @classmethod
     def from_json(cls, value: Any, log: LogLike) -> "Offsets":
-        """ZError: these are no offsets; AnotherLog: they are not of this log."""
+        """Read the JSON form. ZError: not offsets; AnotherLog: offsets of another log."""
         try:
-            theirs = value["log"]
-            found = cls(theirs, _numbered(value["partitions"]))
+            log_id = value["log"]
+            offsets = cls(log_id, _with_number_keys(value["partitions"]))
             if "start" in value:
-                found = found._replace(start=_numbered(value["start"]))
+                offsets = offsets._replace(start=_with_number_keys(value["start"]))
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ZError(
-                f"these are no offsets of a log: {str(value)[:100]!r}; "
+                f"not offsets of a log: {str(value)[:100]!r}; "
                 "the checkpoint is of another source, or damaged: use a new one"
             ) from None
-        if theirs != log.id:
+        if log_id != log.id:
             raise AnotherLog(
-                f"the offsets are of log {theirs}, but {log.path} holds log {log.id}: it was made "
-                "anew. Put the old log back, or start with a new checkpoint"
+                f"the offsets are of log {log_id}, but {log.path} holds log {log.id}: it was "
+                "recreated. Put the old log back, or start with a new checkpoint"
             )
-        return found
+        return offsets
 
     @property
     def is_start(self) -> bool:
-        """Whether nothing was planned before these."""
+        """Whether these offsets are the start of the query: no batch was planned before them."""
         return self.start is not None and self.start == self.partitions
 
-    def moved(self, partitions: PerPartition) -> "Offsets":
-        """The end of a batch that starts here."""
+    def advance_to(self, partitions: PerPartition) -> "Offsets":
+        """Return the end of a batch that starts here."""
         return Offsets(self.log, partitions, self.partitions if self.is_start else None)
 
-    def until(self, end: "Offsets") -> PerPartition:
-        """Where the batch starts that ends at `end`."""
+    def batch_start(self, end: "Offsets") -> PerPartition:
+        """Return the start of the batch that ends at `end`."""
         return end.start if self.is_start and end.start is not None else self.partitions
 
 
-def _named(offsets: PerPartition) -> dict[str, int]:
+def _with_text_keys(offsets: PerPartition) -> dict[str, int]:
     return {str(partition): int(offsets[partition]) for partition in sorted(offsets)}
 
 
-def _numbered(value: Mapping[str, Any]) -> dict[int, int]:
-    found = {int(partition): offset for partition, offset in value.items()}
-    if any(type(offset) is not int or offset < 0 for offset in found.values()):
+def _with_number_keys(value: Mapping[str, Any]) -> dict[int, int]:
+    offsets = {int(partition): offset for partition, offset in value.items()}
+    if any(type(offset) is not int or offset < 0 for offset in offsets.values()):
         raise ValueError
-    return found
+    return offsets
 
 
-# ---- what there is
+# ---- the offsets of a log
 
 
-def available(log: LogLike) -> dict[int, int]:
-    """The first offset of each partition that is not durable yet."""
+def durable_ends(log: LogLike) -> dict[int, int]:
+    """Return the first offset of each partition that is not durable yet."""
     return {partition: log.mark(partition).offset for partition in log.partitions()}
 
 
 def resolve_offsets(log: LogLike, where: str | PerPartition, otherwise: str) -> dict[int, int]:
-    """Offsets for "earliest", for "latest", or for some; partitions without one: `otherwise`."""
+    """Return an offset for each partition of `log`.
+
+    `where` is "earliest", "latest" or offsets by partition; a partition that it does not name gets
+    the offset that the word `otherwise` stands for.
+    """
     named: PerPartition = {} if isinstance(where, str) else where
     word = where if isinstance(where, str) else otherwise
     partitions = log.partitions()
@@ -137,19 +141,23 @@ def resolve_offsets(log: LogLike, where: str | PerPartition, otherwise: str) -> 
             f"it has {', '.join(map(str, partitions)) or 'none'}"
         )
     return {
-        partition: named[partition] if partition in named else _WORDS[word](log, partition)
+        partition: named[partition] if partition in named else _BY_WORD[word](log, partition)
         for partition in partitions
     }
 
 
-_WORDS: dict[str, Callable[[LogLike, int], int]] = {
+_BY_WORD: dict[str, Callable[[LogLike, int], int]] = {
     "earliest": lambda log, partition: log.first(partition),
     "latest": lambda log, partition: int(log.mark(partition).offset),
 }
 
 
 def require_available(log: LogLike, partition: int, begin: int, end: int, fail: bool) -> int:
-    """`begin`, or the first offset that is there if `fail` is False. DataLoss: some are gone."""
+    """Return the offset from which the range `begin` to `end` can be read.
+
+    That is `begin`, or the first offset that the log still has if `fail` is False.
+    DataLoss: rows were removed and `fail` is True, or the partition is missing or ends too early.
+    """
     if partition not in log.partitions():
         raise DataLoss(
             f"partition {partition} of the log {log.path} is gone: put it back, "
@@ -175,7 +183,7 @@ def require_available(log: LogLike, partition: int, begin: int, end: int, fail: 
 
 
 def missing_rows(log: LogLike, partition: int, begin: int, end: int) -> int:
-    """How many rows of a range were removed, or are known to be damaged before they are read."""
+    """Count the rows of a range that were removed, or are known to be damaged before reading."""
     first = min(max(log.first(partition), begin), end)
     count = first - begin
     for damage in log.damage(partition, first, end):
@@ -183,11 +191,11 @@ def missing_rows(log: LogLike, partition: int, begin: int, end: int) -> int:
     return count
 
 
-# ---- how far
+# ---- the end of a batch
 
 
 def split_limit(backlog: PerPartition, limit: int) -> dict[int, int]:
-    """A limit over partitions, by what waits in each; none is left out.
+    """Divide `limit` rows among partitions in proportion to their backlog; each gets at least one.
 
     >>> split_limit({0: 300, 1: 100, 2: 0}, 40)
     {0: 30, 1: 10, 2: 0}
@@ -202,7 +210,7 @@ def split_limit(backlog: PerPartition, limit: int) -> dict[int, int]:
 def batch_end(
     log: LogLike, begin: PerPartition, end: PerPartition, rows: int | None, size: int | None
 ) -> dict[int, int]:
-    """The ends of a batch from `begin` of at most `rows` samples and about `size` bytes."""
+    """Return the ends of a batch from `begin` of at most `rows` samples and about `size` bytes."""
     backlog = {partition: end[partition] - begin[partition] for partition in end}
     if rows is not None and sum(backlog.values()) > rows:
         backlog = split_limit(backlog, rows)
@@ -220,91 +228,104 @@ def batch_end(
 
 
 def offset_within_bytes(blocks: Blocks, begin: int, end: int, size: int) -> int:
-    """How far `size` bytes last from `begin`: at least for one sample, at most to `end`."""
-    low, spent, each = _costs(blocks, begin, end)
-    over = int(np.searchsorted(spent, size, side="right"))
-    if over == len(spent):
+    """Return the offset `size` bytes after `begin`: at least one sample, at most `end`."""
+    costs = _block_costs(blocks, begin, end)
+    over = int(np.searchsorted(costs.bytes_so_far, size, side="right"))
+    if over == len(costs.bytes_so_far):
         return end
-    before = float(spent[over - 1]) if over else 0.0
-    return min(end, max(begin + 1, int(low[over] + (size - before) // each[over])))
+    before = float(costs.bytes_so_far[over - 1]) if over else 0.0
+    samples = (size - before) // costs.sample_bytes[over]
+    return min(end, max(begin + 1, int(costs.first[over] + samples)))
 
 
 def split_range(blocks: Blocks, begin: int, end: int, tasks: int) -> list[tuple[int, int]]:
-    """The range in pieces of similar size: as many as `tasks`, and none much above TASK_BYTES.
+    """Split a range into pieces of similar size: at least `tasks`, none much above TASK_BYTES.
 
-    Pieces end where blocks do if there are enough of them, so that no block is read twice.
+    Pieces end where blocks end if there are enough blocks, so that no block is read twice.
     """
     if begin >= end:
         return []
-    low, spent, each = _costs(blocks, begin, end)
-    if not len(spent):
-        return [(begin, end)]  # all of it is damaged: reading it says so
-    total = float(spent[-1])
+    first, bytes_so_far, sample_bytes = _block_costs(blocks, begin, end)
+    if not len(bytes_so_far):
+        return [(begin, end)]  # The whole range is damaged; reading it reports that.
+    total = float(bytes_so_far[-1])
     pieces = min(max(tasks, int(-(-total // TASK_BYTES))), end - begin, MAX_TASKS)
-    at = np.arange(1, pieces) * (total / pieces)
-    block = np.minimum(np.searchsorted(spent, at), len(spent) - 1)
-    inner = low[block]
-    if len(spent) < 2 * pieces:
-        before = np.where(block > 0, spent[block - 1], 0.0)
-        inner = inner + ((at - before) // each[block]).astype(np.int64)
+    cuts = np.arange(1, pieces) * (total / pieces)
+    block = np.minimum(np.searchsorted(bytes_so_far, cuts), len(bytes_so_far) - 1)
+    inner = first[block]
+    if len(bytes_so_far) < 2 * pieces:
+        before = np.where(block > 0, bytes_so_far[block - 1], 0.0)
+        inner = inner + ((cuts - before) // sample_bytes[block]).astype(np.int64)
     bounds = np.unique(np.concatenate(([begin], np.clip(inner, begin, end), [end]))).tolist()
     return list(pairwise(bounds))
 
 
-def _costs(
-    blocks: Blocks, begin: int, end: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Of blocks that have samples of a range: the first, bytes up to the end of each, of one."""
+class _BlockCosts(NamedTuple):
+    """Bytes that the samples of a range take in the log, one entry per block."""
+
+    first: npt.NDArray[np.int64]
+    "First offset of the range in each block."
+    bytes_so_far: npt.NDArray[np.float64]
+    "Bytes from the start of the range to the end of each block."
+    sample_bytes: npt.NDArray[np.float64]
+    "Mean bytes per sample of each block."
+
+
+def _block_costs(blocks: Blocks, begin: int, end: int) -> _BlockCosts:
     blocks = blocks[blocks["samples"] > 0]
     base = blocks["base"].astype(np.int64)
-    low = np.maximum(base, begin)
-    count = np.minimum(base + blocks["samples"], end) - low
+    first = np.maximum(base, begin)
+    count = np.minimum(base + blocks["samples"], end) - first
     inside = count > 0
-    each = (blocks["length"] / blocks["samples"])[inside]
-    return low[inside], np.cumsum(count[inside] * each), each
+    sample_bytes = (blocks["length"] / blocks["samples"])[inside]
+    return _BlockCosts(first[inside], np.cumsum(count[inside] * sample_bytes), sample_bytes)
 
 
-# ---- a start that is kept
+# ---- the remembered start
 
 
 def remembered_start(
     log: LogLike, name: str, resolve: Callable[[], dict[int, int]]
 ) -> dict[int, int]:
-    """What `resolve` said the first time that `name` was asked for in this log."""
-    path = log.path / FOLDER / f"{name}.json"
+    """Return the start of the query `name`: the result of the first `resolve` call for this log."""
+    path = _start_path(log, name)
     try:
-        found = _read_kept(path, log)
-        if found is None:
-            found = resolve()
-            _keep(path, json.dumps(Offsets(log.id, found).to_json()))
-            found = _read_kept(path, log) or found
+        start = _read_start(path, log)
+        if start is None:
+            start = resolve()
+            _write_if_absent(path, json.dumps(Offsets(log.id, start).to_json()))
+            start = _read_start(path, log) or start
     except OSError as error:
         raise ZError(
-            f"where the query starts cannot be kept in {path}: {error.strerror}. Make that folder "
+            f"the start of the query cannot be kept in {path}: {error.strerror}. Make that folder "
             'writable, or give startingOffsets as "earliest" or as JSON'
         ) from None
-    return found
+    return start
 
 
-def forget(log: LogLike, name: str) -> None:
-    """The start is in Spark's checkpoint by now: the next new query finds its own."""
+def forget_start(log: LogLike, name: str) -> None:
+    """Delete the start of the query `name`, once Spark's checkpoint has it."""
     with suppress(OSError):
-        (log.path / FOLDER / f"{name}.json").unlink()
+        _start_path(log, name).unlink()
 
 
-def _read_kept(path: Path, log: LogLike) -> dict[int, int] | None:
+def _start_path(log: LogLike, name: str) -> Path:
+    return log.path / FOLDER / f"{name}.json"
+
+
+def _read_start(path: Path, log: LogLike) -> dict[int, int] | None:
     try:
         return dict(Offsets.from_json(json.loads(path.read_text()), log).partitions)
     except FileNotFoundError:
         return None
-    except (ZError, ValueError):  # of a log that was here before; or never whole
+    except (ZError, ValueError):  # An earlier log's file, or an incomplete one.
         with suppress(OSError):
             path.unlink()
         return None
 
 
-def _keep(path: Path, text: str) -> None:
-    """The file is there as a whole or not at all, and the first who writes it wins."""
+def _write_if_absent(path: Path, text: str) -> None:
+    """Write `path` atomically; of several writers the first wins."""
     path.parent.mkdir(exist_ok=True)
     draft = path.with_suffix(f".{os.getpid()}")
     with draft.open("w") as file:

@@ -1,6 +1,6 @@
-"""How far a query is behind its log, from the progress that Spark reports.
+"""The number of rows by which a query is behind its log, from the progress that Spark reports.
 
-Knows the offsets in a progress report. Starts nothing, and reads no log.
+Knows the offsets in a progress report. Does not read the log.
 """
 
 import json
@@ -18,10 +18,10 @@ from pyspark.sql.streaming.listener import (
 
 
 def behind(progress: Any, source: int = 0) -> dict[int, int]:
-    """Rows of each partition that were durable at the last batch and are not read yet.
+    """Count per partition the rows that were durable at the last batch and are not read yet.
 
-    `progress` is what `query.lastProgress` gives, or its dict; nothing is known of None. Rows that
-    `keyExpr` leaves out count too: nobody knows them before they are read.
+    `progress` is `query.lastProgress` or its dict; for None the result is empty. The count includes
+    rows that `keyExpr` will leave out: only reading a row shows its key.
 
     >>> end, latest = '{"log": "ab", "partitions": {"0": 5}}', '{"partitions": {"0": 12, "1": 3}}'
     >>> behind({"sources": [{"endOffset": end, "latestOffset": latest}]})
@@ -29,17 +29,22 @@ def behind(progress: Any, source: int = 0) -> dict[int, int]:
     """
     latest = _offsets(progress, source, "latestOffset").get("partitions", {})
     end = _offsets(progress, source, "endOffset").get("partitions", {})
-    return {int(one): max(latest[one] - end.get(one, 0), 0) for one in latest}
+    return {
+        int(partition): max(offset - end.get(partition, 0), 0)
+        for partition, offset in latest.items()
+    }
 
 
 def skipped(progress: Any, source: int = 0) -> dict[int, int]:
-    """Rows that a query with `failOnDataLoss` false has passed over in this run, as far as known.
+    """Count per partition the missing rows that a query has skipped so far in this run.
+
+    Only a query with `failOnDataLoss` false skips rows.
 
     >>> skipped({"sources": [{"latestOffset": '{"partitions": {"0": 12}, "skipped": {"0": 4}}'}]})
     {0: 4}
     """
     found = _offsets(progress, source, "latestOffset").get("skipped", {})
-    return {int(one): count for one, count in found.items()}
+    return {int(partition): count for partition, count in found.items()}
 
 
 def _offsets(progress: Any, source: int, name: str) -> dict[str, Any]:
@@ -52,9 +57,9 @@ def _offsets(progress: Any, source: int, name: str) -> dict[str, Any]:
 
 
 class Lag(StreamingQueryListener):
-    """A listener that says after each batch how many rows are left.
+    """Listener that prints after each batch how many rows are left.
 
-    `spark.streams.addListener(Lag())` writes lines to stderr; another `say` gets them instead.
+    `spark.streams.addListener(Lag())` writes lines to stderr; a `say` of yours gets them instead.
     """
 
     def __init__(self, say: Callable[[str], object] | None = None) -> None:
@@ -64,7 +69,7 @@ class Lag(StreamingQueryListener):
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        for line in lines(json.loads(event.progress.json)):
+        for line in progress_lines(json.loads(event.progress.json)):
             self._say(line)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
@@ -74,20 +79,20 @@ class Lag(StreamingQueryListener):
         pass
 
 
-def lines(report: Mapping[str, Any]) -> list[str]:
-    """One for each log that the query reads.
+def progress_lines(report: Mapping[str, Any]) -> list[str]:
+    """Return one line per log that the query reads.
 
     >>> end, latest = '{"partitions": {"0": 5}}', '{"log": "ab", "partitions": {"0": 12}}'
     >>> source = {"numInputRows": 5, "endOffset": end, "latestOffset": latest}
-    >>> lines({"name": "q", "batchId": 3, "sources": [source]})
+    >>> progress_lines({"name": "q", "batchId": 3, "sources": [source]})
     ['q: batch 3: 5 rows, 7 behind']
     """
     name = report.get("name") or report.get("id")
-    found = []
+    lines = []
     for number, source in enumerate(report["sources"]):
         if "log" in _offsets(report, number, "latestOffset"):
             text = f"{name}: batch {report['batchId']}: {source['numInputRows']} rows"
             text += f", {sum(behind(report, number).values())} behind"
-            passed = sum(skipped(report, number).values())
-            found.append(text + (f", {passed} passed over" if passed else ""))
-    return found
+            missing = sum(skipped(report, number).values())
+            lines.append(text + (f", {missing} skipped" if missing else ""))
+    return lines

@@ -1,4 +1,4 @@
-"""A live system as a table: one query, each reply a row, an error an error.
+"""A live system as a table: one Zenoh query, one row per reply; an error reply fails the task.
 
 Knows the query's options. The network and Numba load in `read` only, on an executor.
 """
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from zenlake.api import Reply
 
-MAX_ROWS = 50_000  # of one record batch
-MAX_BYTES = 8 << 20
-MAX_ERROR_BYTES = 4096  # of what a replier says
-NEVER = 1e9  # seconds: only a full batch, or the end, is given out
+MAX_ROWS = 50_000  # Rows per record batch.
+MAX_BYTES = 8 << 20  # Bytes per record batch.
+MAX_ERROR_BYTES = 4096  # Bytes of an error reply that are shown.
+NEVER = 1e9  # Maximum batch age in seconds: a batch ends when full or when the query ends.
 
 
 class QueryReader(DataSourceReader):
-    """`spark.read.format("zenoh")` with `selector`. Every action asks anew, in one task."""
+    """Reader of `spark.read.format("zenoh")` with `selector`: every action queries, in one task."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         options.require("selector")
@@ -40,69 +40,70 @@ class QueryReader(DataSourceReader):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         from zenlake.spark import schema as spark_schema
 
-        for batch in _replies(self._options):
-            yield from spark_schema.batches(batch, self._schema)
+        for batch in _read_replies(self._options):
+            yield from spark_schema.to_spark_batches(batch, self._schema)
 
     def __repr__(self) -> str:
-        return f"LiveReader({self._options!r})"
+        return f"QueryReader({self._options!r})"
 
 
-def _replies(options: Options) -> "Iterator[pa.RecordBatch]":
-    """What is answered, in columnar's schema. ZError: an answer was an error, or was lost."""
+def _read_replies(options: Options) -> "Iterator[pa.RecordBatch]":
+    """Yield the replies in columnar's schema. ZError: a reply was an error or was lost."""
     import zenlake.api as zenoh
-    from zenlake.spark.connection import connection
+    from zenlake.spark.connection import get_connection
 
-    _compile()
-    to = connection(options)
-    dropped = to.session.stats().dropped.get(DropReason.REPLY_LIMIT, 0)
+    _compile_columns()
+    connection = get_connection(options)
+    session = connection.session
+    dropped = session.stats().dropped.get(DropReason.REPLY_LIMIT, 0)
     collected = zenoh.ArrowBatches(max_rows=MAX_ROWS, max_bytes=MAX_BYTES, max_age=NEVER)
-    for reply in to.session.get(
+    for reply in session.get(
         options["selector"],
         timeout=options["timeout"],
         target=zenoh.QueryTarget[options["target"].upper()],
         consolidation=zenoh.ConsolidationMode[options["consolidation"].upper()],
     ):
         if reply.ok is None:
-            raise _refused(options, to.where, reply)
+            raise _reply_error(options, connection.where, reply)
         collected.push_one(reply.ok)
         while (batch := collected.try_recv()) is not None:
             yield batch
-    to.check()
-    dropped = to.session.stats().dropped.get(DropReason.REPLY_LIMIT, 0) - dropped
+    connection.check_links()
+    dropped = session.stats().dropped.get(DropReason.REPLY_LIMIT, 0) - dropped
     if dropped:
-        raise ZError(f"{options['selector']}: {dropped} replies too many: ask for less at once")
+        raise ZError(f"{options['selector']}: {dropped} replies too many: narrow the selector")
     collected.close()
-    while (batch := _last(collected)) is not None:
+    while (batch := _next_remaining(collected)) is not None:
         yield batch
 
 
-def _compile() -> None:
-    """Load what makes columns, before there is a session that would be silent meanwhile."""
+def _compile_columns() -> None:
+    """Load the kernels that build columns before a session is open, which would be silent then."""
     from zenlake.api import ArrowBatches, Sample
     from zenlake.wire.put import Put
     from zenlake.wire.qos import DEFAULT
 
-    one = ArrowBatches(max_age=0.0)
-    one.push_one(Sample.of("zenlake", Put(b""), DEFAULT, True, None))
-    one.recv()
+    batches = ArrowBatches(max_age=0.0)
+    batches.push_one(Sample.of("zenlake", Put(b""), DEFAULT, True, None))
+    batches.recv()
 
 
-def _last(collected: Any) -> "pa.RecordBatch | None":
+def _next_remaining(collected: Any) -> "pa.RecordBatch | None":
     try:
         return collected.try_recv()
-    except ZError:  # closed, and empty
+    except ZError:  # Closed and empty.
         return None
 
 
-def _refused(options: Options, where: str, reply: "Reply") -> ZError:
+def _reply_error(options: Options, where: str, reply: "Reply") -> ZError:
     assert reply.err is not None
     raw = reply.err.payload.to_bytes()[:MAX_ERROR_BYTES]
-    asked = f"{options['selector']} at {where}"
+    query = f"{options['selector']} at {where}"
     if raw == TIMEOUT:
         return ZError(
-            f"{asked}: not all have answered within {options['timeout']:g} s; raise the option "
+            f"{query}: not all have answered within {options['timeout']:g} s; raise the option "
             "'timeout', or look at which queryable does not end its queries"
         )
     return ZError(
-        f"{asked}: {reply.replier_id or 'a queryable'} says {raw.decode(errors='replace')!r}"
+        f"{query}: {reply.replier_id or 'a queryable'} says {raw.decode(errors='replace')!r}"
     )

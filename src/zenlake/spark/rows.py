@@ -1,6 +1,6 @@
-"""Rows of Spark as samples of columnar/: what the sink puts.
+"""Conversion of Spark's rows to samples in columnar's schema, for the sink.
 
-Knows both forms, and what a row is known by. Does not send.
+Knows both schemas, and the source and number that identify a row. Does not send.
 """
 
 from typing import Any
@@ -12,23 +12,23 @@ import pyarrow.compute as pc
 from zenlake.columnar.write import push_columns
 from zenlake.errors import ZError
 from zenlake.spark.options import Options
-from zenlake.spark.sink import COLUMNS, DEFAULTS, MAX_ROWS
+from zenlake.spark.sink import COLUMNS, DEFAULT_OPTIONS, MAX_ROWS
 from zenlake.wire.emit import Emitter, LaneSettings
 
 
-class Rows:
-    """The rows of one task, numbered from 0."""
+class RowConverter:
+    """Converter of the rows of one task, which it numbers from 0."""
 
     def __init__(self, options: Options, source_id: str, partition: int) -> None:
-        self._defaults = {name: options[option] for name, option in DEFAULTS.items()}
+        self._defaults = {name: options[option] for name, option in DEFAULT_OPTIONS.items()}
         kind, _, schema = (options["encoding"] or "").partition(";")
         self._defaults |= {"encoding": kind or None, "schema": schema or None}
         self._source_id = source_id
         self._partition = partition
         self.count = 0
 
-    def samples(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The next rows, as `put_batch` takes them."""
+    def to_samples(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Convert the next rows to the form that `put_batch` accepts."""
         columns = {name: batch.column(name) for name in batch.schema.names if name in COLUMNS}
         given = set(columns)
         for name, value in self._defaults.items():
@@ -36,12 +36,12 @@ class Rows:
                 continue
             columns[name] = _with_default(columns.get(name), value, batch.num_rows)
         if "timestamp" in columns:
-            columns["timestamp"] = _timestamp(columns["timestamp"])
+            columns["timestamp"] = _to_timestamp(columns["timestamp"])
         columns["source"] = self._sources(columns.get("source"), batch.num_rows)
         return pa.RecordBatch.from_pydict(columns)
 
     def _sources(self, given: pa.Array | None, rows: int) -> pa.Array:
-        """(id, partition, row) of each; a source that a row brings is kept."""
+        """Return the source of each row: its own, else (id, partition, row number)."""
         first, self.count = self.count, self.count + rows
         if self.count > MAX_ROWS:
             raise ZError(f"more than {MAX_ROWS} rows in one task: repartition() them first")
@@ -58,8 +58,8 @@ class Rows:
         if given is None or given.null_count == rows:
             return own
         parts = [
-            pc.if_else(given.is_valid(), pc.struct_field(given, name).cast(kind), mine)
-            for name, kind, mine in (
+            pc.if_else(given.is_valid(), pc.struct_field(given, name).cast(kind), default)
+            for name, kind, default in (
                 ("id", pa.string(), pc.struct_field(own, "id").cast(pa.string())),
                 ("entity", pa.uint32(), pc.struct_field(own, "entity")),
                 ("sn", pa.uint32(), pc.struct_field(own, "sn")),
@@ -74,19 +74,18 @@ def _with_default(column: pa.Array | None, value: Any, rows: int) -> pa.Array:
     return column.fill_null(value) if column.null_count else column
 
 
-def _timestamp(column: pa.Array) -> pa.Array:
-    """From `ntp64` and `id`; the rounded `time` is not looked at."""
+def _to_timestamp(column: pa.Array) -> pa.Array:
+    """Build columnar's timestamp from `ntp64` and `id`; the truncated `time` is ignored."""
     parts = [pc.struct_field(column, "ntp64").cast(pa.int64()).view(pa.uint64())]
     parts.append(pc.struct_field(column, "id"))
     mask = column.is_null() if column.null_count else None
     return pa.StructArray.from_arrays(parts, ["time", "id"], mask=mask)
 
 
-def compiled(samples: pa.RecordBatch) -> pa.RecordBatch:
-    """`samples`, after what sends such rows was compiled, or taken from its cache.
+def compile_sender(samples: pa.RecordBatch) -> None:
+    """Compile the kernels that send rows like `samples`, or load them from their cache.
 
-    That may take half a minute, in which a session says nothing and is given up by the other
-    side: so it is done before one is opened.
+    Call it before a session is open: compiling may take half a minute, in which the session would
+    be silent and the other side would close it.
     """
     Emitter(push_columns(samples.slice(0, 1)), LaneSettings()).next(chunk_bytes=0)
-    return samples

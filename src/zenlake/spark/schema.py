@@ -1,10 +1,10 @@
-"""The rows that Spark sees, and record batches in exactly the form that Spark takes.
+"""The columns that Spark sees, and record batches in exactly the form that Spark accepts.
 
 Knows SAMPLE of columnar/ and Spark's rules for Arrow (plain strings, 32-bit offsets, microseconds,
-names and order). Does not know where batches come from.
+names and order). Does not know where batches are read from.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -24,13 +24,13 @@ from pyspark.sql.types import (
 
 from zenlake.errors import ZError
 
-MAX_ROWS = 50_000  # of one batch for Spark: best measured, 20,000 to 250,000 are alike
-MAX_TEXT_BYTES = 256 << 20  # of one column of texts, spelled out; Arrow's offsets end at 2 GiB
+MAX_ROWS = 50_000  # Rows per batch for Spark: measured best; 20,000 to 250,000 differ little.
+MAX_TEXT_BYTES = 256 << 20  # Bytes per decoded text column; Arrow's 32-bit offsets end at 2 GiB.
 
 TIMESTAMP = StructType(
     [
-        StructField("time", TimestampType()),  # cut to microseconds
-        StructField("ntp64", LongType()),  # all 64 bits: order is kept until 2038-01-19
+        StructField("time", TimestampType()),  # truncated to microseconds
+        StructField("ntp64", LongType()),  # all 64 bits; signed, so ordered until 2038-01-19
         StructField("id", StringType()),
     ]
 )
@@ -76,11 +76,11 @@ LOSS_COLUMN = StructField("loss", LOSS)
 DUPLICATE_COLUMN = StructField("duplicate", BooleanType())
 
 
-# ---- which columns
+# ---- columns
 
 
 def with_loss(columns: StructType = SAMPLE_COLUMNS) -> StructType:
-    """The columns, and `loss` as the last.
+    """Return `columns` with `loss` as the last.
 
     >>> with_loss().names[-2:]
     ['offset', 'loss']
@@ -89,7 +89,7 @@ def with_loss(columns: StructType = SAMPLE_COLUMNS) -> StructType:
 
 
 def with_duplicate(columns: StructType = SAMPLE_COLUMNS) -> StructType:
-    """The columns, and `duplicate` as the last.
+    """Return `columns` with `duplicate` as the last.
 
     >>> with_duplicate(with_loss()).names[-2:]
     ['loss', 'duplicate']
@@ -97,10 +97,10 @@ def with_duplicate(columns: StructType = SAMPLE_COLUMNS) -> StructType:
     return StructType([*columns.fields, DUPLICATE_COLUMN])
 
 
-def narrowed(columns: StructType, names: Sequence[str] | None) -> StructType:
-    """Those of `columns` that `names` names, in its order; all of them for None.
+def select_columns(columns: StructType, names: Sequence[str] | None) -> StructType:
+    """Return the columns called `names`, in that order; all columns for None.
 
-    >>> narrowed(SAMPLE_COLUMNS, ["payload", "key"]).names
+    >>> select_columns(SAMPLE_COLUMNS, ["payload", "key"]).names
     ['payload', 'key']
     """
     if names is None:
@@ -117,9 +117,9 @@ def narrowed(columns: StructType, names: Sequence[str] | None) -> StructType:
     return StructType([known[name] for name in names])
 
 
-def checked(wanted: StructType, columns: StructType) -> StructType:
-    """`wanted`, a schema that a user gave, if it is made of `columns` as they are."""
-    expected = narrowed(columns, wanted.names)
+def check_schema(wanted: StructType, columns: StructType) -> StructType:
+    """Return `wanted`, a schema from the user. ZError: it differs from `columns` in a type."""
+    expected = select_columns(columns, wanted.names)
     for mine, theirs in zip(expected.fields, wanted.fields, strict=True):
         if mine.dataType != theirs.dataType:
             raise ZError(
@@ -132,7 +132,7 @@ def checked(wanted: StructType, columns: StructType) -> StructType:
 
 
 def arrow_schema(struct: StructType) -> pa.Schema:
-    """What Spark demands of a record batch with these columns.
+    """Return the Arrow schema that Spark demands of a record batch with these columns.
 
     >>> arrow_schema(StructType([StructField("payload", BinaryType())])).field("payload").type
     DataType(binary)
@@ -144,35 +144,35 @@ def arrow_schema(struct: StructType) -> pa.Schema:
 
 
 def to_spark(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
-    """The columns of `schema`, in its order, from a batch in columnar's schema.
+    """Convert a batch in columnar's schema to the columns of `schema`, in its order.
 
-    `partition`, `offset` and `loss` may stand in `batch` besides; what it lacks is null. Texts are
-    spelled out, so a batch must be small enough for that: see `batches`.
+    `batch` may also have `partition`, `offset` and `loss`; columns that it lacks become null.
+    Dictionaries are decoded, so a batch must be small enough for that: see `to_spark_batches`.
     """
     target = arrow_schema(schema)
     return pa.RecordBatch.from_arrays([_column(batch, field) for field in target], schema=target)
 
 
-def batches(batch: pa.RecordBatch, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The same for a batch of any size, cut so that Spark takes each piece.
+def to_spark_batches(batch: pa.RecordBatch, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Convert a batch of any size like `to_spark`, split so that Spark accepts each piece.
 
     >>> keys = pa.record_batch({"key": pa.array(["a", "b"] * 50_000).dictionary_encode()})
-    >>> [len(one) for one in batches(keys, narrowed(SAMPLE_COLUMNS, ["key"]))]
+    >>> [len(part) for part in to_spark_batches(keys, select_columns(SAMPLE_COLUMNS, ["key"]))]
     [50000, 50000]
     """
     waiting = [batch.slice(at, MAX_ROWS) for at in range(0, batch.num_rows, MAX_ROWS)]
     waiting.reverse()
     while waiting:
         part = waiting.pop()
-        if part.num_rows > 1 and _text_bytes(part, schema) > MAX_TEXT_BYTES:
+        if part.num_rows > 1 and _longest_text_bytes(part, schema) > MAX_TEXT_BYTES:
             half = part.num_rows // 2
             waiting += [part.slice(half), part.slice(0, half)]
         else:
             yield to_spark(part, schema)
 
 
-def _text_bytes(batch: pa.RecordBatch, schema: StructType) -> int:
-    """Of the longest column of repeating texts, spelled out."""
+def _longest_text_bytes(batch: pa.RecordBatch, schema: StructType) -> int:
+    """Return the bytes of the longest dictionary column once decoded; 0 if all are short."""
     longest = 0
     for name in schema.names:
         place = batch.schema.get_field_index(name)
@@ -189,16 +189,16 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     place = batch.schema.get_field_index(field.name)
     if place < 0:
         return pa.nulls(batch.num_rows, field.type)
-    return _plain(batch.column(place), field.type)
+    return _convert(batch.column(place), field.type)
 
 
-def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
     if column.null_count == len(column):
         return pa.nulls(len(column), kind)
     if pa.types.is_struct(kind):
-        return _struct(column, kind)
+        return _convert_struct(column, kind)
     if pa.types.is_uint64(column.type) and pa.types.is_int64(kind):
         return column.view(kind)
     if pa.types.is_dictionary(column.type):
@@ -206,36 +206,28 @@ def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column if column.type == kind else column.cast(kind)
 
 
-def _struct(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    children = [_plain(*_MADE.get(field.name, _as_it_is)(column, field)) for field in kind.fields]
+def _convert_struct(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    children = [_convert(_struct_field(column, field.name), field.type) for field in kind.fields]
     mask = column.is_null() if column.null_count else None
     return pa.StructArray.from_arrays(children, fields=kind.fields, mask=mask)
 
 
-def _as_it_is(column: pa.Array, field: pa.Field) -> tuple[pa.Array, pa.DataType]:
-    return pc.struct_field(column, field.name), field.type
+def _struct_field(column: pa.Array, name: str) -> pa.Array:
+    """Return a field of a struct by Spark's name: columnar's `time` is Spark's `ntp64`."""
+    if name == "ntp64":
+        return pc.struct_field(column, "time")
+    values = pc.struct_field(column, name)
+    return ntp64_to_timestamps(values) if name == "time" and _is_ntp64(values) else values
 
 
-def _ntp64(column: pa.Array, field: pa.Field) -> tuple[pa.Array, pa.DataType]:
-    return pc.struct_field(column, "time"), field.type
+def _is_ntp64(values: pa.Array) -> bool:
+    return bool(pa.types.is_uint64(values.type))
 
 
-def _time(column: pa.Array, field: pa.Field) -> tuple[pa.Array, pa.DataType]:
-    time = pc.struct_field(column, "time")
-    return microseconds(time) if pa.types.is_uint64(time.type) else time, field.type
+def ntp64_to_timestamps(ntp64: pa.Array) -> pa.Array:
+    """Convert NTP64 times to timestamps, truncated to microseconds.
 
-
-_MADE: dict[str, Callable[[pa.Array, pa.Field], tuple[pa.Array, pa.DataType]]] = {
-    "time": _time,
-    "ntp64": _ntp64,
-}
-"Fields of Spark's structs that columnar has not, or in another form."
-
-
-def microseconds(ntp64: pa.Array) -> pa.Array:
-    """Times in NTP64 as timestamps; what is below a microsecond is cut off.
-
-    >>> microseconds(pa.array([3 << 31], pa.uint64()))[0].as_py().isoformat()
+    >>> ntp64_to_timestamps(pa.array([3 << 31], pa.uint64()))[0].as_py().isoformat()
     '1970-01-01T00:00:01.500000+00:00'
     """
     bits = ntp64.fill_null(0).to_numpy(zero_copy_only=False)

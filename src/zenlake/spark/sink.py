@@ -1,7 +1,7 @@
-"""The sink: rows become PUT and DEL, on a session of each executor.
+"""The sink: every executor sends its rows as PUT and DEL messages on a session of its own.
 
-Knows the columns of a sample and what a row is known by. Numba, NumPy and the network load in
-`write` only, on executors. docs/spark.md says what is promised.
+Knows the columns of a sample and the identity of a row. Numba, NumPy and the network load in
+`write` only, on executors. docs/spark.md states the guarantees.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from zenlake.spark.options import Options
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_ROWS = 1 << 32  # of one task: a sequence number of the protocol has 32 bits
+MAX_ROWS = 1 << 32  # Rows per task: a sequence number of the protocol has 32 bits.
 
 BYTES = (BinaryType, StringType)
 TEXT = (StringType,)
@@ -53,10 +53,10 @@ COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "express": TRUTH,
     "reliable": TRUTH,
 }
-"What a row may say, and as what."
-PARTS = {"timestamp": ("ntp64", "id"), "source": ("id", "entity", "sn")}
-OF_READING = ("received_at", "partition", "offset")  # of rows that were read: not sent
-DEFAULTS = {
+"The columns that a row may have, and their accepted types."
+STRUCT_FIELDS = {"timestamp": ("ntp64", "id"), "source": ("id", "entity", "sn")}
+IGNORED_COLUMNS = ("received_at", "partition", "offset")  # Columns of rows read before; not sent.
+DEFAULT_OPTIONS = {
     "key": "key",
     "encoding": "encoding",
     "priority": "priority",
@@ -64,32 +64,34 @@ DEFAULTS = {
     "express": "express",
     "reliable": "reliable",
 }
-"Columns, and the options that stand in for them."
+"Columns, and the option that gives the value where a row has none."
 
 
 @dataclass
 class SentRows(WriterCommitMessage):
-    """What one task has sent."""
+    """Count of the rows that one task has sent."""
 
     rows: int
 
 
-def check(schema: StructType, options: Options) -> None:
-    """ZError: rows of this schema cannot be sent, and what to do about it."""
-    names = [name for name in schema.names if name not in OF_READING]
+def check_columns(schema: StructType, options: Options) -> None:
+    """Raise ZError, with a remedy, if rows of this schema cannot be sent."""
+    names = [name for name in schema.names if name not in IGNORED_COLUMNS]
     for name in names:
         if name not in COLUMNS:
             raise ZError(
-                f"column {name!r} is none of a sample: drop or rename it. "
-                f"There are {', '.join(COLUMNS)}"
+                f"column {name!r} is not a column of a sample: drop or rename it. "
+                f"A sample has {', '.join(COLUMNS)}"
             )
         kind = schema[name].dataType
         if not isinstance(kind, COLUMNS[name]):
-            wanted = " or ".join(one.typeName() for one in COLUMNS[name])
+            wanted = " or ".join(accepted.typeName() for accepted in COLUMNS[name])
             raise ZError(f"column {name!r} is {kind.simpleString()}: cast it to {wanted}")
-        for part in PARTS.get(name, ()):
-            if part not in kind.names:  # type: ignore[attr-defined]  # it is a struct
-                raise ZError(f"column {name!r} is a struct of {', '.join(PARTS[name])}: no {part}")
+        for part in STRUCT_FIELDS.get(name, ()):
+            if part not in kind.names:  # type: ignore[attr-defined]  # a struct
+                raise ZError(
+                    f"column {name!r} is a struct of {', '.join(STRUCT_FIELDS[name])}: no {part}"
+                )
     if len(set(names)) < len(names):
         raise ZError(f"columns are there more than once: {', '.join(names)}")
     if "key" not in names and options["key"] is None:
@@ -98,50 +100,52 @@ def check(schema: StructType, options: Options) -> None:
         raise ZError("option 'key': a key to write to has no '*'")
 
 
-class _Sending:
-    """What both writers are."""
+class _RowWriter:
+    """Common part of the batch writer and the stream writer."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        check(schema, options)
+        check_columns(schema, options)
         options.require("connect", "config")
         self._options = options
         self._write_id = str(uuid.uuid4())
-        "Of a batch write, the same for every attempt of every task."
+        "Identity of a batch write: equal for every attempt of every task."
 
     def _epoch(self) -> str:
+        """Return the identity of the batch that a task writes; see `source_id`."""
         return self._write_id
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> SentRows:
-        """Every row of one task, in order; returns when the other end has read them."""
+        """Send every row of one task in order, and wait until the other end has read them."""
         from pyspark import TaskContext
 
-        from zenlake.spark.connection import connection
-        from zenlake.spark.rows import Rows, compiled
+        from zenlake.spark.connection import get_connection
+        from zenlake.spark.rows import RowConverter, compile_sender
 
         context = TaskContext.get()
         assert context is not None
-        rows = Rows(self._options, source_id(self._epoch()), context.partitionId())
-        to = None
+        converter = RowConverter(self._options, source_id(self._epoch()), context.partitionId())
+        connection = None
         for batch in iterator:
             if batch.num_rows:
-                samples = compiled(rows.samples(batch))
-                to = to or connection(self._options)
-                to.session.put_batch(samples)
-                to.check()
-        if to is not None:
-            to.settle(self._options["timeout"])
-        return SentRows(rows.count)
+                samples = converter.to_samples(batch)
+                compile_sender(samples)
+                connection = connection or get_connection(self._options)
+                connection.session.put_batch(samples)
+                connection.check_links()
+        if connection is not None:
+            connection.flush(self._options["timeout"])
+        return SentRows(converter.count)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options!r})"
 
 
-class BatchWriter(_Sending, DataSourceArrowWriter):
-    """`df.write.format("zenoh")`."""
+class BatchWriter(_RowWriter, DataSourceArrowWriter):
+    """Writer of `df.write.format("zenoh")`."""
 
 
-class StreamWriter(_Sending, DataSourceStreamArrowWriter):
-    """`df.writeStream.format("zenoh")`."""
+class StreamWriter(_RowWriter, DataSourceStreamArrowWriter):
+    """Writer of `df.writeStream.format("zenoh")`."""
 
     def _epoch(self) -> str:
         from pyspark import TaskContext
@@ -153,14 +157,14 @@ class StreamWriter(_Sending, DataSourceStreamArrowWriter):
         return f"{query}/{batch}"
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # Spark's name
-        """Nothing is left to do: rows were sent by the tasks."""
+        """Do nothing: the tasks have sent the rows."""
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """Nothing can be taken back."""
+        """Do nothing: messages that were sent cannot be taken back."""
 
 
 def source_id(epoch: str) -> str:
-    """The Zenoh id in the source info of the rows of one write, or one micro-batch of a query.
+    """Return the Zenoh id in the source info of the rows of one write or one micro-batch.
 
     `epoch` is the write's uuid, or "<query id>/<batch id>".
 

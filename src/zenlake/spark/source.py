@@ -1,7 +1,7 @@
-"""`format("zenoh")`: options decide what is read or written, and by whom.
+"""`format("zenoh")`: chooses the reader or writer that the options ask for.
 
-Knows which options mean what. Loads nothing but Spark's own class until something is asked for:
-Spark imports this in processes that only plan.
+Knows which options select a log, a live query or the sink. Imports the readers and writers late:
+Spark loads this module in processes that only plan.
 """
 
 from collections.abc import MutableMapping
@@ -21,16 +21,16 @@ from zenlake.spark.options import DUPLICATES, INCLUDE_LOSS, Options, Purpose, ch
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-LOG = (Purpose.LOG_STREAM, Purpose.LOG_BATCH)
-ALL = (*LOG, Purpose.LIVE, Purpose.WRITE)
+LOG_PURPOSES = (Purpose.LOG_STREAM, Purpose.LOG_BATCH)
+ALL_PURPOSES = (*LOG_PURPOSES, Purpose.LIVE, Purpose.WRITE)
 
 
 class ZenohDataSource(DataSource):
-    """A log, a live system, or a sink."""
+    """Data source `zenoh`: a log, a live query, or the sink."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        check(options, ALL)
+        check(options, ALL_PURPOSES)
 
     @classmethod
     def name(cls) -> str:
@@ -41,7 +41,7 @@ class ZenohDataSource(DataSource):
         return "selector" in self.options
 
     def _columns(self) -> "StructType":
-        """All that there are."""
+        """Return all columns that these options offer."""
         from zenlake.spark.schema import SAMPLE_COLUMNS, with_duplicate, with_loss
 
         columns = SAMPLE_COLUMNS
@@ -55,16 +55,16 @@ class ZenohDataSource(DataSource):
 
     def schema(self) -> "StructType":
         from zenlake.spark.options import NAMES
-        from zenlake.spark.schema import narrowed
+        from zenlake.spark.schema import select_columns
 
-        check(self.options, (Purpose.LIVE,) if self._is_live else LOG)
+        check(self.options, (Purpose.LIVE,) if self._is_live else LOG_PURPOSES)
         wanted = self.options.get("columns")
-        return narrowed(self._columns(), NAMES.read(wanted) if wanted else None)
+        return select_columns(self._columns(), NAMES.read(wanted) if wanted else None)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
-        from zenlake.spark.schema import checked
+        from zenlake.spark.schema import check_schema
 
-        wanted = checked(schema, self._columns())
+        wanted = check_schema(schema, self._columns())
         if self._is_live:
             from zenlake.spark.query_source import QueryReader
 
@@ -80,12 +80,12 @@ class ZenohDataSource(DataSource):
             return RefusedStream(error)
 
     def _stream_reader(self, schema: "StructType") -> DataSourceStreamReader:
-        from zenlake.spark.schema import checked
+        from zenlake.spark.schema import check_schema
 
-        wanted = checked(schema, self._columns())
+        wanted = check_schema(schema, self._columns())
         if self._is_live:
             raise ZError(
-                "option 'selector': a query is answered once, it is no stream. "
+                "option 'selector': a query is answered once, it is not a stream. "
                 "Use spark.read, or leave it out and give 'path'"
             )
         from zenlake.spark.log_source import LogStreamReader
@@ -96,7 +96,7 @@ class ZenohDataSource(DataSource):
         from zenlake.spark.sink import BatchWriter
 
         if overwrite:
-            raise ZError("mode('overwrite'): nothing can be replaced here; use mode('append')")
+            raise ZError("mode('overwrite'): the sink cannot replace anything; use mode('append')")
         return BatchWriter(Options.parse(self.options, Purpose.WRITE), schema)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:
@@ -106,7 +106,10 @@ class ZenohDataSource(DataSource):
 
 
 class RefusedStream(DataSourceStreamReader):
-    """A stream that cannot be read, and why: Spark hides what `streamReader` itself raises."""
+    """A stream whose every call raises the reason why it cannot be read.
+
+    Spark hides an error that `streamReader` itself raises.
+    """
 
     def __init__(self, error: ZError) -> None:
         self._error = error
