@@ -95,8 +95,8 @@ class Stand:
 
     def run(self, tell: Callable[[FlowEvent], None]) -> bool:
         number, type(self).runs = self.runs, self.runs + 1
-        flows.declared.clear()
-        flows.declared["samples"] = flows.Flow("samples", ("samples", "latest"))
+        flows.declared_flows.clear()
+        flows.declared_flows["samples"] = flows.Flow("samples", ("samples", "latest"))
         self.tell = tell
         tell(FlowEvent("samples", "RUNNING"))
         if number < len(self.script):
@@ -111,7 +111,7 @@ class Stand:
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A lake with ten samples, on no Spark."""
-    monkeypatch.setattr(runner, "Pipelines", Stand)
+    monkeypatch.setattr(runner, "PipelineSession", Stand)
     monkeypatch.setattr(Stand, "script", [])
     monkeypatch.setattr(Stand, "started", 0)
     monkeypatch.setattr(Stand, "runs", 0)
@@ -170,7 +170,7 @@ def test_a_cycle_says_what_was_read_and_what_was_written(lake: Path) -> None:
     project = Project.load(lake)
 
     def writes(stand: Stand) -> bool:
-        flows.declared["own"] = flows.Flow("own", ("own",))
+        flows.declared_flows["own"] = flows.Flow("own", ("own",))
         for name, count in (("samples", 3), ("latest", 1), ("own", 1)):
             rows = pa.table({"key": ["a"] * count})
             wanted = TABLES[name].schema if name in TABLES else rows.schema

@@ -14,7 +14,7 @@ from spark import spark_log
 from zenlake.errors import ZError
 from zenlake.lake import scaffold
 from zenlake.lake.pipeline import flows, progress
-from zenlake.lake.pipeline.spark_connect import reason_of, state_of
+from zenlake.lake.pipeline.spark_connect import extract_reason, state_folder
 from zenlake.lake.project import SECTIONS, Project, find
 from zenlake.log.read.log import Log
 
@@ -195,11 +195,11 @@ def test_a_lake_with_a_bad_name_is_not_begun(tmp_path: Path) -> None:
 
 def test_a_lake_that_was_moved_says_so(tmp_path: Path) -> None:
     made = scaffold.create_project(tmp_path / "old", "fleet")
-    assert state_of(made, made.home.as_uri() + "/state") == made.home / "state"
+    assert state_folder(made, made.home.as_uri() + "/state") == made.home / "state"
     moved = Project.load(made.home.rename(tmp_path / "new"))
     with pytest.raises(ZError, match="if the lake was moved, write storage: file:"):
-        state_of(moved, made.home.as_uri() + "/state")
-    assert state_of(moved, "s3://bucket/state") is None
+        state_folder(moved, made.home.as_uri() + "/state")
+    assert state_folder(moved, "s3://bucket/state") is None
 
 
 # ---- how far flows are
@@ -220,23 +220,23 @@ def checkpoint(state: Path, flow: str, log: Path, *ends: int, version: int = 0) 
 def test_how_far_a_flow_is_is_what_has_ended(tmp_path: Path) -> None:
     spark_log.append(tmp_path / "log", 100)
     log_id = Log(tmp_path / "log").id
-    assert progress.taken(tmp_path, log_id) == {}
+    assert progress.committed_offsets(tmp_path, log_id) == {}
     checkpoint(tmp_path, "samples", tmp_path / "log", 50, 80, 100)
     checkpoint(tmp_path, "loss", tmp_path / "log", 100)  # planned, and never ended
     checkpoint(tmp_path, "own", tmp_path / "log", 90, 100)
     checkpoint(tmp_path, "own", tmp_path / "log", 10, 100, version=1)  # it was done anew
-    found = progress.taken(tmp_path, log_id)
+    found = progress.committed_offsets(tmp_path, log_id)
     assert {flow: one.offsets for flow, one in found.items()} == {
         "samples": {0: 80},
         "own": {0: 10},
     }
-    assert progress.taken(tmp_path, "another")["samples"].offsets == {}
-    assert progress.behind({0: 100}, found["samples"].offsets) == 20
+    assert progress.committed_offsets(tmp_path, "another")["samples"].offsets == {}
+    assert progress.count_behind({0: 100}, found["samples"].offsets) == 20
 
 
 @pytest.mark.parametrize("text", ["", "v1", 'v1\n{}\n-\n[]\nnull\n{}\nnonsense\n{"log": 1}'])
 def test_offsets_that_are_none(text: str) -> None:
-    assert progress.offsets_of(text, "ab") == {}
+    assert progress.parse_offsets(text, "ab") == {}
 
 
 DAY = 86_400.0
@@ -253,7 +253,7 @@ def lake_of(tmp_path: Path, log: str) -> Project:
 
 def test_the_log_is_trimmed_below_the_slowest_flow(tmp_path: Path) -> None:
     project, state = lake_of(tmp_path, "10ms"), tmp_path / "state"
-    assert progress.marks(project) == {0: 1000}
+    assert progress.durable_offsets(project) == {0: 1000}
     checkpoint(state, "samples", project.log, 990, 1000)
     assert progress.trim(project, state, ["samples", "loss"]).segments == 0  # loss never began
     checkpoint(state, "loss", project.log, 400, 1000)
@@ -276,7 +276,7 @@ def test_the_log_is_trimmed_by_age_and_a_clock_ahead_counts_for_nothing(tmp_path
 def test_a_log_that_is_kept_or_not_there_is_not_trimmed(tmp_path: Path) -> None:
     project = Project.parse('[lake]\nname = "x"\n[retention]\nlog = "1d"', tmp_path / "lake.toml")
     assert progress.trim(project, tmp_path / "state", ["samples"]).segments == 0
-    assert progress.marks(project) == {}
+    assert progress.durable_offsets(project) == {}
     spark_log.append(tmp_path / "log", 10)
     kept = Project.parse('[lake]\nname = "x"', tmp_path / "lake.toml")
     checkpoint(tmp_path / "state", "samples", kept.log, 10, 10)
@@ -294,7 +294,7 @@ def test_a_log_that_is_kept_or_not_there_is_not_trimmed(tmp_path: Path) -> None:
     ],
 )
 def test_the_reason_is_one_line(text: str, reason: str) -> None:
-    assert reason_of(text) == reason
+    assert extract_reason(text) == reason
 
 
 # ---- flows

@@ -20,8 +20,8 @@ from zenlake.errors import ZError
 from zenlake.keyexpr import intersects
 from zenlake.lake.serve import history as histories
 from zenlake.lake.serve import tail as tails
-from zenlake.lake.serve.history import ROWS, History, NewestPerKey, chains
-from zenlake.lake.serve.row_filter import RowFilter, prefix_of
+from zenlake.lake.serve.history import ROWS, History, NewestPerKey, chain_files
+from zenlake.lake.serve.row_filter import RowFilter, literal_prefix
 from zenlake.lake.serve.time_range import HIGHEST, LOWEST, HlcRange
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
@@ -196,7 +196,7 @@ def test_many_small_files_are_read_slice_by_slice(
         past.table({0: end}, ("samples",))
     history = History(past.project)
     times = HlcRange(LOWEST, HIGHEST)
-    assert len(list(histories._slices(history._samples.now().files, times))) == 6
+    assert len(list(histories._slice_times(history._samples.now().files, times))) == 6
     for low, high in ((LOWEST, HIGHEST), ((FIRST + 7) << 32, (FIRST + 33) << 32)):
         check(history, past, "**", low, high, None)
         check(history, past, "k/3", low, high, None)
@@ -340,7 +340,7 @@ def test_bounds_never_exclude_a_key_that_is_wanted(asked: str, keys: list[str]) 
     assert picking.may_hold({}, {}, picking.times)
     for key in keys:
         if intersects(asked, key):
-            assert key.startswith(prefix_of(asked))
+            assert key.startswith(literal_prefix(asked))
 
 
 def test_too_many_keys_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,6 +380,8 @@ def test_files_with_disjoint_keys_share_a_stream(past: Past) -> None:
     past.record([Event(key, b"", 1) for key in ("a", "b", "c", "b", "d")], block=1)
     for end in (1, 2, 3, 4, 5):
         past.table({0: end}, ("samples",))
-    found = [[file.low["key"] for file in one] for one in chains(past.samples.snapshot().files)]
+    found = [
+        [file.low["key"] for file in one] for one in chain_files(past.samples.snapshot().files)
+    ]
     assert len(found) == 2
     assert all(one == sorted(set(one)) for one in found)

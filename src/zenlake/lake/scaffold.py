@@ -45,14 +45,14 @@ def create_project(
     home = Path(folder).absolute()
     values = {
         "name": name,
-        "record": _record(connect, keys),
+        "record": _record_section(connect, keys),
         "state": (home / STATE).as_uri(),
         "configuration": "\n".join(
             f"  {setting}: {json.dumps(value)}" for setting, value in CONFIGURATION.items()
         ),
     }
     made = {
-        home / path.relative_to(TEMPLATE): _filled(path, values)
+        home / path.relative_to(TEMPLATE): _fill_template(path, values)
         for path in sorted(TEMPLATE.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
@@ -70,18 +70,20 @@ def create_project(
     return Project.load(home)
 
 
-def _record(connect: Sequence[str], keys: Sequence[str]) -> str:
-    text = RECORD.format(connect=_list(connect or ["tcp/127.0.0.1:7447"]), keys=_list(keys))
+def _record_section(connect: Sequence[str], keys: Sequence[str]) -> str:
+    text = RECORD.format(
+        connect=_toml_list(connect or ["tcp/127.0.0.1:7447"]), keys=_toml_list(keys)
+    )
     if connect:
         return text
     return "".join(f"# {line.removeprefix('# ')}\n" for line in text.splitlines())
 
 
-def _list(texts: Sequence[str]) -> str:
+def _toml_list(texts: Sequence[str]) -> str:
     return json.dumps([*texts], ensure_ascii=False)
 
 
-def _filled(path: Path, values: dict[str, str]) -> str:
+def _fill_template(path: Path, values: dict[str, str]) -> str:
     """Only the files of settings have places to fill; code stays as it is."""
     text = path.read_text(encoding="utf-8")
     return text if path.suffix == ".py" else Template(text).substitute(values)

@@ -27,9 +27,9 @@ from zenlake.lake.decoders.values import (
     MAX_PAYLOAD_BYTES,
     Decode,
     Decoded,
-    failed,
-    only,
-    reason_of,
+    decode_where,
+    describe_error,
+    fail_all,
 )
 
 __all__ = ["BUILT_IN", "NONE", "RULES", "Decode", "Decoded", "Decoders", "Rule"]
@@ -112,9 +112,9 @@ class Decoders:
         """ZError: one of the user's rules cannot work. Reads the files that they name."""
         for number, rule in enumerate(self.rules[: -len(RULES)], 1):
             try:
-                made(rule, self._home)
+                make_decoder(rule, self._home)
             except Exception as error:
-                raise ZError(f"[[decoders]] {number}: {reason_of(error)}") from error
+                raise ZError(f"[[decoders]] {number}: {describe_error(error)}") from error
 
     def decode(
         self, rows: pa.RecordBatch
@@ -148,9 +148,9 @@ class Decoders:
 
     def _groups(self, rows: pa.RecordBatch) -> list[tuple[npt.NDArray[np.int64], int]]:
         """Rows of one encoding, one schema and one rule, and that rule; without those of none."""
-        keys, key_codes = _codes(rows.column("key"))
-        encodings, encoding_codes = _codes(rows.column("encoding"))
-        schemas, schema_codes = _codes(rows.column("schema"))
+        keys, key_codes = _dictionary_codes(rows.column("key"))
+        encodings, encoding_codes = _dictionary_codes(rows.column("encoding"))
+        schemas, schema_codes = _dictionary_codes(rows.column("schema"))
         sets = np.array([self._set(key) for key in keys], np.int64)
         distinct, set_codes = np.unique(sets, return_inverse=True)
         combined = set_codes[key_codes] * len(encodings) + encoding_codes
@@ -184,8 +184,8 @@ class Decoders:
         for number, rule in enumerate(self.rules):
             if (
                 (rule.key is None or matching >> self._expressions.index(rule.key) & 1)
-                and (rule.encoding is None or _alike(rule.encoding, encoding or "zenoh/bytes"))
-                and (rule.schema is None or _alike(rule.schema, schema or ""))
+                and (rule.encoding is None or _matches(rule.encoding, encoding or "zenoh/bytes"))
+                and (rule.schema is None or _matches(rule.schema, schema or ""))
             ):
                 return None if rule.use == NONE else number
         return None
@@ -196,27 +196,29 @@ class Decoders:
         payloads = rows.column("payload").fill_null(b"")
         if number not in self._made:
             try:
-                self._made[number] = made(self.rules[number], self._home)
+                self._made[number] = make_decoder(self.rules[number], self._home)
             except Exception as error:  # noqa: BLE001  # a user's module may raise anything
-                return failed(len(payloads), reason_of(error))
+                return fail_all(len(payloads), describe_error(error))
         decode = self._made[number]
         short = pc.binary_length(payloads).to_numpy(zero_copy_only=False) <= MAX_PAYLOAD_BYTES
         if short.all():
             return decode(payloads, rows)
         kept = pa.array(short)
-        return only(
+        return decode_where(
             short,
             lambda: decode(payloads.filter(kept), rows.filter(kept)),
             f"the payload is larger than {MAX_PAYLOAD_BYTES >> 20} MiB",
         )
 
 
-def made(rule: Rule, home: Path) -> Decode:
+def make_decoder(rule: Rule, home: Path) -> Decode:
     """The decoder of a rule. ZError, or whatever a user's module raises: it cannot be made."""
     if rule.use == NONE:
-        return lambda payloads, rows: failed(len(payloads), "left out")
+        return lambda payloads, rows: fail_all(len(payloads), "left out")
     if ":" in rule.use:
-        return partial(_tried, partial(_function(rule.use, home), **rule.arguments))
+        return partial(
+            _call_user_decoder, partial(_find_function(rule.use, home), **rule.arguments)
+        )
     try:
         make = importlib.import_module(f"{__name__}.{BUILT_IN[rule.use]}").decoder
     except ImportError as error:
@@ -254,11 +256,13 @@ def _check_arguments(rule: Rule, make: Callable[..., Decode]) -> None:
 # ---- users' decoders
 
 
-def _function(use: str, home: Path) -> Callable[..., Any]:
+def _find_function(use: str, home: Path) -> Callable[..., Any]:
     """`module:function`, of a file beside lake.toml, else of what can be imported."""
     module, _, name = use.partition(":")
     path = home.joinpath(*module.split(".")).with_suffix(".py")
-    loaded = _loaded(module, path.absolute()) if path.is_file() else importlib.import_module(module)
+    loaded = (
+        _load_module(module, path.absolute()) if path.is_file() else importlib.import_module(module)
+    )
     found = getattr(loaded, name, None)
     if not callable(found):
         raise ZError(f"there is no function {name!r} in {getattr(loaded, '__file__', module)}")
@@ -266,7 +270,7 @@ def _function(use: str, home: Path) -> Callable[..., Any]:
 
 
 @lru_cache(maxsize=64)
-def _loaded(module: str, path: Path) -> Any:
+def _load_module(module: str, path: Path) -> Any:
     """By its file and under a name of its own: two lakes may both have a decoders.py."""
     folder = str(path.parents[module.count(".")])
     if folder not in sys.path:
@@ -285,7 +289,9 @@ def _loaded(module: str, path: Path) -> Any:
     return made
 
 
-def _tried(function: Callable[..., Any], payloads: pa.Array, rows: pa.RecordBatch) -> Decoded:
+def _call_user_decoder(
+    function: Callable[..., Any], payloads: pa.Array, rows: pa.RecordBatch
+) -> Decoded:
     """What a user's function makes of them; what it raises is the reason of as few as can be."""
     tries = MAX_TRIES
     waiting = [(0, len(payloads))]
@@ -297,23 +303,23 @@ def _tried(function: Callable[..., Any], payloads: pa.Array, rows: pa.RecordBatc
             returned = function(payloads.slice(at, count), rows.slice(at, count))
         except Exception as error:  # noqa: BLE001  # a user's function may raise anything
             if count == 1 or tries <= 0:
-                done.append(failed(count, reason_of(error)))
+                done.append(fail_all(count, describe_error(error)))
             else:
                 half = count // 2
                 waiting += [(at + half, count - half), (at, half)]
         else:
-            done.append(_outcome(returned, count))
+            done.append(_check_returned(returned, count))
     texts, reasons = (pa.concat_arrays(column) for column in zip(*done, strict=True))
     return texts, reasons
 
 
-def _outcome(returned: Any, rows: int) -> Decoded:
+def _check_returned(returned: Any, rows: int) -> Decoded:
     """What it returned, held to what it should: texts, or texts and reasons."""
     parts = returned if isinstance(returned, tuple) else (returned, pa.nulls(rows))
     try:
-        texts, reasons = (_strings(part, rows) for part in parts)
+        texts, reasons = (_as_strings(part, rows) for part in parts)
     except (ValueError, TypeError):  # also Arrow's
-        return failed(
+        return fail_all(
             rows, f"the decoder did not return {rows} texts, or a tuple of texts and reasons"
         )
     long = pc.fill_null(pc.greater(pc.binary_length(texts), MAX_JSON_BYTES), False)
@@ -326,7 +332,7 @@ def _outcome(returned: Any, rows: int) -> Decoded:
     return texts, reasons
 
 
-def _strings(column: Any, rows: int) -> pa.Array:
+def _as_strings(column: Any, rows: int) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if not isinstance(column, pa.Array) or len(column) != rows:
@@ -337,7 +343,7 @@ def _strings(column: Any, rows: int) -> pa.Array:
 # ---- matching
 
 
-def _codes(column: pa.Array) -> tuple[list[str | None], npt.NDArray[np.int64]]:
+def _dictionary_codes(column: pa.Array) -> tuple[list[str | None], npt.NDArray[np.int64]]:
     """The distinct texts, and which each row has."""
     encoded = column.dictionary_encode("encode")
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -349,6 +355,6 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(re.escape(text).replace(r"\*", ".*"), re.DOTALL)
 
 
-def _alike(pattern: str, text: str) -> bool:
+def _matches(pattern: str, text: str) -> bool:
     """Whether they are the same, where a `*` of the first stands for any text."""
     return _pattern(pattern).fullmatch(text) is not None

@@ -10,14 +10,14 @@ from typing import Any
 import cbor2
 import pyarrow as pa
 
-from zenlake.lake.decoders.values import MAX_DEPTH, Decode, Decoded, Undecodable, by_row
+from zenlake.lake.decoders.values import MAX_DEPTH, Decode, Decoded, Undecodable, decode_rows
 
 
 def decoder(home: Path) -> Decode:
     """Takes no arguments."""
 
     def decode(payloads: pa.Array, rows: pa.RecordBatch) -> Decoded:
-        return by_row(payloads, read, _other)
+        return decode_rows(payloads, read, _other)
 
     return decode
 

@@ -15,10 +15,10 @@ from zenlake.lake.decoders.values import (
     Decode,
     Decoded,
     Undecodable,
-    only,
-    reason_of,
+    decode_utf8,
+    decode_where,
+    describe_error,
     spread,
-    utf8,
 )
 
 SURE_DEPTH = 16  # of brackets that the pattern follows; what is deeper is read by Python
@@ -41,13 +41,15 @@ def decoder(home: Path) -> Decode:
     """Takes no arguments."""
 
     def decode(payloads: pa.Array, rows: pa.RecordBatch) -> Decoded:
-        texts, good = utf8(payloads)
-        return only(good, lambda: _checked(texts.filter(pa.array(good))), "the text is not UTF-8")
+        texts, good = decode_utf8(payloads)
+        return decode_where(
+            good, lambda: _check_texts(texts.filter(pa.array(good))), "the text is not UTF-8"
+        )
 
     return decode
 
 
-def _checked(texts: pa.Array) -> Decoded:
+def _check_texts(texts: pa.Array) -> Decoded:
     sure = pc.match_substring_regex(texts, ONE_VALUE)
     doubtful = ~sure.to_numpy(zero_copy_only=False)
     if not doubtful.any():
@@ -60,15 +62,17 @@ def _checked(texts: pa.Array) -> Decoded:
 def _problem(text: str) -> str | None:
     """Why it is not one JSON value; None if it is."""
     try:
-        json.loads(text, parse_constant=_refused, parse_int=_unread, parse_float=_unread)
+        json.loads(
+            text, parse_constant=_refuse_constant, parse_int=_skip_number, parse_float=_skip_number
+        )
     except (ValueError, RecursionError, Undecodable) as error:
-        return f"not JSON: {reason_of(error)}"
+        return f"not JSON: {describe_error(error)}"
     return None
 
 
-def _refused(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise Undecodable(f"there is no {name} in JSON")
 
 
-def _unread(digits: str) -> None:
+def _skip_number(digits: str) -> None:
     """Only whether it is a number matters: none is made of hostile digits."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zenlake.errors import ZError
-from zenlake.lake.decoders.values import Decode, Decoded, fine, only
+from zenlake.lake.decoders.values import Decode, Decoded, decode_where, without_reasons
 
 TYPES = {
     **{
@@ -39,47 +39,47 @@ def decoder(home: Path, *, type: str, order: str = "little") -> Decode:  # noqa:
             f"lists of them, as in list[float32]; orders are {' and '.join(ORDERS)}"
         )
     kind = np.dtype(ORDERS[order] + TYPES[name])
-    column: Callable[[pa.Array, Any], Decoded] = lists if listed else numbers
+    column: Callable[[pa.Array, Any], Decoded] = decode_lists if listed else decode_numbers
     return lambda payloads, rows: column(payloads, kind)
 
 
-def numbers(payloads: pa.Array, kind: "np.dtype[Any]") -> Decoded:
+def decode_numbers(payloads: pa.Array, kind: "np.dtype[Any]") -> Decoded:
     """One number of this kind in each payload.
 
-    >>> numbers(pa.array([b"\\x01\\x00", b"\\x01"]), np.dtype("<i2"))[0].to_pylist()
+    >>> decode_numbers(pa.array([b"\\x01\\x00", b"\\x01"]), np.dtype("<i2"))[0].to_pylist()
     ['1', None]
     """
     good = lengths(payloads) == kind.itemsize
 
     def read() -> Decoded:
-        return fine(as_texts(_values(payloads.filter(pa.array(good)), kind)))
+        return without_reasons(format_numbers(_values(payloads.filter(pa.array(good)), kind)))
 
-    return only(good, read, f"a number of this type has {kind.itemsize} bytes")
+    return decode_where(good, read, f"a number of this type has {kind.itemsize} bytes")
 
 
-def lists(payloads: pa.Array, kind: "np.dtype[Any]", skip: int = 0) -> Decoded:
+def decode_lists(payloads: pa.Array, kind: "np.dtype[Any]", skip: int = 0) -> Decoded:
     """As many numbers of this kind as there are in each payload, behind its first `skip` bytes.
 
-    >>> lists(pa.array([b"\\x01\\x00\\x02\\x00", b""]), np.dtype("<i2"))[0].to_pylist()
+    >>> decode_lists(pa.array([b"\\x01\\x00\\x02\\x00", b""]), np.dtype("<i2"))[0].to_pylist()
     ['[1,2]', '[]']
     """
     sizes = lengths(payloads) - skip
     good = (sizes >= 0) & (sizes % kind.itemsize == 0)
 
     def read() -> Decoded:
-        texts = as_texts(_values(payloads.filter(pa.array(good)), kind, skip))
+        texts = format_numbers(_values(payloads.filter(pa.array(good)), kind, skip))
         ends = np.zeros(int(good.sum()) + 1, np.int32)
         np.cumsum(sizes[good] // kind.itemsize, out=ends[1:])
         joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), texts), ",")
-        return fine(pc.binary_join_element_wise("[", joined, "]", ""))
+        return without_reasons(pc.binary_join_element_wise("[", joined, "]", ""))
 
-    return only(good, read, f"the length is no multiple of {kind.itemsize} bytes")
+    return decode_where(good, read, f"the length is no multiple of {kind.itemsize} bytes")
 
 
-def as_texts(values: "npt.NDArray[Any]") -> pa.Array:
+def format_numbers(values: "npt.NDArray[Any]") -> pa.Array:
     """Numbers as JSON has them; what is no number by its name, as a text.
 
-    >>> as_texts(np.array([0.5, np.inf, np.nan])).to_pylist()
+    >>> format_numbers(np.array([0.5, np.inf, np.nan])).to_pylist()
     ['0.5', '"Infinity"', '"NaN"']
     """
     exact = values.astype(np.float64) if values.dtype.kind == "f" else values
@@ -90,7 +90,7 @@ def as_texts(values: "npt.NDArray[Any]") -> pa.Array:
     return pc.if_else(pa.array(np.isfinite(values)), texts, pa.array(names, pa.string()))
 
 
-def laid_out(
+def payload_layout(
     payloads: pa.Array,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     """Where each payload starts, how long it is, and the bytes that they all lie in."""
@@ -103,12 +103,12 @@ def laid_out(
 
 def lengths(payloads: pa.Array) -> npt.NDArray[np.int64]:
     """In bytes, of each."""
-    return laid_out(payloads)[1]
+    return payload_layout(payloads)[1]
 
 
 def _values(payloads: pa.Array, kind: "np.dtype[Any]", skip: int = 0) -> "npt.NDArray[Any]":
     """All payloads behind their first `skip` bytes, as numbers in this machine's order."""
-    starts, sizes, data = laid_out(payloads)
+    starts, sizes, data = payload_layout(payloads)
     if not len(starts):
         return np.zeros(0, kind.newbyteorder("="))
     raw = data[starts[0] : starts[-1] + sizes[-1]]

@@ -17,7 +17,7 @@ from google.protobuf import (  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from zenlake.errors import ZError
-from zenlake.lake.decoders.values import Decode, Decoded, Undecodable, by_row, failed
+from zenlake.lake.decoders.values import Decode, Decoded, Undecodable, decode_rows, fail_all
 
 MAX_DESCRIPTOR_BYTES = 64 << 20
 NO_DESCRIPTOR = (
@@ -35,24 +35,24 @@ def decoder(
     type: str | None = None,  # noqa: A002
 ) -> Decode:
     """`descriptor`: a file of descriptors; `type`: the message where no schema names one."""
-    pool = None if descriptor is None else pool_of(home / descriptor)
+    pool = None if descriptor is None else load_pool(home / descriptor)
     if pool is not None and type is not None:
         _message(pool, type)
 
     def decode(payloads: pa.Array, rows: pa.RecordBatch) -> Decoded:
         name = rows.column("schema")[0].as_py() or type
         if pool is None or name is None:
-            return failed(len(payloads), NO_NAME if pool is not None else NO_DESCRIPTOR)
+            return fail_all(len(payloads), NO_NAME if pool is not None else NO_DESCRIPTOR)
         try:
             message = _message(pool, name)
         except ZError as error:
-            return failed(len(payloads), str(error))
-        return by_row(payloads, lambda data: _read(pool, message, data))
+            return fail_all(len(payloads), str(error))
+        return decode_rows(payloads, lambda data: _read(pool, message, data))
 
     return decode
 
 
-def pool_of(path: Path) -> Any:
+def load_pool(path: Path) -> Any:
     """All descriptors of a file. ZError: they cannot be read."""
     try:
         with path.open("rb") as file:

@@ -20,9 +20,9 @@ from zenlake.lake.decoders.values import (
     Decode,
     Decoded,
     Undecodable,
-    by_row,
-    failed,
-    reason_of,
+    decode_rows,
+    describe_error,
+    fail_all,
     spread,
 )
 
@@ -53,21 +53,21 @@ _TOKEN = re.compile(r"\s*([A-Za-z0-9_]+|[\[\],])")
 def decoder(home: Path, *, type: str | None = None) -> Decode:  # noqa: A002
     """`type`: of payloads whose schema names none."""
     if type is not None:
-        parse(type)
+        parse_type(type)
 
     def decode(payloads: pa.Array, rows: pa.RecordBatch) -> Decoded:
         named = rows.column("schema")[0].as_py() or type
         if named is None:
-            return failed(len(payloads), NO_TYPE)
+            return fail_all(len(payloads), NO_TYPE)
         try:
-            parsed = parse(named)
+            parsed = parse_type(named)
         except ZError as error:
-            return failed(len(payloads), reason_of(error))
+            return fail_all(len(payloads), describe_error(error))
         if parsed in NUMBERS:
-            return numeric.numbers(payloads, NUMBERS[parsed])
+            return numeric.decode_numbers(payloads, NUMBERS[parsed])
         if get_origin(parsed) is list and get_args(parsed)[0] in NUMBERS:
             return _lists(payloads, parsed)
-        return by_row(payloads, lambda data: read(parsed, data))
+        return decode_rows(payloads, lambda data: read(parsed, data))
 
     return decode
 
@@ -102,9 +102,9 @@ def _lists(payloads: pa.Array, parsed: Any) -> Decoded:
         here = before == size
         some = payloads.filter(pa.array(here))
         if size:
-            made, told = numeric.lists(some, kind, size)
+            made, told = numeric.decode_lists(some, kind, size)
         else:
-            made, told = by_row(some, lambda data: read(parsed, data))
+            made, told = decode_rows(some, lambda data: read(parsed, data))
         texts = pc.coalesce(texts, spread(made, here))
         reasons = pc.coalesce(reasons, spread(told, here))
     return texts, reasons
@@ -112,7 +112,7 @@ def _lists(payloads: pa.Array, parsed: Any) -> Decoded:
 
 def _counts(payloads: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The bytes of the LEB128 count that each begins with, and the count; 0: none of 1 to 4."""
-    starts, lengths, data = numeric.laid_out(payloads)
+    starts, lengths, data = numeric.payload_layout(payloads)
     size, count = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
     reading = np.ones(len(starts), np.bool_)
     for place in range(MAX_COUNT_BYTES):
@@ -126,12 +126,12 @@ def _counts(payloads: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.i
 
 
 @lru_cache(maxsize=256)
-def parse(text: str) -> Any:
+def parse_type(text: str) -> Any:
     """The type that a text names. ZError: it names none.
 
-    >>> parse("dict[str, list[float32]]")
+    >>> parse_type("dict[str, list[float32]]")
     dict[str, list[zenlake.ext.serialization.Float32]]
-    >>> parse("list[float")
+    >>> parse_type("list[float")
     Traceback (most recent call last):
     zenlake.errors.ZError: 'list[float' is no type: it ends too early
     """
@@ -142,7 +142,7 @@ def parse(text: str) -> Any:
     if "".join(tokens) != "".join(text.split()):
         raise ZError(f"{shown} is no type: write one as in dict[str, list[float64]]")
     try:
-        made, rest = _parsed(tokens, 0, MAX_TYPE_DEPTH)
+        made, rest = _parse_tokens(tokens, 0, MAX_TYPE_DEPTH)
     except IndexError:
         raise ZError(f"{shown} is no type: it ends too early") from None
     except ValueError as error:
@@ -152,7 +152,7 @@ def parse(text: str) -> Any:
     return made
 
 
-def _parsed(tokens: list[str], at: int, depth: int) -> tuple[Any, int]:
+def _parse_tokens(tokens: list[str], at: int, depth: int) -> tuple[Any, int]:
     name = tokens[at].lower()
     if name in NAMES:
         return NAMES[name], at + 1
@@ -166,7 +166,7 @@ def _parsed(tokens: list[str], at: int, depth: int) -> tuple[Any, int]:
     parts: list[Any] = []
     at += 1
     while tokens[at] != "]":
-        part, at = _parsed(tokens, at + 1, depth - 1)
+        part, at = _parse_tokens(tokens, at + 1, depth - 1)
         parts.append(part)
         if tokens[at] not in ("]", ","):
             raise ValueError(f"{tokens[at]!r} stands where a comma or ] should")

@@ -27,9 +27,9 @@ GROWTH_FREE = 64 << 10  # that many bytes more: names of fields are not in every
 MAX_VALUES = 1 << 20  # numbers, texts, lists and objects in one value
 MAX_DEPTH = 100  # of lists and objects in each other
 MAX_REASON = 300  # characters
-WIDEST = 10**38  # from here on a VARIANT has no whole numbers
+FIRST_TEXT_INTEGER = 10**38  # from here on a VARIANT has no whole numbers
 MAX_BITS = 12_000  # of a whole number that is spelled out
-ALONE = 16  # rows: fewer are looked at one by one
+MIN_COLUMN_ROWS = 16  # rows: fewer are looked at one by one
 
 Decoded = tuple[pa.Array, pa.Array]
 "JSON texts, and reasons: one of both is null in every row."
@@ -49,37 +49,39 @@ class Undecodable(ZError):
 # ---- rows
 
 
-def by_row(payloads: pa.Array, read: Callable[[bytes], Any], other: Other | None = None) -> Decoded:
+def decode_rows(
+    payloads: pa.Array, read: Callable[[bytes], Any], other: Other | None = None
+) -> Decoded:
     """Each payload as `read` reads it; one that it refuses, for whatever reason, fails alone."""
     texts: list[str | None] = []
     reasons: list[str | None] = []
     for data in payloads.to_pylist():
         try:
             room = min(MAX_JSON_BYTES, GROWTH_FREE + MAX_GROWTH * len(data))
-            text, reason = as_json(read(data), other, room), None
+            text, reason = to_json(read(data), other, room), None
         except Exception as error:  # noqa: BLE001  # hostile bytes: the row fails, not the flow
-            text, reason = None, reason_of(error)
+            text, reason = None, describe_error(error)
         texts.append(text)
         reasons.append(reason)
     return pa.array(texts, pa.string()), pa.array(reasons, pa.string())
 
 
-def failed(rows: int, reason: str) -> Decoded:
+def fail_all(rows: int, reason: str) -> Decoded:
     """All of them, for one reason."""
     return pa.nulls(rows, pa.string()), pa.repeat(pa.scalar(reason, pa.string()), rows)
 
 
-def fine(texts: pa.Array) -> Decoded:
+def without_reasons(texts: pa.Array) -> Decoded:
     """None of them failed."""
     return texts, pa.nulls(len(texts), pa.string())
 
 
-def reason_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """What is kept of an error: one short line of good UTF-8.
 
-    >>> reason_of(ValueError("of two\\nlines"))
+    >>> describe_error(ValueError("of two\\nlines"))
     'of two lines'
-    >>> reason_of(RecursionError())
+    >>> describe_error(RecursionError())
     'RecursionError'
     """
     known = isinstance(error, (ZError, ValueError)) and str(error)
@@ -97,11 +99,13 @@ def spread(values: pa.Array, where: npt.NDArray[np.bool_]) -> pa.Array:
     return values.take(pa.array(np.cumsum(where) - 1, pa.int64(), mask=~where))
 
 
-def only(where: npt.NDArray[np.bool_], decode: Callable[[], Decoded], reason: str) -> Decoded:
+def decode_where(
+    where: npt.NDArray[np.bool_], decode: Callable[[], Decoded], reason: str
+) -> Decoded:
     """What `decode` makes of the rows where it is true; the others fail for `reason`."""
     if where.all():
         return decode()
-    texts, reasons = decode() if where.any() else fine(pa.nulls(0, pa.string()))
+    texts, reasons = decode() if where.any() else without_reasons(pa.nulls(0, pa.string()))
     others = pc.if_else(pa.array(where), pa.scalar(None, pa.string()), reason)
     return spread(texts, where), pc.coalesce(spread(reasons, where), others)
 
@@ -109,23 +113,23 @@ def only(where: npt.NDArray[np.bool_], decode: Callable[[], Decoded], reason: st
 # ---- columns of texts
 
 
-def utf8(payloads: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+def decode_utf8(payloads: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     """The payloads as texts, and which of them are: the others are null.
 
-    >>> texts, good = utf8(pa.array([b"a", b"\\xff"]))
+    >>> texts, good = decode_utf8(pa.array([b"a", b"\\xff"]))
     >>> texts.to_pylist(), good.tolist()
     (['a', None], [True, False])
     """
     try:
         return payloads.cast(pa.string()), np.ones(len(payloads), np.bool_)
     except pa.ArrowInvalid:
-        parts = list(_halves(payloads))
+        parts = list(_cast_by_halves(payloads))
     return pa.concat_arrays([p for p, _ in parts]), np.concatenate([good for _, good in parts])
 
 
-def _halves(payloads: pa.Array) -> Iterable[tuple[pa.Array, npt.NDArray[np.bool_]]]:
+def _cast_by_halves(payloads: pa.Array) -> Iterable[tuple[pa.Array, npt.NDArray[np.bool_]]]:
     """Cast in pieces, the smaller the nearer to what is no UTF-8."""
-    if len(payloads) <= ALONE:
+    if len(payloads) <= MIN_COLUMN_ROWS:
         texts = [_text_or_none(data) for data in payloads.to_pylist()]
         yield pa.array(texts, pa.string()), np.array([t is not None for t in texts], np.bool_)
         return
@@ -134,7 +138,7 @@ def _halves(payloads: pa.Array) -> Iterable[tuple[pa.Array, npt.NDArray[np.bool_
         try:
             yield half.cast(pa.string()), np.ones(len(half), np.bool_)
         except pa.ArrowInvalid:
-            yield from _halves(half)
+            yield from _cast_by_halves(half)
 
 
 def _text_or_none(data: bytes) -> str | None:
@@ -156,10 +160,10 @@ _ESCAPES = {
 }
 
 
-def quoted(texts: pa.Array) -> pa.Array:
+def quote_json(texts: pa.Array) -> pa.Array:
     """Each text as a JSON text. One pass for each kind of character that has to be escaped.
 
-    >>> quoted(pa.array(['say "hi"', "a\\\\b"])).to_pylist()
+    >>> quote_json(pa.array(['say "hi"', "a\\\\b"])).to_pylist()
     ['"say \\\\"hi\\\\""', '"a\\\\\\\\b"']
     """
     present = np.bincount(_bytes_of(texts), minlength=256)
@@ -181,18 +185,18 @@ def _bytes_of(texts: pa.Array) -> npt.NDArray[np.uint8]:
 # ---- values
 
 
-def as_json(value: Any, other: Other | None = None, room: int = MAX_JSON_BYTES) -> str:
+def to_json(value: Any, other: Other | None = None, room: int = MAX_JSON_BYTES) -> str:
     """One value as JSON. Undecodable: it is too large, too deep, or of no form.
 
     Bytes are base64; a number that is none is "NaN", "Infinity" or "-Infinity"; a whole number of
     39 digits or more is a text, and so are times and decimals; keys of objects are texts.
 
-    >>> as_json({"a": [1, None, b"ab", float("nan")], 2: {True}})
+    >>> to_json({"a": [1, None, b"ab", float("nan")], 2: {True}})
     '{"a":[1,null,"YWI=","NaN"],"2":[true]}'
     """
-    text = _encode(_Plain(other, room).of(value, MAX_DEPTH))
+    text = _encode(_JsonBuilder(other, room).of(value, MAX_DEPTH))
     if len(text) > room:
-        raise _too_large(room)
+        raise _size_error(room)
     return text
 
 
@@ -201,7 +205,7 @@ _encode = json.JSONEncoder(
 ).encode
 
 
-class _Plain:
+class _JsonBuilder:
     """Values made of what JSON has, counted while they are made."""
 
     def __init__(self, other: Other | None, room: int) -> None:
@@ -215,7 +219,7 @@ class _Plain:
         if self.values > MAX_VALUES:
             raise Undecodable(f"there are more than {MAX_VALUES} values in it")
         kind = type(value)
-        form = _FORMS.get(kind) or _inherited(kind)
+        form = _FORMS.get(kind) or _find_inherited(kind)
         if form is not None:
             return form(self, value, depth)
         if self.other is None:
@@ -228,11 +232,11 @@ class _Plain:
     def _text(self, value: str, depth: int = 0) -> str:
         self.size += len(value)
         if self.size > self.room:
-            raise _too_large(self.room)
+            raise _size_error(self.room)
         return value
 
     def _whole(self, value: int, depth: int) -> int | str:
-        if -WIDEST < value < WIDEST:
+        if -FIRST_TEXT_INTEGER < value < FIRST_TEXT_INTEGER:
             return int(value)
         if value.bit_length() > MAX_BITS:
             raise Undecodable(f"a whole number of {value.bit_length()} bits is too long")
@@ -280,29 +284,29 @@ class _Plain:
         return self._text(str(value))
 
 
-_FORMS: dict[type, Callable[[_Plain, Any, int], Any]] = {
-    type(None): _Plain._same,
-    bool: _Plain._same,
-    str: _Plain._text,
-    int: _Plain._whole,
-    float: _Plain._number,
-    bytes: _Plain._bytes,
-    bytearray: _Plain._bytes,
-    list: _Plain._list,
-    tuple: _Plain._list,
-    set: _Plain._set,
-    frozenset: _Plain._set,
-    dict: _Plain._object,
-    np.ndarray: _Plain._array,
-    date: _Plain._time,  # and datetime
-    Decimal: _Plain._shown,
-    Fraction: _Plain._shown,
-    UUID: _Plain._shown,
+_FORMS: dict[type, Callable[[_JsonBuilder, Any, int], Any]] = {
+    type(None): _JsonBuilder._same,
+    bool: _JsonBuilder._same,
+    str: _JsonBuilder._text,
+    int: _JsonBuilder._whole,
+    float: _JsonBuilder._number,
+    bytes: _JsonBuilder._bytes,
+    bytearray: _JsonBuilder._bytes,
+    list: _JsonBuilder._list,
+    tuple: _JsonBuilder._list,
+    set: _JsonBuilder._set,
+    frozenset: _JsonBuilder._set,
+    dict: _JsonBuilder._object,
+    np.ndarray: _JsonBuilder._array,
+    date: _JsonBuilder._time,  # and datetime
+    Decimal: _JsonBuilder._shown,
+    Fraction: _JsonBuilder._shown,
+    UUID: _JsonBuilder._shown,
 }
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-def _inherited(kind: type) -> Callable[[_Plain, Any, int], Any] | None:
+def _find_inherited(kind: type) -> Callable[[_JsonBuilder, Any, int], Any] | None:
     return next((_FORMS[base] for base in kind.__mro__ if base in _FORMS), None)
 
 
@@ -312,5 +316,5 @@ def _deeper(depth: int) -> int:
     return depth - 1
 
 
-def _too_large(room: int) -> Undecodable:
+def _size_error(room: int) -> Undecodable:
     return Undecodable(f"as JSON it is larger than {room} bytes")

@@ -27,7 +27,7 @@ class Flow(NamedTuple):
     partition_by: str | None = None
 
 
-declared: dict[str, Flow] = {}
+declared_flows: dict[str, Flow] = {}
 "What was declared since somebody emptied it, by name."
 
 
@@ -37,8 +37,8 @@ def stream(spark: "SparkSession", **options: Any) -> "DataFrame":
     `options` are those of that format, such as keyExpr="robot/**", duplicates="mark" (also "drop",
     "keep") and includeLoss=True; what lake.toml says stands unless they say something else.
     """
-    given = {**_usual(find(), options), **options}
-    return spark.readStream.format("zenoh").options(**_texts(given)).load()
+    given = {**_default_options(find(), options), **options}
+    return spark.readStream.format("zenoh").options(**_to_strings(given)).load()
 
 
 def flow(
@@ -54,9 +54,9 @@ def flow(
 
     def declare(query: Query) -> Query:
         project = find()
-        one = _checked(Flow(name or query.__name__, tables, partition_by))
+        one = _check_flow(Flow(name or query.__name__, tables, partition_by))
         _declare_sink(project, one, query)
-        declared[one.name] = one
+        declared_flows[one.name] = one
         return query
 
     return declare
@@ -72,7 +72,7 @@ def read(spark: "SparkSession", name: str) -> "DataFrame":
 def decoded(df: "DataFrame") -> "DataFrame":
     """Rows of samples with their payloads as values: the columns of `messages`, and, where there
     is no value, `payload` and the `reason`. See [[decoders]] in lake.toml."""
-    from zenlake.lake.pipeline.messages import decoded as decode
+    from zenlake.lake.pipeline.messages import decode_samples as decode
 
     return decode(df, find())
 
@@ -80,7 +80,7 @@ def decoded(df: "DataFrame") -> "DataFrame":
 # ---- parts
 
 
-def _usual(project: Project, options: dict[str, Any]) -> dict[str, Any]:
+def _default_options(project: Project, options: dict[str, Any]) -> dict[str, Any]:
     """What lake.toml says; a log's time of looking back only where duplicates are looked for."""
     usual: dict[str, Any] = {"path": project.log, "maxRowsPerTrigger": project.max_rows}
     if options.get("duplicates", "keep") != "keep":
@@ -88,9 +88,9 @@ def _usual(project: Project, options: dict[str, Any]) -> dict[str, Any]:
     return usual
 
 
-def _texts(options: dict[str, Any]) -> dict[str, str]:
+def _to_strings(options: dict[str, Any]) -> dict[str, str]:
     """
-    >>> _texts({"includeLoss": True, "keyExpr": "a/**"})
+    >>> _to_strings({"includeLoss": True, "keyExpr": "a/**"})
     {'includeLoss': 'true', 'keyExpr': 'a/**'}
     """
     return {
@@ -99,7 +99,7 @@ def _texts(options: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _checked(one: Flow) -> Flow:
+def _check_flow(one: Flow) -> Flow:
     where = f"flow {one.name!r}"
     if not 0 < len(one.into) <= MAX_TABLES:
         raise ZError(f"{where} goes into {len(one.into)} tables: name 1 to {MAX_TABLES}")
@@ -118,5 +118,5 @@ def _declare_sink(project: Project, one: Flow, query: Query) -> None:
     if one.partition_by is not None:
         options["partitionBy"] = one.partition_by
     rows = query()  # here, and not where Spark asks: it allows no analysis there, as maps need
-    pipelines.create_sink(one.name, SINK, _texts(options))
+    pipelines.create_sink(one.name, SINK, _to_strings(options))
     pipelines.append_flow(target=one.name, name=one.name)(lambda: rows)

@@ -18,14 +18,14 @@ from zenlake.errors import ZError
 from zenlake.lake.decoders import Decoders
 from zenlake.lake.project import Project
 from zenlake.lake.tables import schema
-from zenlake.lake.tables.reduce import conform, day_of, hlc_of
+from zenlake.lake.tables.reduce import compute_day, compute_hlc, conform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MAX_PIECE_BYTES = 16 << 20  # of payloads decoded at once: as JSON they may grow a lot
 
-TAKEN = pa.schema(
+INPUT = pa.schema(
     [
         field
         for field in schema.SAMPLE
@@ -33,7 +33,7 @@ TAKEN = pa.schema(
     ]
 )
 "What of a sample is needed."
-MADE = pa.schema(
+OUTPUT = pa.schema(
     [
         *(field for field in schema.MESSAGES if field.name != "value"),
         pa.field("json", pa.string()),
@@ -42,11 +42,11 @@ MADE = pa.schema(
     ]
 )
 "What executors make of it; `payload` only where it may be needed."
-UNUSED = [field.name for field in schema.SAMPLE if field.name not in TAKEN.names]
+UNUSED = [field.name for field in schema.SAMPLE if field.name not in INPUT.names]
 REFUSED = "not JSON that a VARIANT takes: malformed, a name twice in an object, or nested too deep"
 
 
-def decoded(df: "DataFrame", project: Project) -> "DataFrame":
+def decode_samples(df: "DataFrame", project: Project) -> "DataFrame":
     """The columns of `messages`, and `payload` and `reason` of what could not be decoded.
 
     Takes rows of samples; repeats that `duplicate` marks, deletes, and what no decoder is for are
@@ -63,8 +63,8 @@ def decoded(df: "DataFrame", project: Project) -> "DataFrame":
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
         if hasattr(samples, "_cached_schema"):
             # Of Connect: it asks for the names of the columns, which a pipeline does not allow.
-            vars(samples)["_cached_schema"] = from_arrow_schema(TAKEN)
-        made = samples.mapInArrow(decode, from_arrow_schema(MADE))
+            vars(samples)["_cached_schema"] = from_arrow_schema(INPUT)
+        made = samples.mapInArrow(decode, from_arrow_schema(OUTPUT))
     made = made.withColumn("value", F.try_parse_json("json"))
     refused = F.col("value").isNull() & F.col("reason").isNull()
     text = F.col("json").cast("binary")  # of JSON: the very payload
@@ -83,27 +83,27 @@ def decode_batches(
     """Rows with the columns TAKEN, as rows with the columns MADE; those of no decoder are gone."""
     decoders = _decoders(rules, home)
     for batch in batches:
-        for piece in _pieces(_taken(batch)):
-            made = messages_of(piece, decoders)
+        for piece in _split_by_bytes(_select_input(batch)):
+            made = decode_piece(piece, decoders)
             if made.num_rows:
                 yield made
 
 
-def messages_of(rows: pa.RecordBatch, decoders: Decoders) -> pa.RecordBatch:
+def decode_piece(rows: pa.RecordBatch, decoders: Decoders) -> pa.RecordBatch:
     """The columns MADE of rows with the columns TAKEN."""
     at, texts, names, reasons = decoders.decode(rows)
     kept = rows if len(at) == rows.num_rows else rows.take(pa.array(at))
     columns = {name: kept.column(name) for name in kept.schema.names}
     doubtful = pc.or_(reasons.is_valid(), pc.match_substring(names, ":"))  # of users: any text
     columns |= {
-        "hlc": hlc_of(kept),
-        "day": day_of(kept),
+        "hlc": compute_hlc(kept),
+        "day": compute_day(kept),
         "decoder": names,
         "json": texts,
         "payload": pc.if_else(doubtful, columns["payload"], pa.scalar(None, pa.binary())),
         "reason": reasons,
     }
-    return pa.RecordBatch.from_arrays([columns[name] for name in MADE.names], schema=MADE)
+    return pa.RecordBatch.from_arrays([columns[name] for name in OUTPUT.names], schema=OUTPUT)
 
 
 @lru_cache(maxsize=8)
@@ -112,21 +112,21 @@ def _decoders(rules: str, home: str) -> Decoders:
     return Decoders(json.loads(rules), home)
 
 
-def _taken(batch: pa.RecordBatch) -> pa.RecordBatch:
-    missing = [name for name in TAKEN.names if name not in batch.schema.names]
+def _select_input(batch: pa.RecordBatch) -> pa.RecordBatch:
+    missing = [name for name in INPUT.names if name not in batch.schema.names]
     if missing:
         raise ZError(f"to decode payloads the columns {', '.join(missing)} are needed, too")
     if "duplicate" in batch.schema.names:
         batch = batch.filter(pc.invert(batch.column("duplicate").fill_null(False)))
-    table = conform(batch, TAKEN).combine_chunks()
+    table = conform(batch, INPUT).combine_chunks()
     columns = [
         column.chunk(0) if column.num_chunks else pa.nulls(0, column.type)
         for column in table.columns
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=TAKEN)
+    return pa.RecordBatch.from_arrays(columns, schema=INPUT)
 
 
-def _pieces(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _split_by_bytes(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Of bounded size, in payloads; one that is larger is alone."""
     lengths = pc.binary_length(rows.column("payload")).fill_null(0).cast(pa.int64())
     ends = np.cumsum(lengths.to_numpy(zero_copy_only=False))

@@ -17,7 +17,7 @@ from zenlake.wire.timestamp import NANOS
 
 CHECKPOINTS = "_checkpoints"
 MAX_LINES = 64  # of an offsets file: a stream has a source a line
-BACK = 1.25  # times `duplicates_within`: numbers are remembered by the quarter of it
+LOOKBACK = 1.25  # times `duplicates_within`: numbers are remembered by the quarter of it
 
 PerPartition = Mapping[int, int]
 
@@ -30,7 +30,7 @@ class CommittedOffsets(NamedTuple):
     "Seconds since 1970; the last micro-batch ended then."
 
 
-def marks(project: Project) -> dict[int, int]:
+def durable_offsets(project: Project) -> dict[int, int]:
     """How far each partition of the log is durable; {}: there is no log yet."""
     try:
         log = Log(project.log)
@@ -39,12 +39,12 @@ def marks(project: Project) -> dict[int, int]:
     return {number: log.mark(number).offset for number in log.partitions()}
 
 
-def taken(state: Path, log_id: str) -> dict[str, CommittedOffsets]:
+def committed_offsets(state: Path, log_id: str) -> dict[str, CommittedOffsets]:
     """By flow, what its last micro-batch that ended took of the log."""
     found: dict[str, tuple[int, CommittedOffsets]] = {}
     for commits in sorted((state / CHECKPOINTS).glob("**/commits")):
         version, flow = commits.parent.name, commits.parent.parent.name
-        batch = max(_numbers(commits), default=None)
+        batch = max(_batch_numbers(commits), default=None)
         if not version.isdecimal() or batch is None:
             continue
         if flow in found and found[flow][0] > int(version):
@@ -52,18 +52,18 @@ def taken(state: Path, log_id: str) -> dict[str, CommittedOffsets]:
         with suppress(OSError):  # Spark has just removed it
             text = (commits.parent / "offsets" / str(batch)).read_text()
             at = (commits / str(batch)).stat().st_mtime
-            found[flow] = int(version), CommittedOffsets(offsets_of(text, log_id), at)
+            found[flow] = int(version), CommittedOffsets(parse_offsets(text, log_id), at)
     return {flow: one for flow, (_, one) in found.items()}
 
 
-def _numbers(folder: Path) -> list[int]:
+def _batch_numbers(folder: Path) -> list[int]:
     return [int(one.name) for one in folder.iterdir() if one.name.isdecimal()]
 
 
-def offsets_of(text: str, log_id: str) -> dict[int, int]:
+def parse_offsets(text: str, log_id: str) -> dict[int, int]:
     """Of a file of Spark's offset log, the offsets in one log: the lowest, if it names several.
 
-    >>> offsets_of('v1\\n{}\\n{"log": "ab", "partitions": {"0": 7}}\\n-\\n', "ab")
+    >>> parse_offsets('v1\\n{}\\n{"log": "ab", "partitions": {"0": 7}}\\n-\\n', "ab")
     {0: 7}
     """
     lowest: dict[int, int] = {}
@@ -80,10 +80,10 @@ def offsets_of(text: str, log_id: str) -> dict[int, int]:
     return lowest
 
 
-def behind(durable: PerPartition, done: PerPartition) -> int:
+def count_behind(durable: PerPartition, done: PerPartition) -> int:
     """Samples that are durable and not taken.
 
-    >>> behind({0: 10, 1: 5}, {0: 7})
+    >>> count_behind({0: 10, 1: 5}, {0: 7})
     8
     """
     return sum(max(0, mark - done.get(number, 0)) for number, mark in durable.items())
@@ -92,7 +92,7 @@ def behind(durable: PerPartition, done: PerPartition) -> int:
 # ---- tables
 
 
-def rows_of(project: Project, name: str) -> int | None:
+def count_rows(project: Project, name: str) -> int | None:
     """Return the number of rows of a table now; None: there is no such table yet."""
     import pyarrow as pa
 
@@ -111,7 +111,7 @@ def appended_rows(project: Project) -> dict[str, int]:
 
     names = [path.parent.name for path in project.tables.glob("*/_delta_log")]
     appended = [name for name in names if name not in TABLES or TABLES[name].fold is None]
-    return {name: count for name in appended if (count := rows_of(project, name)) is not None}
+    return {name: count for name in appended if (count := count_rows(project, name)) is not None}
 
 
 # ---- the log
@@ -125,7 +125,7 @@ def trim(project: Project, state: Path, flows: Iterable[str], now: float | None 
     if age is None or not flows or not (project.log / "log.json").is_file():
         return none
     log = Log(project.log)
-    done = taken(state, log.id)
+    done = committed_offsets(state, log.id)
     if any(flow not in done for flow in flows):
         return none
     removed = none
@@ -138,16 +138,16 @@ def trim(project: Project, state: Path, flows: Iterable[str], now: float | None 
         newest = int(log.blocks(number, end - 1, end)["last_time"].max())
         wall = int((time.time() if now is None else now) * NANOS)
         old = log.offset_at(number, max(0, min(newest, wall) - int(age * NANOS)))
-        looked_at = _looked_at(log, number, below, project.duplicates_within)
+        looked_at = _first_offset_needed(log, number, below, project.duplicates_within)
         one = log.trim(before_offset=min(below, old, looked_at), partition=number)
         removed = Trimmed(removed.segments + one.segments, removed.bytes + one.bytes)
     return removed
 
 
-def _looked_at(log: Log, partition: int, at: int, within: float) -> int:
+def _first_offset_needed(log: Log, partition: int, at: int, within: float) -> int:
     """The first offset that whoever goes on at an offset looks at, to find repeats behind it."""
     near = log.blocks(partition, max(0, at - 1), at + 1)
     if not len(near):
         return 0
-    back = int(within * BACK * NANOS)
+    back = int(within * LOOKBACK * NANOS)
     return log.offset_at(partition, max(0, int(near["first_time"].min()) - back))

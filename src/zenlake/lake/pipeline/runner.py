@@ -17,10 +17,10 @@ from zenlake.lake.pipeline import flows
 from zenlake.lake.pipeline.progress import (
     CommittedOffsets,
     appended_rows,
-    behind,
-    marks,
-    rows_of,
-    taken,
+    committed_offsets,
+    count_behind,
+    count_rows,
+    durable_offsets,
     trim,
 )
 from zenlake.lake.pipeline.spark_connect import FlowEvent, PipelineSession
@@ -131,7 +131,7 @@ class PipelineRunner:
             self._before = self._taken(self._pipelines.state)
             seen: dict[int, int] | None = None
             while not self._over():
-                began, durable = time.monotonic(), marks(self._project)
+                began, durable = time.monotonic(), durable_offsets(self._project)
                 if self._every is None or durable != seen or not self.ok:
                     self._cycle(self._pipelines)
                     seen = durable
@@ -170,18 +170,18 @@ class PipelineRunner:
     ) -> Iterator[FlowReport]:
         done = self._taken(state)
         appended = appended_rows(self._project)
-        durable = marks(self._project)
-        for name, one in flows.declared.items():
+        durable = durable_offsets(self._project)
+        for name, one in flows.declared_flows.items():
             event = states.get(name) or FlowEvent(name, "IDLE")
             now, before = done.get(name), self._before.get(name)
             offsets = {} if now is None else now.offsets
-            rows = {table: rows_of(self._project, table) for table in one.into}
+            rows = {table: count_rows(self._project, table) for table in one.into}
             yield FlowReport(
                 name,
                 one.into,
                 event.state,
-                behind(offsets, {} if before is None else before.offsets),
-                behind(durable, offsets),
+                count_behind(offsets, {} if before is None else before.offsets),
+                count_behind(durable, offsets),
                 None if now is None else now.at,
                 {table: count for table, count in rows.items() if count is not None},
                 {
@@ -196,7 +196,7 @@ class PipelineRunner:
     def _taken(self, state: Path | None) -> dict[str, CommittedOffsets]:
         if state is None or not (self._project.log / "log.json").is_file():
             return {}
-        return taken(state, Log(self._project.log).id)
+        return committed_offsets(state, Log(self._project.log).id)
 
     def _upkeep(self, state: Path | None) -> None:
         """What is wrong here is told, and stops nothing."""
@@ -204,10 +204,10 @@ class PipelineRunner:
         try:
             if not project.tables.is_dir():
                 return
-            if not self._over() and maintenance.due(project):
+            if not self._over() and maintenance.is_due(project):
                 began = time.monotonic()
                 kept = maintenance.run_maintenance(project)
-                gone = None if state is None else trim(project, state, flows.declared)
+                gone = None if state is None else trim(project, state, flows.declared_flows)
                 self._say(
                     "upkeep",
                     seconds=round(time.monotonic() - began, 3),

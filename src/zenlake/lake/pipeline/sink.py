@@ -131,27 +131,29 @@ class WrittenFiles(WriterCommitMessage):
     """What one task has written: nothing of it is in a table yet."""
 
     query: str
-    taken: "TaskOutput"
+    output: "TaskOutput"
 
 
 class LakeWriter(DataSourceStreamArrowWriter):
     """One micro-batch: files by tasks, one commit a table by the driver."""
 
     def __init__(self, target: SinkOptions, schema: "StructType") -> None:
-        from zenlake.lake.tables.projections import check
+        from zenlake.lake.tables.projections import check_columns
         from zenlake.spark.schema import arrow_schema
 
         self._target = target
         self._schema = arrow_schema(schema)
-        check(self._schema, target.into, target.partition_by)
+        check_columns(self._schema, target.into, target.partition_by)
 
     def _stores(self) -> "dict[str, DeltaStore]":
         from zenlake.lake.tables.delta import DeltaStore
-        from zenlake.lake.tables.projections import table_of
+        from zenlake.lake.tables.projections import define_table
 
         target = self._target
         return {
-            name: DeltaStore(target.path / name, table_of(name, self._schema, target.partition_by))
+            name: DeltaStore(
+                target.path / name, define_table(name, self._schema, target.partition_by)
+            )
             for name in target.into
         }
 
@@ -177,12 +179,12 @@ class LakeWriter(DataSourceStreamArrowWriter):
         from zenlake.lake.tables.commit import TableBatch
         from zenlake.lake.tables.projections import commit_table
 
-        tasks = [one for one in messages if one is not None and one.taken.rows]
+        tasks = [one for one in messages if one is not None and one.output.rows]
         if not tasks:
             return
         batch = TableBatch(self._target.flow, tasks[0].query, batchId)
         for store in self._stores().values():
-            commit_table(store, [one.taken for one in tasks], batch)
+            commit_table(store, [one.output for one in tasks], batch)
         self._unstage(tasks)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
@@ -192,7 +194,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
     def _unstage(self, tasks: list[WrittenFiles]) -> None:
         """Only their own: a driver that is thought to be dead may do the same batch."""
         paths = [
-            Path(path) for one in tasks for paths in one.taken.staged.values() for path in paths
+            Path(path) for one in tasks for paths in one.output.staged.values() for path in paths
         ]
         for path in paths:
             path.unlink(missing_ok=True)

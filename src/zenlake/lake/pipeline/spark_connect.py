@@ -72,18 +72,18 @@ class PipelineSession:
     def __init__(self, project: Project, master: str, conf: Mapping[str, str]) -> None:
         # Of Spark, about a pandas that is not used here.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
-        self._spec_path = spec_of(project)
-        self._spec = _loaded(self._spec_path)
-        self.state = state_of(project, self._spec.storage)
+        self._spec_path = find_spec(project)
+        self._spec = _load_spec(self._spec_path)
+        self.state = state_folder(project, self._spec.storage)
         self._log_file = None if self.state is None else self.state / SPARK_LOG
-        self._server: _Server | None = None
+        self._server: _SparkServer | None = None
         if master.startswith(REMOTE):
             url = master
         else:
-            self._server = _Server(project.name, master, conf, self._log_file)
+            self._server = _SparkServer(project.name, master, conf, self._log_file)
             url = self._server.url
         try:
-            self._spark = _connected(url)
+            self._spark = _connect(url)
         except BaseException:
             self._end_server()
             raise
@@ -103,13 +103,13 @@ class PipelineSession:
             for said in start_run(
                 self._spark, graph, None, False, None, dry=False, storage=self._spec.storage
             ):
-                for event in _events(said):
+                for event in _flow_events(said):
                     # A flow that failed is said to be complete before.
                     (failed.add if event.state == "FAILED" else failed.discard)(event.flow)
                     tell(event)
         except PySparkException as error:
             if not failed:  # else it was said with the flow
-                raise ZError(reason_of(str(error))) from None
+                raise ZError(extract_reason(str(error))) from None
         finally:
             self._drop(graph)
         return not failed
@@ -140,15 +140,15 @@ class PipelineSession:
 
         spec = self._spec
         graph = create_dataflow_graph(self._spark, spec.catalog, spec.database, spec.configuration)
-        flows.declared.clear()
+        flows.declared_flows.clear()
         vars(cli)["log_with_curr_timestamp"] = _log.debug  # else it prints which files it reads
         try:
             registry = SparkConnectGraphElementRegistry(self._spark, graph)
             cli.register_definitions(self._spec_path, registry, spec, self._spark, graph)
         except Exception as error:
             self._drop(graph)
-            why = error if isinstance(error, ZError) else reason_of(f"{_name(error)}: {error}")
-            raise ZError(f"{_where(error, self._spec_path.parent)}: {why}") from error
+            why = error if isinstance(error, ZError) else extract_reason(f"{_name(error)}: {error}")
+            raise ZError(f"{_locate_error(error, self._spec_path.parent)}: {why}") from error
         return graph
 
     def _drop(self, graph: str) -> None:
@@ -174,7 +174,7 @@ class PipelineSession:
 # ---- the project, as Spark knows it
 
 
-def spec_of(project: Project) -> Path:
+def find_spec(project: Project) -> Path:
     """The file that describes the pipeline to Spark."""
     for name in SPECS:
         if (project.home / name).is_file():
@@ -184,7 +184,7 @@ def spec_of(project: Project) -> Path:
     )
 
 
-def _loaded(path: Path) -> "PipelineSpec":
+def _load_spec(path: Path) -> "PipelineSpec":
     from pyspark.errors import PySparkException
     from pyspark.pipelines.cli import load_pipeline_spec
     from yaml import YAMLError
@@ -195,7 +195,7 @@ def _loaded(path: Path) -> "PipelineSpec":
         raise ZError(f"{path}: {' '.join(str(error).split())}") from None
 
 
-def state_of(project: Project, storage: str) -> Path | None:
+def state_folder(project: Project, storage: str) -> Path | None:
     """The folder of Spark's checkpoints; None: it is on no local disk.
 
     ZError: it is not that of this lake, which was moved or copied.
@@ -206,14 +206,14 @@ def state_of(project: Project, storage: str) -> Path | None:
     state, own = Path(unquote(parts.path)), project.home / "state"
     if state != own and not state.exists() and own.exists():
         raise ZError(
-            f"{spec_of(project)} says that the state is in {state}, which is not there: if the "
+            f"{find_spec(project)} says that the state is in {state}, which is not there: if the "
             f"lake was moved, write storage: {own.as_uri()}"
         )
     state.mkdir(parents=True, exist_ok=True)
     return state
 
 
-def _where(error: Exception, home: Path) -> str:
+def _locate_error(error: Exception, home: Path) -> str:
     """The last line of the project's own files that an error went through."""
     found = str(home)
     for frame, line in traceback.walk_tb(error.__traceback__):
@@ -229,25 +229,25 @@ def _name(error: Exception) -> str:
 # ---- what Spark says
 
 
-def _events(said: Mapping[str, Any]) -> Iterator[FlowEvent]:
+def _flow_events(said: Mapping[str, Any]) -> Iterator[FlowEvent]:
     if "pipeline_event_result" not in said:
         return
     message = said["pipeline_event_result"].event.message
     found = _EVENT.match(message)
     if found:
         failed = found[2] == "FAILED"
-        reason = reason_of(message.partition("Error: ")[2]) if failed else None
+        reason = extract_reason(message.partition("Error: ")[2]) if failed else None
         yield FlowEvent(found[1].rpartition(".")[2], found[2], reason)
     else:
         _log.debug("%s", message)
 
 
-def reason_of(text: str) -> str:
+def extract_reason(text: str) -> str:
     """The one line of Spark's many that says what is wrong.
 
-    >>> reason_of("[STREAM_FAILED] Query [id = 1] terminated with exception: [A.B] no SQLSTATE: 1")
+    >>> extract_reason("[STREAM_FAILED] Query [id = 1] terminated with exception: [A.B] no SQLSTATE: 1")
     '[A.B] no'
-    >>> reason_of("boo\\nTraceback (most recent call last):\\nzenlake.errors.ZError: bad\\n at x")
+    >>> extract_reason("boo\\nTraceback (most recent call last):\\nzenlake.errors.ZError: bad\\n at x")
     'bad'
     """
     raised = _RAISED.findall(text)
@@ -263,7 +263,7 @@ def reason_of(text: str) -> str:
 # ---- Spark
 
 
-class _Server:
+class _SparkServer:
     """A Spark in a JVM of its own, which serves Connect on a port of this machine."""
 
     def __init__(self, app: str, master: str, conf: Mapping[str, str], said: Path | None) -> None:
@@ -294,14 +294,14 @@ class _Server:
                 )
         except PySparkException as error:
             self._home.cleanup()
-            raise _no_spark(error, said) from None
+            raise _start_error(error, said) from None
         try:
             self._context = SparkContext(conf=settings, gateway=self._gateway)
             service = "org.apache.spark.sql.connect.service.SparkConnectService$"
             port = getattr(getattr(self._context._jvm, service), "MODULE$").localPort()
         except (PySparkException, Py4JError, OSError, ValueError) as error:
             self._end()
-            raise _no_spark(error, said) from None
+            raise _start_error(error, said) from None
         self.url = f"{REMOTE}localhost:{port}"  # by this name: a token goes there without TLS
 
     @property
@@ -349,11 +349,11 @@ def _spark_home(folder: Path, master: str) -> Iterator[None]:
         del os.environ["SPARK_HOME"]
 
 
-def _no_spark(error: Exception, said: Path | None) -> ZError:
-    return ZError(f"Spark does not start: {reason_of(str(error))}; it says more in {said}")
+def _start_error(error: Exception, said: Path | None) -> ZError:
+    return ZError(f"Spark does not start: {extract_reason(str(error))}; it says more in {said}")
 
 
-def _connected(url: str) -> Any:
+def _connect(url: str) -> Any:
     from pyspark.errors import PySparkException
     from pyspark.sql.connect.session import SparkSession
 
@@ -361,4 +361,4 @@ def _connected(url: str) -> Any:
     try:
         return SparkSession.builder.remote(url).create()
     except PySparkException as error:
-        raise ZError(f"no session with {url}: {reason_of(str(error))}") from None
+        raise ZError(f"no session with {url}: {extract_reason(str(error))}") from None

@@ -48,7 +48,7 @@ class SqlResult(NamedTuple):
     rows: Iterator[list[str | None]]
 
 
-def start(master: str = "local[*]") -> "SparkSession":
+def start_spark(master: str = "local[*]") -> "SparkSession":
     """A local Spark for queries; about ten seconds. What it says meanwhile is not shown.
 
     ZError: it does not start, and the last that it said.
@@ -58,10 +58,12 @@ def start(master: str = "local[*]") -> "SparkSession":
         try:
             return zenlake.spark.session("zenlake lake sql", master, **SETTINGS)
         except PySparkException as error:
-            raise ZError(f"Spark does not start: {reason_of(error)} {_last(said)}") from None
+            raise ZError(
+                f"Spark does not start: {describe_spark_error(error)} {_last_line(said)}"
+            ) from None
 
 
-def _last(said: IO[bytes]) -> str:
+def _last_line(said: IO[bytes]) -> str:
     """The last line that is not a trace."""
     said.seek(max(0, said.seek(0, os.SEEK_END) - MAX_SAID))
     lines = [line.strip() for line in said.read().decode(errors="replace").splitlines()]
@@ -81,7 +83,7 @@ def _stderr_to(file: IO[bytes]) -> Iterator[None]:
         os.close(before)
 
 
-def ask(
+def run_query(
     spark: "SparkSession", project: Project, query: str, *, limit: int | None, form: str = "text"
 ) -> SqlResult:
     """Answers a query; `form` is text (for people), csv, or json (one object a row).
@@ -92,34 +94,34 @@ def ask(
     try:
         found = spark.sql(query)
         found = found if limit is None else found.limit(limit)
-        told = _objects(found) if form == "json" else _texts(found, form)
-        return SqlResult(found.columns, _rows(told))
+        told = _select_json(found) if form == "json" else _select_texts(found, form)
+        return SqlResult(found.columns, _iterate_rows(told))
     except PySparkException as error:
-        raise ZError(reason_of(error)) from None
+        raise ZError(describe_spark_error(error)) from None
 
 
-def _rows(told: "DataFrame") -> Iterator[list[str | None]]:
+def _iterate_rows(told: "DataFrame") -> Iterator[list[str | None]]:
     try:
         for row in told.toLocalIterator():
             yield list(row)
     except PySparkException as error:
-        raise ZError(reason_of(error)) from None
+        raise ZError(describe_spark_error(error)) from None
 
 
-def _objects(found: "DataFrame") -> "DataFrame":
+def _select_json(found: "DataFrame") -> "DataFrame":
     return found.selectExpr("to_json(struct(*), map('ignoreNullFields', 'false'))")
 
 
-def _texts(found: "DataFrame", form: str) -> "DataFrame":
+def _select_texts(found: "DataFrame", form: str) -> "DataFrame":
     """Every column as text, by its place: two may have the same name."""
     places = [f"c{place}" for place in range(len(found.columns))]
     kinds = [field.dataType for field in found.schema.fields]
     return found.toDF(*places).selectExpr(
-        *(_told(place, kind, form) for place, kind in zip(places, kinds, strict=True))
+        *(_text_expression(place, kind, form) for place, kind in zip(places, kinds, strict=True))
     )
 
 
-def _told(column: str, kind: DataType, form: str) -> str:
+def _text_expression(column: str, kind: DataType, form: str) -> str:
     if isinstance(kind, NESTED):
         return f"to_json({column})"
     if isinstance(kind, BinaryType):
@@ -128,10 +130,10 @@ def _told(column: str, kind: DataType, form: str) -> str:
     return f"string({column})"
 
 
-def reason_of(error: PySparkException) -> str:
+def describe_spark_error(error: PySparkException) -> str:
     """What Spark says, without the query it repeats and without a trace.
 
-    >>> reason_of(PySparkException("[NO_TABLE] There is\\n  no table. SQLSTATE: 42P01; line 1"))
+    >>> describe_spark_error(PySparkException("[NO_TABLE] There is\\n  no table. SQLSTATE: 42P01; line 1"))
     '[NO_TABLE] There is no table. SQLSTATE: 42P01; line 1'
     """
     said = str(error).split("\n== SQL", 1)[0].split("\n\nJVM stacktrace", 1)[0]

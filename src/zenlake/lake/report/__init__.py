@@ -13,10 +13,10 @@ from typing import NamedTuple
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
 from zenlake.lake.report.figures import Data
-from zenlake.lake.report.page import page
+from zenlake.lake.report.page import render_page
 from zenlake.lake.report.reading import gather
 
-__all__ = ["ReportSummary", "gather", "page", "report"]
+__all__ = ["ReportSummary", "gather", "render_page", "report"]
 
 
 class ReportSummary(NamedTuple):
@@ -54,17 +54,17 @@ def report(
     if not path.parent.is_dir():
         raise ZError(f"there is no folder {path.parent} for the page: make it, or name another")
     data = gather(project, start, end)
-    text = _numbers(data, path) if path.suffix.lower() == ".json" else page(data)
-    _write(path, text)
-    return _summary(data, path, len(text.encode()))
+    text = _summary_json(data, path) if path.suffix.lower() == ".json" else render_page(data)
+    _write_atomically(path, text)
+    return _summarize(data, path, len(text.encode()))
 
 
-def _numbers(data: Data, path: Path) -> str:
-    found = _summary(data, path, 0)._asdict()
+def _summary_json(data: Data, path: Path) -> str:
+    found = _summarize(data, path, 0)._asdict()
     return json.dumps({name: found[name] for name in found if name not in ("path", "size")}) + "\n"
 
 
-def _summary(data: Data, path: Path, size: int) -> ReportSummary:
+def _summarize(data: Data, path: Path, size: int) -> ReportSummary:
     if data["range"] is None:
         return ReportSummary(path, size, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     total, kinds = data["total"], data["loss"]["kinds"]
@@ -83,7 +83,7 @@ def _summary(data: Data, path: Path, size: int) -> ReportSummary:
     )
 
 
-def _write(path: Path, text: str) -> None:
+def _write_atomically(path: Path, text: str) -> None:
     """All of it or nothing: a page that is there is whole."""
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False

@@ -11,7 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zenlake.lake.report.quantiles import Floats, entries, latency, quantiles, summed
+from zenlake.lake.report.quantiles import (
+    Floats,
+    flatten_histograms,
+    latency,
+    quantiles,
+    sum_entries,
+)
 from zenlake.lake.report.span import MICROS, Ints, TimeSpan, micros
 from zenlake.lake.tables.reduce import MAX_SN_SPAN
 
@@ -40,7 +46,7 @@ class Health:
         self._values = values
         self.span = span
         self._bin = span.bin_of(micros(rows["minute"]))
-        self._entries = entries(rows["latency_histogram"])
+        self._entries = flatten_histograms(rows["latency_histogram"])
         # A minute with nothing but repeats says no more of when than which minute it was.
         self._first, self._last = (
             micros(pc.coalesce(rows[name], rows["minute"])) for name in ("first_seen", "last_seen")
@@ -61,12 +67,12 @@ class Health:
             name: np.bincount(key, column, n).astype(np.int64) for name, column in self._sum.items()
         }
         live = _ints(rows["count"]) > 0
-        found["min"] = _least(key[live], _ints(rows["min_bytes"])[live], n)
+        found["min"] = _min_per_group(key[live], _ints(rows["min_bytes"])[live], n)
         found["min"][found["count"] == 0] = 0
         found["max"] = np.zeros(n, np.int64)
         np.maximum.at(found["max"], key[live], _ints(rows["max_bytes"])[live])
-        found["first"] = _least(key, self._first, n)
-        found["last"] = -_least(key, -self._last, n)
+        found["first"] = _min_per_group(key, self._first, n)
+        found["last"] = -_min_per_group(key, -self._last, n)
         found["silence"] = self._longest_silence(n)
         found["interval"] = self._interval(found)
         found["gaps"] = np.bincount(self._missing_of["key"], self._missing, n).astype(np.int64)
@@ -106,17 +112,17 @@ class Health:
         names = [self._names[i] for i in chosen.tolist()]
         gaps = np.where(found["numbered"], found["gaps"], -1)
         return {
-            "key": [short(name) for name in names],
+            "key": [shorten(name) for name in names],
             **{name: found[name][chosen].tolist() for name in ("count", "bytes", "min", "max")},
             "duplicates": found["duplicates"][chosen].tolist(),
             "gaps": [None if gap < 0 else gap for gap in gaps[chosen].tolist()],
             "first": _millis(found["first"][chosen]),
             "last": _millis(found["last"][chosen]),
-            "silence": _rounded(found["silence"][chosen]),
-            "interval": _rounded(found["interval"][chosen]),
+            "silence": _round_all(found["silence"][chosen]),
+            "interval": _round_all(found["interval"][chosen]),
             "median": median,
             "p99": high,
-            "encoding": [short(encodings.get(name, "")) for name in names],
+            "encoding": [shorten(encodings.get(name, "")) for name in names],
             "ticks": self._ticks(chosen),
         }
 
@@ -134,7 +140,7 @@ class Health:
     def _quantiles(
         self, group: Ints, bucket: Ints, count: Ints, groups: int
     ) -> list[list[float | None]]:
-        group, bucket, count = summed(group, bucket, count, groups)
+        group, bucket, count = sum_entries(group, bucket, count, groups)
         values = self._values(bucket)
         order = np.lexsort((values, group))
         return quantiles(group[order], values[order], count[order], groups, SHARES)
@@ -153,7 +159,7 @@ class Health:
         """[prefix, keys, samples, bytes]: keys not shown, at the nearest branch that is."""
         branches = {""}
         for name in self.names(self.shown.tolist()):
-            parts = short(name).split("/")
+            parts = shorten(name).split("/")
             branches.update("/".join(parts[:n]) for n in range(1, len(parts)))
         found: dict[str, list[int]] = {}
         counts, sizes = self.keys["count"].tolist(), self.keys["bytes"].tolist()
@@ -186,7 +192,7 @@ class Health:
         kept = [i for i in chosen.tolist() if self._names[i] not in gone]
         rows = [
             [
-                short(self._names[i]),
+                shorten(self._names[i]),
                 int(found["last"][i]) // 1000,
                 _round(quiet[i]),
                 _round(found["interval"][i]),
@@ -224,7 +230,7 @@ class Health:
 
     def latency(self) -> Data:
         _, bucket, count = self._entries
-        _, bucket, count = summed(np.zeros(len(bucket), np.int64), bucket, count, 1)
+        _, bucket, count = sum_entries(np.zeros(len(bucket), np.int64), bucket, count, 1)
         values = self._values(bucket)
         order = np.argsort(values)
         return latency(values[order], count[order])
@@ -280,13 +286,13 @@ class Health:
         gaps = self._gaps_by_source()
         who = list(zip(shown["source_id"], shown["entity"], strict=True))
         return {
-            "id": [None if one is None else short(one) for one in shown["source_id"]],
+            "id": [None if one is None else shorten(one) for one in shown["source_id"]],
             "entity": shown["entity"],
             "count": shown["count_sum"],
             "bytes": shown["bytes_sum"],
             "duplicates": shown["duplicates_sum"],
             "keys": shown["key_count_distinct"],
-            "example": [short(name) for name in self.names(shown["key_min"])],
+            "example": [shorten(name) for name in self.names(shown["key_min"])],
             "first": [at // 1000 for at in shown["first_min"]],
             "last": [at // 1000 for at in shown["last_max"]],
             "gaps": [gaps.get(one) for one in who],
@@ -326,7 +332,7 @@ def loss_figures(rows: pa.Table, span: TimeSpan) -> Data:
     count, unknown = rows["count"].fill_null(0).to_numpy(), pc.is_null(rows["count"]).to_numpy()
     for code, name in enumerate(names):
         mine = codes == code
-        kinds[short(name)] = {
+        kinds[shorten(name)] = {
             "records": int(mine.sum()),
             "count": int(count[mine].sum()),
             "unknown": int(unknown[mine].sum()),
@@ -348,7 +354,7 @@ def _loss_rows(rows: pa.Table) -> Data:
     )
     shown = found.slice(0, MAX_ROWS)
     columns = [shown[name].to_pylist() for name in who]
-    columns[1] = [short(one) if one else None for one in columns[1]]
+    columns[1] = [shorten(one) if one else None for one in columns[1]]
     numbers = [shown[name].to_pylist() for name in ("kind_count", "count_sum", "unknown_sum")]
     times = [_millis(micros(shown[name])) for name in ("at_min", "at_max")]
     return {
@@ -369,7 +375,7 @@ def failure_figures(rows: pa.Table) -> Data:
     columns = [shown[name].to_pylist() for name in ("reason", "decoder", "key_count", "key_min")]
     return {
         "rows": [
-            [short(reason or ""), short(decoder or ""), count, short(key), at]
+            [shorten(reason or ""), shorten(decoder or ""), count, shorten(key), at]
             for reason, decoder, count, key, at in zip(*columns, last, strict=True)
         ],
         "all": found.num_rows,
@@ -377,10 +383,10 @@ def failure_figures(rows: pa.Table) -> Data:
     }
 
 
-def short(text: str) -> str:
+def shorten(text: str) -> str:
     """As much of a text as is shown; what was cut is counted, so that two stay two.
 
-    >>> short("a" * 600)[510:]
+    >>> shorten("a" * 600)[510:]
     'aa… (88 more characters)'
     """
     if len(text) <= MAX_KEY_CHARS:
@@ -397,7 +403,7 @@ def _latest_so_far(key: Ints, last: Ints) -> Ints:
     return distinct[np.maximum.accumulate(lowest + rank) - lowest]
 
 
-def _least(group: Ints, column: Ints, groups: int) -> Ints:
+def _min_per_group(group: Ints, column: Ints, groups: int) -> Ints:
     found = np.full(groups, np.iinfo(np.int64).max)
     np.minimum.at(found, group, column)
     return found
@@ -415,5 +421,5 @@ def _round(value: float) -> float | None:
     return None if value != value else float(f"{value:.4g}")
 
 
-def _rounded(values: Floats) -> list[float | None]:
+def _round_all(values: Floats) -> list[float | None]:
     return [_round(value) for value in values.tolist()]

@@ -14,10 +14,10 @@ SCRIPTS = ("words.js", "charts.js", "lists.js", "keys.js", "page.js")  # each ma
 _ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}
 
 
-def page(data: dict[str, Any]) -> str:
+def render_page(data: dict[str, Any]) -> str:
     """The whole page. Only the page's own script and style may run, whatever the data holds.
 
-    >>> text = page({"lake": "</script><b>"})
+    >>> text = render_page({"lake": "</script><b>"})
     >>> "</script><b>" in text, "\\\\u003c/script\\\\u003e" in text
     (False, True)
     """
@@ -33,7 +33,7 @@ def page(data: dict[str, Any]) -> str:
         "$TITLE": html.escape(f"{data['lake']}: report"),
         "$STYLE": style,
         "$SCRIPT": script,
-        "$DATA": embedded(data),
+        "$DATA": embed_json(data),
     }
     found = []
     rest = frame
@@ -47,10 +47,10 @@ def page(data: dict[str, Any]) -> str:
     return "".join(found)
 
 
-def embedded(data: Any) -> str:
+def embed_json(data: Any) -> str:
     """JSON that may stand inside a script element: ASCII, and nothing that HTML could read.
 
-    >>> embedded({"key": "<!--é"})
+    >>> embed_json({"key": "<!--é"})
     '{"key":"\\\\u003c!--\\\\u00e9"}'
     """
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)

@@ -21,7 +21,7 @@ SMALLEST = 1e-6  # seconds: times are cut to microseconds, so below it all is no
 Floats = npt.NDArray[np.float64]
 
 
-def entries(histograms: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
+def flatten_histograms(histograms: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
     """Of all histograms: the row, the bucket and the count of each entry."""
     lists = histograms.combine_chunks()
     flat = pc.list_flatten(lists)
@@ -30,10 +30,10 @@ def entries(histograms: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
     return rows, bucket, count
 
 
-def summed(group: Ints, bucket: Ints, count: Ints, groups: int) -> tuple[Ints, Ints, Ints]:
+def sum_entries(group: Ints, bucket: Ints, count: Ints, groups: int) -> tuple[Ints, Ints, Ints]:
     """One entry a group and bucket, in their order.
 
-    >>> summed(np.array([1, 0, 1]), np.array([-7, 3, -7]), np.array([1, 2, 3]), 2)
+    >>> sum_entries(np.array([1, 0, 1]), np.array([-7, 3, -7]), np.array([1, 2, 3]), 2)
     (array([0, 1]), array([ 3, -7]), array([2, 4]))
     """
     if not len(group):

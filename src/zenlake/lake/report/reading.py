@@ -15,9 +15,9 @@ from zenlake import __version__
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
 from zenlake.lake.report.figures import Data, Health, failure_figures, loss_figures
-from zenlake.lake.report.span import MINUTE, extent, span_of
+from zenlake.lake.report.span import MINUTE, choose_span, extent
 from zenlake.lake.tables.definitions import TABLES
-from zenlake.lake.tables.delta import DeltaStore, File
+from zenlake.lake.tables.delta import DataFile, DeltaStore
 from zenlake.lake.tables.reduce import bucket_seconds
 from zenlake.lake.tables.schema import TIME
 from zenlake.lake.tables.table_stats import lake_stats
@@ -36,8 +36,10 @@ class Period:
     """The minutes that are wanted; an end of None is open."""
 
     def __init__(self, start: datetime | None, end: datetime | None) -> None:
-        self.start = None if start is None else _minute(start)
-        self.end = None if end is None else _minute(end + timedelta(minutes=1, microseconds=-1))
+        self.start = None if start is None else _floor_to_minute(start)
+        self.end = (
+            None if end is None else _floor_to_minute(end + timedelta(minutes=1, microseconds=-1))
+        )
         if self.start is not None and self.end is not None and self.start >= self.end:
             raise ZError(f"nothing lies between {start} and {end}: the start comes first")
 
@@ -50,14 +52,14 @@ class Period:
             found = before if found is None else found & before
         return found
 
-    def holds(self, file: File, column: str) -> bool:
+    def holds(self, file: DataFile, column: str) -> bool:
         """Whether a file may have rows of it."""
         low, high = file.low.get(column), file.high.get(column)
         if low is None or high is None:
             return True
         return (self.end is None or low < self.end) and (self.start is None or high >= self.start)
 
-    def last(self, file: File, column: str) -> datetime:
+    def last(self, file: DataFile, column: str) -> datetime:
         """The newest that a file may have of it."""
         most = LATEST if self.end is None else self.end - timedelta(microseconds=1)
         high: datetime = file.high.get(column, most)
@@ -76,11 +78,13 @@ def gather(project: Project, start: datetime | None = None, end: datetime | None
 
 def _gather(project: Project, period: Period) -> Data:
     cuts: dict[str, datetime | None] = {}
-    health, cuts["health"] = _newest(project, "health", HEALTH_COLUMNS, period, MAX_HEALTH_ROWS)
+    health, cuts["health"] = _read_newest(
+        project, "health", HEALTH_COLUMNS, period, MAX_HEALTH_ROWS
+    )
     if cuts["health"] is not None:
         period.start = cuts["health"]
-    loss, cuts["loss"] = _newest(project, "loss", LOSS_COLUMNS, period, MAX_LOSS_ROWS)
-    failed, cuts["messages_failed"] = _newest(
+    loss, cuts["loss"] = _read_newest(project, "loss", LOSS_COLUMNS, period, MAX_LOSS_ROWS)
+    failed, cuts["messages_failed"] = _read_newest(
         project, "messages_failed", FAILED_COLUMNS, period, MAX_LOSS_ROWS
     )
     tables = lake_stats(project)["tables"]
@@ -98,10 +102,10 @@ def _gather(project: Project, period: Period) -> Data:
     ends = extent(health["minute"], health["first_seen"], health["last_seen"], loss["at"])
     if ends is None:
         return data | {"range": None}
-    return data | _figures(project, period, health, loss, failed, ends, tables)
+    return data | _compute_figures(project, period, health, loss, failed, ends, tables)
 
 
-def _figures(
+def _compute_figures(
     project: Project,
     period: Period,
     health: pa.Table,
@@ -110,7 +114,7 @@ def _figures(
     ends: tuple[int, int],
     tables: list[dict[str, Any]],
 ) -> Data:
-    span = span_of(*ends)
+    span = choose_span(*ends)
     found = Health(health, span, bucket_seconds)
     seen = extent(health["first_seen"], health["last_seen"]) or ends
     rows = {one["table"]: one["rows"] for one in tables}
@@ -126,12 +130,12 @@ def _figures(
         "total": found.totals()
         | {"live": rows.get("latest", 0), "deleted": rows.get("tombstones", 0)},
         "series": found.series(),
-        "keys": found.keys_shown(_encodings(project, shown)),
+        "keys": found.keys_shown(_read_encodings(project, shown)),
         "rest": found.rest(),
         "latency": found.latency(),
         "loss": loss_figures(loss, span),
-        "stopped": found.stopped(lambda names: _deleted(project, names)),
-        "failed": failure_figures(failed) | {"decoded": _count(project, "messages", period)},
+        "stopped": found.stopped(lambda names: _find_deleted(project, names)),
+        "failed": failure_figures(failed) | {"decoded": _count_rows(project, "messages", period)},
         "sources": found.sources(),
     }
 
@@ -140,32 +144,32 @@ def _store(project: Project, name: str) -> DeltaStore:
     return DeltaStore(project.table(name), TABLES[name])
 
 
-def _newest(
+def _read_newest(
     project: Project, name: str, columns: tuple[str, ...], period: Period, most: int
 ) -> tuple[pa.Table, datetime | None]:
     """Rows of a period, and from when on if not all of it is there: at most `most`, about."""
     store = _store(project, name)
-    column = store.table.time
+    column = store.table.time_column
     assert column is not None
     files = [one for one in store.snapshot().files if period.holds(one, column)]
     newest = {one.path: period.last(one, column) for one in files}
     files.sort(key=lambda one: newest[one.path], reverse=True)
-    chosen: list[File] = []
+    chosen: list[DataFile] = []
     rows = 0
     for file in files:
-        whole = not chosen or newest[file.path] >= _minute(newest[chosen[0].path])
+        whole = not chosen or newest[file.path] >= _floor_to_minute(newest[chosen[0].path])
         if not whole and rows + file.rows > most:
             break
         chosen.append(file)
         rows += file.rows
     cut = None
     if len(chosen) < len(files):
-        cut = _minute(newest[files[len(chosen)].path]) + timedelta(minutes=1)
+        cut = _floor_to_minute(newest[files[len(chosen)].path]) + timedelta(minutes=1)
         period = Period(cut, period.end)
     return store.read(chosen, columns, period.filter(column)), cut
 
 
-def _count(project: Project, name: str, period: Period) -> int:
+def _count_rows(project: Project, name: str, period: Period) -> int:
     store = _store(project, name)
     files = [one for one in store.snapshot().files if period.holds(one, "received_at")]
     wanted = period.filter("received_at")
@@ -174,23 +178,23 @@ def _count(project: Project, name: str, period: Period) -> int:
     return int(store.dataset(files).count_rows(filter=wanted))
 
 
-def _encodings(project: Project, keys: list[str]) -> dict[str, str]:
+def _read_encodings(project: Project, keys: list[str]) -> dict[str, str]:
     """How the last value of each of these keys is encoded."""
-    rows = _of_keys(_store(project, "latest"), keys, ["key", "encoding"])
+    rows = _read_keys(_store(project, "latest"), keys, ["key", "encoding"])
     found = zip(rows["key"].to_pylist(), rows["encoding"].to_pylist(), strict=True)
     return {key: encoding for key, encoding in found if encoding}
 
 
-def _deleted(project: Project, keys: list[str]) -> set[str]:
-    rows = _of_keys(_store(project, "tombstones"), keys, ["key"])
+def _find_deleted(project: Project, keys: list[str]) -> set[str]:
+    rows = _read_keys(_store(project, "tombstones"), keys, ["key"])
     return set(rows["key"].to_pylist())
 
 
-def _of_keys(store: DeltaStore, keys: list[str], columns: list[str]) -> pa.Table:
+def _read_keys(store: DeltaStore, keys: list[str], columns: list[str]) -> pa.Table:
     wanted = pc.field("key").isin(pa.array(keys, pa.string()))
     return store.read(None, columns, wanted)
 
 
-def _minute(when: datetime) -> datetime:
+def _floor_to_minute(when: datetime) -> datetime:
     micros = (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros // MINUTE * MINUTE)

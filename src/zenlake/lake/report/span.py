@@ -35,12 +35,12 @@ class TimeSpan(NamedTuple):
         return np.clip((times - self.start) // self.width, 0, max(0, self.bins - 1))
 
 
-def span_of(first: int, last: int, most: int = MAX_BINS) -> TimeSpan:
+def choose_span(first: int, last: int, most: int = MAX_BINS) -> TimeSpan:
     """Bins of whole minutes that hold both times.
 
-    >>> span_of(90 * MICROS, 150 * MICROS)
+    >>> choose_span(90 * MICROS, 150 * MICROS)
     TimeSpan(start=60000000, width=60000000, bins=2)
-    >>> span_of(0, 86_400 * MICROS).bins
+    >>> choose_span(0, 86_400 * MICROS).bins
     289
     """
     minutes = last // MINUTE - first // MINUTE + 1

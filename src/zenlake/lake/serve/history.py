@@ -24,13 +24,13 @@ from pyarrow import parquet
 
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
-from zenlake.lake.serve.row_filter import RowFilter, kept
+from zenlake.lake.serve.row_filter import RowFilter, select_rows
 from zenlake.lake.serve.tail import COLUMNS, Offsets, Tail
 from zenlake.lake.serve.time_range import EVERYTHING, HIGHEST, LOWEST, HlcRange
 from zenlake.lake.tables import reduce
-from zenlake.lake.tables.compaction import merged
+from zenlake.lake.tables.compaction import merge_sorted
 from zenlake.lake.tables.definitions import LATEST, SAMPLES, TOMBSTONES, TableDefinition
-from zenlake.lake.tables.delta import DeltaStore, File
+from zenlake.lake.tables.delta import DataFile, DeltaStore
 from zenlake.lake.tables.schema import HLC, SAMPLE
 from zenlake.log.read.log import OffsetOutOfRange
 
@@ -55,7 +55,7 @@ BY_TIME, BY_KEY = ("key", "hlc"), ("key",)
 _Ints = npt.NDArray[np.int64]
 Groups = Mapping[str, list[int]]
 "Row groups, by the path of their file."
-Also = Callable[[str], bool]
+KeyPredicate = Callable[[str], bool]
 Batches = Generator[pa.RecordBatch]
 "To be closed by who does not read it to its end."
 
@@ -64,12 +64,12 @@ class TableSnapshot(NamedTuple):
     """A table at one moment."""
 
     version: int
-    files: tuple[File, ...]
+    files: tuple[DataFile, ...]
     offsets: Offsets
     "Where the log goes on behind it, by partition."
 
 
-NOTHING = TableSnapshot(-1, (), {})
+NO_TABLE = TableSnapshot(-1, (), {})
 
 
 class WatchedTable:
@@ -78,7 +78,7 @@ class WatchedTable:
     def __init__(self, folder: Path, table: TableDefinition) -> None:
         self._store = DeltaStore(folder, table)
         self._lock = threading.Lock()
-        self._state = NOTHING
+        self._state = NO_TABLE
         self._looked = float("-inf")
 
     def now(self, *, within: float = REFRESH_SECONDS) -> TableSnapshot:
@@ -125,7 +125,7 @@ class Footers:
             if found is not None:
                 self._known.move_to_end(path)
                 return found
-        found = _footer(parquet.read_metadata(path))
+        found = _parse_footer(parquet.read_metadata(path))
         with self._lock:
             self._known[path] = found
             groups = sum(len(one.low) for one in self._known.values())
@@ -134,7 +134,7 @@ class Footers:
         return found
 
 
-def _footer(metadata: parquet.FileMetaData) -> Footer:
+def _parse_footer(metadata: parquet.FileMetaData) -> Footer:
     low, high, size = [], [], 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -167,7 +167,7 @@ class History:
         self._newest_tail = Tail(project.log, fold=True, counters=self.counters)
         self._footers = Footers()
 
-    def latest(self, key_expr: str, *, also: Also | None = None) -> Batches:
+    def latest(self, key_expr: str, *, also: KeyPredicate | None = None) -> Batches:
         """The latest value of each key that is alive, by key. `also` is asked for each key."""
         return self._restarted(_Answer(RowFilter(key_expr, EVERYTHING, also), 1), self._latest_rows)
 
@@ -178,13 +178,13 @@ class History:
         high: int = HIGHEST,
         newest: int | None = None,
         *,
-        also: Also | None = None,
+        also: KeyPredicate | None = None,
     ) -> Batches:
         """Every sample with `low` <= hlc <= `high`, puts and deletes, each key's in the order of
         time; of each key the `newest` so many."""
         answer = _Answer(RowFilter(key_expr, HlcRange(low, high), also), newest)
         rows = self._all_rows if newest is None else self._newest_rows
-        return self._restarted(answer, rows if low <= high else _none)
+        return self._restarted(answer, rows if low <= high else _no_rows)
 
     def _restarted(
         self, answer: "_Answer", rows: Callable[["_Answer"], Iterator[pa.Table]]
@@ -212,12 +212,12 @@ class History:
         with ExitStack() as stack:
             runs = self._runs(map(picking.pick, tail), BY_KEY, stack)
             inputs = [iter([run]) for run in runs]
-            files = chains(state.files)
+            files = chain_files(state.files)
             if runs:  # what was deleted long ago is newer than what comes late
-                files += chains(tombstones.files)
+                files += chain_files(tombstones.files)
             inputs += [self._chained(one, picking, EVERYTHING) for one in files]
-            for rows in _whole(_merged(inputs, BY_KEY), BY_KEY):
-                found = reduce.newest(rows)
+            for rows in _regroup(_merge_inputs(inputs, BY_KEY), BY_KEY):
+                found = reduce.keep_newest(rows)
                 yield found.filter(pc.equal(found.column("kind"), "put"))
 
     # ---- all samples
@@ -229,11 +229,11 @@ class History:
             runs = self._runs(map(picking.pick, tail), BY_TIME, stack)
             rest = picking.within(HlcRange(answer.low, HIGHEST))
             files = [one for one in state.files if picking.may_hold(one.low, one.high, rest)]
-            for times in answer.slices(_slices(files, rest)):
-                inputs = [iter([_between(run, times)]) for run in runs]
+            for times in answer.slices(_slice_times(files, rest)):
+                inputs = [iter([_restrict_times(run, times)]) for run in runs]
                 some = [one for one in files if picking.may_hold(one.low, one.high, times)]
-                inputs += [self._chained(one, picking, times) for one in chains(some)]
-                yield from map(distinct, _whole(_merged(inputs, BY_TIME), BY_TIME))
+                inputs += [self._chained(one, picking, times) for one in chain_files(some)]
+                yield from map(drop_repeats, _regroup(_merge_inputs(inputs, BY_TIME), BY_TIME))
 
     # ---- the newest of each key
 
@@ -248,26 +248,26 @@ class History:
                 newest.add(picking.key_numbers(keys), run.column("hlc").to_numpy(), -1)
             groups = self._newest_groups(state.files, picking, newest)
             times = picking.within(HlcRange(newest.lowest(), HIGHEST))
-            inputs = [iter([_between(run, times)]) for run in runs]
+            inputs = [iter([_restrict_times(run, times)]) for run in runs]
             some = [one for one in state.files if one.path in groups]
-            inputs += [self._chained(one, picking, times, groups) for one in chains(some)]
-            chosen = (newest.chosen(rows, picking) for rows in _merged(inputs, BY_TIME))
-            for rows in _whole(_bounded(chosen, answer), BY_KEY):
-                yield last_of_each(distinct(rows), count)
+            inputs += [self._chained(one, picking, times, groups) for one in chain_files(some)]
+            chosen = (newest.chosen(rows, picking) for rows in _merge_inputs(inputs, BY_TIME))
+            for rows in _regroup(_limit_key_bytes(chosen, answer), BY_KEY):
+                yield take_last_per_key(drop_repeats(rows), count)
 
     def _newest_groups(
-        self, files: Sequence[File], picking: RowFilter, newest: "NewestPerKey"
+        self, files: Sequence[DataFile], picking: RowFilter, newest: "NewestPerKey"
     ) -> Groups:
         """The row groups with the newest rows of each key; reads keys and times only."""
         times = picking.times
         places: list[tuple[str, int]] = []
         some = [one for one in files if picking.may_hold(one.low, one.high, times)]
-        for file in sorted(some, key=_end, reverse=True):
-            if picking.one_key is not None and newest.passes(_end(file)):
+        for file in sorted(some, key=_last_hlc, reverse=True):
+            if picking.one_key is not None and newest.passes(_last_hlc(file)):
                 break
             footer = self._footers.of(file.path)
-            with _opened(file.path, footer) as opened:
-                for number in _groups(footer, picking, times):
+            with _open_file(file.path, footer) as opened:
+                for number in _matching_groups(footer, picking, times):
                     rows = opened.read_row_group(number, [*BY_TIME], use_threads=False)
                     hlc = rows.column("hlc").to_numpy()
                     keys = picking.key_numbers(rows.column("key"))
@@ -284,7 +284,7 @@ class History:
 
     def _chained(
         self,
-        files: Iterable[File],
+        files: Iterable[DataFile],
         picking: RowFilter,
         times: HlcRange,
         groups: Groups | None = None,
@@ -298,13 +298,13 @@ class History:
         )
 
     def _file(
-        self, file: File, picking: RowFilter, times: HlcRange, groups: list[int] | None
+        self, file: DataFile, picking: RowFilter, times: HlcRange, groups: list[int] | None
     ) -> Iterator[pa.Table]:
         footer = self._footers.of(file.path)
-        groups = _groups(footer, picking, times, groups)
+        groups = _matching_groups(footer, picking, times, groups)
         if not groups:
             return
-        with _opened(file.path, footer) as opened:
+        with _open_file(file.path, footer) as opened:
             for batch in opened.iter_batches(
                 footer.batch_rows, groups, columns=ROWS.names, use_threads=False
             ):
@@ -326,22 +326,22 @@ class History:
                 size += table.nbytes
             if size >= RUN_BYTES:
                 folder = folder or Path(stack.enter_context(TemporaryDirectory(prefix="zenlake-")))
-                run = reduce.sorted_by(pa.concat_tables(waiting), order)
-                runs.append(_spilled(run, folder / f"{len(runs)}.arrow", stack))
+                run = reduce.sort_rows(pa.concat_tables(waiting), order)
+                runs.append(_spill_run(run, folder / f"{len(runs)}.arrow", stack))
                 waiting, size = [], 0
         if waiting:
-            runs.append(reduce.sorted_by(pa.concat_tables(waiting), order))
+            runs.append(reduce.sort_rows(pa.concat_tables(waiting), order))
         return runs
 
 
 # ---- files
 
 
-def _opened(path: str, footer: Footer) -> parquet.ParquetFile:
+def _open_file(path: str, footer: Footer) -> parquet.ParquetFile:
     return parquet.ParquetFile(path, metadata=footer.metadata, read_dictionary=["key"])
 
 
-def _groups(
+def _matching_groups(
     footer: Footer, picking: RowFilter, times: HlcRange, among: list[int] | None = None
 ) -> list[int]:
     """The row groups that may have something."""
@@ -349,13 +349,13 @@ def _groups(
     return [one for one in numbers if picking.may_hold(footer.low[one], footer.high[one], times)]
 
 
-def _end(file: File) -> int:
+def _last_hlc(file: DataFile) -> int:
     return int(file.high.get("hlc", HIGHEST))
 
 
-def chains(files: Iterable[File]) -> list[list[File]]:
+def chain_files(files: Iterable[DataFile]) -> list[list[DataFile]]:
     """Files that can be read one after another, as the keys of each are behind those before."""
-    found: list[list[File]] = []
+    found: list[list[DataFile]] = []
     ends: list[tuple[str, int]] = []
     for file in sorted(files, key=lambda one: str(one.low.get("key", ""))):
         first, last = file.low.get("key"), file.high.get("key")
@@ -372,10 +372,10 @@ def chains(files: Iterable[File]) -> list[list[File]]:
     return found
 
 
-def _slices(files: Sequence[File], times: HlcRange) -> Iterator[HlcRange]:
+def _slice_times(files: Sequence[DataFile], times: HlcRange) -> Iterator[HlcRange]:
     """`times` in pieces such that not too many files have to be open for each."""
     low = times.low
-    if len(chains(files)) > MAX_STREAMS:
+    if len(chain_files(files)) > MAX_STREAMS:
         starts = sorted(int(one.low.get("hlc", LOWEST)) for one in files)
         for start in starts[MAX_STREAMS::MAX_STREAMS]:
             if low < start <= times.high:
@@ -384,7 +384,7 @@ def _slices(files: Sequence[File], times: HlcRange) -> Iterator[HlcRange]:
     yield HlcRange(low, times.high)
 
 
-def _spilled(run: pa.Table, path: Path, stack: ExitStack) -> pa.Table:
+def _spill_run(run: pa.Table, path: Path, stack: ExitStack) -> pa.Table:
     """The same rows, in a file that is mapped."""
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, run.schema) as writer:
         writer.write_table(run, BATCH_ROWS)
@@ -394,20 +394,20 @@ def _spilled(run: pa.Table, path: Path, stack: ExitStack) -> pa.Table:
 # ---- rows in order
 
 
-def _none(_: "_Answer") -> Iterator[pa.Table]:
+def _no_rows(_: "_Answer") -> Iterator[pa.Table]:
     return iter(())
 
 
-def _merged(inputs: list[Iterator[pa.Table]], order: tuple[str, ...]) -> Iterator[pa.Table]:
-    return inputs[0] if len(inputs) == 1 else merged(inputs, order)
+def _merge_inputs(inputs: list[Iterator[pa.Table]], order: tuple[str, ...]) -> Iterator[pa.Table]:
+    return inputs[0] if len(inputs) == 1 else merge_sorted(inputs, order)
 
 
-def _between(rows: pa.Table, times: HlcRange) -> pa.Table:
+def _restrict_times(rows: pa.Table, times: HlcRange) -> pa.Table:
     hlc = rows.column("hlc").to_numpy()
-    return kept(rows, (hlc >= times.low) & (hlc <= times.high))
+    return select_rows(rows, (hlc >= times.low) & (hlc <= times.high))
 
 
-def _whole(tables: Iterable[pa.Table], columns: tuple[str, ...]) -> Iterator[pa.Table]:
+def _regroup(tables: Iterable[pa.Table], columns: tuple[str, ...]) -> Iterator[pa.Table]:
     """The same rows, cut only where one of these columns changes."""
     held: pa.Table | None = None
     for table in tables:
@@ -429,7 +429,7 @@ def _whole(tables: Iterable[pa.Table], columns: tuple[str, ...]) -> Iterator[pa.
         yield held
 
 
-def _bounded(tables: Iterable[pa.Table], answer: "_Answer") -> Iterator[pa.Table]:
+def _limit_key_bytes(tables: Iterable[pa.Table], answer: "_Answer") -> Iterator[pa.Table]:
     """The same tables, sorted by key, as long as no key has too much."""
     key: str | None = None
     rows = size = 0
@@ -448,7 +448,7 @@ def _bounded(tables: Iterable[pa.Table], answer: "_Answer") -> Iterator[pa.Table
         yield table
 
 
-def distinct(rows: pa.Table) -> pa.Table:
+def drop_repeats(rows: pa.Table) -> pa.Table:
     """Rows sorted by key and time: those of the same time in their order, repeats left out.
 
     A repeat has the same key, time, clock and source; what has neither clock nor source is
@@ -477,7 +477,7 @@ def distinct(rows: pa.Table) -> pa.Table:
             "offset": rows.column("offset"),
         }
     )
-    order = reduce.sorted_by(
+    order = reduce.sort_rows(
         named.select(["key", "hlc", "clock", "partition", "offset"]).append_column(
             "row", pa.array(np.arange(count))
         ),
@@ -497,7 +497,7 @@ def distinct(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(order[keep]))
 
 
-def last_of_each(rows: pa.Table, count: int) -> pa.Table:
+def take_last_per_key(rows: pa.Table, count: int) -> pa.Table:
     """Of rows sorted by key the last `count` of each."""
     if not rows.num_rows:
         return rows
@@ -505,7 +505,7 @@ def last_of_each(rows: pa.Table, count: int) -> pa.Table:
     last = np.append(pc.not_equal(key.slice(1), key.slice(0, len(key) - 1)).to_numpy(), True)
     ends = np.flatnonzero(last)
     left = ends[np.searchsorted(ends, np.arange(len(key)))] - np.arange(len(key))
-    return kept(rows, left < count)
+    return select_rows(rows, left < count)
 
 
 class NewestPerKey:
@@ -534,7 +534,7 @@ class NewestPerKey:
             self._floor = np.concatenate((self._floor, more))
         keep = times >= self._floor[keys]
         if len(keys) > 1 and self._count < len(keys):
-            keep &= _last_ones(keys, times, self._count)
+            keep &= _mark_last(keys, times, self._count)
         keys, times = keys[keep], times[keep]
         if not len(keys):
             return
@@ -594,10 +594,10 @@ class NewestPerKey:
             return rows
         keys = picking.key_numbers(rows.column("key").dictionary_encode())
         floor = np.append(self.floor(), LOWEST)[np.minimum(keys, len(self._floor))]
-        return kept(rows, rows.column("hlc").to_numpy() >= floor)
+        return select_rows(rows, rows.column("hlc").to_numpy() >= floor)
 
 
-def _last_ones(keys: _Ints, times: _Ints, count: int) -> npt.NDArray[np.bool_]:
+def _mark_last(keys: _Ints, times: _Ints, count: int) -> npt.NDArray[np.bool_]:
     """Of rows sorted by key and time the last of each key; all, if they are not that simple."""
     ahead = keys[1:] == keys[:-1]
     if (ahead & (times[1:] <= times[:-1])).any():

@@ -19,11 +19,11 @@ MAX_KEYS = 1 << 20  # distinct keys that one question may look at
 _Numbers = npt.NDArray[np.int64]
 
 
-def prefix_of(key_expr: str) -> str:
+def literal_prefix(key_expr: str) -> str:
     """What every key that a key expression matches starts with.
 
-    >>> prefix_of("robot/*/imu"), prefix_of("robot/**"), prefix_of("robot/7$*"), prefix_of("a")
-    ('robot/', 'robot', 'robot/7', 'a')
+    >>> [literal_prefix(text) for text in ("robot/*/imu", "robot/**", "robot/7$*", "a")]
+    ['robot/', 'robot', 'robot/7', 'a']
     """
     literal, star, rest = key_expr.partition("*")
     if not star:
@@ -47,7 +47,7 @@ class RowFilter:
     ) -> None:
         self.key_expr = KeyExpr(key_expr)
         self.times = times
-        self.prefix = prefix_of(key_expr)
+        self.prefix = literal_prefix(key_expr)
         self.one_key = None if self.key_expr.is_wild else str(self.key_expr)
         "The only key, if there are no wildcards: it is looked for as it is."
         self._also = also
@@ -113,10 +113,10 @@ class RowFilter:
         low, high = self.times if times is None else times
         hlc = table.column("hlc").to_numpy()
         keep = (self.key_numbers(table.column("key")) >= 0) & (hlc >= low) & (hlc <= high)
-        return plain_key(kept(table, keep))
+        return decode_key_column(select_rows(table, keep))
 
 
-def kept(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
+def select_rows(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
     """The rows that are marked; not copied if they stand together."""
     rows = np.flatnonzero(keep)
     if len(rows) == table.num_rows:
@@ -126,6 +126,6 @@ def kept(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
     return table.take(pa.array(rows))
 
 
-def plain_key(table: pa.Table) -> pa.Table:
+def decode_key_column(table: pa.Table) -> pa.Table:
     place = table.schema.get_field_index("key")
     return table.set_column(place, "key", table.column(place).cast(pa.string()))

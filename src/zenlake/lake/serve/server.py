@@ -23,7 +23,7 @@ from zenlake.api.session import Session
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr, intersects
 from zenlake.lake.project import Project
-from zenlake.lake.serve.history import RESTARTS, Also, History
+from zenlake.lake.serve.history import RESTARTS, History, KeyPredicate
 from zenlake.lake.serve.time_range import EVERYTHING, HlcRange, hlc_range, of_parameters
 from zenlake.wire.cursor import U64
 from zenlake.wire.delete import Del
@@ -54,12 +54,12 @@ class HistoryRequest(NamedTuple):
     newest: int | None = None
 
 
-def wanted(parameters: str, now: int) -> HistoryRequest:
+def parse_request(parameters: str, now: int) -> HistoryRequest:
     """What parameters mean, read at `now` (nanoseconds since 1970). Those not known are ignored.
 
-    >>> wanted("", 0), wanted("_max=2;x=1", 0).newest
+    >>> parse_request("", 0), parse_request("_max=2;x=1", 0).newest
     (HistoryRequest(times=None, newest=None), 2)
-    >>> wanted("_max=two", 0)
+    >>> parse_request("_max=two", 0)
     Traceback (most recent call last):
     zenlake.errors.ZError: _max='two' is no number of samples: write a whole number from 1 on
     """
@@ -117,7 +117,7 @@ class Server:
         self.history = lake if isinstance(lake, History) else History(lake)
         self.keys = tuple(KeyExpr(key) for key in keys)
         self.counters: Counter[str] = Counter()
-        self._queue: Queue[tuple[Query, Also | None] | None] = Queue(MAX_WAITING)
+        self._queue: Queue[tuple[Query, KeyPredicate | None] | None] = Queue(MAX_WAITING)
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._workers = [
@@ -173,14 +173,14 @@ class Server:
 
     # ---- queries
 
-    def _share(self, number: int) -> Also | None:
+    def _share(self, number: int) -> KeyPredicate | None:
         """Which keys one of several queryables answers for, so that none is answered twice."""
         mine, before = self.keys[number], self.keys[:number]
         if mine == "**" and not before:
             return None
         return lambda key: intersects(mine, key) and not any(intersects(one, key) for one in before)
 
-    def _take(self, share: Also | None, query: Query) -> None:
+    def _take(self, share: KeyPredicate | None, query: Query) -> None:
         self._count("queries")
         try:
             self._queue.put_nowait((query, share))
@@ -206,16 +206,16 @@ class Server:
                     _refuse(query, str(error) or type(error).__name__)
             del query
 
-    def _answer(self, query: Query, share: Also | None) -> None:
+    def _answer(self, query: Query, share: KeyPredicate | None) -> None:
         if self._stopped.is_set():
             raise ZError(STOPPING)
-        asked = wanted(str(query.parameters), time.time_ns())
+        asked = parse_request(str(query.parameters), time.time_ns())
         key = str(query.key_expr)
         if asked.times is None:
             batches = self.history.latest(key, also=share)
         else:
             batches = self.history.between(key, *asked.times, asked.newest, also=share)
-        asker = _Asker(query)
+        asker = _ReplyChannel(query)
         with closing(batches):
             for batch in batches:
                 sent = asker.send(batch, self._stopped)
@@ -233,7 +233,7 @@ def _refuse(query: Query, why: str) -> None:
         query.reply_err(why, encoding=TEXT)
 
 
-class _Asker:
+class _ReplyChannel:
     """The one who asked: whether it still waits, and has room for another reply."""
 
     def __init__(self, query: Query) -> None:
@@ -263,7 +263,7 @@ class _Asker:
         answer, qos, responder = self._asked.answer, self._qos, self._responder
         for start in range(0, batch.num_rows, SEND_ROWS):
             # All made before the first is sent: what follows quickly shares frames and writes.
-            replies = list(zip(*_replies(batch.slice(start, SEND_ROWS)), strict=True))
+            replies = list(zip(*_build_replies(batch.slice(start, SEND_ROWS)), strict=True))
             for number, (key, reply) in enumerate(replies):
                 if not self.takes(stopped):
                     return start + number
@@ -274,19 +274,21 @@ class _Asker:
 # ---- rows as replies
 
 
-def _replies(batch: pa.RecordBatch) -> tuple[list[str], list[WireReply]]:
+def _build_replies(batch: pa.RecordBatch) -> tuple[list[str], list[WireReply]]:
     """The keys and the replies of some rows."""
     stamp = batch.column("timestamp")
     columns = [batch.column(name) for name in _COLUMNS]
     columns += [pc.struct_field(stamp, name) for name in ("ntp64", "id")]
     keys = batch.column("key").to_pylist()
-    return keys, [_reply(*row) for row in zip(*(one.to_pylist() for one in columns), strict=True)]
+    return keys, [
+        _build_reply(*row) for row in zip(*(one.to_pylist() for one in columns), strict=True)
+    ]
 
 
 _COLUMNS = ("kind", "payload", "encoding", "schema", "attachment")
 
 
-def _reply(
+def _build_reply(
     kind: str,
     payload: bytes | None,
     encoding: str | None,
@@ -295,15 +297,17 @@ def _reply(
     ntp64: int | None,
     clock: str | None,
 ) -> WireReply:
-    stamp = None if ntp64 is None else WireTimestamp(ntp64 & U64, _clock(clock or ""))
+    stamp = None if ntp64 is None else WireTimestamp(ntp64 & U64, _parse_clock_id(clock or ""))
     if kind == "delete":
         return WireReply(Del(stamp, None, attachment))
-    return WireReply(Put(payload or b"", stamp, _encoding(encoding, schema), None, attachment))
+    return WireReply(
+        Put(payload or b"", stamp, _parse_encoding(encoding, schema), None, attachment)
+    )
 
 
-_clock = lru_cache(1024)(WireZenohId.parse)
+_parse_clock_id = lru_cache(1024)(WireZenohId.parse)
 
 
 @lru_cache(1024)
-def _encoding(encoding: str | None, schema: str | None) -> WireEncoding:
+def _parse_encoding(encoding: str | None, schema: str | None) -> WireEncoding:
     return WireEncoding.parse((encoding or "") if schema is None else f"{encoding or ''};{schema}")

@@ -40,9 +40,9 @@ ROW = pa.schema(
 Offsets = Mapping[int, int]
 
 
-def of_log(batch: pa.RecordBatch) -> pa.Table:
+def rows_from_log(batch: pa.RecordBatch) -> pa.Table:
     """A record batch of a log's reader, with COLUMNS, as rows."""
-    return reduce.conform(batch, ROW).append_column(HLC, reduce.hlc_of(batch))
+    return reduce.conform(batch, ROW).append_column(HLC, reduce.compute_hlc(batch))
 
 
 class OffsetRange(NamedTuple):
@@ -103,7 +103,7 @@ class Tail:
         if any(base.get(one, 0) < start for one, start in self._base.items()):
             self._forget()  # the table is another
         self._base = dict(base)
-        self._kept = [rows for rows in map(_behind(base), self._kept) if rows.num_rows]
+        self._kept = [rows for rows in map(_drop_before(base), self._kept) if rows.num_rows]
         ranges = [
             OffsetRange(one, max(start, self._upto.get(one, 0)), end)
             for one, start, end in self._ranges(log, base)
@@ -129,7 +129,7 @@ class Tail:
         self._kept, self._upto = [], {}
 
     def _folded(self) -> int:
-        self._kept = [reduce.newest(pa.concat_tables(self._kept).unify_dictionaries())]
+        self._kept = [reduce.keep_newest(pa.concat_tables(self._kept).unify_dictionaries())]
         return int(self._kept[0].num_rows)
 
     def _read(self, ranges: list[OffsetRange], key_expr: str | None) -> Iterator[pa.Table]:
@@ -143,7 +143,7 @@ class Tail:
                         start, one.end, key_expr=key_expr, columns=COLUMNS, on_damage="skip"
                     ):
                         start = batch.column("offset")[-1].as_py() + 1
-                        yield of_log(batch)
+                        yield rows_from_log(batch)
                 except OffsetOutOfRange:  # retention has removed the first of them
                     if attempt + 1 == TRIES:
                         raise
@@ -155,7 +155,7 @@ class Tail:
                 break
 
 
-def _behind(base: Offsets) -> Callable[[pa.Table], pa.Table]:
+def _drop_before(base: Offsets) -> Callable[[pa.Table], pa.Table]:
     """Of some rows those that are not below `base`."""
 
     def behind(rows: pa.Table) -> pa.Table:
