@@ -18,9 +18,11 @@ from pyarrow import parquet
 from storage.pasts import MICROS, Event, Past, by_key
 from zenlake.errors import ZError
 from zenlake.keyexpr import intersects
+from zenlake.lake.serve import footers
 from zenlake.lake.serve import history as histories
 from zenlake.lake.serve import tail as tails
-from zenlake.lake.serve.history import ROWS, History, NewestPerKey, chain_files
+from zenlake.lake.serve.history import ROWS, History, chain_files
+from zenlake.lake.serve.newest import NewestPerKey
 from zenlake.lake.serve.row_filter import RowFilter, literal_prefix
 from zenlake.lake.serve.time_range import HIGHEST, LOWEST, HlcRange
 
@@ -169,6 +171,7 @@ def test_a_tail_that_memory_has_no_room_for_waits_in_files(
     monkeypatch.setattr(histories, "RUN_BYTES", 1)
     monkeypatch.setattr(tails, "MAX_ROWS", 3)
     monkeypatch.setattr(histories, "BATCH_ROWS", 2)
+    monkeypatch.setattr(footers, "BATCH_ROWS", 2)
     past.record(sampled(40), block=3)
     past.table({0: 7})
     history = History(past.project)
@@ -208,6 +211,7 @@ def test_files_that_go_meanwhile_lose_and_repeat_nothing(
 ) -> None:
     monkeypatch.setattr(histories, "MAX_STREAMS", 2)
     monkeypatch.setattr(histories, "BATCH_ROWS", 2)
+    monkeypatch.setattr(footers, "BATCH_ROWS", 2)
     past.record(sampled(40))
     for end in range(4, 33, 4):
         past.table({0: end}, ("samples",))
@@ -275,7 +279,7 @@ def test_the_newest_of_one_key_stops_at_the_newest_file(past: Past) -> None:
 
 
 def test_footers_are_forgotten_beyond_a_limit(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(histories, "MAX_FOOTERS", 2)
+    monkeypatch.setattr(footers, "MAX_ROW_GROUPS", 2)
     past.record(sampled(30))
     for end in range(5, 31, 5):
         past.table({0: end})
@@ -333,11 +337,11 @@ def test_many_threads_ask_at_once(past: Past) -> None:
 
 @given(st.sampled_from(ASKED), st.lists(st.sampled_from(KEYS), min_size=1))
 def test_bounds_never_exclude_a_key_that_is_wanted(asked: str, keys: list[str]) -> None:
-    picking = RowFilter(asked)
+    row_filter = RowFilter(asked)
     held = any(intersects(asked, key) for key in keys)
     low, high = {"key": min(keys)}, {"key": max(keys)}
-    assert picking.may_hold(low, high, picking.times) or not held
-    assert picking.may_hold({}, {}, picking.times)
+    assert row_filter.may_contain(low, high, row_filter.times) or not held
+    assert row_filter.may_contain({}, {}, row_filter.times)
     for key in keys:
         if intersects(asked, key):
             assert key.startswith(literal_prefix(asked))
@@ -369,7 +373,7 @@ def test_newest_finds_the_places_of_the_newest(
 
 
 def test_newest_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(histories, "MAX_NEWEST", 3)
+    monkeypatch.setattr("zenlake.lake.serve.newest.MAX_NEWEST", 3)
     newest = NewestPerKey(10)
     newest.add(np.zeros(4, np.int64), np.arange(4), 0)
     with pytest.raises(ZError, match="ask for fewer"):
