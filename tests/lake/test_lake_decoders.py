@@ -316,7 +316,7 @@ def test_a_serialized_payload_needs_a_type_and_says_so() -> None:
     ],
 )
 def test_a_text_that_is_no_type(text: str) -> None:
-    with pytest.raises(ZError, match="is no type"):
+    with pytest.raises(ZError, match="is not a valid type"):
         serialized.parse_type(text)
 
 
@@ -601,7 +601,7 @@ def test_what_a_users_function_returns_is_held_to_what_it_should(mine: Path) -> 
         return outcomes(Decoders([rule], mine), (b"0",), (b"1",), (b"2",))
 
     assert of("told") == ["!so", 1, "!all the same"]
-    assert of("silent") == ["!the decoder gave nothing"] * 3
+    assert of("silent") == ["!the decoder returned nothing"] * 3
     assert of("broken") == ["!RuntimeError: always"] * 3
     assert "did not return 3 texts" in of("short")[2]
     assert "did not return 3 texts" in of("listed")[0]

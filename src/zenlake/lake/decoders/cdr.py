@@ -1,6 +1,6 @@
-"""CDR: messages of ROS 2, row by row.
+"""Decoder of CDR: messages of ROS 2, row by row.
 
-Knows where their definitions come from, and the three ways in which their types are written.
+Knows where message definitions come from, and the three notations of type names.
 """
 
 import re
@@ -28,8 +28,8 @@ from zenlake.lake.decoders.values import (
     decode_rows,
 )
 
-MAX_DEFINITIONS = 10_000  # files
-MAX_DEFINITION_BYTES = 1 << 20  # of one
+MAX_DEFINITIONS = 10_000  # Upper bound on files of definitions.
+MAX_DEFINITION_BYTES = 1 << 20  # Upper bound on the size of such a file.
 DISTROS = {
     store.value.removeprefix("ros2_"): store for store in Stores if "ros1" not in store.value
 }
@@ -46,23 +46,24 @@ def decoder(
     definitions: str | None = None,
     type: str | None = None,  # noqa: A002
 ) -> Decode:
-    """`distro`: whose own types are known; `definitions`: a folder of .msg and .idl files, or one.
+    """Return the decoder of CDR payloads.
 
-    `type` is that of payloads where neither the schema nor the key says it.
+    `distro` is the ROS 2 release whose types are known, `definitions` a file or a folder with .msg
+    and .idl files, `type` the type of payloads where neither the schema nor the key names one.
     """
     if distro not in DISTROS:
         raise ZError(f"there is no distro {distro!r}: there are {', '.join(DISTROS)}")
     store = _store(distro, None if definitions is None else home / definitions)
-    usual = type and (normalize_type(type) or type)
-    if usual is not None:
-        _require_type(store, usual)
+    default_type = type and (normalize_type(type) or type)
+    if default_type is not None:
+        _require_type(store, default_type)
 
     def decode(payloads: pa.Array, rows: pa.RecordBatch) -> Decoded:
         schema = rows.column("schema")[0].as_py()
         if schema is not None:
             return _by_type(store, normalize_type(schema) or schema, payloads)
         keys = rows.column("key").dictionary_encode()
-        types = [type_from_key(key) or usual for key in keys.dictionary.to_pylist()]
+        types = [type_from_key(key) or default_type for key in keys.dictionary.to_pylist()]
         if len(set(types)) == 1:
             return _by_type(store, types[0], payloads)
         named = iter(keys.indices.to_pylist())
@@ -72,17 +73,19 @@ def decoder(
 
 
 def normalize_type(text: str) -> str | None:
-    """The name of a type in the form that the store has; None: it is none.
+    """Return the name of a type in the form package/msg/Type; None if it is not a type name.
 
-    >>> normalize_type("std_msgs/String"), normalize_type("std_msgs::msg::dds_::String_"), normalize_type("?")
-    ('std_msgs/msg/String', 'std_msgs/msg/String', None)
+    >>> normalize_type("std_msgs/String"), normalize_type("std_msgs::msg::dds_::String_")
+    ('std_msgs/msg/String', 'std_msgs/msg/String')
+    >>> normalize_type("?") is None
+    True
     """
     found = _DDS.fullmatch(text) or _ROS.fullmatch(text)
     return f"{found[1]}/{found[2] or 'msg'}/{found[3]}" if found else None
 
 
 def type_from_key(key: str | None) -> str | None:
-    """The type that keys of rmw_zenoh have as the last but one part.
+    """Return the type in the last chunk but one of a key of rmw_zenoh; None if there is none.
 
     >>> type_from_key("0/chatter/std_msgs::msg::dds_::String_/RIHS01_df66")
     'std_msgs/msg/String'
@@ -108,13 +111,13 @@ def _read(store: Typestore, name: str | None, data: bytes) -> Any:
 def _require_type(store: Typestore, name: str) -> None:
     if name not in store.fielddefs:
         raise Undecodable(
-            f"the type {name[:100]!r} is not known: name the folder of its .msg files as "
+            f"the type {name[:100]!r} is not known: give the folder of its .msg files as "
             '`definitions` in [[decoders]] with use = "cdr"'
         )
 
 
 def _fields(message: Any) -> dict[str, Any]:
-    """A message as an object, without what is not its own: a name, the byte of an empty one."""
+    """Return the fields of a message, without fields that rosbags or empty messages add."""
     return {
         name: getattr(message, name)
         for name in message.__dataclass_fields__

@@ -1,6 +1,6 @@
-"""JSON: the payload is the text. Whole columns; only doubtful rows are read one by one.
+"""Decoder of JSON: checks whole columns by a pattern, and reads only doubtful rows one by one.
 
-Knows that Spark's parser stops behind the first value and would not see what follows it.
+Knows that Spark's parser stops after the first value and would not see what follows it.
 """
 
 import json
@@ -21,7 +21,7 @@ from zenlake.lake.decoders.values import (
     spread,
 )
 
-SURE_DEPTH = 16  # of brackets that the pattern follows; what is deeper is read by Python
+SURE_DEPTH = 16  # Depth of brackets that the pattern covers; deeper texts are read by Python.
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
@@ -34,11 +34,11 @@ def _brackets(depth: int) -> str:
 
 
 ONE_VALUE = rf"^{_SPACE}(?:{_brackets(SURE_DEPTH)}|{_TEXT}|{_NUMBER}|true|false|null){_SPACE}$"
-"Either no JSON at all, which Spark says, or one value and nothing behind it."
+"Matches one value, or a text that Spark will refuse; never a value with text after it."
 
 
 def decoder(home: Path) -> Decode:
-    """Takes no arguments."""
+    """Return the decoder of JSON payloads."""
 
     def decode(payloads: pa.Array, rows: pa.RecordBatch) -> Decoded:
         texts, good = decode_utf8(payloads)
@@ -55,12 +55,13 @@ def _check_texts(texts: pa.Array) -> Decoded:
     if not doubtful.any():
         return texts, pa.nulls(len(texts), pa.string())
     reasons = [_problem(text) for text in texts.filter(pa.array(doubtful)).to_pylist()]
-    told = spread(pa.array(reasons, pa.string()), np.asarray(doubtful))
-    return pc.if_else(told.is_null(), texts, pa.scalar(None, pa.string())), told
+    reasons_of_rows = spread(pa.array(reasons, pa.string()), np.asarray(doubtful))
+    texts = pc.if_else(reasons_of_rows.is_null(), texts, pa.scalar(None, pa.string()))
+    return texts, reasons_of_rows
 
 
 def _problem(text: str) -> str | None:
-    """Why it is not one JSON value; None if it is."""
+    """Return why a text is not one JSON value; None if it is."""
     try:
         json.loads(
             text, parse_constant=_refuse_constant, parse_int=_skip_number, parse_float=_skip_number
@@ -75,4 +76,4 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _skip_number(digits: str) -> None:
-    """Only whether it is a number matters: none is made of hostile digits."""
+    """Make no number of the digits: very long ones would take long."""

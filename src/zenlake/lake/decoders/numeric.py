@@ -1,6 +1,6 @@
-"""Numbers as they lie in memory: each payload one number, or as many as fit. Whole columns.
+"""Decoder of raw numbers: one number or a list of numbers per payload, by whole columns.
 
-Knows widths and byte orders. Does not know counts or tags: those are other decoders.
+Knows widths and byte orders. Does not know counts or tags; other decoders do.
 """
 
 import re
@@ -30,7 +30,7 @@ _LIST = re.compile(r"list\[(\w+)\]")
 
 
 def decoder(home: Path, *, type: str, order: str = "little") -> Decode:  # noqa: A002
-    """`type`: "float32", "int16" ..., or "list[float32]" for as many as there are."""
+    """Return the decoder of a `type` such as "float32", or "list[float32]" for any number."""
     listed = _LIST.fullmatch(type)
     name = listed[1] if listed else type
     if name not in TYPES or order not in ORDERS:
@@ -44,7 +44,7 @@ def decoder(home: Path, *, type: str, order: str = "little") -> Decode:  # noqa:
 
 
 def decode_numbers(payloads: pa.Array, kind: "np.dtype[Any]") -> Decoded:
-    """One number of this kind in each payload.
+    """Decode one number of this kind per payload.
 
     >>> decode_numbers(pa.array([b"\\x01\\x00", b"\\x01"]), np.dtype("<i2"))[0].to_pylist()
     ['1', None]
@@ -58,7 +58,7 @@ def decode_numbers(payloads: pa.Array, kind: "np.dtype[Any]") -> Decoded:
 
 
 def decode_lists(payloads: pa.Array, kind: "np.dtype[Any]", skip: int = 0) -> Decoded:
-    """As many numbers of this kind as there are in each payload, behind its first `skip` bytes.
+    """Decode each payload after its first `skip` bytes as a list of numbers of this kind.
 
     >>> decode_lists(pa.array([b"\\x01\\x00\\x02\\x00", b""]), np.dtype("<i2"))[0].to_pylist()
     ['[1,2]', '[]']
@@ -70,14 +70,14 @@ def decode_lists(payloads: pa.Array, kind: "np.dtype[Any]", skip: int = 0) -> De
         texts = format_numbers(_values(payloads.filter(pa.array(good)), kind, skip))
         ends = np.zeros(int(good.sum()) + 1, np.int32)
         np.cumsum(sizes[good] // kind.itemsize, out=ends[1:])
-        joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), texts), ",")
-        return without_reasons(pc.binary_join_element_wise("[", joined, "]", ""))
+        items = pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), texts), ",")
+        return without_reasons(pc.binary_join_element_wise("[", items, "]", ""))
 
-    return decode_where(good, read, f"the length is no multiple of {kind.itemsize} bytes")
+    return decode_where(good, read, f"the length is not a multiple of {kind.itemsize} bytes")
 
 
 def format_numbers(values: "npt.NDArray[Any]") -> pa.Array:
-    """Numbers as JSON has them; what is no number by its name, as a text.
+    """Return numbers as JSON; NaN and infinities as their names in quotes.
 
     >>> format_numbers(np.array([0.5, np.inf, np.nan])).to_pylist()
     ['0.5', '"Infinity"', '"NaN"']
@@ -93,7 +93,7 @@ def format_numbers(values: "npt.NDArray[Any]") -> pa.Array:
 def payload_layout(
     payloads: pa.Array,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Where each payload starts, how long it is, and the bytes that they all lie in."""
+    """Return the start and the length of each payload, and the buffer that holds all of them."""
     _, offsets, data = payloads.buffers()
     if data is None or not len(payloads):
         return (*np.zeros((2, len(payloads)), np.int64), np.zeros(0, np.uint8))
@@ -102,12 +102,12 @@ def payload_layout(
 
 
 def lengths(payloads: pa.Array) -> npt.NDArray[np.int64]:
-    """In bytes, of each."""
+    """Return the length of each payload in bytes."""
     return payload_layout(payloads)[1]
 
 
 def _values(payloads: pa.Array, kind: "np.dtype[Any]", skip: int = 0) -> "npt.NDArray[Any]":
-    """All payloads behind their first `skip` bytes, as numbers in this machine's order."""
+    """Return the numbers of all payloads after their first `skip` bytes, in native byte order."""
     starts, sizes, data = payload_layout(payloads)
     if not len(starts):
         return np.zeros(0, kind.newbyteorder("="))

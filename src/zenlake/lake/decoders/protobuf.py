@@ -1,4 +1,4 @@
-"""Protocol Buffers: messages of a compiled set of descriptors, in their own JSON form, row by row.
+"""Decoder of Protocol Buffers by compiled descriptors, in protobuf's JSON form, row by row.
 
 Knows `protoc --descriptor_set_out` files. The schema is the full name of the message.
 """
@@ -34,7 +34,10 @@ def decoder(
     descriptor: str | None = None,
     type: str | None = None,  # noqa: A002
 ) -> Decode:
-    """`descriptor`: a file of descriptors; `type`: the message where no schema names one."""
+    """Return the decoder of protobuf payloads.
+
+    `descriptor` is a file of descriptors, `type` the message where no schema names one.
+    """
     pool = None if descriptor is None else load_pool(home / descriptor)
     if pool is not None and type is not None:
         _message(pool, type)
@@ -53,7 +56,7 @@ def decoder(
 
 
 def load_pool(path: Path) -> Any:
-    """All descriptors of a file. ZError: they cannot be read."""
+    """Load the descriptors of a file. ZError: they cannot be read."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_DESCRIPTOR_BYTES + 1)
@@ -63,8 +66,8 @@ def load_pool(path: Path) -> Any:
         raise ZError(f"descriptor {path} is larger than {MAX_DESCRIPTOR_BYTES >> 20} MiB")
     pool = descriptor_pool.DescriptorPool()
     try:
-        for file_of in descriptor_pb2.FileDescriptorSet.FromString(raw).file:
-            pool.AddSerializedFile(file_of.SerializeToString())
+        for proto in descriptor_pb2.FileDescriptorSet.FromString(raw).file:
+            pool.AddSerializedFile(proto.SerializeToString())
     except (DecodeError, TypeError) as error:
         raise ZError(
             f"descriptor {path}: {error}; make it with protoc --include_imports "

@@ -1,6 +1,6 @@
-"""Text: each payload becomes a JSON text. Whole columns for UTF-8, row by row for the others.
+"""Decoder of text: UTF-8 by whole columns, other charsets row by row.
 
-Knows the charsets that are taken, and that a schema may name one.
+Knows the accepted charsets, and that a schema may name one.
 """
 
 import codecs
@@ -25,12 +25,12 @@ CHARSETS = re.compile(
     r"ascii|utf-8|utf-(16|32)(-[bl]e)?|iso8859-\d+|cp125\d|koi8-[ru]|gb2312|gbk|gb18030|big5"
     r"|shift_jis|euc_jp|euc_kr"
 )
-"By the name that Python gives them: its other codecs are no charsets of texts on a wire."
+"Python's names of the accepted charsets; its other codecs are not used for texts in messages."
 PREFIX = "charset="
 
 
 def decoder(home: Path, *, charset: str | None = None) -> Decode:
-    """`charset`: of all payloads; else the schema says it, else it is UTF-8."""
+    """Return the decoder of texts in `charset`, by default that of the schema or UTF-8."""
     if charset is not None and find_charset(charset) is None:
         raise ZError(f"charset {charset!r} is not known: write utf-8, latin-1, utf-16 ...")
 
@@ -47,10 +47,10 @@ def decoder(home: Path, *, charset: str | None = None) -> Decode:
 
 
 def find_charset(charset: str) -> str | None:
-    """The name of a charset that is taken; None for any other text.
+    """Return Python's name of an accepted charset; None for any other text.
 
-    >>> find_charset("latin-1"), find_charset("UTF8"), find_charset("hex"), find_charset("fleet.Pose")
-    ('iso8859-1', 'utf-8', None, None)
+    >>> [find_charset(text) for text in ("latin-1", "UTF8", "hex", "fleet.Pose")]
+    ['iso8859-1', 'utf-8', None, None]
     """
     try:
         name = codecs.lookup(charset).name

@@ -1,4 +1,4 @@
-"""A report of what flowed through a lake: one HTML page, readable anywhere, that loads nothing.
+"""Report of the traffic in a lake: one self-contained HTML page, or a JSON summary.
 
 Knows tables and HTML. Does not know Spark.
 """
@@ -20,24 +20,24 @@ __all__ = ["ReportSummary", "gather", "render_page", "report"]
 
 
 class ReportSummary(NamedTuple):
-    """What a report says, in a few numbers."""
+    """Totals of a report."""
 
     path: Path
     size: int
-    "Bytes of the file that was written."
+    "Bytes of the written file."
     samples: int
     bytes: int
     keys: int
     sources: int
     lost: int
-    "Samples known to be missing: numbers of sources that never came, and dropped ones."
+    "Samples known to be missing: gaps in source numbers, and samples dropped by the recorder."
     unknown: int
-    "Records of loss of which nobody can know how many samples it was."
+    "Loss records with an unknown number of samples."
     duplicates: int
     stopped: int
-    "Keys that sent, and do no more."
+    "Keys that have stopped sending."
     failed: int
-    "Payloads that did not decode."
+    "Payloads that could not be decoded."
 
 
 def report(
@@ -46,9 +46,9 @@ def report(
     start: datetime | None = None,
     end: datetime | None = None,
 ) -> ReportSummary:
-    """Write the page of a lake to `out`, of whole minutes from `start` to before `end`.
+    """Write the report of a lake to `out`, for whole minutes from `start` to before `end`.
 
-    A file whose name ends in .json gets the numbers of the summary instead.
+    A file name that ends in .json gets the totals as JSON instead of the page.
     """
     path = Path(out)
     if not path.parent.is_dir():
@@ -76,7 +76,7 @@ def _summarize(data: Data, path: Path, size: int) -> ReportSummary:
         total["keys"],
         total["sources"],
         sum(kinds[kind]["count"] for kind in ("source", "dropped") if kind in kinds),
-        sum(one["unknown"] for one in kinds.values()),
+        sum(kind["unknown"] for kind in kinds.values()),
         total["duplicates"],
         data["stopped"]["all"],
         data["failed"]["count"],
@@ -84,7 +84,7 @@ def _summarize(data: Data, path: Path, size: int) -> ReportSummary:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    """All of it or nothing: a page that is there is whole."""
+    """Write to a temporary file and rename it, so that readers never see a partial page."""
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
     ) as file:

@@ -1,6 +1,6 @@
-"""The page of a report: one HTML file that holds its style, its script and its data.
+"""HTML page of a report, in one file with its style, its script and its data.
 
-Knows how texts get into HTML without harm. Does not know what the data says: page.js does.
+Knows how to embed texts in HTML safely. Does not know what the data means; page.js does.
 """
 
 import base64
@@ -10,12 +10,18 @@ import json
 from importlib import resources
 from typing import Any
 
-SCRIPTS = ("words.js", "charts.js", "lists.js", "keys.js", "page.js")  # each may use those before
+SCRIPTS = (
+    "words.js",
+    "charts.js",
+    "lists.js",
+    "keys.js",
+    "page.js",
+)  # Each may use the ones before it.
 _ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}
 
 
 def render_page(data: dict[str, Any]) -> str:
-    """The whole page. Only the page's own script and style may run, whatever the data holds.
+    """Return the page. Its policy lets only its own script and style run, whatever the data is.
 
     >>> text = render_page({"lake": "</script><b>"})
     >>> "</script><b>" in text, "\\\\u003c/script\\\\u003e" in text
@@ -48,7 +54,7 @@ def render_page(data: dict[str, Any]) -> str:
 
 
 def embed_json(data: Any) -> str:
-    """JSON that may stand inside a script element: ASCII, and nothing that HTML could read.
+    """Return JSON for a script element: ASCII without characters that HTML interprets.
 
     >>> embed_json({"key": "<!--é"})
     '{"key":"\\\\u003c!--\\\\u00e9"}'

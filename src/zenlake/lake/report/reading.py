@@ -1,7 +1,7 @@
-"""The figures of a report, gathered from the tables of a lake.
+"""Data of a report, read from the tables of a lake.
 
-Knows which rows and columns of which table are needed: `health` for nearly all, payloads never.
-Does not know how they are shown.
+Knows which rows and columns of each table are needed; most come from `health`, and payloads are
+never read. Does not know how the data is shown.
 """
 
 import time
@@ -22,18 +22,22 @@ from zenlake.lake.tables.reduce import bucket_seconds
 from zenlake.lake.tables.schema import TIME
 from zenlake.lake.tables.table_stats import lake_stats
 
-MAX_HEALTH_ROWS = 2_000_000  # the newest of the time asked for; what is left out is said
-MAX_LOSS_ROWS = 1_000_000  # of loss, and of messages that failed
+MAX_HEALTH_ROWS = 2_000_000  # Rows of `health` read, newest first; the page says what is left out.
+MAX_LOSS_ROWS = 1_000_000  # Rows read of `loss`, and of `messages_failed`.
 LATEST = datetime.max.replace(tzinfo=UTC)
-ATTEMPTS = 5  # files may be vacuumed while they are read
-DERIVED = {"rate", "latency_median", "latency_p99"}  # these follow from the others
+ATTEMPTS = 5  # Attempts to read tables whose files may be vacuumed meanwhile.
+DERIVED = {
+    "rate",
+    "latency_median",
+    "latency_p99",
+}  # Columns that follow from others and are not read.
 HEALTH_COLUMNS = tuple(name for name in TABLES["health"].schema.names if name not in DERIVED)
 LOSS_COLUMNS = ("at", "kind", "id", "entity", "priority", "reliable", "count")
 FAILED_COLUMNS = ("key", "decoder", "reason", "received_at")
 
 
 class Period:
-    """The minutes that are wanted; an end of None is open."""
+    """Whole minutes of a report; a bound of None is open."""
 
     def __init__(self, start: datetime | None, end: datetime | None) -> None:
         self.start = None if start is None else _floor_to_minute(start)
@@ -52,27 +56,27 @@ class Period:
             found = before if found is None else found & before
         return found
 
-    def holds(self, file: DataFile, column: str) -> bool:
-        """Whether a file may have rows of it."""
+    def may_contain(self, file: DataFile, column: str) -> bool:
+        """Tell whether a file may contain rows of this period."""
         low, high = file.low.get(column), file.high.get(column)
         if low is None or high is None:
             return True
         return (self.end is None or low < self.end) and (self.start is None or high >= self.start)
 
     def last(self, file: DataFile, column: str) -> datetime:
-        """The newest that a file may have of it."""
+        """Return an upper bound on the times of a file in this period."""
         most = LATEST if self.end is None else self.end - timedelta(microseconds=1)
         high: datetime = file.high.get(column, most)
         return min(most, high)
 
 
 def gather(project: Project, start: datetime | None = None, end: datetime | None = None) -> Data:
-    """All that a page shows of the minutes from `start` to before `end`."""
+    """Return the data of a page for the minutes from `start` to before `end`."""
     for _ in range(ATTEMPTS - 1):
         try:
             return _gather(project, Period(start, end))
         except FileNotFoundError:
-            continue  # vacuumed between the listing and the reading: the next listing is newer
+            continue  # A file was vacuumed after the listing: list again.
     return _gather(project, Period(start, end))
 
 
@@ -94,9 +98,9 @@ def _gather(project: Project, period: Period) -> Data:
         "made": time.time_ns() // 1_000_000,
         "left_out": {name: int(at.timestamp() * 1000) for name, at in cuts.items() if at},
         "tables": [
-            [one["table"], one["rows"], one["bytes"], one["files"], one["version"]]
-            for one in tables
-            if one["version"] >= 0
+            [table[name] for name in ("table", "rows", "bytes", "files", "version")]
+            for table in tables
+            if table["version"] >= 0
         ],
     }
     ends = extent(health["minute"], health["first_seen"], health["last_seen"], loss["at"])
@@ -117,7 +121,7 @@ def _compute_figures(
     span = choose_span(*ends)
     found = Health(health, span, bucket_seconds)
     seen = extent(health["first_seen"], health["last_seen"]) or ends
-    rows = {one["table"]: one["rows"] for one in tables}
+    rows = {table["table"]: table["rows"] for table in tables}
     shown = found.names(found.shown.tolist())
     return {
         "range": {
@@ -147,13 +151,13 @@ def _store(project: Project, name: str) -> DeltaStore:
 def _read_newest(
     project: Project, name: str, columns: tuple[str, ...], period: Period, most: int
 ) -> tuple[pa.Table, datetime | None]:
-    """Rows of a period, and from when on if not all of it is there: at most `most`, about."""
+    """Read about `most` newest rows of a period; return also their start if some were left out."""
     store = _store(project, name)
     column = store.table.time_column
     assert column is not None
-    files = [one for one in store.snapshot().files if period.holds(one, column)]
-    newest = {one.path: period.last(one, column) for one in files}
-    files.sort(key=lambda one: newest[one.path], reverse=True)
+    files = [file for file in store.snapshot().files if period.may_contain(file, column)]
+    newest = {file.path: period.last(file, column) for file in files}
+    files.sort(key=lambda file: newest[file.path], reverse=True)
     chosen: list[DataFile] = []
     rows = 0
     for file in files:
@@ -171,15 +175,15 @@ def _read_newest(
 
 def _count_rows(project: Project, name: str, period: Period) -> int:
     store = _store(project, name)
-    files = [one for one in store.snapshot().files if period.holds(one, "received_at")]
+    files = [file for file in store.snapshot().files if period.may_contain(file, "received_at")]
     wanted = period.filter("received_at")
     if wanted is None:
-        return sum(one.rows for one in files)
+        return sum(file.rows for file in files)
     return int(store.dataset(files).count_rows(filter=wanted))
 
 
 def _read_encodings(project: Project, keys: list[str]) -> dict[str, str]:
-    """How the last value of each of these keys is encoded."""
+    """Return the encoding of the latest value of each key."""
     rows = _read_keys(_store(project, "latest"), keys, ["key", "encoding"])
     found = zip(rows["key"].to_pylist(), rows["encoding"].to_pylist(), strict=True)
     return {key: encoding for key, encoding in found if encoding}
