@@ -29,7 +29,7 @@ from bench.figures import Figure, Figures
 from bench.lake_rows import write_log
 from bench.serve import _session
 from zenlake.lake.pipeline import flows
-from zenlake.lake.pipeline.spark_connect import _spark_home
+from zenlake.lake.pipeline.spark_connect import spark_home
 from zenlake.lake.project import Project
 from zenlake.lake.scaffold import create_project
 from zenlake.lake.tables import schema
@@ -87,7 +87,7 @@ def all_tables(folder: Path) -> Figures:
     }
     home = folder / "home"
     home.mkdir()
-    with _spark_home(home, "local"):  # as `zenlake lake run` does
+    with spark_home(home, "local"):  # as `zenlake lake run` does
         spark = zenlake.spark.session("bench", f"local[{CORES}]", **settings)
     try:
         yield from beside_plain(spark, project, folder)

@@ -4,6 +4,8 @@ Also what a new lake consists of, and how far its flows are by the files that Sp
 """
 
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any, cast
@@ -311,3 +313,23 @@ def test_flows_that_are_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ZError, match=said):
         flows.flow(into=into)(lambda: cast(Any, None))
+
+
+def test_flows_are_collected_only_inside_the_block() -> None:
+    with flows.collect_flows() as outer:
+        with flows.collect_flows() as inner:
+            collected = flows._collected.get()
+            assert collected is inner
+        assert flows._collected.get() is outer
+    assert flows._collected.get() is None
+
+
+def test_views_are_exported_and_loaded_on_first_use() -> None:
+    program = (
+        "import sys, zenlake.lake as lake\n"
+        "assert not {'pyspark', 'pyarrow'} & set(sys.modules)\n"
+        "from zenlake.lake import views\n"
+        "assert lake.views is views and views.__name__ == 'zenlake.lake.pipeline.views'\n"
+        "assert 'views' in dir(lake)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

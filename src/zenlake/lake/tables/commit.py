@@ -172,8 +172,8 @@ def _check_offsets_committed(store: DeltaStore, batch: TableBatch) -> None:
             raise OffsetsPresent(
                 f"{store.path}: batch {batch.number} of {batch.app!r} is there, up to offset "
                 f"{following - 1} of partition {partition}, and now it goes to {last} (a part "
-                f"of its checkpoint was removed?): start with a new checkpoint at offset {following}, or "
-                "move the table away to fill it again"
+                "of its checkpoint was removed?): start with a new checkpoint at offset "
+                f"{following}, or move the table away to fill it again"
             )
 
 
