@@ -145,10 +145,10 @@ def fill(spark: SparkSession, project: Project, checkpoints: Path, *names: str) 
 
 
 def compare(spark: SparkSession, project: Project, plain: Path) -> None:
-    """Both have made as many rows of each table."""
+    """Check that both jobs have made the same number of rows of each table."""
     for name in ("samples", "latest", "health", "messages"):
         ours = DeltaStore(project.table(name), TABLES[name]).snapshot().rows
-        theirs = spark.read.parquet(str(conform / name)).count()
+        theirs = spark.read.parquet(str(plain / name)).count()
         assert ours == theirs > 0, f"{name}: {ours} rows, and by hand {theirs}"
 
 
