@@ -29,15 +29,15 @@ from bench.lake_rows import write_log
 from bench.peer import open_session
 from bench.process import Process, process
 from zenlake.lake.pipeline import flows
-from zenlake.lake.pipeline.spark_connect import _spark_home
+from zenlake.lake.pipeline.spark_connect import spark_home
 from zenlake.lake.project import Project
 from zenlake.lake.scaffold import create_project
 from zenlake.lake.tables import schema
-from zenlake.lake.tables.commit import TableBatch, fold
+from zenlake.lake.tables.commit import TableBatch, fold_latest
 from zenlake.lake.tables.definitions import LATEST, TABLES, TOMBSTONES
 from zenlake.lake.tables.delta import DeltaStore
 from zenlake.lake.tables.projections import RowChunk
-from zenlake.lake.tables.reduce import conform, newest
+from zenlake.lake.tables.reduce import conform, keep_newest
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 ROWS = 10_000_000 if FULL else 1_000_000
@@ -87,7 +87,7 @@ def all_tables(folder: Path) -> Figures:
     }
     home = folder / "home"
     home.mkdir()
-    with _spark_home(home, "local"):  # As `zenlake lake run` does.
+    with spark_home(home, "local"):  # As `zenlake lake run` does.
         spark = zenlake.spark.session("bench", f"local[{CORES}]", **settings)
     try:
         yield from beside_plain(spark, project, folder)
@@ -217,9 +217,9 @@ class LatestTable:
         batch = TableBatch("bench", "bench", self._number, {0: (self._next, self._next + n - 1)})
         self._next += n
         self._number += 1
-        reduced = newest(RowChunk(conform(rows, schema.SAMPLE).to_batches()).samples)
+        reduced = keep_newest(RowChunk(conform(rows, schema.SAMPLE).to_batches()).unique_samples)
         before = time.perf_counter()
-        assert fold(self._latest, self._tombstones, reduced, batch) is not None
+        assert fold_latest(self._latest, self._tombstones, reduced, batch) is not None
         return (time.perf_counter() - before) * 1000
 
 

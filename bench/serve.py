@@ -20,11 +20,11 @@ from bench.peer import serve as serve_commands
 from bench.process import PATIENCE, process
 from zenlake.lake.project import FILE, Project
 from zenlake.lake.serve.server import Server
-from zenlake.lake.tables.commit import TableBatch, append, fold
+from zenlake.lake.tables.commit import TableBatch, append_files, fold_latest
 from zenlake.lake.tables.definitions import LATEST, SAMPLES, TOMBSTONES
 from zenlake.lake.tables.delta import DeltaStore
 from zenlake.lake.tables.projections import RowChunk
-from zenlake.lake.tables.reduce import conform, newest
+from zenlake.lake.tables.reduce import conform, keep_newest
 from zenlake.lake.tables.schema import SAMPLE
 
 ROWS = 10_000_000
@@ -86,9 +86,9 @@ def fill(folder: Path) -> None:
     for number, rows in enumerate(_batches()):
         first = number * BATCH_ROWS
         batch = TableBatch("samples", "bench", number, {0: (first, first + rows.num_rows - 1)})
-        table = RowChunk(conform(rows, SAMPLE).to_batches()).samples
-        append(samples, samples.write(table), batch)
-        fold(latest, tombstones, newest(table), batch)
+        table = RowChunk(conform(rows, SAMPLE).to_batches()).unique_samples
+        append_files(samples, samples.write(table), batch)
+        fold_latest(latest, tombstones, keep_newest(table), batch)
 
 
 def _batches() -> Iterator[pa.Table]:

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from demo.account import Account, Ledger, RobotFigures, account
 from demo.child import Child, answer_of, unbroken
-from zenlake.lake.pipeline.progress import behind, marks, taken
+from zenlake.lake.pipeline.progress import committed_offsets, count_behind, durable_offsets
 from zenlake.lake.project import Project
 from zenlake.lake.report import report
 from zenlake.log.read.log import Log
@@ -251,10 +251,10 @@ class Stage:
         return f"Spark, {cycle['number']} cycles done: {states}; {samples:,} rows in samples"
 
     def caught_up(self) -> bool:
-        durable = marks(self.project)
-        done = taken(self.project.home / "state", Log(self.project.log).id)
+        durable = durable_offsets(self.project)
+        done = committed_offsets(self.project.home / "state", Log(self.project.log).id)
         return bool(durable) and all(
-            flow in done and behind(durable, done[flow].offsets) == 0 for flow in FLOWS
+            flow in done and count_behind(durable, done[flow].offsets) == 0 for flow in FLOWS
         )
 
     # ---- asking

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import zenlake.router
 from robots import drive, local_spark, recording
-from zenlake.lake.pipeline.views import register
+from zenlake.lake import views
 from zenlake.lake.scaffold import create_project
 
 QUERY = """
@@ -32,7 +32,7 @@ def main() -> None:
                 .start()
             )
             query.awaitTermination()
-            register(spark, lake)
+            views.register(spark, lake)
             spark.sql(QUERY).show()
             spark.table("latest").selectExpr("key", "string(payload)").orderBy("key").show(
                 20, False

@@ -91,12 +91,13 @@ class StandInSession:
     def __init__(self, project: Project, master: str, conf: dict[str, str]) -> None:
         type(self).started += 1
         self.state, self.alive = project.home / "state", True
+        self.flows: dict[str, flows.Flow] = {}
+        self.complete = True
         self.tell: Callable[[FlowEvent], None] = lambda event: None
 
     def run(self, tell: Callable[[FlowEvent], None]) -> bool:
         number, type(self).runs = self.runs, self.runs + 1
-        flows.declared.clear()
-        flows.declared["samples"] = flows.Flow("samples", ("samples", "latest"))
+        self.flows = {"samples": flows.Flow("samples", ("samples", "latest"))}
         self.tell = tell
         tell(FlowEvent("samples", "RUNNING"))
         if number < len(self.script):
@@ -111,7 +112,7 @@ class StandInSession:
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A lake with ten samples, on no Spark."""
-    monkeypatch.setattr(runner, "Pipelines", StandInSession)
+    monkeypatch.setattr(runner, "PipelineSession", StandInSession)
     monkeypatch.setattr(StandInSession, "script", [])
     monkeypatch.setattr(StandInSession, "started", 0)
     monkeypatch.setattr(StandInSession, "runs", 0)
@@ -170,7 +171,7 @@ def test_a_cycle_says_what_was_read_and_what_was_written(lake: Path) -> None:
     project = Project.load(lake)
 
     def writes(stand: StandInSession) -> bool:
-        flows.declared["own"] = flows.Flow("own", ("own",))
+        stand.flows["own"] = flows.Flow("own", ("own",))
         for name, count in (("samples", 3), ("latest", 1), ("own", 1)):
             rows = pa.table({"key": ["a"] * count})
             wanted = TABLES[name].schema if name in TABLES else rows.schema

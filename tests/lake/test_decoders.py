@@ -26,7 +26,7 @@ from zenlake.ext import serialization as ext
 from zenlake.lake import decoders
 from zenlake.lake.decoders import BUILT_IN, Decoders, Rule, jsontext, numeric, serialized, values
 from zenlake.lake.pipeline import messages
-from zenlake.lake.pipeline.messages import MADE, TAKEN, decode_batches, messages_of
+from zenlake.lake.pipeline.messages import INPUT, OUTPUT, decode_batches, decode_piece
 from zenlake.lake.project import Project
 from zenlake.lake.tables import schema
 
@@ -49,8 +49,8 @@ def rows(*samples: tuple[Any, ...]) -> pa.RecordBatch:
         "partition": pa.array([0] * count, pa.int32()),
         "offset": pa.array(range(count), pa.int64()),
     }
-    arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in TAKEN]
-    return pa.RecordBatch.from_arrays(arrays, schema=TAKEN)
+    arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in INPUT]
+    return pa.RecordBatch.from_arrays(arrays, schema=INPUT)
 
 
 def outcomes(of: Decoders, *samples: tuple[Any, ...]) -> list[Any]:
@@ -190,7 +190,7 @@ def test_json_that_is_not_one_value_fails_here_or_when_it_is_parsed(text: str) -
 
 
 def outcome_text(text: str) -> str | None:
-    _, reasons = jsontext._checked(pa.array([text]))
+    _, reasons = jsontext._check_texts(pa.array([text]))
     return reasons[0].as_py()  # type: ignore[no-any-return]
 
 
@@ -232,7 +232,7 @@ def test_json_passes_as_it_is_however_deep(value: Any, depth: int) -> None:
 @settings(max_examples=40)
 @given(st.lists(st.binary(max_size=5) | st.text(max_size=4).map(str.encode), max_size=60))
 def test_texts_that_are_no_utf8_are_found_one_by_one(payloads: list[bytes]) -> None:
-    texts, good = values.utf8(pa.array(payloads, pa.binary()))
+    texts, good = values.decode_utf8(pa.array(payloads, pa.binary()))
     for data, text, fine in zip(payloads, texts.to_pylist(), good.tolist(), strict=True):
         try:
             assert (text, fine) == (data.decode(), True)
@@ -244,7 +244,7 @@ def test_texts_that_are_no_utf8_are_found_one_by_one(payloads: list[bytes]) -> N
 @given(st.lists(st.text(max_size=8), max_size=8), st.integers(0, 3))
 def test_every_text_can_be_quoted(texts: list[str], skip: int) -> None:
     column = pa.array(texts, pa.string()).slice(skip)
-    assert [json.loads(one) for one in values.quoted(column).to_pylist()] == texts[skip:]
+    assert [json.loads(one) for one in values.quote_json(column).to_pylist()] == texts[skip:]
 
 
 # ---- numbers and what z_serialize writes
@@ -260,9 +260,9 @@ def test_numbers_are_those_of_numpy(name: str) -> None:
         expected = [plain(one) for one in np.frombuffer(raw, ordered).tolist()]
         width = kind.itemsize
         column = pa.array([raw[at : at + width] for at in range(0, len(raw), width)], pa.binary())
-        texts, _ = numeric.numbers(column.slice(3), ordered)
+        texts, _ = numeric.decode_numbers(column.slice(3), ordered)
         assert [json.loads(one) for one in texts.to_pylist()] == expected[3:]
-        texts, _ = numeric.lists(pa.array([raw, b"", raw[:width]], pa.binary()), ordered)
+        texts, _ = numeric.decode_lists(pa.array([raw, b"", raw[:width]], pa.binary()), ordered)
         assert [json.loads(one) for one in texts.to_pylist()] == [expected, [], expected[:1]]
 
 
@@ -316,8 +316,8 @@ def test_a_serialized_payload_needs_a_type_and_says_so() -> None:
     ],
 )
 def test_a_text_that_is_no_type(text: str) -> None:
-    with pytest.raises(ZError, match="is no type"):
-        serialized.parse(text)
+    with pytest.raises(ZError, match="is not a valid type"):
+        serialized.parse_type(text)
 
 
 @settings(max_examples=40)
@@ -601,7 +601,7 @@ def test_what_a_users_function_returns_is_held_to_what_it_should(mine: Path) -> 
         return outcomes(Decoders([rule], mine), (b"0",), (b"1",), (b"2",))
 
     assert of("told") == ["!so", 1, "!all the same"]
-    assert of("silent") == ["!the decoder gave nothing"] * 3
+    assert of("silent") == ["!the decoder returned nothing"] * 3
     assert of("broken") == ["!RuntimeError: always"] * 3
     assert "did not return 3 texts" in of("short")[2]
     assert "did not return 3 texts" in of("listed")[0]
@@ -617,7 +617,7 @@ def test_a_function_that_fails_is_not_called_for_ever(mine: Path) -> None:
         raise RuntimeError
 
     batch = rows(*[(b"x",)] * 3000)
-    texts, reasons = decoders._tried(broken, batch.column("payload"), batch)
+    texts, reasons = decoders._call_user_decoder(broken, batch.column("payload"), batch)
     assert len(texts) == len(reasons) == 3000
     assert reasons.null_count == 0
     assert calls < decoders.MAX_TRIES + 20
@@ -662,7 +662,7 @@ def test_batches_in_the_form_of_the_table() -> None:
     )
     marked = stamped.append_column("duplicate", pa.array([False, None, None, True]))
     (made,) = decode_batches([marked])
-    assert made.schema == MADE
+    assert made.schema == OUTPUT
     assert made.column("hlc").to_pylist()[0] == 77
     assert made.column("day").to_pylist()[0].isoformat() == "2023-11-14"
     assert made.column("offset").to_pylist() == [0, 2]
@@ -688,7 +688,7 @@ def test_a_column_that_lacks_is_named() -> None:
 def test_a_rule_is_what_a_section_says() -> None:
     rule = Rule.of({"key": "a/**/*", "use": "m.n:f", "depth": 3})
     assert (rule.key, rule.arguments) == ("a/*/**", {"depth": 3})
-    assert messages_of(rows((b"1",)), Decoders()).num_rows == 0
+    assert decode_piece(rows((b"1",)), Decoders()).num_rows == 0
 
 
 # ---- on Spark
@@ -733,7 +733,7 @@ def test_messages_on_spark(spark: "SparkSession", tmp_path: Path) -> None:
     pq.write_table(pa.table(columns), tmp_path / "samples.parquet")
     frame = spark.read.parquet(str(tmp_path / "samples.parquet"))
 
-    found = messages.decoded(frame, project)
+    found = messages.decode_samples(frame, project)
     assert found.columns == [*schema.MESSAGES.names, "payload", "reason"]
     assert dict(found.dtypes)["value"] == "variant"
     shown = found.withColumn("json", F.to_json("value")).drop("value")

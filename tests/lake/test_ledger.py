@@ -184,8 +184,8 @@ class Steps:
     """Counts what changes a disk; before or after one of these steps something else happens."""
 
     PLACES: Sequence[tuple[Any, str]] = (
-        (DeltaStore, "_try"),
-        (DeltaStore, "_committed"),
+        (DeltaStore, "_commit_once"),
+        (DeltaStore, "_sync_log"),
         (FileWriter, "close"),
         (projections.TableWriter, "_stage"),
         (sink.LakeWriter, "_unstage"),

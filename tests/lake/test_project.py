@@ -4,6 +4,8 @@ Also what a new lake consists of, and how far its flows are by the files that Sp
 """
 
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +16,7 @@ from tests.support import spark_log
 from zenlake.errors import ZError
 from zenlake.lake import scaffold
 from zenlake.lake.pipeline import flows, progress
-from zenlake.lake.pipeline.spark_connect import reason_of, state_of
+from zenlake.lake.pipeline.spark_connect import extract_reason, state_folder
 from zenlake.lake.project import SECTIONS, Project, find
 from zenlake.log.read.log import Log
 
@@ -198,11 +200,11 @@ def test_a_lake_with_a_bad_name_is_not_begun(tmp_path: Path) -> None:
 
 def test_a_lake_that_was_moved_says_so(tmp_path: Path) -> None:
     made = scaffold.create_project(tmp_path / "old", "fleet")
-    assert state_of(made, made.home.as_uri() + "/state") == made.home / "state"
+    assert state_folder(made, made.home.as_uri() + "/state") == made.home / "state"
     moved = Project.load(made.home.rename(tmp_path / "new"))
     with pytest.raises(ZError, match="if the lake was moved, write storage: file:"):
-        state_of(moved, made.home.as_uri() + "/state")
-    assert state_of(moved, "s3://bucket/state") is None
+        state_folder(moved, made.home.as_uri() + "/state")
+    assert state_folder(moved, "s3://bucket/state") is None
 
 
 # ---- how far flows are
@@ -223,23 +225,23 @@ def checkpoint(state: Path, flow: str, log: Path, *ends: int, version: int = 0) 
 def test_how_far_a_flow_is_is_what_has_ended(tmp_path: Path) -> None:
     spark_log.append(tmp_path / "log", 100)
     log_id = Log(tmp_path / "log").id
-    assert progress.taken(tmp_path, log_id) == {}
+    assert progress.committed_offsets(tmp_path, log_id) == {}
     checkpoint(tmp_path, "samples", tmp_path / "log", 50, 80, 100)
     checkpoint(tmp_path, "loss", tmp_path / "log", 100)  # planned, and never ended
     checkpoint(tmp_path, "own", tmp_path / "log", 90, 100)
     checkpoint(tmp_path, "own", tmp_path / "log", 10, 100, version=1)  # it was done anew
-    found = progress.taken(tmp_path, log_id)
+    found = progress.committed_offsets(tmp_path, log_id)
     assert {flow: one.offsets for flow, one in found.items()} == {
         "samples": {0: 80},
         "own": {0: 10},
     }
-    assert progress.taken(tmp_path, "another")["samples"].offsets == {}
-    assert progress.behind({0: 100}, found["samples"].offsets) == 20
+    assert progress.committed_offsets(tmp_path, "another")["samples"].offsets == {}
+    assert progress.count_behind({0: 100}, found["samples"].offsets) == 20
 
 
 @pytest.mark.parametrize("text", ["", "v1", 'v1\n{}\n-\n[]\nnull\n{}\nnonsense\n{"log": 1}'])
 def test_offsets_that_are_none(text: str) -> None:
-    assert progress.offsets_of(text, "ab") == {}
+    assert progress.parse_offsets(text, "ab") == {}
 
 
 DAY = 86_400.0
@@ -256,7 +258,7 @@ def lake_of(tmp_path: Path, log: str) -> Project:
 
 def test_the_log_is_trimmed_below_the_slowest_flow(tmp_path: Path) -> None:
     project, state = lake_of(tmp_path, "10ms"), tmp_path / "state"
-    assert progress.marks(project) == {0: 1000}
+    assert progress.durable_offsets(project) == {0: 1000}
     checkpoint(state, "samples", project.log, 990, 1000)
     assert progress.trim(project, state, ["samples", "loss"]).segments == 0  # loss never began
     checkpoint(state, "loss", project.log, 400, 1000)
@@ -279,7 +281,7 @@ def test_the_log_is_trimmed_by_age_and_a_clock_ahead_counts_for_nothing(tmp_path
 def test_a_log_that_is_kept_or_not_there_is_not_trimmed(tmp_path: Path) -> None:
     project = Project.parse('[lake]\nname = "x"\n[retention]\nlog = "1d"', tmp_path / "lake.toml")
     assert progress.trim(project, tmp_path / "state", ["samples"]).segments == 0
-    assert progress.marks(project) == {}
+    assert progress.durable_offsets(project) == {}
     spark_log.append(tmp_path / "log", 10)
     kept = Project.parse('[lake]\nname = "x"', tmp_path / "lake.toml")
     checkpoint(tmp_path / "state", "samples", kept.log, 10, 10)
@@ -297,7 +299,7 @@ def test_a_log_that_is_kept_or_not_there_is_not_trimmed(tmp_path: Path) -> None:
     ],
 )
 def test_the_reason_is_one_line(text: str, reason: str) -> None:
-    assert reason_of(text) == reason
+    assert extract_reason(text) == reason
 
 
 # ---- flows
@@ -314,3 +316,23 @@ def test_flows_that_are_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ZError, match=said):
         flows.flow(into=into)(lambda: cast(Any, None))
+
+
+def test_flows_are_collected_only_inside_the_block() -> None:
+    with flows.collect_flows() as outer:
+        with flows.collect_flows() as inner:
+            collected = flows._collected.get()
+            assert collected is inner
+        assert flows._collected.get() is outer
+    assert flows._collected.get() is None
+
+
+def test_views_are_exported_and_loaded_on_first_use() -> None:
+    program = (
+        "import sys, zenlake.lake as lake\n"
+        "assert not {'pyspark', 'pyarrow'} & set(sys.modules)\n"
+        "from zenlake.lake import views\n"
+        "assert lake.views is views and views.__name__ == 'zenlake.lake.pipeline.views'\n"
+        "assert 'views' in dir(lake)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

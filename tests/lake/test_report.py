@@ -22,9 +22,9 @@ from zenlake.cli.commands.lake_report import report as command
 from zenlake.cli.commands.lake_report import shown
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
-from zenlake.lake.report import ReportSummary, figures, gather, page, reading, report
-from zenlake.lake.report.quantiles import MAX_BARS, bars, quantiles, summed
-from zenlake.lake.report.span import MAX_BINS, MICROS, MINUTE, span_of
+from zenlake.lake.report import ReportSummary, figures, gather, reading, render_page, report
+from zenlake.lake.report.quantiles import MAX_BARS, bars, quantiles, sum_entries
+from zenlake.lake.report.span import MAX_BINS, MICROS, MINUTE, choose_span
 from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DeltaStore
 
@@ -256,9 +256,9 @@ def test_more_loss_than_a_page_is_made_of(
 
 
 def test_long_texts_are_cut() -> None:
-    assert figures.short("k" * 512) == "k" * 512
-    assert figures.short("k" * 10_000).startswith("k" * 512 + "…")
-    assert len(figures.short("k" * 10_000)) < 600
+    assert figures.shorten("k" * 512) == "k" * 512
+    assert figures.shorten("k" * 10_000).startswith("k" * 512 + "…")
+    assert len(figures.shorten("k" * 10_000)) < 600
 
 
 def test_files_that_are_vacuumed_while_they_are_read(
@@ -279,7 +279,7 @@ def test_files_that_are_vacuumed_while_they_are_read(
 
 @given(st.integers(0, 1 << 52), st.integers(0, 1 << 47))
 def test_a_span_holds_both_ends(first: int, length: int) -> None:
-    span = span_of(first, first + length)
+    span = choose_span(first, first + length)
     assert span.start <= first < span.start + span.width
     assert span.end - span.width <= first + length < span.end
     assert 1 <= span.bins <= MAX_BINS
@@ -294,7 +294,7 @@ COUNTS = st.lists(
 @given(COUNTS)
 def test_quantiles_are_those_of_the_values_one_by_one(entries: list[tuple[int, int, int]]) -> None:
     columns = np.array(entries, np.int64).reshape(-1, 3).T
-    group, bucket, count = summed(columns[0], columns[1], columns[2], 5)
+    group, bucket, count = sum_entries(columns[0], columns[1], columns[2], 5)
     median, high = quantiles(group, bucket.astype(float), count, 5, (0.5, 0.99))
     for one in range(5):
         values = sorted(float(v) for g, v, n in entries if g == one for _ in range(n))
@@ -344,7 +344,7 @@ class Parsed(HTMLParser):
 
 
 def test_a_page_holds_its_data_and_nothing_gets_out(data: dict[str, Any]) -> None:
-    text = page(data | {"lake": "</title><script>"})
+    text = render_page(data | {"lake": "</title><script>"})
     parsed = Parsed(text)
     assert len(parsed.scripts) == 2
     assert json.loads(parsed.scripts[0]) == data | {"lake": "</title><script>"}
@@ -353,7 +353,7 @@ def test_a_page_holds_its_data_and_nothing_gets_out(data: dict[str, Any]) -> Non
 
 
 def test_a_page_loads_nothing(data: dict[str, Any]) -> None:
-    text = page(data)
+    text = render_page(data)
     assert all(link.startswith("#") for link in Parsed(text).links)
     assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
     assert "default-src 'none'" in text
@@ -368,7 +368,9 @@ def luminance(colour: str) -> float:
 
 def test_colours_can_be_read(data: dict[str, Any]) -> None:
     """4.5 to 1, light and dark, on cards and beside them."""
-    blocks = re.findall(r":root(?:\[data-theme=\"dark\"\])? \{(.*?)\}", page(data), re.DOTALL)
+    blocks = re.findall(
+        r":root(?:\[data-theme=\"dark\"\])? \{(.*?)\}", render_page(data), re.DOTALL
+    )
     for block in blocks[:2]:
         colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
         for name in ("ink", "soft", "blue", "teal", "amber", "red", "violet"):
@@ -438,4 +440,4 @@ def test_a_lake_without_tables(tmp_path: Path) -> None:
 
 
 def test_the_units_are_what_they_seem() -> None:
-    assert datetime.fromtimestamp(span_of(0, 0).width / MICROS, UTC).minute == 1
+    assert datetime.fromtimestamp(choose_span(0, 0).width / MICROS, UTC).minute == 1

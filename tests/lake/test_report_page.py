@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from tests.support import ledger
 from tests.support.ledger import HOSTILE, MINUTES, Sums
 from zenlake.lake.project import Project
-from zenlake.lake.report import page, report
+from zenlake.lake.report import render_page, report
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -374,7 +374,7 @@ def test_a_page_with_many_keys_says_how_many_more(opened: Seen, tmp_path: Path) 
         patch.setattr(figures, "MAX_KEYS", 2)
         data = gather(project)
     out = tmp_path / "report.html"
-    out.write_text(page(data | {"left_out": {"loss": 60_000}}), "utf-8")
+    out.write_text(render_page(data | {"left_out": {"loss": 60_000}}), "utf-8")
     shown = opened.open(out)
     shown.locator("#open-all").click()
     expect(shown.locator("#tree")).to_contain_text(f"and {len(HOSTILE)} more keys")

@@ -148,9 +148,9 @@ def test_it_neither_reads_nor_takes_batches(tmp_path: Path) -> None:
 def test_a_task_leaves_sorted_files_a_day(tmp_path: Path) -> None:
     flow = Flow(tmp_path, "samples")
     (message,) = flow.tasks(0, [rows(range(10), step=DAY // 5), rows([]), rows(range(10, 15))])
-    files = message.taken.added["samples"]
+    files = message.output.added["samples"]
     assert [one.rows for one in files] == [5 + 5, 5]
-    assert message.taken.ranges == {"samples": {0: (0, 14)}}
+    assert message.output.ranges == {"samples": {0: (0, 14)}}
     for one in files:
         part = parquet.read_table(tmp_path / "samples" / one.path, partitioning=None)
         assert part["key"].to_pylist() == sorted(part["key"].to_pylist())
@@ -177,9 +177,9 @@ def test_no_more_is_held_than_the_bounds_say(
     small = [rows(range(at, at + 4), keys=1000) for at in range(0, 40, 4)]
     tasks = small, [rows(range(40, 65), keys=1000)]
     first, second = flow.run(0, *tasks)
-    assert [one.rows for one in first.taken.added["samples"]] == [8] * 5
-    assert max(one.rows for one in second.taken.added["samples"]) <= 10
-    assert len(first.taken.staged["latest"]) > 1
+    assert [one.rows for one in first.output.added["samples"]] == [8] * 5
+    assert max(one.rows for one in second.output.added["samples"]) <= 10
+    assert len(first.output.staged["latest"]) > 1
     assert table(tmp_path, "samples").num_rows == 65
     assert table(tmp_path, "latest").num_rows == 65
     assert sum(table(tmp_path, "health")["count"].to_pylist()) == 65
@@ -192,7 +192,7 @@ def test_a_batch_that_is_too_large_is_cut() -> None:
     whole = rows(range(100))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(projections, "MAX_BUFFER_BYTES", whole.nbytes // 3)
-        parts = list(projections.pieces(whole))
+        parts = list(projections.split_batch(whole))
     assert [len(one) for one in parts] == [25] * 4
     assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([whole]))
 
@@ -288,13 +288,13 @@ def test_a_lost_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_abort_takes_back_what_is_staged_and_no_file_that_may_be_named(tmp_path: Path) -> None:
     flow = Flow(tmp_path)
     messages = [*flow.tasks(0, [rows(range(10))]), None]
-    staged = [Path(path) for paths in messages[0].taken.staged.values() for path in paths]
+    staged = [Path(path) for paths in messages[0].output.staged.values() for path in paths]
     assert len(staged) == 2
     assert all(path.exists() for path in staged)
     flow.writer.abort(messages, 0)
     assert not any(path.exists() for path in staged)
     assert all(
-        (tmp_path / "samples" / one.path).exists() for one in messages[0].taken.added["samples"]
+        (tmp_path / "samples" / one.path).exists() for one in messages[0].output.added["samples"]
     )
 
 
@@ -308,7 +308,7 @@ def test_losses_go_into_loss_and_samples_into_samples(tmp_path: Path) -> None:
     given = rows(range(4)).append_column("loss", pa.array([None, None, lost, None], kind))
     given = given.set_column(0, "key", pa.array(["a", "b", None, "c"]))
     (message,) = flow.run(0, [given])
-    assert message.taken.ranges == {"samples": {0: (0, 3)}, "loss": {0: (2, 2)}}
+    assert message.output.ranges == {"samples": {0: (0, 3)}, "loss": {0: (2, 2)}}
     assert sorted(table(tmp_path, "samples")["offset"].to_pylist()) == [0, 1, 3]
     (found,) = table(tmp_path, "loss").to_pylist()
     assert {name: found[name] for name in lost} == lost
@@ -354,7 +354,7 @@ def test_a_table_of_the_users(tmp_path: Path) -> None:
     by_name = sorted((one["name"], one["level"], one["zone"]) for one in found)
     assert by_name == [("a", 0.5, "x/1"), ("a", 0.5, "x/1"), ("b", None, None), ("c", 2.0, "x/1")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(projections, "MAX_VALUES", 1)
+        patch.setattr(projections, "MAX_PARTITION_VALUES", 1)
         with pytest.raises(ZError, match="2 values among 3 rows, more than 1: partition by one"):
             flow.run(2, [pa.record_batch(given)])
 

@@ -105,16 +105,18 @@ def test_questions_are_answered_in_text(spark: "SparkSession", lake: Project) ->
     query = (
         "select key, key, payload, timestamp, null as n from samples where offset < 2 order by 1"
     )
-    answer = sql.ask(spark, lake, query, limit=None)
+    answer = sql.run_query(spark, lake, query, limit=None)
     assert answer.columns == ["key", "key", "payload", "timestamp", "n"]
     stamp = '{"time":"2026-11-15T12:00:00.000Z","ntp64":4294967296,"id":"ab"}'
     assert list(answer.rows) == [
         ["robot/0", "robot/0", "0xFF00", stamp, None],
         ["robot/1", "robot/1", "hi", stamp, None],
     ]
-    (row,) = sql.ask(spark, lake, "select payload from samples", limit=1, form="csv").rows
+    (row,) = sql.run_query(spark, lake, "select payload from samples", limit=1, form="csv").rows
     assert row in (["/wA="], ["aGk="])
-    (row,) = sql.ask(spark, lake, "select key, value from messages", limit=1, form="json").rows
+    (row,) = sql.run_query(
+        spark, lake, "select key, value from messages", limit=1, form="json"
+    ).rows
     assert json.loads(row[0] or "") == {"key": "robot/0", "value": {"battery": {"level": 0.5}}}
 
 
@@ -131,7 +133,7 @@ def test_what_spark_refuses_is_said_shortly(
     spark: "SparkSession", lake: Project, query: str, reason: str
 ) -> None:
     with pytest.raises(ZError, match=reason) as caught:
-        list(sql.ask(spark, lake, query, limit=None).rows)
+        list(sql.run_query(spark, lake, query, limit=None).rows)
     said = str(caught.value)
     assert "\n" not in said
     assert "== SQL" not in said
@@ -140,7 +142,7 @@ def test_what_spark_refuses_is_said_shortly(
 
 @pytest.mark.spark
 def test_the_command(spark: "SparkSession", lake: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql, "start", lambda _: spark)
+    monkeypatch.setattr(sql, "start_spark", lambda _: spark)
     home, query = str(lake.home), "select key, hlc from samples order by key"
     shown = zenlake("lake", "sql", home, query)
     assert (shown.exit_code, shown.stderr) == (0, "starting Spark ...\n")

@@ -22,7 +22,7 @@ from zenlake.lake.tables.definitions import (
     TABLES,
     TableDefinition,
 )
-from zenlake.lake.tables.delta import Conflict, DeltaStore, StoreError
+from zenlake.lake.tables.delta import CommitConflict, DeltaStore, StoreError
 
 NIGHT = 12 * 3600 * 1_000_000
 
@@ -236,7 +236,7 @@ def test_a_commit_made_from_what_has_changed_is_refused(
     store.commit(store.write(samples(0)))
     attempt = race(store, DeltaStore(store.path, SAMPLES))
     version = DeltaTable(store.path).version()
-    with pytest.raises(Conflict):
+    with pytest.raises(CommitConflict):
         attempt()
     assert DeltaTable(store.path).version() == version
 

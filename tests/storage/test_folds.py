@@ -73,7 +73,7 @@ def test_day_is_of_received_at_in_utc() -> None:
 @given(ROWS)
 def test_hlc_is_the_timestamps_time_or_when_it_came(rows: list[Row]) -> None:
     table = as_rows(rows)
-    assert reduce.hlc_of(table).to_pylist() == [row.hlc for row in rows]
+    assert reduce.compute_hlc(table).to_pylist() == [row.hlc for row in rows]
     assert as_samples(table)["hlc"].to_pylist() == [row.hlc for row in rows]
 
 
@@ -91,7 +91,7 @@ def test_rows_of_columnar_are_taken_as_they_are() -> None:
     found = reduce.conform(batch, schema.SAMPLE)
     expected = pa.Table.from_batches([to_spark(batch, SAMPLE_COLUMNS)])
     assert found.to_pylist() == expected.to_pylist()
-    assert reduce.hlc_of(batch).to_pylist() == [stamp["time"], T0 << 32]
+    assert reduce.compute_hlc(batch).to_pylist() == [stamp["time"], T0 << 32]
     written = as_samples(expected).select(schema.SAMPLES.names)
     assert reduce.conform(written, schema.SAMPLE).to_pylist() == expected.to_pylist()
     assert written["hlc"].to_pylist() == [stamp["time"], T0 << 32]
@@ -123,14 +123,16 @@ def test_newest_is_the_highest_version_of_each_key(rows: list[Row], cut: int) ->
     table = as_samples(as_rows(rows))
     best = newest_by_hand(rows)
     keys = sorted(best, key=str.encode)
-    found = reduce.newest(table)
+    found = reduce.keep_newest(table)
     assert found["key"].to_pylist() == keys
     versions = found.select(["hlc", "partition", "offset"]).to_pylist()
     assert [tuple(one.values()) for one in versions] == [
         (best[key].hlc, best[key].partition, best[key].offset) for key in keys
     ]
-    parts = [reduce.newest(table.slice(0, cut)), reduce.newest(table.slice(cut))]
-    again = reduce.newest(pa.concat_tables(parts)).select(["key", "hlc", "partition", "offset"])
+    parts = [reduce.keep_newest(table.slice(0, cut)), reduce.keep_newest(table.slice(cut))]
+    again = reduce.keep_newest(pa.concat_tables(parts)).select(
+        ["key", "hlc", "partition", "offset"]
+    )
     assert again.to_pylist() == found.select(again.column_names).to_pylist()
 
 
@@ -144,13 +146,13 @@ def test_sorted_by_is_a_stable_sort(rows: list[Row]) -> None:
             return [v.encode() if isinstance(v := row[name], str) else v for name in names]
 
         expected = sorted(table.to_pylist(), key=place)
-        assert reduce.sorted_by(table, order).to_pylist() == expected
+        assert reduce.sort_rows(table, order).to_pylist() == expected
 
 
 def test_nulls_sort_first() -> None:
     table = pa.table({"a": ["b", None, "a"], "b": [1, 2, None]})
-    assert reduce.sorted_by(table, ("a",))["a"].to_pylist() == [None, "a", "b"]
-    assert reduce.sorted_by(table, ("b",))["b"].to_pylist() == [None, 1, 2]
+    assert reduce.sort_rows(table, ("a",))["a"].to_pylist() == [None, "a", "b"]
+    assert reduce.sort_rows(table, ("b",))["b"].to_pylist() == [None, 1, 2]
 
 
 # ---- health
@@ -213,7 +215,9 @@ def without_latency(table: pa.Table) -> list[dict[str, Any]]:
 @EXAMPLES
 @given(ROWS)
 def test_health_is_what_one_counts_by_hand(rows: list[Row]) -> None:
-    assert without_latency(reduce.health_of(as_rows(rows, marked=True))) == health_by_hand(rows)
+    assert without_latency(reduce.compute_health(as_rows(rows, marked=True))) == health_by_hand(
+        rows
+    )
 
 
 @EXAMPLES
@@ -221,16 +225,16 @@ def test_health_is_what_one_counts_by_hand(rows: list[Row]) -> None:
 def test_health_merged_in_any_split_is_that_of_all(rows: list[Row], cuts: list[int]) -> None:
     rows = sorted(rows, key=lambda row: row.received)
     table = as_rows(rows, marked=True)
-    whole = reduce.health_of(table)
+    whole = reduce.compute_health(table)
     places = [0, *sorted(cuts), len(rows)]
     parts = [
-        reduce.health_of(table.slice(start, stop - start))
+        reduce.compute_health(table.slice(start, stop - start))
         for start, stop in pairwise(places)
         if stop >= start
     ]
-    merged = reduce.merged_health(pa.concat_tables(parts))
+    merged = reduce.merge_health(pa.concat_tables(parts))
     assert merged.to_pylist() == whole.to_pylist()
-    assert reduce.merged_health(merged).to_pylist() == whole.to_pylist()
+    assert reduce.merge_health(merged).to_pylist() == whole.to_pylist()
 
 
 @EXAMPLES
@@ -238,8 +242,8 @@ def test_health_merged_in_any_split_is_that_of_all(rows: list[Row], cuts: list[i
 def test_parts_that_interleave_differ_in_silence_only(rows: list[Row]) -> None:
     table = as_rows(rows, marked=True)
     parts = [table.take(np.arange(start, len(rows), 2)) for start in (0, 1)]
-    merged = reduce.merged_health(pa.concat_tables([reduce.health_of(part) for part in parts]))
-    whole = reduce.health_of(table)
+    merged = reduce.merge_health(pa.concat_tables([reduce.compute_health(part) for part in parts]))
+    whole = reduce.compute_health(table)
     for mine, theirs in zip(merged.to_pylist(), whole.to_pylist(), strict=True):
         silence = mine.pop("silence"), theirs.pop("silence")
         assert mine == theirs
@@ -254,8 +258,10 @@ def test_quantiles_are_within_the_error_of_a_bucket(shift: int) -> None:
         Row(f"k{n % 2}", n, received=50_000_000, stamp=50_000_000 - int(one))
         for n, one in enumerate(latency)
     ]
-    parts = [reduce.health_of(as_rows(rows[start : start + 700])) for start in range(0, 5000, 700)]
-    found = reduce.merged_health(pa.concat_tables(parts))
+    parts = [
+        reduce.compute_health(as_rows(rows[start : start + 700])) for start in range(0, 5000, 700)
+    ]
+    found = reduce.merge_health(pa.concat_tables(parts))
     for n, row in enumerate(found.to_pylist()):
         exact = np.quantile(latency[n::2] / 1e6, [0.5, 0.99], method="inverted_cdf")
         assert row["latency_median"] == pytest.approx(exact[0], rel=0.02)
@@ -267,7 +273,7 @@ def test_quantiles_are_within_the_error_of_a_bucket(shift: int) -> None:
 @given(st.lists(st.integers(-(10**16), 10**16), min_size=1))
 def test_a_bucket_stands_for_all_in_it(latency: list[int]) -> None:
     values = np.array(latency)
-    seconds = reduce.bucket_seconds(reduce._bucket(values))
+    seconds = reduce.bucket_seconds(reduce._find_buckets(values))
     for mine, exact in zip(seconds, values / 1e6, strict=True):
         if abs(exact) < 2e9:
             assert math.isclose(mine, exact, rel_tol=0.02)
@@ -276,11 +282,11 @@ def test_a_bucket_stands_for_all_in_it(latency: list[int]) -> None:
 
 def test_source_numbers_that_wrapped_say_nothing_of_gaps() -> None:
     rows = [Row("a", 0, source=("s", 1, 2**32 - 1)), Row("a", 1, source=("s", 1, 0))]
-    assert reduce.health_of(as_rows(rows))["gaps"].to_pylist() == [None]
+    assert reduce.compute_health(as_rows(rows))["gaps"].to_pylist() == [None]
 
 
 def test_nothing_folds_to_nothing() -> None:
     nothing = as_rows([])
-    assert reduce.newest(as_samples(nothing)).num_rows == 0
-    assert reduce.health_of(nothing).schema == schema.HEALTH
-    assert reduce.merged_health(reduce.health_of(nothing)).num_rows == 0
+    assert reduce.keep_newest(as_samples(nothing)).num_rows == 0
+    assert reduce.compute_health(nothing).schema == schema.HEALTH
+    assert reduce.merge_health(reduce.compute_health(nothing)).num_rows == 0

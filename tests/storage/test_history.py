@@ -18,10 +18,12 @@ from pyarrow import parquet
 from tests.support.known_histories import MICROS, Event, KnownHistory, by_key
 from zenlake.errors import ZError
 from zenlake.keyexpr import intersects
+from zenlake.lake.serve import footers
 from zenlake.lake.serve import history as histories
 from zenlake.lake.serve import tail as tails
-from zenlake.lake.serve.history import ROWS, History, NewestPerKey, chains
-from zenlake.lake.serve.row_filter import RowFilter, prefix_of
+from zenlake.lake.serve.history import ROWS, History, chain_files
+from zenlake.lake.serve.newest import NewestPerKey
+from zenlake.lake.serve.row_filter import RowFilter, literal_prefix
 from zenlake.lake.serve.time_range import HIGHEST, LOWEST, HlcRange
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
@@ -171,6 +173,7 @@ def test_a_tail_that_memory_has_no_room_for_waits_in_files(
     monkeypatch.setattr(histories, "RUN_BYTES", 1)
     monkeypatch.setattr(tails, "MAX_ROWS", 3)
     monkeypatch.setattr(histories, "BATCH_ROWS", 2)
+    monkeypatch.setattr(footers, "BATCH_ROWS", 2)
     past.record(sampled(40), block=3)
     past.table({0: 7})
     history = History(past.project)
@@ -198,7 +201,7 @@ def test_many_small_files_are_read_slice_by_slice(
         past.table({0: end}, ("samples",))
     history = History(past.project)
     times = HlcRange(LOWEST, HIGHEST)
-    assert len(list(histories._slices(history._samples.now().files, times))) == 6
+    assert len(list(histories._slice_times(history._samples.current().files, times))) == 6
     for low, high in ((LOWEST, HIGHEST), ((FIRST + 7) << 32, (FIRST + 33) << 32)):
         check(history, past, "**", low, high, None)
         check(history, past, "k/3", low, high, None)
@@ -210,6 +213,7 @@ def test_files_that_go_meanwhile_lose_and_repeat_nothing(
 ) -> None:
     monkeypatch.setattr(histories, "MAX_STREAMS", 2)
     monkeypatch.setattr(histories, "BATCH_ROWS", 2)
+    monkeypatch.setattr(footers, "BATCH_ROWS", 2)
     past.record(sampled(40))
     for end in range(4, 33, 4):
         past.table({0: end}, ("samples",))
@@ -219,7 +223,7 @@ def test_files_that_go_meanwhile_lose_and_repeat_nothing(
     for turn, batch in enumerate(batches):
         if turn == 1:
             past.compact(vacuum=True)
-            history._footers = histories.Footers()
+            history._footers = footers.Footers()
         for key, some in by_key([batch]).items():
             found.setdefault(key, []).extend(some)
     assert found == past.between("**", LOWEST, HIGHEST, count)
@@ -281,7 +285,7 @@ def test_the_newest_of_one_key_stops_at_the_newest_file(past: KnownHistory) -> N
 def test_footers_are_forgotten_beyond_a_limit(
     past: KnownHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(histories, "MAX_FOOTERS", 2)
+    monkeypatch.setattr(footers, "MAX_ROW_GROUPS", 2)
     past.record(sampled(30))
     for end in range(5, 31, 5):
         past.table({0: end})
@@ -339,21 +343,21 @@ def test_many_threads_ask_at_once(past: KnownHistory) -> None:
 
 @given(st.sampled_from(ASKED), st.lists(st.sampled_from(KEYS), min_size=1))
 def test_bounds_never_exclude_a_key_that_is_wanted(asked: str, keys: list[str]) -> None:
-    picking = RowFilter(asked)
+    row_filter = RowFilter(asked)
     held = any(intersects(asked, key) for key in keys)
     low, high = {"key": min(keys)}, {"key": max(keys)}
-    assert picking.may_hold(low, high, picking.times) or not held
-    assert picking.may_hold({}, {}, picking.times)
+    assert row_filter.may_contain(low, high, row_filter.times) or not held
+    assert row_filter.may_contain({}, {}, row_filter.times)
     for key in keys:
         if intersects(asked, key):
-            assert key.startswith(prefix_of(asked))
+            assert key.startswith(literal_prefix(asked))
 
 
 def test_too_many_keys_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zenlake.lake.serve.row_filter.MAX_KEYS", 3)
     with pytest.raises(ZError, match="more than 3 keys"):
-        RowFilter("**").numbers(["a", "b", "c", "d"])
-    assert RowFilter("a").numbers(["a", "b", "c", "d", None]).tolist() == [0, -1, -1, -1, -1]
+        RowFilter("**").number_keys(["a", "b", "c", "d"])
+    assert RowFilter("a").number_keys(["a", "b", "c", "d", None]).tolist() == [0, -1, -1, -1, -1]
 
 
 @given(
@@ -375,7 +379,7 @@ def test_newest_finds_the_places_of_the_newest(
 
 
 def test_newest_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(histories, "MAX_NEWEST", 3)
+    monkeypatch.setattr("zenlake.lake.serve.newest.MAX_NEWEST", 3)
     newest = NewestPerKey(10)
     newest.add(np.zeros(4, np.int64), np.arange(4), 0)
     with pytest.raises(ZError, match="ask for fewer"):
@@ -386,6 +390,8 @@ def test_files_with_disjoint_keys_share_a_stream(past: KnownHistory) -> None:
     past.record([Event(key, b"", 1) for key in ("a", "b", "c", "b", "d")], block=1)
     for end in (1, 2, 3, 4, 5):
         past.table({0: end}, ("samples",))
-    found = [[file.low["key"] for file in one] for one in chains(past.samples.snapshot().files)]
+    found = [
+        [file.low["key"] for file in one] for one in chain_files(past.samples.snapshot().files)
+    ]
     assert len(found) == 2
     assert all(one == sorted(set(one)) for one in found)

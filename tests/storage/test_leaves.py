@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from tests.support.lake_rows import as_samples
-from zenlake.lake.tables.commit import TableBatch, fold
+from zenlake.lake.tables.commit import TableBatch, fold_latest
 from zenlake.lake.tables.definitions import LATEST, TOMBSTONES
 from zenlake.lake.tables.delta import DeltaStore
-from zenlake.lake.tables.reduce import newest
+from zenlake.lake.tables.reduce import keep_newest
 from zenlake.lake.tables.schema import TIME
 
 
@@ -27,5 +27,10 @@ def test_rows_that_fit_into_one_leaf_are_in_one(tmp_path: Path, count: int) -> N
     )
     latest = DeltaStore(tmp_path / "latest", LATEST)
     tombstones = DeltaStore(tmp_path / "tombstones", TOMBSTONES)
-    fold(latest, tombstones, newest(as_samples(rows)), TableBatch("f", "q", 0, {0: (0, count - 1)}))
+    fold_latest(
+        latest,
+        tombstones,
+        keep_newest(as_samples(rows)),
+        TableBatch("f", "q", 0, {0: (0, count - 1)}),
+    )
     assert [file.rows for file in latest.snapshot().files] == [count]

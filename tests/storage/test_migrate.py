@@ -50,18 +50,18 @@ def test_a_new_table_needs_nothing(tmp_path: Path) -> None:
     store = DeltaStore(tmp_path / "samples", SAMPLES)
     store.commit([store.write_file(samples(2))])
     assert version(store.path) == str(SCHEMA_VERSION)
-    assert not migrate.prepared(store)
+    assert not migrate.prepare(store)
     assert store.snapshot().version == DeltaTable(store.path).version()
 
 
 def test_missing_columns_are_added_and_no_file_is_touched(old: Path) -> None:
     files = {path: path.stat().st_mtime_ns for path in old.rglob("*.parquet")}
     store = DeltaStore(old, SAMPLES)
-    assert migrate.prepared(store)
+    assert migrate.prepare(store)
     assert version(old) == str(SCHEMA_VERSION)
     assert DeltaTable(old).schema().fields[-1].name == "hlc"
     assert {path: path.stat().st_mtime_ns for path in old.rglob("*.parquet")} == files
-    assert not migrate.prepared(DeltaStore(old, SAMPLES))
+    assert not migrate.prepare(DeltaStore(old, SAMPLES))
 
 
 def test_an_old_table_is_appended_to_and_read(old: Path) -> None:
@@ -91,7 +91,7 @@ def with_hlc(store: DeltaStore) -> None:
 
 def test_a_step_does_more_than_columns(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(migrate.STEPS, ("samples", 0), with_hlc)
-    assert migrate.prepared(DeltaStore(old, SAMPLES))
+    assert migrate.prepare(DeltaStore(old, SAMPLES))
     assert version(old) == str(SCHEMA_VERSION)
     found = DeltaStore(old, SAMPLES).read().sort_by("offset")
     assert found.equals(conform(samples(4), found.schema))
@@ -110,9 +110,9 @@ def test_a_step_that_was_cut_short_is_done_again(
 
     monkeypatch.setitem(migrate.STEPS, ("samples", 0), first_fails)
     with pytest.raises(OSError, match="no space"):
-        migrate.prepared(DeltaStore(old, SAMPLES))
+        migrate.prepare(DeltaStore(old, SAMPLES))
     assert version(old) is None
-    assert migrate.prepared(DeltaStore(old, SAMPLES))
+    assert migrate.prepare(DeltaStore(old, SAMPLES))
     assert DeltaStore(old, SAMPLES).read()["hlc"].null_count == 0
 
 
@@ -131,7 +131,7 @@ def test_another_table_in_its_place_is_refused(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "samples", pa.table({"key": [1, 2]}))
     store = DeltaStore(tmp_path / "samples", SAMPLES)
     with pytest.raises(migrate.WrongTable, match=r"column 'key' is .*long.*, not .*string"):
-        migrate.prepared(store)
+        migrate.prepare(store)
 
 
 def test_columns_that_others_added_stay(old: Path) -> None:

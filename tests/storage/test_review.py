@@ -26,7 +26,7 @@ from zenlake.lake.tables import delta, projections
 from zenlake.lake.tables.commit import OffsetsPresent, TableBatch
 from zenlake.lake.tables.compaction import compact
 from zenlake.lake.tables.definitions import LATEST, SAMPLES, TABLES, TOMBSTONES, TableDefinition
-from zenlake.lake.tables.delta import Conflict, DeltaStore, StoreError
+from zenlake.lake.tables.delta import CommitConflict, DeltaStore, StoreError
 from zenlake.lake.tables.maintenance import run_maintenance
 from zenlake.lake.tables.retention import expire
 from zenlake.lake.tables.table_stats import lake_stats
@@ -57,25 +57,25 @@ def test_two_drivers_that_make_the_table_append_a_batch_once(tmp_path: Path) -> 
     """The second looked before there was a table, and the first made it and committed."""
     one, two = (DeltaStore(tmp_path / "samples", SAMPLES) for _ in range(2))
     batch = TableBatch("f", "q", 0, {0: (0, 0)})
-    assert not write.has(two, batch)
-    write.append(one, one.write(samples(Row("a", 0))), batch)
+    assert not write.has_batch(two, batch)
+    write.append_files(one, one.write(samples(Row("a", 0))), batch)
     added = two.write(samples(Row("a", 0)))
-    with pytest.raises(Conflict):
+    with pytest.raises(CommitConflict):
         two.commit(added, (), batch.transactions)
-    assert write.append(two, added, batch) is None
+    assert write.append_files(two, added, batch) is None
     assert one.snapshot().rows == 1
 
 
 def test_files_that_are_gone_are_not_committed(tmp_path: Path) -> None:
     """A clock that jumped lets vacuum take the files of a batch that is under way."""
     store = DeltaStore(tmp_path / "samples", SAMPLES)
-    write.append(store, store.write(samples(Row("a", 0))), TableBatch("f", "q", 0))
+    write.append_files(store, store.write(samples(Row("a", 0))), TableBatch("f", "q", 0))
     added = store.write(samples(Row("b", 1)))
     assert vacuum(store, 3600, now=time.time() + 2 * DAY).files == 1
     with pytest.raises(StoreError, match=r"is gone.*again"):
-        write.append(store, added, TableBatch("f", "q", 1))
+        write.append_files(store, added, TableBatch("f", "q", 1))
     assert store.read()["offset"].to_pylist() == [0]
-    write.append(store, store.write(samples(Row("b", 1))), TableBatch("f", "q", 1))
+    write.append_files(store, store.write(samples(Row("b", 1))), TableBatch("f", "q", 1))
     assert sorted(store.read()["offset"].to_pylist()) == [0, 1]
 
 
@@ -92,7 +92,7 @@ def test_all_that_a_commit_stands_on_is_on_the_disk(
     monkeypatch.setattr(delta, "sync", noted)
     root = tmp_path / "samples"
     store = DeltaStore(root, SAMPLES)
-    write.append(store, store.write(samples(Row("a", 0))), TableBatch("f", "q", 0))
+    write.append_files(store, store.write(samples(Row("a", 0))), TableBatch("f", "q", 0))
     for path in [root, *root.rglob("*")]:
         if path.suffix != ".crc":
             assert path in synced, path
@@ -101,18 +101,20 @@ def test_all_that_a_commit_stands_on_is_on_the_disk(
 
 def test_a_reader_that_slept_over_a_tidied_log_goes_on(tmp_path: Path) -> None:
     writer, sleeper = (DeltaStore(tmp_path / "samples", SAMPLES) for _ in range(2))
-    write.append(writer, writer.write(samples(Row("a", 0))), TableBatch("f", "q", 0, {0: (0, 0)}))
+    write.append_files(
+        writer, writer.write(samples(Row("a", 0))), TableBatch("f", "q", 0, {0: (0, 0)})
+    )
     assert sleeper.snapshot().rows == 1
     for number in range(1, 6):
         added = writer.write(samples(Row("a", number)))
-        write.append(writer, added, TableBatch("f", "q", number, {0: (number, number)}))
+        write.append_files(writer, added, TableBatch("f", "q", number, {0: (number, number)}))
     old = time.time() - 30 * DAY
     for path in (writer.path / delta.LOG).glob("*.json"):
         os.utime(path, (old, old))
     tidy_log(writer, 3600)
     assert not (writer.path / delta.LOG / f"{3:020}.json").exists()
     added = writer.write(samples(Row("a", 6)))
-    write.append(writer, added, TableBatch("f", "q", 6, {0: (6, 6)}))
+    write.append_files(writer, added, TableBatch("f", "q", 6, {0: (6, 6)}))
     for store in (sleeper, DeltaStore(tmp_path / "samples", SAMPLES)):
         assert store.snapshot().rows == 7
         assert store.transaction("zenlake/f/q") == 6
@@ -123,15 +125,17 @@ def test_a_reader_that_slept_over_a_tidied_log_goes_on(tmp_path: Path) -> None:
 
 def test_a_writer_that_slept_over_a_tidied_log_goes_on(tmp_path: Path) -> None:
     writer, sleeper = (DeltaStore(tmp_path / "samples", SAMPLES) for _ in range(2))
-    write.append(writer, writer.write(samples(Row("a", 0))), TableBatch("f", "q", 0))
+    write.append_files(writer, writer.write(samples(Row("a", 0))), TableBatch("f", "q", 0))
     sleeper.snapshot()
     for number in range(1, 4):
-        write.append(writer, writer.write(samples(Row("a", number))), TableBatch("f", "q", number))
+        write.append_files(
+            writer, writer.write(samples(Row("a", number))), TableBatch("f", "q", number)
+        )
     old = time.time() - 30 * DAY
     for path in (writer.path / delta.LOG).glob("*.json"):
         os.utime(path, (old, old))
     tidy_log(writer, 3600)
-    assert write.append(sleeper, [], TableBatch("f", "q", 3)) is None
+    assert write.append_files(sleeper, [], TableBatch("f", "q", 3)) is None
     sleeper.commit(sleeper.write(samples(Row("a", 4))))
     assert writer.snapshot().rows == 5
 
@@ -161,14 +165,14 @@ def test_live_files_of_any_partition_are_not_vacuumed(tmp_path: Path, value: str
 
 def test_columns_of_a_users_table_may_be_called_partition_and_offset(tmp_path: Path) -> None:
     columns = pa.schema([("partition", pa.string()), ("offset", pa.float64())])
-    store = DeltaStore(tmp_path / "own", projections.table_of("own", columns, None))
+    store = DeltaStore(tmp_path / "own", projections.define_table("own", columns, None))
     for number in range(2):
         taking = projections.TableWriter({"own": store}, f"q/{number}")
         taking.add(pa.record_batch({"partition": ["north", None], "offset": [0.5, None]}, columns))
         projections.commit_table(store, [taking.finish()], TableBatch("f", "q", number))
     assert store.snapshot().rows == 4
     columns = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
-    store = DeltaStore(tmp_path / "joined", projections.table_of("joined", columns, None))
+    store = DeltaStore(tmp_path / "joined", projections.define_table("joined", columns, None))
     taking = projections.TableWriter({"joined": store}, "q/0")
     taking.add(pa.record_batch({"partition": [0, None], "offset": [4, None]}, columns))
     projections.commit_table(store, [taking.finish()], TableBatch("f", "q", 0))
@@ -188,11 +192,11 @@ def test_leaves_of_large_values_are_not_rewritten_together(
     tombstones = DeltaStore(tmp_path / "tombstones", TOMBSTONES)
     payload = bytes if packed else random.bytes
     rows = [Row(f"k/{n:03}", n, payload=payload(1 << 15)) for n in range(64)]
-    write.fold(latest, tombstones, samples(*rows), TableBatch("l", "q", 0))
+    write.fold_latest(latest, tombstones, samples(*rows), TableBatch("l", "q", 0))
     files = len(latest.snapshot().files)
     assert files >= 8
     late = samples(Row("k/000", 64, received=1))
-    change = write.fold(latest, tombstones, late, TableBatch("l", "q", 1))
+    change = write.fold_latest(latest, tombstones, late, TableBatch("l", "q", 1))
     assert change is not None
     assert change.removed <= 2
     assert latest.snapshot().rows == 64
@@ -210,7 +214,7 @@ def test_no_leaf_is_large_since_its_neighbours_are_small(
             Row(f"k/{n:03}", n, received=number, payload=bytes(size))
             for n, size in enumerate(sizes)
         ]
-        write.fold(latest, tombstones, samples(*rows), TableBatch("l", "q", number))
+        write.fold_latest(latest, tombstones, samples(*rows), TableBatch("l", "q", number))
         for file in latest.snapshot().files:
             assert latest.read([file]).nbytes <= 1 << 18
         assert latest.read()["payload"].to_pylist() == [row.payload for row in rows]
@@ -228,8 +232,8 @@ def test_a_day_is_that_of_utc_whatever_zone_spark_is_in(zone: str) -> None:
     rows = rows.set_column(at, "received_at", pa.array(times).cast(kind))
     (batch,) = rows.combine_chunks().to_batches()
     chunk = projections.RowChunk([batch])
-    assert {str(day) for day in chunk.samples["day"].to_pylist()} == {"2026-11-15"}
-    assert chunk.samples["hlc"].to_pylist() == [int(one.timestamp()) << 32 for one in times]
+    assert {str(day) for day in chunk.unique_samples["day"].to_pylist()} == {"2026-11-15"}
+    assert chunk.unique_samples["hlc"].to_pylist() == [int(one.timestamp()) << 32 for one in times]
 
 
 # ---- what is served
@@ -245,7 +249,7 @@ def test_a_late_put_is_not_served_as_alive_while_its_key_is_born_again(
     past.record([stamped("k", 4, b"late", 11)])
     history = History(past.project)
     assert by_key(history.latest("**")) == {}
-    now = history._tombstones.now
+    now = history._tombstones.current
 
     def meanwhile(**options: Any) -> Any:
         if len(past.events[0]) == 2:
@@ -253,7 +257,7 @@ def test_a_late_put_is_not_served_as_alive_while_its_key_is_born_again(
             past.table({0: 3})
         return now(**options)
 
-    monkeypatch.setattr(history._tombstones, "now", meanwhile)
+    monkeypatch.setattr(history._tombstones, "current", meanwhile)
     found = by_key(history.latest("**"))
     assert [event.payload for event in found.get("k", [])] in ([], [b"again"])
 
@@ -279,18 +283,18 @@ def test_a_batch_of_the_same_number_that_has_more_is_not_passed_over(tmp_path: P
     store = DeltaStore(tmp_path / "samples", SAMPLES)
     for number in range(3):
         rows = store.write(samples(Row("a", number)))
-        write.append(store, rows, TableBatch("f", "q", number, {0: (number, number)}))
-    assert write.append(store, [], TableBatch("f", "q", 1, {0: (0, 2)})) is None
+        write.append_files(store, rows, TableBatch("f", "q", number, {0: (number, number)}))
+    assert write.append_files(store, [], TableBatch("f", "q", 1, {0: (0, 2)})) is None
     with pytest.raises(OffsetsPresent, match=r"batch 0 .* up to offset 2.*goes to 9.*checkpoint"):
-        write.append(store, [], TableBatch("f", "q", 0, {0: (0, 9)}))
+        write.append_files(store, [], TableBatch("f", "q", 0, {0: (0, 9)}))
     assert store.offsets() == {0: 3}
 
 
 def test_properties_that_change_meanwhile_hinder_no_commit(tmp_path: Path) -> None:
     store = DeltaStore(tmp_path / "samples", SAMPLES)
-    write.append(store, store.write(samples(Row("a", 0))), TableBatch("f", "q", 0))
+    write.append_files(store, store.write(samples(Row("a", 0))), TableBatch("f", "q", 0))
     added = store.write(samples(Row("a", 1)))
-    assert not write.has(store, TableBatch("f", "q", 1))
+    assert not write.has_batch(store, TableBatch("f", "q", 1))
     tidy_log(DeltaStore(tmp_path / "samples", SAMPLES), 9 * DAY)
     store.commit(added, (), TableBatch("f", "q", 1).transactions)
     assert store.snapshot().rows == 2
@@ -360,9 +364,11 @@ def test_a_merge_whose_commit_happened_keeps_its_files(
 ) -> None:
     store = DeltaStore(tmp_path / "samples", SAMPLES)
     for number in range(4):
-        write.append(store, store.write(samples(Row("a", number))), TableBatch("f", "q", number))
+        write.append_files(
+            store, store.write(samples(Row("a", number))), TableBatch("f", "q", number)
+        )
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaStore, "_committed", broken_behind_the_commit)
+        patch.setattr(DeltaStore, "_sync_log", broken_behind_the_commit)
         with pytest.raises(OSError, match="the disk is gone"):
             compact(store, 1 << 20)
     assert len(store.snapshot().files) == 1
@@ -375,10 +381,10 @@ def test_retention_whose_commit_happened_keeps_its_files(
     latest = DeltaStore(tmp_path / "latest", LATEST)
     tombstones = DeltaStore(tmp_path / "tombstones", TOMBSTONES)
     dead = [Row("a", 0, delete=True), Row("b", 1, received=3_600_000_000, delete=True)]
-    write.fold(latest, tombstones, samples(*dead), TableBatch("l", "q", 0))
+    write.fold_latest(latest, tombstones, samples(*dead), TableBatch("l", "q", 0))
     now = datetime.fromtimestamp(T0 + 5400, UTC)
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaStore, "_committed", broken_behind_the_commit)
+        patch.setattr(DeltaStore, "_sync_log", broken_behind_the_commit)
         with pytest.raises(OSError, match="the disk is gone"):
             expire(tombstones, 3600, now)
     assert tombstones.read()["key"].to_pylist() == ["b"]
@@ -410,7 +416,7 @@ def test_tombstones_that_expire_while_a_batch_is_folded(
         Row("c", 2, stamp=10),
         Row("d", 3, received=hour, stamp=10, delete=True),
     ]
-    write.fold(latest, tombstones, samples(*first), TableBatch("l", "q", 0))
+    write.fold_latest(latest, tombstones, samples(*first), TableBatch("l", "q", 0))
     commits = 0
     commit = DeltaStore.commit
 
@@ -429,7 +435,7 @@ def test_tombstones_that_expire_while_a_batch_is_folded(
     ]
     with monkeypatch.context() as patch:
         patch.setattr(DeltaStore, "commit", late)
-        write.fold(latest, tombstones, samples(*second), TableBatch("l", "q", 1))
+        write.fold_latest(latest, tombstones, samples(*second), TableBatch("l", "q", 1))
     assert latest.read()["key"].to_pylist() == ["b"]
     assert latest.read()["offset"].to_pylist() == [4]
     assert tombstones.read()["key"].to_pylist() == ["c", "d"]

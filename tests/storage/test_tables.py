@@ -33,7 +33,7 @@ def test_delta_keeps_the_types(table: TableDefinition) -> None:
 
 @EACH
 def test_what_a_table_names_are_its_columns(table: TableDefinition) -> None:
-    names = {*table.order, table.partition_by, table.place, table.time} - {None}
+    names = {*table.order, table.partition_by, table.leaf_column, table.time_column} - {None}
     assert names <= set(table.schema.names)
-    assert (table.place is None) == (table.fold is None)
-    assert table.place is None or table.order[0] == table.place
+    assert (table.leaf_column is None) == (table.fold is None)
+    assert table.leaf_column is None or table.order[0] == table.leaf_column

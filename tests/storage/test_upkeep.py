@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
 from zenlake.lake.tables import compaction, maintenance, vacuum
-from zenlake.lake.tables.compaction import compact, groups, merged
+from zenlake.lake.tables.compaction import compact, merge_sorted, plan_merges
 from zenlake.lake.tables.definitions import (
     HEALTH,
     LATEST,
@@ -30,7 +30,7 @@ from zenlake.lake.tables.definitions import (
     TOMBSTONES,
     TableDefinition,
 )
-from zenlake.lake.tables.delta import DeltaStore, File
+from zenlake.lake.tables.delta import DataFile, DeltaStore
 from zenlake.lake.tables.retention import MAX_SPAN, expire, trusted_now
 from zenlake.lake.tables.schema import TIME, VARIANT
 from zenlake.lake.tables.table_stats import lake_stats
@@ -118,7 +118,7 @@ def test_merged_rows_are_all_there_and_in_order(
     ordered = [sorted(one, key=rank) for one in inputs]
     found = [
         (row["a"], row["b"])
-        for table in merged([tables(one) for one in ordered], ("a", "b"))
+        for table in merge_sorted([tables(one) for one in ordered], ("a", "b"))
         for row in table.to_pylist()
     ]
     assert found == sorted((row for one in inputs for row in one), key=rank)
@@ -129,33 +129,33 @@ def test_inputs_that_are_not_sorted_lose_no_row() -> None:
         return (pa.table({"n": one}) for one in values)
 
     inputs = [tables([9, 1], [5, 0]), tables([3], [2, 8], [7])]
-    found = [n for table in merged(inputs, ("n",)) for n in table["n"].to_pylist()]
+    found = [n for table in merge_sorted(inputs, ("n",)) for n in table["n"].to_pylist()]
     assert sorted(found) == [0, 1, 2, 3, 5, 7, 8, 9]
 
 
-def a_file(size: int, day: str = "2026-11-15", name: str = "") -> File:
-    return File(name or f"{day}/{size}", 1, size, {"day": day}, {}, {}, 0)
+def a_file(size: int, day: str = "2026-11-15", name: str = "") -> DataFile:
+    return DataFile(name or f"{day}/{size}", 1, size, {"day": day}, {}, {}, 0)
 
 
 def test_only_small_files_of_one_day_are_merged() -> None:
     files = [a_file(100), a_file(120), a_file(900), a_file(130, "2026-11-16")]
-    assert [[one.size for one in group] for group in groups(files, 1000)] == [[100, 120]]
+    assert [[one.size for one in group] for group in plan_merges(files, 1000)] == [[100, 120]]
 
 
 def test_a_large_file_is_not_rewritten_for_a_few_small_ones() -> None:
-    assert [[f.size for f in g] for g in groups([a_file(5), a_file(6), a_file(400)], 1000)] == [
-        [5, 6]
-    ]
-    assert [[f.size for f in g] for g in groups([a_file(60), a_file(61), a_file(400)], 1000)] == [
-        [60, 61, 400]
-    ]
-    assert list(groups([a_file(5), a_file(400)], 1000)) == []
+    assert [
+        [f.size for f in g] for g in plan_merges([a_file(5), a_file(6), a_file(400)], 1000)
+    ] == [[5, 6]]
+    assert [
+        [f.size for f in g] for g in plan_merges([a_file(60), a_file(61), a_file(400)], 1000)
+    ] == [[60, 61, 400]]
+    assert list(plan_merges([a_file(5), a_file(400)], 1000)) == []
 
 
 def test_one_merge_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "MAX_INPUTS", 3)
     files = [a_file(10, name=str(number)) for number in range(8)]
-    assert [len(group) for group in groups(files, 1000)] == [3, 3, 2]
+    assert [len(group) for group in plan_merges(files, 1000)] == [3, 3, 2]
 
 
 # ---- compaction
@@ -173,7 +173,7 @@ def test_small_files_become_one_that_is_sorted(tmp_path: Path) -> None:
     order = list(zip(after["key"].to_pylist(), after["hlc"].to_pylist(), strict=True))
     assert order == sorted(order)
     assert after.sort_by("offset").equals(before)
-    assert compact(store, MEBIBYTE) == compaction.Compacted()  # nothing more to do
+    assert compact(store, MEBIBYTE) == compaction.CompactionResult()  # nothing more to do
 
 
 def test_days_stay_apart(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_files_are_cut_at_the_target_and_memory_is_bounded(
 
 def test_leaves_of_folded_tables_are_left_alone(tmp_path: Path) -> None:
     store = filled(lake(tmp_path), LATEST, 3)
-    assert compact(store, MEBIBYTE) == compaction.Compacted()
+    assert compact(store, MEBIBYTE) == compaction.CompactionResult()
     assert len(store.snapshot().files) == 3
 
 
@@ -249,7 +249,7 @@ def test_files_that_somebody_else_took_are_not_merged_twice(
         return commit(self, *args, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(DeltaStore, "commit", late)
-    assert compact(store, MEBIBYTE) == compaction.Compacted(conflicts=1)
+    assert compact(store, MEBIBYTE) == compaction.CompactionResult(conflicts=1)
     assert offsets(DeltaStore(store.path, SAMPLES)) == list(range(30))
     assert len(on_disk(store)) == 4  # three old ones, one of the other: ours was discarded
 
@@ -268,7 +268,7 @@ def test_a_merge_that_fails_changes_nothing(
 
     with monkeypatch.context() as patch:
         if at == "merged":
-            patch.setattr(compaction, "merged", broken)
+            patch.setattr(compaction, "merge_sorted", broken)
         else:
             patch.setattr(DeltaStore, "commit", lambda *_, **__: next(broken()))
         with pytest.raises(OSError, match="no space"):
@@ -326,14 +326,14 @@ def test_an_old_file_that_was_removed_just_now_stays(
     store = filled(lake(tmp_path), SAMPLES, 3)
     for name in on_disk(store):
         os.utime(store.path / name, (1, 1))
-    removals = vacuum._removals
+    removals = vacuum._removal_times
 
     def meanwhile(root: Path, since: float) -> dict[str, float]:
         before = removals(root, since)
         assert compact(DeltaStore(root, SAMPLES), MEBIBYTE).files == 3
         return before
 
-    monkeypatch.setattr(vacuum, "_removals", meanwhile)
+    monkeypatch.setattr(vacuum, "_removal_times", meanwhile)
     assert vacuum.vacuum(store, 3600).files == 0
     monkeypatch.undo()
     assert vacuum.vacuum(store, 3600).files == 0
@@ -556,17 +556,17 @@ def test_one_upkeep_at_a_time(tmp_path: Path) -> None:
 
 def test_it_is_due_when_its_time_has_passed(tmp_path: Path) -> None:
     project = lake(tmp_path, '[upkeep]\nevery = "10m"\n')
-    assert maintenance.due(project)  # it never ran
-    assert not maintenance.due(project, 1000.0, 1599.0)
-    assert maintenance.due(project, 1000.0, 1600.0)
-    assert maintenance.due(project, 1000.0, 900.0)  # the clock was set back
+    assert maintenance.is_due(project)  # it never ran
+    assert not maintenance.is_due(project, 1000.0, 1599.0)
+    assert maintenance.is_due(project, 1000.0, 1600.0)
+    assert maintenance.is_due(project, 1000.0, 900.0)  # the clock was set back
     maintenance.run_maintenance(project)
-    assert not maintenance.due(project)
+    assert not maintenance.is_due(project)
     os.utime(project.tables / maintenance.MARK, (0, 0))
-    assert maintenance.due(project)
-    assert not maintenance.due(lake(tmp_path, '[upkeep]\nevery = "never"\n'))
+    assert maintenance.is_due(project)
+    assert not maintenance.is_due(lake(tmp_path, '[upkeep]\nevery = "never"\n'))
     project.tables.rename(tmp_path / "away")
-    assert not maintenance.due(project)  # there is nothing to look after
+    assert not maintenance.is_due(project)  # there is nothing to look after
 
 
 def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:

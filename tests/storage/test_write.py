@@ -37,7 +37,7 @@ def samples(rows: Iterable[Row]) -> pa.Table:
 
 
 def reduced(rows: Iterable[Row]) -> pa.Table:
-    return reduce.newest(samples(rows))
+    return reduce.keep_newest(samples(rows))
 
 
 class Lake:
@@ -53,7 +53,7 @@ class Lake:
 
     def fold(self, rows: Iterable[Row], number: int, leaf: int = LEAF) -> TableChange | None:
         batch = TableBatch("latest", "q", number)
-        return write.fold(self.latest, self.tombstones, reduced(rows), batch, leaf)
+        return write.fold_latest(self.latest, self.tombstones, reduced(rows), batch, leaf)
 
     def found(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The live keys, and the deleted ones, each with its version."""
@@ -112,9 +112,11 @@ def test_a_batch_is_appended_once(tmp_path: Path) -> None:
     store = DeltaStore(tmp_path / "samples", SAMPLES)
     for attempt in range(2):
         files = store.write(samples([Row("a", 0), Row("b", 1)]))
-        change = write.append(store, files, TableBatch("samples", "q", 0, {0: (0, 1)}))
+        change = write.append_files(store, files, TableBatch("samples", "q", 0, {0: (0, 1)}))
         assert (change is None) == (attempt == 1)
-    change = write.append(store, store.write(samples([Row("c", 2)])), TableBatch("samples", "q", 1))
+    change = write.append_files(
+        store, store.write(samples([Row("c", 2)])), TableBatch("samples", "q", 1)
+    )
     assert change == TableChange(store.snapshot().version, 1, 0)
     assert sorted(store.read()["offset"].to_pylist()) == [0, 1, 2]
     assert store.offsets() == {0: 2}
@@ -122,14 +124,16 @@ def test_a_batch_is_appended_once(tmp_path: Path) -> None:
 
 def test_offsets_of_another_query_are_refused(tmp_path: Path) -> None:
     store = DeltaStore(tmp_path / "samples", SAMPLES)
-    write.append(store, store.write(samples([Row("a", 9)])), TableBatch("f", "old", 3, {0: (0, 9)}))
+    write.append_files(
+        store, store.write(samples([Row("a", 9)])), TableBatch("f", "old", 3, {0: (0, 9)})
+    )
     again = store.write(samples([Row("a", 9)]))
     with pytest.raises(OffsetsPresent, match=r"partition 0 are there up to 9.*offset 10, or move"):
-        write.append(store, again, TableBatch("f", "new", 0, {0: (9, 9)}))
-    write.append(
+        write.append_files(store, again, TableBatch("f", "new", 0, {0: (9, 9)}))
+    write.append_files(
         store, store.write(samples([Row("a", 10)])), TableBatch("f", "new", 0, {0: (10, 10)})
     )
-    write.append(
+    write.append_files(
         store, store.write(samples([Row("a", 0)])), TableBatch("g", "other", 0, {1: (0, 0)})
     )
     assert store.offsets() == {0: 11, 1: 1}
@@ -139,16 +143,16 @@ def test_offsets_of_another_query_are_refused(tmp_path: Path) -> None:
 def test_two_drivers_with_the_same_batch_append_it_once(tmp_path: Path) -> None:
     """The second saw the table before the first committed."""
     one, two = (DeltaStore(tmp_path / "samples", SAMPLES) for _ in range(2))
-    write.append(one, [], TableBatch("f", "q", 0))
+    write.append_files(one, [], TableBatch("f", "q", 0))
     added = two.write(samples([Row("a", 0)]))
     commit = two.commit
 
     def late(*args: Any, **options: Any) -> int:
-        write.append(one, one.write(samples([Row("a", 0)])), TableBatch("f", "q", 1))
+        write.append_files(one, one.write(samples([Row("a", 0)])), TableBatch("f", "q", 1))
         return commit(*args, **options)
 
     two.commit = late  # type: ignore[method-assign]
-    assert write.append(two, added, TableBatch("f", "q", 1)) is None
+    assert write.append_files(two, added, TableBatch("f", "q", 1)) is None
     assert one.snapshot().rows == 1
 
 
@@ -277,13 +281,13 @@ def test_the_cost_follows_the_change(tmp_path: Path) -> None:
     for number, block in enumerate(random.permutation(batches)):
         chosen = np.arange(block * keys // batches, (block + 1) * keys // batches)
         batch = TableBatch("latest", "q", number)
-        write.fold(lake.latest, lake.tombstones, rows(chosen, number), batch, leaf)
+        write.fold_latest(lake.latest, lake.tombstones, rows(chosen, number), batch, leaf)
     files = lake.latest.snapshot().files
     assert lake.latest.snapshot().rows == keys
     assert keys / leaf <= len(files) <= 4 * keys / leaf
     few = random.choice(keys, 10, replace=False)
     batch = TableBatch("latest", "q", batches)
-    change = write.fold(lake.latest, lake.tombstones, rows(few, batches), batch, leaf)
+    change = write.fold_latest(lake.latest, lake.tombstones, rows(few, batches), batch, leaf)
     assert change is not None
     assert 1 <= change.removed <= 10
     assert change.added == change.removed
@@ -323,9 +327,9 @@ def test_health_of_batches_is_health_of_all(
         part = rows[len(rows) * number // batches : len(rows) * (number + 1) // batches]
         for _ in range(2):
             batch = TableBatch("health", "q", number)
-            done = write.fold_health(store, reduce.health_of(as_rows(part)), batch, LEAF)
+            done = write.fold_health(store, reduce.compute_health(as_rows(part)), batch, LEAF)
         assert done is None
-    assert seconds(store.read()) == seconds(reduce.health_of(as_rows(rows)))
+    assert seconds(store.read()) == seconds(reduce.compute_health(as_rows(rows)))
     files = sorted(store.snapshot().files, key=lambda file: file.low["minute"])
     for one, following in pairwise(files):
         assert one.high["minute"] < following.low["minute"]  # a minute is in one leaf
@@ -334,9 +338,9 @@ def test_health_of_batches_is_health_of_all(
 def test_only_leaves_of_those_minutes_are_rewritten(tmp_path: Path) -> None:
     store = DeltaStore(tmp_path / "health", HEALTH)
     rows = [Row("k", n, received=n * MINUTE) for n in range(20)]
-    write.fold_health(store, reduce.health_of(as_rows(rows)), TableBatch("h", "q", 0), LEAF)
+    write.fold_health(store, reduce.compute_health(as_rows(rows)), TableBatch("h", "q", 0), LEAF)
     assert len(store.snapshot().files) == 5
-    late = reduce.health_of(as_rows([Row("k", 20, received=7 * MINUTE + 5)]))
+    late = reduce.compute_health(as_rows([Row("k", 20, received=7 * MINUTE + 5)]))
     change = write.fold_health(store, late, TableBatch("h", "q", 1), LEAF)
     assert change is not None
     assert (change.added, change.removed) == (1, 1)
@@ -346,5 +350,5 @@ def test_only_leaves_of_those_minutes_are_rewritten(tmp_path: Path) -> None:
 def test_a_minute_larger_than_a_leaf_stays_in_one(tmp_path: Path) -> None:
     store = DeltaStore(tmp_path / "health", HEALTH)
     rows = [Row(f"k{n}", n, received=n % 2 * MINUTE) for n in range(30)]
-    write.fold_health(store, reduce.health_of(as_rows(rows)), TableBatch("h", "q", 0), LEAF)
+    write.fold_health(store, reduce.compute_health(as_rows(rows)), TableBatch("h", "q", 0), LEAF)
     assert sorted(file.rows for file in store.snapshot().files) == [15, 15]

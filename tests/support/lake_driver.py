@@ -67,7 +67,7 @@ def _started(
     texts = {option: str(value) for option, value in given.items()}
     rows: DataFrame = spark.readStream.format("zenoh").options(**texts).load()
     if flow == "messages":
-        rows = messages.decoded(rows, Project.load(home))
+        rows = messages.decode_samples(rows, Project.load(home))
     sink = rows.writeStream.format("zenoh-lake").option("path", str(home / name))
     sink = sink.option("into", into).option("flow", flow)
     sink = sink.option("checkpointLocation", str(_state(home, name) / flow))

@@ -105,8 +105,8 @@ def make(home: Path, *, pieces: int = 3) -> Project:
     project = Project.load(home)
     found = samples()
     cuts = [len(found) * n // pieces for n in range(pieces + 1)]
-    parts = [reduce.health_of(_rows(found[a:b])) for a, b in pairwise(cuts)]
-    health = reduce.merged_health(pa.concat_tables(parts))
+    parts = [reduce.compute_health(_rows(found[a:b])) for a, b in pairwise(cuts)]
+    health = reduce.merge_health(pa.concat_tables(parts))
     store = DeltaStore(project.table("health"), TABLES["health"])
     half = START + timedelta(minutes=MINUTES // 2)
     early = pa.compute.less(health["minute"], pa.scalar(half, schema.TIME))

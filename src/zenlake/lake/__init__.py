@@ -1,16 +1,17 @@
-"""A lake: tables made of what Zenoh says, by flows on Spark, and Spark's view of them.
+"""A lake: Delta tables filled from recorded Zenoh samples by Spark flows, and views of them.
 
-What transformations use is here by name. Importing this loads neither Spark nor Arrow.
+Exports what transformations and notebooks use. Importing it loads neither Spark nor Arrow.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zenlake.lake.pipeline import views
     from zenlake.lake.pipeline.flows import decoded, flow, read, stream
     from zenlake.lake.project import Project
 
-__all__ = ["Project", "decoded", "flow", "read", "stream"]
+__all__ = ["Project", "decoded", "flow", "read", "stream", "views"]
 
 _HOMES = {
     "Project": "zenlake.lake.project",
@@ -18,13 +19,15 @@ _HOMES = {
     "flow": "zenlake.lake.pipeline.flows",
     "read": "zenlake.lake.pipeline.flows",
     "stream": "zenlake.lake.pipeline.flows",
+    "views": "zenlake.lake.pipeline.views",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'zenlake.lake' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    value = home if name == "views" else getattr(home, name)
     globals()[name] = value
     return value
 

@@ -1,6 +1,6 @@
-"""A lake that is made: the files of a new project, from the folder `template`.
+"""Scaffold of a new lake: writes the project files from the folder `template`.
 
-Knows what is asked when a lake begins. Does not run it.
+Knows the questions of `zenlake lake init`. Does not run the lake.
 """
 
 import json
@@ -18,11 +18,11 @@ CONFIGURATION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
-    # One after another: each starts processes, which Spark gives ten seconds, and two that start
-    # at the same moment can spoil what Spark keeps of a data source (spark/local.py, `share`).
+    # One flow at a time: each starts processes, for which Spark waits ten seconds, and two starts
+    # at once can damage what Spark caches of a data source (spark/local_session.py).
     "spark.sql.pipelines.execution.maxConcurrentFlows": "1",
 }
-"What suits the flows of a lake on any Spark; the session's own settings are the user's."
+"Spark settings that suit the flows of a lake on any Spark; users may change them."
 
 RECORD = """[record]             # `zenlake lake run` records while it runs; leave this section
                      # out if another process does (zenlake record)
@@ -38,28 +38,28 @@ partition = 0        # of the log; each recorder has its own
 def create_project(
     folder: Path | str, name: str, connect: Sequence[str] = (), keys: Sequence[str] = ("**",)
 ) -> Project:
-    """A new lake in `folder`, which records from `connect` if that is given.
+    """Create a lake in `folder`, which records from `connect` if given.
 
-    ZError: something of it is there already, or a name is not one. Then nothing is written.
+    ZError: one of the files exists already, or a name is not valid; then nothing is written.
     """
     home = Path(folder).absolute()
     values = {
         "name": name,
-        "record": _record(connect, keys),
+        "record": _record_section(connect, keys),
         "state": (home / STATE).as_uri(),
         "configuration": "\n".join(
             f"  {setting}: {json.dumps(value)}" for setting, value in CONFIGURATION.items()
         ),
     }
     made = {
-        home / path.relative_to(TEMPLATE): _filled(path, values)
+        home / path.relative_to(TEMPLATE): _fill_template(path, values)
         for path in sorted(TEMPLATE.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
-    Project.parse(made[home / FILE], home / FILE)  # refused before anything is written
-    there = [path for path in made if path.exists()]
-    if there:
-        raise ZError(f"{there[0]} is there already: name a folder without a lake")
+    Project.parse(made[home / FILE], home / FILE)  # Raises before anything is written.
+    existing = [path for path in made if path.exists()]
+    if existing:
+        raise ZError(f"{existing[0]} is there already: name a folder without a lake")
     try:
         for path, text in made.items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,18 +70,20 @@ def create_project(
     return Project.load(home)
 
 
-def _record(connect: Sequence[str], keys: Sequence[str]) -> str:
-    text = RECORD.format(connect=_list(connect or ["tcp/127.0.0.1:7447"]), keys=_list(keys))
+def _record_section(connect: Sequence[str], keys: Sequence[str]) -> str:
+    text = RECORD.format(
+        connect=_toml_list(connect or ["tcp/127.0.0.1:7447"]), keys=_toml_list(keys)
+    )
     if connect:
         return text
     return "".join(f"# {line.removeprefix('# ')}\n" for line in text.splitlines())
 
 
-def _list(texts: Sequence[str]) -> str:
+def _toml_list(texts: Sequence[str]) -> str:
     return json.dumps([*texts], ensure_ascii=False)
 
 
-def _filled(path: Path, values: dict[str, str]) -> str:
-    """Only the files of settings have places to fill; code stays as it is."""
+def _fill_template(path: Path, values: dict[str, str]) -> str:
+    """Return a file of the template with its placeholders filled; Python files have none."""
     text = path.read_text(encoding="utf-8")
     return text if path.suffix == ".py" else Template(text).substitute(values)

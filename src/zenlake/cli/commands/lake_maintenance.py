@@ -22,9 +22,9 @@ from zenlake.cli.render.text import escape
 from zenlake.errors import ZError
 
 if TYPE_CHECKING:
-    from zenlake.lake.tables.compaction import Compacted
-    from zenlake.lake.tables.retention import Expired
-    from zenlake.lake.tables.vacuum import Vacuumed
+    from zenlake.lake.tables.compaction import CompactionResult
+    from zenlake.lake.tables.retention import RetentionResult
+    from zenlake.lake.tables.vacuum import VacuumResult
 
 SHOWN_ROWS = 100  # of an answer, for people
 MAX_CELL = 200  # characters of a value, for people
@@ -94,7 +94,7 @@ def compact(lake: LakeArgument, table: TableOption = None, json: JsonOption = Fa
             print_text(f"{escape(name)}: {_merged_text(done)}; {_cleared_text(cleared[name])}")
 
 
-def _merged_text(done: "Compacted") -> str:
+def _merged_text(done: "CompactionResult") -> str:
     given_up = f", {counted(done.conflicts, 'merge')} given up to others" if done.conflicts else ""
     if not done.files:
         return f"nothing to merge{given_up}"
@@ -104,7 +104,7 @@ def _merged_text(done: "Compacted") -> str:
     )
 
 
-def _cleared_text(gone: "Vacuumed") -> str:
+def _cleared_text(gone: "VacuumResult") -> str:
     return f"{counted(gone.files, 'old file')} removed, {size_shown(gone.bytes)}"
 
 
@@ -149,7 +149,7 @@ def retain(
         print_text("everything is kept for ever: [retention] in lake.toml names no table there is")
 
 
-def _expired_text(one: "Expired") -> str:
+def _expired_text(one: "RetentionResult") -> str:
     if one.conflicts:
         return "somebody else changed the same files: the next run tries again"
     before = "" if one.before is None else f" from before {_time_text(one.before)} UTC"
@@ -242,8 +242,10 @@ def sql(
     typer.echo("starting Spark ...", err=True)
     form = "json" if json else "csv" if as_csv else "text"
     people = form == "text" and limit is None
-    spark = asking.start(master)
-    answer = asking.ask(spark, project, query, limit=SHOWN_ROWS + 1 if people else limit, form=form)
+    spark = asking.start_spark(master)
+    answer = asking.run_query(
+        spark, project, query, limit=SHOWN_ROWS + 1 if people else limit, form=form
+    )
     if json:
         for row in answer.rows:
             print_object(jsonlib.loads(row[0] or "{}"))

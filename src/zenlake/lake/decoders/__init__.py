@@ -1,6 +1,6 @@
-"""Decoders: which one reads a payload, by key, encoding and schema, and whole batches at once.
+"""Decoders of payloads, selected by key, encoding and schema, for whole batches.
 
-Knows rules and what every decoder promises. Each decoder has a file; Spark is not known here.
+Knows the rules and the interface of decoders, each of which has its own file. Does not know Spark.
 """
 
 import importlib
@@ -27,19 +27,19 @@ from zenlake.lake.decoders.values import (
     MAX_PAYLOAD_BYTES,
     Decode,
     Decoded,
-    failed,
-    only,
-    reason_of,
+    decode_where,
+    describe_error,
+    fail_all,
 )
 
 __all__ = ["BUILT_IN", "NONE", "RULES", "Decode", "Decoded", "Decoders", "Rule"]
 
 MAX_RULES = 1000
-MAX_KEYS = 100_000  # whose rules are remembered
-MAX_TRIES = 1000  # calls of a user's decoder that raises, to find the rows that it raises for
+MAX_KEYS = 100_000  # Upper bound on keys whose matching rules are cached.
+MAX_TRIES = 1000  # Calls of a failing user-defined decoder to find the rows at fault.
 
 NONE = "none"
-"Leaves samples out: they are in neither table."
+"Name of the rule that leaves samples out of both tables."
 BUILT_IN = {
     "json": "jsontext",
     "text": "text",
@@ -49,19 +49,22 @@ BUILT_IN = {
     "cdr": "cdr",
     "serialized": "serialized",
 }
-"The file of each."
+"Module of each built-in decoder."
 
 
 class Rule(NamedTuple):
-    """`use` decodes what has this key, this encoding and this schema; None: any."""
+    """Rule that selects the decoder `use`; a condition of None matches everything."""
 
     use: str
+    "Name of a built-in decoder, or module:function."
     key: str | None = None
-    "A key expression."
+    "Key expression."
     encoding: str | None = None
-    "A `*` in it stands for any text; so in a schema."
+    "Pattern of the encoding, in which `*` matches any text."
     schema: str | None = None
+    "Pattern of the schema, in which `*` matches any text."
     arguments: Mapping[str, Any] = {}
+    "Further arguments of the decoder."
 
     @classmethod
     def of(cls, raw: Mapping[str, Any], where: str = "[[decoders]]") -> "Rule":
@@ -90,13 +93,15 @@ RULES = (
     Rule("protobuf", encoding="application/protobuf"),
     Rule("serialized", encoding="zenoh/serialized"),
     Rule("cdr", encoding="application/cdr"),
-    Rule("cdr", encoding="zenoh/bytes", key="*/**/$*::msg::dds_::$*_/*"),  # as rmw_zenoh does
+    Rule(
+        "cdr", encoding="zenoh/bytes", key="*/**/$*::msg::dds_::$*_/*"
+    ),  # Keys and encoding of rmw_zenoh.
 )
-"Behind those of the user."
+"Built-in rules, tried after those of the user."
 
 
 class Decoders:
-    """The user's rules and the built-in ones, in the order in which they are tried."""
+    """Rules of the user and built-in rules, in the order in which they are tried."""
 
     def __init__(self, rules: Sequence[Mapping[str, Any]] = (), home: Path | str = ".") -> None:
         if len(rules) > MAX_RULES:
@@ -106,29 +111,30 @@ class Decoders:
         self._home = Path(home)
         self._expressions = sorted({rule.key for rule in self.rules if rule.key is not None})
         self._matching: dict[str | None, int] = {}
-        self._made: dict[int, Decode] = {}
+        self._decoders: dict[int, Decode] = {}
 
     def check(self) -> None:
-        """ZError: one of the user's rules cannot work. Reads the files that they name."""
+        """Raise ZError if a rule of the user cannot work; reads the files that the rules name."""
         for number, rule in enumerate(self.rules[: -len(RULES)], 1):
             try:
-                made(rule, self._home)
+                make_decoder(rule, self._home)
             except Exception as error:
-                raise ZError(f"[[decoders]] {number}: {reason_of(error)}") from error
+                raise ZError(f"[[decoders]] {number}: {describe_error(error)}") from error
 
     def decode(
         self, rows: pa.RecordBatch
     ) -> tuple[npt.NDArray[np.int64], pa.Array, pa.Array, pa.Array]:
-        """Which rows have a decoder; of each its JSON, the decoder's name, and a reason.
+        """Return the indices of rows with a decoder, and their JSON, decoder names and reasons.
 
-        `rows` has at least key, payload, encoding and schema. Nothing is raised for a payload.
+        `rows` has at least key, payload, encoding and schema. A payload that cannot be decoded gets
+        a reason and raises nothing.
         """
         places: list[npt.NDArray[np.int64]] = []
         parts: list[tuple[pa.Array, pa.Array, pa.Array]] = []
         for at, rule in self._groups(rows):
             whole = len(at) == rows.num_rows
             group = rows if whole else rows.take(pa.array(at))
-            texts, reasons = self._decoded(rule, group)
+            texts, reasons = self._decode_group(rule, group)
             name = pa.repeat(pa.scalar(self.rules[rule].use), len(at))
             places.append(at)
             parts.append((texts, name, reasons))
@@ -144,14 +150,14 @@ class Decoders:
         )
         return at[order], texts, name, reasons
 
-    # ---- which rule
+    # ---- selecting a rule
 
     def _groups(self, rows: pa.RecordBatch) -> list[tuple[npt.NDArray[np.int64], int]]:
-        """Rows of one encoding, one schema and one rule, and that rule; without those of none."""
-        keys, key_codes = _codes(rows.column("key"))
-        encodings, encoding_codes = _codes(rows.column("encoding"))
-        schemas, schema_codes = _codes(rows.column("schema"))
-        sets = np.array([self._set(key) for key in keys], np.int64)
+        """Group rows by encoding, schema and rule; return the rows and the rule of each group."""
+        keys, key_codes = _dictionary_codes(rows.column("key"))
+        encodings, encoding_codes = _dictionary_codes(rows.column("encoding"))
+        schemas, schema_codes = _dictionary_codes(rows.column("schema"))
+        sets = np.array([self._matching_bits(key) for key in keys], np.int64)
         distinct, set_codes = np.unique(sets, return_inverse=True)
         combined = set_codes[key_codes] * len(encodings) + encoding_codes
         combined = combined * len(schemas) + schema_codes
@@ -161,13 +167,13 @@ class Decoders:
         for code, at in zip(found.tolist(), np.split(order, np.cumsum(counts)[:-1]), strict=True):
             rest, schema = divmod(code, len(schemas))
             matching, encoding = divmod(rest, len(encodings))
-            rule = self._rule(int(distinct[matching]), encodings[encoding], schemas[schema])
+            rule = self._find_rule(int(distinct[matching]), encodings[encoding], schemas[schema])
             if rule is not None:
                 groups.append((at, rule))
         return groups
 
-    def _set(self, key: str | None) -> int:
-        """Which of the key expressions match it, as bits."""
+    def _matching_bits(self, key: str | None) -> int:
+        """Return the bit set of the key expressions that match a key."""
         known = self._matching.get(key)
         if known is None:
             if len(self._matching) >= MAX_KEYS:
@@ -180,43 +186,45 @@ class Decoders:
             self._matching[key] = known
         return known
 
-    def _rule(self, matching: int, encoding: str | None, schema: str | None) -> int | None:
+    def _find_rule(self, matching: int, encoding: str | None, schema: str | None) -> int | None:
         for number, rule in enumerate(self.rules):
             if (
                 (rule.key is None or matching >> self._expressions.index(rule.key) & 1)
-                and (rule.encoding is None or _alike(rule.encoding, encoding or "zenoh/bytes"))
-                and (rule.schema is None or _alike(rule.schema, schema or ""))
+                and (rule.encoding is None or _matches(rule.encoding, encoding or "zenoh/bytes"))
+                and (rule.schema is None or _matches(rule.schema, schema or ""))
             ):
                 return None if rule.use == NONE else number
         return None
 
-    # ---- what it makes
+    # ---- decoding
 
-    def _decoded(self, number: int, rows: pa.RecordBatch) -> Decoded:
+    def _decode_group(self, number: int, rows: pa.RecordBatch) -> Decoded:
         payloads = rows.column("payload").fill_null(b"")
-        if number not in self._made:
+        if number not in self._decoders:
             try:
-                self._made[number] = made(self.rules[number], self._home)
+                self._decoders[number] = make_decoder(self.rules[number], self._home)
             except Exception as error:  # noqa: BLE001  # a user's module may raise anything
-                return failed(len(payloads), reason_of(error))
-        decode = self._made[number]
+                return fail_all(len(payloads), describe_error(error))
+        decode = self._decoders[number]
         short = pc.binary_length(payloads).to_numpy(zero_copy_only=False) <= MAX_PAYLOAD_BYTES
         if short.all():
             return decode(payloads, rows)
-        kept = pa.array(short)
-        return only(
+        selected = pa.array(short)
+        return decode_where(
             short,
-            lambda: decode(payloads.filter(kept), rows.filter(kept)),
+            lambda: decode(payloads.filter(selected), rows.filter(selected)),
             f"the payload is larger than {MAX_PAYLOAD_BYTES >> 20} MiB",
         )
 
 
-def made(rule: Rule, home: Path) -> Decode:
-    """The decoder of a rule. ZError, or whatever a user's module raises: it cannot be made."""
+def make_decoder(rule: Rule, home: Path) -> Decode:
+    """Return the decoder of a rule. Raises ZError, or any error of a user's module."""
     if rule.use == NONE:
-        return lambda payloads, rows: failed(len(payloads), "left out")
+        return lambda payloads, rows: fail_all(len(payloads), "left out")
     if ":" in rule.use:
-        return partial(_tried, partial(_function(rule.use, home), **rule.arguments))
+        return partial(
+            _call_user_decoder, partial(_find_function(rule.use, home), **rule.arguments)
+        )
     try:
         make = importlib.import_module(f"{__name__}.{BUILT_IN[rule.use]}").decoder
     except ImportError as error:
@@ -250,11 +258,13 @@ def _check_arguments(rule: Rule, make: Callable[..., Decode]) -> None:
 # ---- users' decoders
 
 
-def _function(use: str, home: Path) -> Callable[..., Any]:
-    """`module:function`, of a file beside lake.toml, else of what can be imported."""
+def _find_function(use: str, home: Path) -> Callable[..., Any]:
+    """Return `module:function` from a file beside lake.toml, else from an importable module."""
     module, _, name = use.partition(":")
     path = home.joinpath(*module.split(".")).with_suffix(".py")
-    loaded = _loaded(module, path.absolute()) if path.is_file() else importlib.import_module(module)
+    loaded = (
+        _load_module(module, path.absolute()) if path.is_file() else importlib.import_module(module)
+    )
     found = getattr(loaded, name, None)
     if not callable(found):
         raise ZError(f"there is no function {name!r} in {getattr(loaded, '__file__', module)}")
@@ -262,11 +272,11 @@ def _function(use: str, home: Path) -> Callable[..., Any]:
 
 
 @lru_cache(maxsize=64)
-def _loaded(module: str, path: Path) -> Any:
-    """By its file and under a name of its own: two lakes may both have a decoders.py."""
+def _load_module(module: str, path: Path) -> Any:
+    """Load a module by its file under a unique name: two lakes may both have a decoders.py."""
     folder = str(path.parents[module.count(".")])
     if folder not in sys.path:
-        sys.path.append(folder)  # for what it imports from beside it
+        sys.path.append(folder)  # For imports of neighbouring files.
     name = f"zenlake_{sha256(str(path).encode()).hexdigest()[:16]}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -281,8 +291,10 @@ def _loaded(module: str, path: Path) -> Any:
     return made
 
 
-def _tried(function: Callable[..., Any], payloads: pa.Array, rows: pa.RecordBatch) -> Decoded:
-    """What a user's function makes of them; what it raises is the reason of as few as can be."""
+def _call_user_decoder(
+    function: Callable[..., Any], payloads: pa.Array, rows: pa.RecordBatch
+) -> Decoded:
+    """Decode by a user's function; if it raises, bisect the batch so that few rows fail."""
     tries = MAX_TRIES
     waiting = [(0, len(payloads))]
     done: list[Decoded] = []
@@ -293,36 +305,36 @@ def _tried(function: Callable[..., Any], payloads: pa.Array, rows: pa.RecordBatc
             returned = function(payloads.slice(at, count), rows.slice(at, count))
         except Exception as error:  # noqa: BLE001  # a user's function may raise anything
             if count == 1 or tries <= 0:
-                done.append(failed(count, reason_of(error)))
+                done.append(fail_all(count, describe_error(error)))
             else:
                 half = count // 2
                 waiting += [(at + half, count - half), (at, half)]
         else:
-            done.append(_outcome(returned, count))
+            done.append(_check_returned(returned, count))
     texts, reasons = (pa.concat_arrays(column) for column in zip(*done, strict=True))
     return texts, reasons
 
 
-def _outcome(returned: Any, rows: int) -> Decoded:
-    """What it returned, held to what it should: texts, or texts and reasons."""
+def _check_returned(returned: Any, rows: int) -> Decoded:
+    """Check the result of a user's function: texts, or texts and reasons."""
     parts = returned if isinstance(returned, tuple) else (returned, pa.nulls(rows))
     try:
-        texts, reasons = (_strings(part, rows) for part in parts)
-    except (ValueError, TypeError):  # also Arrow's
-        return failed(
+        texts, reasons = (_as_strings(part, rows) for part in parts)
+    except (ValueError, TypeError):  # Includes the errors of Arrow.
+        return fail_all(
             rows, f"the decoder did not return {rows} texts, or a tuple of texts and reasons"
         )
     long = pc.fill_null(pc.greater(pc.binary_length(texts), MAX_JSON_BYTES), False)
     texts = pc.if_else(pc.or_(long, reasons.is_valid()), pa.scalar(None, pa.string()), texts)
     reasons = pc.coalesce(
         reasons,
-        pc.if_else(long, f"as JSON it is larger than {MAX_JSON_BYTES >> 20} MiB", None),
-        pc.if_else(texts.is_null(), "the decoder gave nothing", None),
+        pc.if_else(long, f"as JSON the value is larger than {MAX_JSON_BYTES >> 20} MiB", None),
+        pc.if_else(texts.is_null(), "the decoder returned nothing", None),
     )
     return texts, reasons
 
 
-def _strings(column: Any, rows: int) -> pa.Array:
+def _as_strings(column: Any, rows: int) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if not isinstance(column, pa.Array) or len(column) != rows:
@@ -333,8 +345,8 @@ def _strings(column: Any, rows: int) -> pa.Array:
 # ---- matching
 
 
-def _codes(column: pa.Array) -> tuple[list[str | None], npt.NDArray[np.int64]]:
-    """The distinct texts, and which each row has."""
+def _dictionary_codes(column: pa.Array) -> tuple[list[str | None], npt.NDArray[np.int64]]:
+    """Return the distinct texts, and the index of the text of each row."""
     encoded = column.dictionary_encode("encode")
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return encoded.dictionary.to_pylist(), codes
@@ -345,6 +357,6 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(re.escape(text).replace(r"\*", ".*"), re.DOTALL)
 
 
-def _alike(pattern: str, text: str) -> bool:
-    """Whether they are the same, where a `*` of the first stands for any text."""
+def _matches(pattern: str, text: str) -> bool:
+    """Tell whether a text matches a pattern in which `*` matches any text."""
     return _pattern(pattern).fullmatch(text) is not None

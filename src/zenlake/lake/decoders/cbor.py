@@ -1,6 +1,6 @@
-"""CBOR: one item a payload, read row by row.
+"""Decoder of CBOR: one item per payload, row by row.
 
-Knows what its tags become in JSON: bytes are base64, an unknown tag is an object of tag and value.
+Knows the JSON form of tags: bytes are base64, an unknown tag is an object of tag and value.
 """
 
 from io import BytesIO
@@ -10,20 +10,20 @@ from typing import Any
 import cbor2
 import pyarrow as pa
 
-from zenlake.lake.decoders.values import MAX_DEPTH, Decode, Decoded, Undecodable, by_row
+from zenlake.lake.decoders.values import MAX_DEPTH, Decode, Decoded, Undecodable, decode_rows
 
 
 def decoder(home: Path) -> Decode:
-    """Takes no arguments."""
+    """Return the decoder of CBOR payloads."""
 
     def decode(payloads: pa.Array, rows: pa.RecordBatch) -> Decoded:
-        return by_row(payloads, read, _other)
+        return decode_rows(payloads, read, _other)
 
     return decode
 
 
 def read(data: bytes) -> Any:
-    """The item; Undecodable: there is none, or something behind it."""
+    """Return the item. Undecodable: there is no valid item, or bytes follow it."""
     stream = BytesIO(data)
     reading = cbor2.CBORDecoder(
         stream, max_depth=MAX_DEPTH, allow_duplicate_keys=False, semantic_decoders=_TAGS
@@ -42,7 +42,7 @@ def _as_written(value: Any, immutable: bool) -> Any:
 
 
 _TAGS: dict[int, Any] = {35: _as_written, 36: _as_written}
-"A regular expression and a mail stay texts: nothing is compiled or parsed."
+"Regular expressions and MIME messages stay texts: nothing is compiled or parsed."
 
 
 def _other(value: Any) -> Any:
@@ -54,4 +54,4 @@ def _other(value: Any) -> Any:
         return None
     if isinstance(value, cbor2.frozendict):
         return dict(value)
-    return str(value)  # of an address, and whatever else has a text
+    return str(value)  # An address, or another type with a text form.

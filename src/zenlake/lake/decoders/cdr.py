@@ -1,6 +1,6 @@
-"""CDR: messages of ROS 2, row by row.
+"""Decoder of CDR: messages of ROS 2, row by row.
 
-Knows where their definitions come from, and the three ways in which their types are written.
+Knows where message definitions come from, and the three notations of type names.
 """
 
 import re
@@ -20,10 +20,16 @@ from rosbags.typesys import (
 from rosbags.typesys.store import Typestore
 
 from zenlake.errors import ZError
-from zenlake.lake.decoders.values import MAX_PAYLOAD_BYTES, Decode, Decoded, Undecodable, by_row
+from zenlake.lake.decoders.values import (
+    MAX_PAYLOAD_BYTES,
+    Decode,
+    Decoded,
+    Undecodable,
+    decode_rows,
+)
 
-MAX_DEFINITIONS = 10_000  # files
-MAX_DEFINITION_BYTES = 1 << 20  # of one
+MAX_DEFINITIONS = 10_000  # Upper bound on files of definitions.
+MAX_DEFINITION_BYTES = 1 << 20  # Upper bound on the size of such a file.
 DISTROS = {
     store.value.removeprefix("ros2_"): store for store in Stores if "ros1" not in store.value
 }
@@ -40,75 +46,78 @@ def decoder(
     definitions: str | None = None,
     type: str | None = None,  # noqa: A002
 ) -> Decode:
-    """`distro`: whose own types are known; `definitions`: a folder of .msg and .idl files, or one.
+    """Return the decoder of CDR payloads.
 
-    `type` is that of payloads where neither the schema nor the key says it.
+    `distro` is the ROS 2 release whose types are known, `definitions` a file or a folder with .msg
+    and .idl files, `type` the type of payloads where neither the schema nor the key names one.
     """
     if distro not in DISTROS:
         raise ZError(f"there is no distro {distro!r}: there are {', '.join(DISTROS)}")
     store = _store(distro, None if definitions is None else home / definitions)
-    usual = type and (type_of(type) or type)
-    if usual is not None:
-        _known(store, usual)
+    default_type = type and (normalize_type(type) or type)
+    if default_type is not None:
+        _require_type(store, default_type)
 
     def decode(payloads: pa.Array, rows: pa.RecordBatch) -> Decoded:
         schema = rows.column("schema")[0].as_py()
         if schema is not None:
-            return _by_type(store, type_of(schema) or schema, payloads)
+            return _by_type(store, normalize_type(schema) or schema, payloads)
         keys = rows.column("key").dictionary_encode()
-        types = [type_of_key(key) or usual for key in keys.dictionary.to_pylist()]
+        types = [type_from_key(key) or default_type for key in keys.dictionary.to_pylist()]
         if len(set(types)) == 1:
             return _by_type(store, types[0], payloads)
         named = iter(keys.indices.to_pylist())
-        return by_row(payloads, lambda data: _read(store, types[next(named)], data), _fields)
+        return decode_rows(payloads, lambda data: _read(store, types[next(named)], data), _fields)
 
     return decode
 
 
-def type_of(text: str) -> str | None:
-    """The name of a type in the form that the store has; None: it is none.
+def normalize_type(text: str) -> str | None:
+    """Return the name of a type in the form package/msg/Type; None if it is not a type name.
 
-    >>> type_of("std_msgs/String"), type_of("std_msgs::msg::dds_::String_"), type_of("?")
-    ('std_msgs/msg/String', 'std_msgs/msg/String', None)
+    >>> normalize_type("std_msgs/String"), normalize_type("std_msgs::msg::dds_::String_")
+    ('std_msgs/msg/String', 'std_msgs/msg/String')
+    >>> normalize_type("?") is None
+    True
     """
     found = _DDS.fullmatch(text) or _ROS.fullmatch(text)
     return f"{found[1]}/{found[2] or 'msg'}/{found[3]}" if found else None
 
 
-def type_of_key(key: str | None) -> str | None:
-    """The type that keys of rmw_zenoh have as the last but one part.
+def type_from_key(key: str | None) -> str | None:
+    """Return the type in the last chunk but one of a key of rmw_zenoh; None if there is none.
 
-    >>> type_of_key("0/chatter/std_msgs::msg::dds_::String_/RIHS01_df66")
+    >>> type_from_key("0/chatter/std_msgs::msg::dds_::String_/RIHS01_df66")
     'std_msgs/msg/String'
     """
     parts = (key or "").split("/")
-    return type_of(parts[-2]) if len(parts) > 2 and "::" in parts[-2] else None
+    return normalize_type(parts[-2]) if len(parts) > 2 and "::" in parts[-2] else None
 
 
 def _by_type(store: Typestore, name: str | None, payloads: pa.Array) -> Decoded:
-    return by_row(payloads, lambda data: _read(store, name, data), _fields)
+    return decode_rows(payloads, lambda data: _read(store, name, data), _fields)
 
 
 def _read(store: Typestore, name: str | None, data: bytes) -> Any:
     if name is None:
         raise Undecodable("nothing names the type: publish with a schema, or give `type`")
-    _known(store, name)
+    _require_type(store, name)
     try:
         return store.deserialize_cdr(data, name)
     except SerdeError as error:
         raise Undecodable(f"not a {name}: {error}") from None
 
 
-def _known(store: Typestore, name: str) -> None:
+def _require_type(store: Typestore, name: str) -> None:
     if name not in store.fielddefs:
         raise Undecodable(
-            f"the type {name[:100]!r} is not known: name the folder of its .msg files as "
+            f"the type {name[:100]!r} is not known: give the folder of its .msg files as "
             '`definitions` in [[decoders]] with use = "cdr"'
         )
 
 
 def _fields(message: Any) -> dict[str, Any]:
-    """A message as an object, without what is not its own: a name, the byte of an empty one."""
+    """Return the fields of a message, without fields that rosbags or empty messages add."""
     return {
         name: getattr(message, name)
         for name in message.__dataclass_fields__

@@ -1,6 +1,6 @@
-"""JSON: the payload is the text. Whole columns; only doubtful rows are read one by one.
+"""Decoder of JSON: checks whole columns by a pattern, and reads only doubtful rows one by one.
 
-Knows that Spark's parser stops behind the first value and would not see what follows it.
+Knows that Spark's parser stops after the first value and would not see what follows it.
 """
 
 import json
@@ -15,13 +15,13 @@ from zenlake.lake.decoders.values import (
     Decode,
     Decoded,
     Undecodable,
-    only,
-    reason_of,
+    decode_utf8,
+    decode_where,
+    describe_error,
     spread,
-    utf8,
 )
 
-SURE_DEPTH = 16  # of brackets that the pattern follows; what is deeper is read by Python
+SURE_DEPTH = 16  # Depth of brackets that the pattern covers; deeper texts are read by Python.
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
@@ -34,41 +34,46 @@ def _brackets(depth: int) -> str:
 
 
 ONE_VALUE = rf"^{_SPACE}(?:{_brackets(SURE_DEPTH)}|{_TEXT}|{_NUMBER}|true|false|null){_SPACE}$"
-"Either no JSON at all, which Spark says, or one value and nothing behind it."
+"Matches one value, or a text that Spark will refuse; never a value with text after it."
 
 
 def decoder(home: Path) -> Decode:
-    """Takes no arguments."""
+    """Return the decoder of JSON payloads."""
 
     def decode(payloads: pa.Array, rows: pa.RecordBatch) -> Decoded:
-        texts, good = utf8(payloads)
-        return only(good, lambda: _checked(texts.filter(pa.array(good))), "the text is not UTF-8")
+        texts, good = decode_utf8(payloads)
+        return decode_where(
+            good, lambda: _check_texts(texts.filter(pa.array(good))), "the text is not UTF-8"
+        )
 
     return decode
 
 
-def _checked(texts: pa.Array) -> Decoded:
+def _check_texts(texts: pa.Array) -> Decoded:
     sure = pc.match_substring_regex(texts, ONE_VALUE)
     doubtful = ~sure.to_numpy(zero_copy_only=False)
     if not doubtful.any():
         return texts, pa.nulls(len(texts), pa.string())
     reasons = [_problem(text) for text in texts.filter(pa.array(doubtful)).to_pylist()]
-    told = spread(pa.array(reasons, pa.string()), np.asarray(doubtful))
-    return pc.if_else(told.is_null(), texts, pa.scalar(None, pa.string())), told
+    reasons_of_rows = spread(pa.array(reasons, pa.string()), np.asarray(doubtful))
+    texts = pc.if_else(reasons_of_rows.is_null(), texts, pa.scalar(None, pa.string()))
+    return texts, reasons_of_rows
 
 
 def _problem(text: str) -> str | None:
-    """Why it is not one JSON value; None if it is."""
+    """Return why a text is not one JSON value; None if it is."""
     try:
-        json.loads(text, parse_constant=_refused, parse_int=_unread, parse_float=_unread)
+        json.loads(
+            text, parse_constant=_refuse_constant, parse_int=_skip_number, parse_float=_skip_number
+        )
     except (ValueError, RecursionError, Undecodable) as error:
-        return f"not JSON: {reason_of(error)}"
+        return f"not JSON: {describe_error(error)}"
     return None
 
 
-def _refused(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise Undecodable(f"there is no {name} in JSON")
 
 
-def _unread(digits: str) -> None:
-    """Only whether it is a number matters: none is made of hostile digits."""
+def _skip_number(digits: str) -> None:
+    """Make no number of the digits: very long ones would take long."""

@@ -1,6 +1,6 @@
-"""Numbers as they lie in memory: each payload one number, or as many as fit. Whole columns.
+"""Decoder of raw numbers: one number or a list of numbers per payload, by whole columns.
 
-Knows widths and byte orders. Does not know counts or tags: those are other decoders.
+Knows widths and byte orders. Does not know counts or tags; other decoders do.
 """
 
 import re
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zenlake.errors import ZError
-from zenlake.lake.decoders.values import Decode, Decoded, fine, only
+from zenlake.lake.decoders.values import Decode, Decoded, decode_where, without_reasons
 
 TYPES = {
     **{
@@ -30,7 +30,7 @@ _LIST = re.compile(r"list\[(\w+)\]")
 
 
 def decoder(home: Path, *, type: str, order: str = "little") -> Decode:  # noqa: A002
-    """`type`: "float32", "int16" ..., or "list[float32]" for as many as there are."""
+    """Return the decoder of a `type` such as "float32", or "list[float32]" for any number."""
     listed = _LIST.fullmatch(type)
     name = listed[1] if listed else type
     if name not in TYPES or order not in ORDERS:
@@ -39,47 +39,47 @@ def decoder(home: Path, *, type: str, order: str = "little") -> Decode:  # noqa:
             f"lists of them, as in list[float32]; orders are {' and '.join(ORDERS)}"
         )
     kind = np.dtype(ORDERS[order] + TYPES[name])
-    column: Callable[[pa.Array, Any], Decoded] = lists if listed else numbers
+    column: Callable[[pa.Array, Any], Decoded] = decode_lists if listed else decode_numbers
     return lambda payloads, rows: column(payloads, kind)
 
 
-def numbers(payloads: pa.Array, kind: "np.dtype[Any]") -> Decoded:
-    """One number of this kind in each payload.
+def decode_numbers(payloads: pa.Array, kind: "np.dtype[Any]") -> Decoded:
+    """Decode one number of this kind per payload.
 
-    >>> numbers(pa.array([b"\\x01\\x00", b"\\x01"]), np.dtype("<i2"))[0].to_pylist()
+    >>> decode_numbers(pa.array([b"\\x01\\x00", b"\\x01"]), np.dtype("<i2"))[0].to_pylist()
     ['1', None]
     """
     good = lengths(payloads) == kind.itemsize
 
     def read() -> Decoded:
-        return fine(as_texts(_values(payloads.filter(pa.array(good)), kind)))
+        return without_reasons(format_numbers(_values(payloads.filter(pa.array(good)), kind)))
 
-    return only(good, read, f"a number of this type has {kind.itemsize} bytes")
+    return decode_where(good, read, f"a number of this type has {kind.itemsize} bytes")
 
 
-def lists(payloads: pa.Array, kind: "np.dtype[Any]", skip: int = 0) -> Decoded:
-    """As many numbers of this kind as there are in each payload, behind its first `skip` bytes.
+def decode_lists(payloads: pa.Array, kind: "np.dtype[Any]", skip: int = 0) -> Decoded:
+    """Decode each payload after its first `skip` bytes as a list of numbers of this kind.
 
-    >>> lists(pa.array([b"\\x01\\x00\\x02\\x00", b""]), np.dtype("<i2"))[0].to_pylist()
+    >>> decode_lists(pa.array([b"\\x01\\x00\\x02\\x00", b""]), np.dtype("<i2"))[0].to_pylist()
     ['[1,2]', '[]']
     """
     sizes = lengths(payloads) - skip
     good = (sizes >= 0) & (sizes % kind.itemsize == 0)
 
     def read() -> Decoded:
-        texts = as_texts(_values(payloads.filter(pa.array(good)), kind, skip))
+        texts = format_numbers(_values(payloads.filter(pa.array(good)), kind, skip))
         ends = np.zeros(int(good.sum()) + 1, np.int32)
         np.cumsum(sizes[good] // kind.itemsize, out=ends[1:])
-        joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), texts), ",")
-        return fine(pc.binary_join_element_wise("[", joined, "]", ""))
+        items = pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), texts), ",")
+        return without_reasons(pc.binary_join_element_wise("[", items, "]", ""))
 
-    return only(good, read, f"the length is no multiple of {kind.itemsize} bytes")
+    return decode_where(good, read, f"the length is not a multiple of {kind.itemsize} bytes")
 
 
-def as_texts(values: "npt.NDArray[Any]") -> pa.Array:
-    """Numbers as JSON has them; what is no number by its name, as a text.
+def format_numbers(values: "npt.NDArray[Any]") -> pa.Array:
+    """Return numbers as JSON; NaN and infinities as their names in quotes.
 
-    >>> as_texts(np.array([0.5, np.inf, np.nan])).to_pylist()
+    >>> format_numbers(np.array([0.5, np.inf, np.nan])).to_pylist()
     ['0.5', '"Infinity"', '"NaN"']
     """
     exact = values.astype(np.float64) if values.dtype.kind == "f" else values
@@ -90,10 +90,10 @@ def as_texts(values: "npt.NDArray[Any]") -> pa.Array:
     return pc.if_else(pa.array(np.isfinite(values)), texts, pa.array(names, pa.string()))
 
 
-def laid_out(
+def payload_layout(
     payloads: pa.Array,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Where each payload starts, how long it is, and the bytes that they all lie in."""
+    """Return the start and the length of each payload, and the buffer that holds all of them."""
     _, offsets, data = payloads.buffers()
     if data is None or not len(payloads):
         return (*np.zeros((2, len(payloads)), np.int64), np.zeros(0, np.uint8))
@@ -102,13 +102,13 @@ def laid_out(
 
 
 def lengths(payloads: pa.Array) -> npt.NDArray[np.int64]:
-    """In bytes, of each."""
-    return laid_out(payloads)[1]
+    """Return the length of each payload in bytes."""
+    return payload_layout(payloads)[1]
 
 
 def _values(payloads: pa.Array, kind: "np.dtype[Any]", skip: int = 0) -> "npt.NDArray[Any]":
-    """All payloads behind their first `skip` bytes, as numbers in this machine's order."""
-    starts, sizes, data = laid_out(payloads)
+    """Return the numbers of all payloads after their first `skip` bytes, in native byte order."""
+    starts, sizes, data = payload_layout(payloads)
     if not len(starts):
         return np.zeros(0, kind.newbyteorder("="))
     raw = data[starts[0] : starts[-1] + sizes[-1]]

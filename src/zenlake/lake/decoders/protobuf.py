@@ -1,4 +1,4 @@
-"""Protocol Buffers: messages of a compiled set of descriptors, in their own JSON form, row by row.
+"""Decoder of Protocol Buffers by compiled descriptors, in protobuf's JSON form, row by row.
 
 Knows `protoc --descriptor_set_out` files. The schema is the full name of the message.
 """
@@ -17,7 +17,7 @@ from google.protobuf import (  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from zenlake.errors import ZError
-from zenlake.lake.decoders.values import Decode, Decoded, Undecodable, by_row, failed
+from zenlake.lake.decoders.values import Decode, Decoded, Undecodable, decode_rows, fail_all
 
 MAX_DESCRIPTOR_BYTES = 64 << 20
 NO_DESCRIPTOR = (
@@ -34,26 +34,29 @@ def decoder(
     descriptor: str | None = None,
     type: str | None = None,  # noqa: A002
 ) -> Decode:
-    """`descriptor`: a file of descriptors; `type`: the message where no schema names one."""
-    pool = None if descriptor is None else pool_of(home / descriptor)
+    """Return the decoder of protobuf payloads.
+
+    `descriptor` is a file of descriptors, `type` the message where no schema names one.
+    """
+    pool = None if descriptor is None else load_pool(home / descriptor)
     if pool is not None and type is not None:
         _message(pool, type)
 
     def decode(payloads: pa.Array, rows: pa.RecordBatch) -> Decoded:
         name = rows.column("schema")[0].as_py() or type
         if pool is None or name is None:
-            return failed(len(payloads), NO_NAME if pool is not None else NO_DESCRIPTOR)
+            return fail_all(len(payloads), NO_NAME if pool is not None else NO_DESCRIPTOR)
         try:
             message = _message(pool, name)
         except ZError as error:
-            return failed(len(payloads), str(error))
-        return by_row(payloads, lambda data: _read(pool, message, data))
+            return fail_all(len(payloads), str(error))
+        return decode_rows(payloads, lambda data: _read(pool, message, data))
 
     return decode
 
 
-def pool_of(path: Path) -> Any:
-    """All descriptors of a file. ZError: they cannot be read."""
+def load_pool(path: Path) -> Any:
+    """Load the descriptors of a file. ZError: they cannot be read."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_DESCRIPTOR_BYTES + 1)
@@ -63,8 +66,8 @@ def pool_of(path: Path) -> Any:
         raise ZError(f"descriptor {path} is larger than {MAX_DESCRIPTOR_BYTES >> 20} MiB")
     pool = descriptor_pool.DescriptorPool()
     try:
-        for file_of in descriptor_pb2.FileDescriptorSet.FromString(raw).file:
-            pool.AddSerializedFile(file_of.SerializeToString())
+        for proto in descriptor_pb2.FileDescriptorSet.FromString(raw).file:
+            pool.AddSerializedFile(proto.SerializeToString())
     except (DecodeError, TypeError) as error:
         raise ZError(
             f"descriptor {path}: {error}; make it with protoc --include_imports "

@@ -1,6 +1,6 @@
-"""What z_serialize of any Zenoh binding writes: the bytes name no type, so the schema does.
+"""Decoder of z_serialize payloads of any Zenoh binding; the schema names their type.
 
-Knows the small grammar of types: `list[float64]`, `dict[str, int32]`, `tuple[str, bool]`.
+Knows the grammar of types: `list[float64]`, `dict[str, int32]`, `tuple[str, bool]`.
 """
 
 import re
@@ -20,15 +20,15 @@ from zenlake.lake.decoders.values import (
     Decode,
     Decoded,
     Undecodable,
-    by_row,
-    failed,
-    reason_of,
+    decode_rows,
+    describe_error,
+    fail_all,
     spread,
 )
 
 MAX_TYPE_DEPTH = 16
 MAX_TYPE_LENGTH = 1024
-MAX_COUNT_BYTES = 4  # of a list that is decoded by the column: 2**28 items, more than fit
+MAX_COUNT_BYTES = 4  # Count bytes of a list decoded by column: up to 2**28 items, more than fit.
 
 NAMES: dict[str, Any] = {
     **{name.__name__.lower(): name for name in (*ext.CODES, *ext.WIDE)},
@@ -39,7 +39,7 @@ NAMES: dict[str, Any] = {
 NUMBERS: dict[Any, np.dtype[Any]] = {
     kind: np.dtype(f"<{code}") for kind, code in ext.CODES.items() if kind is not bool
 }
-"Those that are decoded by the column."
+"NumPy types of the numbers that are decoded by whole columns."
 COLLECTIONS: dict[str, tuple[Any, int | None]] = {
     "list": (list, 1),
     "set": (set, 1),
@@ -51,23 +51,23 @@ _TOKEN = re.compile(r"\s*([A-Za-z0-9_]+|[\[\],])")
 
 
 def decoder(home: Path, *, type: str | None = None) -> Decode:  # noqa: A002
-    """`type`: of payloads whose schema names none."""
+    """Return the decoder; `type` is the type of payloads without a schema."""
     if type is not None:
-        parse(type)
+        parse_type(type)
 
     def decode(payloads: pa.Array, rows: pa.RecordBatch) -> Decoded:
         named = rows.column("schema")[0].as_py() or type
         if named is None:
-            return failed(len(payloads), NO_TYPE)
+            return fail_all(len(payloads), NO_TYPE)
         try:
-            parsed = parse(named)
+            parsed = parse_type(named)
         except ZError as error:
-            return failed(len(payloads), reason_of(error))
+            return fail_all(len(payloads), describe_error(error))
         if parsed in NUMBERS:
-            return numeric.numbers(payloads, NUMBERS[parsed])
+            return numeric.decode_numbers(payloads, NUMBERS[parsed])
         if get_origin(parsed) is list and get_args(parsed)[0] in NUMBERS:
             return _lists(payloads, parsed)
-        return by_row(payloads, lambda data: read(parsed, data))
+        return decode_rows(payloads, lambda data: read(parsed, data))
 
     return decode
 
@@ -79,11 +79,11 @@ NO_TYPE = (
 
 
 def read(parsed: Any, data: bytes) -> Any:
-    """The value of a type of `parse`; Undecodable: it is not all of the bytes."""
+    """Decode a value of a type of `parse_type`. Undecodable: the bytes are not one value."""
     reader, _ = ext._reader(parsed, ext.MAX_DEPTH)
     try:
         value, end = reader(data, 0)
-    except TypeError:  # a key or an item of a set that is a collection itself
+    except TypeError:  # A key, or an item of a set, is an unhashable collection.
         raise Undecodable(
             f"{parsed}: keys and items of sets are numbers, texts or tuples"
         ) from None
@@ -93,7 +93,7 @@ def read(parsed: Any, data: bytes) -> Any:
 
 
 def _lists(payloads: pa.Array, parsed: Any) -> Decoded:
-    """Lists of numbers: by the column what is as long as its count says, else row by row."""
+    """Decode lists of numbers by column, and rows with a wrong length one by one."""
     kind = NUMBERS[get_args(parsed)[0]]
     before, counts = _counts(payloads)
     before[before + counts * kind.itemsize != numeric.lengths(payloads)] = 0
@@ -102,17 +102,17 @@ def _lists(payloads: pa.Array, parsed: Any) -> Decoded:
         here = before == size
         some = payloads.filter(pa.array(here))
         if size:
-            made, told = numeric.lists(some, kind, size)
+            outcome = numeric.decode_lists(some, kind, size)
         else:
-            made, told = by_row(some, lambda data: read(parsed, data))
-        texts = pc.coalesce(texts, spread(made, here))
-        reasons = pc.coalesce(reasons, spread(told, here))
+            outcome = decode_rows(some, lambda data: read(parsed, data))
+        texts = pc.coalesce(texts, spread(outcome[0], here))
+        reasons = pc.coalesce(reasons, spread(outcome[1], here))
     return texts, reasons
 
 
 def _counts(payloads: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The bytes of the LEB128 count that each begins with, and the count; 0: none of 1 to 4."""
-    starts, lengths, data = numeric.laid_out(payloads)
+    """Return the size and the value of the LEB128 count of each payload; size 0 if not 1 to 4."""
+    starts, lengths, data = numeric.payload_layout(payloads)
     size, count = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
     reading = np.ones(len(starts), np.bool_)
     for place in range(MAX_COUNT_BYTES):
@@ -126,33 +126,33 @@ def _counts(payloads: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.i
 
 
 @lru_cache(maxsize=256)
-def parse(text: str) -> Any:
-    """The type that a text names. ZError: it names none.
+def parse_type(text: str) -> Any:
+    """Return the type that a text names. ZError: it is not a valid type.
 
-    >>> parse("dict[str, list[float32]]")
+    >>> parse_type("dict[str, list[float32]]")
     dict[str, list[zenlake.ext.serialization.Float32]]
-    >>> parse("list[float")
+    >>> parse_type("list[float")
     Traceback (most recent call last):
-    zenlake.errors.ZError: 'list[float' is no type: it ends too early
+    zenlake.errors.ZError: 'list[float' is not a valid type: it ends too early
     """
     shown = repr(text[:80])
     if len(text) > MAX_TYPE_LENGTH:
-        raise ZError(f"{shown}... is no type: it is too long")
+        raise ZError(f"{shown}... is not a valid type: it is too long")
     tokens = _TOKEN.findall(text)
     if "".join(tokens) != "".join(text.split()):
-        raise ZError(f"{shown} is no type: write one as in dict[str, list[float64]]")
+        raise ZError(f"{shown} is not a valid type: write one as in dict[str, list[float64]]")
     try:
-        made, rest = _parsed(tokens, 0, MAX_TYPE_DEPTH)
+        made, rest = _parse_tokens(tokens, 0, MAX_TYPE_DEPTH)
     except IndexError:
-        raise ZError(f"{shown} is no type: it ends too early") from None
+        raise ZError(f"{shown} is not a valid type: it ends too early") from None
     except ValueError as error:
-        raise ZError(f"{shown} is no type: {error}") from None
+        raise ZError(f"{shown} is not a valid type: {error}") from None
     if rest != len(tokens):
-        raise ZError(f"{shown} is no type: {tokens[rest]!r} is too much")
+        raise ZError(f"{shown} is not a valid type: {tokens[rest]!r} is left over")
     return made
 
 
-def _parsed(tokens: list[str], at: int, depth: int) -> tuple[Any, int]:
+def _parse_tokens(tokens: list[str], at: int, depth: int) -> tuple[Any, int]:
     name = tokens[at].lower()
     if name in NAMES:
         return NAMES[name], at + 1
@@ -166,7 +166,7 @@ def _parsed(tokens: list[str], at: int, depth: int) -> tuple[Any, int]:
     parts: list[Any] = []
     at += 1
     while tokens[at] != "]":
-        part, at = _parsed(tokens, at + 1, depth - 1)
+        part, at = _parse_tokens(tokens, at + 1, depth - 1)
         parts.append(part)
         if tokens[at] not in ("]", ","):
             raise ValueError(f"{tokens[at]!r} stands where a comma or ] should")

@@ -1,6 +1,6 @@
-"""Values and columns of texts as JSON, within limits, and rows that fail one by one.
+"""Conversion of values and text columns to JSON within limits; rows fail one by one.
 
-Knows JSON and what a VARIANT can hold. Does not know encodings, and no decoder by name.
+Knows JSON and what a VARIANT can hold. Does not know encodings or decoders.
 """
 
 import base64
@@ -20,66 +20,68 @@ import pyarrow.compute as pc
 
 from zenlake.errors import ZError
 
-MAX_PAYLOAD_BYTES = 16 << 20  # of one payload that is decoded
-MAX_JSON_BYTES = 32 << 20  # of one value as JSON, and
-MAX_GROWTH = 64  # times its payload, and
-GROWTH_FREE = 64 << 10  # that many bytes more: names of fields are not in every payload
-MAX_VALUES = 1 << 20  # numbers, texts, lists and objects in one value
-MAX_DEPTH = 100  # of lists and objects in each other
-MAX_REASON = 300  # characters
-WIDEST = 10**38  # from here on a VARIANT has no whole numbers
-MAX_BITS = 12_000  # of a whole number that is spelled out
-ALONE = 16  # rows: fewer are looked at one by one
+MAX_PAYLOAD_BYTES = 16 << 20  # Upper bound on a payload to be decoded.
+MAX_JSON_BYTES = 32 << 20  # Upper bound on a value as JSON.
+MAX_GROWTH = 64  # Upper bound on JSON bytes per payload byte, beyond GROWTH_FREE.
+GROWTH_FREE = 64 << 10  # JSON bytes that any payload may take: it may not contain field names.
+MAX_VALUES = 1 << 20  # Upper bound on the numbers, texts, lists and objects in one value.
+MAX_DEPTH = 100  # Upper bound on the nesting of lists and objects.
+MAX_REASON = 300  # Upper bound on the characters of a reason.
+FIRST_TEXT_INTEGER = 10**38  # Integers from here on do not fit into a VARIANT and become texts.
+MAX_BITS = 12_000  # Upper bound on the bits of an integer that is written as text.
+MIN_COLUMN_ROWS = 16  # Fewer rows than this are decoded one by one.
 
 Decoded = tuple[pa.Array, pa.Array]
-"JSON texts, and reasons: one of both is null in every row."
+"JSON texts and reasons; in every row exactly one of them is null."
 Decode = Callable[[pa.Array, pa.RecordBatch], Decoded]
-"""(payloads, the other columns of the same rows) -> the outcome of each.
+"""Function from payloads and the other columns of their rows to the outcome of each row.
 
-All rows of one call have the same encoding and the same schema.
+All rows of one call have the same encoding and schema.
 """
 Other = Callable[[Any], Any]
-"A value of a type that JSON has no form for -> one that it has."
+"Function that converts a value without a JSON form to one that has it."
 
 
 class Undecodable(ZError):
-    """A payload that is not what its encoding says; the text is the reason that is kept."""
+    """Payload that does not match its encoding; the message becomes the reason of the row."""
 
 
 # ---- rows
 
 
-def by_row(payloads: pa.Array, read: Callable[[bytes], Any], other: Other | None = None) -> Decoded:
-    """Each payload as `read` reads it; one that it refuses, for whatever reason, fails alone."""
+def decode_rows(
+    payloads: pa.Array, read: Callable[[bytes], Any], other: Other | None = None
+) -> Decoded:
+    """Decode each payload by `read`; a payload that makes it raise fails alone."""
     texts: list[str | None] = []
     reasons: list[str | None] = []
     for data in payloads.to_pylist():
         try:
-            room = min(MAX_JSON_BYTES, GROWTH_FREE + MAX_GROWTH * len(data))
-            text, reason = as_json(read(data), other, room), None
-        except Exception as error:  # noqa: BLE001  # hostile bytes: the row fails, not the flow
-            text, reason = None, reason_of(error)
+            max_bytes = min(MAX_JSON_BYTES, GROWTH_FREE + MAX_GROWTH * len(data))
+            text, reason = to_json(read(data), other, max_bytes), None
+        except Exception as error:  # noqa: BLE001  # Hostile bytes fail their row, not the flow.
+            text, reason = None, describe_error(error)
         texts.append(text)
         reasons.append(reason)
     return pa.array(texts, pa.string()), pa.array(reasons, pa.string())
 
 
-def failed(rows: int, reason: str) -> Decoded:
-    """All of them, for one reason."""
+def fail_all(rows: int, reason: str) -> Decoded:
+    """Return the outcome of rows that all fail for one reason."""
     return pa.nulls(rows, pa.string()), pa.repeat(pa.scalar(reason, pa.string()), rows)
 
 
-def fine(texts: pa.Array) -> Decoded:
-    """None of them failed."""
+def without_reasons(texts: pa.Array) -> Decoded:
+    """Return the outcome of rows none of which failed."""
     return texts, pa.nulls(len(texts), pa.string())
 
 
-def reason_of(error: BaseException) -> str:
-    """What is kept of an error: one short line of good UTF-8.
+def describe_error(error: BaseException) -> str:
+    """Return an error as one short line of valid UTF-8.
 
-    >>> reason_of(ValueError("of two\\nlines"))
+    >>> describe_error(ValueError("of two\\nlines"))
     'of two lines'
-    >>> reason_of(RecursionError())
+    >>> describe_error(RecursionError())
     'RecursionError'
     """
     known = isinstance(error, (ZError, ValueError)) and str(error)
@@ -89,7 +91,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def spread(values: pa.Array, where: npt.NDArray[np.bool_]) -> pa.Array:
-    """`values` in the places where it is true, null in the others.
+    """Return `values` at the rows that are True in `where`, null at the others.
 
     >>> spread(pa.array(["a", "b"]), np.array([False, True, True])).to_pylist()
     [None, 'a', 'b']
@@ -97,11 +99,13 @@ def spread(values: pa.Array, where: npt.NDArray[np.bool_]) -> pa.Array:
     return values.take(pa.array(np.cumsum(where) - 1, pa.int64(), mask=~where))
 
 
-def only(where: npt.NDArray[np.bool_], decode: Callable[[], Decoded], reason: str) -> Decoded:
-    """What `decode` makes of the rows where it is true; the others fail for `reason`."""
+def decode_where(
+    where: npt.NDArray[np.bool_], decode: Callable[[], Decoded], reason: str
+) -> Decoded:
+    """Decode the rows that are True in `where`; the others fail for `reason`."""
     if where.all():
         return decode()
-    texts, reasons = decode() if where.any() else fine(pa.nulls(0, pa.string()))
+    texts, reasons = decode() if where.any() else without_reasons(pa.nulls(0, pa.string()))
     others = pc.if_else(pa.array(where), pa.scalar(None, pa.string()), reason)
     return spread(texts, where), pc.coalesce(spread(reasons, where), others)
 
@@ -109,23 +113,23 @@ def only(where: npt.NDArray[np.bool_], decode: Callable[[], Decoded], reason: st
 # ---- columns of texts
 
 
-def utf8(payloads: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """The payloads as texts, and which of them are: the others are null.
+def decode_utf8(payloads: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """Return payloads as texts, null if not UTF-8, and which of them are UTF-8.
 
-    >>> texts, good = utf8(pa.array([b"a", b"\\xff"]))
+    >>> texts, good = decode_utf8(pa.array([b"a", b"\\xff"]))
     >>> texts.to_pylist(), good.tolist()
     (['a', None], [True, False])
     """
     try:
         return payloads.cast(pa.string()), np.ones(len(payloads), np.bool_)
     except pa.ArrowInvalid:
-        parts = list(_halves(payloads))
+        parts = list(_cast_by_halves(payloads))
     return pa.concat_arrays([p for p, _ in parts]), np.concatenate([good for _, good in parts])
 
 
-def _halves(payloads: pa.Array) -> Iterable[tuple[pa.Array, npt.NDArray[np.bool_]]]:
-    """Cast in pieces, the smaller the nearer to what is no UTF-8."""
-    if len(payloads) <= ALONE:
+def _cast_by_halves(payloads: pa.Array) -> Iterable[tuple[pa.Array, npt.NDArray[np.bool_]]]:
+    """Cast halves recursively, so that rows far from invalid ones are cast in bulk."""
+    if len(payloads) <= MIN_COLUMN_ROWS:
         texts = [_text_or_none(data) for data in payloads.to_pylist()]
         yield pa.array(texts, pa.string()), np.array([t is not None for t in texts], np.bool_)
         return
@@ -134,7 +138,7 @@ def _halves(payloads: pa.Array) -> Iterable[tuple[pa.Array, npt.NDArray[np.bool_
         try:
             yield half.cast(pa.string()), np.ones(len(half), np.bool_)
         except pa.ArrowInvalid:
-            yield from _halves(half)
+            yield from _cast_by_halves(half)
 
 
 def _text_or_none(data: bytes) -> str | None:
@@ -156,21 +160,21 @@ _ESCAPES = {
 }
 
 
-def quoted(texts: pa.Array) -> pa.Array:
-    """Each text as a JSON text. One pass for each kind of character that has to be escaped.
+def quote_json(texts: pa.Array) -> pa.Array:
+    """Return each text as a JSON string, with one pass per kind of escaped character.
 
-    >>> quoted(pa.array(['say "hi"', "a\\\\b"])).to_pylist()
+    >>> quote_json(pa.array(['say "hi"', "a\\\\b"])).to_pylist()
     ['"say \\\\"hi\\\\""', '"a\\\\\\\\b"']
     """
     present = np.bincount(_bytes_of(texts), minlength=256)
-    for code in (0x5C, *(code for code in _ESCAPES if code != 0x5C)):  # the backslash first
+    for code in (0x5C, *(code for code in _ESCAPES if code != 0x5C)):  # The backslash comes first.
         if present[code]:
             texts = pc.replace_substring(texts, chr(code), _ESCAPES[code])
     return pc.binary_join_element_wise('"', texts, '"', "")
 
 
 def _bytes_of(texts: pa.Array) -> npt.NDArray[np.uint8]:
-    """Of all texts, one behind the other."""
+    """Return the bytes of all texts, one after another."""
     _, offsets, data = texts.buffers()
     if data is None or not len(texts):
         return np.zeros(0, np.uint8)
@@ -181,18 +185,18 @@ def _bytes_of(texts: pa.Array) -> npt.NDArray[np.uint8]:
 # ---- values
 
 
-def as_json(value: Any, other: Other | None = None, room: int = MAX_JSON_BYTES) -> str:
-    """One value as JSON. Undecodable: it is too large, too deep, or of no form.
+def to_json(value: Any, other: Other | None = None, max_bytes: int = MAX_JSON_BYTES) -> str:
+    """Return a value as JSON. Undecodable: it is too large, too deep, or has no JSON form.
 
-    Bytes are base64; a number that is none is "NaN", "Infinity" or "-Infinity"; a whole number of
-    39 digits or more is a text, and so are times and decimals; keys of objects are texts.
+    Bytes become base64. Times, decimals, integers of 39 digits or more, and "NaN", "Infinity" and
+    "-Infinity" become texts, as do the keys of objects.
 
-    >>> as_json({"a": [1, None, b"ab", float("nan")], 2: {True}})
+    >>> to_json({"a": [1, None, b"ab", float("nan")], 2: {True}})
     '{"a":[1,null,"YWI=","NaN"],"2":[true]}'
     """
-    text = _encode(_Plain(other, room).of(value, MAX_DEPTH))
-    if len(text) > room:
-        raise _too_large(room)
+    text = _encode(_JsonBuilder(other, max_bytes).convert(value, MAX_DEPTH))
+    if len(text) > max_bytes:
+        raise _size_error(max_bytes)
     return text
 
 
@@ -201,38 +205,38 @@ _encode = json.JSONEncoder(
 ).encode
 
 
-class _Plain:
-    """Values made of what JSON has, counted while they are made."""
+class _JsonBuilder:
+    """Builder of values of JSON types that counts values and bytes against the limits."""
 
-    def __init__(self, other: Other | None, room: int) -> None:
+    def __init__(self, other: Other | None, max_bytes: int) -> None:
         self.values = 0
         self.size = 0
-        self.room = room
+        self.max_bytes = max_bytes
         self.other = other
 
-    def of(self, value: Any, depth: int) -> Any:
+    def convert(self, value: Any, depth: int) -> Any:
         self.values += 1
         if self.values > MAX_VALUES:
             raise Undecodable(f"there are more than {MAX_VALUES} values in it")
         kind = type(value)
-        form = _FORMS.get(kind) or _inherited(kind)
+        form = _FORMS.get(kind) or _find_inherited(kind)
         if form is not None:
             return form(self, value, depth)
         if self.other is None:
             raise Undecodable(f"a {kind.__name__} has no form in JSON")
-        return self.of(self.other(value), _deeper(depth))
+        return self.convert(self.other(value), _descend(depth))
 
-    def _same(self, value: Any, depth: int) -> Any:
+    def _unchanged(self, value: Any, depth: int) -> Any:
         return value
 
     def _text(self, value: str, depth: int = 0) -> str:
         self.size += len(value)
-        if self.size > self.room:
-            raise _too_large(self.room)
+        if self.size > self.max_bytes:
+            raise _size_error(self.max_bytes)
         return value
 
     def _whole(self, value: int, depth: int) -> int | str:
-        if -WIDEST < value < WIDEST:
+        if -FIRST_TEXT_INTEGER < value < FIRST_TEXT_INTEGER:
             return int(value)
         if value.bit_length() > MAX_BITS:
             raise Undecodable(f"a whole number of {value.bit_length()} bits is too long")
@@ -245,24 +249,24 @@ class _Plain:
         return self._text(base64.b64encode(value).decode())
 
     def _list(self, value: Iterable[Any], depth: int) -> list[Any]:
-        below = _deeper(depth)
-        return [self.of(item, below) for item in value]
+        below = _descend(depth)
+        return [self.convert(item, below) for item in value]
 
     def _set(self, value: Iterable[Any], depth: int) -> list[Any]:
         return sorted(self._list(value, depth), key=_encode)
 
     def _object(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
-        below = _deeper(depth)
+        below = _descend(depth)
         made: dict[str, Any] = {}
         for key, item in value.items():
             name = self._text(key) if type(key) is str else self._name(key, below)
             if name in made:
                 raise Undecodable(f"two keys of one object are the text {name[:40]!r}")
-            made[name] = self.of(item, below)
+            made[name] = self.convert(item, below)
         return made
 
     def _name(self, key: Any, depth: int) -> str:
-        made = self.of(key, depth)
+        made = self.convert(key, depth)
         return made if type(made) is str else self._text(_encode(made))
 
     def _array(self, values: "npt.NDArray[Any]", depth: int) -> Any:
@@ -276,41 +280,41 @@ class _Plain:
     def _time(self, value: date, depth: int) -> str:
         return self._text(value.isoformat())
 
-    def _shown(self, value: Any, depth: int) -> str:
+    def _as_text(self, value: Any, depth: int) -> str:
         return self._text(str(value))
 
 
-_FORMS: dict[type, Callable[[_Plain, Any, int], Any]] = {
-    type(None): _Plain._same,
-    bool: _Plain._same,
-    str: _Plain._text,
-    int: _Plain._whole,
-    float: _Plain._number,
-    bytes: _Plain._bytes,
-    bytearray: _Plain._bytes,
-    list: _Plain._list,
-    tuple: _Plain._list,
-    set: _Plain._set,
-    frozenset: _Plain._set,
-    dict: _Plain._object,
-    np.ndarray: _Plain._array,
-    date: _Plain._time,  # and datetime
-    Decimal: _Plain._shown,
-    Fraction: _Plain._shown,
-    UUID: _Plain._shown,
+_FORMS: dict[type, Callable[[_JsonBuilder, Any, int], Any]] = {
+    type(None): _JsonBuilder._unchanged,
+    bool: _JsonBuilder._unchanged,
+    str: _JsonBuilder._text,
+    int: _JsonBuilder._whole,
+    float: _JsonBuilder._number,
+    bytes: _JsonBuilder._bytes,
+    bytearray: _JsonBuilder._bytes,
+    list: _JsonBuilder._list,
+    tuple: _JsonBuilder._list,
+    set: _JsonBuilder._set,
+    frozenset: _JsonBuilder._set,
+    dict: _JsonBuilder._object,
+    np.ndarray: _JsonBuilder._array,
+    date: _JsonBuilder._time,  # Includes datetime.
+    Decimal: _JsonBuilder._as_text,
+    Fraction: _JsonBuilder._as_text,
+    UUID: _JsonBuilder._as_text,
 }
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-def _inherited(kind: type) -> Callable[[_Plain, Any, int], Any] | None:
+def _find_inherited(kind: type) -> Callable[[_JsonBuilder, Any, int], Any] | None:
     return next((_FORMS[base] for base in kind.__mro__ if base in _FORMS), None)
 
 
-def _deeper(depth: int) -> int:
+def _descend(depth: int) -> int:
     if depth == 0:
         raise Undecodable(f"lists and objects are nested deeper than {MAX_DEPTH}")
     return depth - 1
 
 
-def _too_large(room: int) -> Undecodable:
-    return Undecodable(f"as JSON it is larger than {room} bytes")
+def _size_error(max_bytes: int) -> Undecodable:
+    return Undecodable(f"as JSON the value is larger than {max_bytes} bytes")

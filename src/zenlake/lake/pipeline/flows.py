@@ -1,10 +1,12 @@
-"""What `transformations/*.py` of a lake use: where rows come from, and into which tables they go.
+"""Functions for `transformations/*.py` of a lake: streams of rows, and flows into tables.
 
-Knows the project that the working folder lies in and Spark's declarative pipelines. How a table is
-written is the business of the sink `zenoh-lake`.
+Knows the project of the working folder and Spark's declarative pipelines. Does not know how a
+table is written; the sink `zenoh-lake` does.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zenlake.errors import ZError
@@ -14,83 +16,98 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SINK = "zenoh-lake"
-MAX_TABLES = 32  # of one flow
+MAX_TABLES = 32  # Upper bound on the tables of a flow.
 
 Query = Callable[[], "DataFrame"]
 
 
 class Flow(NamedTuple):
-    """A flow as it was declared."""
+    """Declared flow: its name and its tables."""
 
     name: str
     into: tuple[str, ...]
     partition_by: str | None = None
 
 
-declared: dict[str, Flow] = {}
-"What was declared since somebody emptied it, by name."
+_collected: ContextVar[dict[str, Flow] | None] = ContextVar("collected flows", default=None)
+
+
+@contextmanager
+def collect_flows() -> Iterator[dict[str, Flow]]:
+    """Collect the flows that this thread declares inside the block, by name."""
+    found: dict[str, Flow] = {}
+    token = _collected.set(found)
+    try:
+        yield found
+    finally:
+        _collected.reset(token)
 
 
 def stream(spark: "SparkSession", **options: Any) -> "DataFrame":
-    """What is recorded, as a stream of rows: `readStream.format("zenoh")` of this lake's log.
+    """Return the recorded samples as a stream: `readStream.format("zenoh")` of this lake's log.
 
-    `options` are those of that format, such as keyExpr="robot/**", duplicates="mark" (also "drop",
-    "keep") and includeLoss=True; what lake.toml says stands unless they say something else.
+    `options` are options of that format, such as keyExpr="robot/**", duplicates="mark" (also
+    "drop", "keep") and includeLoss=True; their defaults come from lake.toml.
     """
-    given = {**_usual(find(), options), **options}
-    return spark.readStream.format("zenoh").options(**_texts(given)).load()
+    given = {**_default_options(find(), options), **options}
+    return spark.readStream.format("zenoh").options(**_to_strings(given)).load()
 
 
 def flow(
     into: str | Sequence[str], *, name: str | None = None, partition_by: str | None = None
 ) -> Callable[[Query], Query]:
-    """Declares that the rows of the decorated function go into tables, each exactly once.
+    """Declare that the rows of the decorated function go into tables, each exactly once.
 
-    `into` names one or several: those that a lake knows take their rows as they need them
-    (`samples`, `latest` and `health` from one stream), and any other is a table of yours with the
-    columns of the rows, in a folder for each value of `partition_by` if that is given.
+    `into` names one or several tables. Built-in tables take what they need of the rows (`samples`,
+    `latest` and `health` from one stream). Any other name is a table of yours with the columns of
+    the rows, partitioned by `partition_by` if given.
     """
     tables = (into,) if isinstance(into, str) else tuple(into)
 
     def declare(query: Query) -> Query:
         project = find()
-        one = _checked(Flow(name or query.__name__, tables, partition_by))
-        _declare_sink(project, one, query)
-        declared[one.name] = one
+        declared = _check_flow(Flow(name or query.__name__, tables, partition_by))
+        _declare_sink(project, declared, query)
+        collected = _collected.get()
+        if collected is not None:
+            collected[declared.name] = declared
         return query
 
     return declare
 
 
 def read(spark: "SparkSession", name: str) -> "DataFrame":
-    """A table of this lake as it is now."""
+    """Return a table of this lake as it is now."""
     from zenlake.lake.pipeline.views import read as read_table
 
     return read_table(spark, find(), name)
 
 
 def decoded(df: "DataFrame") -> "DataFrame":
-    """Rows of samples with their payloads as values: the columns of `messages`, and, where there
-    is no value, `payload` and the `reason`. See [[decoders]] in lake.toml."""
-    from zenlake.lake.pipeline.messages import decoded as decode
+    """Decode the payloads of samples by [[decoders]] in lake.toml.
 
-    return decode(df, find())
-
-
-# ---- parts
-
-
-def _usual(project: Project, options: dict[str, Any]) -> dict[str, Any]:
-    """What lake.toml says; a log's time of looking back only where duplicates are looked for."""
-    usual: dict[str, Any] = {"path": project.log, "maxRowsPerTrigger": project.max_rows}
-    if options.get("duplicates", "keep") != "keep":
-        usual["duplicatesWithin"] = f"{project.duplicates_within:f}s"
-    return usual
-
-
-def _texts(options: dict[str, Any]) -> dict[str, str]:
+    The result has the columns of `messages`, and `payload` and `reason` where decoding failed.
     """
-    >>> _texts({"includeLoss": True, "keyExpr": "a/**"})
+    from zenlake.lake.pipeline.messages import decode_samples
+
+    return decode_samples(df, find())
+
+
+# ---- options and checks
+
+
+def _default_options(project: Project, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that lake.toml sets; `duplicatesWithin` only if duplicates are sought."""
+    defaults: dict[str, Any] = {"path": project.log, "maxRowsPerTrigger": project.max_rows}
+    if options.get("duplicates", "keep") != "keep":
+        defaults["duplicatesWithin"] = f"{project.duplicates_within:f}s"
+    return defaults
+
+
+def _to_strings(options: dict[str, Any]) -> dict[str, str]:
+    """Return options as the texts that Spark takes.
+
+    >>> _to_strings({"includeLoss": True, "keyExpr": "a/**"})
     {'includeLoss': 'true', 'keyExpr': 'a/**'}
     """
     return {
@@ -99,24 +116,26 @@ def _texts(options: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _checked(one: Flow) -> Flow:
-    where = f"flow {one.name!r}"
-    if not 0 < len(one.into) <= MAX_TABLES:
-        raise ZError(f"{where} goes into {len(one.into)} tables: name 1 to {MAX_TABLES}")
-    for table in one.into:
+def _check_flow(flow: Flow) -> Flow:
+    where = f"flow {flow.name!r}"
+    if not 0 < len(flow.into) <= MAX_TABLES:
+        raise ZError(f"{where} goes into {len(flow.into)} tables: name 1 to {MAX_TABLES}")
+    for table in flow.into:
         if not table.isidentifier():
-            raise ZError(f"{where}: {table!r} is no name of a table: letters, digits and '_'")
-    if "tombstones" in one.into:
+            raise ZError(
+                f"{where}: {table!r} is not a valid table name: use letters, digits and '_'"
+            )
+    if "tombstones" in flow.into:
         raise ZError(f"{where}: tombstones are kept with `latest`: leave the name out")
-    return one
+    return flow
 
 
-def _declare_sink(project: Project, one: Flow, query: Query) -> None:
+def _declare_sink(project: Project, flow: Flow, query: Query) -> None:
     from pyspark import pipelines
 
-    options = {"path": project.tables, "into": ",".join(one.into), "flow": one.name}
-    if one.partition_by is not None:
-        options["partitionBy"] = one.partition_by
-    rows = query()  # here, and not where Spark asks: it allows no analysis there, as maps need
-    pipelines.create_sink(one.name, SINK, _texts(options))
-    pipelines.append_flow(target=one.name, name=one.name)(lambda: rows)
+    options = {"path": project.tables, "into": ",".join(flow.into), "flow": flow.name}
+    if flow.partition_by is not None:
+        options["partitionBy"] = flow.partition_by
+    rows = query()  # Called now: inside a flow function Spark allows no analysis, as maps need.
+    pipelines.create_sink(flow.name, SINK, _to_strings(options))
+    pipelines.append_flow(target=flow.name, name=flow.name)(lambda: rows)

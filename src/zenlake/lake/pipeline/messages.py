@@ -1,7 +1,6 @@
-"""Samples as messages: payloads decoded on executors, batch by batch, then parsed by Spark.
+"""Decoding of samples in Spark: executors turn payloads into JSON, Spark parses it to VARIANT.
 
-Knows Spark's side of it: the columns in and out, VARIANT. Which decoder reads what is known to
-decoders/.
+Knows the columns in and out. Does not know which decoder reads a payload; decoders/ does.
 """
 
 import json
@@ -16,24 +15,27 @@ import pyarrow.compute as pc
 
 from zenlake.errors import ZError
 from zenlake.lake.decoders import Decoders
+from zenlake.lake.pipeline import pyspark_internals
 from zenlake.lake.project import Project
 from zenlake.lake.tables import schema
-from zenlake.lake.tables.reduce import conform, day_of, hlc_of
+from zenlake.lake.tables.reduce import compute_day, compute_hlc, conform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MAX_PIECE_BYTES = 16 << 20  # of payloads decoded at once: as JSON they may grow a lot
+MAX_PIECE_BYTES = (
+    16 << 20
+)  # Upper bound on payload bytes decoded at once; as JSON they may be much larger.
 
-TAKEN = pa.schema(
+INPUT = pa.schema(
     [
         field
         for field in schema.SAMPLE
         if field.name in {*schema.MESSAGES.names, "payload", "received_at"}
     ]
 )
-"What of a sample is needed."
-MADE = pa.schema(
+"Columns of a sample that decoding needs."
+OUTPUT = pa.schema(
     [
         *(field for field in schema.MESSAGES if field.name != "value"),
         pa.field("json", pa.string()),
@@ -41,16 +43,16 @@ MADE = pa.schema(
         pa.field("reason", pa.string()),
     ]
 )
-"What executors make of it; `payload` only where it may be needed."
-UNUSED = [field.name for field in schema.SAMPLE if field.name not in TAKEN.names]
+"Columns that executors return; `payload` is null where it is not needed any more."
+UNUSED = [field.name for field in schema.SAMPLE if field.name not in INPUT.names]
 REFUSED = "not JSON that a VARIANT takes: malformed, a name twice in an object, or nested too deep"
 
 
-def decoded(df: "DataFrame", project: Project) -> "DataFrame":
-    """The columns of `messages`, and `payload` and `reason` of what could not be decoded.
+def decode_samples(df: "DataFrame", project: Project) -> "DataFrame":
+    """Return samples with the columns of `messages`, and `payload` and `reason` of failures.
 
-    Takes rows of samples; repeats that `duplicate` marks, deletes, and what no decoder is for are
-    left out. ZError: a rule in lake.toml cannot work.
+    Leaves out rows marked as `duplicate`, deletes, and samples without a decoder. ZError: a rule in
+    lake.toml cannot work.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -59,15 +61,14 @@ def decoded(df: "DataFrame", project: Project) -> "DataFrame":
     rules = json.dumps([dict(rule) for rule in project.decoders], default=str)
     decode = partial(decode_batches, rules=rules, home=str(project.home))
     samples = df.where(F.col("kind") == "put").drop("kind", *UNUSED)
-    with warnings.catch_warnings():  # of Spark about a pandas that is not used here
+    with warnings.catch_warnings():  # Spark warns of a pandas that is not used here.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
-        if hasattr(samples, "_cached_schema"):
-            # Of Connect: it asks for the names of the columns, which a pipeline does not allow.
-            vars(samples)["_cached_schema"] = from_arrow_schema(TAKEN)
-        made = samples.mapInArrow(decode, from_arrow_schema(MADE))
+        # mapInArrow would ask Spark for the columns, which a pipeline does not allow.
+        pyspark_internals.preset_schema(samples, from_arrow_schema(INPUT))
+        made = samples.mapInArrow(decode, from_arrow_schema(OUTPUT))
     made = made.withColumn("value", F.try_parse_json("json"))
     refused = F.col("value").isNull() & F.col("reason").isNull()
-    text = F.col("json").cast("binary")  # of JSON: the very payload
+    text = F.col("json").cast("binary")  # For JSON payloads the text is the payload.
     return made.select(
         *schema.MESSAGES.names,
         F.when(F.col("reason").isNotNull(), F.col("payload"))
@@ -80,54 +81,55 @@ def decoded(df: "DataFrame", project: Project) -> "DataFrame":
 def decode_batches(
     batches: Iterable[pa.RecordBatch], rules: str = "[]", home: str = "."
 ) -> Iterator[pa.RecordBatch]:
-    """Rows with the columns TAKEN, as rows with the columns MADE; those of no decoder are gone."""
+    """Decode rows with the columns INPUT to rows with OUTPUT; drops rows without a decoder."""
     decoders = _decoders(rules, home)
     for batch in batches:
-        for piece in _pieces(_taken(batch)):
-            made = messages_of(piece, decoders)
+        for piece in _split_by_bytes(_select_input(batch)):
+            made = decode_piece(piece, decoders)
             if made.num_rows:
                 yield made
 
 
-def messages_of(rows: pa.RecordBatch, decoders: Decoders) -> pa.RecordBatch:
-    """The columns MADE of rows with the columns TAKEN."""
+def decode_piece(rows: pa.RecordBatch, decoders: Decoders) -> pa.RecordBatch:
+    """Decode one piece of rows with the columns INPUT to rows with OUTPUT."""
     at, texts, names, reasons = decoders.decode(rows)
-    kept = rows if len(at) == rows.num_rows else rows.take(pa.array(at))
-    columns = {name: kept.column(name) for name in kept.schema.names}
-    doubtful = pc.or_(reasons.is_valid(), pc.match_substring(names, ":"))  # of users: any text
+    decoded = rows if len(at) == rows.num_rows else rows.take(pa.array(at))
+    columns = {name: decoded.column(name) for name in decoded.schema.names}
+    # Spark may refuse the text of a user-defined decoder, and then needs the payload.
+    doubtful = pc.or_(reasons.is_valid(), pc.match_substring(names, ":"))
     columns |= {
-        "hlc": hlc_of(kept),
-        "day": day_of(kept),
+        "hlc": compute_hlc(decoded),
+        "day": compute_day(decoded),
         "decoder": names,
         "json": texts,
         "payload": pc.if_else(doubtful, columns["payload"], pa.scalar(None, pa.binary())),
         "reason": reasons,
     }
-    return pa.RecordBatch.from_arrays([columns[name] for name in MADE.names], schema=MADE)
+    return pa.RecordBatch.from_arrays([columns[name] for name in OUTPUT.names], schema=OUTPUT)
 
 
 @lru_cache(maxsize=8)
 def _decoders(rules: str, home: str) -> Decoders:
-    """Kept for the batches that follow: a worker of Spark serves many."""
+    """Return the decoders of some rules, cached because a Spark worker serves many batches."""
     return Decoders(json.loads(rules), home)
 
 
-def _taken(batch: pa.RecordBatch) -> pa.RecordBatch:
-    missing = [name for name in TAKEN.names if name not in batch.schema.names]
+def _select_input(batch: pa.RecordBatch) -> pa.RecordBatch:
+    missing = [name for name in INPUT.names if name not in batch.schema.names]
     if missing:
         raise ZError(f"to decode payloads the columns {', '.join(missing)} are needed, too")
     if "duplicate" in batch.schema.names:
         batch = batch.filter(pc.invert(batch.column("duplicate").fill_null(False)))
-    table = conform(batch, TAKEN).combine_chunks()
+    table = conform(batch, INPUT).combine_chunks()
     columns = [
         column.chunk(0) if column.num_chunks else pa.nulls(0, column.type)
         for column in table.columns
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=TAKEN)
+    return pa.RecordBatch.from_arrays(columns, schema=INPUT)
 
 
-def _pieces(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Of bounded size, in payloads; one that is larger is alone."""
+def _split_by_bytes(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield pieces of at most MAX_PIECE_BYTES of payloads; a larger payload is alone."""
     lengths = pc.binary_length(rows.column("payload")).fill_null(0).cast(pa.int64())
     ends = np.cumsum(lengths.to_numpy(zero_copy_only=False))
     at, before = 0, 0

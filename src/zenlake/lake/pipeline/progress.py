@@ -1,4 +1,4 @@
-"""How far the flows of a lake have come, and what of the log nobody needs any more.
+"""Progress of the flows of a lake, and trimming of the log behind them.
 
 Knows Spark's checkpoints on disk, the log's marks and the tables. Does not know Spark itself.
 """
@@ -16,22 +16,23 @@ from zenlake.log.read.log import Log, Trimmed
 from zenlake.quantities import NANOS
 
 CHECKPOINTS = "_checkpoints"
-MAX_LINES = 64  # of an offsets file: a stream has a source a line
-BACK = 1.25  # times `duplicates_within`: numbers are remembered by the quarter of it
+MAX_LINES = 64  # Upper bound on the lines read of an offsets file, which has one line per source.
+LOOKBACK = 1.25  # Factor on `duplicates_within`, whose numbers are stored by quarters of it.
 
 PerPartition = Mapping[int, int]
 
 
 class CommittedOffsets(NamedTuple):
-    """What a flow has behind it: the next offset of each partition, and since when."""
+    """Progress of a flow."""
 
     offsets: PerPartition
+    "Next offset of each partition that the flow has not taken."
     at: float
-    "Seconds since 1970; the last micro-batch ended then."
+    "End of the last micro-batch, in seconds since 1970."
 
 
-def marks(project: Project) -> dict[int, int]:
-    """How far each partition of the log is durable; {}: there is no log yet."""
+def durable_offsets(project: Project) -> dict[int, int]:
+    """Return the next offset of each log partition that is not durable; {} without a log."""
     try:
         log = Log(project.log)
     except ZError:
@@ -39,31 +40,31 @@ def marks(project: Project) -> dict[int, int]:
     return {number: log.mark(number).offset for number in log.partitions()}
 
 
-def taken(state: Path, log_id: str) -> dict[str, CommittedOffsets]:
-    """By flow, what its last micro-batch that ended took of the log."""
+def committed_offsets(state: Path, log_id: str) -> dict[str, CommittedOffsets]:
+    """Return by flow the offsets after its last completed micro-batch."""
     found: dict[str, tuple[int, CommittedOffsets]] = {}
     for commits in sorted((state / CHECKPOINTS).glob("**/commits")):
         version, flow = commits.parent.name, commits.parent.parent.name
-        batch = max(_numbers(commits), default=None)
+        batch = max(_batch_numbers(commits), default=None)
         if not version.isdecimal() or batch is None:
             continue
         if flow in found and found[flow][0] > int(version):
-            continue  # what a full refresh left behind
-        with suppress(OSError):  # Spark has just removed it
+            continue  # Checkpoint from before a full refresh.
+        with suppress(OSError):  # Spark has just removed the file.
             text = (commits.parent / "offsets" / str(batch)).read_text()
             at = (commits / str(batch)).stat().st_mtime
-            found[flow] = int(version), CommittedOffsets(offsets_of(text, log_id), at)
-    return {flow: one for flow, (_, one) in found.items()}
+            found[flow] = int(version), CommittedOffsets(parse_offsets(text, log_id), at)
+    return {flow: offsets for flow, (_, offsets) in found.items()}
 
 
-def _numbers(folder: Path) -> list[int]:
-    return [int(one.name) for one in folder.iterdir() if one.name.isdecimal()]
+def _batch_numbers(folder: Path) -> list[int]:
+    return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
 
 
-def offsets_of(text: str, log_id: str) -> dict[int, int]:
-    """Of a file of Spark's offset log, the offsets in one log: the lowest, if it names several.
+def parse_offsets(text: str, log_id: str) -> dict[int, int]:
+    """Return the offsets in log `log_id` from a file of Spark's offset log, the lowest of several.
 
-    >>> offsets_of('v1\\n{}\\n{"log": "ab", "partitions": {"0": 7}}\\n-\\n', "ab")
+    >>> parse_offsets('v1\\n{}\\n{"log": "ab", "partitions": {"0": 7}}\\n-\\n', "ab")
     {0: 7}
     """
     lowest: dict[int, int] = {}
@@ -74,16 +75,16 @@ def offsets_of(text: str, log_id: str) -> dict[int, int]:
                 continue
             offsets = {int(number): int(at) for number, at in value["partitions"].items()}
         except (KeyError, TypeError, ValueError):
-            continue  # another source's, or none
+            continue  # The line of another kind of source.
         for number, at in offsets.items():
             lowest[number] = min(at, lowest.get(number, at))
     return lowest
 
 
-def behind(durable: PerPartition, done: PerPartition) -> int:
-    """Samples that are durable and not taken.
+def count_behind(durable: PerPartition, done: PerPartition) -> int:
+    """Count the durable samples that are not taken.
 
-    >>> behind({0: 10, 1: 5}, {0: 7})
+    >>> count_behind({0: 10, 1: 5}, {0: 7})
     8
     """
     return sum(max(0, mark - done.get(number, 0)) for number, mark in durable.items())
@@ -92,8 +93,8 @@ def behind(durable: PerPartition, done: PerPartition) -> int:
 # ---- tables
 
 
-def rows_of(project: Project, name: str) -> int | None:
-    """Return the number of rows of a table now; None: there is no such table yet."""
+def count_rows(project: Project, name: str) -> int | None:
+    """Return the number of rows of a table; None if it does not exist yet."""
     import pyarrow as pa
 
     from zenlake.lake.tables.definitions import TABLES, TableDefinition
@@ -111,21 +112,23 @@ def appended_rows(project: Project) -> dict[str, int]:
 
     names = [path.parent.name for path in project.tables.glob("*/_delta_log")]
     appended = [name for name in names if name not in TABLES or TABLES[name].fold is None]
-    return {name: count for name in appended if (count := rows_of(project, name)) is not None}
+    return {name: count for name in appended if (count := count_rows(project, name)) is not None}
 
 
 # ---- the log
 
 
 def trim(project: Project, state: Path, flows: Iterable[str], now: float | None = None) -> Trimmed:
-    """Remove segments that every one of `flows` has behind it and that are older than lake.toml
-    says. A flow that has not begun keeps everything."""
+    """Remove segments that all `flows` have processed and that are older than lake.toml allows.
+
+    A flow that has not begun keeps everything.
+    """
     age, none = project.retention.get("log"), Trimmed(0, 0)
     flows = list(flows)
     if age is None or not flows or not (project.log / "log.json").is_file():
         return none
     log = Log(project.log)
-    done = taken(state, log.id)
+    done = committed_offsets(state, log.id)
     if any(flow not in done for flow in flows):
         return none
     removed = none
@@ -134,20 +137,20 @@ def trim(project: Project, state: Path, flows: Iterable[str], now: float | None 
         end = log.mark(number).offset
         if not end:
             continue
-        # A clock that jumped ahead counts for nothing.
+        # The newest sample bounds a clock that jumped ahead.
         newest = int(log.blocks(number, end - 1, end)["last_time"].max())
         wall = int((time.time() if now is None else now) * NANOS)
         old = log.offset_at(number, max(0, min(newest, wall) - int(age * NANOS)))
-        looked_at = _looked_at(log, number, below, project.duplicates_within)
-        one = log.trim(before_offset=min(below, old, looked_at), partition=number)
-        removed = Trimmed(removed.segments + one.segments, removed.bytes + one.bytes)
+        needed = _first_offset_needed(log, number, below, project.duplicates_within)
+        trimmed = log.trim(before_offset=min(below, old, needed), partition=number)
+        removed = Trimmed(removed.segments + trimmed.segments, removed.bytes + trimmed.bytes)
     return removed
 
 
-def _looked_at(log: Log, partition: int, at: int, within: float) -> int:
-    """The first offset that whoever goes on at an offset looks at, to find repeats behind it."""
+def _first_offset_needed(log: Log, partition: int, at: int, within: float) -> int:
+    """Return the first offset that a flow continuing at `at` reads to find duplicates."""
     near = log.blocks(partition, max(0, at - 1), at + 1)
     if not len(near):
         return 0
-    back = int(within * BACK * NANOS)
+    back = int(within * LOOKBACK * NANOS)
     return log.offset_at(partition, max(0, int(near["first_time"].min()) - back))

@@ -1,6 +1,6 @@
-"""A lake that runs: cycle after cycle, each one run of the pipeline, and upkeep between them.
+"""Runner of a lake: cycles, each of which runs the pipeline once, with maintenance in between.
 
-Knows when, what is told about it, and how it is stopped. Recording is somebody else's business.
+Knows when to run, which events to report and how to stop. Does not record.
 """
 
 import logging
@@ -13,60 +13,59 @@ from typing import Any, NamedTuple
 
 from zenlake import filelock
 from zenlake.errors import ZError
-from zenlake.lake.pipeline import flows
 from zenlake.lake.pipeline.progress import (
     CommittedOffsets,
     appended_rows,
-    behind,
-    marks,
-    rows_of,
-    taken,
+    committed_offsets,
+    count_behind,
+    count_rows,
+    durable_offsets,
     trim,
 )
 from zenlake.lake.pipeline.spark_connect import FlowEvent, PipelineSession
 from zenlake.lake.project import Project
 from zenlake.lake.tables import maintenance
-from zenlake.log.read.log import Log
+from zenlake.log.read.log import Log, Trimmed
 
-STOP_SECONDS = 30.0  # that a cycle under way may take to end, and Spark with it
-KILL_SECONDS = 10.0  # and after Spark was killed
-LOCK = "lock"  # in the folder of the state
+STOP_SECONDS = 30.0  # Longest wait for the current cycle and Spark to end.
+KILL_SECONDS = 10.0  # Longest wait for the thread after Spark was killed.
+LOCK = "lock"  # Name of the lock file in the state folder.
 
 _log = logging.getLogger(__name__)
 
 
 class RunEvent(NamedTuple):
-    """Something that happened: `starting`, `ready`, `flow`, `cycle`, `failed`, `upkeep`."""
+    """Event of a running lake: `starting`, `ready`, `flow`, `cycle`, `failed` or `upkeep`."""
 
     event: str
     facts: dict[str, Any]
 
 
 class FlowReport(NamedTuple):
-    """A flow after a cycle."""
+    """State of a flow after a cycle."""
 
     flow: str
     into: tuple[str, ...]
     state: str
     taken: int
-    "Samples of the log, in this cycle."
+    "Samples that the flow took from the log in this cycle."
     behind: int
-    "Samples that are durable and not taken."
+    "Durable samples that the flow has not taken."
     at: float | None
-    "When its last micro-batch ended, in seconds since 1970."
+    "End of its last micro-batch, in seconds since 1970."
     rows: dict[str, int]
-    "Rows in each of its tables, in all."
+    "Rows in each of its tables."
     wrote: dict[str, int]
-    "Rows that this cycle added, to each table that rows are appended to."
+    "Rows that this cycle appended to each of its tables without folding."
     reason: str | None
 
 
 class PipelineRunner:
-    """Runs the pipeline of a lake on a thread of its own, until `stop`.
+    """Thread that runs the pipeline of a lake until `stop`.
 
-    `every`: seconds from the start of one cycle to that of the next, which is left out if nothing
-    was recorded meanwhile; None: one cycle, then it ends. `tell` hears of everything, on that
-    thread. `ok` says how it went, once `wait` says that it has ended.
+    `every` is the number of seconds from the start of one cycle to the next, which is skipped if
+    nothing was recorded meanwhile; None runs one cycle. `tell` gets every event, on that thread.
+    `ok` tells whether the last cycle succeeded, once `wait` has returned True.
     """
 
     def __init__(
@@ -91,51 +90,53 @@ class PipelineRunner:
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended, within `seconds`."""
+        """Wait up to `seconds`; return whether the thread has ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def stop(self) -> bool:
-        """End after the cycle under way; one that takes too long is broken off, and its last
-        micro-batch is done again by the next run. False: the thread still waits for Spark."""
+        """End after the current cycle; return False if the thread still waits for Spark.
+
+        A cycle that takes too long is aborted; the next run repeats its last micro-batch.
+        """
         self._stopped.set()
         if self.wait(STOP_SECONDS):
             return True
-        _log.warning("the cycle under way does not end: it is broken off")
+        _log.warning("the current cycle does not end: it is aborted")
         if self._pipelines is not None:
             self._pipelines.kill()
         return self.wait(KILL_SECONDS)
 
-    # ---- on its thread
+    # ---- on the thread
 
     def _main(self) -> None:
         try:
             with exclusive(self._project):
-                while not self._over():
+                while not self._is_over():
                     self._start_and_run()
         except ZError as error:
-            self._failed(error)
+            self._report_failure(error)
         except Exception as error:
-            self._failed(error)
+            self._report_failure(error)
             raise
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         return self._stopped.is_set() or (self._every is None and self.cycles > 0)
 
     def _start_and_run(self) -> None:
-        """Until it is over, or Spark is gone."""
+        """Start Spark and run cycles until the end, or until Spark is gone."""
         began = time.monotonic()
-        self._say("starting", lake=self._project.name, master=self._spark[0])
+        self._emit("starting", lake=self._project.name, master=self._spark[0])
         with closing(PipelineSession(self._project, *self._spark)) as self._pipelines:
-            self._say("ready", seconds=round(time.monotonic() - began, 3))
-            self._before = self._taken(self._pipelines.state)
+            self._emit("ready", seconds=round(time.monotonic() - began, 3))
+            self._before = self._committed_offsets(self._pipelines.state)
             seen: dict[int, int] | None = None
-            while not self._over():
-                began, durable = time.monotonic(), marks(self._project)
+            while not self._is_over():
+                began, durable = time.monotonic(), durable_offsets(self._project)
                 if self._every is None or durable != seen or not self.ok:
                     self._cycle(self._pipelines)
                     seen = durable
-                self._upkeep(self._pipelines.state)
+                self._maintain(self._pipelines)
                 if self._every is not None:
                     self._stopped.wait(max(0.0, began + self._every - time.monotonic()))
                 if not self.ok and not self._pipelines.alive:
@@ -145,94 +146,105 @@ class PipelineRunner:
         began = time.monotonic()
         states: dict[str, FlowEvent] = {}
 
-        def heard(event: FlowEvent) -> None:
+        def on_event(event: FlowEvent) -> None:
             states[event.flow] = event
-            self._say("flow", **event._asdict())
+            self._emit("flow", **event._asdict())
 
         self.cycles += 1
         rows = appended_rows(self._project)
         try:
-            self.ok = pipelines.run(heard)
+            self.ok = pipelines.run(on_event)
         except ZError as error:
             if self._stopped.is_set():
-                return  # it was broken off
-            self._failed(error)
-        self._say(
+                return  # `stop` has aborted it.
+            self._report_failure(error)
+        self._emit(
             "cycle",
             number=self.cycles,
             ok=self.ok,
             seconds=round(time.monotonic() - began, 3),
-            flows=[one._asdict() for one in self._reports(pipelines.state, states, rows)],
+            flows=[report._asdict() for report in self._reports(pipelines, states, rows)],
         )
 
     def _reports(
-        self, state: Path | None, states: dict[str, FlowEvent], rows_before: Mapping[str, int]
+        self,
+        pipelines: PipelineSession,
+        states: dict[str, FlowEvent],
+        rows_before: Mapping[str, int],
     ) -> Iterator[FlowReport]:
-        done = self._taken(state)
+        done = self._committed_offsets(pipelines.state)
         appended = appended_rows(self._project)
-        durable = marks(self._project)
-        for name, one in flows.declared.items():
+        durable = durable_offsets(self._project)
+        for name, flow in pipelines.flows.items():
             event = states.get(name) or FlowEvent(name, "IDLE")
             now, before = done.get(name), self._before.get(name)
             offsets = {} if now is None else now.offsets
-            rows = {table: rows_of(self._project, table) for table in one.into}
+            rows = {table: count_rows(self._project, table) for table in flow.into}
             yield FlowReport(
                 name,
-                one.into,
+                flow.into,
                 event.state,
-                behind(offsets, {} if before is None else before.offsets),
-                behind(durable, offsets),
+                count_behind(offsets, {} if before is None else before.offsets),
+                count_behind(durable, offsets),
                 None if now is None else now.at,
                 {table: count for table, count in rows.items() if count is not None},
                 {
                     table: max(0, appended[table] - rows_before.get(table, 0))
-                    for table in one.into
+                    for table in flow.into
                     if table in appended
                 },
                 event.reason,
             )
         self._before = done
 
-    def _taken(self, state: Path | None) -> dict[str, CommittedOffsets]:
+    def _committed_offsets(self, state: Path | None) -> dict[str, CommittedOffsets]:
         if state is None or not (self._project.log / "log.json").is_file():
             return {}
-        return taken(state, Log(self._project.log).id)
+        return committed_offsets(state, Log(self._project.log).id)
 
-    def _upkeep(self, state: Path | None) -> None:
-        """What is wrong here is told, and stops nothing."""
+    def _maintain(self, pipelines: PipelineSession) -> None:
+        """Maintain the lake if it is due; a failure is reported and stops nothing."""
         project = self._project
         try:
             if not project.tables.is_dir():
                 return
-            if not self._over() and maintenance.due(project):
+            if not self._is_over() and maintenance.is_due(project):
                 began = time.monotonic()
-                kept = maintenance.run_maintenance(project)
-                gone = None if state is None else trim(project, state, flows.declared)
-                self._say(
+                report = maintenance.run_maintenance(project)
+                trimmed = self._trim(pipelines)
+                self._emit(
                     "upkeep",
                     seconds=round(time.monotonic() - began, 3),
-                    log=None if gone is None else gone._asdict(),
+                    log=None if trimmed is None else trimmed._asdict(),
                     **{
-                        what: {name: one._asdict() for name, one in done.items()}
-                        for what, done in kept._asdict().items()
+                        step: {name: result._asdict() for name, result in results.items()}
+                        for step, results in report._asdict().items()
                     },
                 )
         except maintenance.MaintenanceBusy:
             pass
         except (ZError, OSError) as error:
-            self._say("failed", what="upkeep", reason=str(error))
+            self._emit("failed", what="upkeep", reason=str(error))
 
-    def _failed(self, error: Exception) -> None:
+    def _trim(self, pipelines: PipelineSession) -> Trimmed | None:
+        """Trim the log, unless a flow that still needs it may be missing."""
+        if pipelines.state is None:
+            return None
+        if not pipelines.complete:
+            return Trimmed(0, 0)
+        return trim(self._project, pipelines.state, pipelines.flows)
+
+    def _report_failure(self, error: Exception) -> None:
         self.ok = False
-        self._say("failed", what="run", reason=str(error) or type(error).__name__)
+        self._emit("failed", what="run", reason=str(error) or type(error).__name__)
 
-    def _say(self, event: str, **facts: Any) -> None:
+    def _emit(self, event: str, **facts: Any) -> None:
         self._tell(RunEvent(event, facts))
 
 
 @contextmanager
 def exclusive(project: Project) -> Iterator[None]:
-    """While it lasts no other process runs this lake. ZError: one does."""
+    """Keep other processes from running this lake. ZError: another process runs it."""
     folder = project.home / "state"
     try:
         folder.mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
-"""`format("zenoh-lake")`: the rows of one flow, given to the tables that it names.
+"""`format("zenoh-lake")`: stream sink that writes the rows of one flow to several tables.
 
-Knows options and Spark's calls: `write` on executors, `commit` and `abort` on the driver. Loads
-Arrow and delta-rs in those only: Spark imports this in processes that only plan.
+Knows options and Spark's calls: `write` on executors, `commit` and `abort` on the driver. Only
+these load Arrow and delta-rs, because Spark imports this file also in processes that only plan.
 """
 
 import re
@@ -101,7 +101,7 @@ def _known(raw: Mapping[str, str]) -> dict[str, str]:
 
 
 class LakeDataSource(DataSource):
-    """The tables of a lake, as the sink of a stream."""
+    """Data source whose stream writer fills the tables of a lake."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -116,8 +116,8 @@ class LakeDataSource(DataSource):
 
     def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
         raise ZError(
-            "format 'zenoh-lake' takes streams only, whose batches have numbers, so that each is "
-            "taken once: use writeStream, with trigger(availableNow=True) if it shall end"
+            "format 'zenoh-lake' takes streams only, because numbered batches can be committed "
+            "exactly once: use writeStream, with trigger(availableNow=True) if it shall end"
         )
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:
@@ -126,35 +126,37 @@ class LakeDataSource(DataSource):
 
 @dataclass
 class WrittenFiles(WriterCommitMessage):
-    """What one task has written: nothing of it is in a table yet."""
+    """Files that one task has written; no table names them yet."""
 
     query: str
-    taken: "TaskOutput"
+    output: "TaskOutput"
 
 
 class LakeWriter(DataSourceStreamArrowWriter):
-    """One micro-batch: files by tasks, one commit a table by the driver."""
+    """Writer of micro-batches: tasks write files, the driver makes one commit per table."""
 
     def __init__(self, target: SinkOptions, schema: "StructType") -> None:
-        from zenlake.lake.tables.projections import check
+        from zenlake.lake.tables.projections import check_columns
         from zenlake.spark.schema import arrow_schema
 
         self._target = target
         self._schema = arrow_schema(schema)
-        check(self._schema, target.into, target.partition_by)
+        check_columns(self._schema, target.into, target.partition_by)
 
     def _stores(self) -> "dict[str, DeltaStore]":
         from zenlake.lake.tables.delta import DeltaStore
-        from zenlake.lake.tables.projections import table_of
+        from zenlake.lake.tables.projections import define_table
 
         target = self._target
         return {
-            name: DeltaStore(target.path / name, table_of(name, self._schema, target.partition_by))
+            name: DeltaStore(
+                target.path / name, define_table(name, self._schema, target.partition_by)
+            )
             for name in target.into
         }
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WrittenFiles:
-        """Every row of one task."""
+        """Write the rows of one task to files."""
         from pyspark import TaskContext
 
         from zenlake.lake.tables.projections import TableWriter
@@ -165,37 +167,37 @@ class LakeWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
             raise ZError("this task belongs to no streaming query: 'zenoh-lake' takes streams only")
-        intake = TableWriter(self._stores(), f"{query}/{batch}")
+        writer = TableWriter(self._stores(), f"{query}/{batch}")
         for rows in iterator:
-            intake.add(rows)
-        return WrittenFiles(query, intake.finish())
+            writer.add(rows)
+        return WrittenFiles(query, writer.finish())
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # Spark's name
-        """Give each table its part, once: what a table has of this batch already is passed over."""
+        """Commit the batch to each table that does not have it yet."""
         from zenlake.lake.tables.commit import TableBatch
         from zenlake.lake.tables.projections import commit_table
 
-        tasks = [one for one in messages if one is not None and one.taken.rows]
+        tasks = [task for task in messages if task is not None and task.output.rows]
         if not tasks:
             return
         batch = TableBatch(self._target.flow, tasks[0].query, batchId)
         for store in self._stores().values():
-            commit_table(store, [one.taken for one in tasks], batch)
+            commit_table(store, [task.output for task in tasks], batch)
         self._unstage(tasks)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """Staged rows go. Files do not: a table may name them already if a later one failed."""
-        self._unstage([one for one in messages if one is not None])
+        """Delete staged rows, but no data files: a table may have committed them already."""
+        self._unstage([task for task in messages if task is not None])
 
     def _unstage(self, tasks: list[WrittenFiles]) -> None:
-        """Only their own: a driver that is thought to be dead may do the same batch."""
+        """Delete the staged files of these tasks only: another driver may run the same batch."""
         paths = [
-            Path(path) for one in tasks for paths in one.taken.staged.values() for path in paths
+            Path(path) for task in tasks for paths in task.output.staged.values() for path in paths
         ]
         for path in paths:
             path.unlink(missing_ok=True)
         for folder in {path.parent for path in paths}:
-            with suppress(OSError):  # another attempt, or batch, of the query may still be there
+            with suppress(OSError):  # The folder has files of another attempt or batch.
                 folder.rmdir()
                 folder.parent.rmdir()
 

@@ -1,7 +1,7 @@
-"""One Spark Connect session for as long as a lake runs, and runs of its pipeline in it.
+"""One Spark Connect session for the whole life of a running lake, and runs of its pipeline in it.
 
-Knows what `spark-pipelines run` does, which starts a session for each run. Does not know when to
-run, or who records.
+Does in one session what the command `spark-pipelines run` does in a session per run. Does not know
+when to run, or who records.
 """
 
 import logging
@@ -20,18 +20,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from zenlake.errors import ZError
-from zenlake.lake.pipeline import flows
+from zenlake.lake.pipeline import pyspark_internals
+from zenlake.lake.pipeline.flows import Flow, collect_flows
 from zenlake.lake.project import Project
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.pipelines.cli import PipelineSpec
 
-REMOTE = "sc://"  # a Spark that is there already, in place of a master
-END_SECONDS = 30.0  # for a local Spark to end
+REMOTE = "sc://"  # Prefix of a Spark Connect server, given in place of a master.
+END_SECONDS = 30.0  # Longest wait for a local Spark to end.
 SPECS = ("spark-pipeline.yml", "spark-pipeline.yaml")
-SPARK_LOG = "spark.log"  # in the folder of the state: what Spark says
-MAX_LOG_BYTES = 16 << 20  # of it, looked at before each run
-MAX_REASON = 500  # characters of why a flow failed
+SPARK_LOG = "spark.log"  # File of Spark's output in the state folder.
+MAX_LOG_BYTES = 16 << 20  # Size above which Spark's output is emptied before a run.
+MAX_REASON = 500  # Upper bound on the characters of a failure reason.
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -42,8 +44,8 @@ SETTINGS = {
     "spark.sql.artifact.isolation.enabled": "true",
     "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
     "spark.sql.shuffle.partitions": "4",
-    "spark.sql.pipelines.execution.maxConcurrentFlows": "1",  # see start.CONFIGURATION
-    # The next cycle tries again, and by then what was wrong has been shown.
+    "spark.sql.pipelines.execution.maxConcurrentFlows": "1",  # See scaffold.CONFIGURATION.
+    # The next cycle tries again, after the failure has been reported.
     "spark.sql.pipelines.maxFlowRetryAttempts": "0",
 }
 _EVENT = re.compile(r"Flow '?([^' ]+)'? (?:is|has) (?:been )?([A-Z]+)")
@@ -55,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 class FlowEvent(NamedTuple):
-    """What a flow does now; `reason` if it failed."""
+    """New state of a flow, with the reason if it failed."""
 
     flow: str
     state: str
@@ -63,65 +65,66 @@ class FlowEvent(NamedTuple):
 
 
 class PipelineSession:
-    """A session, and runs of the pipeline of a project in it.
+    """Spark Connect session in which the pipeline of a project runs.
 
-    `master` is that of a Spark to be started here (`local[*]`, or of a cluster), or `sc://host` of
-    a Spark Connect server. Start it on a thread that is not the main one: PySpark takes SIGINT.
+    `master` is the master of a Spark to start here (`local[*]`, or a cluster), or the `sc://host`
+    of a Spark Connect server. Create it outside the main thread: PySpark would handle SIGINT.
     """
 
     def __init__(self, project: Project, master: str, conf: Mapping[str, str]) -> None:
-        # Of Spark, about a pandas that is not used here.
+        # Spark warns of a pandas that is not used here.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
-        self._spec_path = spec_of(project)
-        self._spec = _loaded(self._spec_path)
-        self.state = state_of(project, self._spec.storage)
+        self.flows: dict[str, Flow] = {}
+        "Flows that the transformations declared in the last run, by name."
+        self.complete = False
+        "Whether all transformations of the last run were read, so that `flows` has all flows."
+        self._spec_path = find_spec(project)
+        self._spec = _load_spec(self._spec_path)
+        self.state = state_folder(project, self._spec.storage)
         self._log_file = None if self.state is None else self.state / SPARK_LOG
-        self._server: _Server | None = None
+        self._server: _SparkServer | None = None
         if master.startswith(REMOTE):
             url = master
         else:
-            self._server = _Server(project.name, master, conf, self._log_file)
+            self._server = _SparkServer(project.name, master, conf, self._log_file)
             url = self._server.url
         try:
-            self._spark = _connected(url)
+            self._spark = _connect(url)
         except BaseException:
             self._end_server()
             raise
 
     def run(self, tell: Callable[[FlowEvent], None]) -> bool:
-        """Everything that is durable now, once through every flow; whether all went well.
+        """Process all durable samples once in every flow; return whether every flow succeeded.
 
-        `tell` hears what flows do. ZError: the transformations cannot be read.
+        Calls `tell` for each change of a flow. ZError: the transformations cannot be read.
         """
         from pyspark.errors import PySparkException
-        from pyspark.pipelines.spark_connect_pipeline import start_run
 
-        self._cut_log()
-        graph = self._graph()
+        self._truncate_log()
+        graph = self._create_graph()
         failed: set[str] = set()
         try:
-            for said in start_run(
-                self._spark, graph, None, False, None, dry=False, storage=self._spec.storage
-            ):
-                for event in _events(said):
-                    # A flow that failed is said to be complete before.
+            for response in pyspark_internals.start_run(self._spark, graph, self._spec.storage):
+                for event in _flow_events(response):
+                    # Spark reports a failed flow as completed first.
                     (failed.add if event.state == "FAILED" else failed.discard)(event.flow)
                     tell(event)
         except PySparkException as error:
-            if not failed:  # else it was said with the flow
-                raise ZError(reason_of(str(error))) from None
+            if not failed:  # Otherwise the event of the flow has the reason.
+                raise ZError(extract_reason(str(error))) from None
         finally:
-            self._drop(graph)
+            pyspark_internals.drop_graph(self._spark, graph)
         return not failed
 
     @property
     def alive(self) -> bool:
-        """Whether the Spark that was started here is; of another nobody knows."""
+        """Whether a Spark was started here and still runs."""
         return self._server is not None and self._server.alive
 
     def close(self) -> None:
         """End the session, and the Spark that was started for it."""
-        if self._server is None or self._server.alive:  # else it would be looked for, for long
+        if self._server is None or self._server.alive:  # A stop without a server retries for long.
             self._spark.stop()
         self._end_server()
 
@@ -130,41 +133,30 @@ class PipelineSession:
         if self._server is not None:
             self._server.kill()
 
-    def _graph(self) -> str:
-        """What the files of transformations declare, as Spark knows it."""
-        from pyspark.pipelines import cli
-        from pyspark.pipelines.spark_connect_graph_element_registry import (
-            SparkConnectGraphElementRegistry,
-        )
-        from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph
-
-        spec = self._spec
-        graph = create_dataflow_graph(self._spark, spec.catalog, spec.database, spec.configuration)
-        flows.declared.clear()
-        vars(cli)["log_with_curr_timestamp"] = _log.debug  # else it prints which files it reads
+    def _create_graph(self) -> str:
+        """Run the transformations; return the id of the graph that they declare in Spark."""
+        graph = pyspark_internals.create_graph(self._spark, self._spec)
+        self.complete = False
         try:
-            registry = SparkConnectGraphElementRegistry(self._spark, graph)
-            cli.register_definitions(self._spec_path, registry, spec, self._spark, graph)
+            with collect_flows() as self.flows:
+                pyspark_internals.register_definitions(
+                    self._spark, graph, self._spec_path, self._spec
+                )
         except Exception as error:
-            self._drop(graph)
-            why = error if isinstance(error, ZError) else reason_of(f"{_name(error)}: {error}")
-            raise ZError(f"{_where(error, self._spec_path.parent)}: {why}") from error
+            pyspark_internals.drop_graph(self._spark, graph)
+            if isinstance(error, ZError):
+                reason = str(error)
+            else:
+                reason = extract_reason(f"{type(error).__name__}: {error}")
+            raise ZError(f"{_locate_error(error, self._spec_path.parent)}: {reason}") from error
+        self.complete = True
         return graph
 
-    def _drop(self, graph: str) -> None:
-        import pyspark.sql.connect.proto as proto
-        from pyspark.errors import PySparkException
-
-        command = proto.Command()
-        command.pipeline_command.drop_dataflow_graph.dataflow_graph_id = graph
-        with suppress(PySparkException):  # the session is gone, and the graph with it
-            self._spark.client.execute_command(command)
-
-    def _cut_log(self) -> None:
+    def _truncate_log(self) -> None:
         if self._log_file is not None:
             with suppress(OSError):
                 if self._log_file.stat().st_size > MAX_LOG_BYTES:
-                    os.truncate(self._log_file, 0)  # whoever writes it appends
+                    os.truncate(self._log_file, 0)  # Spark has it open for appending.
 
     def _end_server(self) -> None:
         if self._server is not None:
@@ -174,8 +166,8 @@ class PipelineSession:
 # ---- the project, as Spark knows it
 
 
-def spec_of(project: Project) -> Path:
-    """The file that describes the pipeline to Spark."""
+def find_spec(project: Project) -> Path:
+    """Return the file that describes the pipeline to Spark."""
     for name in SPECS:
         if (project.home / name).is_file():
             return project.home / name
@@ -184,21 +176,20 @@ def spec_of(project: Project) -> Path:
     )
 
 
-def _loaded(path: Path) -> "PipelineSpec":
+def _load_spec(path: Path) -> "PipelineSpec":
     from pyspark.errors import PySparkException
-    from pyspark.pipelines.cli import load_pipeline_spec
     from yaml import YAMLError
 
     try:
-        return load_pipeline_spec(path)
+        return pyspark_internals.load_spec(path)
     except (PySparkException, YAMLError, OSError, LookupError, TypeError, ValueError) as error:
         raise ZError(f"{path}: {' '.join(str(error).split())}") from None
 
 
-def state_of(project: Project, storage: str) -> Path | None:
-    """The folder of Spark's checkpoints; None: it is on no local disk.
+def state_folder(project: Project, storage: str) -> Path | None:
+    """Return the folder of Spark's checkpoints; None if it is not on a local disk.
 
-    ZError: it is not that of this lake, which was moved or copied.
+    ZError: the folder is missing because the lake was moved.
     """
     parts = urlsplit(storage)
     if parts.scheme != "file":
@@ -206,15 +197,15 @@ def state_of(project: Project, storage: str) -> Path | None:
     state, own = Path(unquote(parts.path)), project.home / "state"
     if state != own and not state.exists() and own.exists():
         raise ZError(
-            f"{spec_of(project)} says that the state is in {state}, which is not there: if the "
+            f"{find_spec(project)} says that the state is in {state}, which is not there: if the "
             f"lake was moved, write storage: {own.as_uri()}"
         )
     state.mkdir(parents=True, exist_ok=True)
     return state
 
 
-def _where(error: Exception, home: Path) -> str:
-    """The last line of the project's own files that an error went through."""
+def _locate_error(error: Exception, home: Path) -> str:
+    """Return the last line of the project's own files in the traceback of an error."""
     found = str(home)
     for frame, line in traceback.walk_tb(error.__traceback__):
         if Path(frame.f_code.co_filename).is_relative_to(home):
@@ -222,32 +213,29 @@ def _where(error: Exception, home: Path) -> str:
     return found
 
 
-def _name(error: Exception) -> str:
-    return type(error).__name__
+# ---- messages of Spark
 
 
-# ---- what Spark says
-
-
-def _events(said: Mapping[str, Any]) -> Iterator[FlowEvent]:
-    if "pipeline_event_result" not in said:
+def _flow_events(response: Mapping[str, Any]) -> Iterator[FlowEvent]:
+    if "pipeline_event_result" not in response:
         return
-    message = said["pipeline_event_result"].event.message
+    message = response["pipeline_event_result"].event.message
     found = _EVENT.match(message)
     if found:
         failed = found[2] == "FAILED"
-        reason = reason_of(message.partition("Error: ")[2]) if failed else None
+        reason = extract_reason(message.partition("Error: ")[2]) if failed else None
         yield FlowEvent(found[1].rpartition(".")[2], found[2], reason)
     else:
         _log.debug("%s", message)
 
 
-def reason_of(text: str) -> str:
-    """The one line of Spark's many that says what is wrong.
+def extract_reason(text: str) -> str:
+    """Return the line of a long Spark message that has the cause.
 
-    >>> reason_of("[STREAM_FAILED] Query [id = 1] terminated with exception: [A.B] no SQLSTATE: 1")
+    >>> wrapped = "[STREAM_FAILED] Query [id = 1] terminated with exception: "
+    >>> extract_reason(wrapped + "[A.B] no SQLSTATE: 1")
     '[A.B] no'
-    >>> reason_of("boo\\nTraceback (most recent call last):\\nzenlake.errors.ZError: bad\\n at x")
+    >>> extract_reason("Traceback (most recent call last):\\nzenlake.errors.ZError: bad\\n at x")
     'bad'
     """
     raised = _RAISED.findall(text)
@@ -263,46 +251,33 @@ def reason_of(text: str) -> str:
 # ---- Spark
 
 
-class _Server:
-    """A Spark in a JVM of its own, which serves Connect on a port of this machine."""
+class _SparkServer:
+    """Spark in its own JVM, serving Spark Connect on a local port."""
 
-    def __init__(self, app: str, master: str, conf: Mapping[str, str], said: Path | None) -> None:
+    def __init__(self, app: str, master: str, conf: Mapping[str, str], log: Path | None) -> None:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-        from pyspark import SparkConf, SparkContext
+        from pyspark import SparkContext
         from pyspark.errors import PySparkException
-        from pyspark.java_gateway import launch_gateway
 
-        from zenlake.spark import local_session
-
-        home = local_session.java_home()
-        if home is not None:
-            os.environ["JAVA_HOME"] = str(home)
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(uuid.uuid4())
-        settings = SparkConf()
-        for name, value in {**local_session.SETTINGS, **SETTINGS, **conf}.items():
-            settings.set(name, value)
-        settings.setMaster(master).setAppName(app)
+        settings = _configure(app, master, conf)
         self._home = tempfile.TemporaryDirectory(prefix="zenlake-spark-")
         try:
             with (
-                (said or Path(os.devnull)).open("ab") as out,
-                _spark_home(Path(self._home.name), master),
+                (log or Path(os.devnull)).open("ab") as output,
+                spark_home(Path(self._home.name), master),
             ):
-                self._gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                    settings, {"stdout": out, "stderr": out}
-                )
-        except PySparkException as error:
+                self._gateway = pyspark_internals.launch_gateway(settings, output)
+        except (PySparkException, ZError) as error:
             self._home.cleanup()
-            raise _no_spark(error, said) from None
+            raise _start_error(error, log) from None
         try:
             self._context = SparkContext(conf=settings, gateway=self._gateway)
-            service = "org.apache.spark.sql.connect.service.SparkConnectService$"
-            port = getattr(getattr(self._context._jvm, service), "MODULE$").localPort()
-        except (PySparkException, Py4JError, OSError, ValueError) as error:
+            port = pyspark_internals.connect_port(self._context)
+        except (PySparkException, Py4JError, ZError, OSError, ValueError) as error:
             self._end()
-            raise _no_spark(error, said) from None
-        self.url = f"{REMOTE}localhost:{port}"  # by this name: a token goes there without TLS
+            raise _start_error(error, log) from None
+        # By this name: Connect sends a token without TLS to localhost only.
+        self.url = f"{REMOTE}localhost:{port}"
 
     @property
     def alive(self) -> bool:
@@ -312,14 +287,14 @@ class _Server:
         self._gateway.proc.kill()
 
     def close(self) -> None:
-        with suppress(Exception):  # it may be gone already
+        with suppress(Exception):  # The JVM may be gone already.
             self._context.stop()
         self._end()
 
     def _end(self) -> None:
         self._gateway.shutdown()
         process = self._gateway.proc
-        process.stdin.close()  # which ends the JVM
+        process.stdin.close()  # Ends the JVM.
         try:
             process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -329,11 +304,11 @@ class _Server:
 
 
 @contextmanager
-def _spark_home(folder: Path, master: str) -> Iterator[None]:
-    """While it lasts SPARK_HOME is the installed PySpark without its archive of Python sources.
+def spark_home(folder: Path, master: str) -> Iterator[None]:
+    """Set SPARK_HOME to the installed PySpark without its archive of Python sources.
 
-    Workers would take PySpark from there, and compile it each time; as it is installed they start
-    in half the time. A SPARK_HOME of the user stays.
+    Workers would import PySpark from the archive and compile it at each start; from the installed
+    package they start in half the time. A SPARK_HOME of the user stays.
     """
     import pyspark
 
@@ -349,16 +324,33 @@ def _spark_home(folder: Path, master: str) -> Iterator[None]:
         del os.environ["SPARK_HOME"]
 
 
-def _no_spark(error: Exception, said: Path | None) -> ZError:
-    return ZError(f"Spark does not start: {reason_of(str(error))}; it says more in {said}")
+def _configure(app: str, master: str, conf: Mapping[str, str]) -> "SparkConf":
+    """Set the environment that the JVM inherits; return its configuration."""
+    from pyspark import SparkConf
+
+    from zenlake.spark import local_session
+
+    home = local_session.java_home()
+    if home is not None:
+        os.environ["JAVA_HOME"] = str(home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(uuid.uuid4())
+    settings = SparkConf()
+    for name, value in {**local_session.SETTINGS, **SETTINGS, **conf}.items():
+        settings.set(name, value)
+    return settings.setMaster(master).setAppName(app)
 
 
-def _connected(url: str) -> Any:
+def _start_error(error: Exception, log: Path | None) -> ZError:
+    return ZError(f"Spark does not start: {extract_reason(str(error))}; it says more in {log}")
+
+
+def _connect(url: str) -> Any:
     from pyspark.errors import PySparkException
     from pyspark.sql.connect.session import SparkSession
 
-    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # columns and functions are those of Connect
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # Use the columns and functions of Connect.
     try:
         return SparkSession.builder.remote(url).create()
     except PySparkException as error:
-        raise ZError(f"no session with {url}: {reason_of(str(error))}") from None
+        raise ZError(f"no session with {url}: {extract_reason(str(error))}") from None

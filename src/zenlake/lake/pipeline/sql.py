@@ -1,6 +1,6 @@
-"""One SQL query over the tables of a lake: in a Spark of its own, as rows of texts.
+"""SQL queries over the tables of a lake in a local Spark, with results as rows of texts.
 
-Knows how values are told in text and how Spark's errors are told shortly. Does not know terminals.
+Knows the text form of values and how to shorten Spark's errors. Does not know terminals.
 """
 
 import os
@@ -29,40 +29,42 @@ from zenlake.lake.project import Project
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MAX_REASON = 600  # characters of what Spark says
-MAX_SAID = 64 << 10  # bytes of its standard error that are looked at
+MAX_REASON = 600  # Upper bound on the characters of an error message.
+MAX_SAID = 64 << 10  # Bytes read from the end of Spark's standard error.
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "OFF",
     "spark.sql.shuffle.partitions": "4",
 }
-STDERR = 2  # its descriptor
+STDERR = 2  # Descriptor of the standard error.
 NESTED = (StructType, ArrayType, MapType, VariantType)
 
 
 class SqlResult(NamedTuple):
-    """The names of the columns, and rows: of texts, or each one JSON object."""
+    """Names of the columns, and rows of texts, or rows with one JSON object each."""
 
     columns: list[str]
     rows: Iterator[list[str | None]]
 
 
-def start(master: str = "local[*]") -> "SparkSession":
-    """A local Spark for queries; about ten seconds. What it says meanwhile is not shown.
+def start_spark(master: str = "local[*]") -> "SparkSession":
+    """Start a local Spark for queries, which takes about ten seconds; hide its output.
 
-    ZError: it does not start, and the last that it said.
+    ZError: it does not start; the message has its last line of output.
     """
     with tempfile.TemporaryFile() as said, _stderr_to(said), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return zenlake.spark.session("zenlake lake sql", master, **SETTINGS)
         except PySparkException as error:
-            raise ZError(f"Spark does not start: {reason_of(error)} {_last(said)}") from None
+            raise ZError(
+                f"Spark does not start: {describe_spark_error(error)} {_last_line(said)}"
+            ) from None
 
 
-def _last(said: IO[bytes]) -> str:
-    """The last line that is not a trace."""
+def _last_line(said: IO[bytes]) -> str:
+    """Return the last line of output that is not part of a stack trace."""
     said.seek(max(0, said.seek(0, os.SEEK_END) - MAX_SAID))
     lines = [line.strip() for line in said.read().decode(errors="replace").splitlines()]
     return next((line for line in reversed(lines) if line and not line.startswith("at ")), "")
@@ -70,7 +72,7 @@ def _last(said: IO[bytes]) -> str:
 
 @contextmanager
 def _stderr_to(file: IO[bytes]) -> Iterator[None]:
-    """Of this process and of those that it starts meanwhile."""
+    """Redirect the standard error of this process and of processes it starts to a file."""
     sys.stderr.flush()
     before = os.dup(STDERR)
     os.dup2(file.fileno(), STDERR)
@@ -81,45 +83,45 @@ def _stderr_to(file: IO[bytes]) -> Iterator[None]:
         os.close(before)
 
 
-def ask(
+def run_query(
     spark: "SparkSession", project: Project, query: str, *, limit: int | None, form: str = "text"
 ) -> SqlResult:
-    """Answers a query; `form` is text (for people), csv, or json (one object a row).
+    """Run a query; `form` is text (for people), csv, or json (one object per row).
 
-    ZError: Spark refuses it, and why.
+    ZError: Spark refuses the query.
     """
     register(spark, project)
     try:
         found = spark.sql(query)
         found = found if limit is None else found.limit(limit)
-        told = _objects(found) if form == "json" else _texts(found, form)
-        return SqlResult(found.columns, _rows(told))
+        texts = _select_json(found) if form == "json" else _select_texts(found, form)
+        return SqlResult(found.columns, _iterate_rows(texts))
     except PySparkException as error:
-        raise ZError(reason_of(error)) from None
+        raise ZError(describe_spark_error(error)) from None
 
 
-def _rows(told: "DataFrame") -> Iterator[list[str | None]]:
+def _iterate_rows(texts: "DataFrame") -> Iterator[list[str | None]]:
     try:
-        for row in told.toLocalIterator():
+        for row in texts.toLocalIterator():
             yield list(row)
     except PySparkException as error:
-        raise ZError(reason_of(error)) from None
+        raise ZError(describe_spark_error(error)) from None
 
 
-def _objects(found: "DataFrame") -> "DataFrame":
+def _select_json(found: "DataFrame") -> "DataFrame":
     return found.selectExpr("to_json(struct(*), map('ignoreNullFields', 'false'))")
 
 
-def _texts(found: "DataFrame", form: str) -> "DataFrame":
-    """Every column as text, by its place: two may have the same name."""
+def _select_texts(found: "DataFrame", form: str) -> "DataFrame":
+    """Select every column as text, by its position because two may have the same name."""
     places = [f"c{place}" for place in range(len(found.columns))]
     kinds = [field.dataType for field in found.schema.fields]
     return found.toDF(*places).selectExpr(
-        *(_told(place, kind, form) for place, kind in zip(places, kinds, strict=True))
+        *(_text_expression(place, kind, form) for place, kind in zip(places, kinds, strict=True))
     )
 
 
-def _told(column: str, kind: DataType, form: str) -> str:
+def _text_expression(column: str, kind: DataType, form: str) -> str:
     if isinstance(kind, NESTED):
         return f"to_json({column})"
     if isinstance(kind, BinaryType):
@@ -128,13 +130,13 @@ def _told(column: str, kind: DataType, form: str) -> str:
     return f"string({column})"
 
 
-def reason_of(error: PySparkException) -> str:
-    """What Spark says, without the query it repeats and without a trace.
+def describe_spark_error(error: PySparkException) -> str:
+    """Return the message of a Spark error without the query, the plan and the stack trace.
 
-    >>> reason_of(PySparkException("[NO_TABLE] There is\\n  no table. SQLSTATE: 42P01; line 1"))
-    '[NO_TABLE] There is no table. SQLSTATE: 42P01; line 1'
+    >>> describe_spark_error(PySparkException("[NO_TABLE] There is\\n  no table. SQLSTATE: 42P01"))
+    '[NO_TABLE] There is no table. SQLSTATE: 42P01'
     """
-    said = str(error).split("\n== SQL", 1)[0].split("\n\nJVM stacktrace", 1)[0]
-    said = said.split(";\n'", 1)[0]  # the plan
-    text = " ".join(said.split())
+    message = str(error).split("\n== SQL", 1)[0].split("\n\nJVM stacktrace", 1)[0]
+    message = message.split(";\n'", 1)[0]  # The plan follows.
+    text = " ".join(message.split())
     return text if len(text) <= MAX_REASON else text[:MAX_REASON] + " ..."

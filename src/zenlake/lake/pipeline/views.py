@@ -1,6 +1,6 @@
-"""The tables of a lake as Spark's DataFrames, as they are at that moment.
+"""Tables of a lake as Spark DataFrames of their current version.
 
-Knows Delta's list of files and Spark's Parquet reader. Does not write and does not wait.
+Knows Delta's list of files and Spark's Parquet reader. Does not write.
 """
 
 import json
@@ -18,19 +18,21 @@ from zenlake.lake.tables.definitions import TABLES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LITERAL_PATHS = {"__globPaths__": "false"}  # '[' in the name of a folder is no pattern
+LITERAL_PATHS = {
+    "__globPaths__": "false"
+}  # Keeps Spark from reading '[' in the name of a folder as a pattern.
 
 
 def names(project: Project) -> list[str]:
-    """The tables that there are: the lake's own in their order, then its user's."""
-    there = {path.parent.name for path in project.tables.glob("*/_delta_log")}
-    return [*(name for name in TABLES if name in there), *sorted(there - TABLES.keys())]
+    """Return the names of existing tables: built-in ones in their order, then the user's."""
+    present = {path.parent.name for path in project.tables.glob("*/_delta_log")}
+    return [*(name for name in TABLES if name in present), *sorted(present - TABLES.keys())]
 
 
 def read(spark: "SparkSession", project: Project, name: str) -> "DataFrame":
-    """One table as it is now; later commits do not change the DataFrame.
+    """Return a table as it is now; later commits do not change the DataFrame.
 
-    ZError: there is no such table. A table of the lake that has no rows yet is empty.
+    A built-in table without rows is empty. ZError: there is no such table.
     """
     folder = project.table(name)
     if not DeltaTable.is_deltatable(str(folder)):
@@ -49,15 +51,15 @@ def read(spark: "SparkSession", project: Project, name: str) -> "DataFrame":
 
 
 def register(spark: "SparkSession", project: Project) -> list[str]:
-    """A temporary view of every table, by its name; which those are."""
-    there = names(project)
-    for name in there:
+    """Register a temporary view for every table, by its name; return the names."""
+    present = names(project)
+    for name in present:
         read(spark, project, name).createOrReplaceTempView(name)
-    return there
+    return present
 
 
 def with_variants(columns: StructType) -> StructType:
-    """The same columns, with VARIANT where its two parts are stored.
+    """Return the columns with VARIANT in place of a struct of its two stored parts.
 
     >>> parts = [StructField("value", BinaryType()), StructField("metadata", BinaryType())]
     >>> with_variants(StructType([StructField("v", StructType(parts))])).simpleString()
@@ -80,8 +82,8 @@ def _is_variant(kind: DataType) -> bool:
 
 
 def _known_columns(name: str) -> StructType:
-    said = Schema.from_arrow(TABLES[name].schema).to_json()
-    return with_variants(StructType.fromJson(json.loads(said)))
+    columns = Schema.from_arrow(TABLES[name].schema).to_json()
+    return with_variants(StructType.fromJson(json.loads(columns)))
 
 
 def _empty(spark: "SparkSession", columns: StructType) -> "DataFrame":

@@ -1,4 +1,4 @@
-"""A report of what flowed through a lake: one HTML page, readable anywhere, that loads nothing.
+"""Report of the traffic in a lake: one self-contained HTML page, or a JSON summary.
 
 Knows tables and HTML. Does not know Spark.
 """
@@ -13,31 +13,31 @@ from typing import NamedTuple
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
 from zenlake.lake.report.figures import Data
-from zenlake.lake.report.page import page
+from zenlake.lake.report.page import render_page
 from zenlake.lake.report.reading import gather
 
-__all__ = ["ReportSummary", "gather", "page", "report"]
+__all__ = ["ReportSummary", "gather", "render_page", "report"]
 
 
 class ReportSummary(NamedTuple):
-    """What a report says, in a few numbers."""
+    """Totals of a report."""
 
     path: Path
     size: int
-    "Bytes of the file that was written."
+    "Bytes of the written file."
     samples: int
     bytes: int
     keys: int
     sources: int
     lost: int
-    "Samples known to be missing: numbers of sources that never came, and dropped ones."
+    "Samples known to be missing: gaps in source numbers, and samples dropped by the recorder."
     unknown: int
-    "Records of loss of which nobody can know how many samples it was."
+    "Loss records with an unknown number of samples."
     duplicates: int
     stopped: int
-    "Keys that sent, and do no more."
+    "Keys that have stopped sending."
     failed: int
-    "Payloads that did not decode."
+    "Payloads that could not be decoded."
 
 
 def report(
@@ -46,25 +46,25 @@ def report(
     start: datetime | None = None,
     end: datetime | None = None,
 ) -> ReportSummary:
-    """Write the page of a lake to `out`, of whole minutes from `start` to before `end`.
+    """Write the report of a lake to `out`, for whole minutes from `start` to before `end`.
 
-    A file whose name ends in .json gets the numbers of the summary instead.
+    A file name that ends in .json gets the totals as JSON instead of the page.
     """
     path = Path(out)
     if not path.parent.is_dir():
         raise ZError(f"there is no folder {path.parent} for the page: make it, or name another")
     data = gather(project, start, end)
-    text = _numbers(data, path) if path.suffix.lower() == ".json" else page(data)
-    _write(path, text)
-    return _summary(data, path, len(text.encode()))
+    text = _summary_json(data, path) if path.suffix.lower() == ".json" else render_page(data)
+    _write_atomically(path, text)
+    return _summarize(data, path, len(text.encode()))
 
 
-def _numbers(data: Data, path: Path) -> str:
-    found = _summary(data, path, 0)._asdict()
+def _summary_json(data: Data, path: Path) -> str:
+    found = _summarize(data, path, 0)._asdict()
     return json.dumps({name: found[name] for name in found if name not in ("path", "size")}) + "\n"
 
 
-def _summary(data: Data, path: Path, size: int) -> ReportSummary:
+def _summarize(data: Data, path: Path, size: int) -> ReportSummary:
     if data["range"] is None:
         return ReportSummary(path, size, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     total, kinds = data["total"], data["loss"]["kinds"]
@@ -76,15 +76,15 @@ def _summary(data: Data, path: Path, size: int) -> ReportSummary:
         total["keys"],
         total["sources"],
         sum(kinds[kind]["count"] for kind in ("source", "dropped") if kind in kinds),
-        sum(one["unknown"] for one in kinds.values()),
+        sum(kind["unknown"] for kind in kinds.values()),
         total["duplicates"],
         data["stopped"]["all"],
         data["failed"]["count"],
     )
 
 
-def _write(path: Path, text: str) -> None:
-    """All of it or nothing: a page that is there is whole."""
+def _write_atomically(path: Path, text: str) -> None:
+    """Write to a temporary file and rename it, so that readers never see a partial page."""
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
     ) as file:

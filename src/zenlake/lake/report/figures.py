@@ -1,7 +1,7 @@
-"""What a report says of health and loss: figures by key, by source, by time.
+"""Figures of a report about health and loss, by key, by source and by time.
 
-Knows Arrow tables and NumPy, a row of `health` being a minute of a key and a source.
-Does not know where tables are or how a page looks.
+Knows that a row of `health` is a minute of a key and a source. Does not know where tables are or
+how a page looks.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,26 +11,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zenlake.lake.report.quantiles import Floats, entries, latency, quantiles, summed
+from zenlake.lake.report.quantiles import (
+    Floats,
+    flatten_histograms,
+    latency,
+    quantiles,
+    sum_entries,
+)
 from zenlake.lake.report.span import MICROS, Ints, TimeSpan, micros
 from zenlake.lake.tables.reduce import MAX_SN_SPAN
 
-MAX_KEYS = 2000  # keys that a page shows one by one; those with the most samples
-MAX_KEY_CHARS = 512  # of a key that is shown
-MAX_ROWS = 200  # of every other list
-TICKS = 40  # points of a key's own little line
-STOPPED_INTERVALS = 5  # a key has stopped when it is silent for so many of its intervals,
-STOPPED_SECONDS = 5.0  # for so long,
-STOPPED_SAMPLES = 3  # and had so many before
-SHARES = (0.5, 0.99)
+MAX_KEYS = 2000  # Keys that a page lists, those with the most samples first.
+MAX_KEY_CHARS = 512  # Upper bound on the characters shown of a key.
+MAX_ROWS = 200  # Upper bound on the rows of every other list.
+TICKS = 40  # Points of the small line chart of a key.
+STOPPED_INTERVALS = 5  # Mean intervals of silence after which a key counts as stopped.
+STOPPED_SECONDS = 5.0  # Shortest silence of a stopped key.
+STOPPED_SAMPLES = 3  # Fewest samples of a stopped key.
+SHARES = (0.5, 0.99)  # Quantiles of latency.
 
 Data = dict[str, Any]
 Values = Callable[[Ints], Floats]
-"""The latency that a bucket stands for, of each."""
+"""Returns the latency of each bucket."""
 
 
 class Health:
-    """Rows of `health` of a span, and what they come to."""
+    """Figures computed from the rows of `health` of a time span."""
 
     def __init__(self, rows: pa.Table, span: TimeSpan, values: Values) -> None:
         keys = rows["key"].combine_chunks().dictionary_encode()
@@ -40,8 +46,8 @@ class Health:
         self._values = values
         self.span = span
         self._bin = span.bin_of(micros(rows["minute"]))
-        self._entries = entries(rows["latency_histogram"])
-        # A minute with nothing but repeats says no more of when than which minute it was.
+        self._entries = flatten_histograms(rows["latency_histogram"])
+        # A minute with only duplicates has no exact times: use the minute itself.
         self._first, self._last = (
             micros(pc.coalesce(rows[name], rows["minute"])) for name in ("first_seen", "last_seen")
         )
@@ -61,12 +67,12 @@ class Health:
             name: np.bincount(key, column, n).astype(np.int64) for name, column in self._sum.items()
         }
         live = _ints(rows["count"]) > 0
-        found["min"] = _least(key[live], _ints(rows["min_bytes"])[live], n)
+        found["min"] = _min_per_group(key[live], _ints(rows["min_bytes"])[live], n)
         found["min"][found["count"] == 0] = 0
         found["max"] = np.zeros(n, np.int64)
         np.maximum.at(found["max"], key[live], _ints(rows["max_bytes"])[live])
-        found["first"] = _least(key, self._first, n)
-        found["last"] = -_least(key, -self._last, n)
+        found["first"] = _min_per_group(key, self._first, n)
+        found["last"] = -_min_per_group(key, -self._last, n)
         found["silence"] = self._longest_silence(n)
         found["interval"] = self._interval(found)
         found["gaps"] = np.bincount(self._missing_of["key"], self._missing, n).astype(np.int64)
@@ -76,7 +82,7 @@ class Health:
         return found
 
     def _longest_silence(self, n: int) -> Floats:
-        """Seconds: inside a minute as the table says, between minutes as first and last say."""
+        """Return the longest silence of each key in seconds, within and between minutes."""
         inside = self._rows["silence"].fill_null(0.0).to_numpy()
         order = np.lexsort((self._first, self._key))
         key, first, last = self._key[order], self._first[order], self._last[order]
@@ -88,7 +94,7 @@ class Health:
         return longest
 
     def _interval(self, found: dict[str, Any]) -> Floats:
-        """Seconds between two samples of a key while it sends; nan: it had but one."""
+        """Return the mean seconds between two samples of a sending key; nan for a single sample."""
         n, count = len(self._names), self._sum["count"]
         several = count > 1
         seconds = np.where(several, (self._last - self._first) / MICROS, 0.0)
@@ -100,23 +106,23 @@ class Health:
         return np.where(steps > 0, sending, np.where(found["count"] > 1, overall, np.nan))
 
     def keys_shown(self, encodings: dict[str, str]) -> Data:
-        """One list a column; the last is the samples of each tick of the span."""
+        """Return one list per column of the listed keys, with the samples per tick as the last."""
         chosen, found = self.shown, self.keys
         median, high = self._latency_of(chosen)
         names = [self._names[i] for i in chosen.tolist()]
         gaps = np.where(found["numbered"], found["gaps"], -1)
         return {
-            "key": [short(name) for name in names],
+            "key": [shorten(name) for name in names],
             **{name: found[name][chosen].tolist() for name in ("count", "bytes", "min", "max")},
             "duplicates": found["duplicates"][chosen].tolist(),
             "gaps": [None if gap < 0 else gap for gap in gaps[chosen].tolist()],
             "first": _millis(found["first"][chosen]),
             "last": _millis(found["last"][chosen]),
-            "silence": _rounded(found["silence"][chosen]),
-            "interval": _rounded(found["interval"][chosen]),
+            "silence": _round_all(found["silence"][chosen]),
+            "interval": _round_all(found["interval"][chosen]),
             "median": median,
             "p99": high,
-            "encoding": [short(encodings.get(name, "")) for name in names],
+            "encoding": [shorten(encodings.get(name, "")) for name in names],
             "ticks": self._ticks(chosen),
         }
 
@@ -134,7 +140,7 @@ class Health:
     def _quantiles(
         self, group: Ints, bucket: Ints, count: Ints, groups: int
     ) -> list[list[float | None]]:
-        group, bucket, count = summed(group, bucket, count, groups)
+        group, bucket, count = sum_entries(group, bucket, count, groups)
         values = self._values(bucket)
         order = np.lexsort((values, group))
         return quantiles(group[order], values[order], count[order], groups, SHARES)
@@ -150,10 +156,10 @@ class Health:
         return table.astype(np.int64).reshape(len(chosen), ticks).tolist()
 
     def rest(self) -> list[list[Any]]:
-        """[prefix, keys, samples, bytes]: keys not shown, at the nearest branch that is."""
+        """Return [prefix, keys, samples, bytes] of unlisted keys, by the nearest listed branch."""
         branches = {""}
         for name in self.names(self.shown.tolist()):
-            parts = short(name).split("/")
+            parts = shorten(name).split("/")
             branches.update("/".join(parts[:n]) for n in range(1, len(parts)))
         found: dict[str, list[int]] = {}
         counts, sizes = self.keys["count"].tolist(), self.keys["bytes"].tolist()
@@ -170,7 +176,7 @@ class Health:
     # ---- silence
 
     def stopped(self, deleted: Callable[[list[str]], set[str]]) -> Data:
-        """Keys that sent, are silent for longer than ever before, and were not deleted."""
+        """Return keys that sent, are silent for longer than ever before, and were not deleted."""
         found = self.keys
         until = int(found["last"].max(initial=0))
         quiet = (until - found["last"]) / MICROS
@@ -183,18 +189,18 @@ class Health:
         chosen = np.flatnonzero(stopped)
         chosen = chosen[np.argsort(-quiet[chosen] / found["interval"][chosen], kind="stable")]
         gone = deleted(self.names(chosen.tolist()))
-        kept = [i for i in chosen.tolist() if self._names[i] not in gone]
+        remaining = [i for i in chosen.tolist() if self._names[i] not in gone]
         rows = [
             [
-                short(self._names[i]),
+                shorten(self._names[i]),
                 int(found["last"][i]) // 1000,
                 _round(quiet[i]),
                 _round(found["interval"][i]),
                 _round(found["silence"][i]),
             ]
-            for i in kept[:MAX_ROWS]
+            for i in remaining[:MAX_ROWS]
         ]
-        return {"rows": rows, "all": len(kept), "deleted": len(chosen) - len(kept)}
+        return {"rows": rows, "all": len(remaining), "deleted": len(chosen) - len(remaining)}
 
     # ---- by time
 
@@ -213,7 +219,7 @@ class Health:
         return found
 
     def _seconds(self) -> list[float]:
-        """How much of the first and of the last bin there was something to see: at least 1 s."""
+        """Return the covered seconds of the first and of the last bin, at least 1 s each."""
         if not len(self._first):
             return []
         width = self.span.width
@@ -224,7 +230,7 @@ class Health:
 
     def latency(self) -> Data:
         _, bucket, count = self._entries
-        _, bucket, count = summed(np.zeros(len(bucket), np.int64), bucket, count, 1)
+        _, bucket, count = sum_entries(np.zeros(len(bucket), np.int64), bucket, count, 1)
         values = self._values(bucket)
         order = np.argsort(values)
         return latency(values[order], count[order])
@@ -232,11 +238,11 @@ class Health:
     # ---- by source
 
     def _gaps(self) -> tuple[Ints, dict[str, Any]]:
-        """Numbers that are missing of each key and source, and which key and source that is.
+        """Return the missing numbers of each key and source, and these keys and sources.
 
-        A row says which range of numbers it saw and how many of them not; ranges of minutes may
-        overlap, as samples come late. So: the whole range, less all that were seen; where numbers
-        have wrapped around, what is missing inside of minutes.
+        A row has the range of numbers it saw and how many of them are missing. Ranges of minutes
+        overlap if samples arrive late, so the result is the whole range less all numbers seen;
+        for numbers that wrapped around it is the sum of the gaps within minutes.
         """
         numbered = self._rows.select(
             ["source_id", "entity", "first_sn", "last_sn", "gaps"]
@@ -259,7 +265,7 @@ class Health:
         }
 
     def sources(self) -> Data:
-        """One list a column: who sent, with how many numbers missing."""
+        """Return one list per column of the sources, with their missing numbers."""
         rows = self._rows.select(["source_id", "entity", "count", "bytes", "duplicates"])
         rows = rows.append_column("key", pa.array(self._key))
         rows = rows.append_column("first", pa.array(self._first))
@@ -280,16 +286,16 @@ class Health:
         gaps = self._gaps_by_source()
         who = list(zip(shown["source_id"], shown["entity"], strict=True))
         return {
-            "id": [None if one is None else short(one) for one in shown["source_id"]],
+            "id": [None if name is None else shorten(name) for name in shown["source_id"]],
             "entity": shown["entity"],
             "count": shown["count_sum"],
             "bytes": shown["bytes_sum"],
             "duplicates": shown["duplicates_sum"],
             "keys": shown["key_count_distinct"],
-            "example": [short(name) for name in self.names(shown["key_min"])],
+            "example": [shorten(name) for name in self.names(shown["key_min"])],
             "first": [at // 1000 for at in shown["first_min"]],
             "last": [at // 1000 for at in shown["last_max"]],
-            "gaps": [gaps.get(one) for one in who],
+            "gaps": [gaps.get(source) for source in who],
             "all": found.num_rows,
             "publishers": found.num_rows - found["source_id"].null_count,
         }
@@ -318,7 +324,7 @@ class Health:
 
 
 def loss_figures(rows: pa.Table, span: TimeSpan) -> Data:
-    """Records of loss by kind and time, and one row for each lane, source or link."""
+    """Return loss records by kind and time, and one row per lane, source or link."""
     bins = span.bin_of(micros(rows["at"]))
     kinds: Data = {}
     kind_of = rows["kind"].combine_chunks().dictionary_encode()
@@ -326,7 +332,7 @@ def loss_figures(rows: pa.Table, span: TimeSpan) -> Data:
     count, unknown = rows["count"].fill_null(0).to_numpy(), pc.is_null(rows["count"]).to_numpy()
     for code, name in enumerate(names):
         mine = codes == code
-        kinds[short(name)] = {
+        kinds[shorten(name)] = {
             "records": int(mine.sum()),
             "count": int(count[mine].sum()),
             "unknown": int(unknown[mine].sum()),
@@ -348,7 +354,7 @@ def _loss_rows(rows: pa.Table) -> Data:
     )
     shown = found.slice(0, MAX_ROWS)
     columns = [shown[name].to_pylist() for name in who]
-    columns[1] = [short(one) if one else None for one in columns[1]]
+    columns[1] = [shorten(name) if name else None for name in columns[1]]
     numbers = [shown[name].to_pylist() for name in ("kind_count", "count_sum", "unknown_sum")]
     times = [_millis(micros(shown[name])) for name in ("at_min", "at_max")]
     return {
@@ -358,7 +364,7 @@ def _loss_rows(rows: pa.Table) -> Data:
 
 
 def failure_figures(rows: pa.Table) -> Data:
-    """Payloads that did not decode, by reason: which decoder, how many, an example."""
+    """Return decoding failures by reason and decoder: how many, and an example."""
     found = (
         rows.group_by(["reason", "decoder"], use_threads=False)
         .aggregate([("key", "count"), ("key", "min"), ("received_at", "max")])
@@ -369,7 +375,7 @@ def failure_figures(rows: pa.Table) -> Data:
     columns = [shown[name].to_pylist() for name in ("reason", "decoder", "key_count", "key_min")]
     return {
         "rows": [
-            [short(reason or ""), short(decoder or ""), count, short(key), at]
+            [shorten(reason or ""), shorten(decoder or ""), count, shorten(key), at]
             for reason, decoder, count, key, at in zip(*columns, last, strict=True)
         ],
         "all": found.num_rows,
@@ -377,10 +383,10 @@ def failure_figures(rows: pa.Table) -> Data:
     }
 
 
-def short(text: str) -> str:
-    """As much of a text as is shown; what was cut is counted, so that two stay two.
+def shorten(text: str) -> str:
+    """Return the shown part of a text, with the number of characters cut off.
 
-    >>> short("a" * 600)[510:]
+    >>> shorten("a" * 600)[510:]
     'aa… (88 more characters)'
     """
     if len(text) <= MAX_KEY_CHARS:
@@ -389,15 +395,15 @@ def short(text: str) -> str:
 
 
 def _latest_so_far(key: Ints, last: Ints) -> Ints:
-    """The highest of `last` up to each row, of the rows of its key; rows come by key."""
+    """Return the highest `last` up to each row among rows of its key; rows are sorted by key."""
     if not len(last):
         return last
     distinct, rank = np.unique(last, return_inverse=True)
-    lowest = key * len(distinct)  # ranks, not times: a product of times may pass 64 bits
+    lowest = key * len(distinct)  # By ranks, because products of times may exceed 64 bits.
     return distinct[np.maximum.accumulate(lowest + rank) - lowest]
 
 
-def _least(group: Ints, column: Ints, groups: int) -> Ints:
+def _min_per_group(group: Ints, column: Ints, groups: int) -> Ints:
     found = np.full(groups, np.iinfo(np.int64).max)
     np.minimum.at(found, group, column)
     return found
@@ -415,5 +421,5 @@ def _round(value: float) -> float | None:
     return None if value != value else float(f"{value:.4g}")
 
 
-def _rounded(values: Floats) -> list[float | None]:
+def _round_all(values: Floats) -> list[float | None]:
     return [_round(value) for value in values.tolist()]

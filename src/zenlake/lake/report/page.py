@@ -1,6 +1,6 @@
-"""The page of a report: one HTML file that holds its style, its script and its data.
+"""HTML page of a report, in one file with its style, its script and its data.
 
-Knows how texts get into HTML without harm. Does not know what the data says: page.js does.
+Knows how to embed texts in HTML safely. Does not know what the data means; page.js does.
 """
 
 import base64
@@ -10,14 +10,20 @@ import json
 from importlib import resources
 from typing import Any
 
-SCRIPTS = ("words.js", "charts.js", "lists.js", "keys.js", "page.js")  # each may use those before
+SCRIPTS = (
+    "words.js",
+    "charts.js",
+    "lists.js",
+    "keys.js",
+    "page.js",
+)  # Each may use the ones before it.
 _ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}
 
 
-def page(data: dict[str, Any]) -> str:
-    """The whole page. Only the page's own script and style may run, whatever the data holds.
+def render_page(data: dict[str, Any]) -> str:
+    """Return the page. Its policy lets only its own script and style run, whatever the data is.
 
-    >>> text = page({"lake": "</script><b>"})
+    >>> text = render_page({"lake": "</script><b>"})
     >>> "</script><b>" in text, "\\\\u003c/script\\\\u003e" in text
     (False, True)
     """
@@ -33,7 +39,7 @@ def page(data: dict[str, Any]) -> str:
         "$TITLE": html.escape(f"{data['lake']}: report"),
         "$STYLE": style,
         "$SCRIPT": script,
-        "$DATA": embedded(data),
+        "$DATA": embed_json(data),
     }
     found = []
     rest = frame
@@ -47,10 +53,10 @@ def page(data: dict[str, Any]) -> str:
     return "".join(found)
 
 
-def embedded(data: Any) -> str:
-    """JSON that may stand inside a script element: ASCII, and nothing that HTML could read.
+def embed_json(data: Any) -> str:
+    """Return JSON for a script element: ASCII without characters that HTML interprets.
 
-    >>> embedded({"key": "<!--é"})
+    >>> embed_json({"key": "<!--é"})
     '{"key":"\\\\u003c!--\\\\u00e9"}'
     """
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)

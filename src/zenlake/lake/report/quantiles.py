@@ -1,6 +1,6 @@
 """Medians, percentiles and bars from merged histograms of latency.
 
-Knows the buckets of `health`. Does not know keys or time: whoever asks names the groups.
+Knows the buckets of `health`. Does not know keys or time: the caller numbers the groups.
 """
 
 import math
@@ -13,16 +13,18 @@ import pyarrow.compute as pc
 
 from zenlake.lake.report.span import Ints
 
-MAX_BARS = 60
-PER_DECADE = (20, 10, 5, 4, 2, 1)  # bars between 1 ms and 10 ms, the finest that fits
-MAX_CELLS = 1 << 24  # of a table of counts; beyond it entries are sorted, which is slower
-SMALLEST = 1e-6  # seconds: times are cut to microseconds, so below it all is nothing
+MAX_BARS = 60  # Upper bound on the bars of a chart.
+PER_DECADE = (20, 10, 5, 4, 2, 1)  # Bars per factor of ten; the finest that fits is used.
+MAX_CELLS = (
+    1 << 24
+)  # Upper bound on a table of counts; beyond it entries are sorted, which is slower.
+SMALLEST = 1e-6  # Resolution of latencies in seconds; anything smaller counts as 0.
 
 Floats = npt.NDArray[np.float64]
 
 
-def entries(histograms: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
-    """Of all histograms: the row, the bucket and the count of each entry."""
+def flatten_histograms(histograms: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
+    """Return the row, the bucket and the count of each entry of all histograms."""
     lists = histograms.combine_chunks()
     flat = pc.list_flatten(lists)
     rows = pc.list_parent_indices(lists).to_numpy()
@@ -30,10 +32,10 @@ def entries(histograms: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
     return rows, bucket, count
 
 
-def summed(group: Ints, bucket: Ints, count: Ints, groups: int) -> tuple[Ints, Ints, Ints]:
-    """One entry a group and bucket, in their order.
+def sum_entries(group: Ints, bucket: Ints, count: Ints, groups: int) -> tuple[Ints, Ints, Ints]:
+    """Sum up entries to one per group and bucket, in that order.
 
-    >>> summed(np.array([1, 0, 1]), np.array([-7, 3, -7]), np.array([1, 2, 3]), 2)
+    >>> sum_entries(np.array([1, 0, 1]), np.array([-7, 3, -7]), np.array([1, 2, 3]), 2)
     (array([0, 1]), array([ 3, -7]), array([2, 4]))
     """
     if not len(group):
@@ -56,9 +58,9 @@ def summed(group: Ints, bucket: Ints, count: Ints, groups: int) -> tuple[Ints, I
 def quantiles(
     group: Ints, values: Floats, count: Ints, groups: int, wanted: tuple[float, ...]
 ) -> list[list[float | None]]:
-    """For each wanted share, the value of each group below which so much of it lies.
+    """Return for each wanted share the quantile of each group; None for an empty group.
 
-    Entries come by group, and in a group by value; None: the group has none.
+    Entries are sorted by group and value.
 
     >>> group, values = np.array([0, 0, 2]), np.array([0.001, 0.5, 3.0])
     >>> quantiles(group, values, np.array([98, 2, 1]), 3, (0.5, 0.99))
@@ -82,7 +84,7 @@ def quantiles(
 
 
 def bars(values: Floats, count: Ints) -> list[list[float]]:
-    """[from, to, count] of bars that touch: each the same share of a decade, on both sides of 0.
+    """Return adjacent bars as [from, to, count], equally wide on a logarithmic scale around 0.
 
     >>> bars(np.array([0.0012, 0.0013, 0.0031]), np.array([5, 1, 2]))[0]
     [0.001122, 0.001259, 5]
@@ -101,7 +103,7 @@ def bars(values: Floats, count: Ints) -> list[list[float]]:
 
 
 def _edges(place: int, per: int) -> tuple[float, float]:
-    """From where to where a bar goes: place 0 is nothing, below 0 clocks disagree."""
+    """Return the edges of a bar: around zero for place 0, negative for negative places."""
     if place == 0:
         return -SMALLEST, SMALLEST
     inner, outer = (SMALLEST * math.pow(10, (abs(place) - 1 + i) / per) for i in (0, 1))
@@ -110,9 +112,9 @@ def _edges(place: int, per: int) -> tuple[float, float]:
 
 
 def latency(values: Floats, count: Ints) -> dict[str, Any]:
-    """The whole distribution: how many, median, p99 and bars. Entries come by value."""
-    one = np.zeros(len(values), np.int64)
-    median, high = quantiles(one, values, count, 1, (0.5, 0.99))
+    """Return count, median, p99 and bars of a distribution whose entries are sorted by value."""
+    group = np.zeros(len(values), np.int64)
+    median, high = quantiles(group, values, count, 1, (0.5, 0.99))
     return {
         "count": int(count.sum()),
         "median": median[0],

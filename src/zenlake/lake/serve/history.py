@@ -1,12 +1,12 @@
-"""What a lake knows of the past: the latest value of each key, every sample in a range of time.
+"""History of a lake: the latest value of each key, and all samples in a range of time.
 
-Knows the tables, their files and the log's tail, and gives rows by the batch, in bounded memory.
-Does not know who asks.
+Reads tables and the tail of the log, and returns batches of rows in bounded memory. Does not know
+queries or sessions.
 """
 
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,82 +14,82 @@ from heapq import heappop, heappush
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
-from zenlake.lake.serve.row_filter import RowFilter, kept
+from zenlake.lake.serve.footers import BATCH_ROWS, Footer, Footers
+from zenlake.lake.serve.newest import NewestPerKey
+from zenlake.lake.serve.row_filter import RowFilter
+from zenlake.lake.serve.row_order import (
+    drop_repeats,
+    merge_inputs,
+    regroup,
+    restrict_times,
+    take_last_per_key,
+)
 from zenlake.lake.serve.tail import COLUMNS, Offsets, Tail
 from zenlake.lake.serve.time_range import EVERYTHING, HIGHEST, LOWEST, HlcRange
 from zenlake.lake.tables import reduce
-from zenlake.lake.tables.compaction import merged
 from zenlake.lake.tables.definitions import LATEST, SAMPLES, TOMBSTONES, TableDefinition
-from zenlake.lake.tables.delta import DeltaStore, File
+from zenlake.lake.tables.delta import DataFile, DeltaStore
 from zenlake.lake.tables.schema import HLC, SAMPLE
 from zenlake.log.read.log import OffsetOutOfRange
 
-REFRESH_SECONDS = 0.05  # how old what is known of a table may be
-MAX_FOOTERS = 16_384  # row groups whose statistics are kept
-MAX_STREAMS = 64  # files that one question reads side by side, if time can be cut
-MAX_RESTARTS = 8  # of one answer, when files go while it reads them
-BATCH_ROWS = 8_192
-BATCH_BYTES = 8 << 20
-RUN_BYTES = 64 << 20  # of the tail in memory for one question; the rest waits in a file
-MAX_TIES = 262_144  # rows of one key and time that are looked at together
-MAX_NEWEST = 1 << 22  # rows that `newest` may choose,
-MAX_HELD_BYTES = 512 << 20  # and of one key their bytes, if they are more than
-FEW_ROWS = 16
-FOLD_ROWS = 65_536
+REFRESH_SECONDS = 0.05  # Longest time that a snapshot of a table is reused without a check.
+MAX_STREAMS = 64  # Upper bound on files read side by side; more make slices of time.
+MAX_RESTARTS = 8  # Upper bound on restarts per answer after files were removed under it.
+RUN_BYTES = 64 << 20  # Upper bound on the tail in memory per query; more is spilled to files.
+MAX_HELD_BYTES = 512 << 20  # Upper bound on the bytes that `newest` selects of one key.
+FEW_ROWS = 16  # Rows per key that are returned even if they exceed MAX_HELD_BYTES.
 
 ROWS = pa.schema([*(SAMPLE.field(name) for name in COLUMNS), HLC])
-"The columns of what is given out."
+"Columns of the rows that are returned."
 RESTARTS = "answers that went on with newer files"
 BY_TIME, BY_KEY = ("key", "hlc"), ("key",)
 
-_Ints = npt.NDArray[np.int64]
 Groups = Mapping[str, list[int]]
-"Row groups, by the path of their file."
-Also = Callable[[str], bool]
+"Row groups by the path of their file."
+KeyPredicate = Callable[[str], bool]
+"Tells whether a key is wanted."
 Batches = Generator[pa.RecordBatch]
-"To be closed by who does not read it to its end."
+"Close the generator if you stop before it is exhausted."
 
 
 class TableSnapshot(NamedTuple):
-    """A table at one moment."""
+    """Files and offsets of one version of a table."""
 
     version: int
-    files: tuple[File, ...]
+    files: tuple[DataFile, ...]
     offsets: Offsets
-    "Where the log goes on behind it, by partition."
+    "Next offset of each log partition that is not in the table."
 
 
-NOTHING = TableSnapshot(-1, (), {})
+NO_TABLE = TableSnapshot(-1, (), {})
 
 
 class WatchedTable:
-    """A table that others write: how it is now, for any number of threads."""
+    """Table that other processes write, shared by any number of threads."""
 
     def __init__(self, folder: Path, table: TableDefinition) -> None:
         self._store = DeltaStore(folder, table)
         self._lock = threading.Lock()
-        self._state = NOTHING
+        self._state = NO_TABLE
         self._looked = float("-inf")
 
-    def now(self, *, within: float = REFRESH_SECONDS) -> TableSnapshot:
-        """How it is, or was at most `within` seconds ago."""
+    def current(self, *, within: float = REFRESH_SECONDS) -> TableSnapshot:
+        """Return a snapshot of the table that is at most `within` seconds old."""
         with self._lock:
             if time.monotonic() - self._looked >= within:
                 snapshot = self._store.snapshot()
                 if snapshot.version != self._state.version:
                     files = (
-                        replace(one, path=str(self._store.path / one.path))
-                        for one in snapshot.files
+                        replace(file, path=str(self._store.path / file.path))
+                        for file in snapshot.files
                     )
                     self._state = TableSnapshot(
                         snapshot.version, tuple(files), self._store.offsets()
@@ -97,65 +97,16 @@ class WatchedTable:
                 self._looked = time.monotonic()
             return self._state
 
-    def again(self) -> None:
-        """What is known is not so any more."""
+    def invalidate(self) -> None:
+        """Invalidate the cached snapshot."""
         with self._lock:
             self._looked = float("-inf")
 
 
-class Footer(NamedTuple):
-    """What a Parquet file says of itself; bounds of each row group."""
-
-    metadata: parquet.FileMetaData
-    low: list[dict[str, Any]]
-    high: list[dict[str, Any]]
-    batch_rows: int
-
-
-class Footers:
-    """Those that were read last."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[str, Footer] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def of(self, path: str) -> Footer:
-        with self._lock:
-            found = self._known.get(path)
-            if found is not None:
-                self._known.move_to_end(path)
-                return found
-        found = _footer(parquet.read_metadata(path))
-        with self._lock:
-            self._known[path] = found
-            groups = sum(len(one.low) for one in self._known.values())
-            while groups > MAX_FOOTERS and len(self._known) > 1:
-                groups -= len(self._known.popitem(last=False)[1].low)
-        return found
-
-
-def _footer(metadata: parquet.FileMetaData) -> Footer:
-    low, high, size = [], [], 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        size += group.total_byte_size
-        bounds: list[dict[str, Any]] = [{}, {}]
-        for place in range(group.num_columns):
-            column = group.column(place)
-            found = column.statistics if column.path_in_schema in BY_TIME else None
-            if found is not None and found.has_min_max:
-                bounds[0][column.path_in_schema] = found.min
-                bounds[1][column.path_in_schema] = found.max
-        low.append(bounds[0])
-        high.append(bounds[1])
-    row = max(1, size // max(1, metadata.num_rows))
-    return Footer(metadata, low, high, min(BATCH_ROWS, max(1, BATCH_BYTES // row)))
-
-
 class History:
-    """The past of a lake, for any number of threads.
+    """Past values of a lake, for any number of threads.
 
-    Rows have the columns of ROWS. A key without wildcards is looked for as it is.
+    Returned rows have the columns of ROWS.
     """
 
     def __init__(self, project: Project) -> None:
@@ -167,9 +118,14 @@ class History:
         self._newest_tail = Tail(project.log, fold=True, counters=self.counters)
         self._footers = Footers()
 
-    def latest(self, key_expr: str, *, also: Also | None = None) -> Batches:
-        """The latest value of each key that is alive, by key. `also` is asked for each key."""
-        return self._restarted(_Answer(RowFilter(key_expr, EVERYTHING, also), 1), self._latest_rows)
+    def latest(self, key_expr: str, *, key_filter: KeyPredicate | None = None) -> Batches:
+        """Yield the latest value of each key that was not deleted, sorted by key.
+
+        `key_filter` may exclude further keys.
+        """
+        return self._with_restarts(
+            _Answer(RowFilter(key_expr, EVERYTHING, key_filter), 1), self._latest_rows
+        )
 
     def between(
         self,
@@ -178,99 +134,110 @@ class History:
         high: int = HIGHEST,
         newest: int | None = None,
         *,
-        also: Also | None = None,
+        key_filter: KeyPredicate | None = None,
     ) -> Batches:
-        """Every sample with `low` <= hlc <= `high`, puts and deletes, each key's in the order of
-        time; of each key the `newest` so many."""
-        answer = _Answer(RowFilter(key_expr, HlcRange(low, high), also), newest)
-        rows = self._all_rows if newest is None else self._newest_rows
-        return self._restarted(answer, rows if low <= high else _none)
+        """Yield every put and delete with `low` <= hlc <= `high`, per key in the order of time.
 
-    def _restarted(
+        With `newest`, only that many of the newest samples per key.
+        """
+        answer = _Answer(RowFilter(key_expr, HlcRange(low, high), key_filter), newest)
+        rows = self._all_rows if newest is None else self._newest_rows
+        return self._with_restarts(answer, rows if low <= high else _no_rows)
+
+    def _with_restarts(
         self, answer: "_Answer", rows: Callable[["_Answer"], Iterator[pa.Table]]
     ) -> Batches:
-        """All rows of an answer, though compaction may take its files away meanwhile."""
+        """Yield all rows of an answer; continue with newer files if compaction removed some."""
         for attempt in range(MAX_RESTARTS + 1):
             try:
                 for table in rows(answer):
-                    yield from answer.new(table).combine_chunks().to_batches(BATCH_ROWS)
+                    yield from answer.take_new(table).combine_chunks().to_batches(BATCH_ROWS)
                 return
             except (FileNotFoundError, OffsetOutOfRange):
                 if attempt == MAX_RESTARTS:
                     raise
                 self.counters[RESTARTS] += 1
-                for one in (self._samples, self._latest, self._tombstones):
-                    one.again()
+                for table in (self._samples, self._latest, self._tombstones):
+                    table.invalidate()
 
     # ---- the latest values
 
     def _latest_rows(self, answer: "_Answer") -> Iterator[pa.Table]:
-        picking, state = answer.picking, self._latest.now()
-        # In this order: a tombstone that was dropped by now was beaten by what is in the tail.
-        tombstones = self._tombstones.now(within=0.0)
-        tail = self._newest_tail.rows(state.offsets, picking.key_expr)
+        row_filter, state = answer.row_filter, self._latest.current()
+        # Read tombstones after `latest`: a put in the tail beats each tombstone dropped since.
+        tombstones = self._tombstones.current(within=0.0)
+        tail = self._newest_tail.rows(state.offsets, row_filter.key_expr)
         with ExitStack() as stack:
-            runs = self._runs(map(picking.pick, tail), BY_KEY, stack)
+            runs = self._sort_into_runs(map(row_filter.select, tail), BY_KEY, stack)
             inputs = [iter([run]) for run in runs]
-            files = chains(state.files)
-            if runs:  # what was deleted long ago is newer than what comes late
-                files += chains(tombstones.files)
-            inputs += [self._chained(one, picking, EVERYTHING) for one in files]
-            for rows in _whole(_merged(inputs, BY_KEY), BY_KEY):
-                found = reduce.newest(rows)
+            files = chain_files(state.files)
+            if runs:  # An old delete may be newer than a sample that arrived late.
+                files += chain_files(tombstones.files)
+            inputs += [self._read_chain(chained, row_filter, EVERYTHING) for chained in files]
+            for rows in regroup(merge_inputs(inputs, BY_KEY), BY_KEY):
+                found = reduce.keep_newest(rows)
                 yield found.filter(pc.equal(found.column("kind"), "put"))
 
     # ---- all samples
 
     def _all_rows(self, answer: "_Answer") -> Iterator[pa.Table]:
-        picking, state = answer.picking, self._samples.now()
-        tail = self._tail.rows(state.offsets, picking.key_expr)
+        row_filter, state = answer.row_filter, self._samples.current()
+        tail = self._tail.rows(state.offsets, row_filter.key_expr)
         with ExitStack() as stack:
-            runs = self._runs(map(picking.pick, tail), BY_TIME, stack)
-            rest = picking.within(HlcRange(answer.low, HIGHEST))
-            files = [one for one in state.files if picking.may_hold(one.low, one.high, rest)]
-            for times in answer.slices(_slices(files, rest)):
-                inputs = [iter([_between(run, times)]) for run in runs]
-                some = [one for one in files if picking.may_hold(one.low, one.high, times)]
-                inputs += [self._chained(one, picking, times) for one in chains(some)]
-                yield from map(distinct, _whole(_merged(inputs, BY_TIME), BY_TIME))
+            runs = self._sort_into_runs(map(row_filter.select, tail), BY_TIME, stack)
+            rest = row_filter.clip_times(HlcRange(answer.low, HIGHEST))
+            files = [
+                file for file in state.files if row_filter.may_contain(file.low, file.high, rest)
+            ]
+            for times in answer.slices(_slice_times(files, rest)):
+                inputs = [iter([restrict_times(run, times)]) for run in runs]
+                some = [
+                    file for file in files if row_filter.may_contain(file.low, file.high, times)
+                ]
+                inputs += [
+                    self._read_chain(chained, row_filter, times) for chained in chain_files(some)
+                ]
+                yield from map(drop_repeats, regroup(merge_inputs(inputs, BY_TIME), BY_TIME))
 
     # ---- the newest of each key
 
     def _newest_rows(self, answer: "_Answer") -> Iterator[pa.Table]:
-        picking, state, count = answer.picking, self._samples.now(), answer.newest or 1
-        tail = self._tail.rows(state.offsets, picking.key_expr)
+        row_filter, state, count = answer.row_filter, self._samples.current(), answer.newest or 1
+        tail = self._tail.rows(state.offsets, row_filter.key_expr)
         with ExitStack() as stack:
-            runs = self._runs(map(picking.pick, tail), BY_TIME, stack)
+            runs = self._sort_into_runs(map(row_filter.select, tail), BY_TIME, stack)
             newest = NewestPerKey(count)
             for run in runs:
                 keys = run.column("key").dictionary_encode()
-                newest.add(picking.key_numbers(keys), run.column("hlc").to_numpy(), -1)
-            groups = self._newest_groups(state.files, picking, newest)
-            times = picking.within(HlcRange(newest.lowest(), HIGHEST))
-            inputs = [iter([_between(run, times)]) for run in runs]
-            some = [one for one in state.files if one.path in groups]
-            inputs += [self._chained(one, picking, times, groups) for one in chains(some)]
-            chosen = (newest.chosen(rows, picking) for rows in _merged(inputs, BY_TIME))
-            for rows in _whole(_bounded(chosen, answer), BY_KEY):
-                yield last_of_each(distinct(rows), count)
+                newest.add(row_filter.key_numbers(keys), run.column("hlc").to_numpy(), -1)
+            groups = self._newest_groups(state.files, row_filter, newest)
+            times = row_filter.clip_times(HlcRange(newest.lowest(), HIGHEST))
+            inputs = [iter([restrict_times(run, times)]) for run in runs]
+            some = [file for file in state.files if file.path in groups]
+            inputs += [
+                self._read_chain(chained, row_filter, times, groups)
+                for chained in chain_files(some)
+            ]
+            selected = (newest.select(rows, row_filter) for rows in merge_inputs(inputs, BY_TIME))
+            for rows in regroup(_limit_key_bytes(selected, answer), BY_KEY):
+                yield take_last_per_key(drop_repeats(rows), count)
 
     def _newest_groups(
-        self, files: Sequence[File], picking: RowFilter, newest: "NewestPerKey"
+        self, files: Sequence[DataFile], row_filter: RowFilter, newest: NewestPerKey
     ) -> Groups:
-        """The row groups with the newest rows of each key; reads keys and times only."""
-        times = picking.times
+        """Find the row groups with the newest rows of each key; reads only keys and times."""
+        times = row_filter.times
         places: list[tuple[str, int]] = []
-        some = [one for one in files if picking.may_hold(one.low, one.high, times)]
-        for file in sorted(some, key=_end, reverse=True):
-            if picking.one_key is not None and newest.passes(_end(file)):
+        some = [file for file in files if row_filter.may_contain(file.low, file.high, times)]
+        for file in sorted(some, key=_last_hlc, reverse=True):
+            if row_filter.single_key is not None and newest.excludes(_last_hlc(file)):
                 break
-            footer = self._footers.of(file.path)
-            with _opened(file.path, footer) as opened:
-                for number in _groups(footer, picking, times):
+            footer = self._footers.read(file.path)
+            with _open_file(file.path, footer) as opened:
+                for number in _matching_groups(footer, row_filter, times):
                     rows = opened.read_row_group(number, [*BY_TIME], use_threads=False)
                     hlc = rows.column("hlc").to_numpy()
-                    keys = picking.key_numbers(rows.column("key"))
+                    keys = row_filter.key_numbers(rows.column("key"))
                     keep = (keys >= 0) & (hlc >= times.low) & (hlc <= times.high)
                     newest.add(keys[keep], hlc[keep], len(places))
                     places.append((file.path, number))
@@ -280,42 +247,42 @@ class History:
             found.setdefault(path, []).append(number)
         return found
 
-    # ---- where rows come from
+    # ---- reading rows
 
-    def _chained(
+    def _read_chain(
         self,
-        files: Iterable[File],
-        picking: RowFilter,
+        files: Iterable[DataFile],
+        row_filter: RowFilter,
         times: HlcRange,
         groups: Groups | None = None,
     ) -> Iterator[pa.Table]:
-        """Rows of files, one after another; none is opened before it is needed."""
-        chosen = [one for one in files if picking.may_hold(one.low, one.high, times)]
+        """Yield the rows of files one after another; opens each file only when it is needed."""
+        chosen = [file for file in files if row_filter.may_contain(file.low, file.high, times)]
         chosen.sort(key=lambda file: file.low.get("key") or "")
         return chain.from_iterable(
-            self._file(one, picking, times, None if groups is None else groups[one.path])
-            for one in chosen
+            self._read_file(file, row_filter, times, None if groups is None else groups[file.path])
+            for file in chosen
         )
 
-    def _file(
-        self, file: File, picking: RowFilter, times: HlcRange, groups: list[int] | None
+    def _read_file(
+        self, file: DataFile, row_filter: RowFilter, times: HlcRange, groups: list[int] | None
     ) -> Iterator[pa.Table]:
-        footer = self._footers.of(file.path)
-        groups = _groups(footer, picking, times, groups)
+        footer = self._footers.read(file.path)
+        groups = _matching_groups(footer, row_filter, times, groups)
         if not groups:
             return
-        with _opened(file.path, footer) as opened:
+        with _open_file(file.path, footer) as opened:
             for batch in opened.iter_batches(
                 footer.batch_rows, groups, columns=ROWS.names, use_threads=False
             ):
-                rows = picking.pick(pa.Table.from_batches([batch]), times)
+                rows = row_filter.select(pa.Table.from_batches([batch]), times)
                 if rows.num_rows:
                     yield reduce.conform(rows, ROWS)
 
-    def _runs(
+    def _sort_into_runs(
         self, tables: Iterable[pa.Table], order: tuple[str, ...], stack: ExitStack
     ) -> list[pa.Table]:
-        """The rows in sorted runs, in memory or, if there are many, in files of their own."""
+        """Return the rows as sorted runs, in memory or, beyond RUN_BYTES, in temporary files."""
         runs: list[pa.Table] = []
         waiting: list[pa.Table] = []
         size = 0
@@ -326,40 +293,44 @@ class History:
                 size += table.nbytes
             if size >= RUN_BYTES:
                 folder = folder or Path(stack.enter_context(TemporaryDirectory(prefix="zenlake-")))
-                run = reduce.sorted_by(pa.concat_tables(waiting), order)
-                runs.append(_spilled(run, folder / f"{len(runs)}.arrow", stack))
+                run = reduce.sort_rows(pa.concat_tables(waiting), order)
+                runs.append(_spill_run(run, folder / f"{len(runs)}.arrow", stack))
                 waiting, size = [], 0
         if waiting:
-            runs.append(reduce.sorted_by(pa.concat_tables(waiting), order))
+            runs.append(reduce.sort_rows(pa.concat_tables(waiting), order))
         return runs
 
 
 # ---- files
 
 
-def _opened(path: str, footer: Footer) -> parquet.ParquetFile:
+def _open_file(path: str, footer: Footer) -> parquet.ParquetFile:
     return parquet.ParquetFile(path, metadata=footer.metadata, read_dictionary=["key"])
 
 
-def _groups(
-    footer: Footer, picking: RowFilter, times: HlcRange, among: list[int] | None = None
+def _matching_groups(
+    footer: Footer, row_filter: RowFilter, times: HlcRange, among: list[int] | None = None
 ) -> list[int]:
-    """The row groups that may have something."""
+    """Return the row groups, of all or `among` some, that may contain matching rows."""
     numbers = range(len(footer.low)) if among is None else among
-    return [one for one in numbers if picking.may_hold(footer.low[one], footer.high[one], times)]
+    return [
+        number
+        for number in numbers
+        if row_filter.may_contain(footer.low[number], footer.high[number], times)
+    ]
 
 
-def _end(file: File) -> int:
+def _last_hlc(file: DataFile) -> int:
     return int(file.high.get("hlc", HIGHEST))
 
 
-def chains(files: Iterable[File]) -> list[list[File]]:
-    """Files that can be read one after another, as the keys of each are behind those before."""
-    found: list[list[File]] = []
+def chain_files(files: Iterable[DataFile]) -> list[list[DataFile]]:
+    """Group files into chains in which the keys of each file follow those of the previous one."""
+    found: list[list[DataFile]] = []
     ends: list[tuple[str, int]] = []
-    for file in sorted(files, key=lambda one: str(one.low.get("key", ""))):
+    for file in sorted(files, key=lambda file: str(file.low.get("key", ""))):
         first, last = file.low.get("key"), file.high.get("key")
-        if first is None or last is None:  # it may have any key
+        if first is None or last is None:  # The file may contain any key.
             found.append([file])
             continue
         if ends and ends[0][0] < first:
@@ -372,11 +343,11 @@ def chains(files: Iterable[File]) -> list[list[File]]:
     return found
 
 
-def _slices(files: Sequence[File], times: HlcRange) -> Iterator[HlcRange]:
-    """`times` in pieces such that not too many files have to be open for each."""
+def _slice_times(files: Sequence[DataFile], times: HlcRange) -> Iterator[HlcRange]:
+    """Yield slices of `times` for each of which at most about MAX_STREAMS files are open."""
     low = times.low
-    if len(chains(files)) > MAX_STREAMS:
-        starts = sorted(int(one.low.get("hlc", LOWEST)) for one in files)
+    if len(chain_files(files)) > MAX_STREAMS:
+        starts = sorted(int(file.low.get("hlc", LOWEST)) for file in files)
         for start in starts[MAX_STREAMS::MAX_STREAMS]:
             if low < start <= times.high:
                 yield HlcRange(low, start - 1)
@@ -384,8 +355,8 @@ def _slices(files: Sequence[File], times: HlcRange) -> Iterator[HlcRange]:
     yield HlcRange(low, times.high)
 
 
-def _spilled(run: pa.Table, path: Path, stack: ExitStack) -> pa.Table:
-    """The same rows, in a file that is mapped."""
+def _spill_run(run: pa.Table, path: Path, stack: ExitStack) -> pa.Table:
+    """Write a run to a file and return it memory-mapped."""
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, run.schema) as writer:
         writer.write_table(run, BATCH_ROWS)
     return pa.ipc.open_file(stack.enter_context(pa.memory_map(str(path)))).read_all()
@@ -394,43 +365,12 @@ def _spilled(run: pa.Table, path: Path, stack: ExitStack) -> pa.Table:
 # ---- rows in order
 
 
-def _none(_: "_Answer") -> Iterator[pa.Table]:
+def _no_rows(_: "_Answer") -> Iterator[pa.Table]:
     return iter(())
 
 
-def _merged(inputs: list[Iterator[pa.Table]], order: tuple[str, ...]) -> Iterator[pa.Table]:
-    return inputs[0] if len(inputs) == 1 else merged(inputs, order)
-
-
-def _between(rows: pa.Table, times: HlcRange) -> pa.Table:
-    hlc = rows.column("hlc").to_numpy()
-    return kept(rows, (hlc >= times.low) & (hlc <= times.high))
-
-
-def _whole(tables: Iterable[pa.Table], columns: tuple[str, ...]) -> Iterator[pa.Table]:
-    """The same rows, cut only where one of these columns changes."""
-    held: pa.Table | None = None
-    for table in tables:
-        if not table.num_rows:
-            continue
-        rows = table if held is None else pa.concat_tables([held, table])
-        same = np.ones(rows.num_rows, np.bool_)
-        for name in columns:
-            column = rows.column(name)
-            same &= pc.equal(column, column[-1]).to_numpy()
-        others = np.flatnonzero(~same)
-        cut = int(others[-1]) + 1 if len(others) else 0
-        if not cut and rows.num_rows > MAX_TIES and "hlc" in columns:
-            cut = rows.num_rows
-        if cut:
-            yield rows.slice(0, cut)
-        held = rows.slice(cut) if cut < rows.num_rows else None
-    if held is not None:
-        yield held
-
-
-def _bounded(tables: Iterable[pa.Table], answer: "_Answer") -> Iterator[pa.Table]:
-    """The same tables, sorted by key, as long as no key has too much."""
+def _limit_key_bytes(tables: Iterable[pa.Table], answer: "_Answer") -> Iterator[pa.Table]:
+    """Pass tables sorted by key through. ZError: the rows of one key are too large."""
     key: str | None = None
     rows = size = 0
     for table in tables:
@@ -448,193 +388,33 @@ def _bounded(tables: Iterable[pa.Table], answer: "_Answer") -> Iterator[pa.Table
         yield table
 
 
-def distinct(rows: pa.Table) -> pa.Table:
-    """Rows sorted by key and time: those of the same time in their order, repeats left out.
-
-    A repeat has the same key, time, clock and source; what has neither clock nor source is
-    repeated if it stands at the same place of the log. The last one stays.
-    """
-    key, hlc = rows.column("key"), rows.column("hlc").to_numpy()
-    count = rows.num_rows
-    if count < 2 or not (hlc[1:] == hlc[:-1]).any():
-        return rows
-    same = (hlc[1:] == hlc[:-1]) & pc.equal(key.slice(1), key.slice(0, count - 1)).to_numpy()
-    if not same.any():
-        return rows
-    ties = np.append(same, False) | np.append(False, same)
-    stamp, source = rows.column("timestamp"), rows.column("source")
-    clock = pc.struct_field(stamp, "id").fill_null("")
-    nobody = pc.and_(stamp.is_null(), source.is_null())
-    named = pa.table(
-        {
-            "key": key,
-            "hlc": hlc,
-            "clock": clock,
-            "id": pc.struct_field(source, "id"),
-            "entity": pc.struct_field(source, "entity"),
-            "sn": pc.struct_field(source, "sn"),
-            "partition": rows.column("partition"),
-            "offset": rows.column("offset"),
-        }
-    )
-    order = reduce.sorted_by(
-        named.select(["key", "hlc", "clock", "partition", "offset"]).append_column(
-            "row", pa.array(np.arange(count))
-        ),
-        ("key", "hlc", "clock", "partition", "offset"),
-    )["row"].to_numpy()
-    places = ("partition", "offset")
-    for name in places:
-        column = pc.if_else(nobody, named.column(name), None)
-        named = named.set_column(named.schema.get_field_index(name), name, column)
-    named = named.take(pa.array(order)).append_column("row", pa.array(np.arange(count)))
-    some = named.filter(pa.array(ties[order]))
-    last = some.group_by([one for one in some.column_names if one != "row"]).aggregate(
-        [("row", "max")]
-    )
-    keep = ~ties[order]
-    keep[last.column("row_max").to_numpy()] = True
-    return rows.take(pa.array(order[keep]))
-
-
-def last_of_each(rows: pa.Table, count: int) -> pa.Table:
-    """Of rows sorted by key the last `count` of each."""
-    if not rows.num_rows:
-        return rows
-    key = rows.column("key")
-    last = np.append(pc.not_equal(key.slice(1), key.slice(0, len(key) - 1)).to_numpy(), True)
-    ends = np.flatnonzero(last)
-    left = ends[np.searchsorted(ends, np.arange(len(key)))] - np.arange(len(key))
-    return kept(rows, left < count)
-
-
-class NewestPerKey:
-    """For each key the `count` highest times, and in which places rows with them are.
-
-    >>> newest = NewestPerKey(2)
-    >>> newest.add(np.array([0, 0, 0, 1]), np.array([5, 7, 7, 1]), 10)
-    >>> newest.add(np.array([0, 1]), np.array([6, 2]), 11)
-    >>> newest.places(), newest.floor().tolist()
-    ([10, 11], [6, 1])
-    """
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._rows: list[tuple[_Ints, _Ints, _Ints]] = []
-        self._size = self._folded = 0
-        self._floor: _Ints = np.empty(0, np.int64)
-        "The lowest of a key's highest times, as of the last fold; LOWEST: it has fewer."
-
-    def add(self, keys: _Ints, times: _Ints, place: int) -> None:
-        """Rows of a place: the numbers of their keys, and their times."""
-        if not len(keys):
-            return
-        if len(self._floor) <= (most := int(keys.max())):
-            more = np.full(most + 1 - len(self._floor), LOWEST, np.int64)
-            self._floor = np.concatenate((self._floor, more))
-        keep = times >= self._floor[keys]
-        if len(keys) > 1 and self._count < len(keys):
-            keep &= _last_ones(keys, times, self._count)
-        keys, times = keys[keep], times[keep]
-        if not len(keys):
-            return
-        self._rows.append((keys, times, np.full(len(keys), place, np.int64)))
-        self._size += len(keys)
-        if self._size > 2 * self._folded + FOLD_ROWS:
-            self._fold()
-
-    def _fold(self) -> None:
-        if not self._rows:
-            return
-        keys, times, places = (
-            np.concatenate([one[part] for one in self._rows]) for part in range(3)
-        )
-        order = np.lexsort((places, -times, keys))
-        keys, times, places = keys[order], times[order], places[order]
-        first = np.append(True, keys[1:] != keys[:-1])
-        other = first | np.append(True, times[1:] != times[:-1])
-        rank = np.cumsum(other)
-        rank -= rank[np.flatnonzero(first)][np.cumsum(first) - 1]
-        keep = rank < self._count
-        once = other | np.append(True, places[1:] != places[:-1])
-        full = keys[rank == self._count - 1]
-        self._floor[full] = times[rank == self._count - 1]
-        keep &= once
-        self._rows = [(keys[keep], times[keep], places[keep])]
-        self._size = self._folded = int(np.count_nonzero(keep))
-        if self._size > MAX_NEWEST:
-            raise ZError(
-                f"_max={self._count} of {len(self._floor)} keys is more than {MAX_NEWEST} samples: "
-                "ask for fewer keys, for fewer of each, or for all of a range of time"
-            )
-
-    def floor(self) -> _Ints:
-        """For each key the time from which on its rows are among the newest."""
-        self._fold()
-        return self._floor
-
-    def lowest(self) -> int:
-        """The lowest time of all that are among the newest."""
-        self._fold()
-        return min((int(times.min()) for _, times, _ in self._rows if len(times)), default=LOWEST)
-
-    def passes(self, end: int) -> bool:
-        """Whether nothing at or before `end` can be among the newest of the first key."""
-        return len(self.floor()) > 0 and int(self._floor[0]) > end
-
-    def places(self) -> list[int]:
-        """Where the newest rows are, without those places that are negative."""
-        self._fold()
-        found = {int(one) for _, _, places in self._rows for one in np.unique(places)}
-        return sorted(one for one in found if one >= 0)
-
-    def chosen(self, rows: pa.Table, picking: RowFilter) -> pa.Table:
-        """Of some rows those that are among the newest of their key."""
-        if not rows.num_rows:
-            return rows
-        keys = picking.key_numbers(rows.column("key").dictionary_encode())
-        floor = np.append(self.floor(), LOWEST)[np.minimum(keys, len(self._floor))]
-        return kept(rows, rows.column("hlc").to_numpy() >= floor)
-
-
-def _last_ones(keys: _Ints, times: _Ints, count: int) -> npt.NDArray[np.bool_]:
-    """Of rows sorted by key and time the last of each key; all, if they are not that simple."""
-    ahead = keys[1:] == keys[:-1]
-    if (ahead & (times[1:] <= times[:-1])).any():
-        return np.ones(len(keys), np.bool_)
-    ends = np.flatnonzero(np.append(~ahead, True))
-    left = ends[np.searchsorted(ends, np.arange(len(keys)))] - np.arange(len(keys))
-    found: npt.NDArray[np.bool_] = left < count
-    return found
-
-
 @dataclass
 class _Answer:
-    """How far an answer is, so that it can go on with other files."""
+    """Progress of an answer, from which it can continue with other files."""
 
-    picking: RowFilter
+    row_filter: RowFilter
     newest: int | None = None
     low: int = LOWEST
-    "Everything before was given out."
+    "All rows before this time were returned."
     until: int | None = None
-    "Where the slice that is being given out ends."
+    "End of the slice of time that is being returned."
     last: tuple[str, int] | None = None
-    "The last key and time that were given out, of this slice."
+    "Key and time of the last returned row of this slice."
 
     def slices(self, rest: Iterable[HlcRange]) -> Iterator[HlcRange]:
-        """What is still to be given out, beginning with the rest of the slice that was begun."""
+        """Yield the remaining slices, beginning with the slice that a restart interrupted."""
         pieces = list(rest)
         if self.until is not None:
             begun = HlcRange(self.low, self.until)
             later = [HlcRange(max(low, begun.high + 1), high) for low, high in pieces]
-            pieces = [begun, *(one for one in later if one.low <= one.high)]
+            pieces = [begun, *(times for times in later if times.low <= times.high)]
         for piece in pieces:
             self.low, self.until = piece
             yield piece
             self.low, self.until, self.last = piece.high + 1, None, None
 
-    def new(self, rows: pa.Table) -> pa.Table:
-        """Of the next rows those that were not given out; they count as given out now."""
+    def take_new(self, rows: pa.Table) -> pa.Table:
+        """Return the rows that were not returned before, and count them as returned."""
         if self.last is not None:
             key, hlc = self.last
             later = pc.greater(rows.column("key"), key)

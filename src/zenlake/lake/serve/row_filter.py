@@ -1,6 +1,6 @@
-"""Which rows a question is about: keys by a key expression, times by a range of HLC time.
+"""Row filter of a query: keys by a key expression, times by a range of HLC time.
 
-Knows Arrow columns and statistics of files. Looks at each distinct key once, not at each row.
+Knows Arrow columns and file statistics. Matches each distinct key once, not each row.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,65 +14,68 @@ from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr, intersects
 from zenlake.lake.serve.time_range import EVERYTHING, HlcRange
 
-MAX_KEYS = 1 << 20  # distinct keys that one question may look at
+MAX_KEYS = 1 << 20  # Upper bound on distinct keys per query.
 
 _Numbers = npt.NDArray[np.int64]
 
 
-def prefix_of(key_expr: str) -> str:
-    """What every key that a key expression matches starts with.
+def literal_prefix(key_expr: str) -> str:
+    """Return the text that every key matched by a key expression starts with.
 
-    >>> prefix_of("robot/*/imu"), prefix_of("robot/**"), prefix_of("robot/7$*"), prefix_of("a")
-    ('robot/', 'robot', 'robot/7', 'a')
+    >>> [literal_prefix(text) for text in ("robot/*/imu", "robot/**", "robot/7$*", "a")]
+    ['robot/', 'robot', 'robot/7', 'a']
     """
     literal, star, rest = key_expr.partition("*")
     if not star:
         return literal
-    if rest == "*":  # a last ** may stand for nothing at all, and its slash goes with it
+    if rest == "*":  # A final ** may match no chunk, and then the slash before it is missing.
         literal = literal.removesuffix("/")
     return literal.removesuffix("$")
 
 
 class RowFilter:
-    """The rows whose key is wanted and whose `hlc` lies in a range; for one question, one thread.
+    """Filter for rows with matching keys and with `hlc` in a range; for one query and thread.
 
-    >>> picking = RowFilter("robot/*", HlcRange(2, 9))
+    >>> row_filter = RowFilter("robot/*", HlcRange(2, 9))
     >>> keys = pa.array(["robot/1", "cat", "robot/1", "robot/2"]).dictionary_encode()
-    >>> picking.pick(pa.table({"key": keys, "hlc": [1, 2, 3, 4]})).column("hlc").to_pylist()
+    >>> row_filter.select(pa.table({"key": keys, "hlc": [1, 2, 3, 4]})).column("hlc").to_pylist()
     [3, 4]
     """
 
     def __init__(
-        self, key_expr: str, times: HlcRange = EVERYTHING, also: Callable[[str], bool] | None = None
+        self,
+        key_expr: str,
+        times: HlcRange = EVERYTHING,
+        key_filter: Callable[[str], bool] | None = None,
     ) -> None:
         self.key_expr = KeyExpr(key_expr)
         self.times = times
-        self.prefix = prefix_of(key_expr)
-        self.one_key = None if self.key_expr.is_wild else str(self.key_expr)
-        "The only key, if there are no wildcards: it is looked for as it is."
-        self._also = also
+        self.prefix = literal_prefix(key_expr)
+        self.single_key = None if self.key_expr.is_wild else str(self.key_expr)
+        "The key itself if the expression has no wildcards, else None."
+        self._key_filter = key_filter
         self._numbers: dict[str, int] = {}
         self.keys: list[str] = []
-        "Those wanted that were met so far, by their numbers."
+        "Matching keys met so far, by their numbers."
 
-    def within(self, times: HlcRange) -> HlcRange:
-        """What of `times` is asked for."""
+    def clip_times(self, times: HlcRange) -> HlcRange:
+        """Return the part of `times` that lies in the range of this filter."""
         return HlcRange(max(times.low, self.times.low), min(times.high, self.times.high))
 
-    def may_hold(self, low: dict[str, Any], high: dict[str, Any], times: HlcRange) -> bool:
-        """Whether there may be a row between these bounds; what has no bound may be anything."""
+    def may_contain(self, low: dict[str, Any], high: dict[str, Any], times: HlcRange) -> bool:
+        """Tell whether rows within these bounds may match; a missing bound excludes nothing."""
         first, last = low.get("hlc"), high.get("hlc")
         if (first is not None and first > times.high) or (last is not None and last < times.low):
             return False
         lowest, highest = low.get("key"), high.get("key")
-        if self.one_key is None and lowest is not None:
+        if self.single_key is None and lowest is not None:
             lowest = lowest[: len(self.prefix)]
         return (lowest is None or lowest <= self.prefix) and (
             highest is None or highest >= self.prefix
         )
 
-    def numbers(self, keys: Sequence[str | None]) -> _Numbers:
-        """The number of each key; -1: not wanted."""
+    def number_keys(self, keys: Sequence[str | None]) -> _Numbers:
+        """Return the number of each key; -1 for keys that do not match."""
         known = self._numbers
         return np.fromiter(
             (known[key] if key in known else self._number(key) for key in keys),
@@ -82,11 +85,11 @@ class RowFilter:
 
     def _number(self, key: str | None) -> int:
         wanted = key is not None and (
-            key == self.one_key
-            if self.one_key is not None
+            key == self.single_key
+            if self.single_key is not None
             else key.startswith(self.prefix) and intersects(self.key_expr, key)
         )
-        if key is None or not wanted or not (self._also is None or self._also(key)):
+        if key is None or not wanted or not (self._key_filter is None or self._key_filter(key)):
             if key is not None and len(self._numbers) < MAX_KEYS:
                 self._numbers[key] = -1
             return -1
@@ -99,25 +102,25 @@ class RowFilter:
         return self._numbers[key]
 
     def key_numbers(self, keys: pa.ChunkedArray) -> _Numbers:
-        """The number of each row's key; they are dictionaries."""
+        """Return the key number of each row of a dictionary-encoded column."""
         found = [
-            np.append(self.numbers(chunk.dictionary.to_pylist()), -1)[
+            np.append(self.number_keys(chunk.dictionary.to_pylist()), -1)[
                 chunk.indices.fill_null(len(chunk.dictionary)).to_numpy()
             ]
             for chunk in keys.chunks
         ]
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
-    def pick(self, table: pa.Table, times: HlcRange | None = None) -> pa.Table:
-        """The rows that are wanted, in their order, keys as plain text."""
+    def select(self, table: pa.Table, times: HlcRange | None = None) -> pa.Table:
+        """Return the matching rows in their order, with keys as plain text."""
         low, high = self.times if times is None else times
         hlc = table.column("hlc").to_numpy()
         keep = (self.key_numbers(table.column("key")) >= 0) & (hlc >= low) & (hlc <= high)
-        return plain_key(kept(table, keep))
+        return decode_key_column(select_rows(table, keep))
 
 
-def kept(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
-    """The rows that are marked; not copied if they stand together."""
+def select_rows(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
+    """Return the marked rows; copies nothing if they are adjacent."""
     rows = np.flatnonzero(keep)
     if len(rows) == table.num_rows:
         return table
@@ -126,6 +129,7 @@ def kept(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
     return table.take(pa.array(rows))
 
 
-def plain_key(table: pa.Table) -> pa.Table:
+def decode_key_column(table: pa.Table) -> pa.Table:
+    """Return the table with `key` as plain text."""
     place = table.schema.get_field_index("key")
     return table.set_column(place, "key", table.column(place).cast(pa.string()))

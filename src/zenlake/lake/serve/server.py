@@ -1,7 +1,6 @@
-"""A queryable that answers from a lake: latest values, or the past that `_time` and `_max` name.
+"""Queryable that answers from a lake: latest values, or the past selected by `_time` and `_max`.
 
-Knows sessions, queries and how many may be answered at once. What is true of the past, history.py
-knows.
+Knows sessions, queries and their limits. Does not know tables; history.py reads them.
 """
 
 import logging
@@ -23,7 +22,7 @@ from zenlake.api.session import Session
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr, intersects
 from zenlake.lake.project import Project
-from zenlake.lake.serve.history import RESTARTS, Also, History
+from zenlake.lake.serve.history import RESTARTS, History, KeyPredicate
 from zenlake.lake.serve.time_range import EVERYTHING, HlcRange, hlc_range, of_parameters
 from zenlake.wire.cursor import U64
 from zenlake.wire.delete import Del
@@ -33,35 +32,36 @@ from zenlake.wire.reply import WireReply
 from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.zenohid import WireZenohId
 
-MAX_QUERIES = 4  # that are answered at once
-MAX_WAITING = 256  # that wait for that; one more is told so
-MAX_SAMPLES = 1 << 40  # that `_max` may name
-SEND_ROWS = 128  # replies that are made before the first of them is sent
-ROOM_SECONDS = 0.0005  # between two looks whether the link has room
-JOIN_SECONDS = 10.0
+MAX_QUERIES = 4  # Queries answered at the same time.
+MAX_WAITING = 256  # Queries that may wait; further ones are refused.
+MAX_SAMPLES = 1 << 40  # Highest value of `_max`.
+SEND_ROWS = 128  # Replies built before the first of them is sent.
+ROOM_SECONDS = 0.0005  # Pause between two checks for room on the link.
+JOIN_SECONDS = 10.0  # Longest wait for a worker at close.
 BUSY = f"more than {MAX_WAITING} queries wait here: ask again later"
-STOPPING = "what answers here was stopped before the end: ask again"
+STOPPING = "the server was stopped before the end of the answer: ask again"
 TEXT = "text/plain"
 
 log = logging.getLogger("zenlake.serve")
 
 
 class HistoryRequest(NamedTuple):
-    """What the parameters of a query ask for."""
+    """Range of the past that the parameters of a query select."""
 
     times: HlcRange | None = None
-    "None: the latest values."
+    "Range of time; None for the latest values."
     newest: int | None = None
+    "Number of newest samples per key; None for all."
 
 
-def wanted(parameters: str, now: int) -> HistoryRequest:
-    """What parameters mean, read at `now` (nanoseconds since 1970). Those not known are ignored.
+def parse_request(parameters: str, now: int) -> HistoryRequest:
+    """Parse query parameters at `now`, in nanoseconds since 1970; ignores unknown parameters.
 
-    >>> wanted("", 0), wanted("_max=2;x=1", 0).newest
+    >>> parse_request("", 0), parse_request("_max=2;x=1", 0).newest
     (HistoryRequest(times=None, newest=None), 2)
-    >>> wanted("_max=two", 0)
+    >>> parse_request("_max=two", 0)
     Traceback (most recent call last):
-    zenlake.errors.ZError: _max='two' is no number of samples: write a whole number from 1 on
+    zenlake.errors.ZError: _max='two' is not a valid number of samples: write a positive integer
     """
     found: dict[str, str] = {}
     for item in parameters.split(";"):
@@ -72,7 +72,7 @@ def wanted(parameters: str, now: int) -> HistoryRequest:
         text = found["_max"]
         if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) <= MAX_SAMPLES):
             raise ZError(
-                f"_max={text[:80]!r} is no number of samples: write a whole number from 1 on"
+                f"_max={text[:80]!r} is not a valid number of samples: write a positive integer"
             )
         newest = int(text)
     if "_time" in found:
@@ -81,29 +81,31 @@ def wanted(parameters: str, now: int) -> HistoryRequest:
 
 
 class ServeStats(NamedTuple):
-    """Since it was opened."""
+    """Counters of a server since it was opened."""
 
     queries: int
-    "received"
+    "Queries received."
     answered: int
-    "to the end"
+    "Queries answered to the end."
     replies: int
+    "Replies sent."
     errors: int
-    "queries that got an error: what they asked was wrong, or could not be read"
+    "Queries answered with an error, for wrong parameters or unreadable data."
     refused: int
-    "since too many waited"
+    "Queries refused because too many were waiting."
     left: int
-    "whose asker was gone, or out of time, before the end"
+    "Queries whose querier was gone, or out of time, before the end."
     waiting: int
+    "Queries that wait now."
     restarts: int
-    "answers that went on with newer files"
+    "Answers that continued with newer files."
 
 
 class Server:
-    """Answers queries on some key expressions from a lake, as long as it is open.
+    """Server that answers queries on some key expressions from a lake until it is closed.
 
-    MAX_QUERIES are answered at once; each answer is read and sent piece by piece, no faster than
-    the asker takes it.
+    Answers MAX_QUERIES at the same time. Each answer is read and sent piece by piece, no faster
+    than the querier takes it.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class Server:
         self.history = lake if isinstance(lake, History) else History(lake)
         self.keys = tuple(KeyExpr(key) for key in keys)
         self.counters: Counter[str] = Counter()
-        self._queue: Queue[tuple[Query, Also | None] | None] = Queue(MAX_WAITING)
+        self._queue: Queue[tuple[Query, KeyPredicate | None] | None] = Queue(MAX_WAITING)
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._workers = [
@@ -129,32 +131,32 @@ class Server:
         self._queryables: list[Any] = []
         try:
             for number, key in enumerate(self.keys):
-                take = partial(self._take, self._share(number))
+                take = partial(self._enqueue, self._key_filter(number))
                 self._queryables.append(session.declare_queryable(key, take, complete=complete))
         except BaseException:
             self.close()
             raise
 
     def stats(self) -> ServeStats:
-        """What it has done so far."""
+        """Return the counters."""
         with self._lock:
             counted = {name: self.counters[name] for name in ServeStats._fields}
         restarts = self.history.counters[RESTARTS]
         return ServeStats(**counted | {"waiting": self._queue.qsize(), "restarts": restarts})
 
     def close(self) -> None:
-        """Answer no more: what is being answered ends where it is."""
+        """Stop: queries that are being answered or wait get an error."""
         if self._stopped.is_set():
             return
         self._stopped.set()
         for queryable in self._queryables:
-            with suppress(ZError):  # the session was closed before
+            with suppress(ZError):  # The session is closed already.
                 queryable.undeclare()
-        for _ in self._workers:  # behind those that wait, which are told that it is over
+        for _ in self._workers:  # Queued after the waiting queries, which get an error first.
             self._queue.put(None)
         for worker in self._workers:
             worker.join(JOIN_SECONDS)
-        with suppress(Empty):  # those that came while it ended
+        with suppress(Empty):  # Queries that arrived during the close.
             while True:
                 left = self._queue.get_nowait()
                 if left is not None:
@@ -173,17 +175,19 @@ class Server:
 
     # ---- queries
 
-    def _share(self, number: int) -> Also | None:
-        """Which keys one of several queryables answers for, so that none is answered twice."""
+    def _key_filter(self, number: int) -> KeyPredicate | None:
+        """Return the keys that a queryable answers for, so that no key is answered twice."""
         mine, before = self.keys[number], self.keys[:number]
         if mine == "**" and not before:
             return None
-        return lambda key: intersects(mine, key) and not any(intersects(one, key) for one in before)
+        return lambda key: (
+            intersects(mine, key) and not any(intersects(other, key) for other in before)
+        )
 
-    def _take(self, share: Also | None, query: Query) -> None:
+    def _enqueue(self, key_filter: KeyPredicate | None, query: Query) -> None:
         self._count("queries")
         try:
-            self._queue.put_nowait((query, share))
+            self._queue.put_nowait((query, key_filter))
         except Full:
             self._count("refused")
             _refuse(query, BUSY)
@@ -193,12 +197,12 @@ class Server:
             self.counters[name] += more
 
     def _work(self) -> None:
-        while (taken := self._queue.get()) is not None:
-            query, share = taken
-            del taken
+        while (item := self._queue.get()) is not None:
+            query, key_filter = item
+            del item
             with query:
                 try:
-                    self._answer(query, share)
+                    self._answer(query, key_filter)
                 except Exception as error:
                     self._count("errors")
                     if not isinstance(error, ZError):
@@ -206,19 +210,21 @@ class Server:
                     _refuse(query, str(error) or type(error).__name__)
             del query
 
-    def _answer(self, query: Query, share: Also | None) -> None:
+    def _answer(self, query: Query, key_filter: KeyPredicate | None) -> None:
         if self._stopped.is_set():
             raise ZError(STOPPING)
-        asked = wanted(str(query.parameters), time.time_ns())
+        request = parse_request(str(query.parameters), time.time_ns())
         key = str(query.key_expr)
-        if asked.times is None:
-            batches = self.history.latest(key, also=share)
+        if request.times is None:
+            batches = self.history.latest(key, key_filter=key_filter)
         else:
-            batches = self.history.between(key, *asked.times, asked.newest, also=share)
-        asker = _Asker(query)
+            batches = self.history.between(
+                key, *request.times, request.newest, key_filter=key_filter
+            )
+        channel = _ReplyChannel(query)
         with closing(batches):
             for batch in batches:
-                sent = asker.send(batch, self._stopped)
+                sent = channel.send(batch, self._stopped)
                 self._count("replies", sent)
                 if sent < batch.num_rows:
                     if self._stopped.is_set():
@@ -229,12 +235,12 @@ class Server:
 
 
 def _refuse(query: Query, why: str) -> None:
-    with query, suppress(ZError):  # nobody is there any more
+    with query, suppress(ZError):  # The querier is gone.
         query.reply_err(why, encoding=TEXT)
 
 
-class _Asker:
-    """The one who asked: whether it still waits, and has room for another reply."""
+class _ReplyChannel:
+    """Way back to the querier: whether it still waits, and its link has room for a reply."""
 
     def __init__(self, query: Query) -> None:
         self._asked = asked = query._asked
@@ -244,8 +250,8 @@ class _Asker:
         self._number, self._qos = asked.request.id, asked.request.qos
         self._responder = query._responder
 
-    def takes(self, stopped: threading.Event) -> bool:
-        """True as soon as it has room; False: it is gone, or has waited long enough."""
+    def wait_for_room(self, stopped: threading.Event) -> bool:
+        """Wait until the link has room; return False if the query has ended or the server stops."""
         while not self._asked.ended:
             if not self._remote:
                 return True
@@ -259,13 +265,13 @@ class _Asker:
         return False
 
     def send(self, batch: pa.RecordBatch, stopped: threading.Event) -> int:
-        """A reply for each row; gives how many there were before it was gone."""
+        """Send a reply per row; return the number sent before the query ended."""
         answer, qos, responder = self._asked.answer, self._qos, self._responder
         for start in range(0, batch.num_rows, SEND_ROWS):
-            # All made before the first is sent: what follows quickly shares frames and writes.
-            replies = list(zip(*_replies(batch.slice(start, SEND_ROWS)), strict=True))
+            # Built before the first is sent: replies in quick succession share frames and writes.
+            replies = list(zip(*_build_replies(batch.slice(start, SEND_ROWS)), strict=True))
             for number, (key, reply) in enumerate(replies):
-                if not self.takes(stopped):
+                if not self.wait_for_room(stopped):
                     return start + number
                 answer(key, reply, qos, responder)
         return int(batch.num_rows)
@@ -274,19 +280,21 @@ class _Asker:
 # ---- rows as replies
 
 
-def _replies(batch: pa.RecordBatch) -> tuple[list[str], list[WireReply]]:
-    """The keys and the replies of some rows."""
+def _build_replies(batch: pa.RecordBatch) -> tuple[list[str], list[WireReply]]:
+    """Return the keys and the replies of some rows."""
     stamp = batch.column("timestamp")
     columns = [batch.column(name) for name in _COLUMNS]
     columns += [pc.struct_field(stamp, name) for name in ("ntp64", "id")]
     keys = batch.column("key").to_pylist()
-    return keys, [_reply(*row) for row in zip(*(one.to_pylist() for one in columns), strict=True)]
+    return keys, [
+        _build_reply(*row) for row in zip(*(column.to_pylist() for column in columns), strict=True)
+    ]
 
 
 _COLUMNS = ("kind", "payload", "encoding", "schema", "attachment")
 
 
-def _reply(
+def _build_reply(
     kind: str,
     payload: bytes | None,
     encoding: str | None,
@@ -295,15 +303,17 @@ def _reply(
     ntp64: int | None,
     clock: str | None,
 ) -> WireReply:
-    stamp = None if ntp64 is None else WireTimestamp(ntp64 & U64, _clock(clock or ""))
+    stamp = None if ntp64 is None else WireTimestamp(ntp64 & U64, _parse_clock_id(clock or ""))
     if kind == "delete":
         return WireReply(Del(stamp, None, attachment))
-    return WireReply(Put(payload or b"", stamp, _encoding(encoding, schema), None, attachment))
+    return WireReply(
+        Put(payload or b"", stamp, _parse_encoding(encoding, schema), None, attachment)
+    )
 
 
-_clock = lru_cache(1024)(WireZenohId.parse)
+_parse_clock_id = lru_cache(1024)(WireZenohId.parse)
 
 
 @lru_cache(1024)
-def _encoding(encoding: str | None, schema: str | None) -> WireEncoding:
+def _parse_encoding(encoding: str | None, schema: str | None) -> WireEncoding:
     return WireEncoding.parse((encoding or "") if schema is None else f"{encoding or ''};{schema}")

@@ -1,7 +1,7 @@
-"""Batches into tables, exactly once: rows appended, or folded into the leaves that they touch.
+"""Exactly-once commits of batches: appends files, or folds rows into the leaves they touch.
 
-Knows which batch a table has, leaves, and the order of commits that a crash cannot hurt. Does not
-know Spark, nor where a batch comes from.
+Knows which batches a table has, leaves, and a crash-safe order of commits. Does not know Spark or
+where a batch comes from.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,30 +19,43 @@ from pyarrow import parquet
 
 from zenlake.lake.tables import schema
 from zenlake.lake.tables.definitions import TABLES
-from zenlake.lake.tables.delta import OFFSET_APP, Added, Conflict, DeltaStore, File, StoreError
+from zenlake.lake.tables.delta import (
+    OFFSET_APP,
+    AddedFile,
+    CommitConflict,
+    DataFile,
+    DeltaStore,
+    StoreError,
+)
 from zenlake.lake.tables.reduce import (
     conform,
-    merged_health,
-    newest,
+    keep_newest,
+    merge_health,
     newest_row_indices,
-    sorted_by,
+    sort_rows,
     take_rows,
 )
 
 LEAF_ROWS = 32 << 10
-LEAF_BYTES = 64 << 20  # of a leaf in memory
-MAX_REPEATS = 10  # of one fold, while others change its leaves
+LEAF_BYTES = 64 << 20  # Upper bound on the bytes of a leaf in memory.
+MAX_REPEATS = 10  # Attempts per fold while other writers change its leaves.
 
-_VERSION = ["key", "hlc", "timestamp", "partition", "offset"]  # what decides who is newer
+_VERSION = [
+    "key",
+    "hlc",
+    "timestamp",
+    "partition",
+    "offset",
+]  # Columns that order the versions of a key.
 
 
 class OffsetsPresent(StoreError):
-    """A batch brings what a table already has from another query; the message says what to do."""
+    """Batch with offsets that a table already has from another query."""
 
 
 @dataclass(frozen=True)
 class TableBatch:
-    """One batch of one query; `offsets` has the first and the last of each partition of the log.
+    """One batch of one query; `offsets` maps log partitions to their first and last offset.
 
     >>> TableBatch("samples", "6f1c", 4, {0: (100, 199)}).transactions
     {'zenlake/samples/6f1c': 4, 'zenlake/offset/0': 200}
@@ -59,80 +72,84 @@ class TableBatch:
 
     @property
     def transactions(self) -> dict[str, int]:
-        """What a commit that holds this batch says of it."""
-        following = {f"{OFFSET_APP}{one}": last + 1 for one, (_, last) in self.offsets.items()}
-        return {self.app: self.number} | following
+        """Transactions that a commit of this batch records."""
+        next_offsets = {
+            f"{OFFSET_APP}{number}": end + 1 for number, (_, end) in self.offsets.items()
+        }
+        return {self.app: self.number} | next_offsets
 
 
 class TableChange(NamedTuple):
-    """What a batch did to a table: the version that has it, files that came and went."""
+    """Effect of a batch on a table: the new version and the number of files added and removed."""
 
     version: int
     added: int
     removed: int
 
 
-# ---- what others call
+# ---- committing a batch
 
 
-def append(store: DeltaStore, added: Sequence[Added], batch: TableBatch) -> TableChange | None:
-    """The files of a batch into a table; None if they are in it already."""
+def append_files(
+    store: DeltaStore, added: Sequence[AddedFile], batch: TableBatch
+) -> TableChange | None:
+    """Commit the files of a batch to a table; return None if the table has the batch already."""
     for _ in range(MAX_REPEATS):
-        if has(store, batch):
+        if has_batch(store, batch):
             return None
         try:
             version = store.commit(added, (), batch.transactions)
-        except Conflict:
+        except CommitConflict:
             continue
         return TableChange(version, len(added), 0)
-    raise _too_busy(store)
+    raise _too_many_conflicts(store)
 
 
 def fold_health(
     store: DeltaStore, reduced: pa.Table, batch: TableBatch, leaf_rows: int = LEAF_ROWS
 ) -> TableChange | None:
-    """Health of a batch (`health_of`, put together) into the table; None if it is in already."""
+    """Fold health rows of a batch into the table; return None if it has the batch already."""
     for _ in range(MAX_REPEATS):
-        if has(store, batch):
+        if has_batch(store, batch):
             return None
-        folding = _Folding(store, merged_health(reduced), _add_up, leaf_rows).make()
+        rewrite = _LeafRewrite(store, merge_health(reduced), _add_health, leaf_rows).write_leaves()
         try:
-            return folding.commit(batch.transactions)
-        except Conflict:
+            return rewrite.commit(batch.transactions)
+        except CommitConflict:
             continue
-    raise _too_busy(store)
+    raise _too_many_conflicts(store)
 
 
-def fold(
+def fold_latest(
     latest: DeltaStore,
     tombstones: DeltaStore,
     reduced: pa.Table,
     batch: TableBatch,
     leaf_rows: int = LEAF_ROWS,
 ) -> TableChange | None:
-    """The newest rows of a batch (`newest`) into `latest`; what it did there, None for nothing.
+    """Fold the newest rows of a batch into `latest`; return None if it has the batch already.
 
-    Three commits at most, and after each of them the two tables say what they said before or what
-    they say after: deletes that win are buried first, then `latest` changes, then tombstones
-    that a later put beat are dropped. So who reads both reads `latest` first.
+    Makes at most three commits: adds tombstones for winning deletes, changes `latest`, and drops
+    tombstones that a later put beats. After each commit the two tables together show the state
+    before or after the batch to a reader that reads `latest` first.
     """
     for _ in range(MAX_REPEATS):
         try:
-            return _fold(
-                latest, tombstones, newest(conform(reduced, schema.LATEST)), batch, leaf_rows
+            return _fold_latest_once(
+                latest, tombstones, keep_newest(conform(reduced, schema.LATEST)), batch, leaf_rows
             )
-        except Conflict:
+        except CommitConflict:
             continue
-    raise _too_busy(latest)
+    raise _too_many_conflicts(latest)
 
 
-def has(store: DeltaStore, batch: TableBatch) -> bool:
-    """Whether a table has a batch. Refuses one whose rows it has from another query."""
+def has_batch(store: DeltaStore, batch: TableBatch) -> bool:
+    """Tell whether a table has a batch. OffsetsPresent: it has the rows from another query."""
     store.snapshot()
     done = store.transaction(batch.app)
     if done is not None:
         if done >= batch.number and store.table.name in TABLES:
-            _check_that_it_has_all(store, batch)
+            _check_offsets_committed(store, batch)
         return done >= batch.number
     present = store.offsets()
     for partition, (first, last) in batch.offsets.items():
@@ -141,94 +158,100 @@ def has(store: DeltaStore, batch: TableBatch) -> bool:
                 f"{store.path}: offsets {first} to {last} of partition {partition} are there up "
                 f"to {present[partition] - 1}, from another query than {batch.app!r} (its "
                 "checkpoint was lost or changed?): start the query at offset "
-                f"{present[partition]}, or move the table away to fill it anew"
+                f"{present[partition]}, or move the table away to fill it again"
             )
     return False
 
 
-def _check_that_it_has_all(store: DeltaStore, batch: TableBatch) -> None:
-    """What is passed over since a batch of its number is there has to be in the table."""
+def _check_offsets_committed(store: DeltaStore, batch: TableBatch) -> None:
+    """Raise OffsetsPresent if the table has the batch number, but not all of its offsets."""
     present = store.offsets() if batch.offsets else {}
     for partition, (_, last) in batch.offsets.items():
-        there = present.get(partition, 0)
-        if last >= there:
+        following = present.get(partition, 0)
+        if last >= following:
             raise OffsetsPresent(
                 f"{store.path}: batch {batch.number} of {batch.app!r} is there, up to offset "
-                f"{there - 1} of partition {partition}, and now it goes to {last} (a part of its "
-                f"checkpoint was removed?): start with a new checkpoint at offset {there}, or move "
-                "the table away to fill it anew"
+                f"{following - 1} of partition {partition}, and now it goes to {last} (a part "
+                "of its checkpoint was removed?): start with a new checkpoint at offset "
+                f"{following}, or move the table away to fill it again"
             )
 
 
 # ---- latest
 
 
-def _fold(
+def _fold_latest_once(
     latest: DeltaStore, tombstones: DeltaStore, rows: pa.Table, batch: TableBatch, leaf_rows: int
 ) -> TableChange | None:
-    buried = _rows_of(tombstones, rows["key"])
+    buried = _read_keys(tombstones, rows["key"])
     change = None
-    if not has(latest, batch):
-        living = _rows_of(latest, rows["key"], _VERSION)
-        new = _winning(newest(pa.concat_tables([rows, _as_deletes(buried)])), living)
+    if not has_batch(latest, batch):
+        living = _read_keys(latest, rows["key"], _VERSION)
+        new = _select_newer(
+            keep_newest(pa.concat_tables([rows, _tombstones_to_deletes(buried)])), living
+        )
         put = pc.equal(new["kind"], "put")
         deletes = new.filter(pc.invert(put))
         changed = pc.or_(put, pc.is_in(new["key"], value_set=living["key"].combine_chunks()))
-        folding = _Folding(latest, new.filter(changed), _alive, leaf_rows).make()
-        _bury(tombstones, conform(deletes, schema.TOMBSTONES), buried, leaf_rows)
-        change = folding.commit(batch.transactions)
+        rewrite = _LeafRewrite(
+            latest, new.filter(changed), _replace_and_drop_deletes, leaf_rows
+        ).write_leaves()
+        _add_tombstones(tombstones, conform(deletes, schema.TOMBSTONES), buried, leaf_rows)
+        change = rewrite.commit(batch.transactions)
     if buried.num_rows:
-        _unbury(latest, tombstones, buried["key"], leaf_rows)
+        _drop_beaten_tombstones(latest, tombstones, buried["key"], leaf_rows)
     return change
 
 
-def _bury(tombstones: DeltaStore, deletes: pa.Table, buried: pa.Table, leaf_rows: int) -> None:
-    fresh = _winning(deletes, buried)
+def _add_tombstones(
+    tombstones: DeltaStore, deletes: pa.Table, buried: pa.Table, leaf_rows: int
+) -> None:
+    fresh = _select_newer(deletes, buried)
     if fresh.num_rows:
-        _Folding(tombstones, fresh, _replaced, leaf_rows).make().commit({})
+        _LeafRewrite(tombstones, fresh, _replace_rows, leaf_rows).write_leaves().commit({})
 
 
-def _unbury(
+def _drop_beaten_tombstones(
     latest: DeltaStore, tombstones: DeltaStore, keys: pa.ChunkedArray, leaf_rows: int
 ) -> None:
-    """Drops the tombstones of keys that live again."""
-    living = _rows_of(latest, keys, _VERSION)
-    dead = _rows_of(tombstones, living["key"])
-    alive = _winning(living, dead)["key"].combine_chunks()
+    """Drop tombstones of keys that have a newer value in `latest`."""
+    living = _read_keys(latest, keys, _VERSION)
+    dead = _read_keys(tombstones, living["key"])
+    alive = _select_newer(living, dead)["key"].combine_chunks()
     beaten = dead.filter(pc.is_in(dead["key"], value_set=alive))
     if beaten.num_rows:
-        _Folding(tombstones, beaten, _without, leaf_rows).make().commit({})
+        _LeafRewrite(tombstones, beaten, _remove_keys, leaf_rows).write_leaves().commit({})
 
 
-def _as_deletes(buried: pa.Table) -> pa.Table:
-    """Tombstones as the rows that they were."""
+def _tombstones_to_deletes(buried: pa.Table) -> pa.Table:
+    """Return tombstones as the delete rows they came from."""
     place = schema.LATEST.get_field_index("kind")
     kinds = pa.repeat(pa.scalar("delete"), buried.num_rows)
     return conform(buried, schema.LATEST).set_column(place, schema.LATEST.field(place), kinds)
 
 
-def _winning(rows: pa.Table, others: pa.Table) -> pa.Table:
-    """Those of `rows`, one a key, that are newer than `others`; an equal one is not."""
+def _select_newer(rows: pa.Table, others: pa.Table) -> pa.Table:
+    """Return the rows, one per key, that are newer than `others`; an equal row is not newer."""
     both = pa.concat_tables([rows.select(_VERSION), others.select(_VERSION)])
     chosen = newest_row_indices(both)
     return take_rows(rows, chosen[chosen < rows.num_rows])
 
 
-def _rows_of(
+def _read_keys(
     store: DeltaStore, keys: pa.ChunkedArray, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """The rows of those keys, which are sorted; only leaves that may have them are read."""
+    """Read the rows of sorted `keys` from the leaves that may contain them."""
     store.snapshot()
-    files = [file for leaf in _touched(store, keys, 0) for file in leaf.files]
+    files = [file for leaf in _find_touched_leaves(store, keys, 0) for file in leaf.files]
     wanted = pc.field("key").isin(keys.combine_chunks())
     return store.read(files, columns, wanted)
 
 
-# ---- how a leaf and new rows become one
+# ---- merging new rows into a leaf
 
 
-def _replaced(old: pa.Table, new: pa.Table) -> pa.Table:
-    """A new row stands where the old one of its key stood; what had none follows."""
+def _replace_rows(old: pa.Table, new: pa.Table) -> pa.Table:
+    """Replace the rows of keys that `new` has, in place; append rows of other keys."""
     where = pc.index_in(new["key"], value_set=old["key"].combine_chunks())
     there = where.is_valid().to_numpy()
     rows, fresh = np.arange(old.num_rows), np.arange(old.num_rows, old.num_rows + new.num_rows)
@@ -236,26 +259,26 @@ def _replaced(old: pa.Table, new: pa.Table) -> pa.Table:
     return take_rows(pa.concat_tables([old, new]), np.append(rows, fresh[~there]))
 
 
-def _alive(old: pa.Table, new: pa.Table) -> pa.Table:
-    both = _replaced(old, new)
+def _replace_and_drop_deletes(old: pa.Table, new: pa.Table) -> pa.Table:
+    both = _replace_rows(old, new)
     return both.filter(pc.equal(both["kind"], "put"))
 
 
-def _without(old: pa.Table, new: pa.Table) -> pa.Table:
+def _remove_keys(old: pa.Table, new: pa.Table) -> pa.Table:
     return old.filter(pc.invert(pc.is_in(old["key"], value_set=new["key"].combine_chunks())))
 
 
-def _add_up(old: pa.Table, new: pa.Table) -> pa.Table:
-    return merged_health(pa.concat_tables([old, new]))
+def _add_health(old: pa.Table, new: pa.Table) -> pa.Table:
+    return merge_health(pa.concat_tables([old, new]))
 
 
 # ---- leaves
 
 
 class _Leaf(NamedTuple):
-    """Neighbouring files that are rewritten together, and the rows from `start` to `stop`."""
+    """Neighbouring files that are rewritten together with the new rows `start` to `stop`."""
 
-    files: list[File]
+    files: list[DataFile]
     start: int
     stop: int
 
@@ -264,8 +287,8 @@ class _Leaf(NamedTuple):
         return sum(file.rows for file in self.files) + self.stop - self.start
 
 
-class _Folding:
-    """New rows into the leaves of a table that they touch, and the commit of that."""
+class _LeafRewrite:
+    """Rewrite of the leaves that new rows touch, and its commit."""
 
     def __init__(
         self,
@@ -278,15 +301,17 @@ class _Folding:
         self._rows = rows
         self._merge = merge
         self._leaf_rows = leaf_rows
-        self._added: list[Added] = []
-        self._removed: list[File] = []
+        self._added: list[AddedFile] = []
+        self._removed: list[DataFile] = []
 
-    def make(self) -> "_Folding":
-        """Writes new leaves, one after the other; nobody sees them yet."""
-        for leaf in _touched(self._store, self._rows[self._place], self._leaf_rows):
+    def write_leaves(self) -> "_LeafRewrite":
+        """Write the new leaves one after another; readers see them after `commit`."""
+        for leaf in _find_touched_leaves(
+            self._store, self._rows[self._leaf_column], self._leaf_rows
+        ):
             new = self._rows.slice(leaf.start, leaf.stop - leaf.start)
             old = self._store.read(leaf.files).cast(new.schema)
-            pieces = self._cut(sorted_by(self._merge(old, new), self._store.table.order))
+            pieces = self._split_leaf(sort_rows(self._merge(old, new), self._store.table.order))
             self._removed += leaf.files
             self._added += [self._store.write_file(piece) for piece in pieces]
         return self
@@ -296,30 +321,36 @@ class _Folding:
         return TableChange(version, len(self._added), len(self._removed))
 
     @property
-    def _place(self) -> str:
-        place = self._store.table.place
-        assert place is not None, "only a folded table has leaves"
-        return place
+    def _leaf_column(self) -> str:
+        column = self._store.table.leaf_column
+        assert column is not None, "only a folded table has leaves"
+        return column
 
-    def _cut(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Equal pieces of at most a leaf's rows and bytes; rows of one place stay together."""
-        count, place, ends = rows.num_rows, _Values(rows[self._place]), _ends(rows)
+    def _split_leaf(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Split into equal pieces within a leaf's limits; equal leaf values stay together."""
+        count, values, ends = (
+            rows.num_rows,
+            _LazyColumn(rows[self._leaf_column]),
+            _cumulative_bytes(rows),
+        )
         most = -(-count // max(1, -(-count // self._leaf_rows)))
-        size = rows.nbytes / max(1, -(-rows.nbytes // LEAF_BYTES)) + 1  # sums are rounded
+        size = (
+            rows.nbytes / max(1, -(-rows.nbytes // LEAF_BYTES)) + 1
+        )  # Plus one, because the sums are rounded.
         start = 0
         while start < count:
             large = int(np.searchsorted(ends, (ends[start - 1] if start else 0) + size, "right"))
             stop = max(min(start + most, large), start + 1)
             if stop < count:
-                stop = bisect_left(place, place[stop])
+                stop = bisect_left(values, values[stop])
             if stop <= start:
-                stop = bisect_right(place, place[start])
+                stop = bisect_right(values, values[start])
             yield rows.slice(start, stop - start)
             start = stop
 
 
-def _ends(rows: pa.Table) -> npt.NDArray[np.float64]:
-    """How many bytes there are up to each row, and with it."""
+def _cumulative_bytes(rows: pa.Table) -> npt.NDArray[np.float64]:
+    """Return the number of bytes up to and including each row."""
     sizes = np.zeros(rows.num_rows)
     for column in rows.columns:
         if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
@@ -328,19 +359,21 @@ def _ends(rows: pa.Table) -> npt.NDArray[np.float64]:
     return np.cumsum(sizes + rest / max(1, rows.num_rows))
 
 
-def _touched(store: DeltaStore, place: pa.ChunkedArray, leaf_rows: int) -> list[_Leaf]:
-    """The leaves in which rows of these places belong; `place` is sorted.
+def _find_touched_leaves(
+    store: DeltaStore, leaf_values: pa.ChunkedArray, leaf_rows: int
+) -> list[_Leaf]:
+    """Return the leaves that rows with these sorted leaf values belong to.
 
-    Leaves that are small together, and of which one is touched, are taken as one.
+    Joins neighbouring leaves that are small together if one of them is touched.
     """
-    values = _Values(place)
-    groups = _groups(store)
+    values = _LazyColumn(leaf_values)
+    groups = _group_overlapping(store)
     if not groups:
         return [_Leaf([], 0, len(values))] if len(values) else []
-    name = store.table.place or ""
+    name = store.table.leaf_column or ""
     starts = [0, *(bisect_left(values, group[0].low[name]) for group in groups[1:]), len(values)]
     leaves: list[_Leaf] = []
-    size = cache(lambda path: _unpacked(store.path / path))
+    size = cache(lambda path: _uncompressed_bytes(store.path / path))
     for group, start, stop in zip(groups, starts, starts[1:], strict=False):
         leaf = _Leaf(group, start, stop)
         last = leaves[-1] if leaves else None
@@ -356,23 +389,23 @@ def _touched(store: DeltaStore, place: pa.ChunkedArray, leaf_rows: int) -> list[
     return [leaf for leaf in leaves if leaf.stop > leaf.start]
 
 
-def _unpacked(path: Path) -> int:
-    """About the bytes of a file in memory: on the disk it may be far smaller."""
+def _uncompressed_bytes(path: Path) -> int:
+    """Estimate the bytes of a file in memory; on disk it may be far smaller."""
     footer = parquet.read_metadata(path)
-    return sum(footer.row_group(one).total_byte_size for one in range(footer.num_row_groups))
+    return sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
 
 
-def _groups(store: DeltaStore) -> list[list[File]]:
-    """Files by place; such as overlap, which no fold writes, are one."""
-    name = store.table.place or ""
+def _group_overlapping(store: DeltaStore) -> list[list[DataFile]]:
+    """Group files sorted by leaf value; overlapping files, which no fold writes, share a group."""
+    name = store.table.leaf_column or ""
     files = store.current.files
     for file in files:
         if name not in file.low or name not in file.high:
             raise StoreError(
-                f"{store.path / file.path}: the table does not say between which {name} it lies "
-                "(written by another tool?): move the table away to fill it anew"
+                f"{store.path / file.path}: the table has no statistics of {name} for this file "
+                "(written by another tool?): move the table away to fill it again"
             )
-    groups: list[list[File]] = []
+    groups: list[list[DataFile]] = []
     high: Any = None
     for file in sorted(files, key=lambda file: file.low[name]):
         if groups and file.low[name] <= high:
@@ -384,8 +417,8 @@ def _groups(store: DeltaStore) -> list[list[File]]:
     return groups
 
 
-class _Values(Sequence[Any]):
-    """A sorted column for `bisect`: only those values that are looked at become objects."""
+class _LazyColumn(Sequence[Any]):
+    """Sorted column for `bisect` that converts only the values it looks at."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         self._column = column
@@ -397,8 +430,8 @@ class _Values(Sequence[Any]):
         return self._column[row].as_py()
 
 
-def _too_busy(store: DeltaStore) -> StoreError:
+def _too_many_conflicts(store: DeltaStore) -> StoreError:
     return StoreError(
-        f"{store.path}: others change what is being folded, {MAX_REPEATS} times in a row: "
-        "see that one query only writes this table, then start it again"
+        f"{store.path}: other writers changed the folded files {MAX_REPEATS} times in a row: "
+        "let only one query write this table, then start it again"
     )

@@ -1,7 +1,7 @@
-"""Many small files of a table become few large ones, sorted: merged in bounded memory.
+"""Compaction: merges many small sorted files of a table into few large ones in bounded memory.
 
-Knows which files are worth it and how sorted files are merged. What a table is, delta.py knows;
-leaves of folded tables are left alone, as folding keeps them in shape.
+Knows which files are worth merging and how sorted files are merged. Skips folded tables, because
+folding keeps their leaves at a good size.
 """
 
 from bisect import bisect_right
@@ -12,19 +12,26 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyarrow import parquet
 
-from zenlake.lake.tables.delta import ROW_GROUP_ROWS, Added, Conflict, DeltaStore, File, StoreError
-from zenlake.lake.tables.reduce import conform, sorted_by
+from zenlake.lake.tables.delta import (
+    ROW_GROUP_ROWS,
+    AddedFile,
+    CommitConflict,
+    DataFile,
+    DeltaStore,
+    StoreError,
+)
+from zenlake.lake.tables.reduce import conform, sort_rows
 
-SMALL_SHARE = 0.5  # of the target: a file of that size is large enough
-WORTH_SHARE = 0.25  # a file is rewritten if the smaller ones together have that share of it
-MAX_INPUTS = 256  # files of one merge, each of them open
-MAX_TARGETS = 8  # times the target: what one merge and its commit rewrites
-MERGE_BYTES = 32 << 20  # of all inputs together, packed as pages are; some times that as columns
-GROUP_BYTES = 64 << 20  # in memory, of the row group that is being made
+SMALL_SHARE = 0.5  # Files of at least this share of the target size stay as they are.
+WORTH_SHARE = 0.25  # A file is rewritten if the smaller files sum up to this share of it.
+MAX_INPUTS = 256  # Upper bound on files per merge, all of which are open.
+MAX_TARGETS = 8  # Upper bound on the input of one merge, in target sizes.
+MERGE_BYTES = 32 << 20  # Encoded bytes read at once from all inputs; decoded they take more.
+GROUP_BYTES = 64 << 20  # Upper bound on the decoded bytes of a row group.
 
 
-class Compacted(NamedTuple):
-    """What compaction of a table did."""
+class CompactionResult(NamedTuple):
+    """Files and rows that compaction of a table merged."""
 
     files: int = 0
     into: int = 0
@@ -32,35 +39,35 @@ class Compacted(NamedTuple):
     bytes_before: int = 0
     bytes_after: int = 0
     conflicts: int = 0
-    "Merges given up since somebody else had taken one of their files away; the next run tries."
+    "Merges given up because a concurrent commit removed an input; the next run tries again."
 
-    def plus(self, other: "Compacted") -> "Compacted":
-        return Compacted(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+    def plus(self, other: "CompactionResult") -> "CompactionResult":
+        return CompactionResult(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
-def compact(store: DeltaStore, target: int) -> Compacted:
-    """Merges small files of each day, one commit a merge. Rows and their values stay the same.
+def compact(store: DeltaStore, target: int) -> CompactionResult:
+    """Merge the small files of each partition, with one commit per merge; rows do not change.
 
-    It may run beside writers: what they append is not touched, and what they remove is not merged.
+    Safe beside writers: a merge leaves appended files alone and gives up if an input was removed.
     """
-    done = Compacted()
+    done = CompactionResult()
     if store.table.fold is not None:
         return done
-    for group in groups(store.snapshot().files, target):
-        done = done.plus(_merge(store, group, target))
+    for group in plan_merges(store.snapshot().files, target):
+        done = done.plus(_merge_files(store, group, target))
     return done
 
 
-def groups(files: Iterable[File], target: int) -> Iterator[list[File]]:
-    """Files to merge into one another: of the same partition, small, and worth it."""
-    places: dict[tuple[tuple[str, Any], ...], list[File]] = {}
+def plan_merges(files: Iterable[DataFile], target: int) -> Iterator[list[DataFile]]:
+    """Yield groups of small files of one partition that are worth merging."""
+    places: dict[tuple[tuple[str, Any], ...], list[DataFile]] = {}
     for file in files:
         if file.size < target * SMALL_SHARE:
             places.setdefault(tuple(sorted(file.partition.items())), []).append(file)
     for place in sorted(places, key=repr):
-        group: list[File] = []
+        group: list[DataFile] = []
         size = 0
-        for file in _worth(places[place]):
+        for file in _drop_costly(places[place]):
             if len(group) == MAX_INPUTS or size + file.size > MAX_TARGETS * target:
                 yield from [group] * (len(group) > 1)
                 group, size = [], 0
@@ -69,10 +76,10 @@ def groups(files: Iterable[File], target: int) -> Iterator[list[File]]:
         yield from [group] * (len(group) > 1)
 
 
-def _worth(files: list[File]) -> list[File]:
-    """By size, without the largest ones that would be rewritten for little.
+def _drop_costly(files: list[DataFile]) -> list[DataFile]:
+    """Sort files by size and drop the largest while the smaller ones add too little to them.
 
-    So a row is rewritten a few times in all, however often compaction runs.
+    So each row is rewritten only a few times, however often compaction runs.
     """
     files = sorted(files, key=lambda file: (file.size, file.path))
     smaller = sum(file.size for file in files)
@@ -84,37 +91,37 @@ def _worth(files: list[File]) -> list[File]:
     return files
 
 
-def _merge(store: DeltaStore, group: list[File], target: int) -> Compacted:
-    """One commit: the files of a group go, merged ones come."""
+def _merge_files(store: DeltaStore, group: list[DataFile], target: int) -> CompactionResult:
+    """Replace the files of a group by merged ones in one commit."""
     size, rows = sum(file.size for file in group), sum(file.rows for file in group)
-    added: list[Added] = []
+    added: list[AddedFile] = []
     try:
         with ExitStack() as opened:
             share = MERGE_BYTES // len(group)
-            inputs = [_rows_of(store, file, share, opened) for file in group]
-            pieces = _row_groups(merged(inputs, store.table.order))
+            inputs = [_read_rows(store, file, share, opened) for file in group]
+            pieces = _gather_row_groups(merge_sorted(inputs, store.table.order))
             for piece in pieces:
-                added.append(_write(store, group[0], piece, pieces, target))
-        found = sum(one.rows for one in added)
+                added.append(_write_merged(store, group[0], piece, pieces, target))
+        found = sum(file.rows for file in added)
         if found != rows:
             raise StoreError(
-                f"{store.path}: files have {found} rows, and Delta's log says {rows}: "
-                "nothing was changed; was one of them written by others?"
+                f"{store.path}: files have {found} rows, and Delta's log says {rows}: nothing was "
+                "changed; check whether another tool wrote to this table"
             )
         store.commit(added, group, data_change=False)
-    except Conflict:
-        discard(store, added)
-        return Compacted(conflicts=1)
+    except CommitConflict:
+        discard_files(store, added)
+        return CompactionResult(conflicts=1)
     except BaseException:
-        discard(store, added)
+        discard_files(store, added)
         raise
-    return Compacted(len(group), len(added), rows, size, sum(one.size for one in added))
+    return CompactionResult(len(group), len(added), rows, size, sum(file.size for file in added))
 
 
-def _write(
-    store: DeltaStore, like: File, piece: pa.Table, pieces: Iterator[pa.Table], target: int
-) -> Added:
-    """One file, of `piece` and as many more as make it large enough."""
+def _write_merged(
+    store: DeltaStore, like: DataFile, piece: pa.Table, pieces: Iterator[pa.Table], target: int
+) -> AddedFile:
+    """Write one file from `piece` and from further pieces until it reaches the target size."""
     with store.writer(next(iter(like.partition.values()), None)) as file:
         file.write(piece)
         while file.size < target and (more := next(pieces, None)) is not None:
@@ -123,28 +130,30 @@ def _write(
     return file.added
 
 
-def discard(store: DeltaStore, added: Iterable[Added]) -> None:
-    """Files of a commit that failed; if it did happen, the table names them, and they stay."""
+def discard_files(store: DeltaStore, added: Iterable[AddedFile]) -> None:
+    """Delete the files of a failed commit, unless the table names them because it succeeded."""
     named = {file.path for file in store.snapshot().files}
-    for one in added:
-        if one.path not in named:
-            (store.path / one.path).unlink(missing_ok=True)
+    for file in added:
+        if file.path not in named:
+            (store.path / file.path).unlink(missing_ok=True)
 
 
-def _rows_of(store: DeltaStore, file: File, share: int, opened: ExitStack) -> Iterator[pa.Table]:
-    """The rows of a file, so many at once as fit into `share` bytes; what it lacks is null."""
+def _read_rows(
+    store: DeltaStore, file: DataFile, share: int, opened: ExitStack
+) -> Iterator[pa.Table]:
+    """Yield the rows of a file in pieces of at most `share` bytes; missing columns are null."""
     source = opened.enter_context(parquet.ParquetFile(store.path / file.path, memory_map=True))
-    whole = source.metadata
-    size = sum(whole.row_group(number).total_byte_size for number in range(whole.num_row_groups))
-    rows = share * whole.num_rows // max(1, size)
-    schema = pa.schema([one for one in store.table.schema if one.name not in file.partition])
+    footer = source.metadata
+    size = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
+    rows = share * footer.num_rows // max(1, size)
+    schema = pa.schema([field for field in store.table.schema if field.name not in file.partition])
     names = [name for name in source.schema_arrow.names if name in schema.names]
     for batch in source.iter_batches(min(max(1, rows), ROW_GROUP_ROWS), columns=names):
         yield conform(batch, schema)
 
 
-def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows, as many at once as a row group has."""
+def _gather_row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Regroup rows into tables of one row group each."""
     waiting: list[pa.Table] = []
     count = size = 0
     for table in tables:
@@ -160,11 +169,11 @@ def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-# ---- merging what is sorted
+# ---- merging sorted tables
 
 
-class _Head:
-    """The next rows of one input."""
+class _MergeInput:
+    """One sorted input of a merge, with its next rows in memory."""
 
     def __init__(self, tables: Iterator[pa.Table], order: tuple[str, ...]) -> None:
         self._tables = tables
@@ -177,7 +186,7 @@ class _Head:
         return int(self._rows.num_rows)
 
     def fill(self) -> None:
-        """Rows, if there are none and the input has more."""
+        """Read the next rows if none are in memory."""
         while self.more and not len(self):
             rows = next(self._tables, None)
             if rows is None:
@@ -187,7 +196,7 @@ class _Head:
                 self._columns = [rows.column(name) for name in self._order]
 
     def rank(self, row: int) -> tuple[tuple[bool, Any], ...]:
-        """Where a row belongs; null before all else."""
+        """Return the sort key of a row; null sorts first."""
         values = (column[row].as_py() for column in self._columns)
         return tuple((value is not None, value) for value in values)
 
@@ -197,17 +206,21 @@ class _Head:
         return taken
 
 
-def merged(inputs: Iterable[Iterator[pa.Table]], order: tuple[str, ...]) -> Iterator[pa.Table]:
-    """The rows of all inputs; in order if each of them is. One table of each is in memory.
+def merge_sorted(
+    inputs: Iterable[Iterator[pa.Table]], order: tuple[str, ...]
+) -> Iterator[pa.Table]:
+    """Merge sorted inputs into one sorted sequence of tables.
+
+    Holds one table of each input in memory.
 
     >>> odd, even = ({"n": [1, 3]}, {"n": [5]}), ({"n": [2, 4, 6]},)
-    >>> tables = merged([map(pa.table, odd), map(pa.table, even)], ("n",))
+    >>> tables = merge_sorted([map(pa.table, odd), map(pa.table, even)], ("n",))
     >>> [table.column("n").to_pylist() for table in tables]
     [[1, 2, 3], [4, 5], [6]]
     """
-    heads = [head for head in (_Head(tables, order) for tables in inputs) if len(head)]
+    heads = [head for head in (_MergeInput(tables, order) for tables in inputs) if len(head)]
     while heads:
-        # Nothing that is still to come belongs before the least of the last rows in memory.
+        # Rows that are not read yet sort after the smallest of the last rows in memory.
         least = min(heads, key=lambda head: head.rank(len(head) - 1))
         limit = least.rank(len(least) - 1)
         parts = [
@@ -216,7 +229,7 @@ def merged(inputs: Iterable[Iterator[pa.Table]], order: tuple[str, ...]) -> Iter
             )
             for head in heads
         ]
-        yield sorted_by(pa.concat_tables(parts), order)
+        yield sort_rows(pa.concat_tables(parts), order)
         for head in heads:
             head.fill()
         heads = [head for head in heads if len(head)]

@@ -1,6 +1,6 @@
-"""The tables of a lake, as data: columns, order, partitions, how rows fold, what ages.
+"""Definitions of the tables of a lake: columns, sort order, partitions, folding, retention.
 
-Knows every table by name. Does not know files or Spark.
+Knows every built-in table by name. Does not know files or Spark.
 """
 
 from collections.abc import Callable
@@ -11,32 +11,44 @@ import pyarrow as pa
 from zenlake.lake.tables import reduce, schema
 
 SCHEMA_VERSION = 1
-SCHEMA_PROPERTY = "zenlake.schema"  # the table property that holds it
+SCHEMA_PROPERTY = "zenlake.schema"  # Table property that holds the version of the columns.
 
 
 class TableDefinition(NamedTuple):
-    """One table: rows are appended, or folded by `fold` into leaves placed by `place`."""
+    """Columns of a table, and how rows get into its files.
+
+    Rows are appended, or, if `fold` is given, folded into leaves: files with disjoint ranges of
+    `leaf_column`.
+    """
 
     name: str
     schema: pa.Schema
     partition_by: str | None = None
-    order: tuple[str, ...] = ()  # how rows are sorted in a file
-    place: str | None = None  # the column whose range a leaf of a folded table covers
-    fold: Callable[[pa.Table], pa.Table] | None = None  # many rows -> one a key, also of results
-    time: str | None = None  # the column that retention looks at
+    order: tuple[str, ...] = ()
+    "Columns by which the rows of a file are sorted."
+    leaf_column: str | None = None
+    "Column whose range a leaf of a folded table covers."
+    fold: Callable[[pa.Table], pa.Table] | None = None
+    "Reduces rows to one per key. Folding results again gives the fold of all their rows."
+    time_column: str | None = None
+    "Column that retention compares with the age limit."
 
 
-SAMPLES = TableDefinition("samples", schema.SAMPLES, "day", ("key", "hlc"), time="received_at")
+SAMPLES = TableDefinition(
+    "samples", schema.SAMPLES, "day", ("key", "hlc"), time_column="received_at"
+)
 LATEST = TableDefinition(
-    "latest", schema.LATEST, None, ("key",), "key", reduce.newest, "received_at"
+    "latest", schema.LATEST, None, ("key",), "key", reduce.keep_newest, "received_at"
 )
 TOMBSTONES = TableDefinition(
-    "tombstones", schema.TOMBSTONES, None, ("key",), "key", reduce.newest, "received_at"
+    "tombstones", schema.TOMBSTONES, None, ("key",), "key", reduce.keep_newest, "received_at"
 )
-LOSS = TableDefinition("loss", schema.LOSS, "day", ("partition", "offset"), time="at")
-MESSAGES = TableDefinition("messages", schema.MESSAGES, "day", ("key", "hlc"), time="received_at")
+LOSS = TableDefinition("loss", schema.LOSS, "day", ("partition", "offset"), time_column="at")
+MESSAGES = TableDefinition(
+    "messages", schema.MESSAGES, "day", ("key", "hlc"), time_column="received_at"
+)
 MESSAGES_FAILED = TableDefinition(
-    "messages_failed", schema.MESSAGES_FAILED, "day", ("key", "hlc"), time="received_at"
+    "messages_failed", schema.MESSAGES_FAILED, "day", ("key", "hlc"), time_column="received_at"
 )
 HEALTH = TableDefinition(
     "health",
@@ -44,7 +56,7 @@ HEALTH = TableDefinition(
     None,
     ("minute", "key", "source_id", "entity"),
     "minute",
-    reduce.merged_health,
+    reduce.merge_health,
     "minute",
 )
 

@@ -1,6 +1,6 @@
-"""One Delta table: its files read, new files written, and the one commit that changes it.
+"""One Delta table: reads its files, writes new files and commits changes.
 
-Knows Parquet, Delta's log and Delta's transactions. Does not know what the rows mean, nor Spark.
+Knows Parquet, Delta's log and Delta's transactions. Does not know Spark or what the rows mean.
 """
 
 import json
@@ -28,52 +28,59 @@ from deltalake.transaction import AddAction, RemoveAction
 from zenlake.errors import ZError
 from zenlake.lake.tables import migrate
 from zenlake.lake.tables.definitions import SCHEMA_PROPERTY, SCHEMA_VERSION, TableDefinition
-from zenlake.lake.tables.dictionary import dictionary_encode, dictionary_schema, values_of
-from zenlake.lake.tables.reduce import sorted_by
+from zenlake.lake.tables.dictionary import dictionary_encode, dictionary_schema, distinct_values
+from zenlake.lake.tables.reduce import sort_rows
 
 ROW_GROUP_ROWS = 32 << 10
-MAX_ATTEMPTS = 10  # of one commit, while others commit, too
+MAX_ATTEMPTS = 10  # Attempts per commit while other writers commit.
 ZSTD_LEVEL = 1
 LOG = "_delta_log"
-STAGED = "_staged"  # the folder of what is written and not yet folded
-OFFSET_APP = "zenlake/offset/"  # + partition: version = the next offset not in the table
-PARTITION_APP = "zenlake/partition/"  # + 0, 1, 2 ...: version = a partition that has an offset
+STAGED = "_staged"  # Folder of rows that are written and not folded yet.
+OFFSET_APP = "zenlake/offset/"
+"Prefix of the transaction id for a log partition; its version is the next offset not in the table."
+PARTITION_APP = "zenlake/partition/"
+"Prefix of transaction ids 0, 1, 2, ... whose versions list the log partitions with an offset."
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 class StoreError(ZError):
-    """A table that cannot be read or written; the message says which, why and what to do."""
+    """Table that cannot be read or written; the message says which, why and what to do."""
 
 
-class Conflict(StoreError):
-    """Another commit changed what this one was made from: read again, and make it again."""
+class CommitConflict(StoreError):
+    """Concurrent commit changed the data this commit is based on: read again and retry."""
 
 
-class Added(NamedTuple):
-    """A file that was written and that no commit names yet. Travels between processes."""
+class AddedFile(NamedTuple):
+    """Written file that no commit names yet. Can be sent between processes."""
 
-    path: str  # in the table's folder, as it is on the disk
+    path: str
+    "Path relative to the folder of the table, not URL-encoded."
     size: int
     rows: int
-    stats: str  # JSON, as Delta wants it
+    stats: str
+    "Statistics in Delta's JSON form."
     partition: dict[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """A file of a snapshot; `low` and `high` bound those columns that have statistics."""
+class DataFile:
+    """File of a snapshot."""
 
     path: str
     rows: int
     size: int
     partition: dict[str, str | None]
     low: dict[str, Any]
+    "Lowest value of each column that has statistics."
     high: dict[str, Any]
-    modified: int  # milliseconds
+    "Highest value of each column that has statistics."
+    modified: int
+    "Time of the last change, in milliseconds since 1970."
 
 
 class Snapshot:
-    """The files of one version of a table; -1 is the table that does not exist yet."""
+    """Files of one version of a table; version -1 stands for a table that does not exist yet."""
 
     def __init__(self, version: int, actions: pa.Table | None, table: TableDefinition) -> None:
         self.version = version
@@ -81,11 +88,11 @@ class Snapshot:
         self._table = table
 
     @cached_property
-    def files(self) -> tuple[File, ...]:
+    def files(self) -> tuple[DataFile, ...]:
         if self._actions is None:
             return ()
         names = stats_columns(self._table)
-        columns = {name: self._actions[name].to_pylist() for name in self._wanted(names)}
+        columns = {name: self._actions[name].to_pylist() for name in self._action_columns(names)}
         parts = [name for name in columns if name.startswith("partition.")]
 
         def bounds(side: str, row: int) -> dict[str, Any]:
@@ -97,11 +104,14 @@ class Snapshot:
             }
 
         return tuple(
-            File(
+            DataFile(
                 unquote(path),
                 columns["num_records"][row] or 0,
                 columns["size_bytes"][row],
-                {name.removeprefix("partition."): _text(columns[name][row]) for name in parts},
+                {
+                    name.removeprefix("partition."): _partition_text(columns[name][row])
+                    for name in parts
+                },
                 bounds("min", row),
                 bounds("max", row),
                 columns["modification_time"][row],
@@ -109,7 +119,7 @@ class Snapshot:
             for row, path in enumerate(columns["path"])
         )
 
-    def _wanted(self, names: Iterable[str]) -> list[str]:
+    def _action_columns(self, names: Iterable[str]) -> list[str]:
         wanted = {"path", "size_bytes", "num_records", "modification_time"}
         wanted |= {f"{side}.{name}" for side in ("min", "max") for name in names}
         assert self._actions is not None
@@ -121,34 +131,34 @@ class Snapshot:
 
     @property
     def rows(self) -> int:
-        """Of all files, without looking at each."""
+        """Number of rows of all files, without building `files`."""
         if self._actions is None:
             return 0
         return pc.sum(self._actions["num_records"]).as_py() or 0
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Number of bytes of all files."""
         if self._actions is None:
             return 0
         return pc.sum(self._actions["size_bytes"]).as_py() or 0
 
 
 class DeltaStore:
-    """One table in a folder. Made for one thread; the folder is created by the first commit.
+    """One table in a folder, used by one thread; the first commit creates the folder.
 
-    A commit stands on the last `snapshot()`: if another one changed what it removes or one of its
-    transactions since, it is refused by Conflict and nothing has happened.
+    A commit is based on the last `snapshot()`. If another commit has since changed a file it
+    removes or one of its transactions, it raises CommitConflict and changes nothing.
     """
 
     def __init__(self, path: str | os.PathLike[str], table: TableDefinition) -> None:
         self.path = Path(path)
         self.table = table
-        self.conflicts = 0  # commits that had to be tried again
+        self.conflicts = 0  # Commits that had to be tried again.
         self._delta: deltalake.DeltaTable | None = None
         self._snapshot: Snapshot | None = None
-        self._seen = (0, 0)  # the folder of Delta's log
-        self._prepared = False  # for writing: an older table was brought to today's columns
+        self._seen = (0, 0)  # Identity of the folder of Delta's log at the last refresh.
+        self._prepared = False  # Whether the table was created or migrated for writing.
 
     # ---- reading
 
@@ -156,41 +166,41 @@ class DeltaStore:
         return (self.path / LOG).is_dir()
 
     def snapshot(self) -> Snapshot:
-        """The table as it is now. Costs two `stat` while nothing changes."""
-        if self._snapshot is not None and self._is_newer():
+        """Return the newest snapshot. Costs two `stat` calls while nothing changes."""
+        if self._snapshot is not None and self._has_changed():
             self._refresh()
         return self.current
 
     @property
     def current(self) -> Snapshot:
-        """The last snapshot, without looking for a newer one."""
+        """Last snapshot, without looking for a newer one."""
         if self._snapshot is None:
             self._refresh()
         assert self._snapshot is not None
         return self._snapshot
 
     def transaction(self, app: str) -> int | None:
-        """The version that `app` last committed in the last snapshot; None: it never did."""
+        """Return the version that `app` committed last, as of `current`; None if it never did."""
         if self.current.version < 0 or self._delta is None:
             return None
         return self._delta.transaction_version(app)
 
     def offsets(self) -> dict[int, int]:
-        """For each partition of the log the next offset that is not in the table."""
+        """Return for each log partition the next offset that is not in the table."""
         found = {}
-        for partition in self._partitions():
+        for partition in self._known_partitions():
             offset = self.transaction(f"{OFFSET_APP}{partition}")
             if offset is not None:
                 found[partition] = offset
         return found
 
     def property(self, name: str) -> str | None:
-        """A table property, such as the version of the schema."""
+        """Return a table property, such as the version of the schema; None if it is not set."""
         self.snapshot()
         return None if self._delta is None else self._delta.metadata().configuration.get(name)
 
-    def dataset(self, files: Iterable[File | Added] | None = None) -> ds.FileSystemDataset:
-        """Files as one Arrow dataset, partition column included; all of the snapshot for None.
+    def dataset(self, files: Iterable[DataFile | AddedFile] | None = None) -> ds.FileSystemDataset:
+        """Return files, by default all, as one Arrow dataset with the partition column.
 
         Raises FileNotFoundError, here or while it is read, if a file was vacuumed meanwhile.
         """
@@ -198,18 +208,20 @@ class DeltaStore:
         form = ds.ParquetFileFormat()
         local = pa.fs.LocalFileSystem()
         fragments = [
-            form.make_fragment(str(self.path / one.path), local, self._expression(one.partition))
-            for one in chosen
+            form.make_fragment(
+                str(self.path / file.path), local, self._partition_filter(file.partition)
+            )
+            for file in chosen
         ]
         return ds.FileSystemDataset(fragments, self.table.schema, form, local)
 
     def read(
         self,
-        files: Iterable[File | Added] | None = None,
+        files: Iterable[DataFile | AddedFile] | None = None,
         columns: Sequence[str] | None = None,
         filter: pc.Expression | None = None,  # noqa: A002 - Arrow's name
     ) -> pa.Table:
-        """Rows of files; row groups whose statistics exclude them are not read."""
+        """Read rows of files, by default all; skips row groups that statistics rule out."""
         wanted = list(self.table.schema.names if columns is None else columns)
         chosen = list(self.snapshot().files if files is None else files)
         if not chosen:
@@ -218,8 +230,8 @@ class DeltaStore:
 
     # ---- writing files
 
-    def write(self, rows: pa.Table) -> list[Added]:
-        """Rows as files, one for each value of the partition column; none for no rows."""
+    def write(self, rows: pa.Table) -> list[AddedFile]:
+        """Write rows as files, one per value of the partition column; no file without rows."""
         by = self.table.partition_by
         if by is None:
             return [self.write_file(rows)] if rows.num_rows else []
@@ -228,15 +240,15 @@ class DeltaStore:
             return [self.write_file(rows)]
         return [
             self.write_file(
-                rows.filter(pc.equal(rows[by], one) if one.is_valid else rows[by].is_null())
+                rows.filter(pc.equal(rows[by], value) if value.is_valid else rows[by].is_null())
             )
-            for one in values
+            for value in values
         ]
 
-    def write_file(self, rows: pa.Table, day: date | str | None = None) -> Added:
-        """One Parquet file, sorted by the table's order and on the disk; not in the table yet.
+    def write_file(self, rows: pa.Table, day: date | str | None = None) -> AddedFile:
+        """Write one durable Parquet file sorted by the table's order; it is not committed yet.
 
-        `day` is the value of the partition column, if `rows` lacks it.
+        `day` is the value of the partition column if `rows` lacks it.
         """
         by = self.table.partition_by
         if by is not None and day is None:
@@ -245,15 +257,15 @@ class DeltaStore:
                 raise StoreError(
                     f"{self.path}: a file holds one {by}, not {len(values)}: use write()"
                 )
-            day = _text(values[0].as_py())
-        with self.writer(None if by is None else _text(day)) as file:
-            file.write(sorted_by(dictionary_encode(rows.select(file.names)), self.table.order))
+            day = _partition_text(values[0].as_py())
+        with self.writer(None if by is None else _partition_text(day)) as file:
+            file.write(sort_rows(dictionary_encode(rows.select(file.names)), self.table.order))
         assert file.added is not None
         return file.added
 
     @contextmanager
     def writer(self, partition: str | None = None) -> Iterator["FileWriter"]:
-        """A file that is written piece by piece, in order; after an error it does not exist."""
+        """Open a file for writing sorted pieces one after another; an error deletes the file."""
         file = FileWriter(self, partition)
         try:
             yield file
@@ -266,53 +278,53 @@ class DeltaStore:
 
     def commit(
         self,
-        added: Iterable[Added] = (),
-        removed: Iterable[File] = (),
+        added: Iterable[AddedFile] = (),
+        removed: Iterable[DataFile] = (),
         transactions: Mapping[str, int] | None = None,
         data_change: bool = True,
     ) -> int:
-        """Files in, files out and transactions, all or nothing; a version that has them.
+        """Add files, remove files and record transactions atomically; return the new version.
 
-        `data_change` False says that the rows are the same in other files.
+        `data_change` is False if the rows only move to other files.
         """
         added, removed = list(added), list(removed)
         seen = {app: self.transaction(app) for app in transactions or {}}
-        delta = self._create()  # which may look again, and see more than the caller has
-        named = self._named(dict(transactions or {}))
+        delta = self._open_for_writing()  # May refresh, and so see more than the caller has.
+        named = self._add_partition_index(dict(transactions or {}))
         before = {app: self.transaction(app) for app in named} | seen
-        self._still(removed, before, None)
-        self._whole(added)
+        self._check_conflicts(removed, before, None)
+        self._check_files(added)
         for _ in range(MAX_ATTEMPTS):
             try:
-                self._try(delta, added, removed, named, data_change)
+                self._commit_once(delta, added, removed, named, data_change)
             except CommitFailedError as error:
                 self.conflicts += 1
                 self._refresh()
-                self._still(removed, before, error)
+                self._check_conflicts(removed, before, error)
             except DeltaError as error:
                 raise StoreError(f"{self.path}: the commit failed: {_first_line(error)}") from error
             else:
-                return self._committed()
+                return self._sync_log()
         raise StoreError(
-            f"{self.path}: others commit all the time, {MAX_ATTEMPTS} attempts failed: "
-            "see that one process only writes and compacts this table, then try again"
+            f"{self.path}: {MAX_ATTEMPTS} attempts lost against other commits: let only one "
+            "process write and compact this table, then try again"
         )
 
-    def _try(
+    def _commit_once(
         self,
         delta: deltalake.DeltaTable,
-        added: list[Added],
-        removed: list[File],
+        added: list[AddedFile],
+        removed: list[DataFile],
         transactions: dict[str, int],
         data_change: bool,
     ) -> None:
         now = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [
-            AddAction(one.path, one.size, one.partition, now, data_change, one.stats)
-            for one in added
+            AddAction(file.path, file.size, file.partition, now, data_change, file.stats)
+            for file in added
         ]
         actions += [
-            RemoveAction(one.path, data_change, now, one.size, one.partition) for one in removed
+            RemoveAction(file.path, data_change, now, file.size, file.partition) for file in removed
         ]
         delta.create_write_transaction(
             actions,
@@ -324,33 +336,33 @@ class DeltaStore:
                     deltalake.Transaction(app, version, now)
                     for app, version in transactions.items()
                 ],
-                max_commit_retries=0,  # else a lost race against a compaction goes unnoticed
+                max_commit_retries=0,  # Otherwise a lost race against compaction is not seen.
             ),
         )
 
-    def _still(
-        self, removed: list[File], before: dict[str, int | None], error: Exception | None
+    def _check_conflicts(
+        self, removed: list[DataFile], before: dict[str, int | None], error: Exception | None
     ) -> None:
-        """Whether a commit still makes sense, so that one that lost a race is tried again."""
-        there = {file.path for file in self.current.files} if removed else set()
-        if any(file.path not in there for file in removed):
-            raise Conflict(f"{self.path}: files to be replaced are gone already") from error
+        """Raise CommitConflict unless a commit that lost a race may be tried again."""
+        present = {file.path for file in self.current.files} if removed else set()
+        if any(file.path not in present for file in removed):
+            raise CommitConflict(f"{self.path}: files to be replaced are gone already") from error
         if any(self.transaction(app) != version for app, version in before.items()):
-            raise Conflict(f"{self.path}: another writer committed its batch") from error
+            raise CommitConflict(f"{self.path}: another writer committed its batch") from error
 
-    def _whole(self, added: list[Added]) -> None:
-        """Names no file that somebody has taken for a leftover meanwhile."""
-        for one in added:
-            path = self.path / one.path
-            if not path.is_file() or path.stat().st_size != one.size:
+    def _check_files(self, added: list[AddedFile]) -> None:
+        """Raise StoreError if a file was deleted meanwhile, as vacuum does with orphans."""
+        for file in added:
+            path = self.path / file.path
+            if not path.is_file() or path.stat().st_size != file.size:
                 raise StoreError(
                     f"{path} is gone or cut, and nothing was committed (vacuumed, by a clock that "
                     "jumped?): run the batch again, which writes it again"
                 )
 
-    def _named(self, transactions: dict[str, int]) -> dict[str, int]:
-        """With what `offsets` needs to find them; an offset never goes back."""
-        known = self._partitions()
+    def _add_partition_index(self, transactions: dict[str, int]) -> dict[str, int]:
+        """Add the transactions by which `offsets` finds partitions; never decrease an offset."""
+        known = self._known_partitions()
         for app, version in list(transactions.items()):
             if not app.startswith(OFFSET_APP):
                 continue
@@ -361,13 +373,13 @@ class DeltaStore:
                 known.append(partition)
         return transactions
 
-    def _partitions(self) -> list[int]:
+    def _known_partitions(self) -> list[int]:
         found: list[int] = []
-        while (one := self.transaction(f"{PARTITION_APP}{len(found)}")) is not None:
-            found.append(one)
+        while (number := self.transaction(f"{PARTITION_APP}{len(found)}")) is not None:
+            found.append(number)
         return found
 
-    def _committed(self) -> int:
+    def _sync_log(self) -> int:
         before = self.current.version
         self._refresh()
         for version in range(before + 1, self.current.version + 1):
@@ -377,10 +389,10 @@ class DeltaStore:
 
     # ---- Delta's log
 
-    def _create(self) -> deltalake.DeltaTable:
+    def _open_for_writing(self) -> deltalake.DeltaTable:
         if self.current.version < 0:
             self.path.mkdir(parents=True, exist_ok=True)
-            with _named_errors(self.path):
+            with _wrap_delta_errors(self.path):
                 deltalake.DeltaTable.create(
                     self.path,
                     deltalake.Schema.from_arrow(self.table.schema),
@@ -394,22 +406,22 @@ class DeltaStore:
                 sync(made)
             sync(self.path.parent)
             self._refresh()
-        elif not self._prepared and migrate.prepared(self):
+        elif not self._prepared and migrate.prepare(self):
             self._refresh()
         self._prepared = True
         assert self._delta is not None
         return self._delta
 
-    def _is_newer(self) -> bool:
+    def _has_changed(self) -> bool:
         log = self.path / LOG
         following = log / f"{self.current.version + 1:020}.json"
-        return following.exists() or _identity(log) != self._seen
+        return following.exists() or _folder_identity(log) != self._seen
 
     def _refresh(self) -> None:
-        seen = _identity(self.path / LOG)
-        if seen[0] != self._seen[0]:  # the folder was moved away, or made anew
+        seen = _folder_identity(self.path / LOG)
+        if seen[0] != self._seen[0]:  # The folder was moved away or created again.
             self._delta = self._snapshot = None
-        with _named_errors(self.path):
+        with _wrap_delta_errors(self.path):
             if self._delta is not None:
                 self._delta.update_incremental()
             elif self.exists() and deltalake.DeltaTable.is_deltatable(str(self.path)):
@@ -421,7 +433,7 @@ class DeltaStore:
                 self._snapshot = Snapshot(self._delta.version(), actions, self.table)
         self._seen = seen
 
-    def _expression(self, partition: Mapping[str, str | None]) -> pc.Expression | None:
+    def _partition_filter(self, partition: Mapping[str, str | None]) -> pc.Expression | None:
         for name, text in partition.items():
             kind = self.table.schema.field(name).type
             value = pa.scalar(text).cast(kind) if text is not None else pa.scalar(None, kind)
@@ -430,58 +442,64 @@ class DeltaStore:
 
 
 class FileWriter:
-    """One Parquet file of a table while it is written; `added` is set by `close`."""
+    """One Parquet file of a table while it is written; `close` sets `added`."""
 
     def __init__(self, store: DeltaStore, partition: str | None) -> None:
         table = store.table
-        self.added: Added | None = None
+        self.added: AddedFile | None = None
         self.rows = 0
         self._store = store
         self._partition = {} if table.partition_by is None else {table.partition_by: partition}
-        folder = "".join(f"{name}={_folder(value)}/" for name, value in self._partition.items())
+        folder = "".join(
+            f"{name}={_partition_folder(value)}/" for name, value in self._partition.items()
+        )
         self._path = f"{folder}part-{uuid4().hex}.parquet"
-        self._schema = pa.schema([one for one in table.schema if one.name != table.partition_by])
+        self._schema = pa.schema(
+            [field for field in table.schema if field.name != table.partition_by]
+        )
         self._stats = _Stats(stats_columns(table))
-        self._whole.parent.mkdir(parents=True, exist_ok=True)
+        self._full_path.parent.mkdir(parents=True, exist_ok=True)
         self._file = pq.ParquetWriter(
-            self._whole,
+            self._full_path,
             dictionary_schema(self._schema),
             compression="zstd",
             compression_level=ZSTD_LEVEL,
-            use_dictionary=_leaves(self._schema, pa.types.is_string),
-            column_encoding=dict.fromkeys(_leaves(self._schema, _is_wide), "DELTA_BINARY_PACKED"),
+            use_dictionary=_parquet_columns(self._schema, pa.types.is_string),
+            column_encoding=dict.fromkeys(
+                _parquet_columns(self._schema, _is_wide), "DELTA_BINARY_PACKED"
+            ),
             write_page_index=True,
-            store_schema=False,  # it would say that texts are dictionaries
+            store_schema=False,  # The stored schema would declare texts as dictionaries.
         )
 
     @property
     def names(self) -> list[str]:
-        """The columns of the file."""
+        """Columns of the file."""
         return list(self._schema.names)
 
     @property
-    def _whole(self) -> Path:
+    def _full_path(self) -> Path:
         return self._store.path / self._path
 
     @property
     def size(self) -> int:
-        """Bytes on the disk so far."""
-        return self._whole.stat().st_size
+        """Bytes on disk so far."""
+        return self._full_path.stat().st_size
 
     def write(self, rows: pa.Table) -> None:
-        """Rows that follow those before; the partition column may be left out."""
+        """Append rows that sort after all earlier ones; the partition column may be left out."""
         rows = dictionary_encode(rows.select(self.names)).cast(dictionary_schema(self._schema))
         self._file.write_table(rows, row_group_size=ROW_GROUP_ROWS)
         self._stats.add(rows)
         self.rows += rows.num_rows
 
-    def close(self) -> Added:
-        """The file is whole and on the disk."""
+    def close(self) -> AddedFile:
+        """Finish the file and make it durable."""
         self._file.close()
-        sync(self._whole)
-        for folder in {self._whole.parent, self._store.path}:
+        sync(self._full_path)
+        for folder in {self._full_path.parent, self._store.path}:
             sync(folder)
-        self.added = Added(
+        self.added = AddedFile(
             self._path, self.size, self.rows, self._stats.json(self.rows), self._partition
         )
         return self.added
@@ -489,12 +507,12 @@ class FileWriter:
     def discard(self) -> None:
         with suppress(OSError, pa.ArrowException):
             self._file.close()
-        self._whole.unlink(missing_ok=True)
+        self._full_path.unlink(missing_ok=True)
 
 
 @dataclass
 class _Stats:
-    """The lowest and the highest of some columns, over all pieces of a file."""
+    """Lowest and highest values and null counts of some columns over all pieces of a file."""
 
     names: Sequence[str]
     low: dict[str, Any] = field(default_factory=dict)
@@ -507,7 +525,7 @@ class _Stats:
                 continue
             column = rows[name]
             self.nulls[name] = self.nulls.get(name, 0) + column.null_count
-            both = pc.min_max(values_of(column))
+            both = pc.min_max(distinct_values(column))
             low, high = both["min"].as_py(), both["max"].as_py()
             if low is not None:
                 self.low[name] = min(self.low.get(name, low), low)
@@ -516,32 +534,32 @@ class _Stats:
     def json(self, rows: int) -> str:
         stats = {
             "numRecords": rows,
-            "minValues": {name: _json(value) for name, value in self.low.items()},
-            "maxValues": {name: _json(value) for name, value in self.high.items()},
+            "minValues": {name: _json_value(value) for name, value in self.low.items()},
+            "maxValues": {name: _json_value(value) for name, value in self.high.items()},
             "nullCount": self.nulls,
         }
         return json.dumps(stats, separators=(",", ":"))
 
 
 def stats_columns(table: TableDefinition) -> list[str]:
-    """Which columns of a table's files have statistics in Delta's log.
+    """Return the columns that have statistics in Delta's log.
 
-    Numbers and times, and those texts that the table is sorted by.
+    These are numbers, times, and the texts that the table is sorted by.
     """
     return [
-        one.name
-        for one in table.schema
-        if one.name != table.partition_by
+        column.name
+        for column in table.schema
+        if column.name != table.partition_by
         and (
-            pa.types.is_integer(one.type)
-            or pa.types.is_timestamp(one.type)
-            or (pa.types.is_string(one.type) and one.name in table.order)
+            pa.types.is_integer(column.type)
+            or pa.types.is_timestamp(column.type)
+            or (pa.types.is_string(column.type) and column.name in table.order)
         )
     ]
 
 
 def sync(path: Path) -> None:
-    """What a file holds, or the names in a folder, are on the disk."""
+    """Make the content of a file, or the entries of a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -550,55 +568,58 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def _named_errors(path: Path) -> Iterator[None]:
+def _wrap_delta_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except DeltaError as error:
         raise StoreError(
             f"{path}: not a Delta table that can be read here: {_first_line(error)}; "
-            "see what stands in _delta_log, or move the folder away to begin anew"
+            "check its _delta_log, or move the folder away to start with an empty table"
         ) from error
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]  # what follows is a stack of addresses
+    return str(error).partition("\n")[0]  # A native stack trace follows.
 
 
-def _leaves(fields: Iterable[pa.Field], chosen: Callable[[pa.DataType], bool]) -> list[str]:
-    """Parquet's names of the columns of a type, structs looked into."""
+def _parquet_columns(
+    fields: Iterable[pa.Field], selects: Callable[[pa.DataType], bool]
+) -> list[str]:
+    """Return Parquet's names of the columns, also in structs, whose type `selects` accepts."""
     found: list[str] = []
-    for one in fields:
-        if pa.types.is_struct(one.type):
-            found += [f"{one.name}.{inner}" for inner in _leaves(one.type.fields, chosen)]
-        elif chosen(one.type):
-            found.append(one.name)
+    for column in fields:
+        if pa.types.is_struct(column.type):
+            inner = _parquet_columns(column.type.fields, selects)
+            found += [f"{column.name}.{name}" for name in inner]
+        elif selects(column.type):
+            found.append(column.name)
     return found
 
 
 def _is_wide(kind: pa.DataType) -> bool:
-    """Numbers and times of 64 bits: as differences they are smaller, and faster to write."""
+    """Tell whether a type is a 64-bit number or time: differences pack smaller and faster."""
     return bool(pa.types.is_int64(kind) or pa.types.is_timestamp(kind))
 
 
-def _json(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return value
 
 
-def _text(value: Any) -> str | None:
-    """A partition value as Delta writes it."""
+def _partition_text(value: Any) -> str | None:
+    """Return a partition value as Delta writes it."""
     if value is None or isinstance(value, str):
         return value
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _folder(value: str | None) -> str:
+def _partition_folder(value: str | None) -> str:
     return NULL_PARTITION if not value else quote(value, safe=" ")
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    """Which folder it is, and when it changed; zeros if there is none."""
+def _folder_identity(path: Path) -> tuple[int, int]:
+    """Return the inode and the change time of a folder; zeros if it does not exist."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""A lake kept in shape: files compacted, what is too old removed, the disk cleared; and due when.
+"""Maintenance of a lake: retention, compaction and vacuum of all its tables, and when it is due.
 
-Knows which tables a lake has and the order of things. One upkeep of a lake runs at a time.
+Knows which tables a lake has and the order of the steps. Runs once at a time per lake.
 """
 
 import time
@@ -16,51 +16,51 @@ from deltalake import DeltaTable
 from zenlake import filelock
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
-from zenlake.lake.tables.compaction import Compacted
+from zenlake.lake.tables.compaction import CompactionResult
 from zenlake.lake.tables.compaction import compact as compact_table
 from zenlake.lake.tables.definitions import TABLES, TableDefinition
 from zenlake.lake.tables.delta import LOG, DeltaStore
-from zenlake.lake.tables.retention import Expired, expire, newest, trusted_now
-from zenlake.lake.tables.vacuum import Vacuumed, tidy_log
+from zenlake.lake.tables.retention import RetentionResult, expire, newest_time, trusted_now
+from zenlake.lake.tables.vacuum import VacuumResult, tidy_log
 from zenlake.lake.tables.vacuum import vacuum as vacuum_table
 
-MARK = ".upkeep"  # locked while upkeep runs; its time is when the last one ended
-KEPT_AS = {"messages_failed": "messages"}
-"Tables that are kept as long as another."
+MARK = ".upkeep"  # File locked during maintenance; its modification time is the end of the last.
+RETAINED_LIKE = {"messages_failed": "messages"}
+"Tables that follow the retention of another table."
 
 
 class MaintenanceReport(NamedTuple):
-    """What upkeep did, by table."""
+    """Results of maintenance by table."""
 
-    compacted: dict[str, Compacted]
-    expired: dict[str, Expired]
-    vacuumed: dict[str, Vacuumed]
+    compacted: dict[str, CompactionResult]
+    expired: dict[str, RetentionResult]
+    vacuumed: dict[str, VacuumResult]
 
 
 class MaintenanceBusy(ZError):
-    """Another upkeep of the same lake is under way."""
+    """Another process maintains the lake now."""
 
 
-def stores(project: Project, names: Sequence[str] | None = None) -> dict[str, DeltaStore]:
-    """The tables that there are, or those of `names`: the lake's own and its user's.
+def open_stores(project: Project, names: Sequence[str] | None = None) -> dict[str, DeltaStore]:
+    """Open all tables of a lake, built-in and user-defined, or only those in `names`.
 
-    ZError: one of `names` is not there.
+    ZError: a table in `names` does not exist.
     """
     folders = (path.parent for path in project.tables.glob(f"*/{LOG}"))
-    there = sorted(one.name for one in folders if DeltaTable.is_deltatable(str(one)))
+    present = sorted(folder.name for folder in folders if DeltaTable.is_deltatable(str(folder)))
     for name in names or ():
-        if name not in there:
-            known = ", ".join(there) or "none yet: `zenlake lake run` makes them"
+        if name not in present:
+            known = ", ".join(present) or "none yet: `zenlake lake run` makes them"
             raise ZError(f"{project.tables} has no table {name!r}; there are {known}")
     return {
-        name: DeltaStore(path, TABLES.get(name) or described(path))
-        for name in names or there
+        name: DeltaStore(path, TABLES.get(name) or describe_table(path))
+        for name in names or present
         for path in [project.table(name)]
     }
 
 
-def described(path: Path) -> TableDefinition:
-    """A table that its user made, as Delta describes it."""
+def describe_table(path: Path) -> TableDefinition:
+    """Return the definition of a user's table from its Delta metadata."""
     delta = DeltaTable(path)
     return TableDefinition(
         path.name,
@@ -69,73 +69,75 @@ def described(path: Path) -> TableDefinition:
     )
 
 
-def compact(project: Project, tables: Sequence[str] | None = None) -> dict[str, Compacted]:
-    """Small files into files near `upkeep.target`; safe beside a running pipeline."""
-    with _alone(project):
+def compact(project: Project, tables: Sequence[str] | None = None) -> dict[str, CompactionResult]:
+    """Merge small files into files near `upkeep.target`; safe beside a running pipeline."""
+    with _exclusive(project):
         return _compact(project, tables)
 
 
-def _compact(project: Project, tables: Sequence[str] | None = None) -> dict[str, Compacted]:
+def _compact(project: Project, tables: Sequence[str] | None = None) -> dict[str, CompactionResult]:
     return {
         name: compact_table(store, project.upkeep.target)
-        for name, store in stores(project, tables).items()
+        for name, store in open_stores(project, tables).items()
     }
 
 
 def retain(
     project: Project, now: datetime | None = None, *, trust_clock: bool = False
-) -> dict[str, Expired]:
-    """What [retention] says: rows that are too old leave the tables.
+) -> dict[str, RetentionResult]:
+    """Remove rows that are older than [retention] in lake.toml allows.
 
-    A clock that is more than a day ahead of the newest row is not believed, unless `trust_clock`,
-    and one run takes two days of each table at most: so a clock that jumped costs little.
+    Without `trust_clock` the clock counts as at most a day ahead of the newest row. One run
+    removes at most two days of each table, which bounds the harm of a clock that jumped.
     """
-    with _alone(project):
+    with _exclusive(project):
         return _retain(project, now, trust_clock)
 
 
-def _retain(project: Project, now: datetime | None, trust_clock: bool) -> dict[str, Expired]:
-    opened = stores(project)
+def _retain(
+    project: Project, now: datetime | None, trust_clock: bool
+) -> dict[str, RetentionResult]:
+    opened = open_stores(project)
     clock = datetime.now(UTC) if now is None else now
-    moment = clock if trust_clock else trusted_now(clock, newest(opened.values()))
-    kept = {name: project.retention.get(KEPT_AS.get(name, name)) for name in opened}
+    moment = clock if trust_clock else trusted_now(clock, newest_time(opened.values()))
+    limits = {name: project.retention.get(RETAINED_LIKE.get(name, name)) for name in opened}
     return {
         name: expire(store, seconds, moment)
         for name, store in opened.items()
-        if (seconds := kept[name]) is not None
+        if (seconds := limits[name]) is not None
     }
 
 
 def vacuum(
     project: Project, tables: Sequence[str] | None = None, now: float | None = None
-) -> dict[str, Vacuumed]:
-    """Files that no table names any more, older than `upkeep.vacuum_after`, leave the disk."""
-    with _alone(project):
+) -> dict[str, VacuumResult]:
+    """Delete files that no table has named for longer than `upkeep.vacuum_after`."""
+    with _exclusive(project):
         return _vacuum(project, tables, now)
 
 
 def _vacuum(
     project: Project, tables: Sequence[str] | None = None, now: float | None = None
-) -> dict[str, Vacuumed]:
+) -> dict[str, VacuumResult]:
     done = {}
-    for name, store in stores(project, tables).items():
+    for name, store in open_stores(project, tables).items():
         tidy_log(store, project.upkeep.vacuum_after)
         done[name] = vacuum_table(store, project.upkeep.vacuum_after, now)
     return done
 
 
 def run_maintenance(project: Project) -> MaintenanceReport:
-    """All of it: retention first, so that nothing is compacted that goes anyway."""
-    with _alone(project):
+    """Run retention, then compaction, then vacuum; compacting expired rows would be wasted."""
+    with _exclusive(project):
         expired = _retain(project, None, trust_clock=False)
         return MaintenanceReport(_compact(project), expired, _vacuum(project))
 
 
-def due(project: Project, last: float | None = None, now: float | None = None) -> bool:
-    """Whether `upkeep.every` has passed since `last`; None: since the last one of anybody.
+def is_due(project: Project, last: float | None = None, now: float | None = None) -> bool:
+    """Tell whether `upkeep.every` has passed since `last`, by default the last maintenance.
 
-    Times are seconds since 1970. A lake that never had an upkeep is due; one without tables, or
-    with every = "never", is not.
+    Times are seconds since 1970. A lake that was never maintained is due; a lake without tables,
+    or with every = "never", is not.
     """
     every = project.upkeep.every
     if every is None or not project.tables.is_dir():
@@ -144,17 +146,19 @@ def due(project: Project, last: float | None = None, now: float | None = None) -
         mark = project.tables / MARK
         last = mark.stat().st_mtime if mark.exists() else 0.0
     now = time.time() if now is None else now
-    return not last <= now < last + every  # a clock that was set back makes it due
+    return not last <= now < last + every  # Also due if the clock was set back.
 
 
 @contextmanager
-def _alone(project: Project) -> Iterator[None]:
-    """Busy: somebody else does the same."""
+def _exclusive(project: Project) -> Iterator[None]:
+    """Hold the maintenance lock of a lake. MaintenanceBusy: another process holds it."""
     if not project.tables.is_dir():
         raise ZError(f"{project.tables} has no tables yet: `zenlake lake run` makes them")
     with (project.tables / MARK).open("a") as mark:
         if not filelock.lock(mark):
-            raise MaintenanceBusy(f"another upkeep of {project.home} is under way: let it end")
+            raise MaintenanceBusy(
+                f"another upkeep of {project.home} is under way: try again when it has ended"
+            )
         yield
         mark.truncate(0)
         mark.write(f"{time.time():.0f}\n")

@@ -1,6 +1,6 @@
-"""Tables that an older zenlake made are brought to the columns of this one; newer ones are refused.
+"""Migration of tables that an older zenlake wrote; tables of a newer zenlake are refused.
 
-Knows versions of the tables and the steps between them. Adding a column is metadata only.
+Knows the versions of the tables and the steps between them. Adding a column changes metadata only.
 """
 
 from collections.abc import Callable
@@ -17,48 +17,48 @@ if TYPE_CHECKING:
 Step = Callable[["DeltaStore"], None]
 
 STEPS: dict[tuple[str, int], Step] = {}
-"""What is done with a table of a version, beyond adding columns, to make it the next version's.
+"""Steps from a version of a table to the next, for changes beyond added columns.
 
-A step may be repeated: the version is written only when it is through.
+A step may run again after a crash: the new version is written only after the step has ended.
 """
-_under_way: set["DeltaStore"] = set()
+_migrating: set["DeltaStore"] = set()  # Stores whose steps run now, so that steps can commit.
 
 
 class NewerTable(ZError):
-    """A table that a newer zenlake has written."""
+    """Table that a newer zenlake has written."""
 
 
 class WrongTable(ZError):
-    """A folder that holds another table than its name says."""
+    """Folder that holds another table than its name says."""
 
 
-def version_of(table: DeltaTable) -> int:
-    """The version of the columns of a table; 0: it does not say."""
-    said = table.metadata().configuration.get(SCHEMA_PROPERTY)
-    return int(said) if said is not None and said.isascii() and said.isdigit() else 0
+def read_version(table: DeltaTable) -> int:
+    """Return the version of the columns of a table; 0 if the table does not record one."""
+    text = table.metadata().configuration.get(SCHEMA_PROPERTY)
+    return int(text) if text is not None and text.isascii() and text.isdigit() else 0
 
 
-def prepared(store: "DeltaStore") -> bool:
-    """Makes a table that exists fit to be written; whether anything had to change.
+def prepare(store: "DeltaStore") -> bool:
+    """Migrate an existing table so that it can be written; return whether anything changed.
 
-    NewerTable: a newer zenlake wrote it. WrongTable: a column has another type than it should.
+    NewerTable: a newer zenlake wrote it. WrongTable: a column has an unexpected type.
     """
-    if store in _under_way:
-        return False  # a step commits
+    if store in _migrating:
+        return False  # A migration step is committing.
     table = DeltaTable(store.path)
-    version = version_of(table)
+    version = read_version(table)
     if version > SCHEMA_VERSION:
         raise NewerTable(
             f"{store.path} has version {version} of its columns, and this zenlake writes "
             f"{SCHEMA_VERSION}: install the newer zenlake that made it, or name another folder"
         )
     changed = _add_columns(table, store.table)
-    _under_way.add(store)
+    _migrating.add(store)
     try:
         for past in range(version, SCHEMA_VERSION):
-            STEPS.get((store.table.name, past), _nothing)(store)
+            STEPS.get((store.table.name, past), _no_step)(store)
     finally:
-        _under_way.discard(store)
+        _migrating.discard(store)
     if version < SCHEMA_VERSION:
         DeltaTable(store.path).alter.set_table_properties(
             {SCHEMA_PROPERTY: str(SCHEMA_VERSION)}, raise_if_not_exists=False
@@ -66,12 +66,12 @@ def prepared(store: "DeltaStore") -> bool:
     return changed or version < SCHEMA_VERSION
 
 
-def _nothing(store: "DeltaStore") -> None:
-    """Columns were all that changed."""
+def _no_step(store: "DeltaStore") -> None:
+    """Do nothing: only columns changed between the two versions."""
 
 
 def _add_columns(table: DeltaTable, wanted: TableDefinition) -> bool:
-    """Those that are missing, nullable, behind the others; their old rows are null."""
+    """Append missing columns as nullable ones; return whether any was missing."""
     there = {field.name: field for field in table.schema().fields}
     missing: list[Field] = []
     for field in Schema.from_arrow(wanted.schema).fields:

@@ -1,7 +1,7 @@
-"""Rows of a flow on their way into tables: files and reduced rows by tasks, commits by the driver.
+"""Projections of a flow's rows into tables: tasks write files and staged rows, the driver commits.
 
-Knows what each table takes of the rows it is given, and bounds. Does not know Spark; how a file or
-a commit is made is storage/'s.
+Knows what each table stores of the rows, and the bounds of a task. Does not know Spark, Parquet or
+Delta's log.
 """
 
 import uuid
@@ -16,145 +16,163 @@ import pyarrow.compute as pc
 
 from zenlake.errors import ZError
 from zenlake.lake.tables import schema
-from zenlake.lake.tables.commit import TableBatch, append, fold, fold_health
+from zenlake.lake.tables.commit import TableBatch, append_files, fold_health, fold_latest
 from zenlake.lake.tables.definitions import TABLES, TOMBSTONES, TableDefinition
-from zenlake.lake.tables.delta import STAGED, Added, DeltaStore
+from zenlake.lake.tables.delta import STAGED, AddedFile, DeltaStore
 from zenlake.lake.tables.dictionary import dictionary_encode
-from zenlake.lake.tables.reduce import conform, day_of, health_of, hlc_of, newest
+from zenlake.lake.tables.reduce import (
+    compute_day,
+    compute_health,
+    compute_hlc,
+    conform,
+    keep_newest,
+)
 
-MAX_BUFFER_ROWS = 1 << 19  # that wait to become one file of each table
-MAX_BUFFER_BYTES = 128 << 20  # of them, as they came; sorting and writing take about as much again
-MAX_REDUCED_ROWS = 1 << 18  # that wait to be staged
-MAX_FOLD_BYTES = 512 << 20  # of reduced rows that are folded by one commit
-MAX_VALUES = 1000  # of the partition column among the rows that wait
+MAX_BUFFER_ROWS = 1 << 19  # Upper bound on buffered rows, which become one file per table.
+MAX_BUFFER_BYTES = (
+    128 << 20
+)  # Upper bound on buffered bytes; sorting and writing take about as much again.
+MAX_REDUCED_ROWS = 1 << 18  # Upper bound on reduced rows in memory before they are staged.
+MAX_FOLD_BYTES = 512 << 20  # Upper bound on staged bytes folded by one commit.
+MAX_PARTITION_VALUES = 1000  # Upper bound on partitions per buffer, each of which gets a file.
 
-Ranges = dict[int, tuple[int, int]]
-"The lowest and the highest offset by the partition of the log."
+OffsetRanges = dict[int, tuple[int, int]]
+"Lowest and highest offset of each log partition."
 
 
-# ---- what tables take
+# ---- projections
 
 
 class RowChunk:
-    """Rows that become files together, and the parts of them that tables look at."""
+    """Rows that become files together, and the selections of them that projections use."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
         self.rows = dictionary_encode(pa.Table.from_batches(batches))
-        self._ranges: dict[str, Ranges] = {}
+        self._ranges: dict[str, OffsetRanges] = {}
 
-    def ranges(self, part: str) -> Ranges:
-        """Of `rows`, `given` or `losses`."""
-        if part not in self._ranges:
-            self._ranges[part] = ranges_of(getattr(self, part))
-        return self._ranges[part]
+    def offset_ranges(self, source: str) -> OffsetRanges:
+        """Return the offsets of `source`: "rows", "received_samples" or "loss_rows"."""
+        if source not in self._ranges:
+            self._ranges[source] = find_offset_ranges(getattr(self, source))
+        return self._ranges[source]
 
     @cached_property
-    def given(self) -> pa.Table:
-        """The samples as they were given, repeated ones too."""
+    def received_samples(self) -> pa.Table:
+        """Samples as they were received, with repeats."""
         if "loss" not in self.rows.column_names:
             return self.rows
         return self.rows.filter(pc.is_null(self.rows["loss"])).drop_columns("loss")
 
     @cached_property
-    def losses(self) -> pa.Table:
+    def loss_rows(self) -> pa.Table:
         return self.rows.filter(pc.is_valid(self.rows["loss"]))
 
     @cached_property
-    def samples(self) -> pa.Table:
-        """Each sample once, with `hlc` and `day` by the rule, whatever the rows say of them."""
-        rows = self.given
-        if rows["key"].null_count:  # a loss, of which only the other columns are left
+    def unique_samples(self) -> pa.Table:
+        """Each sample once, with newly computed `hlc` and `day`."""
+        rows = self.received_samples
+        if rows["key"].null_count:  # A loss record from which `loss` was dropped.
             rows = rows.filter(pc.is_valid(rows["key"]))
         if "duplicate" in rows.column_names:
             rows = rows.filter(pc.invert(rows["duplicate"].fill_null(False)))
-        said = [name for name in ("hlc", "day") if name in rows.column_names]
-        return _timed(rows.drop_columns(said) if said else rows)
+        present = [name for name in ("hlc", "day") if name in rows.column_names]
+        return _add_time_columns(rows.drop_columns(present) if present else rows)
 
     @cached_property
-    def timed(self) -> pa.Table:
-        """The rows, with `hlc` and `day`."""
-        return _timed(self.rows)
+    def timed_rows(self) -> pa.Table:
+        """Rows with `hlc` and `day`, computed where they are missing."""
+        return _add_time_columns(self.rows)
 
 
-def _timed(rows: pa.Table) -> pa.Table:
+def _add_time_columns(rows: pa.Table) -> pa.Table:
     if "hlc" not in rows.column_names:
-        rows = rows.append_column(schema.HLC, hlc_of(rows))
+        rows = rows.append_column(schema.HLC, compute_hlc(rows))
     if "day" not in rows.column_names:
-        rows = rows.append_column(schema.DAY, day_of(rows))
+        rows = rows.append_column(schema.DAY, compute_day(rows))
     return rows
 
 
 class Projection(NamedTuple):
-    """What a table takes: `part` of the rows it looks at, `form` what it makes of them."""
+    """Rule by which a table takes rows from a chunk."""
 
-    part: str
-    form: Callable[[RowChunk], pa.Table]
-    needs: pa.Schema
+    source: str
+    "RowChunk attribute with the rows that count as taken, also if none is stored."
+    project: Callable[[RowChunk], pa.Table]
+    "Returns the rows that the table stores."
+    required: pa.Schema
+    "Columns that the rows of the flow must have."
 
 
-def _losses(chunk: RowChunk) -> pa.Table:
-    rows = chunk.losses
+def _project_losses(chunk: RowChunk) -> pa.Table:
+    rows = chunk.loss_rows
     loss = rows["loss"].combine_chunks()
     parts = dict(zip(loss.type.names, loss.flatten(), strict=True))
     at = rows["received_at"]
     place = {"partition": rows["partition"], "offset": rows["offset"]}
-    return pa.table({"at": at, **parts, **place, "day": day_of(rows)})
+    return pa.table({"at": at, **parts, **place, "day": compute_day(rows)})
 
 
-def _decoded(failed: bool) -> Callable[[RowChunk], pa.Table]:
-    def form(chunk: RowChunk) -> pa.Table:
-        return chunk.timed.filter((pc.is_valid if failed else pc.is_null)(chunk.timed["reason"]))
+def _project_messages(failed: bool) -> Callable[[RowChunk], pa.Table]:
+    def project(chunk: RowChunk) -> pa.Table:
+        rows = chunk.timed_rows
+        return rows.filter((pc.is_valid if failed else pc.is_null)(rows["reason"]))
 
-    return form
+    return project
 
 
-def _but(columns: pa.Schema, *computed: str) -> pa.Schema:
-    return pa.schema([one for one in columns if one.name not in computed])
+def _without_columns(columns: pa.Schema, *computed: str) -> pa.Schema:
+    return pa.schema([column for column in columns if column.name not in computed])
 
 
 _PLACED = (schema.RECEIVED_AT, *schema.PLACE)
 _LOSS = pa.struct(
-    [one for one in schema.LOSS if one.name not in ("at", "partition", "offset", "day")]
+    [column for column in schema.LOSS if column.name not in ("at", "partition", "offset", "day")]
 )
-_MESSAGES = _but(TABLES["messages"].schema, "hlc", "day")
+_MESSAGES = _without_columns(TABLES["messages"].schema, "hlc", "day")
 _REASON = pa.field("reason", pa.string())
 PROJECTIONS = {
-    "samples": Projection("given", lambda c: c.samples, schema.SAMPLE),
+    "samples": Projection("received_samples", lambda c: c.unique_samples, schema.SAMPLE),
     "latest": Projection(
-        "given", lambda c: conform(newest(c.samples), schema.LATEST), schema.SAMPLE
+        "received_samples",
+        lambda c: conform(keep_newest(c.unique_samples), schema.LATEST),
+        schema.SAMPLE,
     ),
-    "health": Projection("given", lambda c: health_of(c.given), schema.SAMPLE),
-    "loss": Projection("losses", _losses, pa.schema([*_PLACED, pa.field("loss", _LOSS)])),
-    "messages": Projection("rows", _decoded(False), pa.schema([*_MESSAGES, _REASON])),
+    "health": Projection(
+        "received_samples", lambda c: compute_health(c.received_samples), schema.SAMPLE
+    ),
+    "loss": Projection(
+        "loss_rows", _project_losses, pa.schema([*_PLACED, pa.field("loss", _LOSS)])
+    ),
+    "messages": Projection("rows", _project_messages(False), pa.schema([*_MESSAGES, _REASON])),
     "messages_failed": Projection(
         "rows",
-        _decoded(True),
-        _but(TABLES["messages_failed"].schema, "hlc", "day"),
+        _project_messages(True),
+        _without_columns(TABLES["messages_failed"].schema, "hlc", "day"),
     ),
 }
-_OWN = Projection("rows", lambda c: c.rows, pa.schema([]))
-"A table of the user's: the rows as they are."
+_USER_TABLE = Projection("rows", lambda c: c.rows, pa.schema([]))
+"Projection of a user-defined table, which stores the rows unchanged."
 
 
-def table_of(name: str, rows: pa.Schema, partition_by: str | None) -> TableDefinition:
-    """The table of that name; one that is not known has the columns of `rows`."""
+def define_table(name: str, rows: pa.Schema, partition_by: str | None) -> TableDefinition:
+    """Return the built-in table `name`, or a user-defined one with the columns of `rows`."""
     return TABLES.get(name) or TableDefinition(name, rows, partition_by)
 
 
-def check(rows: pa.Schema, into: Sequence[str], partition_by: str | None) -> None:
-    """ZError: rows of this schema cannot go into these tables, and what to do about it."""
+def check_columns(rows: pa.Schema, into: Sequence[str], partition_by: str | None) -> None:
+    """Raise ZError if rows with these columns cannot go into the tables `into`."""
     for name in into:
-        for wanted in PROJECTIONS.get(name, _OWN).needs:
-            place = rows.get_field_index(wanted.name)
-            if place < 0:
+        for column in PROJECTIONS.get(name, _USER_TABLE).required:
+            index = rows.get_field_index(column.name)
+            if index < 0:
                 raise ZError(
-                    f"table {name!r} needs a column {wanted.name!r}, and the rows have "
+                    f"table {name!r} needs a column {column.name!r}, and the rows have "
                     f"{', '.join(rows.names)}: select it, or take {name!r} out of 'into'"
                 )
-            if not same(rows.field(place).type, wanted.type):
+            if not equal_types(rows.field(index).type, column.type):
                 raise ZError(
-                    f"table {name!r} needs column {wanted.name!r} as {wanted.type}, and it is "
-                    f"{rows.field(place).type}: cast it"
+                    f"table {name!r} needs column {column.name!r} as {column.type}, and it is "
+                    f"{rows.field(index).type}: cast it"
                 )
     own = [name for name in into if name not in TABLES]
     if partition_by is not None and (not own or partition_by not in rows.names):
@@ -164,24 +182,25 @@ def check(rows: pa.Schema, into: Sequence[str], partition_by: str | None) -> Non
         )
 
 
-def same(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether the types are equal, whatever may be null in them.
+def equal_types(first: pa.DataType, other: pa.DataType) -> bool:
+    """Tell whether two types are equal, ignoring which fields are nullable.
 
-    >>> same(pa.struct([pa.field("a", pa.int8())]), pa.struct([pa.field("a", pa.int8(), False)]))
+    >>> nullable, required = pa.field("a", pa.int8()), pa.field("a", pa.int8(), False)
+    >>> equal_types(pa.struct([nullable]), pa.struct([required]))
     True
     """
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return one.names == other.names and all(
-            same(a.type, b.type) for a, b in zip(one.fields, other.fields, strict=True)
+    if pa.types.is_struct(first) and pa.types.is_struct(other):
+        return first.names == other.names and all(
+            equal_types(a.type, b.type) for a, b in zip(first.fields, other.fields, strict=True)
         )
-    return bool(one == other)
+    return bool(first == other)
 
 
 # ---- rows
 
 
-def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch, in halves of halves until each is within the bounds, or one row."""
+def split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the batch in parts within the buffer bounds, halved as often as needed."""
     waiting = [batch]
     while waiting:
         part = waiting.pop()
@@ -194,28 +213,30 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             yield part
 
 
-def ranges_of(rows: pa.Table) -> Ranges:
-    """
+def find_offset_ranges(rows: pa.Table) -> OffsetRanges:
+    """Return the lowest and highest offset of each log partition in `rows`.
+
     >>> place = {"partition": pa.array([0, 0, 3], pa.int32()), "offset": [7, 5, 9]}
-    >>> ranges_of(pa.table(place))
+    >>> find_offset_ranges(pa.table(place))
     {0: (5, 7), 3: (9, 9)}
     """
     columns = zip(rows.schema.names, rows.schema.types, strict=True)
-    if not {(one.name, one.type) for one in schema.PLACE} <= set(columns):
-        return {}  # of a user's table: it has none, or means something else by it
+    if not {(column.name, column.type) for column in schema.PLACE} <= set(columns):
+        return {}  # A user-defined table without these columns, or with other meanings of them.
     low_high = rows.select(["partition", "offset"]).drop_null().group_by("partition")
     found = low_high.aggregate([("offset", "min"), ("offset", "max")]).to_pylist()
-    return {one["partition"]: (one["offset_min"], one["offset_max"]) for one in found}
+    return {row["partition"]: (row["offset_min"], row["offset_max"]) for row in found}
 
 
-def joined(ranges: Sequence[Ranges]) -> Ranges:
-    """
-    >>> joined([{0: (5, 7)}, {0: (2, 6), 1: (0, 0)}])
+def merge_offset_ranges(ranges: Sequence[OffsetRanges]) -> OffsetRanges:
+    """Return ranges that cover all the given ones, by partition.
+
+    >>> merge_offset_ranges([{0: (5, 7)}, {0: (2, 6), 1: (0, 0)}])
     {0: (2, 7), 1: (0, 0)}
     """
-    found: Ranges = {}
-    for one in ranges:
-        for partition, (low, high) in one.items():
+    found: OffsetRanges = {}
+    for offsets in ranges:
+        for partition, (low, high) in offsets.items():
             before = found.get(partition, (low, high))
             found[partition] = min(low, before[0]), max(high, before[1])
     return found
@@ -226,28 +247,31 @@ def joined(ranges: Sequence[Ranges]) -> Ranges:
 
 @dataclass
 class TaskOutput:
-    """What a task leaves for the commit."""
+    """Files that a task wrote for the commit, by table."""
 
     rows: int = 0
-    added: dict[str, list[Added]] = field(default_factory=dict)
+    added: dict[str, list[AddedFile]] = field(default_factory=dict)
+    "Data files to append."
     staged: dict[str, list[str]] = field(default_factory=dict)
-    ranges: dict[str, Ranges] = field(default_factory=dict)
+    "Paths of Arrow files with reduced rows to fold."
+    ranges: dict[str, OffsetRanges] = field(default_factory=dict)
+    "Offsets of the rows that the table has taken."
 
 
 class TableWriter:
-    """Takes record batches, and holds no more of them than the bounds above."""
+    """Writer of record batches to the files of several tables, within the bounds above."""
 
-    def __init__(self, stores: Mapping[str, DeltaStore], place: str) -> None:
-        """`place` tells what is staged apart from what other batches stage."""
+    def __init__(self, stores: Mapping[str, DeltaStore], staging_folder: str) -> None:
+        """`staging_folder` is a relative path that no other batch uses."""
         self._stores = stores
-        self._place = place
+        self._staging_folder = staging_folder
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
         self._reduced: dict[str, list[pa.Table]] = {}
-        self._taken = TaskOutput()
+        self._output = TaskOutput()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        for part in pieces(batch):
+        for part in split_batch(batch):
             rows, size = self._rows + part.num_rows, self._bytes + part.nbytes
             if self._waiting and (rows > MAX_BUFFER_ROWS or size > MAX_BUFFER_BYTES):
                 self._flush()
@@ -256,68 +280,71 @@ class TableWriter:
             self._bytes += part.nbytes
 
     def finish(self) -> TaskOutput:
-        """Everything is in files then."""
+        """Write everything that is buffered; return the files of this task."""
         self._flush()
         for name in [*self._reduced]:
             self._stage(name)
-        return self._taken
+        return self._output
 
     def _flush(self) -> None:
         if self._rows:
             chunk = RowChunk(self._waiting)
-            self._taken.rows += self._rows
+            self._output.rows += self._rows
             for name in self._stores:
-                self._give(name, chunk)
+                self._project(name, chunk)
         self._waiting, self._rows, self._bytes = [], 0, 0
 
-    def _give(self, name: str, chunk: RowChunk) -> None:
-        take, store, taken = PROJECTIONS.get(name, _OWN), self._stores[name], self._taken
-        taken.ranges[name] = joined([taken.ranges.get(name, {}), chunk.ranges(take.part)])
-        rows = take.form(chunk)
+    def _project(self, name: str, chunk: RowChunk) -> None:
+        projection, store = PROJECTIONS.get(name, _USER_TABLE), self._stores[name]
+        output = self._output
+        output.ranges[name] = merge_offset_ranges(
+            [output.ranges.get(name, {}), chunk.offset_ranges(projection.source)]
+        )
+        rows = projection.project(chunk)
         if not rows.num_rows:
             return
         if store.table.fold is None:
-            taken.added.setdefault(name, []).extend(_files(store, rows))
+            output.added.setdefault(name, []).extend(_write_files(store, rows))
         else:
             self._reduced.setdefault(name, []).append(rows)
-            self._settle(name)
+            self._reduce_waiting(name)
 
-    def _settle(self, name: str) -> None:
-        """What waits to be staged is reduced once more, and staged if that was not enough."""
+    def _reduce_waiting(self, name: str) -> None:
+        """Fold the reduced rows once more if there are many; stage them if many remain."""
         waiting = self._reduced[name]
-        if not _is_much(waiting):
+        if not _exceeds_buffer(waiting):
             return
         fold = self._stores[name].table.fold
         assert fold is not None
         self._reduced[name] = [fold(pa.concat_tables(waiting))]
-        if _is_much(self._reduced[name], 2):
+        if _exceeds_buffer(self._reduced[name], 2):
             self._stage(name)
 
     def _stage(self, name: str) -> None:
         rows = pa.concat_tables(self._reduced.pop(name))
-        folder = self._stores[name].path / STAGED / self._place
+        folder = self._stores[name].path / STAGED / self._staging_folder
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{uuid.uuid4().hex}.arrow"
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
             writer.write_table(rows)
-        self._taken.staged.setdefault(name, []).append(str(path))
+        self._output.staged.setdefault(name, []).append(str(path))
 
 
-def _is_much(tables: Sequence[pa.Table], part: int = 1) -> bool:
-    """Whether that is more than the `part`th part of what may wait."""
-    rows: int = sum(one.num_rows for one in tables)
-    size: int = sum(one.nbytes for one in tables)
+def _exceeds_buffer(tables: Sequence[pa.Table], part: int = 1) -> bool:
+    """Tell whether the tables exceed 1/`part` of the bounds."""
+    rows: int = sum(table.num_rows for table in tables)
+    size: int = sum(table.nbytes for table in tables)
     return rows > MAX_REDUCED_ROWS // part or size > MAX_BUFFER_BYTES // part
 
 
-def _files(store: DeltaStore, rows: pa.Table) -> list[Added]:
-    """A file for each value of the partition column."""
+def _write_files(store: DeltaStore, rows: pa.Table) -> list[AddedFile]:
+    """Write one file per value of the partition column. ZError: there are too many values."""
     by = store.table.partition_by
     count = 1 if by is None else len(pc.unique(rows[by]))
-    if count > MAX_VALUES:
+    if count > MAX_PARTITION_VALUES:
         raise ZError(
             f"table {store.table.name!r}: column {by!r} has {count} values among {len(rows)} "
-            f"rows, more than {MAX_VALUES}: partition by one that has few, such as a day"
+            f"rows, more than {MAX_PARTITION_VALUES}: partition by one that has few, such as a day"
         )
     return store.write(rows)
 
@@ -326,46 +353,54 @@ def _files(store: DeltaStore, rows: pa.Table) -> list[Added]:
 
 
 def commit_table(store: DeltaStore, tasks: Sequence[TaskOutput], batch: TableBatch) -> None:
-    """What tasks took for one table, into it, unless it has this batch already."""
+    """Commit the tasks' output for one table; no-op if the batch is already committed."""
     name = store.table.name
-    added = [one for task in tasks for one in task.added.get(name, ())]
-    staged = [Path(one) for task in tasks for one in task.staged.get(name, ())]
-    offsets = joined([task.ranges.get(name, {}) for task in tasks])
+    added = [file for task in tasks for file in task.added.get(name, ())]
+    staged = [Path(path) for task in tasks for path in task.staged.get(name, ())]
+    offsets = merge_offset_ranges([task.ranges.get(name, {}) for task in tasks])
     if added or staged or offsets:
-        _COMMITTERS.get(name, _append)(store, added, staged, replace(batch, offsets=offsets))
+        _COMMITTERS.get(name, _commit_appended)(
+            store, added, staged, replace(batch, offsets=offsets)
+        )
 
 
 class _FoldPart(TableBatch):
-    """One of several folds of a batch: the last of them says that the batch is there."""
+    """Part of a batch that is folded in several commits; only the last records the batch."""
 
     @property
     def transactions(self) -> dict[str, int]:
         return {}
 
 
-def _append(store: DeltaStore, added: list[Added], staged: list[Path], batch: TableBatch) -> None:
-    append(store, added, batch)
+def _commit_appended(
+    store: DeltaStore, added: list[AddedFile], staged: list[Path], batch: TableBatch
+) -> None:
+    append_files(store, added, batch)
 
 
-def _latest(store: DeltaStore, added: list[Added], staged: list[Path], batch: TableBatch) -> None:
-    """Again and again the same rows fold to the same table, so parts of a batch may go first."""
+def _commit_latest(
+    store: DeltaStore, added: list[AddedFile], staged: list[Path], batch: TableBatch
+) -> None:
+    """Fold the staged rows in parts. Folding rows twice changes nothing, so a crash is safe."""
     tombstones = DeltaStore(store.path.parent / TOMBSTONES.name, TOMBSTONES)
-    *parts, last = _groups(staged) or [[]]
+    *parts, last = _group_by_size(staged) or [[]]
     for part in parts:
-        fold(store, tombstones, _read(part, store), _FoldPart(*astuple(batch)))
-    fold(store, tombstones, _read(last, store), batch)
+        fold_latest(store, tombstones, _read_staged(part, store), _FoldPart(*astuple(batch)))
+    fold_latest(store, tombstones, _read_staged(last, store), batch)
 
 
-def _health(store: DeltaStore, added: list[Added], staged: list[Path], batch: TableBatch) -> None:
-    fold_health(store, _read(staged, store), batch)
+def _commit_health(
+    store: DeltaStore, added: list[AddedFile], staged: list[Path], batch: TableBatch
+) -> None:
+    fold_health(store, _read_staged(staged, store), batch)
 
 
-_COMMITTERS = {"latest": _latest, "health": _health}
-"How a table takes what it does not simply append."
+_COMMITTERS = {"latest": _commit_latest, "health": _commit_health}
+"Commit functions of the folded tables; all other tables are appended to."
 
 
-def _groups(staged: Sequence[Path]) -> list[list[Path]]:
-    """Files together up to MAX_FOLD_BYTES, or one that is larger."""
+def _group_by_size(staged: Sequence[Path]) -> list[list[Path]]:
+    """Group files up to MAX_FOLD_BYTES; a larger file is alone in its group."""
     groups: list[list[Path]] = []
     total = 0
     for path in staged:
@@ -378,7 +413,7 @@ def _groups(staged: Sequence[Path]) -> list[list[Path]]:
     return groups
 
 
-def _read(staged: Sequence[Path], store: DeltaStore) -> pa.Table:
+def _read_staged(staged: Sequence[Path], store: DeltaStore) -> pa.Table:
     found = []
     for path in staged:
         with pa.OSFile(str(path)) as file:

@@ -1,6 +1,6 @@
-"""What a lake holds, from the metadata of its tables: rows, files, bytes, how new, how far behind.
+"""Statistics of a lake from table metadata: rows, files, bytes, newest time, lag behind the log.
 
-Knows what is counted. Reads no data file; does not know how it is shown.
+Knows what is counted. Reads no data file and does not know how the numbers are shown.
 """
 
 from contextlib import suppress
@@ -9,20 +9,23 @@ from typing import Any
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
 from zenlake.lake.tables.delta import DeltaStore
-from zenlake.lake.tables.maintenance import stores
-from zenlake.lake.tables.retention import newest
+from zenlake.lake.tables.maintenance import open_stores
+from zenlake.lake.tables.retention import newest_time
 from zenlake.log.read.log import Log
 
-WHOLE = frozenset({"samples", "latest", "health"})
-"Tables that take every sample: of others nobody can tell from their rows how far they are."
+COMPLETE_TABLES = frozenset({"samples", "latest", "health"})
+"Tables that take every sample. The rows of other tables do not tell how far a flow has come."
 
 Facts = dict[str, Any]
 
 
 def lake_stats(project: Project) -> Facts:
-    """By the names that --json has; `behind` is in offsets of the log, None where nobody knows."""
+    """Return the statistics under the names that --json prints.
+
+    `behind` counts offsets of the log, and is None for tables that do not take every sample.
+    """
     ends = log_ends(project)
-    tables = [_table(name, store, ends) for name, store in stores(project).items()]
+    tables = [_table_stats(name, store, ends) for name, store in open_stores(project).items()]
     return {
         "lake": project.name,
         "home": str(project.home),
@@ -32,16 +35,16 @@ def lake_stats(project: Project) -> Facts:
 
 
 def log_ends(project: Project) -> dict[int, tuple[int, int]]:
-    """The first and the next durable offset of each partition of the log; {}: there is no log."""
+    """Return the first and the next durable offset of each log partition; {} without a log."""
     with suppress(ZError, FileNotFoundError):
         log = Log(project.log)
         return {number: (log.first(number), log.mark(number).offset) for number in log.partitions()}
     return {}
 
 
-def _table(name: str, store: DeltaStore, ends: dict[int, tuple[int, int]]) -> Facts:
+def _table_stats(name: str, store: DeltaStore, ends: dict[int, tuple[int, int]]) -> Facts:
     snapshot = store.snapshot()
-    latest = newest([store])
+    latest = newest_time([store])
     return {
         "table": name,
         "version": snapshot.version,
@@ -49,13 +52,14 @@ def _table(name: str, store: DeltaStore, ends: dict[int, tuple[int, int]]) -> Fa
         "files": len(snapshot.files),
         "bytes": sum(file.size for file in snapshot.files),
         "newest": None if latest is None else latest.isoformat(),
-        "behind": _behind(store.offsets(), ends) if name in WHOLE else None,
+        "behind": _count_behind(store.offsets(), ends) if name in COMPLETE_TABLES else None,
     }
 
 
-def _behind(offsets: dict[int, int], ends: dict[int, tuple[int, int]]) -> int | None:
-    """
-    >>> _behind({0: 70}, {0: (0, 100), 1: (10, 15)}), _behind({}, {0: (0, 100)})
+def _count_behind(offsets: dict[int, int], ends: dict[int, tuple[int, int]]) -> int | None:
+    """Count the durable offsets that a table has not taken; None if that cannot be known.
+
+    >>> _count_behind({0: 70}, {0: (0, 100), 1: (10, 15)}), _count_behind({}, {0: (0, 100)})
     (35, None)
     """
     if not offsets or not ends:

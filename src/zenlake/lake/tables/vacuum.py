@@ -1,7 +1,7 @@
-"""Files that no table names any more leave the disk, once no reader can still want them.
+"""Vacuum: deletes data files that no table version needs, once no reader can still use them.
 
-Knows a table's folder and the removals in its Delta log. Touches nothing that the newest snapshot
-names, nothing that is young, nothing behind a link, and nothing outside of the folder.
+Knows a table's folder and the removals in its Delta log. Never deletes files of the newest
+snapshot, recent files, symbolic links or anything outside the folder.
 """
 
 import json
@@ -19,69 +19,71 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from zenlake.lake.tables.delta import LOG, STAGED, DeltaStore, StoreError
 
-ORPHAN_SECONDS = 86_400.0  # between a file and the commit that names it: no batch takes as long
+ORPHAN_SECONDS = 86_400.0  # Longest time from writing a file to the commit that names it.
 SUFFIX = ".parquet"
-LOG_KEPT = "delta.logRetentionDuration"  # the table property that says how long commits stay
+LOG_RETENTION_PROPERTY = (
+    "delta.logRetentionDuration"  # Table property with the time that commits are kept.
+)
 
 
-class Vacuumed(NamedTuple):
-    """What left the disk."""
+class VacuumResult(NamedTuple):
+    """Files and bytes that vacuum deleted."""
 
     files: int = 0
     bytes: int = 0
 
-    def plus(self, other: "Vacuumed") -> "Vacuumed":
-        return Vacuumed(self.files + other.files, self.bytes + other.bytes)
+    def plus(self, other: "VacuumResult") -> "VacuumResult":
+        return VacuumResult(self.files + other.files, self.bytes + other.bytes)
 
 
-def vacuum(store: DeltaStore, after: float, now: float | None = None) -> Vacuumed:
-    """Removes files that left the table `after` seconds ago, and those that never came into it.
+def vacuum(store: DeltaStore, after: float, now: float | None = None) -> VacuumResult:
+    """Delete files removed from the table at least `after` seconds ago, and uncommitted files.
 
-    A file that no commit ever named may belong to a batch that is under way: it goes after a day.
+    A file that no commit has named may belong to a running batch, so it is kept for a day.
     """
     now = time.time() if now is None else now
     root = store.path
     orphaned = now - max(after, ORPHAN_SECONDS)
-    # In this order: what is committed behind the list is named by the snapshot, and what is removed
-    # behind the snapshot is still named by it.
-    there = [(path, *_facts(path)) for path in _files(root)]
+    # List files first: a file committed after the listing is in the snapshot, and a file removed
+    # after the snapshot is still in it.
+    there = [(path, *_stat(path)) for path in _list_files(root)]
     named = {file.path for file in store.snapshot().files}
-    removed = _removals(root, orphaned)
-    done = Vacuumed()
+    removed = _removal_times(root, orphaned)
+    done = VacuumResult()
     for path, size, written in there:
         name = path.relative_to(root).as_posix()
         if name in named or size is None or written is None:
             continue
         left = removed.get(name)
         if (written < orphaned) if left is None else (left < now - after):
-            with suppress(FileNotFoundError):  # somebody else was faster
+            with suppress(FileNotFoundError):  # Another process deleted it.
                 path.unlink()
-                done = done.plus(Vacuumed(1, size))
+                done = done.plus(VacuumResult(1, size))
     _clear_staged(root / STAGED, orphaned)
     return done
 
 
 def tidy_log(store: DeltaStore, after: float) -> None:
-    """A checkpoint of the Delta log; commits before it that nobody needs any more go.
+    """Write a checkpoint of the Delta log and delete older commits that no reader needs.
 
-    They are kept longer than the files that they removed, as those are told by them.
+    Commits are kept longer than the files they removed: vacuum reads removal times from them.
     """
     table = DeltaTable(store.path)
     hours = math.ceil(max(ORPHAN_SECONDS, 2 * after) / 3600)
-    kept = f"interval {hours} hours"
+    interval = f"interval {hours} hours"
     try:
-        if table.metadata().configuration.get(LOG_KEPT) != kept:
-            table.alter.set_table_properties({LOG_KEPT: kept})
+        if table.metadata().configuration.get(LOG_RETENTION_PROPERTY) != interval:
+            table.alter.set_table_properties({LOG_RETENTION_PROPERTY: interval})
         table.create_checkpoint()
         table.cleanup_metadata()
     except CommitFailedError:
-        return  # others committed meanwhile: the next run does it
+        return  # A concurrent commit came first: the next run tries again.
     except DeltaError as error:
         raise StoreError(f"{store.path}: the log of commits cannot be tidied: {error}") from error
 
 
-def _files(root: Path) -> Iterator[Path]:
-    """Data files below a table's folder: links are not followed, other folders not entered."""
+def _list_files(root: Path) -> Iterator[Path]:
+    """Yield the data and staged files of a table; follows no links and enters no other folders."""
     for folder, folders, names in os.walk(root, followlinks=False):
         here = Path(folder)
         staged = here != root and here.relative_to(root).parts[0] == STAGED
@@ -93,15 +95,15 @@ def _files(root: Path) -> Iterator[Path]:
                 yield path
 
 
-def _facts(path: Path) -> tuple[int, float] | tuple[None, None]:
+def _stat(path: Path) -> tuple[int, float] | tuple[None, None]:
     with suppress(FileNotFoundError):
         found = path.lstat()
         return found.st_size, found.st_mtime
     return None, None
 
 
-def _removals(root: Path, since: float) -> dict[str, float]:
-    """When each file was removed from the table, by the commits since then; seconds."""
+def _removal_times(root: Path, since: float) -> dict[str, float]:
+    """Return when each file was removed from the table, in seconds, from commits after `since`."""
     removed: dict[str, float] = {}
     for path in sorted((root / LOG).glob("*.json")):
         with suppress(FileNotFoundError), path.open("rb") as commit:
@@ -109,15 +111,15 @@ def _removals(root: Path, since: float) -> dict[str, float]:
             for line in commit if written >= since else ():
                 action = json.loads(line).get("remove") if b'"remove"' in line else None
                 if action is not None:
-                    # The later of two: a clock that was set back must not let a file go early.
+                    # Use the later time, so that a clock set back cannot delete a file early.
                     when = max(action.get("deletionTimestamp", 0) / 1000, written)
                     removed[unquote(action["path"])] = when
     return removed
 
 
 def _clear_staged(folder: Path, before: float) -> None:
-    """Folders in which nothing is staged any more."""
+    """Delete empty staging folders older than `before`."""
     for place, _, _ in os.walk(folder, topdown=False, followlinks=False):
-        with suppress(OSError):  # something is in it, or it has gone
+        with suppress(OSError):  # The folder is not empty, or is gone.
             if Path(place).stat().st_mtime < before:
                 Path(place).rmdir()

@@ -1,4 +1,4 @@
-"""What is known to be missing: one row for each gap that the recorder saw."""
+"""Known losses: one row per gap that the recorder saw."""
 
 from pyspark.sql import DataFrame, SparkSession
 

@@ -1,6 +1,6 @@
-"""Payloads as values: `messages` has what could be decoded, `messages_failed` the rest, and why.
+"""Decoded payloads: `messages` has the values, `messages_failed` the failures with their reasons.
 
-Which payload is decoded how is in lake.toml, [[decoders]]; common encodings need no rule.
+[[decoders]] in lake.toml selects the decoder of a payload; common encodings need no rule.
 """
 
 from pyspark.sql import DataFrame, SparkSession

@@ -1,11 +1,11 @@
-"""Everything that was recorded, once: `samples` has every sample, `latest` the newest of each key,
-`health` the rates, sizes, gaps and latencies of each minute, key and source.
+"""Recorded samples in three tables: `samples` has every sample, `latest` the newest of each key,
+`health` the rates, sizes, gaps and latencies per minute, key and source.
 
-The three are made in one pass over the log. Take a name out of the list, and that table is not
-made; take `duplicates="mark"` out, and a sample that came twice is there twice.
+The three are filled in one pass over the log. Remove a name from the list to leave out its table.
+Remove `duplicates="mark"` to store samples that arrived twice twice.
 
-A table of your own is a flow with any name into any name, here or in a file beside this one. Its
-rows are appended, each exactly once:
+For a table of your own, declare a flow here or in a file beside this one. Its rows are appended,
+each exactly once:
 
     @lake.flow(into="batteries", partition_by="day")
     def batteries() -> DataFrame:

@@ -1,0 +1,78 @@
+"""Undocumented parts of PySpark: the installed release has them, and a missing one is explained."""
+
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyspark
+import pytest
+
+from zenlake.errors import ZError
+from zenlake.lake.pipeline import pyspark_internals
+
+pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
+
+NAMES = (
+    ("pyspark.pipelines.cli", "load_pipeline_spec"),
+    ("pyspark.pipelines.cli", "register_definitions"),
+    ("pyspark.pipelines.cli", "log_with_curr_timestamp"),
+    ("pyspark.pipelines.spark_connect_pipeline", "create_dataflow_graph"),
+    ("pyspark.pipelines.spark_connect_pipeline", "start_run"),
+    (
+        "pyspark.pipelines.spark_connect_graph_element_registry",
+        "SparkConnectGraphElementRegistry",
+    ),
+    ("pyspark.java_gateway", "launch_gateway"),
+    ("pyspark.sql.connect.proto", "Command"),
+)
+
+
+@pytest.mark.parametrize(("module", "name"), NAMES)
+def test_the_installed_pyspark_has_it(module: str, name: str) -> None:
+    assert callable(pyspark_internals._find(module, name))
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "call"),
+    [
+        (
+            "pyspark.pipelines.cli",
+            "load_pipeline_spec",
+            lambda: pyspark_internals.load_spec(Path("x.yml")),
+        ),
+        (
+            "pyspark.pipelines.spark_connect_pipeline",
+            "start_run",
+            lambda: pyspark_internals.start_run(None, "graph", "file:/x"),
+        ),
+    ],
+)
+def test_a_missing_function_is_an_error_with_a_remedy(
+    module: str, name: str, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(import_module(module), name)
+    with pytest.raises(ZError) as raised:
+        call()
+    assert f"PySpark {pyspark.__version__}" in str(raised.value)
+    assert f"{module}.{name}" in str(raised.value)
+    assert f"pip install 'pyspark[pipelines]=={pyspark_internals.TESTED}.*'" in str(raised.value)
+
+
+def test_a_missing_module_is_an_error_with_a_remedy() -> None:
+    with pytest.raises(ZError, match=r"no_such_module.*pip install"):
+        pyspark_internals._find("pyspark.no_such_module", "run")
+
+
+def test_a_context_without_a_jvm_is_an_error_with_a_remedy() -> None:
+    context: Any = SimpleNamespace()
+    with pytest.raises(ZError, match=r"SimpleNamespace\._jvm\): pip install"):
+        pyspark_internals.connect_port(context)
+
+
+def test_a_classic_data_frame_needs_no_schema() -> None:
+    classic, connect = SimpleNamespace(), SimpleNamespace(_cached_schema=None)
+    pyspark_internals.preset_schema(classic, "columns")
+    pyspark_internals.preset_schema(connect, "columns")
+    assert not hasattr(classic, "_cached_schema")
+    assert connect._cached_schema == "columns"
