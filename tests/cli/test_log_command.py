@@ -67,7 +67,7 @@ def block(
     link = made.link(PUBLISHER)
     assert link is not None
     if loss is not None:
-        made.lost(loss)
+        made.add_loss(loss)
     for number, (key, body) in enumerate(samples):
         made.key(link, int(Mapping.SENDER) << 16, key.encode(), b"")
         qos = LAST_QOS if body is SAMPLES[-1][1] else QoS()

@@ -113,7 +113,7 @@ def block_of(
 
 def loss_block(time: int = TIME, **fields: Any) -> OpenBlock:
     block = OpenBlock()
-    block.lost(Loss(1, time, b"\x01", **fields))
+    block.add_loss(Loss(1, time, b"\x01", **fields))
     return block
 
 

@@ -305,7 +305,7 @@ def test_a_segment_that_cannot_be_cut_back(tmp_path: Path, before: int, end: str
     elif end == "closed":
         log.close()
     else:
-        log._let_go()
+        log._release()
     with Writer(tmp_path / "log", files=QUICK) as again:
         assert not again.recovery.damage
         assert again.next in (len(expected), len(expected) + 3)
@@ -512,7 +512,7 @@ def test_what_is_no_regular_file_is_refused(
         file.mkdir()
     else:
         os.mkfifo(file)
-    with pytest.raises(LogRefused, match="no regular file"):
+    with pytest.raises(LogRefused, match="not a regular file"):
         Writer(path)
 
 

@@ -44,9 +44,9 @@ def damage(log: Log, *args: Any) -> list[tuple[int, int]]:
 
 
 def test_a_folder_that_is_no_log(tmp_path: Path) -> None:
-    with pytest.raises(ZError, match=r"is no log: it has no log\.json"):
+    with pytest.raises(ZError, match=r"is not a log: log\.json is missing"):
         Log(tmp_path)
-    with pytest.raises(ZError, match="is no log"):
+    with pytest.raises(ZError, match="is not a log"):
         Log(tmp_path / "nowhere")
     made = Made(tmp_path / "log")
     for text, problem in (

@@ -240,7 +240,7 @@ def test_a_link_that_brought_nothing_yet_may_lose_something_too(tmp_path: Path) 
         with Lanes(port, WireZenohId(b"\x77")) as other:
             other.frame(0, put("rec/a", b"x"))
             until(lambda: recorder.stats().received == 1)
-        until(lambda: recorder.tape.losses == {"link": 1})
+        until(lambda: recorder.sink.losses == {"link": 1})
 
 
 def test_a_loss_with_no_sample_after_it_is_there_too(tmp_path: Path) -> None:

@@ -500,7 +500,7 @@ def test_a_signal_during_close_leaves_it_to_be_closed_again(
     recorder.session.put("rec/a", b"x")
     assert disk.waits.wait(DEADLINE)
     with monkeypatch.context() as patched:
-        patched.setattr(recorder.tape, "join", lambda _: signal.raise_signal(signal.SIGINT))
+        patched.setattr(recorder.sink, "join", lambda _: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             recorder.close()
     with pytest.raises(LogLocked):

@@ -22,7 +22,8 @@ from zenlake.keytable import KeyTable
 from zenlake.log.block import OpenBlock, SourceLink
 from zenlake.log.format import BATCH_ENTRY
 from zenlake.log.read.log import Log
-from zenlake.log.read.reader import Reader, SampleSpan
+from zenlake.log.read.reader import Reader
+from zenlake.log.read.spans import SampleSpan
 from zenlake.log.replay.encoded_sender import SendOutcome
 from zenlake.log.replay.replayer import (
     LONGEST_SLEEP,

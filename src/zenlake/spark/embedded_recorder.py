@@ -31,7 +31,7 @@ class EmbeddedRecorder:
 
     def check(self) -> None:
         """Says once when nothing more becomes durable, and why; the recorder goes on trying."""
-        failure = self._recorder.tape.failure
+        failure = self._recorder.sink.failure
         if failure is not None and self._failure is None:
             _log.warning("the recorder cannot write: %s", failure)
         self._failure = failure

@@ -22,7 +22,7 @@ from zenlake.log.replay.encoded_sender import EncodedSender, MessageKeys, SendOu
 
 if TYPE_CHECKING:
     from zenlake.log.read.log import Log
-    from zenlake.log.read.reader import SampleSpan
+    from zenlake.log.read.spans import SampleSpan
 
 PUT_BYTES = 4 << 20  # put at once, at most: between two such it is looked whether to stop
 PROGRESS_SECONDS = 0.1  # between two calls of on_progress
