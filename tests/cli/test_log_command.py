@@ -311,7 +311,7 @@ def test_export_overwrites_only_when_told(log: Path, tmp_path: Path) -> None:
     file.write_bytes(b"mine")
     done = zenlake("log", "export", str(log), "--to", str(file))
     assert done.exit_code == 1
-    assert "is there already" in done.stderr
+    assert "exists already" in done.stderr
     assert file.read_bytes() == b"mine"
     assert zenlake("log", "export", str(log), "--to", str(file), "--force").exit_code == 0
     assert zenlake("log", "export", str(log), "--to", str(tmp_path / "x.csv")).exit_code == 1

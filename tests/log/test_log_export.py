@@ -252,7 +252,7 @@ def test_nothing_is_a_file_too(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_overwritten_only_when_asked(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"mine")
-    with pytest.raises(ZError, match="is there already"):
+    with pytest.raises(ZError, match="exists already"):
         export(BATCHES, tmp_path / name)
     assert (tmp_path / name).read_bytes() == b"mine"
     export(BATCHES, tmp_path / name, overwrite=True)

@@ -32,7 +32,7 @@ from zenlake.log.replay.replayer import (
     ReplayPiece,
     ReplayStats,
     due_times,
-    merged,
+    merge,
     pieces,
 )
 from zenlake.log.write.recorder import Recorder
@@ -271,7 +271,7 @@ def test_partitions_are_merged_by_time(partitions: list[list[list[int]]]) -> Non
         for time in piece.times
     )
     found: list[tuple[int, int]] = []
-    for piece in merged([stream(number) for number in range(len(partitions))]):
+    for piece in merge([stream(number) for number in range(len(partitions))]):
         assert len(piece.times) == len(piece.data) == len(piece.batches)
         assert set(bytes(piece.data)) == {piece.partition}
         found += [(int(time), piece.partition) for time in piece.times]
