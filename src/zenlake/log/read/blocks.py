@@ -59,6 +59,22 @@ class BlockReader:
 
     def _read_run(self, run: BlockTable) -> Iterator[Part]:
         """Yield the parts of blocks that are consecutive in a file."""
+        found, good, unwanted = self._load(run)
+        low = 0
+        for at in np.flatnonzero(~good | unwanted).tolist():
+            yield from self._good_parts(found.part(low, at))
+            low = at + 1
+            if not good[at]:
+                reason = _reason(found.data, int(found.starts[at]))
+                yield damage_of(self._partition, run[at], reason)
+            elif self._losses and found.heads[at]["losses"]:
+                yield found.part(at, low).losses()
+        yield from self._good_parts(found.part(low, len(run)))
+
+    def _load(
+        self, run: BlockTable
+    ) -> tuple["_GatheredBlocks", npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Read and decompress a run. Return its blocks, which are good, and which are unwanted."""
         data = self._read(run)
         starts = run["position"] - run["position"][0]
         there = int(np.searchsorted(starts + run["length"], len(data), "right"))
@@ -77,21 +93,16 @@ class BlockReader:
                 bodies[at] = _unpack(heads[at], data, int(starts[at]))
             except DamagedLog:
                 good[at] = False
-        low = 0
-        for at in [*np.flatnonzero(~good | unwanted).tolist(), len(run)]:
-            if low < at:
-                found = _GatheredBlocks(run, heads, data, starts, bodies).part(low, at)
-                if self._losses and found.heads["losses"].any():
-                    yield found.losses()
-                if not self._only_losses:
-                    yield from self._pieces(found)
-            low = at + 1
-            if at == len(run):
-                break
-            if not good[at]:
-                yield damage_of(self._partition, run[at], _reason(data, int(starts[at])))
-            elif self._losses and heads[at]["losses"]:
-                yield _GatheredBlocks(run, heads, data, starts, bodies).part(at, low).losses()
+        return _GatheredBlocks(run, heads, data, starts, bodies), good, unwanted
+
+    def _good_parts(self, found: "_GatheredBlocks") -> Iterator[Part]:
+        """Yield the loss records and the samples of good blocks."""
+        if not len(found.blocks):
+            return
+        if self._losses and found.heads["losses"].any():
+            yield found.losses()
+        if not self._only_losses:
+            yield from self._pieces(found)
 
     def _read(self, run: BlockTable) -> npt.NDArray[np.uint8]:
         path = self._log.segment(self._partition, int(run["segment"][0]))
