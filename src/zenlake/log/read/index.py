@@ -178,6 +178,7 @@ class Index:
     # ---- walking
 
     def _read_header(self) -> None:
+        """Set `header`, or `refused` if the file is not to be read."""
         with self.path.open("rb") as file:
             head = file.read(SEGMENT_BYTES)
         try:

@@ -299,6 +299,7 @@ class EncodedSender:
         return self._routes.get(text) or self._find(text)
 
     def _find(self, text: bytes) -> _ReplayRoute:
+        """Find the route of a key, and cache it."""
         route = _BAD
         try:
             key: str | None = text.decode()
@@ -382,6 +383,7 @@ class EncodedSender:
     # ---- runs of messages
 
     def _put_run(self, run: PushRun, keys: MessageKeys, lanes: Lanes) -> SendOutcome:
+        """Rewrite a run once per distinct set of keys, and send or deliver it."""
         routes = [self._route(keys, number, suffix) for number, suffix in run.keys]
         stamps = (0, b"")
         if self._exchange.stamps and run.stampless:

@@ -229,6 +229,7 @@ class RecordingSink(RunSink):
         raise AssertionError("a new link has no keys that contradict")
 
     def _link(self, port: "SessionFace | None") -> SourceLink:
+        """Return the link of a face, with a new serial number if it is not known."""
         link = self._links.get(port)
         if link is None:
             self._serial += 1
@@ -299,6 +300,7 @@ class RecordingSink(RunSink):
             self._dropped_in_a_row = 0
 
     def _record_loss(self, loss: Loss, ahead: int = 0) -> None:
+        """Count a loss, and add its record to the open block."""
         if self._closed:
             return
         kind = layout.LOSS_KINDS[loss.kind]

@@ -178,6 +178,7 @@ class SegmentWalk:
         )
 
     def _good(self, at: int) -> Block | None:
+        """Return the block at a position; None if it is not good, and `reason` says why."""
         try:
             head = BlockHeader.decode(self._data, at)
             if (head.log_id, head.partition) != self._owner:
@@ -264,10 +265,10 @@ def _recover_segment(
         raise LogRefused(f"{path}: no segment has such an offset: move it away")
     size = size_of(path)
     durable = mark.position if mark.segment == base else SEGMENT_BYTES
+    start: tuple[int, int, int | None] = (SEGMENT_BYTES, base, None)
     if mark.segment == base and SEGMENT_BYTES <= durable <= size:
-        walk = SegmentWalk(path, log_id, partition, durable, mark.offset, mark.last)
-    else:
-        walk = SegmentWalk(path, log_id, partition, SEGMENT_BYTES, base)
+        start = (durable, mark.offset, mark.last)
+    walk = SegmentWalk(path, log_id, partition, *start)
     header_intact = _check_header(walk, path, base, log_id, partition, found)
     for _ in walk:
         pass

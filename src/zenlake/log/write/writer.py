@@ -157,6 +157,7 @@ class Writer:
             raise
 
     def _open(self) -> None:
+        """Open the files, recover, and make the state that was found durable."""
         files = self._files
         self.log_id = open_log(files, self.path, self._clock)
         self._retention = Retention(self.folder, self.log_id, self.partition, *self._keep)
@@ -180,6 +181,7 @@ class Writer:
         files.fsync_folder(self.folder)
 
     def _mark_at(self, place: ResumePoint) -> Mark:
+        """Return the mark to write when the writer continues at `place`."""
         found = self.recovery.mark
         return Mark(
             0 if found is None else found.sequence,
@@ -306,6 +308,7 @@ class Writer:
             self._cut_undurable()
 
     def _cut_undurable(self) -> None:
+        """Cut off the bytes of a failed write."""
         if self._uncut is not None:
             path, position = self._uncut
             descriptor = self._files.open(path, os.O_RDWR)
