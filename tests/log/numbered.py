@@ -47,7 +47,7 @@ def samples_of(block: Block) -> list[Sample]:
 
 
 class Held(NamedTuple):
-    """What the good blocks of a partition say, in their order."""
+    """The contents of the good blocks of a partition, in their order."""
 
     samples: list[tuple[int, Sample]]
     damage: list[DamagedBytes]

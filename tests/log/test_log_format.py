@@ -156,7 +156,7 @@ def test_a_header_promises_no_more_than_is_there() -> None:
 
 
 def test_a_body_that_lies_about_its_size() -> None:
-    """A good CRC and a wrong length: whoever wrote it did not mean well."""
+    """A correct CRC and a wrong length: the block was forged."""
     head, parts = numbered(1, 0, 50).encode(ID, 0, 0, 0, 1)[1], encoded(numbered(1, 0, 50), codec=1)
     assert head.codec == 1
     for raw in (head.raw - 1, head.raw + 1, layout.MAX_BLOCK_BYTES):

@@ -1,4 +1,4 @@
-"""What did not come is in the log: where, when and how much, exactly; and nothing that did come."""
+"""Missing samples are in the log: where, when and exactly how many; and no received one is."""
 
 import time
 from collections.abc import Callable
@@ -203,7 +203,7 @@ def test_a_link_that_is_cut(tmp_path: Path) -> None:
         until(lambda: heard(recorder, lambda: publisher.put(b"after"), 1))
         zid = other._core.exchange.zid.raw
         assert recorder.durable(30).offset >= 2
-        assert recorder.stats().lost == 0, "nobody knows how much"
+        assert recorder.stats().lost == 0, "the number is unknown"
         assert recorder.stats().gaps == 1
     (found,) = lost(tmp_path / "log")
     assert (found.kind, found.offset, found.id) == ("link", 1, zid)

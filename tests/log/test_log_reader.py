@@ -306,7 +306,7 @@ def test_a_missing_segment_is_no_silent_gap(tmp_path: Path) -> None:
     assert payloads(reader, 0, 3) == [0, 1, 2]
     assert payloads(reader, 6) == [6, 7, 8]
     assert payloads(reader, on_damage="skip") == [0, 1, 2, 6, 7, 8]
-    assert [(one.first, one.end) for one in reader.skipped] == [(3, 6)]
+    assert [(each.first, each.end) for each in reader.skipped] == [(3, 6)]
 
 
 def test_what_is_beyond_the_mark_is_not_read(tmp_path: Path) -> None:
@@ -561,7 +561,7 @@ def test_a_damaged_block_is_named_and_the_others_are_read(tmp_path: Path, codec:
     assert (skipped.first, skipped.end, skipped.segment) == (40, 60, made.file.name)
     assert skipped.position == made.position(0, 2)
     report = made_report(made)
-    assert [(one.first, one.end) for one in report] == [(40, 60)]
+    assert [(each.first, each.end) for each in report] == [(40, 60)]
 
 
 def made_report(made: Made) -> list[Any]:
@@ -579,7 +579,7 @@ def test_no_flipped_bit_gives_wrong_rows(tmp_path: Path) -> None:
         for cached in (False, True):
             reader = Reader(Log(made.path), 0)
             found = rows(reader, on_damage="skip", columns=["payload", "offset"])
-            lost = {n for one in reader.skipped for n in range(one.first, one.end)}
+            lost = {n for each in reader.skipped for n in range(each.first, each.end)}
             assert all(int(row["payload"]) == row["offset"] for row in found), (bit, cached)
             offsets = [row["offset"] for row in found]
             assert offsets == sorted(set(range(6)) - lost), (bit, cached)
@@ -608,7 +608,7 @@ def test_messages_that_are_not_what_their_batch_says(tmp_path: Path) -> None:
         rows(reader)
     found = rows(reader, on_damage="skip", columns=["offset"])
     assert [row["offset"] for row in found] == [*range(8), 10, 11, 13, *range(15, 20)]
-    assert [(one.first, one.end) for one in reader.skipped] == [(8, 10), (12, 13), (14, 15)]
+    assert [(each.first, each.end) for each in reader.skipped] == [(8, 10), (12, 13), (14, 15)]
     for start in range(20):  # the same, wherever a range starts
         again = rows(reader, start, on_damage="skip", columns=["offset"])
         assert again == [row for row in found if row["offset"] >= start]
@@ -636,7 +636,7 @@ def test_blocks_that_contradict_themselves_are_damage(
     made.mark()
     reader = Reader(made.path, 0)
     assert payloads(reader, on_damage="skip") == [0, 1, 4, 5]
-    assert [(one.first, one.end) for one in reader.skipped] == [(2, 4)]
+    assert [(each.first, each.end) for each in reader.skipped] == [(2, 4)]
 
 
 def test_large_and_small_blocks_alternate(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ ADMIN = "@/*/*/recorder/**"
 
 
 def asked(session: zenlake.Session, parameters: str = "") -> dict[str, Any]:
-    """What the one recorder says in the admin space."""
+    """Return the only recorder's answer in the admin space."""
     selector = f"{ADMIN}?{parameters}" if parameters else ADMIN
     (reply,) = session.get(selector, timeout=DEADLINE)
     assert reply.ok is not None, reply.err
@@ -54,7 +54,7 @@ def asked(session: zenlake.Session, parameters: str = "") -> dict[str, Any]:
 
 
 def settled(path: Path, partition: int = 0) -> None:
-    """Nobody writes, all is durable, the lock is free."""
+    """Assert that the log is settled and its lock is free."""
     assert Log(path).mark(partition).state == SETTLED
     with Writer(path, partition) as writer:
         recovery = writer.recovery
@@ -73,7 +73,7 @@ def test_puts_deletes_and_own_ones_are_recorded(tmp_path: Path) -> None:
         for number in range(2000):
             publisher.put(b"%d" % number)
         session.put("rec/b", "text", encoding="text/plain;x", attachment=b"with", express=True)
-        session.put("other/b", "nobody records this")
+        session.put("other/b", "not recorded")
         publisher.delete()
         asked(session, "durable")
         recorder.session.put("rec/own", b"own")
