@@ -67,7 +67,7 @@ def block(
     link = made.link(PUBLISHER)
     assert link is not None
     if loss is not None:
-        made.lost(loss)
+        made.add_loss(loss)
     for number, (key, body) in enumerate(samples):
         made.key(link, int(Mapping.SENDER) << 16, key.encode(), b"")
         qos = LAST_QOS if body is SAMPLES[-1][1] else QoS()
@@ -312,7 +312,7 @@ def test_export_overwrites_only_when_told(log: Path, tmp_path: Path) -> None:
     file.write_bytes(b"mine")
     done = zenlake("log", "export", str(log), "--to", str(file))
     assert done.exit_code == 1
-    assert "is there already" in done.stderr
+    assert "exists already" in done.stderr
     assert file.read_bytes() == b"mine"
     assert zenlake("log", "export", str(log), "--to", str(file), "--force").exit_code == 0
     assert zenlake("log", "export", str(log), "--to", str(tmp_path / "x.csv")).exit_code == 1

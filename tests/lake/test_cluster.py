@@ -69,7 +69,7 @@ def new_lake(home: Path) -> Project:
                 block = block_of(some(first), (FIRST + partition) * 1_000_000_000)
                 if first == ROWS // 2:
                     lost = Loss(layout.SOURCE, FIRST * 1_000_000_000, b"\x5a" * 16, 7, 9, 3, 1)
-                    block.lost(lost)
+                    block.add_loss(lost)
                 writer.write([block])
     return project
 

@@ -1,4 +1,4 @@
-"""What is exported is what readers of Parquet, Arrow and MCAP find in the file."""
+"""Exported samples are what readers of Parquet, Arrow and MCAP find in the file."""
 
 import errno
 import json
@@ -75,7 +75,7 @@ BATCHES = [
         row(8, key="demo/b", payload=b""),
     ),
 ]
-ROWS = [one for each in BATCHES for one in each.to_pylist()]
+ROWS = [row for batch in BATCHES for row in batch.to_pylist()]
 
 
 # ---- Parquet and Arrow
@@ -101,8 +101,8 @@ def test_arrow_has_every_row_and_column(tmp_path: Path) -> None:
 
 
 def test_parts_of_batches_are_exported(tmp_path: Path) -> None:
-    sliced = [one.slice(1) for one in BATCHES]
-    wanted = [line for one in sliced for line in one.to_pylist()]
+    sliced = [batch.slice(1) for batch in BATCHES]
+    wanted = [row for batch in sliced for row in batch.to_pylist()]
     export(sliced, tmp_path / "x.parquet")
     assert parquet.read_table(tmp_path / "x.parquet").to_pylist() == wanted
 
@@ -117,7 +117,7 @@ def test_small_batches_share_a_row_group(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_losses_are_rows_of_their_own(tmp_path: Path) -> None:
     found = parquet_with_losses(tmp_path)
-    assert [(one["kind"], one["key"]) for one in found] == [("loss", None), ("put", "demo/a")]
+    assert [(row["kind"], row["key"]) for row in found] == [("loss", None), ("put", "demo/a")]
     assert found[0]["loss"]["kind"] == "lane"
     assert found[1]["loss"] is None
 
@@ -252,7 +252,7 @@ def test_nothing_is_a_file_too(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_overwritten_only_when_asked(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"mine")
-    with pytest.raises(ZError, match="is there already"):
+    with pytest.raises(ZError, match="exists already"):
         export(BATCHES, tmp_path / name)
     assert (tmp_path / name).read_bytes() == b"mine"
     export(BATCHES, tmp_path / name, overwrite=True)

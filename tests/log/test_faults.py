@@ -1,4 +1,4 @@
-"""Disks that fail, fill up or lose their power; folders that are no log; locks.
+"""Disks that fail, fill up or lose their power; folders that are not logs; locks.
 
 ZENLAKE_FULL=1: 10,000 images after a loss of power instead of 2,000.
 """
@@ -131,7 +131,7 @@ def test_no_loss_of_power_during_recovery_loses_anything(tmp_path: Path) -> None
 
 
 class Failing(Quick):
-    """One call fails; nobody syncs a descriptor again whose write or sync has failed."""
+    """A disk on which one call fails; asserts that no failed descriptor is synced again."""
 
     def __init__(self, call: str, at: int, error: int) -> None:
         self.call, self.left, self.error = call, at, error
@@ -286,7 +286,7 @@ class Stuck(Quick):
 @pytest.mark.parametrize("before", [0, 1, 2], ids=["empty", "samples", "losses"])
 @pytest.mark.parametrize("end", ["goes on", "closed", "killed"])
 def test_a_segment_that_cannot_be_cut_back(tmp_path: Path, before: int, end: str) -> None:
-    """What failed stands there still; it is read once or not at all."""
+    """The failed blocks are still in the file; they are read once or not at all."""
     files = Stuck()
     log = Writer(tmp_path / "log", files=files)
     expected: list[Sample] = []
@@ -306,7 +306,7 @@ def test_a_segment_that_cannot_be_cut_back(tmp_path: Path, before: int, end: str
     elif end == "closed":
         log.close()
     else:
-        log._let_go()
+        log._release()
     with Writer(tmp_path / "log", files=QUICK) as again:
         assert not again.recovery.damage
         assert again.next in (len(expected), len(expected) + 3)
@@ -341,7 +341,7 @@ def test_an_interrupted_write_leaves_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["pwritev", "fdatasync"])
 def test_the_buffer_of_a_block_is_free_after_a_failure(tmp_path: Path, call: str) -> None:
-    """However long somebody keeps the error."""
+    """However long a caller keeps the error."""
     files = Failing(call, 0, errno.EIO)
     with Writer(tmp_path / "log", files=files) as log:
         block = numbered(0, 0, 1)
@@ -427,7 +427,7 @@ def test_a_stale_lock_is_no_lock(tmp_path: Path) -> None:
         assert str(os.getpid()) in lock.read_text()
 
 
-# Folders and files that are no log
+# Folders and files that are not logs
 
 
 def segment_of(path: Path) -> Path:
@@ -513,7 +513,7 @@ def test_what_is_no_regular_file_is_refused(
         file.mkdir()
     else:
         os.mkfifo(file)
-    with pytest.raises(LogRefused, match="no regular file"):
+    with pytest.raises(LogRefused, match="not a regular file"):
         Writer(path)
 
 
@@ -576,7 +576,7 @@ def test_a_read_only_file_system(path: Path) -> None:
 
 
 def test_a_folder_that_went_away(path: Path) -> None:
-    """Nothing is acknowledged that nobody will find; the folder put back, it goes on."""
+    """No sample is acknowledged while the folder is away; once it is back, writing goes on."""
     with Writer(path, rotate_bytes=300, files=QUICK) as log:
         path.rename(path.with_name("away"))
         with pytest.raises(LogWriteError, match=r"ENOENT.*put the folder back"):

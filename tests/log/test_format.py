@@ -67,7 +67,7 @@ def test_what_is_written_is_read(things: list[Any], base: int, codec: int, befor
     for thing in things:
         match thing:
             case Loss():
-                block.lost(thing)
+                block.add_loss(thing)
                 said_losses.append((base + block.count, thing))
             case (link, bool(reliable), time, count, data):
                 place = block.link(link)
@@ -116,7 +116,7 @@ def test_what_is_written_is_read(things: list[Any], base: int, codec: int, befor
 @pytest.mark.parametrize("codec", range(len(CODECS)), ids=CODECS)
 def test_every_flipped_bit_of_a_block_is_seen(codec: int) -> None:
     block = numbered(1, 0, 20, pad=40)
-    block.lost(Loss(layout.LANE, 1, b"\x01", 5, 6))
+    block.add_loss(Loss(layout.LANE, 1, b"\x01", 5, 6))
     good = encoded(block, 5, 9, codec)
     assert samples_of(Block.decode(good)) == [Sample(1, number) for number in range(20)]
     bad = bytearray(good)
@@ -156,7 +156,7 @@ def test_a_header_promises_no_more_than_is_there() -> None:
 
 
 def test_a_body_that_lies_about_its_size() -> None:
-    """A good CRC and a wrong length: whoever wrote it did not mean well."""
+    """A correct CRC and a wrong length: the block was forged."""
     head, parts = numbered(1, 0, 50).encode(ID, 0, 0, 0, 1)[1], encoded(numbered(1, 0, 50), codec=1)
     assert head.codec == 1
     for raw in (head.raw - 1, head.raw + 1, layout.MAX_BLOCK_BYTES):

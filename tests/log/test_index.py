@@ -99,7 +99,7 @@ def test_a_cache_that_is_gone_or_wrong_changes_nothing(made: Made) -> None:
         log = Log(made.path)
         assert (log.blocks(0) == table).all()
         assert log.damage(0) == []
-        assert (first.read_bytes(), second.read_bytes()) == (good, other)  # made anew
+        assert (first.read_bytes(), second.read_bytes()) == (good, other)  # Written again.
     first.unlink()
     assert (Log(made.path).blocks(0) == table).all()
 
@@ -200,7 +200,7 @@ def test_blocks_that_changed_places_or_came_twice(tmp_path: Path) -> None:
 
 
 def test_a_block_inside_a_payload_is_not_taken_for_one(tmp_path: Path) -> None:
-    """Somebody may record what was recorded: the log's own blocks, as payloads."""
+    """A recording may contain the log's own blocks, as payloads."""
     made = numbered_log(tmp_path / "log", [2, 3])
     inner = made.file.read_bytes()[SEGMENT_BYTES:]
     block = OpenBlock()

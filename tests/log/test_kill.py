@@ -25,7 +25,7 @@ DEADLINE_SECONDS = 280.0
 def killing(
     mode: str, folder: Path, trials: int = 0, before: tuple[str, ...] = ()
 ) -> dict[str, int]:
-    """What a process that forks writers and kills them found out."""
+    """Run the process that forks and kills writers; return its findings."""
     command = [
         *before,
         *module_command("tests.support.killed_writers", mode, str(folder), str(trials), "20"),

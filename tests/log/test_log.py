@@ -37,16 +37,16 @@ def stored(made: Made) -> Mark | None:
 
 
 def damage(log: Log, *args: Any) -> list[tuple[int, int]]:
-    return [(one.first, one.end) for one in log.damage(0, *args)]
+    return [(each.first, each.end) for each in log.damage(0, *args)]
 
 
 # ---- what is a log
 
 
 def test_a_folder_that_is_no_log(tmp_path: Path) -> None:
-    with pytest.raises(ZError, match=r"is no log: it has no log\.json"):
+    with pytest.raises(ZError, match=r"is not a log: log\.json is missing"):
         Log(tmp_path)
-    with pytest.raises(ZError, match="is no log"):
+    with pytest.raises(ZError, match="is not a log"):
         Log(tmp_path / "nowhere")
     made = Made(tmp_path / "log")
     for text, problem in (
@@ -127,7 +127,7 @@ def test_settling_ends_behind_the_last_good_block(
     log = Log(made.path)
     assert log.blocks(0)["base"].tolist() == [0, 2, 5, 9]
     assert damage(log) == []
-    assert made.file.stat().st_size == end + len(tail)  # nobody but a writer cuts
+    assert made.file.stat().st_size == end + len(tail)  # Only a writer cuts tails.
 
 
 def test_settling_goes_on_to_segments_that_no_mark_names(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_mark_beyond_what_is_there_stays_and_the_rest_is_damage(tmp_path: Path
         assert log.mark(0).offset == 5
         assert log.blocks(0)["base"].tolist() == [0]
         assert damage(log) == [(2, 5)]
-        assert [(one.first, one.end) for one in log.verify().damage] == [(2, 5)]
+        assert [(each.first, each.end) for each in log.verify().damage] == [(2, 5)]
 
 
 def test_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_a_last_block_that_says_another_number_of_samples(tmp_path: Path) -> Non
             os.pwrite(file.fileno(), bytes([3 + more]), made.position(0, 1) + 56)
         log = Log(made.path)
         assert damage(log) == [(2, 5) if more > 0 else (4, 5)]
-        assert [(one.first, one.end) for one in log.verify().damage][-1][1] == 5
+        assert [(each.first, each.end) for each in log.verify().damage][-1][1] == 5
 
 
 def test_looking_again_finds_what_is_new_and_what_is_gone(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_a_time_that_leads_to_a_damaged_block(tmp_path: Path) -> None:
     made = numbered_log(tmp_path / "log", [3, 3])
     with made.file.open("r+b") as file:
         os.pwrite(file.fileno(), b"\xff", made.position(0, 1) - 1)
-    assert Log(made.path).offset_at(0, TIME) == 0  # whoever reads from there is told
+    assert Log(made.path).offset_at(0, TIME) == 0  # A reader from there reports it.
     assert Log(made.path).offset_at(0, TIME + 4 * SECOND) == 4
 
 
@@ -355,7 +355,7 @@ def test_verify_sees_what_reading_headers_does_not(tmp_path: Path) -> None:
         os.pwrite(file.fileno(), b"\xff", made.position(0, 1) - 1)
         os.pwrite(file.fileno(), b"\xff", 20)
     report = Log(made.path).verify()
-    assert [(one.first, one.end) for one in report.damage] == [(0, 0), (0, 2)]
+    assert [(each.first, each.end) for each in report.damage] == [(0, 0), (0, 2)]
     assert (report.partitions[0].samples, report.partitions[0].blocks) == (8, 3)
 
 

@@ -1,4 +1,4 @@
-"""What did not come is in the log: where, when and how much, exactly; and nothing that did come."""
+"""Missing samples are in the log: where, when and exactly how many; and no received one is."""
 
 import time
 from collections.abc import Callable
@@ -214,7 +214,7 @@ def test_a_link_that_is_cut(tmp_path: Path) -> None:
         until(lambda: heard(recorder, lambda: publisher.put(b"after"), 1))
         zid = other._core.exchange.zid.raw
         assert recorder.durable(30).offset >= 2
-        assert recorder.stats().lost == 0, "nobody knows how much"
+        assert recorder.stats().lost == 0, "the number is unknown"
         assert recorder.stats().gaps == 1
     (found,) = lost(tmp_path / "log")
     assert (found.kind, found.offset, found.id) == ("link", 1, zid)
@@ -251,7 +251,7 @@ def test_a_link_that_brought_nothing_yet_may_lose_something_too(tmp_path: Path) 
         with Lanes(port, WireZenohId(b"\x77")) as other:
             other.frame(0, put("rec/a", b"x"))
             until(lambda: recorder.stats().received == 1)
-        until(lambda: recorder.tape.losses == {"link": 1})
+        until(lambda: recorder.sink.losses == {"link": 1})
 
 
 def test_a_loss_with_no_sample_after_it_is_there_too(tmp_path: Path) -> None:

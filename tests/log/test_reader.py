@@ -31,10 +31,13 @@ from tests.support.handmade_logs import (
 from zenlake.errors import ZError
 from zenlake.keyexpr import intersects, is_canonical
 from zenlake.log.block import Loss, OpenBlock, SourceLink
-from zenlake.log.format import CODECS, DamagedLog, _unpack
-from zenlake.log.read import reader as reading
+from zenlake.log.format import CODECS, DamagedLog, unpack_body
+from zenlake.log.read import blocks as block_reading
+from zenlake.log.read import log_keys
+from zenlake.log.read.batches import batch_schema
 from zenlake.log.read.log import Log, OffsetOutOfRange
-from zenlake.log.read.reader import LogKeys, Reader, batch_schema
+from zenlake.log.read.log_keys import LogKeys
+from zenlake.log.read.reader import Reader
 from zenlake.wire.batch import write_batch
 from zenlake.wire.enums import Mapping
 from zenlake.wire.frame import Frame
@@ -144,7 +147,7 @@ class Recorded:
             scope, prefix = step.declares
             self._tables[step.link, scope] = prefix
         if step.lost is not None:
-            self._block.lost(step.lost)
+            self._block.add_loss(step.lost)
             self.with_losses.append(loss_row(step.lost, len(self.messages), self.names))
         time = TIME + step.seconds * 10**9
         data, count = b"", 0
@@ -303,7 +306,7 @@ def test_a_missing_segment_is_no_silent_gap(tmp_path: Path) -> None:
     assert payloads(reader, 0, 3) == [0, 1, 2]
     assert payloads(reader, 6) == [6, 7, 8]
     assert payloads(reader, on_damage="skip") == [0, 1, 2, 6, 7, 8]
-    assert [(one.first, one.end) for one in reader.skipped] == [(3, 6)]
+    assert [(each.first, each.end) for each in reader.skipped] == [(3, 6)]
 
 
 def test_what_is_beyond_the_mark_is_not_read(tmp_path: Path) -> None:
@@ -378,7 +381,7 @@ def test_times_are_exact_for_each_batch(tmp_path: Path) -> None:
 def test_losses_stand_before_their_sample_and_are_split_like_it(tmp_path: Path) -> None:
     made = Made(tmp_path / "log")
     behind = block_of(0, 2)
-    behind.lost(Loss(3, TIME, b"\x02"))
+    behind.add_loss(Loss(3, TIME, b"\x02"))
     made.segment([behind, loss_block(missing=5), block_of(2, 2), loss_block(first=9)])
     made.segment([loss_block(first=10), block_of(4, 1), loss_block(first=11)])
     made.mark()
@@ -420,16 +423,16 @@ def test_blocks_are_passed_over_by_their_keys_without_unpacking(
 ) -> None:
     made = Made(tmp_path / "log")
     blocks = [block_of(n * 50, 50, keys=[f"robot/{n}/pose"]) for n in range(4)]
-    blocks[1].lost(Loss(3, TIME, b""))
+    blocks[1].add_loss(Loss(3, TIME, b""))
     made.segment(blocks, "zstd")
     made.mark()
     unpacked = []
 
     def counted(codec: int, body: memoryview, raw: int) -> memoryview:
         unpacked.append(raw)
-        return _unpack(codec, body, raw)
+        return unpack_body(codec, body, raw)
 
-    monkeypatch.setattr(reading, "_unpack", counted)
+    monkeypatch.setattr(block_reading, "unpack_body", counted)
     assert payloads(made.path, key_expr="robot/2/*") == list(range(100, 150))
     assert len(unpacked) == 1
     found = rows(made.path, key_expr="robot/2/*", losses=True, columns=["offset", "kind"])
@@ -506,7 +509,7 @@ def test_an_id_that_no_key_explains_is_left_out_and_counted(tmp_path: Path) -> N
 def test_many_long_prefixes_take_the_next_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "MAX_PREFIX_BYTES", 100_000)
+    monkeypatch.setattr(log_keys, "MAX_PREFIX_BYTES", 100_000)
     made, blocks, expected = Made(tmp_path / "log"), [], []
     for number in range(12):
         block = OpenBlock()
@@ -558,7 +561,7 @@ def test_a_damaged_block_is_named_and_the_others_are_read(tmp_path: Path, codec:
     assert (skipped.first, skipped.end, skipped.segment) == (40, 60, made.file.name)
     assert skipped.position == made.position(0, 2)
     report = made_report(made)
-    assert [(one.first, one.end) for one in report] == [(40, 60)]
+    assert [(each.first, each.end) for each in report] == [(40, 60)]
 
 
 def made_report(made: Made) -> list[Any]:
@@ -576,7 +579,7 @@ def test_no_flipped_bit_gives_wrong_rows(tmp_path: Path) -> None:
         for cached in (False, True):
             reader = Reader(Log(made.path), 0)
             found = rows(reader, on_damage="skip", columns=["payload", "offset"])
-            lost = {n for one in reader.skipped for n in range(one.first, one.end)}
+            lost = {n for each in reader.skipped for n in range(each.first, each.end)}
             assert all(int(row["payload"]) == row["offset"] for row in found), (bit, cached)
             offsets = [row["offset"] for row in found]
             assert offsets == sorted(set(range(6)) - lost), (bit, cached)
@@ -605,7 +608,7 @@ def test_messages_that_are_not_what_their_batch_says(tmp_path: Path) -> None:
         rows(reader)
     found = rows(reader, on_damage="skip", columns=["offset"])
     assert [row["offset"] for row in found] == [*range(8), 10, 11, 13, *range(15, 20)]
-    assert [(one.first, one.end) for one in reader.skipped] == [(8, 10), (12, 13), (14, 15)]
+    assert [(each.first, each.end) for each in reader.skipped] == [(8, 10), (12, 13), (14, 15)]
     for start in range(20):  # the same, wherever a range starts
         again = rows(reader, start, on_damage="skip", columns=["offset"])
         assert again == [row for row in found if row["offset"] >= start]
@@ -633,7 +636,7 @@ def test_blocks_that_contradict_themselves_are_damage(
     made.mark()
     reader = Reader(made.path, 0)
     assert payloads(reader, on_damage="skip") == [0, 1, 4, 5]
-    assert [(one.first, one.end) for one in reader.skipped] == [(2, 4)]
+    assert [(each.first, each.end) for each in reader.skipped] == [(2, 4)]
 
 
 def test_large_and_small_blocks_alternate(tmp_path: Path) -> None:
@@ -648,19 +651,19 @@ def test_large_and_small_blocks_alternate(tmp_path: Path) -> None:
         blocks.append(block)
     made.segment(blocks)
     made.mark()
-    small = reading.SPAN_BYTES
+    small = block_reading.SPAN_BYTES
     try:
-        reading.SPAN_BYTES = 300
+        block_reading.SPAN_BYTES = 300
         assert payloads(made.path) == list(range(18))
     finally:
-        reading.SPAN_BYTES = small
+        block_reading.SPAN_BYTES = small
 
 
 @pytest.mark.parametrize("size", [0, 87, 88, 91, 92, 93, 99, 100, 107, 1000])
 def test_the_compiled_crc_is_that_of_zlib(size: int) -> None:
     data = np.frombuffer(bytes(range(256)) * 8, np.uint8)
     starts, ends = np.array([3]), np.array([3 + size])
-    (found,) = reading._crcs(data, starts, ends)
+    (found,) = block_reading._crcs(data, starts, ends)
     if size >= 92:
         view = bytes(data)
         assert found == zlib.crc32(view[95 : 3 + size], zlib.crc32(view[3:91]))

@@ -45,7 +45,7 @@ ADMIN = "@/*/*/recorder/**"
 
 
 def asked(session: zenlake.Session, parameters: str = "") -> dict[str, Any]:
-    """What the one recorder says in the admin space."""
+    """Return the only recorder's answer in the admin space."""
     selector = f"{ADMIN}?{parameters}" if parameters else ADMIN
     (reply,) = session.get(selector, timeout=DEADLINE)
     assert reply.ok is not None, reply.err
@@ -55,7 +55,7 @@ def asked(session: zenlake.Session, parameters: str = "") -> dict[str, Any]:
 
 
 def settled(path: Path, partition: int = 0) -> None:
-    """Nobody writes, all is durable, the lock is free."""
+    """Assert that the log is settled and its lock is free."""
     assert Log(path).mark(partition).state == SETTLED
     with Writer(path, partition) as writer:
         recovery = writer.recovery
@@ -74,7 +74,7 @@ def test_puts_deletes_and_own_ones_are_recorded(tmp_path: Path) -> None:
         for number in range(2000):
             publisher.put(b"%d" % number)
         session.put("rec/b", "text", encoding="text/plain;x", attachment=b"with", express=True)
-        session.put("other/b", "nobody records this")
+        session.put("other/b", "not recorded")
         publisher.delete()
         asked(session, "durable")
         recorder.session.put("rec/own", b"own")
@@ -501,7 +501,7 @@ def test_a_signal_during_close_leaves_it_to_be_closed_again(
     recorder.session.put("rec/a", b"x")
     assert disk.waits.wait(DEADLINE)
     with monkeypatch.context() as patched:
-        patched.setattr(recorder.tape, "join", lambda _: signal.raise_signal(signal.SIGINT))
+        patched.setattr(recorder.sink, "join", lambda _: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             recorder.close()
     with pytest.raises(LogLocked):

@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.process, pytest.mark.campaign]
 
 KILLS = 1000 if FULL else 100
 SEED = 20
-EARLY = 0.15  # of them die before they hear anything
+EARLY = 0.15  # Share of recorders that die before they receive anything.
 MAX_EARLY_SECONDS, MAX_SECONDS = 0.03, 0.08
 ROTATE_BYTES = 256 << 10
 WAIT_SECONDS = 30.0
@@ -113,7 +113,7 @@ class Forker:
         return self._recorder
 
     def told(self, what: str) -> str:
-        """What it says behind that word, in whatever order words come."""
+        """Return the text after that word in the output, in whatever order lines arrive."""
         assert self._process.stdout is not None
         end = time.monotonic() + WAIT_SECONDS
         while what not in self._told:

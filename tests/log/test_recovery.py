@@ -1,4 +1,4 @@
-"""What opening a partition finds: torn tails are cut and kept, damage stays and is named.
+"""Recovery when a partition is opened: torn tails are cut and kept, damage stays and is named.
 
 ZENLAKE_FULL=1: 100,000 mutations of the files of a log instead of 3,000.
 """
@@ -20,10 +20,10 @@ from zenlake.log.write.recovery import SegmentWalk
 from zenlake.log.write.writer import Writer
 
 MUTATIONS = 100_000 if FULL else 3_000
-MEASURED = 20  # of so many mutations the memory of one is measured
+MEASURED = 20  # Memory is measured for one of so many mutations.
 MAX_MEMORY = 4 << 20
 SEED = 7
-BLOCKS = 4  # of three samples each
+BLOCKS = 4  # Each has three samples.
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_drafts_are_removed(path: Path) -> None:
 
 
 def test_good_blocks_behind_the_mark_are_taken(path: Path) -> None:
-    """They were written, and nobody was told: they may stay."""
+    """They were written but not acknowledged: they may stay."""
     old = (path / "0" / "mark").read_bytes()
     with Writer(path, files=QUICK) as log:
         log.write([numbered(0, 12, 1), losses()])
@@ -312,7 +312,7 @@ def fake_block(path: Path, base: int) -> bytes:
 
 
 def test_a_search_has_an_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it ends nobody knows what follows: it stays, and another segment begins."""
+    """Blocks may follow where the search ends: the tail stays, and another segment begins."""
     monkeypatch.setattr(recovery, "MAX_SEARCH_BYTES", 50 << 20)
     decoded = 0
     check = Block.decode
@@ -388,7 +388,7 @@ def test_a_flipped_bit_of_every_byte_when_opened(path: Path, tmp_path: Path) -> 
         trial.restore()
 
 
-# Files that somebody changed
+# Files that were changed
 
 
 def mutate(data: bytes, chance: random.Random) -> bytes:

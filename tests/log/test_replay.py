@@ -23,7 +23,8 @@ from zenlake.keytable import KeyTable
 from zenlake.log.block import OpenBlock, SourceLink
 from zenlake.log.format import BATCH_ENTRY
 from zenlake.log.read.log import Log
-from zenlake.log.read.reader import Reader, SampleSpan
+from zenlake.log.read.reader import Reader
+from zenlake.log.read.spans import SampleSpan
 from zenlake.log.replay.encoded_sender import SendOutcome
 from zenlake.log.replay.replayer import (
     LONGEST_SLEEP,
@@ -32,7 +33,7 @@ from zenlake.log.replay.replayer import (
     ReplayPiece,
     ReplayStats,
     due_times,
-    merged,
+    merge,
     pieces,
 )
 from zenlake.log.write.recorder import Recorder
@@ -74,7 +75,7 @@ def loaded() -> None:
 
 
 class Batch(NamedTuple):
-    """What came at once."""
+    """Messages that were received together."""
 
     time: int
     payloads: Sequence[bytes]
@@ -89,15 +90,15 @@ def record(path: Path, *blocks: Sequence[Batch], partition: int = 0) -> Path:
     with Writer(path, partition) as writer:
         for batches in blocks:
             block = OpenBlock()
-            for one in batches:
-                link = block.link(SourceLink(one.link, 2, ZID.raw))
+            for batch in batches:
+                link = block.link(SourceLink(batch.link, 2, ZID.raw))
                 assert link is not None
-                assert block.key(link, Mapping.SENDER << 16 | 7, b"", one.key.encode())
+                assert block.key(link, Mapping.SENDER << 16 | 7, b"", batch.key.encode())
                 w = Bytes()
-                for payload in one.payloads:
-                    body = Put(payload, one.timestamp)
+                for payload in batch.payloads:
+                    body = Put(payload, batch.timestamp)
                     NETWORK.write(w, Push(WireExpr(7, "", Mapping.SENDER), body))
-                block.add(link, one.reliable, one.time, len(one.payloads), bytes(w.out))
+                block.add(link, batch.reliable, batch.time, len(batch.payloads), bytes(w.out))
             writer.write([block])
     return path
 
@@ -152,7 +153,7 @@ def session() -> Iterator[zenlake.Session]:
 def timed(
     log: Path, session: zenlake.Session, slow: float = 0.0, takes: float = 0.0, **options: Any
 ) -> tuple[list[tuple[float, bytes]], Replayer, Clock]:
-    """What left when, counted from the beginning."""
+    """Replay a log; return the messages and their times since the beginning."""
     clock = Clock(slow)
     replayer = Replayer(log, session, clock=clock, sleep=clock.sleep, **options)
     out = Out(clock, takes)
@@ -271,7 +272,7 @@ def test_partitions_are_merged_by_time(partitions: list[list[list[int]]]) -> Non
         for time in piece.times
     )
     found: list[tuple[int, int]] = []
-    for piece in merged([stream(number) for number in range(len(partitions))]):
+    for piece in merge([stream(number) for number in range(len(partitions))]):
         assert len(piece.times) == len(piece.data) == len(piece.batches)
         assert set(bytes(piece.data)) == {piece.partition}
         found += [(int(time), piece.partition) for time in piece.times]
@@ -351,7 +352,7 @@ def test_between_two_samples_there_is_nothing(tmp_path: Path) -> None:
 
 def test_only_some_keys(tmp_path: Path) -> None:
     found, stats = replayed(hundred(tmp_path / "log"), key_expr="*/1")
-    assert found == [one for one in numbers(0, 100) if one[0] == "t/1"]
+    assert found == [sample for sample in numbers(0, 100) if sample[0] == "t/1"]
     assert (stats.samples, stats.done, stats.total) == (50, 100, 100)
     assert replayed(hundred(tmp_path / "other"), key_expr="u/**")[0] == []
 
@@ -554,7 +555,7 @@ def publish(session: Any, api: Any, count: int) -> None:
 
 
 def recorded(path: Path, key: str, at: int, count: int, feed: Any) -> list[dict[str, Any]]:
-    """What a recorder that others dial has, once `count` samples are durable."""
+    """Record with a listening recorder until `count` samples are durable; return them."""
     config = zenlake.Config()
     config.insert_json5("listen/endpoints", f'["tcp/127.0.0.1:{at}"]')
     config.insert_json5("scouting/multicast/enabled", "false")

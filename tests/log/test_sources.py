@@ -35,7 +35,7 @@ def scanned(sources: SourceTracker, pushes: list[Push]) -> list[SourceGap]:
 
 
 def pushes_of(numbered: Iterable[Numbered]) -> list[Push]:
-    return [put("a/b", b"x", one and (*one[0], one[1])) for one in numbered]
+    return [put("a/b", b"x", each and (*each[0], each[1])) for each in numbered]
 
 
 def singly(sources: SourceTracker, pushes: list[Push]) -> list[SourceGap]:

@@ -227,7 +227,7 @@ def test_the_end_on_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.Monkey
         disk.fault = errno.EIO
         take(tape, b"two")
         take(tape, b"three")
-        thread, found = in_thread(tape.durable)  # for ever, if nobody tells it
+        thread, found = in_thread(tape.durable)  # Waits until the sink gives up.
         until(lambda: tape.failure)
         tape.close()
         assert tape.join(JOIN_SECONDS)

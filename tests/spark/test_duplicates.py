@@ -484,7 +484,7 @@ def test_losses_alone_do_not_decode_what_has_none(
     def never(*_: Any) -> Any:
         raise AssertionError("nothing is to be unpack_mask or scanned")
 
-    monkeypatch.setattr("zenlake.log.read.reader._unpack", never)
+    monkeypatch.setattr("zenlake.log.read.blocks.unpack_body", never)
     monkeypatch.setattr("zenlake.wire.scan.Scanner.bare", never)
     for more in ({}, {"minPartitions": 3}, {"keyExpr": "other"}):
         got = rows_of(batch_reader(path, includeLoss="only", **more))

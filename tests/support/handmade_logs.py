@@ -25,7 +25,7 @@ from zenlake.wire.wireexpr import WireExpr
 
 LOG_ID = bytes(range(16))
 LINK = SourceLink(1, 2, b"\x0a\x0b")
-TIME = 1_700_000_000_000_000_000  # of the first sample, in nanoseconds
+TIME = 1_700_000_000_000_000_000  # Reception time of the first sample, in nanoseconds.
 
 
 class Made:
@@ -113,7 +113,7 @@ def block_of(
 
 def loss_block(time: int = TIME, **fields: Any) -> OpenBlock:
     block = OpenBlock()
-    block.lost(Loss(1, time, b"\x01", **fields))
+    block.add_loss(Loss(1, time, b"\x01", **fields))
     return block
 
 
@@ -131,7 +131,7 @@ def numbered_log(path: Path, *segments: Sequence[int], codec: str = "none") -> M
 
 
 def row_of(push: Push, key: str, offset: int, *, reliable: bool, time: int) -> dict[str, Any]:
-    """What a reader must say of a sample."""
+    """Return the row that a reader must produce for a sample."""
     body = push.body
     encoding = body.encoding if isinstance(body, Put) else WireEncoding()
     kind, schema = encoding.type, encoding.schema

@@ -26,14 +26,14 @@ from zenlake.log.write.writer import Writer
 MAX_KILL_SECONDS = 0.03
 CHECK_EVERY = 25  # random kills
 KILL_AT = 150  # the call of its kind at which strace kills a child; none has so many
-GROUPS = 60  # of one planned writing
+GROUPS = 60  # Groups of blocks that one planned writer writes.
 ROTATE_BYTES, RETAIN_BYTES = 1500, 6000
 _STATE = struct.Struct("<QQQ")
 _shared = mmap.mmap(-1, _STATE.size)  # tells without a system call what a child did
 
 
 class Trial(NamedTuple):
-    """What a child had said when it died: its number, its first offset, what it acknowledged."""
+    """The last report of a killed child: its number, first offset and acknowledged offset."""
 
     writer: int
     opened: int
@@ -60,7 +60,7 @@ def child(work: Callable[[], None]) -> int:
 
 
 def ended(pid: int, writer: int) -> tuple[Trial, int]:
-    """What the child said, and how it ended."""
+    """Wait for the child; return its last report and its exit status."""
     _, status = os.waitpid(pid, 0)
     return Trial(writer, *_STATE.unpack_from(_shared)), status
 
@@ -84,7 +84,7 @@ def check(found: Held, trials: Sequence[Trial], *, retention: bool = False) -> N
         assert all(offset - number == trial.base for offset, number in there), trial
         behind = max((number for _, number in there), default=-1) + 1
         assert behind >= trial.acknowledged or trial.base + trial.acknowledged <= kept, trial
-    assert not of_writer, "samples that nobody wrote"
+    assert not of_writer, "samples that no writer wrote"
 
 
 def write_for_ever(path: Path, writer: int, chance: random.Random) -> None:

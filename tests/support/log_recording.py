@@ -39,7 +39,7 @@ from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
 DEADLINE = 30.0  # a busy machine makes it slow, not wrong
-SN_MASK = 0x0FFF_FFFF  # of the resolution that is agreed on if nobody asks for another
+SN_MASK = 0x0FFF_FFFF  # Mask of sequence numbers with the default resolution.
 
 
 # ---- a recorder and who sends to it
@@ -203,10 +203,10 @@ Numbered = tuple[Name, int] | None
 def by_hand(last: dict[Name, int], numbered: Iterable[Numbered]) -> list[SourceGap]:
     """One sample after another: every number is next, later or old."""
     found = []
-    for row, one in enumerate(numbered):
-        if one is None:
+    for row, source in enumerate(numbered):
+        if source is None:
             continue
-        name, sn = one
+        name, sn = source
         if name not in last:
             last[name] = sn
             continue
@@ -233,11 +233,11 @@ class Disk(Files):
         self.fault: int | None = None
         "The error number that every call that changes a segment has."
         self.sync_fault: int | None = None
-        "The same, of `fdatasync` alone."
+        "The error of `fdatasync` alone."
         self.moving = threading.Event()
         self.moving.set()
         self.waits = threading.Event()
-        "Somebody does, because it does not move."
+        "Set while a caller waits for `moving`."
         self._names: dict[int, str] = {}
 
     def open(self, path: Path, flags: int) -> int:
@@ -268,7 +268,7 @@ class Disk(Files):
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    """What recorders of the test write to."""
+    """Return the disk that the recorders of the test write to."""
     made = Disk()
     monkeypatch.setattr(recorders, "Writer", partial(Writer, files=made))
     yield made

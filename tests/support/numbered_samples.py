@@ -8,7 +8,7 @@ from typing import NamedTuple
 from zenlake.log.block import Loss, OpenBlock, SourceLink
 from zenlake.log.files import Files, read_id, segment_name, segments
 from zenlake.log.format import LANE, SEGMENT_BYTES, Block
-from zenlake.log.write.recovery import Damage, SegmentWalk
+from zenlake.log.write.recovery import DamagedBytes, SegmentWalk
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 LINK = SourceLink(7, 2, b"\x11" * 8)
@@ -37,7 +37,7 @@ def losses(count: int = 1, *, time: int = 1) -> OpenBlock:
     """A block of nothing but losses."""
     block = OpenBlock()
     for number in range(count):
-        block.lost(Loss(LANE, time, b"\x01", number, number))
+        block.add_loss(Loss(LANE, time, b"\x01", number, number))
     return block
 
 
@@ -47,10 +47,10 @@ def samples_of(block: Block) -> list[Sample]:
 
 
 class Held(NamedTuple):
-    """What the good blocks of a partition say, in their order."""
+    """The contents of the good blocks of a partition, in their order."""
 
     samples: list[tuple[int, Sample]]
-    damage: list[Damage]
+    damage: list[DamagedBytes]
     losses: int
     repeated: int
     "Blocks that stand in the next segment again."
@@ -66,7 +66,7 @@ def held(path: Path, partition: int = 0) -> Held:
     """The partition as a reader finds it, without any index."""
     folder, log_id = path / str(partition), read_id(path)
     samples: list[tuple[int, Sample]] = []
-    damage: list[Damage] = []
+    damage: list[DamagedBytes] = []
     lost = repeated = 0
     bases = segments(folder)
     for base, end in zip(bases, [*bases[1:], 1 << 62], strict=True):
@@ -82,7 +82,7 @@ def held(path: Path, partition: int = 0) -> Held:
             left = walk.size - walk.position
             if left > 0:
                 damage.append(
-                    Damage(file, walk.position, left, walk.offset, walk.offset, walk.reason)
+                    DamagedBytes(file, walk.position, left, walk.offset, walk.offset, walk.reason)
                 )
         damage += walk.damage
     return Held(samples, damage, lost, repeated)

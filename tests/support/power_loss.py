@@ -1,6 +1,6 @@
 """A disk that loses its power: a journal of what was done to it, and what may be left of that.
 
-After a sync all of a file, or of a folder's names, is there. Of what came later any part may be
+After a sync all of a file, or of a folder's names, is there. Of later operations any part may be
 there: each operation or not, each sector of 512 bytes of a write or not, zeros instead of data.
 """
 
@@ -48,7 +48,7 @@ class SyncFolder(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What the writer had acknowledged by then."""
+    """The point up to which the writer had acknowledged."""
 
     offset: int
 
@@ -179,7 +179,7 @@ class Image:
 
 
 def image_after(operations: Sequence[Operation], chance: random.Random | None) -> Image:
-    """What is left after the operations; with `chance` some of what was not synced is missing."""
+    """Return the files after the operations; with `chance` some unsynced ones are missing."""
     image = Image()
     synced = {
         operation: number for number, operation in enumerate(operations) if _is_sync(operation)
@@ -208,7 +208,7 @@ def _is_sync(operation: Operation) -> bool:
 
 
 def _sync_of(operation: Operation) -> Operation | None:
-    """What makes an operation durable."""
+    """Return the sync that makes an operation durable."""
     match operation:
         case Write(file) | Truncate(file):
             return Sync(file)

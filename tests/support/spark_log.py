@@ -31,7 +31,7 @@ def block(partition: int, base: int, count: int, loss: Loss | None = None) -> Op
     link = made.link(LINK)
     assert link is not None
     if loss is not None:
-        made.lost(loss)
+        made.add_loss(loss)
     for offset in range(base, base + count):
         number = offset % KEYS + 1
         assert made.key(link, 1 << 16 | number, b"", key(offset).encode())

@@ -25,7 +25,7 @@ def block(samples: Sequence[Sample], time: int, loss: Loss | None = None) -> Ope
     link = made.link(LINK)
     assert link is not None
     if loss is not None:
-        made.lost(loss)
+        made.add_loss(loss)
     assert made.key(link, 0, b"a/b", b"")
     for sample in samples:
         source = None

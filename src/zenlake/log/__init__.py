@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from zenlake.log.write.recorder import Recorder
     from zenlake.log.write.writer import Writer
 
-MAX_PARTITION = (1 << 31) - 1  # Highest number of a partition: Spark has it as a 32-bit integer.
+MAX_PARTITION = (1 << 31) - 1  # Highest partition number: Spark stores it as a 32-bit integer.
 
-# Loaded when first used: who plans what to read needs neither Numba nor the network.
-_WHERE = {
+# Modules are loaded when first used: planning what to read needs neither Numba nor the network.
+_MODULES = {
     "Log": "read.log",
     "Reader": "read.reader",
     "Recorder": "write.recorder",
@@ -27,6 +27,6 @@ __all__ = ["Log", "Reader", "Recorder", "Replayer", "Writer"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

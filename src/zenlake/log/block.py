@@ -1,4 +1,4 @@
-"""The open block: samples as they came, until a commit writes them.
+"""The open block: collects received samples until a commit writes them.
 
 Knows batches of messages, the ids in their keys, and losses. Does not know offsets or files.
 """
@@ -9,8 +9,9 @@ from typing import NamedTuple
 from zenlake.log import format as layout
 from zenlake.log.format import Buffer, KeyText
 
-MAX_NAMED_KEYS = 4096  # of one block, and
-MAX_NAMED_BYTES = 1 << 20  # of their texts; with more only what the ids stand for is kept
+# Above either limit a block lists the prefixes of its declared ids, but no more full keys.
+MAX_NAMED_KEYS = 4096  # Upper bound on the full keys that a block lists.
+MAX_NAMED_BYTES = 1 << 20  # Upper bound on the bytes of those keys.
 
 _BATCH = struct.Struct("<qBBxxII4x")
 _LINK = struct.Struct("<IBBxx16s")
@@ -18,28 +19,34 @@ _LOSS = struct.Struct("<QqQQqIBBBx16s")
 
 
 class SourceLink(NamedTuple):
-    """Where samples came from, as long as ids mean the same there."""
+    """A link that samples were received from, while the meaning of its key ids is constant."""
 
     serial: int
+    "Number that the recorder gave the link; a redeclared id makes a new one."
     whatami: int
     id: bytes
+    "Zenoh id of the neighbour; empty for the recorder's own session."
 
 
 class Loss(NamedTuple):
-    """What did not come, and when that was noticed."""
+    """A record of missing samples."""
 
     kind: int
+    "One of LANE, SOURCE, LINK and DROPPED in log/format.py."
     time: int
+    "Time of detection, in nanoseconds since 1970."
     id: bytes
     first: int = 0
+    "First missing sequence number, of a lane or source."
     last: int = 0
+    "Last missing sequence number."
     missing: int = layout.UNKNOWN
     entity: int = 0
     lane: int = 0
 
 
 class OpenBlock:
-    """Takes samples until it is written; then only its buffer is of use, to another one."""
+    """A block that takes samples until it is written. Its buffer can serve another block then."""
 
     __slots__ = (
         "_batches",
@@ -59,18 +66,18 @@ class OpenBlock:
 
     def __init__(self, buffer: bytearray | None = None) -> None:
         self.buffer = bytearray() if buffer is None else buffer
-        "Of which `size` bytes are data. A used one has its pages already."
+        "Holds `size` bytes of data. A used buffer is faster: its pages are mapped already."
         self.size = 0
         self.count = 0
         self.all_keys = True
         self._batches = bytearray()
         self._links: dict[SourceLink, int] = {}
         self._prefixes: dict[tuple[int, int], bytes] = {}
-        "By link, and by mapping and scope as one number (see keytable.number_of)."
+        "Key prefix by link, and by mapping and scope as one number (see keytable.number_of)."
         self._suffixes: dict[tuple[int, int], set[bytes]] = {}
         self._named = self._named_bytes = 0
         self.meta = 0
-        "Bytes of the keys, more or less."
+        "Approximate size of the key entries."
         self._losses: list[tuple[int, Loss]] = []
         self._times: tuple[int, int] | None = None
 
@@ -78,7 +85,7 @@ class OpenBlock:
         return bool(self.count or self._losses)
 
     def link(self, link: SourceLink) -> int | None:
-        """The link's place; None if there is room for no more."""
+        """Return the link's number in this block, adding it if new; None if the block is full."""
         place = self._links.get(link)
         if place is None:
             if len(self._links) == layout.MAX_LINKS:
@@ -87,7 +94,7 @@ class OpenBlock:
         return place
 
     def key(self, link: int, number: int, suffix: bytes, prefix: bytes) -> bool:
-        """A key that messages of the link have; False if its id stands for something else."""
+        """Note a key of the link's messages. Return False if its id has another prefix here."""
         name = (link, number)
         suffixes = self._suffixes.get(name)
         if suffixes is None:
@@ -108,7 +115,7 @@ class OpenBlock:
         return True
 
     def add(self, link: int, reliable: bool, time: int, count: int, data: Buffer) -> None:
-        """Messages that stood together; their keys were told before."""
+        """Append a batch of messages, whose keys have been noted with `key`."""
         end = self.size + len(data)
         if end > len(self.buffer):
             self.buffer.extend(bytes(max(end, 2 * len(self.buffer)) - len(self.buffer)))
@@ -116,14 +123,14 @@ class OpenBlock:
         self.size = end
         self._batches += _BATCH.pack(time, link, reliable, count, len(data))
         self.count += count
-        self._seen(time)
+        self._extend_times(time)
 
-    def lost(self, loss: Loss, ahead: int = 0) -> None:
-        """Something is missing before the next sample, or before the one `ahead` of it."""
+    def add_loss(self, loss: Loss, ahead: int = 0) -> None:
+        """Add a record of loss before the next sample, or before the one `ahead` of it."""
         self._losses.append((self.count + ahead, loss))
-        self._seen(loss.time)
+        self._extend_times(loss.time)
 
-    def _seen(self, time: int) -> None:
+    def _extend_times(self, time: int) -> None:
         first, last = self._times or (time, time)
         self._times = min(first, time), max(last, time)
 
@@ -137,7 +144,7 @@ class OpenBlock:
     def encode(
         self, log_id: bytes, partition: int, base: int, previous: int, codec: int
     ) -> tuple[list[Buffer], layout.BlockHeader]:
-        """The buffers to write, and the header that they start with."""
+        """Encode the block: the buffers to write, and its header."""
         losses = b"".join(
             _LOSS.pack(
                 base + at,

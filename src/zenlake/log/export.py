@@ -1,6 +1,6 @@
-"""Samples of a log in a file that other tools read: Parquet, Arrow or MCAP.
+"""Export: writes record batches of a log to a Parquet, Arrow or MCAP file.
 
-Knows the three formats and how a Zenoh encoding is named in MCAP. Does not know where record
+Knows the three formats and how a Zenoh encoding is named in MCAP. Does not know where the record
 batches come from.
 """
 
@@ -22,30 +22,32 @@ from zenlake.errors import ZError
 from zenlake.quantities import NANOS
 
 ROW_GROUP_ROWS = 1 << 18
-ROW_GROUP_BYTES = 64 << 20  # in memory, before Parquet packs them
+ROW_GROUP_BYTES = 64 << 20  # Size in memory, before Parquet compresses it.
 MCAP_CHUNK_BYTES = 4 << 20
-MAX_CHANNELS = 65_535  # MCAP numbers them with 16 bits
-MICROSECOND = 1000  # in nanoseconds
+MAX_CHANNELS = 65_535  # MCAP numbers channels with 16 bits.
+MICROSECOND = 1000  # Nanoseconds of a microsecond.
 U32 = (1 << 32) - 1
 
 SCHEMA: pa.Schema = pa.schema(
     [*SAMPLE, pa.field("partition", pa.int32()), pa.field("offset", pa.int64())]
 )
-"Of a log's record batches without losses."
+"Schema of a log's record batches without losses."
 
 
 class Exported(NamedTuple):
-    """What stands in the file."""
+    """The result of an export."""
 
     rows: int
-    "Samples and records of loss."
+    "Number of samples and loss records in the file."
     bytes: int
-    "Of the file."
+    "Size of the file."
     attachments_left_out: int
-    "MCAP has no place for them."
+    "Number of attachments left out: MCAP cannot hold them."
 
 
 class _Format(Protocol):
+    """Writer of one file format."""
+
     attachments_left_out: int
 
     def write(self, batch: pa.RecordBatch) -> None: ...
@@ -61,10 +63,10 @@ def export(
     overwrite: bool = False,
     on_rows: Callable[[int], None] | None = None,
 ) -> Exported:
-    """Write all batches to `file`, in the format that its name ends with.
+    """Write all batches to `file`, in the format that its suffix names.
 
-    The file is there when it is complete, not before. `schema` is that of a file without any
-    sample; `on_rows` is told of each batch's rows.
+    The file appears when it is complete. `schema` is used if there is no batch at all; `on_rows`
+    is called with the number of rows of each batch.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -72,19 +74,19 @@ def export(
     0
     """
     file = Path(file)
-    made = FORMATS.get(file.suffix.lower())
-    if made is None:
+    make_writer = FORMATS.get(file.suffix.lower())
+    if make_writer is None:
         raise ZError(f"{file}: name a file that ends with {', '.join(FORMATS)}")
     if file.exists() and not overwrite:
-        raise ZError(f"{file} is there already: name another file, or allow to overwrite it")
+        raise ZError(f"{file} exists already: name another file, or allow to overwrite it")
     unfinished = file.with_name(f".{file.name}.part")
     try:
         with unfinished.open("wb") as stream:
-            into = iter(batches)
-            first = next(into, None)
+            remaining = iter(batches)
+            first = next(remaining, None)
             head = [] if first is None else [first]
-            with closing(made(stream, schema if first is None else first.schema)) as writer:
-                rows = _fill(writer, chain(head, into), on_rows)
+            with closing(make_writer(stream, schema if first is None else first.schema)) as writer:
+                rows = _write_all(writer, chain(head, remaining), on_rows)
             stream.flush()
             os.fsync(stream.fileno())
             size = stream.tell()
@@ -96,12 +98,12 @@ def export(
     return Exported(rows, size, writer.attachments_left_out)
 
 
-def _fill(
+def _write_all(
     writer: "_Format",
     batches: Iterable[pa.RecordBatch],
     on_rows: Callable[[int], None] | None,
 ) -> int:
-    """How many rows there were."""
+    """Write the batches, and return their number of rows."""
     rows = 0
     for batch in batches:
         writer.write(batch)
@@ -111,11 +113,11 @@ def _fill(
     return rows
 
 
-# ---- texts spelled out: every reader knows strings, few know dictionaries within structs
+# ---- dictionaries as plain strings: few readers support dictionaries within structs
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The same without dictionaries, and with nulls where the struct around them is null.
+    """Return the type without dictionaries, and with nullable fields in structs.
 
     >>> plain_type(pa.dictionary(pa.int32(), pa.string()))
     DataType(string)
@@ -128,6 +130,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch without dictionaries."""
     fields = [field.with_type(plain_type(field.type)) for field in batch.schema]
     columns = [_plain_column(column) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
@@ -151,7 +154,7 @@ def _plain_column(column: pa.Array) -> pa.Array:
 
 
 class _Parquet:
-    """Row groups of some size, Zstandard."""
+    """Writer of a Parquet file, compressed with Zstandard."""
 
     attachments_left_out = 0
 
@@ -182,11 +185,11 @@ class _Parquet:
             self._flush()
             self._writer.close()
         finally:
-            self._writer.is_open = False  # or its destructor would try once more
+            self._writer.is_open = False  # Keeps its destructor from closing it again.
 
 
 class _Arrow:
-    """An IPC file, its buffers packed with Zstandard."""
+    """Writer of an Arrow IPC file, compressed with Zstandard."""
 
     attachments_left_out = 0
 
@@ -206,10 +209,12 @@ class _Arrow:
 
 
 class Naming(NamedTuple):
-    """How MCAP names messages and their schema."""
+    """MCAP's names for an encoding."""
 
     message: str
+    "Name of the message encoding."
     schema: str
+    "Name of the schema encoding."
     definition: bytes = b""
 
 
@@ -221,13 +226,13 @@ NAMES = {
     "application/cdr": Naming("cdr", "ros2msg"),
     "application/cbor": Naming("cbor", ""),
 }
-"By the type of a Zenoh encoding. Others keep their text, and have a schema without definition."
+"Names by Zenoh encoding. Other encodings keep their text, and have a schema without definition."
 DELETES, LOSSES = "@zenlake/deletes", "@zenlake/losses"
-"Topics of their own, as JSON: MCAP knows neither. Zenoh keeps keys that start with @ for itself."
+"Topics of JSON messages, as MCAP has neither. Zenoh reserves keys that start with @."
 
 
 class _Mcap:
-    """One channel for a key (and its encoding): chunks, Zstandard, all indexes."""
+    """Writer of an MCAP file, with a channel for each key and encoding, and with all indexes."""
 
     def __init__(self, stream: Any, schema: pa.Schema) -> None:
         try:
@@ -261,12 +266,12 @@ class _Mcap:
         self.attachments_left_out += len(column) - column.null_count
 
     def _channels_of(self, columns: dict[str, pa.Array]) -> list[int]:
-        """The channel of each row; found once for each distinct key, encoding and schema."""
+        """Return the channel of each row, looking up each distinct key, encoding, schema once."""
         texts, codes = zip(
-            *(_coded(columns[n]) for n in ("key", "encoding", "schema")), strict=True
+            *(_encode_texts(columns[n]) for n in ("key", "encoding", "schema")), strict=True
         )
-        one = (codes[0] * len(texts[1]) + codes[1]) * len(texts[2]) + codes[2]
-        _, first, inverse = np.unique(one, return_index=True, return_inverse=True)
+        combined = (codes[0] * len(texts[1]) + codes[1]) * len(texts[2]) + codes[2]
+        _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
         found = [
             self._channel(*(texts[i][codes[i][row]] for i in range(3))) for row in first.tolist()
         ]
@@ -274,7 +279,7 @@ class _Mcap:
 
     def _channel(self, key: str | None, encoding: str | None, schema: str | None) -> int:
         if key is None or encoding is None:
-            return 0  # a record of loss: no channel of data
+            return 0  # A loss record: `_as_json` chooses its channel.
         named = (key, encoding, schema or "")
         channel = self._channels.get(named)
         if channel is None:
@@ -304,23 +309,23 @@ class _Mcap:
         return channel
 
     def _as_json(self, kind: str, columns: dict[str, pa.Array], row: int) -> tuple[int, bytes]:
-        """A delete or a loss."""
+        """Return the channel and the JSON text of a delete or a loss record."""
         topic = DELETES if kind == "delete" else LOSSES
         named = (topic, "application/json", "")
         channel = self._channels.get(named) or self._register(named, "json", 0, {})
-        said = {name: columns[name][row].as_py() for name in ("partition", "offset")}
+        content = {name: columns[name][row].as_py() for name in ("partition", "offset")}
         if kind == "delete":
-            said = {"key": columns["key"][row].as_py(), **said}
+            content = {"key": columns["key"][row].as_py(), **content}
         else:
-            said |= columns["loss"][row].as_py()
-        return channel, json.dumps(said).encode()
+            content |= columns["loss"][row].as_py()
+        return channel, json.dumps(content).encode()
 
     def close(self) -> None:
         self._writer.finish()  # type: ignore[no-untyped-call]
 
 
-def _coded(column: pa.Array) -> tuple[list[str | None], npt.NDArray[np.int64]]:
-    """Distinct texts, and for each row which; the last text is None."""
+def _encode_texts(column: pa.Array) -> tuple[list[str | None], npt.NDArray[np.int64]]:
+    """Return the distinct texts, the last of them None, and the index of each row's text."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     texts = column.dictionary.to_pylist()
@@ -329,7 +334,7 @@ def _coded(column: pa.Array) -> tuple[list[str | None], npt.NDArray[np.int64]]:
 
 
 def _times(columns: dict[str, pa.Array]) -> tuple[list[int], list[int]]:
-    """When each was received, and when it was put if that is known."""
+    """Return each row's time of reception, and its timestamp or else again the former."""
     received = columns["received_at"].cast(pa.int64()).to_numpy(zero_copy_only=False) * MICROSECOND
     stamps = columns["timestamp"]
     if stamps.null_count == len(stamps):
@@ -343,7 +348,7 @@ def _times(columns: dict[str, pa.Array]) -> tuple[list[int], list[int]]:
 
 
 def _sequences(columns: dict[str, pa.Array]) -> list[int]:
-    """The publisher's number of each, else the low 32 bits of the offset."""
+    """Return each row's source number, or else the low 32 bits of its offset."""
     offsets = columns["offset"].to_numpy(zero_copy_only=False) & U32
     source = columns["source"]
     if source.null_count == len(source):

@@ -1,6 +1,6 @@
-"""The files of a log: every call that changes a disk, the folder with log.json, the lock.
+"""The files of a log: system calls that change a disk, log.json, the lock, removal of segments.
 
-Knows names, descriptors and who may write. Does not know blocks.
+Knows file names, descriptors and the exclusive writer. Does not know blocks.
 """
 
 import errno
@@ -10,20 +10,22 @@ import re
 import secrets
 import socket
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 from weakref import WeakSet
 
 from zenlake import filelock
 from zenlake.errors import ZError
 from zenlake.log.format import VERSION, Buffer
 
-LOCK_SECONDS = 2.0  # how long a lock is waited for: readers hold it for moments
-MAX_JSON_BYTES = 64 << 10  # of log.json and of what stands in a lock
-MAX_BUFFERS = min(os.sysconf("SC_IOV_MAX"), 1024)  # of one pwritev
-MAX_OFFSET = 1 << 62  # no offset reaches it
+LOCK_SECONDS = 2.0  # Seconds to wait for a lock: readers hold it for moments only.
+MAX_JSON_BYTES = 64 << 10  # Upper bound on the size of log.json and of a lock file.
+MAX_BUFFERS = min(os.sysconf("SC_IOV_MAX"), 1024)  # Upper bound on the buffers of one pwritev.
+MAX_OFFSET = 1 << 62  # Every offset is below it.
 JSON, JSON_NEW = "log.json", "log.json.new"
+LOCK, MARK, TORN = "lock", "mark", "torn"  # Names in the folder of a partition.
 SEGMENT_SUFFIX, INDEX_SUFFIX, NEW_SUFFIX = ".zlog", ".zidx", ".new"
 
 _SEGMENT_NAME = re.compile(r"\d{20}" + re.escape(SEGMENT_SUFFIX))
@@ -32,18 +34,18 @@ _NOT_FOREIGN = {JSON_NEW, "lost+found"}
 
 
 class LogRefused(ZError):
-    """A folder or file that is no log, or not one that can be written; the message says why."""
+    """A folder or file that is not a log, or cannot be written; the message says why."""
 
 
 class LogLocked(ZError):
-    """Another writer has the partition; the message says who."""
+    """A partition that another writer has locked; the message names its process."""
 
 
 class Files:
-    """Every system call of a writer that changes a disk, so that a test can replace them."""
+    """The system calls that change a disk, in one class so that tests can replace them."""
 
     def open(self, path: Path, flags: int) -> int:
-        """A descriptor; a symbolic link is refused."""
+        """Open a file and return its descriptor. A symbolic link is refused."""
         return os.open(path, flags | os.O_NOFOLLOW, 0o644)
 
     def close(self, descriptor: int) -> None:
@@ -68,7 +70,7 @@ class Files:
         path.mkdir()
 
     def fsync_folder(self, path: Path) -> None:
-        """What was created, renamed and removed in a folder is on the disk."""
+        """Make creations, renames and removals in a folder durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -80,7 +82,7 @@ FILES = Files()
 
 
 def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
-    """All bytes of the buffers, however many calls that takes."""
+    """Write all bytes of the buffers, in as many calls as it takes."""
     views = [memoryview(buffer) for buffer in buffers if len(buffer)]
     try:
         while views:
@@ -100,14 +102,15 @@ def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], position
 
 
 def release(buffers: Sequence[Buffer]) -> None:
-    """Lets the memory go that views look at, even while an error remembers them."""
+    """Release memoryviews, so that a traceback that refers to them keeps no memory alive."""
     for buffer in buffers:
         if isinstance(buffer, memoryview):
             buffer.release()
 
 
 def segment_name(base: int) -> str:
-    """
+    """Return the file name of the segment that starts at offset `base`.
+
     >>> segment_name(42)
     '00000000000000000042.zlog'
     """
@@ -115,12 +118,12 @@ def segment_name(base: int) -> str:
 
 
 def segments(folder: Path) -> list[int]:
-    """The base offsets of a partition's segments, in order."""
+    """Return the base offsets of a partition's segments, in order."""
     return sorted(int(name[:20]) for name in _names(folder) if _SEGMENT_NAME.fullmatch(name))
 
 
-def unfinished(folder: Path) -> list[Path]:
-    """Segments whose creation did not come to its end."""
+def unfinished_segments(folder: Path) -> list[Path]:
+    """Return the files of segments whose creation was interrupted."""
     return [folder / name for name in _names(folder) if _NEW_NAME.fullmatch(name)]
 
 
@@ -128,24 +131,71 @@ def _names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+class Trimmed(NamedTuple):
+    """Number and bytes of segments that were removed."""
+
+    segments: int
+    bytes: int
+
+
+def remove_oldest(
+    files: Files,
+    folder: Path,
+    bases: Sequence[int],
+    sizes: Sequence[int],
+    is_expired: Callable[[int, int], bool],
+) -> Iterator[int]:
+    """Remove segments, the oldest first, and yield the size of each once its removal is durable.
+
+    `is_expired(number, left)` decides by a segment's position in `bases` and by the bytes that
+    are left. The first segment that is not expired ends the removal; the last one always stays.
+    """
+    left = sum(sizes)
+    for number, base in enumerate(bases[:-1]):
+        if not is_expired(number, left):
+            return
+        path = folder / segment_name(base)
+        for name in (path, path.with_suffix(INDEX_SUFFIX)):
+            with suppress(FileNotFoundError):  # Another process removed it, or it has no index.
+                files.unlink(name)
+        files.fsync_folder(folder)
+        left -= sizes[number]
+        yield sizes[number]
+
+
+def is_before(bases: Sequence[int], time: int, latest: Callable[[int], int | None]) -> bool:
+    """Return whether everything in the first segment was received before `time`.
+
+    `latest` returns the latest time of reception in a segment. A segment without one (None) is
+    judged by the next segment that has one.
+    """
+    for base in bases[:-1]:
+        found = latest(base)
+        if found is not None:
+            return found < time
+    return False
+
+
 def size_of(path: Path) -> int:
-    """The bytes of a file; LogRefused if it is a link, a folder or anything else."""
+    """Return the size of a file. Raise LogRefused if it is a link, a folder or anything else."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
-        raise LogRefused(f"{path} is no regular file: put the file itself there, or move it away")
+        raise LogRefused(
+            f"{path} is not a regular file: put the file itself there, or move it away"
+        )
     return found.st_size
 
 
-def log_id(files: Files, path: Path, clock: Callable[[], int]) -> bytes:
-    """The id of the log in a folder; a new log if the folder is missing or empty."""
+def open_log(files: Files, path: Path, clock: Callable[[], int]) -> bytes:
+    """Return the id of the log in a folder. Create the log if the folder is missing or empty."""
     with suppress(FileNotFoundError):
         return read_id(path)
     _make_folder(files, path)
     files.fsync_folder(path.parent)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with suppress(OSError):  # a file system that cannot lock a folder
-            filelock.lock(folder, LOCK_SECONDS)  # another partition may be creating the log as well
+        with suppress(OSError):  # Some file systems cannot lock a folder.
+            filelock.lock(folder, LOCK_SECONDS)  # Another partition may be creating the log too.
         with suppress(FileNotFoundError):
             return read_id(path)
         foreign = sorted(_names(path) - _NOT_FOREIGN)
@@ -167,7 +217,7 @@ def _create(files: Files, path: Path, now: int) -> bytes:
 
 
 def write_new(files: Files, draft: Path, path: Path, buffers: Sequence[Buffer]) -> None:
-    """A file that is there as a whole or not at all, and durable."""
+    """Write a file durably, under another name first: `path` exists complete or not at all."""
     descriptor = files.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(files, descriptor, buffers, 0)
@@ -187,19 +237,19 @@ def _make_folder(files: Files, path: Path) -> None:
 
 
 def read_id(path: Path) -> bytes:
-    """What log.json says; FileNotFoundError if there is none."""
+    """Return the log's id from log.json. Raise FileNotFoundError if that is missing."""
     file = path / JSON
     size = size_of(file)
     try:
         if size > MAX_JSON_BYTES:
             raise ValueError
-        said = json.loads(file.read_bytes())
-        found, text = said["format"], said["id"]
+        content = json.loads(file.read_bytes())
+        version, text = content["format"], content["id"]
     except (ValueError, TypeError, LookupError, RecursionError):
         raise LogRefused(f"{file} does not say which log this is: restore the file") from None
-    if found != VERSION:
+    if version != VERSION:
         raise LogRefused(
-            f"{file}: format {found!r:.40} is unknown, only {VERSION} is known here: "
+            f"{file}: format {version!r:.40} is unknown, only {VERSION} is known here: "
             "use a newer zenlake"
         )
     if not isinstance(text, str) or not re.fullmatch("[0-9a-f]{32}", text):
@@ -208,7 +258,7 @@ def read_id(path: Path) -> bytes:
 
 
 class Lock:
-    """A partition's only writer. It ends with its process, however that ends."""
+    """The exclusive lock of a partition's writer. The kernel frees it with its process."""
 
     def __init__(self, files: Files, path: Path) -> None:
         self._files = files
@@ -221,10 +271,10 @@ class Lock:
                     f"{path.parent} is being written by {self._holder()}: "
                     "stop that one first, or record to another partition"
                 )
-            with suppress(OSError):  # a full disk: who it is stays unsaid
+            with suppress(OSError):  # On a full disk the lock holds without the name of its holder.
                 files.truncate(self._descriptor, 0)
-                who = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
-                write_all(files, self._descriptor, [who.encode()], 0)
+                holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+                write_all(files, self._descriptor, [holder.encode()], 0)
         except BaseException:
             _locks.discard(self)
             files.close(self._descriptor)
@@ -232,21 +282,21 @@ class Lock:
 
     def _holder(self) -> str:
         try:
-            who = json.loads(os.pread(self._descriptor, MAX_JSON_BYTES, 0))
-            return f"process {int(who['pid'])} on {str(who['host'])[:255]!r}"
+            holder = json.loads(os.pread(self._descriptor, MAX_JSON_BYTES, 0))
+            return f"process {int(holder['pid'])} on {str(holder['host'])[:255]!r}"
         except (OSError, ValueError, TypeError, LookupError, RecursionError):
             return "a process that did not say who it is"
 
     def release(self) -> None:
-        if os.getpid() != self._pid:  # of a fork, which has let go already
+        if os.getpid() != self._pid:  # In the child of a fork `close_in_child` has closed it.
             return
         with suppress(OSError):
             filelock.unlock(self._descriptor)
         self._files.close(self._descriptor)
         _locks.discard(self)
 
-    def _in_child(self) -> None:
-        """Without unlocking: the lock is the parent's, and must end with it."""
+    def close_in_child(self) -> None:
+        """Close the descriptor after a fork, without unlocking: the lock belongs to the parent."""
         with suppress(OSError):
             os.close(self._descriptor)
 
@@ -256,7 +306,7 @@ _locks: "WeakSet[Lock]" = WeakSet()
 
 def _close_in_child() -> None:
     for lock in list(_locks):
-        lock._in_child()
+        lock.close_in_child()
     _locks.clear()
 
 

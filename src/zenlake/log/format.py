@@ -1,6 +1,6 @@
-"""The bytes of a log: segment header, block, mark (docs/log-format.md).
+"""The byte layouts of a log: segment header, block, mark (docs/log-format.md).
 
-Pure: knows layouts and checks them. Does not know files, and decodes no message.
+Encodes, decodes and checks them without I/O. Does not know files and decodes no message.
 """
 
 import struct
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from isal.isal_zlib import crc32 as crc32  # zlib's, four times as fast
+from isal.isal_zlib import crc32 as crc32  # Same values as zlib.crc32, four times as fast.
 
 from zenlake.errors import ZError
 
@@ -17,16 +17,16 @@ Buffer = bytes | bytearray | memoryview
 
 VERSION = 1
 SEGMENT_MAGIC, BLOCK_MAGIC = b"ZENLOG\r\n", b"ZBLK"
-MAX_BLOCK_BYTES = 256 << 20  # no block is longer, on the disk or unpacked
-MAX_LINKS = 128  # of one block: the number of a link has 7 bits
-MAX_KEYS = 1 << 20  # of one block
+MAX_BLOCK_BYTES = 256 << 20  # Upper bound on a block's length, on disk and decompressed.
+MAX_LINKS = 128  # Upper bound on the links of a block: a link's number has 7 bits.
+MAX_KEYS = 1 << 20  # Upper bound on the key entries of a block.
 CODECS = ("none", "lz4", "zstd")
-ALL_KEYS = 0x0001  # the block's flag: its keys are listed completely
-RELIABLE = 0x01  # a batch's flag
-LANE, SOURCE, LINK, DROPPED = 1, 2, 3, 4  # kinds of loss
+ALL_KEYS = 0x0001  # Block flag: the block lists all of its keys.
+RELIABLE = 0x01  # Batch flag: the batch was received on a reliable lane.
+LANE, SOURCE, LINK, DROPPED = 1, 2, 3, 4  # Kinds of loss.
 LOSS_KINDS = {LANE: "lane", SOURCE: "source", LINK: "link", DROPPED: "dropped"}
-UNKNOWN = -1  # how many are missing
-WRITING, SETTLED = 1, 2  # states of a mark
+UNKNOWN = -1  # Value of `missing` when the number of missing samples is unknown.
+WRITING, SETTLED = 1, 2  # States of a mark.
 
 _CRC = struct.Struct("<I")
 _SEGMENT = struct.Struct("<8sHHI16sQqI")
@@ -81,7 +81,7 @@ Entries = npt.NDArray[np.void]
 
 
 class DamagedLog(ZError):
-    """Bytes of a log that are not what was written; says where and which offsets."""
+    """Bytes of a log that differ from what was written; the message says where."""
 
 
 def offsets_text(first: int, end: int) -> str:
@@ -96,11 +96,15 @@ def offsets_text(first: int, end: int) -> str:
 
 
 class SegmentHeader(NamedTuple):
+    """The header at the start of a segment file."""
+
     partition: int
     log_id: bytes
     base: int
     created: int
+    "Time of creation, in nanoseconds since 1970."
     previous: int
+    "CRC of the last block of the segment before."
 
     def encode(self) -> bytes:
         head = _SEGMENT.pack(
@@ -121,7 +125,7 @@ class SegmentHeader(NamedTuple):
             raise DamagedLog(f"the segment's header has {len(data)} of {SEGMENT_BYTES} bytes")
         magic, version, _, *fields = _SEGMENT.unpack_from(data)
         if magic != SEGMENT_MAGIC:
-            raise DamagedLog("this is no segment of a log")
+            raise DamagedLog("this is not a segment of a log")
         _check_version(version)
         if _CRC.unpack_from(data, _SEGMENT.size)[0] != crc32(data[: _SEGMENT.size]):
             raise DamagedLog("the segment's header is damaged: its CRC does not fit")
@@ -137,6 +141,8 @@ def _check_version(version: int) -> None:
 
 
 class BlockHeader(NamedTuple):
+    """The header of a block (docs/log-format.md lists the fields)."""
+
     codec: int
     flags: int
     length: int
@@ -157,12 +163,12 @@ class BlockHeader(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The first offset after the block."""
+        """Return the first offset after the block."""
         return self.base + self.samples
 
     @classmethod
     def decode(cls, data: Buffer, pos: int = 0) -> "BlockHeader":
-        """The header at `pos`, with its bounds checked, but nothing of its CRC."""
+        """Decode the header at `pos` and check its bounds, but not its CRC."""
         if len(data) - pos < HEADER_BYTES:
             raise DamagedLog(f"a block's header has {len(data) - pos} of {HEADER_BYTES} bytes")
         magic, version, *fields = _BLOCK.unpack_from(data, pos)
@@ -176,7 +182,7 @@ class BlockHeader(NamedTuple):
             or header.raw > MAX_BLOCK_BYTES
             or header.links > MAX_LINKS
             or header.keys > MAX_KEYS
-            or header.meta < _meta_bytes(header)
+            or header.meta < _least_meta_bytes(header)
             or header.raw < header.batches * BATCH_ENTRY.itemsize
             or header.samples > header.raw
         ):
@@ -184,8 +190,8 @@ class BlockHeader(NamedTuple):
         return header
 
 
-def _meta_bytes(header: BlockHeader) -> int:
-    """At least so many."""
+def _least_meta_bytes(header: BlockHeader) -> int:
+    """Return the size of the fixed entries between header and body; key texts come on top."""
     return (
         header.links * LINK_ENTRY.itemsize
         + header.keys * KEY_ENTRY.itemsize
@@ -194,7 +200,7 @@ def _meta_bytes(header: BlockHeader) -> int:
 
 
 class KeyText(NamedTuple):
-    """A key of a block: what (link, mapping, scope) and the suffix stand for."""
+    """A key entry of a block: (link, mapping, scope), and the full key with its suffix."""
 
     link: int
     mapping: int
@@ -208,7 +214,7 @@ class KeyText(NamedTuple):
 
 
 class Block:
-    """A block whose CRC fits. What it holds is read when it is asked for."""
+    """A block with a correct CRC. Its contents are decoded on request."""
 
     __slots__ = ("_data", "_pos", "header")
 
@@ -219,7 +225,7 @@ class Block:
 
     @classmethod
     def decode(cls, data: Buffer, pos: int = 0) -> "Block":
-        """The block that starts at `pos`; DamagedLog if there is none, or not the one written."""
+        """Decode the block at `pos`. Raise DamagedLog if none starts there or its CRC is wrong."""
         header = BlockHeader.decode(data, pos)
         if header.length > len(data) - pos:
             raise DamagedLog(f"a block has {len(data) - pos} of {header.length} bytes")
@@ -258,10 +264,10 @@ class Block:
         return self._entries(h.meta - h.losses * LOSS_ENTRY.itemsize, h.losses, LOSS_ENTRY)
 
     def body(self) -> tuple[Entries, memoryview]:
-        """The batches, and the data of all of them."""
+        """Return the batch entries, and the concatenated data of all batches."""
         h = self.header
         start, end = self._pos + HEADER_BYTES + h.meta, self._pos + h.length
-        body = _unpack(h.codec, self._data[start:end], h.raw)
+        body = unpack_body(h.codec, self._data[start:end], h.raw)
         size = h.batches * BATCH_ENTRY.itemsize
         batches = np.frombuffer(body[:size], BATCH_ENTRY)
         data = body[size:]
@@ -294,9 +300,9 @@ def encode_block(
     batches: Buffer,
     data: Buffer,
 ) -> tuple[list[Buffer], BlockHeader]:
-    """The buffers of a block, to be written one after another, and its header.
+    """Encode a block: the buffers to write one after another, and its header.
 
-    `links`, `losses` and `batches` are entries as they stand in the block.
+    `links`, `losses` and `batches` are already encoded entries.
     """
     entries = np.array(
         [(k.link, k.mapping, k.scope, k.suffix_len, len(k.text)) for k in keys], KEY_ENTRY
@@ -335,7 +341,7 @@ _ARROW_CODECS = {1: "lz4_raw", 2: "zstd"}
 
 
 def _pack(codec: int, batches: Buffer, data: Buffer) -> tuple[int, list[Buffer]]:
-    """What stands in the block; as it is if that is not longer."""
+    """Compress the body, unless that makes it longer. Return the codec used, and the buffers."""
     if codec:
         import pyarrow as pa
 
@@ -346,7 +352,8 @@ def _pack(codec: int, batches: Buffer, data: Buffer) -> tuple[int, list[Buffer]]
     return 0, [batches, data]
 
 
-def _unpack(codec: int, body: memoryview, raw: int) -> memoryview:
+def unpack_body(codec: int, body: memoryview, raw: int) -> memoryview:
+    """Decompress a block's body, which has `raw` bytes then. Raise DamagedLog if it has not."""
     if not codec:
         if len(body) != raw:
             raise DamagedLog("a block's body has another length than its header says")
@@ -363,18 +370,21 @@ def _unpack(codec: int, body: memoryview, raw: int) -> memoryview:
 
 
 class Mark(NamedTuple):
-    """How far a partition is durable."""
+    """The end of the durable part of a partition, as its mark file states it."""
 
     sequence: int
     offset: int
-    "The first that is not durable."
+    "The first offset that is not durable."
     segment: int
+    "Base offset of the segment that is being written."
     position: int
+    "Number of durable bytes in that segment."
     time: int
-    "The latest time of reception so far, in nanoseconds."
+    "The latest time of reception so far, in nanoseconds since 1970."
     last: int
     "CRC of the last durable block."
     state: int
+    "WRITING or SETTLED."
 
     def encode(self) -> bytes:
         head = _MARK.pack(*self)
@@ -382,12 +392,12 @@ class Mark(NamedTuple):
 
     @property
     def place(self) -> int:
-        """Where its slot stands in the file."""
+        """Return the position of its slot in the mark file."""
         return self.sequence % 2 * SLOT_BYTES
 
     @classmethod
     def decode(cls, data: Buffer) -> "Mark | None":
-        """The mark in a file's bytes; None if no slot is whole."""
+        """Return the newest mark in the bytes of a mark file; None if no slot has a correct CRC."""
         found = []
         for pos in range(0, min(len(data), 2 * SLOT_BYTES) - SLOT_BYTES + 1, SLOT_BYTES):
             head = bytes(data[pos : pos + _MARK.size])

@@ -20,7 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zenlake.log.read.log import Log, OffsetOutOfRange
-from zenlake.log.read.reader import NumberedSamples, Reader
+from zenlake.log.read.reader import Reader
+from zenlake.log.read.source_numbers import NumberedSamples
 from zenlake.spark.offsets import FOLDER, PerPartition
 
 GENERATIONS = 4  # Generations per `within`; the history forgets one generation at a time.

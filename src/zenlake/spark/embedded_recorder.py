@@ -32,7 +32,7 @@ class EmbeddedRecorder:
 
     def check(self) -> None:
         """Log a warning when the recorder stops making samples durable; it goes on trying."""
-        failure = self._recorder.tape.failure
+        failure = self._recorder.sink.failure
         if failure is not None and self._failure is None:
             _log.warning("the recorder cannot write: %s", failure)
         self._failure = failure

@@ -357,7 +357,7 @@ def export(
       zenlake log export recording -k 'robot/1/**' --to robot.mcap    # open it with Foxglove
     """
     from zenlake.log import export as exporting
-    from zenlake.log.read.reader import batch_schema
+    from zenlake.log.read.batches import batch_schema
 
     wanted = LogSelection(path, partition, start, end, key, losses=losses, skip_damage=skip_damage)
     bounds = {number: wanted.bounds(number) for number in wanted.partitions}

@@ -1,7 +1,7 @@
-"""Where the blocks of a segment are: found by hopping over their headers, and kept in a cache.
+"""The index of a segment: the positions of its blocks, from their headers or from a cache file.
 
-Knows headers, how they follow one another, and what to do where they do not. Looks into no block,
-and checks a CRC only where something does not fit.
+Knows headers, their sequence, and how to go on where it is broken. Does not look into blocks, and
+checks a CRC only where the sequence is broken.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ from zenlake.log.format import (
     offsets_text,
 )
 
-FEWEST_BYTES = 4 << 10  # read at once where blocks are long,
-MOST_BYTES = 1 << 20  # and where they are short
-FIRST_ROWS = 256  # room in a table, which doubles as needed
+FEWEST_BYTES = 4 << 10  # Bytes per read where blocks are long.
+MOST_BYTES = 1 << 20  # Bytes per read where blocks are short.
+FIRST_ROWS = 256  # Initial rows of a table, which doubles as needed.
 MISSING = "a segment is missing"
 OUT_OF_CHAIN = "a block does not follow the one before it"
 
@@ -61,9 +61,9 @@ assert HEADER.itemsize == HEADER_BYTES
 
 BLOCK = np.dtype(
     [
-        ("segment", "<i8"),  # its base offset, which names the file
-        ("position", "<i8"),  # in the file
-        ("base", "<i8"),  # offset of the first sample
+        ("segment", "<i8"),  # Base offset of the segment.
+        ("position", "<i8"),  # Byte position in the segment's file.
+        ("base", "<i8"),  # Offset of the first sample.
         ("first_time", "<i8"),
         ("last_time", "<i8"),
         ("length", "<u4"),
@@ -76,7 +76,7 @@ BLOCK = np.dtype(
         ("spare", "u1"),
     ]
 )
-"A row of a table of blocks."
+"Row of a table of blocks."
 _COPIED = [
     *("base", "first_time", "last_time", "length", "raw", "samples", "losses", "crc", "flags"),
     "codec",
@@ -84,22 +84,22 @@ _COPIED = [
 BlockTable = npt.NDArray[np.void]
 
 _HOP = struct.Struct("<4s4xI")
-_CACHE = struct.Struct("<8sIIQQ")  # magic, version, the segment's header CRC, its size, rows
+_CACHE = struct.Struct("<8sIIQQ")  # Magic, version, CRC of the segment's header, its size, rows.
 _CACHE_MAGIC, _CACHE_VERSION = b"ZENIDX\r\n", 1
 _CRC = struct.Struct("<I")
 
 
 class Damage(NamedTuple):
-    """Samples that are not there any more, or bytes that nobody can read."""
+    """Missing samples, or unreadable bytes."""
 
     partition: int
     first: int
     end: int
-    "Offsets from `first` to before `end`; none are gone if they are equal."
+    "The offsets from `first` to before `end` are missing; none if they are equal."
     segment: str
-    "The file,"
+    "Name of the segment's file."
     position: int
-    "and where in it."
+    "Byte position in that file."
     reason: str
 
     def __str__(self) -> str:
@@ -109,21 +109,23 @@ class Damage(NamedTuple):
         )
 
     def overlaps(self, start: int, end: int | None) -> bool:
-        """Whether a reader of [start, end) comes upon it."""
+        """Return whether a reader of [start, end) meets this damage."""
         return max(self.end, self.first + 1) > start and (end is None or self.first < end)
 
 
 class Hole(NamedTuple):
-    """Bytes that are no block: where, and which offsets they stand for (None: to the end)."""
+    """Bytes of a segment that are not blocks in sequence."""
 
     position: int
     first: int
+    "The first offset that is missing."
     end: int | None
+    "The offset of the next good block; None if none has been found."
     reason: str
 
 
 def headers(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
-    """The headers that stand at `starts`; there must be room for one at each."""
+    """Return the headers at the positions `starts`, each of which lies completely in `data`."""
     if not len(starts):
         return np.zeros(0, HEADER)
     windows = np.lib.stride_tricks.sliding_window_view(data, HEADER_BYTES)
@@ -131,25 +133,27 @@ def headers(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> npt.N
 
 
 class Index:
-    """The blocks of one segment, as far as somebody has walked."""
+    """The blocks of one segment, as far as `walk` has read it."""
 
     def __init__(self, path: Path, base: int, log_id: bytes, partition: int) -> None:
         self.path, self.base = path, base
         self.header: SegmentHeader | None = None
-        "None if it is damaged: the blocks can be read all the same."
+        "The segment's header; None if it is damaged (the blocks are readable all the same)."
         self.refused = ""
-        "Why nothing of the file is read."
+        "Why the file is not read at all; empty if it is."
         self.holes: list[Hole] = []
         self.position = SEGMENT_BYTES
-        "Everything before it has been walked."
+        "End of the bytes that have been walked."
+        self.complete = False
+        "Set by the owner once the segment gets no more blocks and is walked to its end."
         self._log_id, self._partition = log_id, partition
         self._rows = np.zeros(FIRST_ROWS, BLOCK)
         self._count = 0
         self._checked = -1
-        "The last row whose CRC was found to fit, if it had to be looked at."
+        "The last row whose CRC was checked and correct; -1 if none had to be checked."
         self._read_header()
 
-    # ---- what is there
+    # ---- contents
 
     @property
     def rows(self) -> BlockTable:
@@ -157,7 +161,7 @@ class Index:
 
     @property
     def end(self) -> int:
-        """The first offset after what has been walked."""
+        """Return the first offset after the walked blocks."""
         if not self._count:
             return self.base
         last = self._rows[self._count - 1]
@@ -165,7 +169,7 @@ class Index:
 
     @property
     def is_open(self) -> bool:
-        """Whether no good block has been found since the last hole began."""
+        """Return whether the last hole has no end yet."""
         return bool(self.holes) and self.holes[-1].end is None
 
     @property
@@ -175,6 +179,7 @@ class Index:
     # ---- walking
 
     def _read_header(self) -> None:
+        """Set `header`, or `refused` if the file is not to be read."""
         with self.path.open("rb") as file:
             head = file.read(SEGMENT_BYTES)
         try:
@@ -182,7 +187,7 @@ class Index:
         except DamagedLog as error:
             whole = len(head) == SEGMENT_BYTES
             if not whole or _CRC.unpack_from(head, SEGMENT_BYTES - 4)[0] == crc32(head[:-4]):
-                self.refused = str(error)  # empty, or by another version, or no segment at all
+                self.refused = str(error)  # Too short, of another version, or not a segment.
             return
         if (header.log_id, header.partition) != (self._log_id, self._partition):
             self.refused = "the segment belongs to another log or partition"
@@ -192,13 +197,13 @@ class Index:
             self.header = header
 
     def walk(self, end: int | None = None) -> None:
-        """Go on to `end`, or to the end of the file."""
+        """Read on to the position `end`, or to the end of the file."""
         if self.refused or (end is not None and end <= self.position):
             return
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
-            _Walk(self, fd, size if end is None else min(end, size)).run()
+            _HeaderWalk(self, fd, size if end is None else min(end, size)).run()
             if end is not None and size < end:
                 if not self.is_open:
                     self.holes.append(Hole(size, self.end, None, "the file ends before the mark"))
@@ -217,7 +222,7 @@ class Index:
 
     def pop(self) -> None:
         self._count -= 1
-        self._rows = self._rows.copy()  # somebody may hold the old one
+        self._rows = self._rows.copy()  # A caller may hold a view of the old table.
 
     # ---- the cache
 
@@ -226,7 +231,7 @@ class Index:
         return self.path.with_suffix(INDEX_SUFFIX)
 
     def load(self) -> bool:
-        """Take the cache instead of walking, if it is that of the segment as it is now."""
+        """Load the cache file instead of walking. Return False if it does not fit the segment."""
         if self.header is None:
             return False
         try:
@@ -245,13 +250,13 @@ class Index:
         ):
             return False
         rows = np.frombuffer(data, BLOCK, count, _CACHE.size)
-        if not self._is_whole(rows, size):
+        if not self._are_complete(rows, size):
             return False
         self._rows, self._count, self.position = rows, count, size
         return True
 
-    def _is_whole(self, rows: BlockTable, size: int) -> bool:
-        """Whether the rows are blocks one after another, through the whole segment."""
+    def _are_complete(self, rows: BlockTable, size: int) -> bool:
+        """Return whether the rows are consecutive blocks that fill the whole segment."""
         positions = np.append(rows["position"], size)
         bases = np.append(self.base, rows["base"] + rows["samples"])
         return bool(
@@ -263,7 +268,7 @@ class Index:
         )
 
     def save(self) -> None:
-        """Write the cache, if the folder allows it and there is nothing to say besides rows."""
+        """Write the cache file, if the segment has no damage and the folder is writable."""
         if self.header is None or self.holes:
             return
         data = _CACHE.pack(
@@ -284,30 +289,30 @@ class Index:
         return crc
 
 
-class _Walk:
-    """One walk over a segment's headers, from where the index stands to `end`."""
+class _HeaderWalk:
+    """One walk over the headers of a segment, from the index's position to `end`."""
 
     def __init__(self, index: Index, fd: int, end: int) -> None:
         self._index, self._fd, self._end = index, fd, end
         self._id = np.frombuffer(index._log_id, "V16")[0]
         self._read = FEWEST_BYTES
-        self._begun = index.position if index.is_open else 0  # searched before up to there
+        self._begun = index.position if index.is_open else 0  # An earlier walk searched up to here.
 
     def run(self) -> None:
         while self._index.position < self._end:
-            rows, heads = self._hop()
-            good = self._fitting(heads)
+            rows, heads = self._read_headers()
+            good = self._count_in_sequence(heads)
             self._index.append(rows[:good])
             if good:
                 last = rows[good - 1]
                 self._index.position = int(last["position"]) + int(last["length"])
             if good < len(rows) or not len(rows):
-                self._look_closer()
+                self._resolve_mismatch()
 
-    # ---- the fast way
+    # ---- headers in sequence
 
-    def _hop(self) -> tuple[BlockTable, npt.NDArray[np.void]]:
-        """Rows for what look like blocks, in the bytes that are read at once."""
+    def _read_headers(self) -> tuple[BlockTable, npt.NDArray[np.void]]:
+        """Read a window, and return its apparent blocks as table rows and as headers."""
         at, end = self._index.position, self._end
         window = os.pread(self._fd, self._read, at)
         starts, pos, stop = [], 0, len(window) - HEADER_BYTES
@@ -317,14 +322,14 @@ class _Walk:
                 break
             starts.append(pos)
             pos += length
-        # Short blocks: more at once; long ones: what stands between headers need not be read.
+        # Read more at once where blocks are short; where they are long, skip their contents.
         self._read = min(2 * self._read, MOST_BYTES) if len(starts) > 1 else FEWEST_BYTES
         places = np.array(starts, np.int64)
         heads = headers(np.frombuffer(window, np.uint8), places)
         return _rows_of(heads, places + at, self._index.base), heads
 
-    def _fitting(self, heads: npt.NDArray[np.void]) -> int:
-        """How many of them follow the block before as they should."""
+    def _count_in_sequence(self, heads: npt.NDArray[np.void]) -> int:
+        """Return how many of the headers continue the sequence of blocks."""
         n = len(heads)
         if not n or self._index.is_open:
             return 0
@@ -347,33 +352,37 @@ class _Walk:
         return n if fits.all() else int(np.argmin(fits))
 
     def _expected(self) -> tuple[int, int | None]:
-        """Offset and `previous` of the next block; None if nobody knows."""
+        """Return the offset of the next block, and its `previous` field; None if unknown."""
         index = self._index
         if index._count:
             return index.end, int(index.rows[-1]["crc"])
         return index.base, None if index.header is None else index.header.previous
 
-    # ---- where something does not fit
+    # ---- where the sequence is broken
 
-    def _look_closer(self) -> None:
-        """The next block is not what is expected: that, or the one before, is damaged."""
+    def _resolve_mismatch(self) -> None:
+        """Add the next good block, and a hole for the damage before it.
+
+        Called where the next header does not continue the sequence: that block, or the one
+        before it, is damaged.
+        """
         index = self._index
         start, reason = index.position, ""
         if index.is_open:
             start, _, _, reason = index.holes.pop()
         elif index._count and index._checked < index._count - 1:
             before = index.rows[-1]
-            if self._good(int(before["position"])) is None:
+            if self._read_good(int(before["position"])) is None:
                 start, reason = int(before["position"]), "a block is damaged"
                 index.pop()
             else:
                 index._checked = index._count - 1
         expected, previous = self._expected()
-        found = self._good(index.position)
+        found = self._read_good(index.position)
         position = index.position
         if found is None or found.base < expected:
             reason = reason or self._reason(index.position)
-            position, found = self._next_good(max(start + 1, self._begun), expected)
+            position, found = self._find_good(max(start + 1, self._begun), expected)
         if found is None:
             index.holes.append(Hole(start, expected, None, reason))
             index.position = self._end
@@ -395,8 +404,8 @@ class _Walk:
             raise DamagedLog(f"a block has {self._end - position} of {header.length} bytes")
         return header
 
-    def _good(self, position: int) -> BlockHeader | None:
-        """The block's header, if there is one and its CRC fits."""
+    def _read_good(self, position: int) -> BlockHeader | None:
+        """Return the header of the block at `position`; None if its CRC is wrong."""
         try:
             header = self._header(position)
             return Block.decode(os.pread(self._fd, header.length, position)).header
@@ -404,6 +413,7 @@ class _Walk:
             return None
 
     def _reason(self, position: int) -> str:
+        """Return why no expected block starts at `position`."""
         try:
             header = self._header(position)
             Block.decode(os.pread(self._fd, header.length, position))
@@ -411,15 +421,15 @@ class _Walk:
             return str(error)
         return "a block is out of place"
 
-    def _next_good(self, start: int, least: int) -> tuple[int, BlockHeader | None]:
-        """The next good block whose offset is not below `least`, and where it is."""
+    def _find_good(self, start: int, least: int) -> tuple[int, BlockHeader | None]:
+        """Search the next good block whose offset is at least `least`; return its position too."""
         while start < self._end:
             window = os.pread(self._fd, min(MOST_BYTES, self._end - start), start)
             at = window.find(BLOCK_MAGIC)
             while at >= 0:
                 with contextlib.suppress(DamagedLog):
                     if self._header(start + at).base >= least:
-                        found = self._good(start + at)
+                        found = self._read_good(start + at)
                         if found is not None:
                             return start + at, found
                 at = window.find(BLOCK_MAGIC, at + 1)

@@ -1,1 +1,1 @@
-"""Replay: recorded messages are sent again over a session."""
+"""Replay: sends recorded messages again over a session."""

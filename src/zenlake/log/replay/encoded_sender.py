@@ -1,7 +1,7 @@
-"""Putting messages that are encoded already, many at a time, as a session's own.
+"""The sender of encoded messages: puts many at a time, as a session's own.
 
-Knows the keys in them, who wants which, and how to wait for room. Does not know where the messages
-come from. Importing it loads NumPy and Numba.
+Knows their keys, the sessions that want each key, and how to wait for room. Does not know where
+the messages come from. Importing it loads NumPy and Numba.
 """
 
 import logging
@@ -37,76 +37,78 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zenlake.api")
 
-CHUNK_ROWS = 16_384  # messages that are grouped at once
-MAX_ROUTES = 8192  # keys whose way is remembered,
-LONG_KEY = 1024  # unless they are longer
-FRAME_BYTES = 32  # of a batch that are not messages, and some room
-MAX_PLAIN_KEYS = 1024  # ids whose puts are copied in one pass
-PLAIN_BYTES = 512 << 10  # that are copied at once,
-PLAIN_MESSAGES = 65_536  # and so many messages
-FEW = 64  # messages of one lane before another's: then the rows are the better way
-_RELIABLE = plain.RELIABLE_BIT  # beside the priority of a lane
-_LINK_SHIFT = 1  # of a link beside the mapping
+CHUNK_ROWS = 16_384  # Messages that are grouped by key at once.
+MAX_ROUTES = 8192  # Upper bound on cached routes.
+LONG_KEY = 1024  # Longest key, in bytes, whose route is cached.
+FRAME_BYTES = 32  # Bytes of a batch reserved for its headers.
+MAX_PLAIN_KEYS = 1024  # Upper bound on the ids that the copying kernel knows.
+PLAIN_BYTES = 512 << 10  # Bytes that one call of the copying kernel may produce.
+PLAIN_MESSAGES = 65_536  # Messages that one call of the copying kernel may produce.
+FEW = 64  # With shorter runs of one lane, grouping rows is faster than copying.
+_RELIABLE = plain.RELIABLE_BIT  # Set in a lane's number beside its priority.
+_LINK_SHIFT = 1  # Position of the link's number beside the mapping bit.
 
 Numbers = npt.NDArray[Any]
 Lanes = Numbers | int
-"Of each message, or of all: the priority, and _RELIABLE."
+"Lane of each message, or of all: its priority, and _RELIABLE."
 
 
 class MessageKeys(Protocol):
-    """What the ids in messages stand for: a KeyTable, or those of several links in one."""
+    """The keys that ids in messages stand for: a KeyTable, or a table for several links."""
 
     @property
     def version(self) -> int:
-        """Another number if an id may mean something else; no two tables have the same."""
+        """Return a number that changes with the meaning of any id, and is unique per table."""
 
     def prefix(self, number: int) -> bytes | None:
-        """The UTF-8 text of link << 17 | mapping << 16 | scope; None if nobody declared it."""
+        """Return the UTF-8 text of link << 17 | mapping << 16 | scope; None if undeclared."""
 
 
 class SendOutcome(NamedTuple):
-    """What became of some messages."""
+    """Counts of the messages that were put."""
 
     samples: int = 0
-    "That were put,"
+    "Number of messages put."
     bytes: int = 0
-    "their payloads,"
+    "Size of their payloads."
     heard: int = 0
-    "and how many of them anybody wants."
+    "Number of them that matched a subscriber."
     bad_keys: int = 0
-    "Left out: nobody declared the id in their key, or it is no key."
+    "Messages left out: the id in their key is undeclared, or the key is invalid."
     dropped: int = 0
-    "Did not leave for one of those who want them: too large for its session, or that ended."
+    "Copies that were not sent: too large for a session, or the session had ended."
 
     def plus(self, other: "SendOutcome") -> "SendOutcome":
         return SendOutcome(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class _ReplayRoute(NamedTuple):
-    """What becomes of messages with one key."""
+    """Cached routing decision for one recorded key."""
 
     key: KeyExpr = KeyExpr.trusted("")
     local: tuple[Any, ...] = ()
-    "The session's own subscribers,"
+    "Matching subscribers of the session itself."
     out: tuple[tuple[Any, WireExpr], ...] = ()
-    "and the sessions that want it, with the key as each knows it."
+    "Faces of the sessions that want it, with the key as each knows it."
     wanted: bool = True
+    "False if the messages are left out."
     bad: bool = False
+    "Whether the key is undeclared or invalid."
 
 
 _UNWANTED, _BAD = _ReplayRoute(wanted=False), _ReplayRoute(wanted=False, bad=True)
 
 
 class _PlainKeyTable:
-    """What plain_kernel knows of ids, while they and the ways of their keys stay the same."""
+    """The ids that plain_kernel copies, valid for one version of the keys and of the routes."""
 
     def __init__(self, versions: tuple[int, int]) -> None:
         self.versions = versions
         self.port: Any = None
-        "The only session that wants any of it."
+        "The face of the only session that wants any of the keys."
         self.fits = True
-        "Whether there is no more than one, and no subscriber here."
-        self.codes = np.zeros(plain.NUMBERS, np.int32)  # pages that nobody writes take no memory
+        "False once a key has a second session or a local subscriber: then rows are needed."
+        self.codes = np.zeros(plain.NUMBERS, np.int32)  # Untouched pages take no memory.
         self.routes: list[_ReplayRoute] = []
         self.offsets = np.zeros(1, np.int64)
         self.keys = np.zeros(0, np.uint8)
@@ -114,8 +116,8 @@ class _PlainKeyTable:
         self.seen = np.zeros(0, np.int64)
         self.sizes = np.zeros(0, np.int64)
 
-    def learn(self, number: int, route: _ReplayRoute) -> None:
-        """Where messages with the id `number` go; or that this is not the way for them."""
+    def add(self, number: int, route: _ReplayRoute) -> None:
+        """Add the route of the id `number`, or set `fits` to False if it is not a plain one."""
         ports = [port for port, _ in route.out]
         others = [port for port in ports if self.port not in (None, port)]
         if route.local or len(ports) > 1 or others or len(self.routes) >= MAX_PLAIN_KEYS:
@@ -134,8 +136,8 @@ class _PlainKeyTable:
         self.seen = np.append(self.seen, 0)
         self.sizes = np.append(self.sizes, 0)
 
-    def taken(self) -> SendOutcome:
-        """What was copied since the last time."""
+    def take_counts(self) -> SendOutcome:
+        """Return the counts of the messages copied since the last call, and reset them."""
         found = list(zip(self.routes, self.seen.tolist(), self.sizes.tolist(), strict=True))
         self.seen[:] = self.sizes[:] = 0
         return SendOutcome(
@@ -147,11 +149,11 @@ class _PlainKeyTable:
 
 
 class EncodedSender:
-    """The way out for encoded PUSH messages; for one thread at a time.
+    """Sender of encoded PUSH messages; for one thread at a time.
 
-    Waits where there is no room, whatever congestion control a message names: a recording is not
-    to be thinned out by replaying it. `rename` says what a key is to be; None: its messages are
-    left out. With `restamp` a message that has a timestamp gets one of the session's clock instead.
+    Waits where there is no room, whatever congestion control a message has: replaying a recording
+    must not drop samples. `rename` maps a key to the key to use, or to None to leave its messages
+    out. With `restamp` a message with a timestamp gets one of the session's clock instead.
     """
 
     def __init__(
@@ -167,10 +169,10 @@ class EncodedSender:
         self._rename = rename
         self._scanner = Scanner(CHUNK_ROWS)
         self._second = Scanner(CHUNK_ROWS) if restamp else None
-        "For messages that were given other timestamps."
+        "Scans messages whose timestamps were replaced."
         self._grouper = KeyGrouper(secrets.randbits(64), CHUNK_ROWS)
         self._here: kernel_loader.Kernels | None = None
-        "For the session's own subscribers."
+        "Kernels for delivery to the session's own subscribers."
         self._routes: dict[bytes, _ReplayRoute] = {}
         self._version = -1
         self._keep = np.full(CHUNK_ROWS, BLOCK, np.uint8)
@@ -192,11 +194,11 @@ class EncodedSender:
         links: Numbers | None = None,
         reliable: Numbers | None = None,
     ) -> SendOutcome:
-        """All messages of `data`, in order.
+        """Put all messages of `data`, in order.
 
-        `counts` says how many stand together; for each such batch `links` gives the number of its
-        link (else 0) and `reliable` whether it was so (else it was). ZError: these are no PUSH
-        messages, or the session is closed.
+        `counts` has the number of messages of each batch. For each batch, `links` has the number
+        of its link (default 0) and `reliable` whether it was reliable (default true). Raise
+        ZError if there is something other than PUSH messages, or the session is closed.
         """
         exchange = self._exchange
         if exchange.closed:
@@ -221,10 +223,10 @@ class EncodedSender:
         links: Numbers | None,
         reliable: Numbers | None,
     ) -> SendOutcome:
-        """Messages of any kind."""
+        """Put PUSH messages of any kind, by rows of the scan."""
         expected = None if counts is None else int(counts.sum())
-        link_of = _for_each(links, counts)
-        reliable_of = _for_each(reliable, counts)
+        link_of = _repeat(links, counts)
+        reliable_of = _repeat(reliable, counts)
         sent, done, end = SendOutcome(), 0, 0
         for rows, consumed, error in self._scanner.bare(data):
             start, done, end = done, done + len(rows), consumed
@@ -245,7 +247,7 @@ class EncodedSender:
         return sent
 
     def flush(self) -> None:
-        """What was put leaves now; it does not wait for company in a batch."""
+        """Send all open batches now."""
         for session in self._used:
             session.flush()
         self._used.clear()
@@ -255,7 +257,7 @@ class EncodedSender:
     ) -> SendOutcome:
         if self._second is not None and rows["clock"].any():
             mappings = rows["mapping"].copy()
-            data, rows = self._restamped(data, rows, self._second)
+            data, rows = self._restamp(data, rows, self._second)
             rows["mapping"] = mappings
         sent, at = SendOutcome(), 0
         while at < len(rows):
@@ -269,11 +271,11 @@ class EncodedSender:
                 sent = sent.plus(self._put_one(data, rows[at], keys, flag))
                 at += 1
             else:
-                raise ZError(f"message {at} has the id {rows[at]['kind']:#x}: it is no PUSH")
+                raise ZError(f"message {at} has the id {rows[at]['kind']:#x}: it is not a PUSH")
         return sent
 
-    def _restamped(self, data: memoryview, rows: Rows, scanner: Scanner) -> tuple[memoryview, Rows]:
-        """The same messages with timestamps of this session, and their rows."""
+    def _restamp(self, data: memoryview, rows: Rows, scanner: Scanner) -> tuple[memoryview, Rows]:
+        """Return the messages with timestamps of this session, and their rows."""
         size = int(rows[-1]["end"]) - int(rows[0]["start"])
         out = np.empty(size + len(rows) * STAMP_BYTES, np.uint8)
         first = self._exchange.reserve_stamps(len(rows))
@@ -298,6 +300,7 @@ class EncodedSender:
         return self._routes.get(text) or self._find(text)
 
     def _find(self, text: bytes) -> _ReplayRoute:
+        """Find the route of a key, and cache it."""
         route = _BAD
         try:
             key: str | None = text.decode()
@@ -317,7 +320,7 @@ class EncodedSender:
         local = self._core.subscribers.of(key, local=True)
         return _ReplayRoute(key, local, self._exchange.way_out(key))
 
-    # ---- many of the usual kind
+    # ---- plain puts, copied by a kernel
 
     def _put_plain(
         self,
@@ -327,8 +330,8 @@ class EncodedSender:
         links: Numbers | None,
         reliable: Numbers | None,
     ) -> tuple[SendOutcome, memoryview, Numbers, Numbers | None, Numbers | None]:
-        """Those at the start that one pass can copy, to the one session that wants them; gives
-        what is left."""
+        """Put the messages at the start that the kernel can copy to the one session that wants
+        them. Return the counts, and the data, counts, links and flags of the rest."""
         versions = (keys.version, self._exchange.version)
         if self._plain.versions != versions:
             self._plain = _PlainKeyTable(versions)
@@ -362,7 +365,7 @@ class EncodedSender:
                 self._send(known.port.session, self._copied.data, ends[:count], lane)
             if why == plain.UNKNOWN:
                 number = int(state[plain.NUMBER])
-                known.learn(number, self._route(keys, number, b""))
+                known.add(number, self._route(keys, number, b""))
             elif why == plain.LANE and count < FEW:
                 break
         pos, batch, left = state[:3].tolist()
@@ -371,16 +374,17 @@ class EncodedSender:
         if batch >= 0:
             counts[0] = left
         return (
-            known.taken(),
+            known.take_counts(),
             data[pos:],
             counts,
             None if links is None else links[rest],
             None if reliable is None else reliable[rest],
         )
 
-    # ---- many
+    # ---- runs of messages
 
     def _put_run(self, run: PushRun, keys: MessageKeys, lanes: Lanes) -> SendOutcome:
+        """Rewrite a run once per distinct set of keys, and send or deliver it."""
         routes = [self._route(keys, number, suffix) for number, suffix in run.keys]
         stamps = (0, b"")
         if self._exchange.stamps and run.stampless:
@@ -393,16 +397,19 @@ class EncodedSender:
         for port, of_port in wires.items():
             name = tuple(of_port)
             if name not in written:
-                written[name] = (*rewrite(run, of_port, *stamps), _of(run, of_port, lanes))
+                written[name] = (
+                    *rewrite(run, of_port, *stamps),
+                    _select_lanes(run, of_port, lanes),
+                )
             self._send(port.session, *written[name])
         here = [WireExpr(0, route.key) if route.local else None for route in routes]
         if any(here):
-            self._put_here(*rewrite(run, here, *stamps), _of(run, here, lanes))
+            self._put_here(*rewrite(run, here, *stamps), _select_lanes(run, here, lanes))
         return _summary(run, routes)
 
     def _send(self, session: "Transport", data: memoryview, ends: Numbers, lanes: Lanes) -> None:
         self._used.add(session)
-        for first, stop, lane in _stretches(lanes, len(ends)):
+        for first, stop, lane in _lane_ranges(lanes, len(ends)):
             try:
                 self._send_lane(session, data, ends, first, stop, lane)
             except SessionEnded:
@@ -412,11 +419,11 @@ class EncodedSender:
     def _send_lane(
         self, session: "Transport", data: memoryview, ends: Numbers, at: int, stop: int, lane: int
     ) -> None:
-        """What fits a batch by the batch; what does not waits as a put does, in fragments."""
+        """Send the messages [at, stop): small ones by the batch, larger ones in fragments."""
         qos = QoS(PRIORITIES[lane & PRIORITY_BITS], WireCongestionControl.BLOCK)
         reliable = bool(lane & _RELIABLE)
         most = session.agreement.batch_size - FRAME_BYTES
-        for cut in (*_larger(ends, at, stop, most), stop):
+        for cut in (*_too_large(ends, at, stop, most), stop):
             if cut > at:
                 self._send_small(session, data, ends, at, cut, qos, reliable)
             if cut < stop:
@@ -442,7 +449,7 @@ class EncodedSender:
         while at < stop:
             start = _start(ends, at)
             if not session.has_room(qos):
-                self._send_one(session, data[start : ends[at]], qos, reliable)  # which waits
+                self._send_one(session, data[start : ends[at]], qos, reliable)  # It waits for room.
                 at += 1
                 continue
             upto = at + int(np.searchsorted(ends[at:stop], start + most, "right"))
@@ -454,7 +461,7 @@ class EncodedSender:
 
     def _send_one(self, session: "Transport", data: memoryview, qos: QoS, reliable: bool) -> None:
         try:
-            session.send_encoded(bytes(data), qos, reliable)  # it may have to wait
+            session.send_encoded(bytes(data), qos, reliable)  # May wait for room.
         except EncodeError as error:
             self._count_dropped(DropReason.MESSAGE_TOO_LARGE, 1)
             log.warning("%s: %s", session, error)
@@ -464,9 +471,9 @@ class EncodedSender:
         self._dropped += count
 
     def _put_here(self, data: memoryview, ends: Numbers, lanes: Lanes) -> None:
-        """To the session's own subscribers; waits where there is no room."""
+        """Deliver to the session's own subscribers; wait where there is no room."""
         self._here = self._here or kernel_loader.make()
-        for first, stop, reliable in _stretches(lanes & _RELIABLE, len(ends)):
+        for first, stop, reliable in _lane_ranges(lanes & _RELIABLE, len(ends)):
             part = bytes(data[int(ends[first - 1]) if first else 0 : int(ends[stop - 1])])
             for sink in self._exchange.deliver_own(
                 part,
@@ -476,13 +483,15 @@ class EncodedSender:
             ):
                 sink.wait_room()  # type: ignore[attr-defined]
 
-    # ---- one
+    # ---- single messages
 
     def _put_one(
         self, data: memoryview, row: Any, keys: MessageKeys, reliable: bool
     ) -> SendOutcome:
-        """A message that carries a timestamp stack: by the object codec. The stack stays as it
-        is: it tells of the way that the message took when it was recorded."""
+        """Put a message with a timestamp stack, through the object codec.
+
+        The stack is sent unchanged: it describes the path of the message when it was recorded.
+        """
         message = NETWORK.read(ByteReader(bytes(data), int(row["start"]), int(row["end"])))
         assert isinstance(message, Push)
         number = int(row["mapping"]) << 16 | int(row["scope"])
@@ -504,8 +513,8 @@ class EncodedSender:
         return SendOutcome(1, int(row["payload_len"]), int(bool(route.out or route.local)))
 
 
-def _for_each(values: Numbers | None, counts: Numbers | None) -> Numbers | None:
-    """The value of its batch for each message."""
+def _repeat(values: Numbers | None, counts: Numbers | None) -> Numbers | None:
+    """Return for each message the value of its batch."""
     if values is None:
         return None
     if counts is None:
@@ -521,16 +530,16 @@ def _lanes(run: PushRun, reliable: Numbers | None) -> Lanes:
     return lanes
 
 
-def _of(run: PushRun, keys: Sequence[WireExpr | None], lanes: Lanes) -> Lanes:
-    """The lanes of those whose key is written."""
+def _select_lanes(run: PushRun, keys: Sequence[WireExpr | None], lanes: Lanes) -> Lanes:
+    """Return the lanes of the messages whose key is not None."""
     if isinstance(lanes, int) or None not in keys:
         return lanes
     chosen: Numbers = lanes[run.chosen([key is not None for key in keys])]
     return chosen
 
 
-def _stretches(lanes: Lanes, count: int) -> list[tuple[int, int, int]]:
-    """[first, stop) of those that stand together and have the same lane, and that."""
+def _lane_ranges(lanes: Lanes, count: int) -> list[tuple[int, int, int]]:
+    """Split into contiguous [first, stop) ranges of equal lane; returns (first, stop, lane)."""
     if isinstance(lanes, int) or not count:
         return [(0, count, int(lanes))] if count else []
     cuts = (np.flatnonzero(lanes[1:] != lanes[:-1]) + 1).tolist()
@@ -542,8 +551,8 @@ def _start(ends: Numbers, at: int) -> int:
     return int(ends[at - 1]) if at else 0
 
 
-def _larger(ends: Numbers, at: int, stop: int, most: int) -> list[int]:
-    """Which of the messages [at, stop) have more bytes than that."""
+def _too_large(ends: Numbers, at: int, stop: int, most: int) -> list[int]:
+    """Return which of the messages [at, stop) have more than `most` bytes."""
     start = _start(ends, at)
     if int(ends[stop - 1]) - start <= most:
         return []

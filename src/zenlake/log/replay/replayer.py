@@ -1,7 +1,7 @@
-"""Replay: what a log holds, put again by a session, at the pace of its recording or faster.
+"""Replay: puts the samples of a log again, at the pace of their recording or faster.
 
-Knows times of reception, partitions and which keys are to be others. Does not know how messages
-leave (api/runs.py) or how a log is read (reader.py).
+Knows times of reception, partitions and key mappings. Does not know how messages are sent
+(encoded_sender.py) or how a log is read (log/read/reader.py).
 """
 
 import threading
@@ -22,52 +22,52 @@ from zenlake.log.replay.encoded_sender import EncodedSender, MessageKeys, SendOu
 
 if TYPE_CHECKING:
     from zenlake.log.read.log import Log
-    from zenlake.log.read.reader import SampleSpan
+    from zenlake.log.read.spans import SampleSpan
 
-PUT_BYTES = 4 << 20  # put at once, at most: between two such it is looked whether to stop
-PROGRESS_SECONDS = 0.1  # between two calls of on_progress
-LONGEST_SLEEP = 0.5  # seconds at once: then it is told how far the replay is
+PUT_BYTES = 4 << 20  # Bytes put at once: between two puts a replay can be stopped.
+PROGRESS_SECONDS = 0.1  # Seconds between two calls of on_progress.
+LONGEST_SLEEP = 0.5  # Longest sleep in seconds: progress is reported between two sleeps.
 NANOS = 1e9
 TIMESTAMPS = ("original", "new")
 
 
 class ReplayStats(NamedTuple):
-    """What a replay has done so far."""
+    """The counters of a replay."""
 
     samples: int
-    "that were put"
+    "Number of samples put."
     bytes: int
-    "of their payloads"
+    "Size of their payloads."
     heard: int
-    "of the samples, those that anybody wanted"
+    "Number of samples that matched a subscriber."
     bad_keys: int
-    "samples left out: their key is unknown or no key"
+    "Samples left out because their key is undeclared or invalid."
     dropped: int
-    "copies that did not leave: too large for a session, or it ended"
+    "Copies that were not sent: too large for a session, or the session had ended."
     done: int
-    "offsets that were passed in this round,"
+    "Number of offsets replayed in this round."
     total: int
-    "of so many"
+    "Number of offsets of a round."
     rounds: int
-    "that are over: 1 at most unless it loops"
+    "Number of finished rounds; at most 1 unless the replay loops."
     time: int
-    "of reception of what was put last, in nanoseconds since 1970; 0: nothing was put"
+    "Reception time of the last sample put, in nanoseconds since 1970; 0 before the first."
     seconds: float
-    "since it began"
+    "Seconds since the replay began."
     lateness: float
-    "the most seconds that anything left later than it should have"
+    "Largest delay of a sample behind its due time, in seconds."
 
 
 class ReplayPiece(NamedTuple):
-    """Batches that are put one after another."""
+    """Consecutive batches of one partition, with their due times."""
 
     times: npt.NDArray[np.int64]
-    "When each is due by the clock of the recording: never goes back."
+    "Due time of each batch by the clock of the recording; never decreasing."
     batches: Entries
     ends: npt.NDArray[np.int64]
-    "Where the data of each ends,"
+    "End of each batch in `data`."
     offsets: npt.NDArray[np.int64]
-    "and the offset after its last sample."
+    "The offset after the last sample of each batch."
     data: memoryview
     keys: MessageKeys
     partition: int
@@ -86,9 +86,9 @@ class ReplayPiece(NamedTuple):
 
 
 class Remap:
-    """Other keys: the first rule whose `from` is at the start of a key, by whole chunks, puts its
-    `to` there; the rest of the key stays. A `from` may have * and $* in its chunks. An empty one
-    is at the start of every key; an empty `to` takes the start away.
+    """Mapping of keys by rules (from, to). The first rule whose `from` matches the first chunks of
+    a key replaces those by its `to`; the rest of the key stays. A `from` may contain * and $*. An
+    empty `from` matches every key; an empty `to` removes the matched chunks.
 
     >>> remap = Remap([("robot/*/pose", "sim/pose"), ("robot", "replay/robot"), ("", "other")])
     >>> remap("robot/7/pose/x"), remap("robot/7"), remap("robots")
@@ -100,7 +100,7 @@ class Remap:
 
     def __call__(self, key: str) -> str:
         for start, chunks, to in self._rules:
-            rest = _after(key, start, chunks)
+            rest = _rest_of(key, start, chunks)
             if rest is not None:
                 return f"{to}/{rest}" if to and rest else to or rest
         return key
@@ -112,7 +112,7 @@ def _rule(start: str, to: str) -> tuple[str, int, str]:
             validate(text)
     if "**" in start.split("/"):
         raise InvalidKeyExpr(
-            f"remap {start!r}: ** has no end where the rest of a key starts; write whole chunks, "
+            f"remap {start!r}: ** does not say where the rest of a key starts; write whole chunks, "
             "such as robot/*"
         )
     if "*" in to:
@@ -120,8 +120,8 @@ def _rule(start: str, to: str) -> tuple[str, int, str]:
     return start, start.count("/") + 1 if start else 0, to
 
 
-def _after(key: str, start: str, chunks: int) -> str | None:
-    """What follows `start` in `key`; None if that does not start so."""
+def _rest_of(key: str, start: str, chunks: int) -> str | None:
+    """Return the rest of `key` after `start`; None if the key does not match."""
     if not chunks:
         return key
     parts = key.split("/", chunks)
@@ -134,8 +134,9 @@ def _after(key: str, start: str, chunks: int) -> str | None:
 def due_times(
     times: npt.NDArray[np.int64], origin: int, began: float, speed: float
 ) -> npt.NDArray[np.float64]:
-    """When what was received at `times` is due, if `origin` was at `began`: no step depends on the
-    one before, so nothing drifts.
+    """Return the due times of samples received at `times`, if `origin` is due at `began`.
+
+    Each is computed from the origin, not from the one before, so that errors do not add up.
 
     >>> due_times(np.array([5_000_000_000, 6_000_000_000]), 5_000_000_000, 100.0, 2.0).tolist()
     [100.0, 100.5]
@@ -145,8 +146,10 @@ def due_times(
 
 
 def pieces(spans: "Iterable[SampleSpan]", partition: int) -> Iterator[ReplayPiece]:
-    """A partition's batches. Where the clock of the recording was set back, what came until it had
-    caught up is due at once."""
+    """Yield a partition's batches with their due times.
+
+    Where the clock of the recording was set back, samples are due at once until it has caught up.
+    """
     last = np.iinfo(np.int64).min
     for span in spans:
         if len(span.batches):
@@ -163,8 +166,8 @@ def pieces(spans: "Iterable[SampleSpan]", partition: int) -> Iterator[ReplayPiec
             )
 
 
-def merged(partitions: Sequence[Iterator[ReplayPiece]]) -> Iterator[ReplayPiece]:
-    """The batches of all, by time; of the same time, by the number of their partition."""
+def merge(partitions: Sequence[Iterator[ReplayPiece]]) -> Iterator[ReplayPiece]:
+    """Yield the batches of all partitions by time, and by partition where times are equal."""
     heap: list[tuple[int, int, int, ReplayPiece]] = []
 
     def add(piece: ReplayPiece | None, number: int, first: int = 0) -> None:
@@ -187,14 +190,14 @@ def merged(partitions: Sequence[Iterator[ReplayPiece]]) -> Iterator[ReplayPiece]
 
 
 class Replayer:
-    """Puts what a log holds, as it was recorded: key, payload, encoding, timestamp, source,
-    attachment and QoS; and waits where there is no room, so nothing is left out.
+    """Replay of a log: puts its samples as they were recorded, with key, payload, encoding,
+    timestamp, source, attachment and QoS. Waits where there is no room, so that none is dropped.
 
-    `speed` 1 keeps the times between samples, 2 halves them, None leaves out all waiting. `start`
-    and `end` are offsets of one partition; `start_time` and `end_time` times of reception in
-    nanoseconds since 1970; ends are not included. `key_expr` chooses by the recorded key, `remap`
-    then gives other keys (see Remap). `timestamps="new"`: what had a timestamp gets one of the
-    session's clock. All that is durable when `run` is called is replayed, partitions merged by
+    `speed` 1 keeps the times between samples, 2 halves them, None does not wait at all. `start`
+    and `end` are offsets of one partition; `start_time` and `end_time` are times of reception in
+    nanoseconds since 1970; ends are not included. `key_expr` selects by the recorded key, `remap`
+    then maps keys (see Remap). With `timestamps="new"` a sample that has a timestamp gets one of
+    the session's clock. `run` replays what is durable when it is called, partitions merged by
     time, and with `loop` again and again until `stop`.
     """
 
@@ -247,18 +250,18 @@ class Replayer:
         self._sent = SendOutcome()
         self._starts: dict[int, int] = {}
         self._passed: dict[int, int] = {}
-        "Offsets of this round, by partition."
+        "Number of offsets replayed in this round, by partition."
         self._total = 0
         self._rounds = 0
         self._time = 0
         self._began: float | None = None
         self._ended: float | None = None
         self._lateness = 0.0
-        self._told = float("-inf")
+        self._reported = float("-inf")
 
     @property
     def stats(self) -> ReplayStats:
-        """What was done so far; from any thread."""
+        """Return the counters so far. Any thread may call it."""
         began, sent = self._began, self._sent
         seconds = 0.0 if began is None else (self._ended or self._clock()) - began
         return ReplayStats(
@@ -276,7 +279,7 @@ class Replayer:
         )
 
     def run(self) -> ReplayStats:
-        """Replay all of it; returns when that is done, or after `stop`."""
+        """Replay the log; return at its end, or after `stop`."""
         if self._began is not None:
             raise ZError("a Replayer runs once: make another one")
         self._began = self._clock()
@@ -287,11 +290,11 @@ class Replayer:
             self._out.flush()
         finally:
             self._ended = self._clock()
-        self._tell(now=None)
+        self._report(now=None)
         return self.stats
 
     def stop(self) -> None:
-        """End it soon; from any thread."""
+        """Let `run` return soon. Any thread may call it."""
         self._stopped.set()
 
     def _rename(self, key: str) -> str | None:
@@ -300,7 +303,7 @@ class Replayer:
         return key if self._remap is None else self._remap(key)
 
     def _range(self, partition: int) -> tuple[int, int, int]:
-        """A partition, and the offsets that are to be replayed."""
+        """Return a partition, and the range of offsets to replay."""
         log, durable = self._log, self._log.mark(partition).offset
 
         def offset(place: tuple[int | None, int | None], otherwise: int) -> int:
@@ -311,7 +314,7 @@ class Replayer:
 
         start = offset(self._from, log.first(partition))
         self._total += max(0, min(offset(self._to, durable), durable) - start)
-        # A clock may have been set back: behind the first sample that is too late others are not.
+        # The clock may have been set back: samples after the first that is too late may be in time.
         end = durable if self._to[0] is None else min(self._to[0], durable)
         return partition, start, max(start, end)
 
@@ -327,13 +330,17 @@ class Replayer:
         )
 
     def _round(self, ranges: list[tuple[int, int, int]]) -> bool:
-        """Once through; False if there was nothing, or it was stopped."""
+        """Replay the ranges once. Return False if they were empty, or the replay was stopped."""
         self._starts = {partition: start for partition, start, _ in ranges}
         self._passed = dict.fromkeys(self._starts, 0)
-        streams = [pieces(self._spans(*one), one[0]) for one in ranges if one[1] < one[2]]
+        streams = [
+            pieces(self._spans(partition, start, end), partition)
+            for partition, start, end in ranges
+            if start < end
+        ]
         origin: int | None = None
         began = self._clock()
-        for piece in streams[0] if len(streams) == 1 else merged(streams):
+        for piece in streams[0] if len(streams) == 1 else merge(streams):
             origin = int(piece.times[0]) if origin is None else origin
             if not self._replay(piece, origin, began):
                 return False
@@ -342,7 +349,7 @@ class Replayer:
         return origin is not None
 
     def _replay(self, piece: ReplayPiece, origin: int, began: float) -> bool:
-        """False: it was stopped."""
+        """Put a piece when it is due. Return False if the replay was stopped."""
         due = None if self._speed is None else due_times(piece.times, origin, began, self._speed)
         at, count = 0, len(piece.times)
         while at < count:
@@ -350,7 +357,7 @@ class Replayer:
                 return False
             now = self._clock()
             stop = count if due is None else int(np.searchsorted(due, now, "right"))
-            self._tell(now)
+            self._report(now)
             if stop <= at:
                 assert due is not None
                 self._sleep(min(float(due[at]) - now, LONGEST_SLEEP))
@@ -379,9 +386,9 @@ class Replayer:
         self._time = int(piece.times[-1])
         self._passed[piece.partition] = int(piece.offsets[-1]) - self._starts[piece.partition]
 
-    def _tell(self, now: float | None) -> None:
+    def _report(self, now: float | None) -> None:
         if self._on_progress is None:
             return
-        if now is None or now >= self._told + PROGRESS_SECONDS:
-            self._told = self._told if now is None else now
+        if now is None or now >= self._reported + PROGRESS_SECONDS:
+            self._reported = self._reported if now is None else now
             self._on_progress(self.stats)

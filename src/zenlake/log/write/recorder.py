@@ -1,7 +1,7 @@
-"""The recorder: a session's subscriber that writes a log, and says how far it is durable.
+"""The recorder: subscribes with a session, writes a log, and reports how far it is durable.
 
-Knows sessions, key expressions and the admin space. What is recorded never becomes a sample: see
-tape.py.
+Knows sessions, key expressions and the admin space. Does not see the messages: recording_sink.py
+handles them.
 """
 
 import hashlib
@@ -30,43 +30,45 @@ from zenlake.log.write.recording_sink import CLOSE_SECONDS, SYNC_BYTES, SYNC_SEC
 from zenlake.log.write.writer import ROTATE_BYTES, Writer
 from zenlake.runtime import kernel_loader
 
-ASK_SECONDS = 10.0  # that a query for the durable mark waits at most,
-MAX_ASKING = 1024  # and how many of them
-NAME_DIGITS = 16  # of the log's name in the admin space
-JOIN_SECONDS = CLOSE_SECONDS + 5.0
+ASK_SECONDS = 10.0  # Longest time that a query waits for durability.
+MAX_ASKING = 1024  # Upper bound on such waiting queries.
+NAME_DIGITS = 16  # Hex digits of the log's name in the admin space.
+JOIN_SECONDS = CLOSE_SECONDS + 5.0  # Longest wait for a thread to end.
 
 
 class RecorderStats(NamedTuple):
-    """What a recorder has done so far."""
+    """The counters of a recorder."""
 
     samples: int
-    "received since it was opened"
+    "Number of samples received since the recorder was opened."
     bytes: int
-    "of their messages"
+    "Size of their messages."
     received: int
-    "the offset after the last sample received"
+    "The offset after the last received sample."
     durable: int
-    "the offset after the last sample that is durable"
+    "The offset after the last durable sample."
     waiting_bytes: int
+    "Size of the messages that are not durable yet."
     gaps: int
-    "records of loss"
+    "Number of loss records."
     lost: int
-    "samples and lane numbers that they say are missing"
+    "Number of samples and lane numbers that those report as missing."
     dropped: int
-    "samples that the recorder itself let go"
+    "Number of samples that the recorder itself dropped."
     disk_left: int
+    "Free bytes on the log's file system."
     failure: str | None
-    "why nothing is acknowledged now"
+    "Why nothing is acknowledged now; None while writing works."
 
 
 class Recorder:
-    """Records what is put on key expressions into one partition of a log.
+    """Recorder of the samples on key expressions into one partition of a log.
 
-    A sample is recorded when `durable` says so: then it survives a kill of this process and the
-    loss of everything that was not synced. With `overflow="block"` the network is not read while
-    the disk cannot follow; with "drop" samples are let go, counted, and their loss is recorded.
+    A sample is recorded once `durable` returns: then it survives a kill of this process and a
+    power loss. With `overflow="block"` the network is not read while the disk cannot follow; with
+    "drop" samples are dropped and counted, and their loss is recorded.
 
-    `session`: record with this one, which stays open; otherwise one is opened with `config`.
+    The recorder uses `session`, which stays open, or opens one of its own with `config`.
     """
 
     def __init__(
@@ -104,16 +106,16 @@ class Recorder:
         self._own = session is None
         self._session: Session | None = session
         self._first = self.writer.next
-        self._tape: RecordingSink | None = None
+        self._sink: RecordingSink | None = None
         self._declared: SubscriberEntry | None = None
         self._queryable: Queryable[Any] | None = None
         self._asked: SimpleQueue[tuple[int, float, Query] | None] = SimpleQueue()
-        "Who waits: for which offset, until when; None: nobody any more."
+        "Queries that wait for an offset: (offset, deadline, query). None ends the thread."
         self._answering = threading.Thread(
-            target=self._answer_all, name="zenlake log answers", daemon=True
+            target=self._answer_waiting, name="zenlake log answers", daemon=True
         )
         try:
-            self._tape = RecordingSink(
+            self._sink = RecordingSink(
                 self.writer,
                 sync_seconds=sync_seconds,
                 sync_bytes=sync_bytes,
@@ -122,9 +124,9 @@ class Recorder:
             )
             self._session = session or sessions.open(config or Config())
             self._core: SessionCore = self._session._core
-            self._core.watchers += (self._tape,)
+            self._core.watchers += (self._sink,)
             self._core.exchange.wants_messages = True
-            self._declared = self._core.subscribers.declare_sink(_apart(keys), self._tape)
+            self._declared = self._core.subscribers.declare_sink(_without_covered(keys), self._sink)
             self._answering.start()
             self._queryable = self._session.declare_queryable(
                 self.admin_key, self._answer, complete=True
@@ -139,125 +141,129 @@ class Recorder:
         return self._session
 
     @property
-    def tape(self) -> RecordingSink:
-        assert self._tape is not None
-        return self._tape
+    def sink(self) -> RecordingSink:
+        assert self._sink is not None
+        return self._sink
 
     @property
     def admin_key(self) -> str:
-        """Whoever queries this gets `stats()` as JSON; with the parameter `durable` only once all
-        that the recorder had received by then is durable."""
+        """Return the key whose queries are answered with `stats()` as JSON.
+
+        With the parameter `durable` the answer waits until every sample that was received before
+        the query is durable.
+        """
         role = self._core.exchange.whatami.name.lower()  # type: ignore[union-attr]
-        # Not the id itself: whoever knows that could put what looks like a block of this log.
+        # A hash instead of the id: a publisher that knows the id could put imitated blocks.
         log = hashlib.sha256(self.writer.log_id).hexdigest()[:NAME_DIGITS]
         return f"@/{self._core.exchange.zid}/{role}/recorder/{log}/{self.writer.partition}"
 
     @property
     def mark(self) -> Mark:
-        """How far the log is durable."""
-        return self.tape.mark
+        """Return the end of the durable part of the log."""
+        return self.sink.mark
 
     def durable(self, timeout: float | None = None) -> Mark:
-        """Wait until all that was received before this call is durable.
+        """Wait until every sample that was received before this call is durable.
 
-        ZError: it is not within `timeout` seconds, and why.
+        Raise ZError with the cause if that takes longer than `timeout` seconds.
         """
-        return self.tape.durable(timeout)
+        return self.sink.durable(timeout)
 
     def stats(self) -> RecorderStats:
-        tape = self.tape
+        sink = self.sink
         return RecorderStats(
-            samples=tape.received - self._first,
-            bytes=tape.bytes,
-            received=tape.received,
-            durable=tape.mark.offset,
-            waiting_bytes=tape.waiting,
-            gaps=tape.losses.total(),
-            lost=tape.missing.total(),
-            dropped=tape.dropped,
+            samples=sink.received - self._first,
+            bytes=sink.bytes,
+            received=sink.received,
+            durable=sink.mark.offset,
+            waiting_bytes=sink.waiting,
+            gaps=sink.losses.total(),
+            lost=sink.missing.total(),
+            dropped=sink.dropped,
             disk_left=self.writer.disk_left(),
             failure=self._failure,
         )
 
     @property
     def _failure(self) -> str | None:
-        if self.tape.failure is not None:
-            return str(self.tape.failure)
+        if self.sink.failure is not None:
+            return str(self.sink.failure)
         if self._core.exchange.closed and not self._closed:
             return "its session was closed: nothing more is recorded"
         return None
 
     def _answer(self, query: Query) -> None:
         if "durable" not in query.parameters:
-            self._tell(query)
+            self._reply_stats(query)
         elif self._asked.qsize() < MAX_ASKING:
-            self._asked.put((self.tape.received, time.monotonic() + ASK_SECONDS, query))
+            self._asked.put((self.sink.received, time.monotonic() + ASK_SECONDS, query))
         else:
             with query:
                 query.reply_err(f"{MAX_ASKING} others wait for the disk already: ask later")
 
-    def _answer_all(self) -> None:
-        """On a thread of its own: who only wants to know how things stand waits for no disk."""
+    def _answer_waiting(self) -> None:
+        """Answer queries with `durable`, on a thread of their own: other queries never wait."""
         while (asked := self._asked.get()) is not None:
             target, until, query = asked
-            with suppress(ZError):  # the session is closed: nobody can be told
+            with suppress(ZError):  # The session is closed: no reply can be sent.
                 try:
-                    self.tape.durable(max(0.0, until - time.monotonic()), target)
+                    self.sink.durable(max(0.0, until - time.monotonic()), target)
                 except ZError as error:
                     with query:
                         query.reply_err(str(error))
                 else:
-                    self._tell(query)
+                    self._reply_stats(query)
 
-    def _tell(self, query: Query) -> None:
+    def _reply_stats(self, query: Query) -> None:
         with query:
-            said = json.dumps(self.stats()._asdict())
-            query.reply(self.admin_key, said, encoding="application/json")
+            text = json.dumps(self.stats()._asdict())
+            query.reply(self.admin_key, text, encoding="application/json")
 
     def close(self) -> None:
-        """Make everything durable, seal the log and give it free. ZError: some of it is not.
+        """Make everything durable, settle the log and release it.
 
-        What interrupts it leaves a recorder that can be closed again.
+        Raise ZError if some samples did not become durable. If interrupted, it can be called
+        again.
         """
         if self._closed:
             return
-        if os.getpid() != self._pid:  # of a fork: the log is the parent's
+        if os.getpid() != self._pid:  # In the child of a fork: the log belongs to the parent.
             self._closed = True
             return
-        tape = self.tape
-        self._leave()
-        if not tape.join(JOIN_SECONDS):
+        sink = self.sink
+        self._stop_receiving()
+        if not sink.join(JOIN_SECONDS):
             raise ZError(f"{self._unsaved} samples are not durable: the disk does not answer")
         self._answering.join(JOIN_SECONDS)
         self.writer.close()
         self._closed = True
         if self._unsaved:
-            raise ZError(f"{self._unsaved} samples are not durable: {tape.failure}")
+            raise ZError(f"{self._unsaved} samples are not durable: {sink.failure}")
 
     @property
     def _unsaved(self) -> int:
-        return self.tape.received - self.tape.mark.offset
+        return self.sink.received - self.sink.mark.offset
 
-    def _leave(self) -> None:
-        """Hear no more. May be repeated."""
+    def _stop_receiving(self) -> None:
+        """Undeclare the subscriber and the queryable, and close the sink. May be repeated."""
         if self._session is not None:
             core = self._session._core
             if self._queryable is not None and not core.exchange.closed:
-                with suppress(ZError):  # it was, before something interrupted
+                with suppress(ZError):  # An interrupted close has undeclared it.
                     self._queryable.undeclare()
-            core.watchers = tuple(one for one in core.watchers if one is not self._tape)
+            core.watchers = tuple(each for each in core.watchers if each is not self._sink)
             if self._declared is not None:
                 core.subscribers.undeclare(self._declared)
-        self.tape.close()
+        self.sink.close()
         self._asked.put(None)
         if self._own and self._session is not None:
             self._session.close()
 
     def _abort(self) -> None:
-        """What was opened before something failed."""
-        if self._tape is not None:
-            self._leave()
-            self._tape.join(JOIN_SECONDS)
+        """Close everything that was opened before the constructor failed."""
+        if self._sink is not None:
+            self._stop_receiving()
+            self._sink.join(JOIN_SECONDS)
         if self._answering.is_alive():
             self._answering.join(JOIN_SECONDS)
         self.writer.close()
@@ -272,8 +278,8 @@ class Recorder:
         return f"Recorder({str(self.writer.path)!r}, partition={self.writer.partition})"
 
 
-def _apart(keys: list[Any]) -> list[Any]:
-    """Without those that others include."""
+def _without_covered(keys: list[Any]) -> list[Any]:
+    """Drop key expressions covered by another one in the list."""
     distinct = list(dict.fromkeys(keys))
     return [
         key

@@ -1,7 +1,7 @@
-"""The tape: runs of messages go into the open block; a thread of its own makes blocks durable.
+"""The recorder's sink: copies received messages into the open block; its thread commits blocks.
 
-Knows blocks, losses, group commit and back-pressure. Does not know files (writer.py) or what a
-session is; it never makes a sample of what came from a link.
+Knows blocks, losses, group commit and back-pressure. Does not know files (writer.py), and makes
+no `Sample` of a message that was received from a link.
 """
 
 import logging
@@ -20,7 +20,7 @@ from zenlake.log.block import Loss, OpenBlock, SourceLink
 from zenlake.log.format import Mark
 from zenlake.log.write.source_gaps import SourceGap, SourceTracker
 from zenlake.log.write.writer import LogWriteError, Writer
-from zenlake.wire.cursor import ByteWriter as Bytes
+from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.enums import CloseReason, Mapping, WirePriority, WireWhatAmI
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
@@ -35,36 +35,38 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zenlake.log")
 
-SYNC_SECONDS = 0.005  # a sample waits at most so long before it is written,
-SYNC_BYTES = 1 << 20  # or until so much waits
-PLACES = 4  # tries: a block that has no room for its keys is cut, a link whose ids changed is new
-META_BYTES = 4 << 20  # of keys in one block; then it is cut
-BLOCK_BYTES = 4 << 20  # a block that has so much is closed, whether it can be written or not
-KEPT_BUFFERS = 4
-WAITING_BYTES = 64 << 20  # not durable yet; then the network is not read
-RETRY_SECONDS = 0.5  # between two attempts to write after a failure
-LAST_RETRY_SECONDS = 0.05  # the same, once it is to end
-MAX_LOSSES = 65_536  # records that wait for a commit; more are counted only
-CLOSE_SECONDS = 10.0  # to make the rest durable at the end, when writing fails
-MAX_MESSAGE_BYTES = layout.MAX_BLOCK_BYTES - (8 << 20)  # with its key and what stands around it
-MAX_NAMES_BYTES = 64 << 20  # that the ids of one frame stand for
+SYNC_SECONDS = 0.005  # Longest time that a sample waits for a commit.
+SYNC_BYTES = 1 << 20  # Size of the open block that starts a commit at once.
+LINK_TRIES = 4  # A full block is sealed, and a link whose ids changed is renumbered: then again.
+META_BYTES = 4 << 20  # Size of key entries at which a block is sealed.
+BLOCK_BYTES = 4 << 20  # Size of data at which a block is sealed, even while writing fails.
+KEPT_BUFFERS = 4  # Buffers of written blocks that are kept for new blocks.
+WAITING_BYTES = 64 << 20  # Bytes not yet durable above which the network is not read.
+RETRY_SECONDS = 0.5  # Seconds between two attempts to write after a failure.
+LAST_RETRY_SECONDS = 0.05  # Seconds between two attempts while the sink is closing.
+MAX_LOSSES = 65_536  # Upper bound on the loss records of a commit; more are only counted.
+CLOSE_SECONDS = 10.0  # Seconds that `close` goes on trying while writing fails.
+MAX_MESSAGE_BYTES = layout.MAX_BLOCK_BYTES - (8 << 20)  # Leaves room for keys and entries.
+MAX_NAMES_BYTES = 64 << 20  # Upper bound on the key prefixes of one frame.
 
 _LANE_RELIABLE = 0x08
-_NOBODY = SourceLink(0, 0, b"")
+_OWN_SESSION = SourceLink(0, 0, b"")
 _SCOPE = 0xFFFF
 _FULL_KEY = int(Mapping.SENDER) << 16
 
 
 class WireKey(NamedTuple):
-    """A key as a link knows it: mapping and scope as one number, the suffix, and the prefix."""
+    """A key as a link's messages have it."""
 
     number: int
+    "Mapping and scope as one number (see keytable.number_of)."
     suffix: bytes
     prefix: bytes
+    "The text that the scope stands for."
 
 
 class RecordingSink(RunSink):
-    """What a recorder subscribes with. One writer, one thread that commits."""
+    """A recorder's subscriber sink: one open block, one writer, one committing thread."""
 
     messages_from = 0
 
@@ -87,14 +89,14 @@ class RecordingSink(RunSink):
         self.mark: Mark = writer.mark
         self.failure: Exception | None = None
         self.received = writer.next
-        "The offset of the next sample that comes."
+        "The offset of the next received sample."
         self.bytes = 0
         self.losses: Counter[str] = Counter()
-        "Records of loss by kind,"
+        "Number of loss records by kind."
         self.missing: Counter[str] = Counter()
-        "and what they say is missing."
+        "Number of missing samples by kind of loss."
         self.unrecorded = 0
-        "Of them, those that there was no room for."
+        "Number of loss records that MAX_LOSSES kept out of the log."
         self.sources = SourceTracker()
         self.waiting = 0
         "Bytes that are not durable yet."
@@ -108,28 +110,28 @@ class RecordingSink(RunSink):
         self._changed = threading.Condition(self._lock)
         self._block = OpenBlock()
         self._since = 0.0
-        "When the oldest sample came that no commit has taken."
-        self._full: deque[OpenBlock] = deque()
+        "Time of the oldest sample that no commit has taken, on the monotonic clock."
+        self._sealed: deque[OpenBlock] = deque()
         self._buffers: list[bytearray] = []
-        "Of blocks that are written."
-        self._links: dict[Any, SourceLink] = {None: _NOBODY}
+        "Buffers of written blocks, for new ones."
+        self._links: dict[Any, SourceLink] = {None: _OWN_SESSION}
         self._serial = 0
-        self._let_go = 0
-        "Samples dropped since the last that was taken."
+        self._dropped_in_a_row = 0
+        "Samples dropped since the last one that was taken."
         self._open_losses = 0
         self._room_calls: list[Callable[[], None]] = []
         self._closed = False
-        self._over = False
+        self._gave_up = False
         "Nothing becomes durable any more."
         self._close_until = 0.0
         self._ending = threading.Event()
-        if writer.next:  # nobody knows what was sent since the last recording
+        if writer.next:  # Samples sent since the last recording are missing.
             with self._lock:
-                self._lose(Loss(layout.LINK, clock(), b""))
-        self._thread = threading.Thread(target=self._commits, name="zenlake log", daemon=True)
+                self._record_loss(Loss(layout.LINK, clock(), b""))
+        self._thread = threading.Thread(target=self._run_commits, name="zenlake log", daemon=True)
         self._thread.start()
 
-    # ---- in, on the I/O thread or that of a local put
+    # ---- taking messages, on the I/O thread or the thread of a local put
 
     def push_run(
         self, run: "PushRun", rows: Any, keys: "KeyTable", port: "SessionFace | None"
@@ -149,30 +151,30 @@ class RecordingSink(RunSink):
         named = [WireKey(number, suffix, keys.prefix(number) or b"") for number, suffix in names]
         reliable = bool(int(chosen[0]["lane"]) & _LANE_RELIABLE)
         numbered = () if run.plain else self.sources.gaps(chosen, run.data)
-        return self._take(port, reliable, named, len(chosen), data, numbered)
+        return self._append(port, reliable, named, len(chosen), data, numbered)
 
-    def push_message(self, one: "RawPush") -> bool:
-        port, reliable, name, data, start, end, push = one
+    def push_message(self, message: "RawPush") -> bool:
+        port, reliable, name, data, start, end, push = message
         number, suffix = name if type(name) is tuple else (name, b"")
         prefix = (port.face.keys.prefix(number) or b"") if number & _SCOPE else b""
         gaps = self._gaps_of(push)
         view = memoryview(data)[start:end]
-        return self._take(port, reliable, [WireKey(number, suffix, prefix)], 1, view, gaps)
+        return self._append(port, reliable, [WireKey(number, suffix, prefix)], 1, view, gaps)
 
     def push_one(self, sample: Sample) -> bool:
         push = sample._push()
         body = Put(bytes(sample.payload)) if push is PLAIN else push.body
         key = str(sample.key_expr)
-        w = Bytes()
+        w = ByteWriter()
         NETWORK.write(w, replace(push, key=WireExpr(0, key, Mapping.SENDER), body=body))
         names = [WireKey(_FULL_KEY, key.encode(), b"")]
-        return self._take(None, True, names, 1, memoryview(w.out), self._gaps_of(push))
+        return self._append(None, True, names, 1, memoryview(w.out), self._gaps_of(push))
 
     def _gaps_of(self, push: Push | None) -> Iterable[SourceGap]:
         source = None if push is None else push.body.source_info
         return () if source is None else self.sources.gap(source)
 
-    def _take(
+    def _append(
         self,
         port: "SessionFace | None",
         reliable: bool,
@@ -181,50 +183,53 @@ class RecordingSink(RunSink):
         data: memoryview,
         gaps: Iterable[SourceGap],
     ) -> bool:
-        """Messages into the open block; False if that is enough for now."""
+        """Append messages to the open block. Return False if the network should not be read now."""
         now = self._clock()
         with self._lock:
             named = sum(len(name.prefix) for name in names)
             if self._closed or not self._fits(len(data), named):
                 self.dropped += count
-                self._let_go += count
-                for gap in gaps:  # between what is let go; that itself is not missing
-                    self._lose_of_source(gap._replace(row=0), now)
+                self._dropped_in_a_row += count
+                # The dropped samples get a loss record of their own.
+                for gap in gaps:
+                    self._record_source_gap(gap._replace(row=0), now)
                 return True
-            self._lose_dropped(now)
-            place = self._place(port, names)
+            self._record_dropped(now)
+            link = self._link_index(port, names)
             for gap in gaps:
-                self._lose_of_source(gap, now)
+                self._record_source_gap(gap, now)
             if not self._block:
-                self._started()
-            self._block.add(place, reliable, now, count, data)
+                self._start_sync_timer()
+            self._block.add(link, reliable, now, count, data)
             self.received += count
             self.bytes += len(data)
             self.waiting += len(data)
-            self._look_at_size()
+            if self._is_full():
+                self._work.notify()
             return self._has_room()
 
     def _fits(self, size: int, named: int) -> bool:
-        """Whether so many bytes may be taken; what is too long for a block never is."""
+        """Return whether messages of `size` bytes, with `named` bytes of prefixes, may be taken."""
         if size > MAX_MESSAGE_BYTES or named > MAX_NAMES_BYTES:
             return False
         if self._block.size + size > BLOCK_BYTES:
-            self._cut()
+            self._seal_block()
         return self._overflow == "block" or self.waiting < WAITING_BYTES
 
-    def _place(self, port: "SessionFace | None", names: list[WireKey]) -> int:
-        """The link's number in the open block, which knows the keys then."""
-        for _ in range(PLACES):
-            place = self._block.link(self._link(port))
-            if place is None or self._block.meta >= META_BYTES:
-                self._cut()
+    def _link_index(self, port: "SessionFace | None", names: list[WireKey]) -> int:
+        """Add the link and the keys to the open block, and return the link's number there."""
+        for _ in range(LINK_TRIES):
+            index = self._block.link(self._link(port))
+            if index is None or self._block.meta >= META_BYTES:
+                self._seal_block()
                 continue
-            if all(self._block.key(place, *name) for name in names):
-                return place
-            del self._links[port]  # an id stands for something else now
+            if all(self._block.key(index, *name) for name in names):
+                return index
+            del self._links[port]  # An id has been declared again, for another key.
         raise AssertionError("a new link has no keys that contradict")
 
     def _link(self, port: "SessionFace | None") -> SourceLink:
+        """Return the link of a face, with a new serial number if it is not known."""
         link = self._links.get(port)
         if link is None:
             self._serial += 1
@@ -234,29 +239,32 @@ class RecordingSink(RunSink):
             self._links[port] = link
         return link
 
-    def _look_at_size(self) -> None:
+    def _is_full(self) -> bool:
+        """Return whether the open block is large enough to be committed at once."""
         block = self._block
-        many = self._sync_samples is not None and block.count >= self._sync_samples
-        if many or block.size >= self._sync_bytes:
-            self._work.notify()
+        return block.size >= self._sync_bytes or (
+            self._sync_samples is not None and block.count >= self._sync_samples
+        )
 
-    def _started(self) -> None:
-        if not self._full:
+    def _start_sync_timer(self) -> None:
+        """Let the committer wait SYNC_SECONDS from now: the first entry of a block was added."""
+        if not self._sealed:
             self._since = time.monotonic()
             self._work.notify()
 
-    def _cut(self) -> None:
+    def _seal_block(self) -> None:
+        """Queue the open block for the next commit, and open another one."""
         if self._block:
-            self._full.append(self._block)
+            self._sealed.append(self._block)
             self._block = OpenBlock(self._buffers.pop() if self._buffers else None)
             self._work.notify()
 
     # ---- loss
 
-    def _lose_of_source(self, gap: SourceGap, now: int) -> None:
+    def _record_source_gap(self, gap: SourceGap, now: int) -> None:
         first, missing = gap.first, gap.missing
         loss = Loss(layout.SOURCE, now, gap.id, first, gap.last, missing, gap.entity)
-        self._lose(loss, gap.row)
+        self._record_loss(loss, gap.row)
 
     def lost(
         self,
@@ -266,28 +274,33 @@ class RecordingSink(RunSink):
         first: int,
         missing: int,
     ) -> None:
-        """Numbers of a lane never came."""
+        """Record sequence numbers of a lane that were not received."""
         lane = int(priority) | (_LANE_RELIABLE if reliable else 0)
         zid, last = session.zid.raw, first + missing - 1 & session.agreement.sn_mask
         with self._lock:
-            self._lose(Loss(layout.LANE, self._clock(), zid, first, last, missing, lane=lane))
+            self._record_loss(
+                Loss(layout.LANE, self._clock(), zid, first, last, missing, lane=lane)
+            )
 
     def closed(self, session: "TransportSession", why: SessionEnded) -> None:
-        """A link ended: nobody knows what is sent until there is another, unless it was the
-        sender itself that said goodbye."""
+        """Record the end of a link: samples sent until the next link are missing.
+
+        A client or peer that closed its session in order sends no more, so nothing is recorded.
+        """
         broke = isinstance(why.__cause__, LinkError) or why.reason != CloseReason.GENERIC
         goodbye = why.by_peer and not broke and session.agreement.whatami is not WireWhatAmI.ROUTER
         with self._lock:
             self._links.pop(session.face, None)
             if not goodbye:
-                self._lose(Loss(layout.LINK, self._clock(), session.zid.raw))
+                self._record_loss(Loss(layout.LINK, self._clock(), session.zid.raw))
 
-    def _lose_dropped(self, now: int) -> None:
-        if self._let_go:
-            self._lose(Loss(layout.DROPPED, now, b"", missing=self._let_go))
-            self._let_go = 0
+    def _record_dropped(self, now: int) -> None:
+        if self._dropped_in_a_row:
+            self._record_loss(Loss(layout.DROPPED, now, b"", missing=self._dropped_in_a_row))
+            self._dropped_in_a_row = 0
 
-    def _lose(self, loss: Loss, ahead: int = 0) -> None:
+    def _record_loss(self, loss: Loss, ahead: int = 0) -> None:
+        """Count a loss, and add its record to the open block."""
         if self._closed:
             return
         kind = layout.LOSS_KINDS[loss.kind]
@@ -297,46 +310,43 @@ class RecordingSink(RunSink):
             self.unrecorded += 1
             return
         if not self._block:
-            self._started()
+            self._start_sync_timer()
         self._open_losses += 1
-        self._block.lost(loss, ahead)
+        self._block.add_loss(loss, ahead)
 
-    # ---- out, on the committing thread
+    # ---- committing, on the sink's own thread
 
-    def _commits(self) -> None:
+    def _run_commits(self) -> None:
         while True:
             with self._work:
-                while not self._due():
-                    self._work.wait(self._wait())
-                blocks = self._swap()
+                while not self._is_due():
+                    self._work.wait(self._seconds_until_due())
+                blocks = self._take_blocks()
                 if not blocks and self._closed:
                     return
             self._commit(blocks)
 
-    def _due(self) -> bool:
-        if self._closed or self._full:
+    def _is_due(self) -> bool:
+        if self._closed or self._sealed:
             return True
-        block = self._block
-        return bool(block) and (
-            block.size >= self._sync_bytes
-            or (self._sync_samples is not None and block.count >= self._sync_samples)
-            or time.monotonic() >= self._since + self._sync_seconds
+        return bool(self._block) and (
+            self._is_full() or time.monotonic() >= self._since + self._sync_seconds
         )
 
-    def _wait(self) -> float | None:
+    def _seconds_until_due(self) -> float | None:
         if not self._block:
             return None
         return max(0.0, self._since + self._sync_seconds - time.monotonic())
 
-    def _swap(self) -> list[OpenBlock]:
-        self._cut()
-        blocks = list(self._full)
-        self._full.clear()
+    def _take_blocks(self) -> list[OpenBlock]:
+        self._seal_block()
+        blocks = list(self._sealed)
+        self._sealed.clear()
         self._open_losses = 0
         return blocks
 
     def _commit(self, blocks: list[OpenBlock]) -> None:
-        """Make blocks durable, however often it takes."""
+        """Write blocks, again and again until it works or `close` runs out of time."""
         while True:
             try:
                 mark = self.writer.write(blocks)
@@ -361,14 +371,14 @@ class RecordingSink(RunSink):
             used = [block.buffer for block in blocks if len(block.buffer) <= 2 * BLOCK_BYTES]
             self._buffers += used[: KEPT_BUFFERS - len(self._buffers)]
             self._changed.notify_all()
-            calls = self._made_room()
+            calls = self._take_room_calls()
         for call in calls:
             call()
 
     def _give_up(self) -> None:
-        self._full.clear()
+        self._sealed.clear()
         self._block = OpenBlock()
-        self._over = True
+        self._gave_up = True
         self._changed.notify_all()
         self.dropped += self.received - self.mark.offset
         log.error("%d samples were not made durable", self.received - self.mark.offset)
@@ -378,7 +388,8 @@ class RecordingSink(RunSink):
     def _has_room(self) -> bool:
         return self._overflow == "drop" or self.waiting < WAITING_BYTES
 
-    def _made_room(self) -> list[Callable[[], None]]:
+    def _take_room_calls(self) -> list[Callable[[], None]]:
+        """Return the callbacks of `when_room` to run now, without the lock."""
         if 2 * self.waiting > WAITING_BYTES and not self._closed:
             return []
         calls, self._room_calls = self._room_calls, []
@@ -396,31 +407,31 @@ class RecordingSink(RunSink):
             while not self._closed and not self._has_room():
                 self._changed.wait()
 
-    # ---- for whoever waits, and the end
+    # ---- waiting for durability, and closing
 
     def durable(self, timeout: float | None = None, target: int | None = None) -> Mark:
-        """Wait until all that came before this call is durable, or before offset `target`."""
+        """Wait until all samples before offset `target` are durable (default: all received)."""
         until = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             target = self.received if target is None else target
             while self.mark.offset < target:
                 left = None if until is None else until - time.monotonic()
-                if (left is not None and left <= 0) or self._over:
+                if (left is not None and left <= 0) or self._gave_up:
                     why = f": {self.failure}" if self.failure is not None else ""
                     raise ZError(f"offset {target} is not durable, only {self.mark.offset} is{why}")
                 self._changed.wait(left)
             return self.mark
 
     def close(self) -> None:
-        """Take no more; what came is made durable."""
+        """Take no more samples; the thread makes those already taken durable and ends."""
         with self._lock:
-            self._lose_dropped(self._clock())
+            self._record_dropped(self._clock())
             self._closed = True
             self._close_until = time.monotonic() + CLOSE_SECONDS
             self._ending.set()
             self._work.notify_all()
             self._changed.notify_all()
-            calls = self._made_room()
+            calls = self._take_room_calls()
         for call in calls:
             call()
 
@@ -433,5 +444,5 @@ class RecordingSink(RunSink):
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
         self._changed = threading.Condition(self._lock)
-        self._closed = self._over = True
+        self._closed = self._gave_up = True
         self._room_calls = []

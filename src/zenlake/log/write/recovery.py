@@ -1,6 +1,6 @@
-"""What opening a partition finds: good blocks behind the mark, torn tails, damage.
+"""Recovery of a partition when a writer opens it: finds the end of the log, cuts torn tails.
 
-Knows segments as they lie on the disk, and cuts torn tails. Does not know who writes on.
+Knows segments as they are on the disk. Changes nothing that is damaged, and writes no block.
 """
 
 import mmap
@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zenlake.log.files import (
+    MARK,
     MAX_OFFSET,
+    TORN,
     Files,
     LogRefused,
     segment_name,
     segments,
     size_of,
-    unfinished,
+    unfinished_segments,
     write_new,
 )
 from zenlake.log.format import (
@@ -37,14 +39,13 @@ from zenlake.log.format import (
     offsets_text,
 )
 
-MARK, TORN = "mark", "torn"
 _NO_MARK = Mark(0, 0, -1, SEGMENT_BYTES, 0, 0, WRITING)
-MAX_SEARCH_BYTES = 4 << 30  # that one walk takes CRCs of while it looks for a good block
-MAX_SAME_NAMES = 10_000  # torn tails of one place
+MAX_SEARCH_BYTES = 4 << 30  # Bytes of bad candidates that one walk checks CRCs of.
+MAX_SAME_NAMES = 10_000  # Upper bound on kept torn tails with the same segment and position.
 
 
-class Damage(NamedTuple):
-    """Bytes that are no good block, and the offsets that are missing with them."""
+class DamagedBytes(NamedTuple):
+    """Bytes of a segment that are not a valid block, and the offsets missing with them."""
 
     segment: Path
     position: int
@@ -61,7 +62,7 @@ class Damage(NamedTuple):
 
 
 class Torn(NamedTuple):
-    """Bytes that were never acknowledged, and the file where they are kept."""
+    """Bytes that were never acknowledged and were cut off, and the file that keeps them."""
 
     segment: Path
     position: int
@@ -71,17 +72,18 @@ class Torn(NamedTuple):
 
 @dataclass
 class Recovery:
-    """What opening a partition found."""
+    """The report of opening a partition."""
 
     mark: Mark | None
-    "As it was; None if there was none that is whole."
+    "The mark before the recovery; None if there was no valid one."
     torn: list[Torn] = field(default_factory=list)
-    damage: list[Damage] = field(default_factory=list)
+    damage: list[DamagedBytes] = field(default_factory=list)
     blocks: int = 0
-    "Good ones behind the mark."
+    "Number of good blocks after the mark."
     samples: int = 0
+    "Number of samples in those blocks."
     walked: int = 0
-    "Bytes that were looked at."
+    "Bytes that were read after the mark."
 
     def add(self, walk: "SegmentWalk") -> None:
         self.damage += walk.damage
@@ -91,19 +93,24 @@ class Recovery:
 
 
 class ResumePoint(NamedTuple):
-    """Where writing goes on; `segment` is None if that takes a new segment."""
+    """The place where a writer continues."""
 
     segment: int | None
+    "Base offset of the segment to append to; None if a new segment is needed."
     position: int
+    "Byte position in that segment."
     offset: int
+    "Offset of the next sample."
     time: int
+    "Latest time of reception so far."
     last: int
+    "CRC of the last block, which the next block refers to."
 
 
 class SegmentWalk:
-    """The good blocks of a segment, one after another; what is none is noted in `damage`.
+    """Iterator over the good blocks of a segment. Bad bytes between them go to `damage`.
 
-    In the end `position` and `offset` are behind the last good block.
+    At the end `position` and `offset` are those after the last good block.
     """
 
     def __init__(
@@ -118,15 +125,15 @@ class SegmentWalk:
         self.start = self.position = position
         self.offset = offset
         self.last = last
-        "CRC of the block before; None if nobody knows it."
+        "CRC of the block before `position`; None if it is unknown."
         self.time = 0
         self.blocks = 0
         self.samples = 0
-        self.damage: list[Damage] = []
+        self.damage: list[DamagedBytes] = []
         self.reason = ""
         "Why no good block starts at `position`."
-        self.sure = True
-        "Whether there is certainly none behind it."
+        self.searched_all = True
+        "False if MAX_SEARCH_BYTES ended the search: good blocks may follow `position`."
         self._path = path
         self._owner = (log_id, partition)
         self._left = MAX_SEARCH_BYTES
@@ -138,11 +145,11 @@ class SegmentWalk:
         self._data = memoryview(self._map)
 
     def head(self) -> bytes:
-        """What should be the segment's header."""
+        """Return the bytes at the place of the segment's header."""
         return bytes(self._data[:SEGMENT_BYTES])
 
     def tail(self) -> memoryview:
-        """What stands behind the last good block."""
+        """Return the bytes after the last good block."""
         return self._data[self.position :]
 
     def __iter__(self) -> Iterator[Block]:
@@ -154,11 +161,11 @@ class SegmentWalk:
                 self.reason = reason
                 if block is None:
                     return
-                self._missing(at - self.position, block, reason)
+                self._add_damage(at - self.position, block, reason)
             elif block.header.base > self.offset:
-                self._missing(0, block, "blocks are missing here")
+                self._add_damage(0, block, "blocks are missing here")
             elif self.last not in (block.header.previous, None):
-                self._missing(0, block, "this block does not follow the one before it")
+                self._add_damage(0, block, "this block does not follow the one before it")
             head, self.position = block.header, at
             yield block
             self.position, self.offset, self.last = at + head.length, head.end, head.crc
@@ -166,12 +173,13 @@ class SegmentWalk:
             self.blocks += 1
             self.samples += head.samples
 
-    def _missing(self, length: int, block: Block, reason: str) -> None:
+    def _add_damage(self, length: int, block: Block, reason: str) -> None:
         self.damage.append(
-            Damage(self._path, self.position, length, self.offset, block.header.base, reason)
+            DamagedBytes(self._path, self.position, length, self.offset, block.header.base, reason)
         )
 
     def _good(self, at: int) -> Block | None:
+        """Return the block at a position; None if it is not good, and `reason` says why."""
         try:
             head = BlockHeader.decode(self._data, at)
             if (head.log_id, head.partition) != self._owner:
@@ -187,10 +195,10 @@ class SegmentWalk:
         return block
 
     def _search(self, at: int) -> tuple[int, Block | None]:
-        """The next good block. What was recorded may look like blocks, hence the limit."""
+        """Find the next good block, within a limit: payloads may contain imitated blocks."""
         while (at := self._map.find(BLOCK_MAGIC, at)) >= 0:
             if self._left < 0:
-                self.sure = False
+                self.searched_all = False
                 break
             block = self._good(at)
             if block is not None:
@@ -200,7 +208,7 @@ class SegmentWalk:
 
 
 def read_mark(folder: Path) -> Mark | None:
-    """How far the partition is durable; None if no slot is whole."""
+    """Return the mark of a partition; None if there is no valid one."""
     path = folder / MARK
     try:
         size_of(path)
@@ -216,10 +224,10 @@ def read_mark(folder: Path) -> Mark | None:
 def recover(
     files: Files, folder: Path, log_id: bytes, partition: int
 ) -> tuple[ResumePoint, Recovery]:
-    """Where to write on. Torn tails are cut off, and what is cut is kept."""
+    """Find the place where a writer continues. Torn tails are cut off, and kept in a file."""
     mark = read_mark(folder)
     found = Recovery(mark)
-    for draft in unfinished(folder):
+    for draft in unfinished_segments(folder):
         files.unlink(draft)
     for base in reversed(segments(folder)):
         place = _recover_segment(files, folder, base, log_id, partition, found)
@@ -229,56 +237,74 @@ def recover(
         return ResumePoint(None, 0, 0, 0, 0), found
     if mark.offset:
         path = folder / segment_name(mark.segment)
-        found.damage.append(Damage(path, 0, 0, mark.segment, mark.offset, "no segment is there"))
+        found.damage.append(
+            DamagedBytes(path, 0, 0, mark.segment, mark.offset, "no segment is there")
+        )
     return ResumePoint(None, 0, mark.offset, mark.time, mark.last), found
 
 
 def _recover_segment(
     files: Files, folder: Path, base: int, log_id: bytes, partition: int, found: Recovery
 ) -> ResumePoint | None:
-    """Where to write on; None if this was no segment yet, and was put aside."""
+    """Return the place to continue after the newest segment; None to try the one before it.
+
+    The first row that applies decides. "Acknowledged" is everything up to the mark; a "tail" is
+    the bytes after the last good block.
+
+    | header  | acknowledged samples | the file is                    | the writer continues     |
+    |---------|----------------------|--------------------------------|--------------------------|
+    | damaged | none, nor good ones  | moved to torn/                 | in the segment before it |
+    | intact  | all readable, and no | cut after the last good block; | in this segment          |
+    |         | block can follow     | the tail is kept in torn/      |                          |
+    | any     | any                  | left as it is, with its damage | in a new segment; if it  |
+    |         |                      | reported                       | has no sample, at its end|
+
+    A segment without a sample is continued even if it is damaged: a new one would have its name.
+    """
     path, mark = folder / segment_name(base), found.mark or _NO_MARK
     if base >= MAX_OFFSET:
         raise LogRefused(f"{path}: no segment has such an offset: move it away")
     size = size_of(path)
     durable = mark.position if mark.segment == base else SEGMENT_BYTES
+    start: tuple[int, int, int | None] = (SEGMENT_BYTES, base, None)
     if mark.segment == base and SEGMENT_BYTES <= durable <= size:
-        walk = SegmentWalk(path, log_id, partition, durable, mark.offset, mark.last)
-    else:
-        walk = SegmentWalk(path, log_id, partition, SEGMENT_BYTES, base)
-    whole = _check_header(walk, path, base, log_id, partition, found)
+        start = (durable, mark.offset, mark.last)
+    walk = SegmentWalk(path, log_id, partition, *start)
+    header_intact = _check_header(walk, path, base, log_id, partition, found)
     for _ in walk:
         pass
     found.add(walk)
     acknowledged = max(base, mark.offset)
     offset = max(walk.offset, acknowledged)
-    if not whole and offset == base:
+    has_no_sample = offset == base
+    if not header_intact and has_no_sample:
         found.torn.append(Torn(path, 0, size, _put_aside(files, path)))
         return None
-    lost = walk.offset < acknowledged or walk.position < durable
-    if whole and walk.sure and not lost:
-        if walk.position < size:
-            found.torn.append(_cut(files, walk, path))
-        return ResumePoint(base, walk.position, offset, max(walk.time, mark.time), walk.last or 0)
-    if lost or walk.position < size:
+    lost_acknowledged = walk.offset < acknowledged or walk.position < durable
+    has_tail = walk.position < size
+    time = max(walk.time, mark.time)
+    if header_intact and walk.searched_all and not lost_acknowledged:
+        if has_tail:
+            found.torn.append(_cut_tail(files, walk, path))
+        return ResumePoint(base, walk.position, offset, time, walk.last or 0)
+    if lost_acknowledged or has_tail:
         reason = walk.reason or "the segment ends before what is durable"
         length = max(size - walk.position, 0)
-        found.damage.append(Damage(path, walk.position, length, walk.offset, offset, reason))
-    # What is damaged stays as it is. Without a sample in it no other segment can have its name.
-    segment = base if offset == base else None
-    last = mark.last if lost else walk.last or 0
-    return ResumePoint(segment, size, offset, max(walk.time, mark.time), last)
+        found.damage.append(DamagedBytes(path, walk.position, length, walk.offset, offset, reason))
+    last = mark.last if lost_acknowledged else walk.last or 0
+    return ResumePoint(base if has_no_sample else None, size, offset, time, last)
 
 
 def _check_header(
     walk: SegmentWalk, path: Path, base: int, log_id: bytes, partition: int, found: Recovery
 ) -> bool:
-    """Whether the segment's header is whole; a segment from elsewhere is refused."""
+    """Return whether the segment's header is intact. Refuse a segment of another log."""
     try:
         head = SegmentHeader.decode(walk.head())
     except DamagedLog as error:
         _refuse_newer(walk.head(), path)
-        found.damage.append(Damage(path, 0, min(walk.size, SEGMENT_BYTES), base, base, str(error)))
+        length = min(walk.size, SEGMENT_BYTES)
+        found.damage.append(DamagedBytes(path, 0, length, base, base, str(error)))
         return False
     if (head.log_id, head.partition, head.base) != (log_id, partition, base):
         raise LogRefused(f"{path} is a segment of another log, or was renamed: move it away")
@@ -288,7 +314,7 @@ def _check_header(
 
 
 def _refuse_newer(head: bytes, path: Path) -> None:
-    """A version that is not known is not damage, if the header is otherwise whole."""
+    """Raise LogRefused if the header is intact but of an unknown version: that is not damage."""
     version = int.from_bytes(head[8:10], "little")
     if (
         len(head) == SEGMENT_BYTES
@@ -302,8 +328,8 @@ def _refuse_newer(head: bytes, path: Path) -> None:
         )
 
 
-def _cut(files: Files, walk: SegmentWalk, path: Path) -> Torn:
-    """The torn tail is kept, durably, before it is cut off."""
+def _cut_tail(files: Files, walk: SegmentWalk, path: Path) -> Torn:
+    """Copy the torn tail to a file durably, then cut it off."""
     kept = _free_name(files, path, f"-{walk.position}")
     write_new(files, kept.with_name("draft"), kept, [walk.tail()])
     descriptor = files.open(path, os.O_RDWR)
@@ -316,6 +342,7 @@ def _cut(files: Files, walk: SegmentWalk, path: Path) -> Torn:
 
 
 def _put_aside(files: Files, path: Path) -> Path:
+    """Move a file into the folder of torn tails."""
     kept = _free_name(files, path, "")
     files.rename(path, kept)
     files.fsync_folder(kept.parent)
@@ -324,6 +351,7 @@ def _put_aside(files: Files, path: Path) -> Path:
 
 
 def _free_name(files: Files, path: Path, mark: str) -> Path:
+    """Return an unused name in the folder of torn tails, which is created if needed."""
     folder = path.parent / TORN
     with suppress(FileExistsError):
         files.mkdir(folder)

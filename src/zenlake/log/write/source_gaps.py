@@ -1,6 +1,6 @@
-"""Source numbers: which of the samples that a publisher numbered never came.
+"""Source gaps: missing numbers among samples that their publishers numbered.
 
-Knows the last number of each source, by the run. Does not know links, lanes or blocks.
+Knows the last number of each source. Does not know links, lanes or blocks.
 """
 
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ from zenlake.wire.entity import WireSourceInfo
 from zenlake.wire.scan import Rows, readable
 from zenlake.wire.zenohid import MAX_BYTES
 
-MAX_SOURCES = 65_536  # remembered; then the one that was seen first is forgotten
+MAX_SOURCES = 65_536  # Sources remembered; beyond that the one seen first is forgotten.
 _WRAP = 1 << 32
 _HALF = _WRAP >> 1
 
 
 class SourceGap(NamedTuple):
-    """Numbers that a source gave and that did not come."""
+    """Consecutive numbers of a source that were not received."""
 
     row: int
-    "Among the rows: the gap is before it."
+    "The row that the gap is before."
     id: bytes
     entity: int
     first: int
@@ -34,15 +34,16 @@ class SourceGap(NamedTuple):
 
 
 class SourceTracker:
-    """The sources that were heard. A number that is not greater than the last closes no gap."""
+    """The last number of each known source. A late number (not above the last) closes no gap."""
 
     def __init__(self) -> None:
         self._last: dict[bytes, int] = {}
-        "By id and entity."
+        "Last number by id and entity."
         self.forgotten = 0
+        "Sources dropped because of MAX_SOURCES."
 
     def gaps(self, rows: Rows, data: memoryview) -> Iterator[SourceGap]:
-        """What is missing between samples, in the order of the rows of a scan of `data`."""
+        """Yield the gaps between the samples of a scan of `data`, in the order of its rows."""
         numbered = np.flatnonzero(rows["source"])
         if not len(numbered):
             return
@@ -52,18 +53,19 @@ class SourceTracker:
         in_order = np.argsort(which, kind="stable")
         found: list[SourceGap] = []
         for name, mine in zip(distinct, np.split(in_order, np.cumsum(counts)[:-1]), strict=True):
-            found += self._source(name.tobytes(), sns[mine], numbered[mine])
+            found += self._advance(name.tobytes(), sns[mine], numbered[mine])
         yield from sorted(found)
 
     def gap(self, source: WireSourceInfo) -> Iterator[SourceGap]:
-        """What is missing before one sample."""
+        """Yield the gap before one sample, if there is one."""
         raw = source.id.zid.raw.ljust(MAX_BYTES, b"\0")
         name = raw + source.id.eid.to_bytes(4, "little")
-        return self._source(name, np.array([source.sn], np.int64), np.zeros(1, np.int64))
+        return self._advance(name, np.array([source.sn], np.int64), np.zeros(1, np.int64))
 
-    def _source(
+    def _advance(
         self, name: bytes, sns: npt.NDArray[np.int64], places: npt.NDArray[np.int64]
     ) -> Iterator[SourceGap]:
+        """Yield the gaps in the numbers `sns` of one source, which are in rows `places`."""
         last = self._last.get(name)
         if last is None:
             if len(self._last) >= MAX_SOURCES:
@@ -71,7 +73,7 @@ class SourceTracker:
                 self.forgotten += 1
             last = int(sns[0]) - 1
         steps = np.diff(sns, prepend=last) % _WRAP
-        if (steps == 1).all():  # nearly always
+        if (steps == 1).all():  # The usual case: no gap.
             self._last[name] = int(sns[-1])
             return
         for sn, place in zip(sns.tolist(), places.tolist(), strict=True):
@@ -87,7 +89,7 @@ class SourceTracker:
 
 
 def _names(rows: Rows, data: memoryview) -> npt.NDArray[np.void]:
-    """Id, padded with zeros, and entity of each source, as one value."""
+    """Return the source of each row as one value: id, padded with zeros, and entity."""
     buf = readable(data)
     places = rows["source"][:, None] + np.arange(MAX_BYTES)
     names = np.zeros((len(rows), MAX_BYTES + 4), np.uint8)

@@ -1,6 +1,6 @@
-"""The writer of one partition: blocks go in, and are durable when `write` returns.
+"""The writer of one partition: a block is durable when `write` returns.
 
-Knows the order of a commit, rotation and what a failed write means. One thread calls it.
+Knows the order of a commit, rotation and failed writes. Not thread-safe: one thread calls it.
 """
 
 import errno
@@ -17,13 +17,16 @@ from zenlake.log import MAX_PARTITION
 from zenlake.log.block import OpenBlock
 from zenlake.log.files import (
     FILES,
+    LOCK,
+    MARK,
     MAX_OFFSET,
     NEW_SUFFIX,
     Files,
     Lock,
     LogLocked,
     LogRefused,
-    log_id,
+    Trimmed,
+    open_log,
     release,
     segment_name,
     write_all,
@@ -38,22 +41,21 @@ from zenlake.log.format import (
     Mark,
     SegmentHeader,
 )
-from zenlake.log.read.retention import Removed, Retention
-from zenlake.log.write.recovery import MARK, Damage, Recovery, ResumePoint, Torn, recover
+from zenlake.log.read.retention import Retention
+from zenlake.log.write.recovery import DamagedBytes, Recovery, ResumePoint, Torn, recover
 
 __all__ = [
-    "Damage",
+    "DamagedBytes",
     "LogLocked",
     "LogRefused",
     "LogWriteError",
     "Recovery",
-    "Removed",
     "Torn",
+    "Trimmed",
     "Writer",
 ]
 
-LOCK = "lock"
-ROTATE_BYTES = 256 << 20
+ROTATE_BYTES = 256 << 20  # Size from which the next blocks go to a new segment.
 _REMEDY = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "free space there, or raise the quota",
@@ -67,7 +69,10 @@ _REMEDY = {
 
 
 class LogWriteError(ZError):
-    """A partition that cannot be written now: `path`, and `reason`, what the disk said."""
+    """A failed write to a partition.
+
+    `path` is the file or folder, `reason` the error of the operating system.
+    """
 
     def __init__(self, path: Path, reason: OSError) -> None:
         super().__init__(path, reason)
@@ -85,7 +90,7 @@ class LogWriteError(ZError):
 
 
 class Writer:
-    """Appends blocks to one partition of a log.
+    """Writer that appends blocks to one partition of a log.
 
     >>> import tempfile
     >>> from zenlake.log.block import SourceLink
@@ -113,10 +118,10 @@ class Writer:
         files: Files = FILES,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Makes the log if it is missing, takes the lock, recovers.
+        """Create the log if it is missing, take the partition's lock, and recover.
 
-        LogLocked if another writer is there, LogRefused if this is no log or one that is not
-        known here, LogWriteError if the disk does not let it.
+        Raise LogLocked if another writer has the lock, LogRefused if the folder is not a log or
+        has an unknown format, LogWriteError if the disk refuses.
         """
         if codec not in CODECS:
             raise ZError(f"codec {codec!r} is unknown: take one of {', '.join(CODECS)}")
@@ -126,9 +131,9 @@ class Writer:
         self.partition = partition
         self.folder = self.path / str(partition)
         self.failure: LogWriteError | None = None
-        "Why nothing is acknowledged now."
+        "The last write's error; None while writing works."
         self.retention_failure: LogWriteError | None = None
-        "Why the last run of retention did not come to its end."
+        "The error that ended the last run of retention; None if there was none."
         self._keep = (retain_bytes, retain_seconds)
         self._codec = CODECS.index(codec)
         self._rotate_bytes = rotate_bytes
@@ -136,32 +141,34 @@ class Writer:
         self._clock = clock
         self._lock: Lock | None = None
         self._segment: int | None = None
-        "Its descriptor; None after a failure."
+        "Descriptor of the current segment; None after a failure."
         self._uncut: tuple[Path, int] | None = None
-        "A segment that has more than what is durable, and where that starts."
+        "A segment that may have bytes that are not durable, and where they start."
         self._marks: int | None = None
+        "Descriptor of the mark file; None once closed."
         self._pid = os.getpid()
         try:
             self._open()
         except OSError as error:
-            self._let_go()
+            self._release()
             raise LogWriteError(self.folder, error) from error
         except BaseException:
-            self._let_go()
+            self._release()
             raise
 
     def _open(self) -> None:
+        """Open the files, recover, and make the state that was found durable."""
         files = self._files
-        self.log_id = log_id(files, self.path, self._clock)
+        self.log_id = open_log(files, self.path, self._clock)
         self._retention = Retention(self.folder, self.log_id, self.partition, *self._keep)
         with suppress(FileExistsError):
             files.mkdir(self.folder)
         files.fsync_folder(self.path)
         self._lock = Lock(files, self.folder / LOCK)
         place, self.recovery = recover(files, self.folder, self.log_id, self.partition)
-        self.mark = self._after(place)
+        self.mark = self._mark_at(place)
         if place.segment is None:
-            self._start()
+            self._start_segment()
         else:
             self._segment = files.open(self._segment_path, os.O_RDWR)
             files.fdatasync(self._segment)
@@ -169,11 +176,12 @@ class Writer:
         self._marks = files.open(self.folder / MARK, os.O_RDWR | os.O_CREAT)
         if self.recovery.mark is None:
             files.truncate(self._marks, 0)
-        self._move(self.mark)
-        files.fdatasync(self._marks)  # an older one, SETTLED, must not come back
+        self._write_mark(self.mark)
+        files.fdatasync(self._marks)  # After a power loss an older SETTLED mark must not be valid.
         files.fsync_folder(self.folder)
 
-    def _after(self, place: ResumePoint) -> Mark:
+    def _mark_at(self, place: ResumePoint) -> Mark:
+        """Return the mark to write when the writer continues at `place`."""
         found = self.recovery.mark
         return Mark(
             0 if found is None else found.sequence,
@@ -187,14 +195,14 @@ class Writer:
 
     @property
     def next(self) -> int:
-        """The offset of the next sample."""
+        """Return the offset of the next sample."""
         return self.mark.offset
 
     def write(self, blocks: Sequence[OpenBlock]) -> Mark:
-        """Writes a group of blocks; it is durable when this returns.
+        """Write a group of blocks and make it durable.
 
-        LogWriteError if it is not: nothing of the group is acknowledged, and the same blocks can
-        be given again. They then go to a new segment.
+        After a LogWriteError nothing of the group is acknowledged. The caller may pass the same
+        blocks again; they then go to a new segment.
         """
         if self._marks is None or os.getpid() != self._pid:
             raise ZError(f"the writer of {self.folder} is closed, or of another process: open one")
@@ -203,12 +211,12 @@ class Writer:
             return self.mark
         length = sum(head.length for head in heads)
         try:
-            descriptor = self._descriptor(length)
+            descriptor = self._segment_for(length)
             mark = self.mark
             self._uncut = (self._segment_path, mark.position)
             write_all(self._files, descriptor, buffers, mark.position)
             self._files.fdatasync(descriptor)
-            self._move(
+            self._write_mark(
                 mark._replace(
                     offset=heads[-1].end,
                     position=mark.position + length,
@@ -217,7 +225,7 @@ class Writer:
                 )
             )
         except BaseException as error:
-            self._abandon()
+            self._abandon_segment()
             if not isinstance(error, OSError):
                 raise
             self.failure = LogWriteError(self._segment_path, error)
@@ -241,8 +249,8 @@ class Writer:
             raise ZError(f"{self.folder} has no more offsets: record to another partition")
         return buffers, heads
 
-    def _descriptor(self, length: int) -> int:
-        """Of the segment that the next `length` bytes go to."""
+    def _segment_for(self, length: int) -> int:
+        """Return the descriptor of the segment that the next `length` bytes go to."""
         mark = self.mark
         if self._segment is None:
             return self._resume()
@@ -251,16 +259,16 @@ class Writer:
         return self._segment
 
     def _rotate(self) -> None:
-        """All that the segment holds is durable: nothing is left to do for it."""
-        self._retention.ended(self.mark.segment, min(self.mark.time, self._clock()))
+        """Start a new segment. Everything in the current one is durable already."""
+        self._retention.segment_ended(self.mark.segment, min(self.mark.time, self._clock()))
         self._close_segment()
         try:
-            self._start()
+            self._start_segment()
         finally:
             self.trim()
 
-    def _start(self) -> int:
-        """A new segment, durable before a block of it is; never over one that has blocks."""
+    def _start_segment(self) -> int:
+        """Create a segment at the mark's offset, durably; never over a segment with samples."""
         files, mark = self._files, self.mark
         path = self.folder / segment_name(mark.offset)
         draft = path.with_name(path.name + NEW_SUFFIX)
@@ -282,24 +290,25 @@ class Writer:
         return descriptor
 
     def _resume(self) -> int:
-        """After a failure: a new segment, or the same one if it has losses but no sample."""
+        """Continue after a failure: in a new segment, or in this one if it has only losses."""
         mark = self.mark
         if mark.offset > mark.segment or mark.position <= SEGMENT_BYTES:
             with suppress(OSError):
-                self._cut()
-            return self._start()
+                self._cut_undurable()
+            return self._start_segment()
         self._uncut = (self._segment_path, mark.position)
-        self._cut()
+        self._cut_undurable()
         self._segment = self._files.open(self._segment_path, os.O_RDWR)
         return self._segment
 
-    def _abandon(self) -> None:
-        """The descriptor is not used again, and what is not durable goes if it can."""
+    def _abandon_segment(self) -> None:
+        """Close the segment after a failure, and cut off what is not durable if possible."""
         self._close_segment()
         with suppress(OSError):
-            self._cut()
+            self._cut_undurable()
 
-    def _cut(self) -> None:
+    def _cut_undurable(self) -> None:
+        """Cut off the bytes of a failed write."""
         if self._uncut is not None:
             path, position = self._uncut
             descriptor = self._files.open(path, os.O_RDWR)
@@ -310,7 +319,7 @@ class Writer:
                 self._files.close(descriptor)
             self._uncut = None
 
-    def _move(self, mark: Mark) -> None:
+    def _write_mark(self, mark: Mark) -> None:
         assert self._marks is not None
         mark = mark._replace(sequence=mark.sequence + 1)
         write_all(self._files, self._marks, [mark.encode()], mark.place)
@@ -320,11 +329,11 @@ class Writer:
     def _segment_path(self) -> Path:
         return self.folder / segment_name(self.mark.segment)
 
-    def trim(self) -> Removed:
-        """Removes what retention does not keep; a failure is told by `retention_failure`.
+    def trim(self) -> Trimmed:
+        """Remove the segments that retention does not keep. `retention_failure` has its error.
 
-        What is too old is so by the samples' times and by the clock, so that neither alone, gone
-        wrong, removes anything.
+        A segment must be too old by the samples' times and by the clock, so that one wrong clock
+        alone removes nothing.
         """
         before = self.removed
         try:
@@ -333,32 +342,35 @@ class Writer:
             self.retention_failure = None
         except OSError as error:
             self.retention_failure = LogWriteError(self.folder, error)
-        return self.removed.plus(-before.segments, -before.bytes)
+        after = self.removed
+        return Trimmed(after.segments - before.segments, after.bytes - before.bytes)
 
     @property
-    def removed(self) -> Removed:
-        """By retention, since the writer was opened."""
+    def removed(self) -> Trimmed:
+        """Return what retention has removed since the writer was opened."""
         return self._retention.removed
 
     def disk_left(self) -> int:
-        """Bytes that the file system still takes; 0 if it does not say."""
+        """Return the free bytes of the file system; 0 if they are unknown."""
         try:
             found = os.statvfs(self.folder)
-        except OSError:  # the folder is gone: the next write says so
+        except OSError:  # The folder is gone: the next write reports it.
             return 0
         return found.f_bavail * found.f_frsize
 
     def close(self) -> None:
-        """Says that nobody writes any more, and gives the lock back. In the child of a fork it
-        only lets go: the log is the parent's."""
-        if self._marks is not None and os.getpid() == self._pid:
-            with suppress(OSError):  # whoever finds the lock free settles it then
-                self._cut()
-                self._move(self.mark._replace(state=SETTLED))
-                self._files.fdatasync(self._marks)
-        self._let_go()
+        """Settle the mark and release the lock.
 
-    def _let_go(self) -> None:
+        In the child of a fork it closes descriptors only: the log belongs to the parent.
+        """
+        if self._marks is not None and os.getpid() == self._pid:
+            with suppress(OSError):  # The next reader or writer settles the mark then.
+                self._cut_undurable()
+                self._write_mark(self.mark._replace(state=SETTLED))
+                self._files.fdatasync(self._marks)
+        self._release()
+
+    def _release(self) -> None:
         self._close_segment()
         if self._marks is not None:
             with suppress(OSError):
