@@ -1,6 +1,6 @@
 """Writers that are killed: run as a process, it forks one after another and checks the log.
 
-`python -m log.killing random|calls|halves|syscalls|after FOLDER TRIALS SEED` in the folder tests;
+`python -m tests.support.killed_writers random|calls|halves|syscalls|after FOLDER TRIALS SEED`;
 the last line says what was found; anything that may not be is an AssertionError.
 """
 
@@ -24,6 +24,7 @@ from zenlake.log.format import Buffer
 from zenlake.log.write.writer import Writer
 
 MAX_KILL_SECONDS = 0.03
+MAX_OPEN_SECONDS = 60.0  # Upper bound on the wait for a child that opens its log.
 CHECK_EVERY = 25  # random kills
 KILL_AT = 150  # the call of its kind at which strace kills a child; none has so many
 GROUPS = 60  # Groups of blocks that one planned writer writes.
@@ -87,6 +88,13 @@ def check(found: Held, trials: Sequence[Trial], *, retention: bool = False) -> N
     assert not of_writer, "samples that no writer wrote"
 
 
+def wait_until_opened() -> None:
+    """Wait until the child has opened its log, at most MAX_OPEN_SECONDS."""
+    deadline = time.monotonic() + MAX_OPEN_SECONDS
+    while not _STATE.unpack_from(_shared)[0] and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
 def write_for_ever(path: Path, writer: int, chance: random.Random) -> None:
     log = Writer(path, rotate_bytes=64 << 10)
     base, number = log.next, 0
@@ -106,6 +114,8 @@ def kill_at_random(path: Path, trials: int, chance: random.Random) -> dict[str, 
     for writer in range(trials):
         seed = chance.random()
         pid = child(lambda n=writer, s=seed: write_for_ever(path, n, random.Random(s)))  # type: ignore[misc]
+        if writer % 2:  # However busy the machine is, half of the writers get to write.
+            wait_until_opened()
         time.sleep(chance.uniform(0, MAX_KILL_SECONDS))
         os.kill(pid, signal.SIGKILL)
         trial, status = ended(pid, writer)
