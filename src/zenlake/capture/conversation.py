@@ -30,7 +30,7 @@ from zenlake.wire.framing import FLAG_COMPRESSED, MAX_BATCH_BYTES, Framing, to_s
 from zenlake.wire.hello import WireHello
 from zenlake.wire.init import Init
 from zenlake.wire.join import Join
-from zenlake.wire.kernels.scan import FLAG_DROP, FLAG_FIRST, FLAG_MORE, LANE_RELIABLE, ROW
+from zenlake.wire.kernels.row import FLAG_DROP, FLAG_FIRST, FLAG_MORE, LANE_RELIABLE, ROW
 from zenlake.wire.network import FIRST_ID
 from zenlake.wire.open import Open
 from zenlake.wire.qos import PRIORITY_BITS

@@ -51,7 +51,7 @@ from zenlake.wire.declare import Declare, DeclareKeyExpr, UndeclareKeyExpr
 from zenlake.wire.dispatch import ID_MASK
 from zenlake.wire.encoding import CUSTOM_ID, SCHEMA_SEPARATOR, WireEncoding
 from zenlake.wire.enums import Consolidation, WireQueryTarget
-from zenlake.wire.kernels.scan import (
+from zenlake.wire.kernels.row import (
     FLAG_DROP,
     FLAG_FIRST,
     FLAG_MORE,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from zenlake.wire.kernels.memory import load8, load64, mixed, place_of
+from zenlake.wire.kernels.memory import load8, load64, mix, pointer_to
 
 ID_BYTES = 16  # of the longest id
 
@@ -58,7 +58,7 @@ def sources_kernel(rows, first, data, seed, table, places, codes, numbers):
     (next row, how many were found). The next row is less than len(rows) if the table is full.
     """
     slots, low, high, entity, used = table
-    buf = place_of(data)
+    buf = pointer_to(data)
     size = len(data)
     mask = np.uint64(len(slots) - 1)
     count = 0
@@ -75,7 +75,7 @@ def sources_kernel(rows, first, data, seed, table, places, codes, numbers):
         eid = rows[number]["source_eid"]
         # The first candidate is the source of the row before.
         if code < 0 or low[code] != low_half or high[code] != high_half or entity[code] != eid:
-            hashed = mixed(mixed(mixed(seed ^ low_half) ^ high_half) ^ np.uint64(eid))
+            hashed = mix(mix(mix(seed ^ low_half) ^ high_half) ^ np.uint64(eid))
             slot = hashed & mask
             code = np.int64(slots[slot])
             while code >= 0 and (
@@ -106,7 +106,7 @@ def rehash(table, seed):
     slots, low, high, entity, used = table
     mask = np.uint64(len(slots) - 1)
     for code in range(used[0]):
-        hashed = mixed(mixed(mixed(seed ^ low[code]) ^ high[code]) ^ np.uint64(entity[code]))
+        hashed = mix(mix(mix(seed ^ low[code]) ^ high[code]) ^ np.uint64(entity[code]))
         slot = hashed & mask
         while slots[slot] >= 0:
             slot = (slot + np.uint64(1)) & mask

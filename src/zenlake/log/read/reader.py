@@ -47,7 +47,7 @@ from zenlake.log.kernels.sources import (
 )
 from zenlake.log.read.index import MISSING, BlockTable, Damage, headers
 from zenlake.log.read.log import Log, OffsetOutOfRange
-from zenlake.wire.kernels.scan import LANE_RELIABLE
+from zenlake.wire.kernels.row import LANE_RELIABLE
 from zenlake.wire.push import ID as PUSH
 from zenlake.wire.scan import Rows, Scanner, readable
 
