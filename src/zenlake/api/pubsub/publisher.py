@@ -43,7 +43,7 @@ from zenlake.wire import encoding as wire_encoding
 from zenlake.wire import entity
 from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.delete import Del
-from zenlake.wire.network import NETWORK
+from zenlake.wire.plain_push import write_plain_head
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
@@ -123,7 +123,10 @@ class OutboundRoute:
             self.version = exchange.version
             if self.local or exchange.stamps:
                 return
-            self.plain = tuple((port.session, self._head(wire)) for port, wire in self.ports)
+            self.plain = tuple(
+                (port.session, write_plain_head(wire, self.encoding, self.qos))
+                for port, wire in self.ports
+            )
             if len(self.plain) == 1:
                 session, head = self.plain[0]
                 short = session.short_way(head, self.qos, self.reliable)
@@ -138,12 +141,6 @@ class OutboundRoute:
         """It is not to be used any more."""
         self._set_short(None)
         self.on_short = None
-
-    def _head(self, wire: WireExpr) -> bytes:
-        """A put up to the length of its payload."""
-        w = ByteWriter()
-        NETWORK.write(w, Push(wire, Put(encoding=self.encoding), self.qos))
-        return bytes(w.out[:-1])
 
     def current(self) -> tuple[tuple[Any, WireExpr], ...]:
         """Those who want it now, each with the key as it knows it."""

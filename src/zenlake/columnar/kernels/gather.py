@@ -16,7 +16,7 @@ from zenlake.wire.kernels.row import LANE_RELIABLE
 
 _PUSH, _RESPONSE = push.ID, response.ID
 _PUT, _DEL = put.ID, delete.ID
-_HALF = np.uint64(32)
+_HALF, _NOT_ZERO = np.uint64(32), np.uint64(1) << np.uint64(63)
 _PRIORITIES, _BLOCK = qos.PRIORITY_BITS, qos.BLOCK
 _EXPRESS, _BLOCK_FIRST = qos.EXPRESS, qos.BLOCK_FIRST
 
@@ -96,26 +96,6 @@ def _is_sample(row, replies):
 
 
 @njit(cache=True, inline="always")
-def _text_of(row, what, key_extra, parts):
-    """Return the text of kind `what` that a row has: (start, length, extra); extra -1 = none."""
-    if what == KEY_TEXT:
-        extra = key_extra | (np.int64(row["mapping"]) << 16) | np.int64(row["scope"])
-        return np.int64(row["suffix"]), np.int64(row["suffix_len"]), extra
-    if what == ENCODING_TEXT:
-        start = np.int64(row["schema"])
-        extra = (np.int64(row["encoding"]) << 1) | (1 if start else 0)
-        extra = extra if parts & WITH_ENCODING else np.int64(-1)
-        return start, np.int64(row["schema_len"]), extra
-    if what == CLOCK_TEXT:
-        start = np.int64(row["clock"])
-        extra = np.int64(0 if start and parts & WITH_TIMESTAMP else -1)
-        return start, np.int64(row["clock_len"]), extra
-    start = np.int64(row["source"])
-    extra = np.int64(0 if start and parts & WITH_SOURCE else -1)
-    return start, np.int64(row["source_len"]), extra
-
-
-@njit(cache=True, inline="always")
 def _same_text(values, at, buf, start, length):
     """Compare two texts, eight bytes at a time; the last eight may overlap those before."""
     if length < 8:
@@ -132,63 +112,25 @@ def _same_text(values, at, buf, start, length):
 
 @njit(cache=True, inline="always")
 def _hash_text(buf, start, length, extra, seed):
-    """Return a hash that a sender that does not know `seed` cannot foresee."""
+    """Return a hash, never 0, that a sender that does not know `seed` cannot foresee."""
     hashed = mix(seed ^ np.uint64(extra) ^ (np.uint64(length) << _HALF))
     if length >= 8:
         for i in range(0, length - 8, 8):
             hashed = mix(hashed ^ load64(buf, start + i))
-        return mix(hashed ^ load64(buf, start + length - 8))
-    for i in range(length):
-        hashed = mix(hashed ^ np.uint64(load8(buf, start + i)))
-    return hashed
+        hashed = mix(hashed ^ load64(buf, start + length - 8))
+    else:
+        for i in range(length):
+            hashed = mix(hashed ^ np.uint64(load8(buf, start + i)))
+    return hashed | _NOT_ZERO
 
 
-@njit(cache=True, inline="always")
-def _is_text(code, extra, offsets, extras, values, buf, start, length):
-    """Return whether the text `code` has this extra and these bytes."""
-    at = np.int64(offsets[code])
-    if extras[code] != extra or offsets[code + 1] - at != length:
-        return False
-    return _same_text(values, at, buf, start, length)
-
-
-@njit(cache=True, inline="always")
-def _intern(
-    code,
-    extra,
-    buf,
-    start,
-    length,
-    seed,
-    slots,
-    offsets,
-    values,
-    extras,
-    hashes,
-    used,
-    text_limit,
-    text_room,
-):
-    """Return the number of a text, which may be a new one; -1 if there is no room for it.
-
-    `code` is the first candidate, or -1: mostly a row has the text of the row before.
-    """
-    if code >= 0 and _is_text(code, extra, offsets, extras, values, buf, start, length):
-        return code
-    mask = np.uint64(len(slots) - 1)
-    hashed = _hash_text(buf, start, length, extra, seed)
-    slot = hashed & mask
-    code = np.int64(slots[slot])
-    while code >= 0:
-        if _is_text(code, extra, offsets, extras, values, buf, start, length):
-            return code
-        slot = (slot + np.uint64(1)) & mask
-        code = np.int64(slots[slot])
-    code = used[0]
-    at = used[1]
-    if code >= text_limit or 2 * (code + 1) > len(slots) or at + length > text_room:
-        return np.int64(-1)
-    copy_bytes(values, at, buf, start, length)
+@njit(cache=True)
+def _add_text(texts, limit, room, slot, hashed, extra, length):
+    """Enter a text of `length` bytes; return its number, or -1 if there is no room for it."""
+    slots, offsets, _values, extras, hashes, used = texts
+    code, at = used[0], used[1]
+    if code >= limit or 2 * (code + 1) > len(slots) or at + length > room:
+        return -1
     extras[code] = extra
     hashes[code] = hashed
     offsets[code + 1] = at + length
@@ -199,24 +141,9 @@ def _intern(
 
 
 @njit(cache=True, inline="always")
-def _full_column(count, capacity, payload_end, payload_room, attachment_end, attachment_room):
-    """Return which column has no room for one more row, or NOTHING_FULL."""
-    if count >= capacity:
-        return ROWS_FULL
-    if payload_end > payload_room:
-        return PAYLOAD_FULL
-    if attachment_end > attachment_room:
-        return ATTACHMENT_FULL
-    return NOTHING_FULL
-
-
-@njit(cache=True, inline="always")
-def _write_qos(bits, at, priority, congestion, express):
-    """Write a QoS byte into its three columns."""
-    priority[at] = bits & _PRIORITIES
-    if bits & (_BLOCK | _BLOCK_FIRST | _EXPRESS):
-        congestion[at] = 1 if bits & _BLOCK else 2 if bits & _BLOCK_FIRST else 0
-        express[at] = 1 if bits & _EXPRESS else 0
+def _congestion_of(bits):
+    """Return the congestion control of a QoS byte, as its column counts it."""
+    return 1 if bits & _BLOCK else 2 if bits & _BLOCK_FIRST else 0
 
 
 @njit(cache=True, nogil=True)
@@ -268,10 +195,11 @@ def append_kernel(
     out_attachment_offsets = out.attachment_offsets
     out_attachment = pointer_to(out.attachment)
     attachment_room = len(out.attachment)
-    slots, offsets, text_values, extras, hashes, used = texts
+    slots, offsets, text_values, extras = texts.slots, texts.offsets, texts.values, texts.extras
     values = pointer_to(text_values)
     text_room = min(len(text_values), text_bytes)
     buf = pointer_to(data)
+    mask = np.uint64(len(slots) - 1)
     codes = np.full(4, -1, np.int64)  # texts of the row before, then of this row
     plain_encoding = np.int64(-1)  # encoding of the row before, if it has no schema
     undecided = np.int64(-1)  # first row with an undecided key
@@ -289,34 +217,61 @@ def append_kernel(
         payload_len = np.int64(row["payload_len"]) if parts & WITH_PAYLOAD else 0
         attachment_len = np.int64(row["attachment_len"]) if parts & WITH_ATTACHMENT else 0
         wanted = True
+        # Which text is which is decided here: a function that returns it costs up to 30 %.
         for what in range(4):
-            start, length, extra = _text_of(row, what, key_extra, parts)
-            if extra < 0:
-                continue
-            if what == ENCODING_TEXT:
+            if what == KEY_TEXT:
+                start = np.int64(row["suffix"])
+                length = np.int64(row["suffix_len"])
+                extra = key_extra | (np.int64(row["mapping"]) << 16) | np.int64(row["scope"])
+            elif what == ENCODING_TEXT:
+                if not parts & WITH_ENCODING:
+                    continue
+                start = np.int64(row["schema"])
+                length = np.int64(row["schema_len"])
+                extra = (np.int64(row["encoding"]) << 1) | (1 if start else 0)
                 if extra == plain_encoding:
                     continue  # no schema, and the encoding of the row before: nothing to compare
                 plain_encoding = np.int64(-1) if start else extra
+            elif what == CLOCK_TEXT:
+                start = np.int64(row["clock"])
+                length = np.int64(row["clock_len"])
+                extra = np.int64(0)
+                if not start or not parts & WITH_TIMESTAMP:
+                    continue
+            else:
+                start = np.int64(row["source"])
+                length = np.int64(row["source_len"])
+                extra = np.int64(0)
+                if not start or not parts & WITH_SOURCE:
+                    continue
             extra |= np.int64(what) << WHAT_SHIFT
-            code = _intern(
-                codes[what],
-                extra,
-                buf,
-                start,
-                length,
-                seed,
-                slots,
-                offsets,
-                values,
-                extras,
-                hashes,
-                used,
-                text_limit,
-                text_room,
-            )
+            # The first candidate is the text of the row before; then follow the hash.
+            code = codes[what]
+            slot = np.uint64(0)
+            hashed = np.uint64(0)
+            while True:
+                if code >= 0:
+                    at = np.int64(offsets[code])
+                    if (
+                        extras[code] == extra
+                        and offsets[code + 1] - at == length
+                        and _same_text(values, at, buf, start, length)
+                    ):
+                        break
+                elif hashed:  # an empty slot: the text is new
+                    break
+                if hashed:
+                    slot = (slot + np.uint64(1)) & mask
+                else:
+                    hashed = _hash_text(buf, start, length, extra, seed)
+                    slot = hashed & mask
+                code = np.int64(slots[slot])
             if code < 0:
-                full = TEXTS_FULL
-                break
+                code = _add_text(texts, text_limit, text_room, slot, hashed, extra, length)
+                if code < 0:
+                    full = TEXTS_FULL
+                    break
+                copy_bytes(values, np.int64(offsets[code]), buf, start, length)
             codes[what] = code
             if what == KEY_TEXT:
                 wanted = code >= len(decided) or decided[code] == WANTED
@@ -324,14 +279,12 @@ def append_kernel(
                     undecided = number
                 if not wanted or undecided >= 0:
                     break
-                full = _full_column(
-                    count,
-                    len(out_key),
-                    payload_at + payload_len,
-                    payload_room,
-                    attachment_at + attachment_len,
-                    attachment_room,
-                )
+                if count >= len(out_key):
+                    full = ROWS_FULL
+                elif payload_at + payload_len > payload_room:
+                    full = PAYLOAD_FULL
+                elif attachment_at + attachment_len > attachment_room:
+                    full = ATTACHMENT_FULL
                 if full:
                     break
         if full:
@@ -352,7 +305,11 @@ def append_kernel(
             out_source_sn[count] = row["source_sn"]
         if row["body"] != _PUT:
             out_kind[count] = 1
-        _write_qos(np.int64(row["qos"]), count, out_priority, out_congestion, out_express)
+        bits = np.int64(row["qos"])
+        out_priority[count] = bits & _PRIORITIES
+        if bits & ~_PRIORITIES:
+            out_congestion[count] = _congestion_of(bits)
+            out_express[count] = 1 if bits & _EXPRESS else 0
         if row["lane"] & LANE_RELIABLE:
             out_reliable[count] = 1
         batch = np.int64(row["batch"])

@@ -27,7 +27,7 @@ LINK_BYTES, KEY_BYTES = LINK_ENTRY.itemsize, KEY_ENTRY.itemsize
 LOSS_BYTES, BATCH_BYTES = LOSS_ENTRY.itemsize, BATCH_ENTRY.itemsize
 NUMBERS = MAX_LINKS << 17  # How many numbers `link << 17 | mapping << 16 | scope` can have.
 LINKS, KEYS, LOSSES, BATCHES, SAMPLES, META = range(6)  # Columns of `counts`.
-DONE, LINKS_FULL, PREFIXES_FULL, DAMAGED, CHANGED = range(5)  # Why a step ended.
+DONE, LINKS_FULL, PREFIXES_FULL, DAMAGED = range(4)  # Why the kernel ended.
 
 CRC_BYTES = 4  # The header's last field.
 BATCH_LINK, BATCH_COUNT = 8, 12  # Positions of `link` and of `count`, `length` in a batch entry.
@@ -124,32 +124,8 @@ def _add_link(buf, at, entries, used):
 
 
 @njit(cache=True)
-def _number_links(buf, at, count, entries, used, numbers, fresh):
-    """Write the number of each link of a block, and whether it is new; DONE or LINKS_FULL."""
-    for i in range(count):
-        entry = at + i * LINK_BYTES
-        number = _find_link(buf, entry, entries, used[0])
-        fresh[i] = number < 0
-        if number < 0:
-            number = _add_link(buf, entry, entries, used)
-            if number < 0:
-                return LINKS_FULL
-        numbers[i] = number
-    return DONE
-
-
-@njit(cache=True)
-def _learn_prefix(buf, text, length, number, prefix_of, prefix_ends, prefixes, room, used):
-    """Note the text that the id `number` stands for.
-
-    DONE, PREFIXES_FULL, DAMAGED (not UTF-8), or CHANGED if it stood for another text before.
-    """
-    known = np.int64(prefix_of[number])
-    if known:
-        start = prefix_ends[known - 1]
-        if prefix_ends[known] - start == length and _same(prefixes, start, buf, text, length):
-            return DONE
-        return CHANGED
+def _add_prefix(buf, text, length, number, prefix_of, prefix_ends, prefixes, room, used):
+    """Note the text that the id `number` stands for; DONE, PREFIXES_FULL, or DAMAGED: not UTF-8."""
     count, end = used[1], used[2]
     if count + 1 >= len(prefix_ends) or end + length > room:
         return PREFIXES_FULL
@@ -163,7 +139,7 @@ def _learn_prefix(buf, text, length, number, prefix_of, prefix_ends, prefixes, r
     return DONE
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _gather_keys(
     buf,
     at,
@@ -201,22 +177,29 @@ def _gather_keys(
             return DAMAGED
         if scope:
             number = numbers[link] << 17 | mapping << 16 | scope
-            status = _learn_prefix(
-                buf, text, length, number, prefix_of, prefix_ends, prefixes, room, used
-            )
-            if status == CHANGED:
-                if fresh[link]:
-                    return DAMAGED  # the block gives one id two meanings
-                number = _add_link(buf, at + link * LINK_BYTES, entries, used)
-                if number < 0:
-                    return LINKS_FULL
-                numbers[link] = number
-                fresh[link] = 1
-                key = 0
-                text = first_text
-                continue
-            if status != DONE:
-                return status
+            known = np.int64(prefix_of[number])
+            if known:
+                start = prefix_ends[known - 1]
+                if prefix_ends[known] - start != length or not _same(
+                    prefixes, start, buf, text, length
+                ):
+                    # The id stood for another text before: from here on this is another link.
+                    if fresh[link]:
+                        return DAMAGED  # the block itself gives the id two meanings
+                    number = _add_link(buf, at + link * LINK_BYTES, entries, used)
+                    if number < 0:
+                        return LINKS_FULL
+                    numbers[link] = number
+                    fresh[link] = 1
+                    key = 0
+                    text = first_text
+                    continue
+            else:
+                status = _add_prefix(
+                    buf, text, length, number, prefix_of, prefix_ends, prefixes, room, used
+                )
+                if status != DONE:
+                    return status
         elif length:
             return DAMAGED
         key += 1
@@ -224,7 +207,7 @@ def _gather_keys(
     return DONE if text == texts_end else DAMAGED
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _copy_batches(buf, body, count, n_links, numbers, out, first):
     """Copy a block's batch entries with links as numbered: (messages or -1, bytes of data)."""
     size, messages = np.int64(0), np.int64(0)
@@ -282,23 +265,30 @@ def blocks_kernel(
         ):
             return block, DAMAGED
 
-        status = _number_links(buf, at, n_links, entries, used, numbers, fresh)
-        if status == DONE:
-            status = _gather_keys(
-                buf,
-                at,
-                n_links,
-                n_keys,
-                texts_end,
-                entries,
-                prefix_of,
-                prefix_ends,
-                prefixes,
-                prefix_room,
-                used,
-                numbers,
-                fresh,
-            )
+        for i in range(n_links):
+            entry = at + i * LINK_BYTES
+            number = _find_link(buf, entry, entries, used[0])
+            fresh[i] = number < 0
+            if number < 0:
+                number = _add_link(buf, entry, entries, used)
+                if number < 0:
+                    return block, LINKS_FULL
+            numbers[i] = number
+        status = _gather_keys(
+            buf,
+            at,
+            n_links,
+            n_keys,
+            texts_end,
+            entries,
+            prefix_of,
+            prefix_ends,
+            prefixes,
+            prefix_room,
+            used,
+            numbers,
+            fresh,
+        )
         if status != DONE:
             return block, status
 

@@ -465,7 +465,7 @@ def _read_content(buf, pos, end, kind, row, state):
 
 
 @njit(cache=True)
-def _read_unit(at, kind, row, state):
+def _note_unit(at, kind, row, state):
     """Note an extension without content; `at` is its header's position."""
     if kind == _K_SHM_MARK:
         return refuse(state, SHARED_MEMORY, at)
@@ -476,74 +476,67 @@ def _read_unit(at, kind, row, state):
     return 0
 
 
-@njit(cache=True)
-def _read_z64(buf, pos, end, kind, row, state):
-    """Read an extension that is one integer; return the position after it."""
-    after, value = read_zint(buf, pos, end)
-    if after < 0:
-        return refuse(state, CUT_SHORT, pos)
+@njit(cache=True, inline="always")
+def _note_z64(at, value, kind, row, state):
+    """Note an extension that is one integer; `at` is the integer's position."""
     if kind == _K_QOS:
         row["qos"] = value & 0x3F
     elif kind == _K_LANE:
         state["lane"] = (state["lane"] & LANE_RELIABLE) | (value & 0x07)
     elif kind == _K_NODE_ID:
         if value < 0 or value > U16:
-            return refuse(state, TOO_LARGE, pos)
+            return refuse(state, TOO_LARGE, at)
     elif kind == _K_TARGET:
         if value < 0 or value > 2:
-            return refuse(state, BAD_VALUE, pos)
+            return refuse(state, BAD_VALUE, at)
         row["target"] = value
     elif kind == _K_BUDGET:
         if value < 0 or value > U32:
-            return refuse(state, TOO_LARGE, pos)
+            return refuse(state, TOO_LARGE, at)
         row["budget"] = value
     elif kind == _K_TIMEOUT:
         row["timeout_ms"] = np.uint64(value)
         row["flags"] |= FLAG_TIMEOUT
-    return after
-
-
-@njit(cache=True)
-def _read_zbuf(buf, pos, end, kind, row, state):
-    """Read an extension that is a length and bytes; return the position after it."""
-    start, length = read_block(buf, pos, end, U32, state)
-    if start < 0:
-        return start
-    after = start + length
-    if kind == _K_UNKNOWN:
-        return after
-    if kind == _K_TS_STACK:
-        row["flags"] |= FLAG_STACK
-    if _read_content(buf, start, after, kind, row, state) < 0:
-        return -1
-    return after
+    return 0
 
 
 @njit(cache=True)
 def read_extensions(buf, pos, end, kinds, table, row, state):
     """Read the chain of extensions of a message whose table has the number `table`."""
     for _ in range(_MAX_EXTENSIONS):
+        header_at = pos
         if pos >= end:
             return refuse(state, CUT_SHORT, pos)
         header = load8(buf, pos)
+        pos += 1
         kind = load8(kinds, table * 128 + (header & IDENTITY_MASK))
         encoding = header & ENC_MASK
         if kind == _K_UNKNOWN:
             if encoding == ENC_MASK:
-                return refuse(state, EXTENSION_ENCODING, pos)
+                return refuse(state, EXTENSION_ENCODING, header_at)
             if header & MANDATORY:
-                return refuse(state, MANDATORY_EXTENSION, pos)
+                return refuse(state, MANDATORY_EXTENSION, header_at)
         if encoding == ENC_UNIT:
-            after = pos + 1
-            if _read_unit(pos, kind, row, state) < 0:
+            if _note_unit(header_at, kind, row, state) < 0:
                 return -1
         elif encoding == ENC_Z64:
-            after = _read_z64(buf, pos + 1, end, kind, row, state)
+            at = pos
+            pos, value = read_zint(buf, at, end)
+            if pos < 0:
+                return refuse(state, CUT_SHORT, at)
+            if _note_z64(at, value, kind, row, state) < 0:
+                return -1
         else:
-            after = _read_zbuf(buf, pos + 1, end, kind, row, state)
-        if after < 0 or not header & FLAG_MORE_EXTENSIONS:
-            return after
-        pos = after
+            start, length = read_block(buf, pos, end, U32, state)
+            if start < 0:
+                return start
+            pos = start + length
+            if kind == _K_TS_STACK:
+                row["flags"] |= FLAG_STACK
+            if kind != _K_UNKNOWN and _read_content(buf, start, pos, kind, row, state) < 0:
+                return -1
+        if not header & FLAG_MORE_EXTENSIONS:
+            return pos
     return refuse(state, TOO_MANY_EXTENSIONS, pos)
 
 
