@@ -16,9 +16,9 @@ _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\
 
 
 def ntp64_from_nanos(nanos: int) -> int:
-    """Nanoseconds since the UNIX epoch as NTP64: 32 bits of seconds, 32 of binary fraction.
+    """Convert nanoseconds since the UNIX epoch to NTP64: 32 bits of seconds, 32 of fraction.
 
-    Rounded up, so that `nanos_from_ntp64` gives the same nanosecond back.
+    Rounds up, so that `nanos_from_ntp64` returns the same nanosecond.
     """
     seconds, rest = divmod(nanos, NANOS)
     time = (seconds << 32) + -(-(rest << 32) // NANOS)
@@ -52,7 +52,7 @@ class WireTimestamp:
 
     @classmethod
     def parse(cls, text: str) -> "WireTimestamp":
-        """From `<ntp64 in decimal>/<id>` or `<RFC 3339>/<id>`."""
+        """Parse `<ntp64 in decimal>/<id>` or `<RFC 3339>/<id>`."""
         time, slash, zid = text.rpartition("/")
         if not slash:
             raise ValueError(f"{text!r} is not a timestamp: <time>/<id>")
@@ -66,7 +66,7 @@ class WireTimestamp:
         return nanos_from_ntp64(self.time)
 
     def rfc3339(self) -> str:
-        """With nanoseconds; the last fraction of one (0.23 ns a step) is lost."""
+        """Return time and id as text, in nanoseconds: finer steps (0.23 ns) are lost."""
         return f"{rfc3339_from_ntp64(self.time)}/{self.id}"
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ def ntp64_from_rfc3339(text: str) -> int:
         raise ValueError(
             f"{text!r} is not an RFC 3339 time such as 2024-07-01T12:00:00.5Z"
         ) from None
-    seconds = round(when.timestamp())  # whole: the fraction was taken apart before
+    seconds = round(when.timestamp())  # whole: the pattern split the fraction off
     return ntp64_from_nanos(seconds * NANOS + int((found[2] or "0").ljust(9, "0")))
 
 
