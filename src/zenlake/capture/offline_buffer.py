@@ -1,7 +1,7 @@
 """Bytes that messages are read from, and their origin in the input.
 
 Positions of messages and errors are positions in a buffer. A buffer is the input itself, or was
-made from a part of it (an uncompressed batch, joined fragments); `where` names a position in either.
+made from a part of it (an uncompressed batch, joined fragments); `where` names a position in both.
 """
 
 from typing import NamedTuple

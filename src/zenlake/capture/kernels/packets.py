@@ -4,9 +4,6 @@ Knows pcap records, pcapng blocks, link types, IP, TCP and UDP headers, and whic
 belongs to. Copies nothing and knows no Zenoh. Every index into the file is checked here.
 """
 
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
-# mypy: disable-error-code="assignment,attr-defined,call-arg"
-
 import numpy as np
 from numba import njit
 

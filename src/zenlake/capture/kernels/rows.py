@@ -4,7 +4,6 @@ Knows arrays only. A field of bytes is two of a row's words, its start and its l
 where in the buffer the row's own bytes begin. Every position is checked before it is read.
 """
 
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 # mypy: disable-error-code="assignment,attr-defined,call-arg,operator"
 
 import numpy as np

@@ -3,8 +3,6 @@
 Knows the entries of links, keys and batches (docs/log-format.md), as bytes. Gathers the meaning of
 all key ids in one table for all blocks; a link whose id changes its meaning gets another number.
 """
-# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-calls=False
-# mypy: disallow-untyped-decorators=False
 
 from typing import NamedTuple
 
@@ -14,12 +12,12 @@ from numba import njit
 
 from zenlake.log.format import (
     BATCH_ENTRY,
-    HEADER_BYTES,
     KEY_ENTRY,
     LINK_ENTRY,
     LOSS_ENTRY,
-    MAX_LINKS,
 )
+from zenlake.log.format import HEADER_BYTES as HEADER_BYTES
+from zenlake.log.format import MAX_LINKS as MAX_LINKS
 from zenlake.wire.kernels.memory import copy_bytes, load8, load64, pointer_to, store8
 from zenlake.wire.kernels.scan_core import is_utf8
 

@@ -4,8 +4,6 @@ Knows arrays only. A source (id and entity) gets a code from 0 on, found by hash
 Python enlarges when the kernel reports it full. The interner of columnar/ would find sources by
 their bytes; this table compares an id as two words.
 """
-# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-calls=False
-# mypy: disallow-untyped-decorators=False
 
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ but a payload. Ends before any other message, which scan.py and push_run.py read
 an id stands for.
 """
 
-# mypy: allow-untyped-defs
-
 import numpy as np
 from numba import njit
 

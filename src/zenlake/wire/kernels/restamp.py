@@ -3,8 +3,6 @@
 Knows rows and bytes that the scan has checked. Does not know clocks: the time is an argument.
 """
 
-# mypy: allow-untyped-defs
-
 import numpy as np
 from numba import njit
 
