@@ -1,4 +1,4 @@
-"""Every error this package raises, in one tree.
+"""All errors that zenlake raises, in one tree.
 
 ZError
 ├── DecodeError       bytes that are not what the protocol says (message, field, offset, reason)
@@ -8,7 +8,7 @@ ZError
 ├── InvalidLocator    text that is not a locator or endpoint; also a ValueError
 ├── LinkError         a link that could not be opened, or broke; names the endpoint
 ├── AuthError         credentials that are missing or wrong, or a file of them that cannot be used
-└── SessionEnded      by whom, why, and the CLOSE reason
+└── SessionEnded      a session that ended: why, the CLOSE reason, and on which side
     ├── SessionRefused    a handshake that ended without a session
     └── SessionClosed     a session that was open
 """
@@ -17,11 +17,11 @@ from enum import IntEnum
 
 
 class ZError(Exception):
-    """Base of all errors raised here."""
+    """Base of all errors that zenlake raises."""
 
 
 class Reason(IntEnum):
-    """Why bytes do not decode. The kernel and the object codec share these numbers."""
+    """Reason for which bytes do not decode, shared by the kernels and the object codec."""
 
     NONE = 0
     CUT_SHORT = 1
@@ -63,7 +63,7 @@ class DecodeError(ZError):
     """Bytes that do not decode.
 
     `message` is the path of message names ("PUSH.PUT"), `field` the field that failed, `offset`
-    the first byte of that field in the buffer that was read, `reason` why.
+    the position of its first byte in the buffer that was read.
     """
 
     def __init__(self, reason: Reason, field: str, offset: int, message: str = "") -> None:
@@ -74,7 +74,7 @@ class DecodeError(ZError):
         self.message = message
 
     def within(self, message: str) -> "DecodeError":
-        """The same error, seen from the message that holds the one that failed."""
+        """Add the name of the message around the one that failed; return the error."""
         self.message = f"{message}.{self.message}" if self.message else message
         self.args = (self.reason, self.field, self.offset, self.message)
         return self
@@ -94,7 +94,7 @@ class EncodeError(ZError):
         self.message = message
 
     def within(self, message: str) -> "EncodeError":
-        """The same error, seen from the message that holds the one that failed."""
+        """Add the name of the message around the one that failed; return the error."""
         self.message = f"{message}.{self.message}" if self.message else message
         self.args = (self.problem, self.field, self.message)
         return self
@@ -125,7 +125,7 @@ class AuthError(ZError):
 
 
 class SessionEnded(ZError):
-    """`reason` is CLOSE's code, `by_peer` whether the other side said it, `why` the cause."""
+    """The end of a session: `why` in words, CLOSE's code as `reason`, and whether `by_peer`."""
 
     def __init__(self, why: str, reason: int, by_peer: bool = False) -> None:
         super().__init__(why, reason, by_peer)

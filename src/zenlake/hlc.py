@@ -1,7 +1,7 @@
 """The hybrid logical clock: timestamps that follow the wall clock and never go back.
 
-Knows the rule. Does not read a clock: the time, as NTP64, is an argument of every call, so that
-the same clock runs under a real and under a simulated time.
+Follows the crate uhlc. Does not read a clock: the time, as NTP64, is an argument of every call, so
+that it runs under real and simulated time.
 """
 
 from zenlake.errors import ClockDrift
@@ -9,12 +9,12 @@ from zenlake.quantities import ntp64_from_nanos
 from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.zenohid import WireZenohId
 
-COUNTER_BITS = 0x0F  # the low bits of NTP64 count stamps within one tick (crate uhlc, CSIZE 4)
-MAX_DRIFT_NANOS = 500_000_000  # how far ahead another clock may be (crate uhlc, UHLC_MAX_DELTA_MS)
+COUNTER_BITS = 0x0F  # Low bits of NTP64: they count stamps within one tick (crate uhlc, CSIZE 4).
+MAX_DRIFT_NANOS = 500_000_000  # Lead allowed to another clock (crate uhlc, UHLC_MAX_DELTA_MS).
 
 
 class HybridLogicalClock:
-    """One node's clock.
+    """Hybrid logical clock of one node.
 
     >>> clock = HybridLogicalClock(WireZenohId.parse("a1"))
     >>> a, b = clock.stamp(now=1 << 32), clock.stamp(now=1 << 32)
@@ -31,25 +31,25 @@ class HybridLogicalClock:
 
     @property
     def last(self) -> int:
-        """The latest time given or seen, NTP64."""
+        """Latest time given or seen, as NTP64."""
         return self._last
 
     def stamp(self, now: int) -> WireTimestamp:
-        """A timestamp greater than every one given or seen before."""
+        """Return a timestamp greater than all given or seen before."""
         now &= ~COUNTER_BITS
         self._last = now if now > self._last & ~COUNTER_BITS else self._last + 1
         return WireTimestamp(self._last, self.id)
 
     def reserve(self, count: int, now: int) -> int:
-        """Many timestamps at once: the `count` times that follow the one given here."""
+        """Reserve the `count` times after the one returned."""
         before = max(self._last, now & ~COUNTER_BITS)
         self._last = before + count
         return before
 
     def update(self, seen: WireTimestamp, now: int) -> None:
-        """Take note of another clock's timestamp, so that later stamps are greater.
+        """Move past another clock's timestamp, so that later stamps are greater.
 
-        Raises ClockDrift, and takes no note, if it is too far ahead of `now`.
+        Raises ClockDrift, and does not move, if it is too far ahead of `now`.
         """
         now &= ~COUNTER_BITS
         if seen.time - now > self.max_drift:

@@ -8,13 +8,14 @@ import itertools
 from zenlake.wire.enums import Mapping
 from zenlake.wire.wireexpr import WireExpr
 
-_MAPPING_SHIFT = 16  # a scope has 16 bits
+_MAPPING_SHIFT = 16  # Bits of a scope.
 _versions = itertools.count(1)
 
 
 class KeyTable:
-    """Ids are known by the `mapping` of the messages that use them: SENDER for those that the
-    messages' sender declared. A scope has 16 bits, so a table is bounded.
+    """Key expressions by declared id. A scope has 16 bits, so a table is bounded.
+
+    An id is found by the `mapping` of the messages that use it: SENDER if their sender declared it.
 
     >>> table = KeyTable()
     >>> table.declare(Mapping.SENDER, 3, "robot/7")
@@ -30,13 +31,15 @@ class KeyTable:
     def __init__(self) -> None:
         self._prefixes: dict[int, bytes] = {number_of(mapping, 0): b"" for mapping in Mapping}
         self.version = next(_versions)
-        "Another number whenever an id may mean something else; no two tables have the same."
+        "Changes whenever the meaning of an id may have changed; unique among all tables."
         self.longest = 0
-        "No prefix was ever longer, in bytes."
+        "Upper bound on the length of a prefix, in bytes."
 
     def declare(self, mapping: Mapping, scope: int, key: str) -> bool:
-        """False, and nothing changes, for scope 0 (which means no prefix) and for an id that
-        stands for another key already: both are a peer's mistakes."""
+        """Let an id stand for `key`; False, without a change, if a peer's declaration is invalid.
+
+        Invalid are scope 0, which means no prefix, and an id that stands for another key.
+        """
         number, prefix = number_of(mapping, scope), key.encode()
         if self._prefixes.get(number, prefix) != prefix or not scope:
             return False
@@ -51,15 +54,15 @@ class KeyTable:
             self.version = next(_versions)
 
     def prefix(self, number: int) -> bytes | None:
-        """The UTF-8 text that `number_of(mapping, scope)` stands for; None if undeclared."""
+        """Return the UTF-8 text of the id `number_of(mapping, scope)`; None if it is undeclared."""
         return self._prefixes.get(number)
 
     def text(self, key: WireExpr) -> str | None:
-        """`key` in full, None if its scope is not declared."""
+        """Return `key` in full; None if its scope is not declared."""
         prefix = self._prefixes.get(number_of(key.mapping, key.scope))
         return None if prefix is None else prefix.decode() + key.suffix
 
 
 def number_of(mapping: Mapping, scope: int) -> int:
-    """Mapping and scope as one number, as the scan's rows combine to it."""
+    """Return mapping and scope as one number, as kernels compute it from the scan's rows."""
     return mapping << _MAPPING_SHIFT | scope

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zenlake.log.kernels.sources import rehash, source_table, sources_kernel
-from zenlake.wire.kernels.scan import ROW
+from zenlake.wire.kernels.row import ROW
 
 pytestmark = pytest.mark.kernel
 

@@ -191,10 +191,10 @@ def health_by_hand(rows: Iterable[Row]) -> list[dict[str, Any]]:
                 "silence": max(pauses, default=0) / 1e6 if times else None,
             }
         )
-    return sorted(found, key=place_of)
+    return sorted(found, key=pointer_to)
 
 
-def place_of(row: dict[str, Any]) -> Any:
+def pointer_to(row: dict[str, Any]) -> Any:
     source = row["source_id"] or ""
     entity = -1 if row["entity"] is None else row["entity"]
     return row["minute"], row["key"].encode(), source, entity

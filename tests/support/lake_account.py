@@ -81,7 +81,7 @@ class Account:
 
     def check_samples(self, found: list[Row]) -> None:
         same(map(told, found), (expected(said, source) for said, source in self.said))
-        same(map(place_of, found), map(place_of, self.first))
+        same(map(pointer_to, found), map(pointer_to, self.first))
 
     def check_latest(self, living: list[Row], dead: list[Row]) -> None:
         best: dict[str, tuple[ExpectedSample, Source]] = {}
@@ -228,7 +228,7 @@ def expected(said: ExpectedSample, source: Source) -> Hashable:
     )
 
 
-def place_of(row: Row) -> Hashable:
+def pointer_to(row: Row) -> Hashable:
     """Which of the rows of the log it is."""
     return row["partition"], row["offset"], row["key"], source_of(row), moment_of(row)
 

@@ -13,7 +13,7 @@ from zenlake.wire.err import Err
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing, split
-from zenlake.wire.kernels.scan import (
+from zenlake.wire.kernels.row import (
     DEFAULT_LANE,
     FLAG_DROP,
     FLAG_FIRST,

@@ -137,9 +137,19 @@ def test_all_kinds_of_message_were_recorded() -> None:
             if not isinstance(message, Frame) and hasattr(message, "body"):
                 seen.add(type(message.body).__name__)
     assert seen >= {
-        *["Scout", "Hello", "Init", "Open", "Close", "KeepAlive", "Frame", "Fragment", "Join"],
+        *[
+            "WireScout",
+            "WireHello",
+            "Init",
+            "Open",
+            "Close",
+            "KeepAlive",
+            "Frame",
+            "Fragment",
+            "Join",
+        ],
         *["Push", "Request", "Response", "ResponseFinal", "Declare", "Interest", "NetworkOam"],
-        *["Put", "Del", "Query", "Reply", "Err"],
+        *["Put", "Del", "WireQuery", "WireReply", "Err"],
         *["DeclareKeyExpr", "DeclareSubscriber", "UndeclareSubscriber", "DeclareQueryable"],
         *["UndeclareQueryable", "DeclareToken", "UndeclareToken", "DeclareFinal"],
     }

@@ -1,16 +1,24 @@
-"""The Zenoh session in a stream: handshake, batches, fragments, and where to go on after a gap.
+"""The Zenoh session in a captured stream: handshake, batches, fragments, recovery after gaps.
 
-Knows what stands around a batch and when that changes, for both sides of one stream. Does not know
-keys or columns: every row of the scan goes to a sink, in the order of its side.
+Knows the framing of batches and when it changes, for both sides of one stream. Does not know keys
+or columns: every row of the scan goes to a sink, in the order of its side.
 """
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from zenlake.capture.batch_framing import (
+    COMPRESSED,
+    LOW_LATENCY,
+    PLAIN,
+    REPEATED_CLOSE_BYTES,
+    BatchFraming,
+    is_repeated_close,
+)
 from zenlake.capture.kernels import packets as kernel
 from zenlake.capture.packets import Packets
 from zenlake.capture.reassembly import NOTHING, Reassembly
@@ -19,7 +27,7 @@ from zenlake.errors import DecodeError, Reason
 from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES, ByteBudget, FragmentAssembly
 from zenlake.transport.offer import SN_MASKS
-from zenlake.wire import close, fragment, frame, hello, init, join, keepalive, scout
+from zenlake.wire import close, fragment, hello, init, join, scout
 from zenlake.wire import open as open_
 from zenlake.wire.batch import SCOUTING, TRANSPORT, walk
 from zenlake.wire.cursor import ByteReader
@@ -27,29 +35,28 @@ from zenlake.wire.dispatch import ID_MASK
 from zenlake.wire.enums import PRIORITIES
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
-from zenlake.wire.framing import FLAG_COMPRESSED, MAX_BATCH_BYTES, Framing, to_stream, uncompress
+from zenlake.wire.framing import FLAG_COMPRESSED, Framing, to_stream, uncompress
 from zenlake.wire.hello import WireHello
 from zenlake.wire.init import Init
 from zenlake.wire.join import Join
-from zenlake.wire.kernels.scan import FLAG_DROP, FLAG_FIRST, FLAG_MORE, LANE_RELIABLE, ROW
-from zenlake.wire.network import FIRST_ID
+from zenlake.wire.kernels.row import FLAG_DROP, FLAG_FIRST, FLAG_MORE, LANE_RELIABLE, ROW
 from zenlake.wire.open import Open
 from zenlake.wire.qos import PRIORITY_BITS
 from zenlake.wire.scan import Rows, Scanner
 from zenlake.wire.scout import WireScout
 from zenlake.wire.zenohid import WireZenohId
 
-MAX_FRAGMENT_BYTES = 256 << 20  # held in unfinished messages, of all streams together
-MAX_RESYNC_BYTES = 256 << 10  # kept of a side whose next batch has not been found yet
-PLAIN_BYTES = 4 << 20  # uncompressed at once
+MAX_FRAGMENT_BYTES = 256 << 20  # Bytes of unfinished messages, of all streams together.
+MAX_RESYNC_BYTES = 256 << 10  # Bytes kept of a side while its next batch is searched for.
+PLAIN_BYTES = 4 << 20  # Bytes uncompressed at once.
 SCAN_ROWS = 16_384
-ENDS = 16_384  # batches split at once
-MAX_HANDSHAKE_BYTES = 16 << 10  # of one message of a handshake
-PEEK_PIECES = 256  # of a side's first packets that are looked at for its INIT
+ENDS = 16_384  # Batches split at once.
+MAX_HANDSHAKE_BYTES = 16 << 10  # Bytes of the longest handshake message accepted.
+PEEK_PIECES = 256  # Packets of a side that are searched for its INIT.
 
-SCOUT_KIND, HELLO_KIND = 8, 9  # beside the ids of transport messages, which they share
-NO_LANE = 0x80  # in a row's lane: the message came without a FRAME
-IN_WORDS = 0x80  # in a row's flags: the scan does not read it, the object codec does
+SCOUT_KIND, HELLO_KIND = 8, 9  # Kinds in rows: their own ids are those of INIT and OPEN.
+NO_LANE = 0x80  # Bit of a row's lane: the message stood outside a FRAME.
+IN_WORDS = 0x80  # Bit of a row's flags: only the object codec reads the message.
 
 _SPECIAL = np.zeros(256, np.bool_)
 _SPECIAL[[fragment.ID, init.ID, join.ID]] = True
@@ -58,40 +65,11 @@ _SCOUTING_KINDS = {WireScout: SCOUT_KIND, WireHello: HELLO_KIND}
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
 Ends = tuple[tuple[str, int], tuple[str, int]]
-"Address and port, of both sides."
-
-
-class BatchFraming(NamedTuple):
-    """What stands around a batch."""
-
-    framing: Framing = Framing.STREAM
-    compression: bool = False
-    low_latency: bool = False
-
-    @property
-    def limit(self) -> int:
-        return MAX_MESSAGE_BYTES if self.framing is Framing.LOW_LATENCY else MAX_BATCH_BYTES
-
-    def may_start(self, first: int) -> bool:
-        """Whether a batch, in the middle of a session, may start with this byte."""
-        kind = first & ID_MASK
-        if self.low_latency:
-            return kind >= FIRST_ID or kind in (close.ID, keepalive.ID)
-        return kind in _MAY_START
-
-
-_MAY_START = (close.ID, keepalive.ID, frame.ID, fragment.ID, join.ID)
-PLAIN = BatchFraming()
-COMPRESSED = BatchFraming(compression=True)
-LOW_LATENCY = {
-    True: BatchFraming(Framing.LOW_LATENCY, low_latency=True),
-    False: BatchFraming(low_latency=True),
-}
-"On a stream, and in datagrams, which this module gives a length of two bytes too."
+"Address and port of both sides."
 
 
 class RowSink(Protocol):
-    """Takes rows; the arrays are the sink's from then on."""
+    """Receiver of rows, which owns the arrays from then on."""
 
     def add(
         self,
@@ -106,17 +84,17 @@ class RowSink(Protocol):
 
 @dataclass(slots=True)
 class LaneAssembly:
-    """The unfinished message of a lane."""
+    """Unfinished message of a lane."""
 
     assembly: FragmentAssembly
     unbroken: bool
-    "Nothing is missing before the next piece, so that it may begin a message without saying so."
+    "True if nothing is missing before the next piece: it may begin a message without First."
     count: int = 0
     sn: int = 0
 
 
 class Decoder:
-    """What all streams of one reading share."""
+    """State that all streams of one reading share."""
 
     def __init__(self, data: Bytes, sink: RowSink, report: Report) -> None:
         self.data = data
@@ -125,7 +103,7 @@ class Decoder:
         self.memory = ByteBudget(MAX_FRAGMENT_BYTES)
         self.scanner = Scanner(SCAN_ROWS)
         self.single = Scanner(2)
-        "For one message alone, while the other is in use."
+        "Scanner for one message, while the other is in use."
         self.ends = np.zeros(ENDS, np.int64)
 
     def join(self, pieces: Packets, prefix: npt.NDArray[np.int32], size: int) -> Bytes:
@@ -135,13 +113,13 @@ class Decoder:
 
 
 class StreamSide:
-    """What one end of a stream sent."""
+    """One side of a stream, and the reader of what it sent."""
 
     def __init__(self, decoder: Decoder, conversation: "Conversation", number: int) -> None:
         self.conversation = conversation
         self.number = number
         self.code = 2 * conversation.number + number
-        "Another one for each side of each stream; the other side's differs in the last bit."
+        "Unique number of the side; the other side's differs in the last bit."
         self.end: tuple[str, int] = conversation.ends[number]
         self.zid: WireZenohId | None = None
         self.init: Init | None = None
@@ -151,12 +129,12 @@ class StreamSide:
         self._pending = NOTHING
         "Pieces of a batch that is not complete yet."
         self._latest = NOTHING
-        "The packet with the highest number of which something was read."
+        "Packet with the highest number that was read from."
         self._form: BatchFraming | None = None
-        "None while it has to be found."
+        "Framing of the next batch; None while it has to be found."
         self._handshake = True
         self._skip = 0
-        "Bytes up to the next batch, of one that has a gap."
+        "Bytes left of a batch that has a gap."
         self._unbroken = True
         self._lanes: dict[int, LaneAssembly] = {}
 
@@ -175,7 +153,7 @@ class StreamSide:
         return list(self._reassembly.finish())
 
     def peek(self, regions: list[tuple[int, Packets]]) -> None:
-        """Learn what this side offered, before what the other one sent after it is read."""
+        """Learn this side's offer before the other side's next batches are read."""
         if self.init is None and self._handshake and regions:
             pieces = np.concatenate([self._pending, regions[0][1]])
             if len(pieces):
@@ -184,9 +162,9 @@ class StreamSide:
                 self.learn(_read(buf[2 : 2 + length].tobytes()))
 
     def read(self, gap: int, pieces: Packets) -> Iterator[None]:
-        """Everything up to the first incomplete batch; yields where the sink may be emptied."""
+        """Read up to the first incomplete batch; yield where the sink may be emptied."""
         if gap:
-            self._lose(gap)
+            self._skip_gap(gap)
         if self._skip:
             skipped = min(self._skip, int(pieces["size"].sum()))
             pieces = _after(pieces, skipped)
@@ -196,7 +174,7 @@ class StreamSide:
             return
         pending = np.concatenate([self._pending, pieces]) if len(self._pending) else pieces
         buf, ends = self._join(pending)
-        whence = _PacketLocator(pending, ends, self._latest)
+        locator = _PacketLocator(pending, ends, self._latest)
         if not len(self._latest) or pieces["number"].max() > self._latest["number"][0]:
             newest = int(pieces["number"].argmax())
             self._latest = pieces[newest : newest + 1].copy()
@@ -205,11 +183,11 @@ class StreamSide:
             form = self._form
             before = pos, form, self._handshake
             if self._handshake:
-                pos = self._read_handshake(buf, pos, whence)
+                pos = self._read_handshake(buf, pos, locator)
             elif form is None:
                 pos = self._find_batch(buf, pos, ends)
             else:
-                pos = yield from self._read_batches(buf, pos, whence, form)
+                pos = yield from self._read_batches(buf, pos, locator, form)
             if before == (pos, self._form, self._handshake):
                 break
         if self.conversation.is_tcp:
@@ -218,14 +196,13 @@ class StreamSide:
             self._undecodable(len(buf) - pos)
 
     def finish(self) -> Iterator[None]:
-        """The stream ends: what is left is no whole batch."""
+        """End the stream: the bytes left are not a whole batch."""
         size = int(self._pending["size"].sum())
-        if size == 4 and self._form == LOW_LATENCY[True]:
-            # Rust ends a low-latency session with one more CLOSE behind two bytes of length.
+        if size == REPEATED_CLOSE_BYTES and self._form == LOW_LATENCY[True]:
             buf, ends = self._join(self._pending)
-            if buf[:2].tobytes() == b"\2\0" and buf[2] & ID_MASK == close.ID:
-                whence = _PacketLocator(self._pending, ends, self._latest)
-                yield from self._read_batches(buf, 0, whence, PLAIN)
+            if is_repeated_close(buf.tobytes()):
+                locator = _PacketLocator(self._pending, ends, self._latest)
+                yield from self._read_batches(buf, 0, locator, PLAIN)
                 size = 0
         self._report.count("bytes of batches that the capture does not have whole", size)
         self._pending = NOTHING
@@ -233,7 +210,7 @@ class StreamSide:
             lane.assembly.abandon(DropReason.FRAGMENT_SESSION_ENDED)
 
     def _join(self, pieces: Packets) -> tuple[Bytes, Numbers]:
-        """The pieces' bytes, and where each piece ends in them. A datagram gets a length."""
+        """Return the pieces' bytes, with a length before datagrams, and where each piece ends."""
         sizes = pieces["size"].astype(np.int64)
         prefix = np.full(len(pieces), -1, np.int32)
         if not self.conversation.is_tcp:
@@ -243,8 +220,8 @@ class StreamSide:
         ends = np.cumsum(sizes + 2 * (prefix >= 0))
         return self._decoder.join(pieces, prefix, int(ends[-1]) if len(ends) else 0), ends
 
-    def _lose(self, gap: int) -> None:
-        """Bytes are missing here. If they are of one batch, the next one's place is known."""
+    def _skip_gap(self, gap: int) -> None:
+        """Note missing bytes; if all belong to one batch, the next one's position is known."""
         self._report.count("bytes missing in streams", gap)
         had = int(self._pending["size"].sum())
         self._undecodable(had)
@@ -262,7 +239,7 @@ class StreamSide:
         self._break()
 
     def _break(self) -> None:
-        """Pieces of messages may be missing."""
+        """Note that pieces of messages may be missing."""
         self._unbroken = False
         for lane in self._lanes.values():
             lane.assembly.abandon(DropReason.FRAGMENT_MISSING)
@@ -273,8 +250,8 @@ class StreamSide:
 
     # ---- the handshake, and finding the next batch without one
 
-    def _read_handshake(self, buf: Bytes, pos: int, whence: "_PacketLocator") -> int:
-        """One batch of it; when there is none, it is over."""
+    def _read_handshake(self, buf: Bytes, pos: int, locator: "_PacketLocator") -> int:
+        """Read a batch of the handshake; end the handshake if it is none."""
         length = int.from_bytes(buf[pos : pos + 2].tobytes(), "little")
         end = pos + 2 + length
         kind = int(buf[pos + 2]) & ID_MASK if length and pos + 2 < len(buf) else None
@@ -282,7 +259,7 @@ class StreamSide:
             self._after_handshake()
             return pos
         if end > len(buf):
-            # INIT fits one packet; without the SYN, this is a piece of something else.
+            # INIT fits a packet; without the SYN this may be a piece of any batch.
             if length > MAX_HANDSHAKE_BYTES or not self._reassembly.from_start:
                 self._after_handshake()
             return pos
@@ -292,7 +269,7 @@ class StreamSide:
             return pos
         self.learn(message)
         for _ in self._scan(
-            buf[pos:end], np.array([end - pos]), *whence.of(np.array([end])), PLAIN
+            buf[pos:end], np.array([end - pos]), *locator.of(np.array([end])), PLAIN
         ):
             pass
         if isinstance(message, Open):
@@ -313,7 +290,7 @@ class StreamSide:
         self._form = forms[0] if len(forms) == 1 else None
 
     def _find_batch(self, buf: Bytes, pos: int, ends: Numbers) -> int:
-        """The first packet from `pos` on that starts with a batch, in any form it may have."""
+        """Return the first packet from `pos` on that starts with a batch, in any framing."""
         starts = np.unique(np.append(ends[(ends > pos) & (ends < len(buf))], pos))
         for start in starts.tolist():
             for form in self.conversation.forms():
@@ -330,7 +307,7 @@ class StreamSide:
         return after
 
     def _is_batch(self, buf: Bytes, pos: int, form: BatchFraming) -> bool:
-        """Whether a whole batch stands here, and behind it nothing that cannot be one."""
+        """Return whether a whole batch stands here, followed by nothing but another."""
         start = pos + form.framing
         length = int.from_bytes(buf[pos:start].tobytes(), "little")
         end = start + length
@@ -365,9 +342,9 @@ class StreamSide:
     # ---- batches
 
     def _read_batches(
-        self, buf: Bytes, pos: int, whence: "_PacketLocator", form: BatchFraming
+        self, buf: Bytes, pos: int, locator: "_PacketLocator", form: BatchFraming
     ) -> Generator[None, None, int]:
-        """Whole batches from `pos` on; gives where the last one ends."""
+        """Read whole batches from `pos` on; return where the last one ends."""
         ends = self._decoder.ends
         while True:
             count, after, too_long = kernel.split_batches(
@@ -375,7 +352,7 @@ class StreamSide:
             )
             if count:
                 found = ends[:count].copy()
-                numbers, times = whence.of(found)
+                numbers, times = locator.of(found)
                 found -= pos
                 read = self._scan_compressed if form.compression else self._scan
                 yield from read(buf[pos:after], found, numbers, times, form)
@@ -403,7 +380,7 @@ class StreamSide:
             size += len(plain[-1])
             if size >= PLAIN_BYTES or i + 1 == len(ends):
                 stream = np.frombuffer(to_stream(plain, Framing.STREAM), np.uint8)
-                new_ends = np.cumsum([len(one) + 2 for one in plain])
+                new_ends = np.cumsum([len(batch) + 2 for batch in plain])
                 span = slice(first, i + 1)
                 yield from self._scan(stream, new_ends, numbers[span], times[span], PLAIN)
                 plain, size, first = [], 0, i + 1
@@ -411,7 +388,7 @@ class StreamSide:
     def _scan(
         self, data: Bytes, ends: Numbers, numbers: Numbers, times: Numbers, form: BatchFraming
     ) -> Iterator[None]:
-        """Whole batches; a bad one is left from its first bad message on."""
+        """Scan whole batches; leave a bad one at its first bad message."""
         batch, span = 0, len(ends)
         while batch < len(ends):
             start = int(ends[batch - 1]) if batch else 0
@@ -432,7 +409,7 @@ class StreamSide:
                     yield
             if scan.error is None:
                 batch, span = last, 2 * span
-            else:  # the rest is read in small steps: each error copies what it was found in
+            else:  # read the rest in small steps: each error copies the bytes it was found in
                 bad = int(np.searchsorted(ends[:-1], start + scan.consumed, "right"))
                 at = (int(ends[bad - 1]) if bad else 0) - start + form.framing
                 whole = part[: int(ends[bad]) - start]
@@ -451,8 +428,10 @@ class StreamSide:
     def _in_words(
         self, data: Bytes, at: int, first: int, number: Numbers, time: Numbers, form: BatchFraming
     ) -> None:
-        """A batch with payloads in shared memory, which the scan does not read: its messages from
-        `first` on become rows that only say what they are."""
+        """Read a batch with payloads in shared memory by the object codec, from `first` on.
+
+        The scan does not read such messages: their rows have only a kind and a position.
+        """
         found: list[tuple[int, int, int, int]] = []
         try:
             for located in walk(
@@ -477,7 +456,7 @@ class StreamSide:
             )
 
     def _take(self, rows: Rows, data: Bytes, numbers: Numbers, times: Numbers) -> None:
-        """Rows to the sink; a message that its last FRAGMENT completes comes right after that."""
+        """Hand rows to the sink; a joined message follows its last FRAGMENT."""
         add, done = self._decoder.sink.add, 0
         for i in np.flatnonzero(_SPECIAL[rows["kind"]]).tolist():
             row = rows[i]
@@ -542,7 +521,7 @@ class StreamSide:
 
 
 class Conversation:
-    """Both sides of a stream."""
+    """Both sides of a stream, and what they agreed on."""
 
     def __init__(self, decoder: Decoder, number: int, protocol: str, ends: Ends) -> None:
         self.number = number
@@ -552,17 +531,20 @@ class Conversation:
         self.opener: int | None = None
         self._decoder = decoder
         self._session = False
-        "Of datagrams: there was an INIT, so that ids mean transport messages."
+        "Datagrams only: an INIT was seen, so that ids mean transport messages."
         self.sides = (StreamSide(decoder, self, 0), StreamSide(decoder, self, 1))
 
     def forms(self) -> tuple[BatchFraming, ...]:
-        """What may stand around a batch after the handshake: low latency and compression apply
-        when both sides offered them, and a side that was not heard may have."""
+        """Return the framings that a batch after the handshake may have.
+
+        Low latency and compression apply when both sides offered them; a side whose INIT was not
+        captured may have.
+        """
         inits = [side.init for side in self.sides if side.init is not None]
         if not inits and self.protocol == "multicast":
             return PLAIN, COMPRESSED
-        low_latency = all(one.low_latency for one in inits)
-        compression = all(one.compression for one in inits)
+        low_latency = all(offer.low_latency for offer in inits)
+        compression = all(offer.compression for offer in inits)
         if len(inits) == 2 and low_latency:
             return (LOW_LATENCY[self.is_tcp],)
         if len(inits) == 2:
@@ -572,10 +554,12 @@ class Conversation:
 
     def resolution(self) -> int:
         inits = [side.init for side in self.sides if side.init is not None]
-        return min((one.resolution & 0x03 for one in inits), default=init.DEFAULT_RESOLUTION & 0x03)
+        return min(
+            (offer.resolution & 0x03 for offer in inits), default=init.DEFAULT_RESOLUTION & 0x03
+        )
 
     def read(self, packets: tuple[Packets, Packets]) -> Iterator[None]:
-        """What each side sent in one window of the file."""
+        """Read the packets of each side in one window of the file."""
         if not self.is_tcp:
             packets = (
                 self._without_scouting(self.sides[0], packets[0]),
@@ -597,8 +581,11 @@ class Conversation:
                 yield from side.read(gap, pieces)
 
     def _without_scouting(self, side: StreamSide, packets: Packets) -> Packets:
-        """SCOUT and HELLO share the ids of INIT and OPEN: a group has no handshake, and HELLO
-        comes where there was none."""
+        """Take scouting messages out of the packets.
+
+        SCOUT and HELLO share the ids of INIT and OPEN: a group has no handshake, and HELLO is sent
+        where there was none.
+        """
         if not len(packets):
             return packets
         cut = packets["cut"] > 0
@@ -634,7 +621,7 @@ class Conversation:
 
 
 class _PacketLocator:
-    """Which packet completed what ends where: the last of those up to there to arrive."""
+    """Finder of the packet that completed a message: the last to arrive of all up to its end."""
 
     def __init__(self, pieces: Packets, ends: Numbers, before: Packets) -> None:
         numbers = np.concatenate([before["number"], pieces["number"]])
@@ -648,13 +635,13 @@ class _PacketLocator:
         self._ends = ends
 
     def of(self, ends: Numbers) -> tuple[Numbers, Numbers]:
-        """Number and time of the packets."""
+        """Return number and time of the packets that completed messages with these ends."""
         which = np.searchsorted(self._ends, ends)
         return self._numbers[which], self._times[which]
 
 
 def _after(pieces: Packets, size: int) -> Packets:
-    """The pieces without their first `size` bytes."""
+    """Return the pieces without their first `size` bytes."""
     ends = np.cumsum(pieces["size"], dtype=np.int64)
     first = int(np.searchsorted(ends, size, "right"))
     rest = pieces[first:]
@@ -668,7 +655,7 @@ def _after(pieces: Packets, size: int) -> Packets:
 
 
 def _read(batch: bytes) -> object:
-    """The first message of a batch; None if there is none that makes sense."""
+    """Return the first message of a batch; None if it does not decode."""
     try:
         message: object = TRANSPORT.read(ByteReader(batch))
     except DecodeError:

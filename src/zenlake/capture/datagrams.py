@@ -1,4 +1,4 @@
-"""UDP datagrams that IP cut in pieces, put together again.
+"""UDP datagrams joined from IP fragments.
 
 Knows pieces by the number that the walk gave to what they have in common. Does not look at bytes.
 """
@@ -8,26 +8,28 @@ import numpy as np
 from zenlake.capture.packets import Packets
 from zenlake.capture.report import Report
 
-MAX_UNFINISHED = 256  # datagrams; the oldest is given up
-MAX_BYTES = 0xFFFF  # of a datagram, as IP counts them
+MAX_UNFINISHED = 256  # Incomplete datagrams kept; the oldest is dropped.
+MAX_BYTES = 0xFFFF  # Upper bound of a datagram's length in IP.
 MAX_PIECES = MAX_BYTES // 8
 _UDP_HEADER = 8
 
 
 class Datagrams:
-    """Takes windows of packets and gives them back with whole datagrams only."""
+    """Joiner of IP fragments: windows of packets in, windows of whole datagrams out."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self._unfinished: dict[int, dict[int, Packets]] = {}
-        "By the common number: pieces by their offset."
+        "Pieces by offset, for each datagram's number."
 
     def join(self, window: Packets) -> Packets:
         pieces = (window["offset"] > 0) | (window["more"] > 0)
         if not pieces.any():
             return window
         whole = [self._add(window[i : i + 1].copy()) for i in np.flatnonzero(pieces).tolist()]
-        return np.concatenate([window[~pieces], *(one for one in whole if one is not None)])
+        return np.concatenate(
+            [window[~pieces], *(datagram for datagram in whole if datagram is not None)]
+        )
 
     def finish(self) -> None:
         for pieces in self._unfinished.values():
@@ -38,7 +40,7 @@ class Datagrams:
         number = int(piece["seq"][0])
         pieces = self._unfinished.pop(number, {})
         pieces.setdefault(int(piece["offset"][0]), piece)
-        whole = _joined(pieces)
+        whole = _join_pieces(pieces)
         if whole is not None:
             return whole
         if len(pieces) > MAX_PIECES:
@@ -51,8 +53,8 @@ class Datagrams:
         return None
 
 
-def _joined(pieces: dict[int, Packets]) -> Packets | None:
-    """The rows in order, if they follow each other from the first to the last."""
+def _join_pieces(pieces: dict[int, Packets]) -> Packets | None:
+    """Return the rows in order if they are complete from the first to the last, else None."""
     if 0 not in pieces:
         return None
     rows: list[Packets] = []

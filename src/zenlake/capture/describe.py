@@ -1,6 +1,6 @@
-"""A message of the object codec in one line of words: what is not as it is by default.
+"""A message of the object codec as one line of text: every field that is not its default.
 
-Knows how messages nest. What comes out may hold any character that a peer sent.
+Knows how messages nest. The text may have any character that a peer sent.
 """
 
 from dataclasses import fields, is_dataclass

@@ -1,4 +1,4 @@
-"""What every way of showing a message needs: its name, its bodies, its key and its payload.
+"""Name, bodies, key and payload of any message, for display.
 
 Knows how messages nest, from the codec's own tables.
 """
@@ -32,7 +32,7 @@ Payload = bytes | tuple[Slice, ...]
 
 
 def layers(message: object) -> Iterator[object]:
-    """The message, its body, the body of that, and the value that a query carries."""
+    """Yield the message, its body, the body of that, and the value in a query."""
     layer: object = message
     while type(layer) in NAMES or isinstance(layer, QueryBody):
         yield layer
@@ -40,12 +40,12 @@ def layers(message: object) -> Iterator[object]:
 
 
 def name_of(message: object) -> str:
-    """All names from the outside in: RESPONSE/REPLY/PUT."""
+    """Return all names from the outside in: RESPONSE/REPLY/PUT."""
     return "/".join(NAMES[type(layer)] for layer in layers(message) if type(layer) in NAMES)
 
 
 def key_of(message: object) -> WireExpr | None:
-    """The key expression that a network message is about."""
+    """Return the key expression of a network message."""
     for layer in layers(message):
         key = getattr(layer, "key", None)
         if isinstance(key, WireExpr):
@@ -54,7 +54,7 @@ def key_of(message: object) -> WireExpr | None:
 
 
 def payload_of(message: object) -> Payload | None:
-    """The value of a PUT, an ERR or a query; a FRAGMENT's piece."""
+    """Return the payload of a PUT, an ERR, a query or a FRAGMENT."""
     for layer in layers(message):
         payload: Payload | None = getattr(layer, "payload", None)
         if payload is not None:
@@ -69,7 +69,7 @@ def payload_bytes(payload: Payload | None) -> int:
 
 
 def link_states_of(message: Message) -> list[LinkState]:
-    """What a link-state OAM says; DecodeError, counted from its body, if that is something else."""
+    """Return the link states of an OAM; DecodeError, at an offset in its body, if it has others."""
     if not isinstance(message, NetworkOam) or message.id != LINK_STATE:
         return []
     return read_link_states(message.body) if isinstance(message.body, bytes) else []

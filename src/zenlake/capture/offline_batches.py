@@ -1,29 +1,30 @@
-"""Cut one direction of a connection into batches.
+"""Cut the recorded bytes of one direction of a connection into batches, for display.
 
-Knows the handshake's effect on what stands around a batch: a length of 2 or 4 bytes, a compression
-header or none. Does not know the messages after it, and keeps nothing between batches but that.
+Knows how the handshake changes the framing of batches. Does not know the messages after it.
+conversation.py reads packet captures: both directions, with gaps, as columns of the scan. Here is
+one direction without packets, read by the object codec, so that every message and every error has
+its position in the input.
 """
 
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
+from zenlake.capture.batch_framing import LOW_LATENCY, PLAIN, BatchFraming, is_repeated_close
 from zenlake.capture.offline_buffer import BadBytes, Buffer
 from zenlake.capture.offline_input import InputSource
 from zenlake.errors import DecodeError, Reason
-from zenlake.wire import close
 from zenlake.wire.batch import TRANSPORT, walk
-from zenlake.wire.dispatch import ID_MASK
 from zenlake.wire.framing import FLAG_COMPRESSED, MAX_BATCH_BYTES, Framing, split, uncompress
 from zenlake.wire.init import Init
 from zenlake.wire.open import Open
 
-# A low-latency sender does not fragment; this is Zenoh's default for the longest message
-# (transport.link.rx.max_message_size).
-MAX_LOW_LATENCY_BYTES = 1 << 30
+MAX_LOW_LATENCY_BYTES = 1 << 30  # Zenoh's default transport.link.rx.max_message_size.
 
 
 class FramingChoice(StrEnum):
+    """Framing that the user names."""
+
     AUTO = "auto"
     STREAM = "stream"
     LOW_LATENCY = "low-latency"
@@ -31,28 +32,25 @@ class FramingChoice(StrEnum):
 
 
 class CompressionChoice(StrEnum):
+    """Compression that the user names."""
+
     AUTO = "auto"
     YES = "yes"
     NO = "no"
 
 
-class OfflineFraming(NamedTuple):
-    """What stands around each batch."""
-
-    framing: Framing = Framing.STREAM
-    compression: bool = False
-
-
 class OfflineBatch(NamedTuple):
+    """A batch and its place in the input."""
+
     number: int
-    "From 1."
+    "Ordinal of the batch, from 1."
     offset: int
-    "In the input, of the length prefix."
+    "Position of the length prefix in the input."
     start: int
     end: int
-    "In the input, of the batch as it was sent."
+    "The batch as it was sent is [start, end) of the input."
     buffer: Buffer
-    "The plain batch."
+    "Bytes of the batch, uncompressed."
     low_latency: bool
     "Network messages stand in it without a FRAME."
 
@@ -70,16 +68,17 @@ def cut(
     framing: FramingChoice = FramingChoice.AUTO,
     compression: CompressionChoice = CompressionChoice.AUTO,
 ) -> Iterator[OfflineBatch]:
-    """The batches of `source`, in order; BadBytes where it ends inside one or makes no sense.
+    """Yield the batches of `source`, in order; BadBytes where it ends inside one or is invalid.
 
-    If the first batch is an INIT, it and the OPEN behind it are plain; then comes what the choices
-    say or, for `auto`, what `guess_link` finds. Without an INIT `auto` means plain all through.
+    If the first batch is an INIT, it and the OPEN after it are plain; the batches after them have
+    the framing that the choices name or, for `auto`, that `guess_link` finds. Without an INIT
+    `auto` means plain.
     """
-    handshake = OfflineFraming(
+    handshake = BatchFraming(
         Framing.DATAGRAM if framing is FramingChoice.DATAGRAM else Framing.STREAM
     )
     init = _read_one(source, 0, handshake, Init)
-    link = handshake if init else _told(handshake, framing, compression)
+    link = handshake if init else _apply_choices(handshake, framing, compression)
     pos, number = 0, 1
     while pos < len(source.data):
         opens = init and number == 2 and _read_one(source, pos, handshake, Open)
@@ -87,34 +86,31 @@ def cut(
         yield batch
         pos, number = batch.end, number + 1
         if init and opens:
-            link = _told(guess_link(source, pos, handshake, init), framing, compression)
+            link = _apply_choices(guess_link(source, pos, handshake, init), framing, compression)
 
 
-def guess_link(
-    source: InputSource, pos: int, handshake: OfflineFraming, init: Init
-) -> OfflineFraming:
-    """What stands around the batches from `pos` on, where the first one after OPEN starts.
+def guess_link(source: InputSource, pos: int, handshake: BatchFraming, init: Init) -> BatchFraming:
+    """Return the framing of the batches from `pos` on, where the first one after OPEN starts.
 
-    Low latency and compression apply when both sides offered them in INIT. One direction shows
-    one side's offer only, so the bytes decide: the first form that was offered, and in which the
-    next batch reads, is it. The forms do not look alike. A batch behind a 2-byte length starts
-    with 3 or more, which as the third byte of a 4-byte length means 196608 bytes at least, and
-    those would have to be one batch. No plain batch after OPEN starts with 0 or 1, which are the
-    compression headers.
+    Low latency and compression apply when both sides offered them in INIT. One direction shows one
+    side's offer only, so the bytes decide: the first offered form in which the next batch decodes.
+    The forms differ: a batch with a 2-byte length starts with 3 or more, which as the third byte of
+    a 4-byte length would mean a batch of at least 196608 bytes; and no plain batch after OPEN
+    starts with 0 or 1, which are the compression headers.
     """
     if init.low_latency and handshake.framing is Framing.STREAM:
-        low_latency = OfflineFraming(Framing.LOW_LATENCY)
+        low_latency = LOW_LATENCY[True]
         if _reads_as(source, pos, low_latency):
             return low_latency
     if init.compression:
-        compressed = OfflineFraming(handshake.framing, compression=True)
+        compressed = BatchFraming(handshake.framing, compression=True)
         if _reads_as(source, pos, compressed):
             return compressed
     return handshake
 
 
-def _reads_as(source: InputSource, pos: int, link: OfflineFraming) -> bool:
-    """Whether the first batch from `pos` on that is not empty is one of `link`."""
+def _reads_as(source: InputSource, pos: int, link: BatchFraming) -> bool:
+    """Return whether the first batch from `pos` on that is not empty decodes in this framing."""
     try:
         while pos < len(source.data):
             batch = _batch_at(source, pos, link)
@@ -129,22 +125,22 @@ def _reads_as(source: InputSource, pos: int, link: OfflineFraming) -> bool:
     return False
 
 
-def _told(
-    link: OfflineFraming, framing: FramingChoice, compression: CompressionChoice
-) -> OfflineFraming:
-    """`link`, changed to what the user said."""
-    return OfflineFraming(
-        _FRAMINGS.get(framing, link.framing),
+def _apply_choices(
+    link: BatchFraming, framing: FramingChoice, compression: CompressionChoice
+) -> BatchFraming:
+    """Return `link` with the framing and compression that the user named."""
+    chosen = _FRAMINGS.get(framing, link.framing)
+    return BatchFraming(
+        chosen,
         link.compression
         if compression is CompressionChoice.AUTO
         else compression is CompressionChoice.YES,
+        low_latency=chosen is Framing.LOW_LATENCY,
     )
 
 
-def _read_one(
-    source: InputSource, pos: int, link: OfflineFraming, kind: type[_Kind]
-) -> _Kind | None:
-    """The message at the start of the batch at `pos`, if it is a `kind`."""
+def _read_one(source: InputSource, pos: int, link: BatchFraming, kind: type[_Kind]) -> _Kind | None:
+    """Return the first message of the batch at `pos`, if it is a `kind`."""
     try:
         message = TRANSPORT.read(_batch_at(source, pos, link).buffer.reader())
     except (BadBytes, DecodeError):
@@ -152,17 +148,14 @@ def _read_one(
     return message if isinstance(message, kind) else None
 
 
-def _link_here(source: InputSource, pos: int, link: OfflineFraming) -> OfflineFraming:
-    """`link`, but for the end of a low-latency stream: Rust sends CLOSE once more there, behind a
-    2-byte length."""
-    rest = source.data[pos : pos + 5]
-    if link.framing is not Framing.LOW_LATENCY or len(rest) != 4 or rest[:2] != b"\2\0":
-        return link
-    return OfflineFraming() if rest[2] & ID_MASK == close.ID else link
+def _link_here(source: InputSource, pos: int, link: BatchFraming) -> BatchFraming:
+    """Return the framing of the batch at `pos`: `link`, or PLAIN for a repeated CLOSE."""
+    at_end = link.framing is Framing.LOW_LATENCY and is_repeated_close(source.data[pos : pos + 5])
+    return PLAIN if at_end else link
 
 
-def _batch_at(source: InputSource, pos: int, link: OfflineFraming, number: int = 0) -> OfflineBatch:
-    """The batch whose prefix starts at `pos`."""
+def _batch_at(source: InputSource, pos: int, link: BatchFraming, number: int = 0) -> OfflineBatch:
+    """Return the batch whose prefix starts at `pos`."""
     whole = Buffer(source.data, 0, len(source.data))
     try:
         start, end = _span(source, pos, link.framing)
@@ -175,7 +168,7 @@ def _batch_at(source: InputSource, pos: int, link: OfflineFraming, number: int =
         start,
         end,
         buffer or Buffer(source.data, start, end),
-        link.framing is Framing.LOW_LATENCY,
+        link.low_latency,
     )
 
 
@@ -189,7 +182,7 @@ def _span(source: InputSource, pos: int, framing: Framing) -> tuple[int, int]:
 
 
 def _plain(data: bytes, start: int, end: int) -> Buffer:
-    """The batch behind a compression header; a copy only where it is compressed."""
+    """Return the batch after its compression header; a copy only if it is compressed."""
     if start == end:
         return Buffer(data, start, end)
     if not data[start] & FLAG_COMPRESSED:

@@ -1,7 +1,6 @@
-"""The bytes to decode: from a file or standard input, raw or as hexadecimal text.
+"""Input of `zenlake decode`: a file or standard input, raw or as hexadecimal text.
 
-Knows nothing of messages. Positions everywhere else count the bytes this gives, so behind
-hexadecimal text they count the bytes that it stands for.
+Does not know messages. All positions count the decoded bytes, also of hexadecimal text.
 """
 
 import sys
@@ -12,18 +11,20 @@ STANDARD_INPUT = "-"
 
 
 class SourceError(Exception):
-    """The input cannot be had; the text is for the user and names the input."""
+    """Input that cannot be read; the text is for the user and names the input."""
 
 
 class InputSource(NamedTuple):
+    """Bytes to decode, and their name for messages."""
+
     name: str
     data: bytes
     datagram_ends: dict[int, int]
-    "Of each datagram, by its start, when the input is datagrams: a line of hex, or all of it."
+    "End of each datagram by its start: a line of hexadecimal text, or the whole input."
 
 
 def head_of(file: str, size: int) -> bytes:
-    """The first bytes of a file; nothing of standard input or of what cannot be read."""
+    """Return the first bytes of a file; none of standard input or of a file that cannot be read."""
     if file == STANDARD_INPUT:
         return b""
     try:
@@ -34,7 +35,7 @@ def head_of(file: str, size: int) -> bytes:
 
 
 def read_source(file: str, *, is_hex: bool) -> InputSource:
-    """Read all of `file`; hexadecimal text on standard input is recognised by itself."""
+    """Read all of `file`; hexadecimal text on standard input is detected."""
     if file == STANDARD_INPUT:
         name, data = "standard input", sys.stdin.buffer.read()
     else:
@@ -65,16 +66,16 @@ def _read_file(file: str) -> bytes:
 
 
 def _text_lines(data: bytes) -> list[str]:
-    """The lines that are not comments."""
+    """Return the lines, comments as empty ones."""
     lines = data.decode(errors="replace").split("\n")
     return ["" if line.lstrip().startswith("#") else line.strip() for line in lines]
 
 
 def _is_hex_text(data: bytes) -> bool:
-    """Whether all of it is hex digits, white space and comments, and some of it digits.
+    """Return whether `data` is hexadecimal digits, white space and comments.
 
-    No batch looks like that: INIT, FRAME and KEEP_ALIVE begin with bytes that are not text. That a
-    comment must be printable keeps a raw stream that starts with the byte "#" from being one.
+    A raw stream is not: INIT, FRAME and KEEP_ALIVE begin with bytes that are not text, and a
+    comment must be printable, in case a stream starts with the byte "#".
     """
     text = data.decode(errors="replace").replace("\t", " ")
     if not all(line.rstrip("\r").isprintable() for line in text.split("\n")):

@@ -1,7 +1,8 @@
-"""The messages that one side of a session sent, with what they need from earlier ones.
+"""Messages that one side of a session sent, with keys in full and fragments joined.
 
-Keeps the keys that the sender declared and the fragments that are not complete yet. Does not
-know the other direction, so keys that the receiver declared stay numbers.
+Keeps the keys that the sender declared and the incomplete fragments. Does not know the other
+direction, so keys that the receiver declared stay numbers, and the resolution of sequence numbers
+is not known: hence fragments are joined here, not by transport/fragments.py.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from zenlake.capture.offline_batches import OfflineBatch
 from zenlake.capture.offline_buffer import BadBytes, Buffer
 from zenlake.errors import DecodeError
 from zenlake.keytable import KeyTable
+from zenlake.transport.offer import SN_MASKS
 from zenlake.wire.batch import SCOUTING, LocatedMessage, Message, walk
 from zenlake.wire.declare import Declare, DeclareKeyExpr, UndeclareKeyExpr
 from zenlake.wire.enums import Mapping, WirePriority
@@ -22,33 +24,33 @@ from zenlake.wire.init import Init
 from zenlake.wire.network import NETWORK
 from zenlake.wire.wireexpr import WireExpr
 
-HIGHEST_SNS = (0x7F, 0x3FFF, 0x0FFF_FFFF, 0xFFFF_FFFF)  # by resolution; 0 comes after them
-
 
 class Entry(NamedTuple):
-    """One message, and where it was found."""
+    """A message and its place in the input."""
 
     batch: OfflineBatch
     buffer: Buffer
     start: int
     end: int
-    "Positions in `buffer`."
+    "The message is [start, end) of `buffer`."
     message: Message
     frame: Frame | None = None
-    "The FRAME that holds a network message."
+    "The FRAME around a network message."
     key: str | None = None
-    "The key expression, as text if the sender declared what it is made of."
+    "The key expression, in full if the sender declared its id."
     fragments: int = 0
-    "From how many FRAGMENTs it was joined."
+    "How many FRAGMENTs it was joined from; 0 for a message that was not cut."
 
 
 class Direction:
+    """Reader of the messages of one direction, batch by batch."""
+
     def __init__(self) -> None:
         self._keys = KeyTable()
         self._fragments = Fragments()
 
     def read(self, batch: OfflineBatch) -> Iterator[Entry]:
-        """Every message of `batch`; one that its last FRAGMENT completes comes after that."""
+        """Yield every message of `batch`; a joined message follows its last FRAGMENT."""
         for located in _located(batch):
             message = located.message
             yield self._entry(batch, batch.buffer, located)
@@ -69,12 +71,12 @@ class Direction:
         return Entry(batch, buffer, start, end, message, frame, text, fragments)
 
     def _learn(self, message: Message) -> None:
-        """Remember which key an id stands for."""
+        """Note the key that an id is declared for."""
         if not isinstance(message, Declare):
             return
         body = message.body
         if isinstance(body, DeclareKeyExpr):
-            # Always scope 0 and the full text. A scope, if there is one, stays a number: texts
+            # A declaration has scope 0 and the full text. Any other scope stays a number: texts
             # that build on each other could grow without bound.
             text = str(WireExpr(body.key.scope, body.key.suffix, Mapping.SENDER))
             self._keys.declare(Mapping.SENDER, body.id, text)
@@ -102,7 +104,7 @@ def _located(batch: OfflineBatch) -> Iterator[LocatedMessage]:
 
 
 def read_scouting(datagram: OfflineBatch) -> Iterator[Entry]:
-    """The one message of a scouting datagram."""
+    """Yield the only message of a scouting datagram."""
     buffer = datagram.buffer
     r = buffer.reader()
     try:
@@ -115,31 +117,31 @@ def read_scouting(datagram: OfflineBatch) -> Iterator[Entry]:
 
 @dataclass(slots=True)
 class Pieces:
-    """The fragments of one message so far."""
+    """Fragments of one message so far."""
 
     sn: int
     incomplete: bool
-    "A piece is missing: the message cannot be joined."
+    "True if a piece is missing, so that the message cannot be joined."
     count: int = 0
     data: bytearray = field(default_factory=bytearray)
 
 
 class Fragments:
-    """Joins fragments, lane by lane, as far as the input has them all."""
+    """Fragments by lane, joined when the input has all of a message."""
 
     def __init__(self) -> None:
         self.from_start = False
-        "The input starts with the session, so that a piece without First can begin a message."
+        "True if the input starts with the session: a piece without First may begin a message."
         self._lanes: dict[tuple[WirePriority, bool], Pieces] = {}
 
     def add(self, fragment: Fragment) -> Pieces | None:
-        """All pieces, if `fragment` is the last of a message of which none is missing."""
+        """Return all pieces if `fragment` is the last of a complete message, else None."""
         lane = fragment.priority, fragment.reliable
         pieces = self._lanes.get(lane)
         if fragment.first or pieces is None:
             begins = fragment.first or self.from_start
             pieces = self._lanes[lane] = Pieces(fragment.sn, incomplete=not begins)
-        elif fragment.sn != pieces.sn + 1 and (fragment.sn or pieces.sn not in HIGHEST_SNS):
+        elif fragment.sn != pieces.sn + 1 and (fragment.sn or pieces.sn not in SN_MASKS):
             pieces.incomplete = True
         pieces.sn = fragment.sn
         pieces.count += 1

@@ -33,10 +33,10 @@ from zenlake.wire.join import Join
 from zenlake.wire.scan import readable
 
 MAX_STREAMS = 65_536
-MAX_INTERFACES = 256  # of a section
+MAX_INTERFACES = 256  # Interfaces of a section that are kept.
 WINDOW_PACKETS = 16_384
-WINDOW_BYTES = 1 << 20  # so that all rows of it stay in the processor's cache
-FIRST_BYTES = 2048  # of a stream that are looked at to see whether it is Zenoh
+WINDOW_BYTES = 1 << 20  # Bytes of a window, whose rows then stay in the processor's cache.
+FIRST_BYTES = 2048  # Bytes of a stream that are checked for a Zenoh handshake.
 
 Packets = npt.NDArray[np.void]
 
@@ -46,11 +46,11 @@ _FORMATS = {
     NG: kernel.FORMAT_NG,
 }
 _PCAP_HEADER = 24
-_LINK_BITS = 0xFFFF  # above it: how long a frame check sequence is
+_LINK_BITS = 0xFFFF  # Bits of the link type; the length of a frame check sequence is above.
 
 _REASONS = {
     kernel.C_TRUNCATED: "bytes after which the file was cut off",
-    kernel.C_DAMAGED: "bytes that are no packet records",
+    kernel.C_DAMAGED: "bytes that are not packet records",
     kernel.C_BAD_BLOCKS: "damaged blocks",
     kernel.C_UNKNOWN_LINK: "packets of an unknown link type",
     kernel.C_UNKNOWN_INTERFACE: "packets of an interface that was not described",
@@ -80,7 +80,7 @@ class CaptureFile:
 
     @classmethod
     def of(cls, name: str, data: bytes) -> "CaptureFile":
-        """A file that is in memory already."""
+        """Return a file that is in memory already."""
         capture = cls.__new__(cls)
         capture._begin(name, data)
         return capture
@@ -90,7 +90,7 @@ class CaptureFile:
         self._state = np.zeros(kernel.STATE_WORDS, np.int64)
         self._state[kernel.S_POS] = self._header(bytes(data[:_PCAP_HEADER]))
         self.data = readable(data)  # type: ignore[arg-type]
-        "All of the file; pages that are not read are not in memory."
+        "The whole file, mapped: only pages that were read are in memory."
         self._counts = np.zeros(kernel.COUNT_WORDS, np.int64)
         self._interfaces = np.zeros((MAX_INTERFACES, kernel.INTERFACE_WORDS), np.int64)
         self._keys = np.zeros((MAX_STREAMS, kernel.KEY_WORDS), np.uint64)
@@ -101,7 +101,7 @@ class CaptureFile:
         self._seed = np.uint64(secrets.randbits(63))
 
     def _header(self, head: bytes) -> int:
-        """Where the first record stands."""
+        """Return the position of the first record."""
         found = MAGIC.get(head[:MAGIC_BYTES])
         if found is None:
             start = f"it starts with {head[:MAGIC_BYTES].hex()}" if head else "it is empty"
@@ -120,7 +120,7 @@ class CaptureFile:
         return _PCAP_HEADER
 
     def windows(self) -> Iterator[Packets]:
-        """Rows of dtype PACKET, in the file's order; each window overwrites the one before."""
+        """Yield rows of dtype PACKET in the file's order; each window overwrites the one before."""
         while not self._state[kernel.S_DONE]:
             count = kernel.walk(
                 self.data,
@@ -141,11 +141,11 @@ class CaptureFile:
 
     @property
     def stream_count(self) -> int:
-        """How many streams have been seen so far."""
+        """Number of streams seen so far."""
         return int(self._state[kernel.S_STREAMS])
 
     def tell(self, report: Report) -> None:
-        """Add what the walk could not read."""
+        """Add to `report` what the walk could not read."""
         report.packets = int(self._state[kernel.S_PACKETS])
         report.streams = self.stream_count
         for which, reason in _REASONS.items():
@@ -154,7 +154,7 @@ class CaptureFile:
             report.pass_over(reason, int(self._counts[which]))
 
     def ends(self, number: int) -> tuple[tuple[str, int], tuple[str, int]]:
-        """Address and port of side 0 and side 1 of a stream."""
+        """Return address and port of side 0 and side 1 of a stream."""
         key = self._keys[number].tobytes()
         size = kernel.END_BYTES
         low, high = (_end(key[i : i + size], key[2 * size + 1]) for i in (0, size))
@@ -166,13 +166,13 @@ class CaptureFile:
         return "multicast" if any(_is_group(end[0]) for end in self.ends(number)) else "udp"
 
     def first_bytes(self, number: int, side: int) -> bytes | None:
-        """How a side's payload begins, as far as one packet has it; None if not seen yet."""
-        one = kernel.F_SIDE + side * kernel.SIDE_WORDS
-        at, size = self._streams[number, one + kernel.D_AT : one + kernel.D_SIZE + 1].tolist()
+        """Return the start of a side's payload, as far as one packet has it; None if unseen."""
+        base = kernel.F_SIDE + side * kernel.SIDE_WORDS
+        at, size = self._streams[number, base + kernel.D_AT : base + kernel.D_SIZE + 1].tolist()
         return None if at < 0 else self.data[at : at + min(size, FIRST_BYTES)].tobytes()
 
     def is_zenoh(self, number: int, ports: Collection[int]) -> bool | None:
-        """By port, else by how it starts; None if nothing of that has been seen yet."""
+        """Judge by port, else by the stream's start; None if that has not been seen yet."""
         ends = self.ends(number)
         if any(port in ports for _, port in ends):
             return True
@@ -214,13 +214,13 @@ def _is_init(batch: bytes) -> bool:
 
 
 def _is_tcp_start(head: bytes) -> bool:
-    """INIT behind its length."""
+    """Return whether a TCP stream starts with a length and an INIT."""
     length = int.from_bytes(head[:2], "little")
     return 2 + length <= len(head) and _is_init(head[2 : 2 + length])
 
 
 def _is_datagram_start(head: bytes) -> bool:
-    """INIT, JOIN, SCOUT or HELLO."""
+    """Return whether a datagram is INIT, JOIN, SCOUT or HELLO."""
     if _is_init(head):
         return True
     try:

@@ -22,7 +22,7 @@ _UNSEEN, _UNDECIDED, _NO, _YES = range(4)
 
 
 def streams(path: str | Path, ports: Collection[int] = PORTS) -> list[Stream]:
-    """What is in a capture, without decoding it. Values are small and can be pickled."""
+    """Return the streams of a capture, without decoding it. Values are small and can be pickled."""
     file = CaptureFile(path)
     for _ in file.windows():
         pass
@@ -36,7 +36,7 @@ def read(
     ports: Collection[int] = PORTS,
     max_rows: int = MAX_ROWS,
 ) -> "Reading":
-    """The Zenoh messages of a capture as record batches, in the order of the file's packets.
+    """Read the Zenoh messages of a capture as record batches, in the order of the file's packets.
 
     `streams` are numbers as the function of that name gives them, None = all; `columns` are names
     of CAPTURE, None = all; on `ports` Zenoh is expected however a stream starts.
@@ -90,7 +90,7 @@ class Reading(Iterator[pa.RecordBatch]):
     def _of_streams(
         self, window: Packets
     ) -> Iterator[tuple[Conversation, tuple[Packets, Packets]]]:
-        """The packets of each stream that is read, by side; streams as they first appear."""
+        """Yield the packets of each stream that is read, by side; streams as they appear."""
         numbers = window["stream"]
         present, first = np.unique(numbers, return_index=True)
         for number in present[np.argsort(first)].tolist():

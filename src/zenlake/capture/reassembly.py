@@ -1,7 +1,7 @@
 """One side of a TCP connection, its packets put in order.
 
-Knows sequence numbers modulo 2^32: what comes too early is held, what comes again is dropped (the
-first copy wins), what never comes is a gap. Works on where bytes stand in the file, not on bytes.
+Knows sequence numbers modulo 2^32: early segments are held, repeated bytes are dropped (the first
+copy counts), missing bytes are gaps. Works on positions in the file, not on bytes.
 """
 
 from bisect import bisect_right
@@ -14,37 +14,37 @@ from zenlake.capture.kernels.packets import PACKET, SYN
 from zenlake.capture.packets import Packets
 from zenlake.capture.report import Report
 
-MAX_HELD_BYTES = 1 << 20  # of a side: with more behind a gap, nobody waits for it any longer
+MAX_HELD_BYTES = 1 << 20  # Bytes held after a gap of a side; with more, the gap is skipped.
 MAX_HELD_PIECES = 1024
 
 NOTHING: Packets = np.zeros(0, PACKET)
 
 
 class HeldSegment(NamedTuple):
-    """A piece that came before its turn."""
+    """A segment that was captured before its turn."""
 
     pos: int
     end: int
-    "Positions in the stream; what of it the file has may end before."
+    "Positions in the stream; the file may have fewer bytes of it."
     packet: Packets
-    "One row, for these very bytes."
+    "One row, cut to these bytes."
 
 
 class Reassembly:
-    """Give it packets as they came; it gives (bytes missing before, pieces) in stream order."""
+    """Orders the packets of one side: yields (bytes missing before, pieces) in stream order."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self._origin: int | None = None
-        "The sequence number at position 0."
+        "Sequence number at position 0."
         self._next = 0
         self._held: list[HeldSegment] = []
         self._held_bytes = 0
         self.from_start = False
-        "Position 0 is the connection's first byte: its SYN was seen."
+        "True if position 0 is the connection's first byte: its SYN was captured."
 
     def add(self, packets: Packets) -> Iterator[tuple[int, Packets]]:
-        """`packets` are all of this side, in the order of the file."""
+        """Add packets of this side, in the order of the file."""
         if self._origin is None:
             self._find_origin(packets)
         data = packets[(packets["size"] > 0) | (packets["cut"] > 0)]
@@ -68,12 +68,12 @@ class Reassembly:
                 i += 1
 
     def finish(self) -> Iterator[tuple[int, Packets]]:
-        """What is held, behind its gaps."""
+        """Yield the held segments, with the gaps before them."""
         while self._held:
             yield from self._jump()
 
     def _find_origin(self, packets: Packets) -> None:
-        """From the SYN, else from the lowest number among the first packets."""
+        """Set position 0 by the SYN, else by the lowest number among the first packets."""
         opening = packets[(packets["flags"] & SYN) != 0]
         if len(opening):
             self._origin = (int(opening["seq"][0]) + 1) & 0xFFFF_FFFF
@@ -86,7 +86,7 @@ class Reassembly:
             self._origin = int(near[np.argmin(ahead[ahead > -MAX_HELD_BYTES])])
 
     def _deliver(self, end: int, pieces: Packets) -> Iterator[tuple[int, Packets]]:
-        """Pieces that follow each other; a cut one can be the last only, and leaves a gap."""
+        """Yield pieces that follow each other; only the last may be cut off, which leaves a gap."""
         self._next = end
         cut = int(pieces["cut"][-1])
         yield 0, pieces
@@ -107,7 +107,7 @@ class Reassembly:
         yield from self._drain()
 
     def _up_to_held(self, pos: int, end: int, packet: Packets) -> Iterator[tuple[int, Packets]]:
-        """Deliver a piece, but not what of it is held already: that came first."""
+        """Deliver a piece without the bytes that are held already: the first copy counts."""
         while pos < end:
             stop = min(end, self._held[0].pos) if self._held else end
             if stop > pos:
@@ -118,7 +118,7 @@ class Reassembly:
             packet, pos = _without(packet, self._next - pos), self._next
 
     def _hold(self, pos: int, end: int, packet: Packets) -> None:
-        """Keep what of the piece is not held yet."""
+        """Hold the bytes of a piece that are not held yet."""
         at = max(bisect_right(self._held, pos, key=_start) - 1, 0)
         while pos < end:
             while at < len(self._held) and self._held[at].end <= pos:
@@ -134,14 +134,14 @@ class Reassembly:
             packet, pos = _without(packet, after - pos), after
 
     def _drain(self) -> Iterator[tuple[int, Packets]]:
-        """What was held and is next."""
+        """Yield held segments that are next."""
         while self._held and self._held[0].pos <= self._next:
             held = self._held.pop(0)
             self._held_bytes -= held.end - held.pos
             yield from self._deliver(held.end, held.packet)
 
     def _jump(self) -> Iterator[tuple[int, Packets]]:
-        """Go on behind the gap."""
+        """Skip the gap before the first held segment."""
         gap = self._held[0].pos - self._next
         self._next = self._held[0].pos
         yield gap, NOTHING
@@ -156,7 +156,7 @@ def _start(held: HeldSegment) -> int:
 
 
 def _only(packet: Packets, size: int) -> Packets:
-    """The first `size` bytes of what a packet carried."""
+    """Return a packet cut to the first `size` bytes of its payload."""
     packet = packet.copy()
     had = packet["size"][0]
     packet["size"] = min(had, size)
@@ -165,7 +165,7 @@ def _only(packet: Packets, size: int) -> Packets:
 
 
 def _without(packet: Packets, size: int) -> Packets:
-    """All but the first `size` bytes of what a packet carried."""
+    """Return a packet without the first `size` bytes of its payload."""
     packet = packet.copy()
     had = int(packet["size"][0])
     packet["at"] += min(had, size)

@@ -1,4 +1,4 @@
-"""What a capture is said to hold: its streams, and what in it could not be read. Plain values."""
+"""Streams of a capture, and the report of what could not be read. Plain values."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ MAGIC_BYTES = 4
 
 
 def is_capture(head: bytes) -> bool:
-    """Whether a file that begins so is pcap or pcapng."""
+    """Return whether a file that begins with `head` is pcap or pcapng."""
     return head[:MAGIC_BYTES] in MAGIC
 
 
 class CaptureError(ZError):
-    """A file that is no packet capture, or cannot be read at all; the message names it."""
+    """A file that is not a packet capture, or cannot be read; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +30,24 @@ class Stream:
     """One conversation of a capture: a TCP connection, or UDP between two ends."""
 
     number: int
-    "From 0, in the order in which the file shows them; the same for every reading of the file."
+    "Ordinal from 0, by appearance in the file."
     protocol: str
-    "tcp, udp or multicast."
+    "One of tcp, udp and multicast."
     src: str
     src_port: int
-    "Who sent the first packet that the file has of it."
+    "Sender of the first packet in the file."
     dst: str
     dst_port: int
     packets: int
     bytes: int
-    "Of payload, as it was on the wire."
+    "Bytes of payload, as on the wire."
     zenoh: bool
-    "By its port, or by how it starts."
+    "True if its port or its start is Zenoh's."
 
 
 @dataclass(slots=True)
 class Report:
-    """What was read and what was not. Complete when the reading has ended.
+    """Counts of what was read and what was not; complete when the reading has ended.
 
     >>> report = Report()
     >>> report.count("missing bytes", 5)
@@ -59,9 +59,9 @@ class Report:
     streams: int = 0
     rows: int = 0
     unread: Counter[str] = field(default_factory=Counter)
-    "By reason, in the unit that the reason names; what is zero is left out."
+    "Losses by reason, in the unit that the reason names, without zeros."
     passed_over: Counter[str] = field(default_factory=Counter)
-    "What is no loss: packets that are not IP, streams that are not Zenoh, bytes that came twice."
+    "Skipped without loss: packets that are not IP, streams that are not Zenoh, repeated bytes."
 
     def count(self, reason: str, number: int = 1) -> None:
         if number:

@@ -1,4 +1,4 @@
-"""From the scan's rows of many streams to record batches of a capture.
+"""Rows of the scan, of many streams, to record batches of a capture.
 
 Knows the order of rows, how scopes become keys as they are declared, and how each column is made.
 Does not know packets or framing. The compiled part is rows_kernel.py.
@@ -49,9 +49,9 @@ from zenlake.wire.batch import SCOUTING, TRANSPORT
 from zenlake.wire.cursor import ByteReader
 from zenlake.wire.declare import Declare, DeclareKeyExpr, UndeclareKeyExpr
 from zenlake.wire.dispatch import ID_MASK
-from zenlake.wire.encoding import CUSTOM_ID, SCHEMA_SEPARATOR, WireEncoding
+from zenlake.wire.encoding import type_and_schema
 from zenlake.wire.enums import Consolidation, WireQueryTarget
-from zenlake.wire.kernels.scan import (
+from zenlake.wire.kernels.row import (
     FLAG_DROP,
     FLAG_FIRST,
     FLAG_MORE,
@@ -62,17 +62,17 @@ from zenlake.wire.kernels.scan import (
 from zenlake.wire.network import FIRST_ID, NETWORK
 from zenlake.wire.scan import Rows
 
-MAX_HELD_ROWS = 1 << 18  # brought in order at once
+MAX_HELD_ROWS = 1 << 18  # Rows sorted at once.
 MAX_HELD_BYTES = 64 << 20
-MAX_BATCH_BYTES = 64 << 20  # of keys and everything else, in one record batch
-MAX_KEY_BYTES = 256 << 20  # of declared keys, of all streams together
-MAX_SAME = 32  # texts that are kept as whole columns
+MAX_BATCH_BYTES = 64 << 20  # Bytes of all columns of a record batch.
+MAX_KEY_BYTES = 256 << 20  # Bytes of declared keys, of all streams together.
+MAX_SAME = 32  # Texts whose whole column is cached.
 
 _WORDS = ROW.itemsize // 4
 
 
 def _place(field: str) -> int:
-    """Which word of a row a field is."""
+    """Return the index of a field among a row's words."""
     fields = ROW.fields
     assert fields is not None
     return fields[field][1] // 4
@@ -124,7 +124,7 @@ class Part(NamedTuple):
 
 
 class CaptureKeys:
-    """What each side of each stream has declared so far. A side is known by its number."""
+    """Keys that each side of each stream has declared so far, by the side's number."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -137,7 +137,7 @@ class CaptureKeys:
             return
         prefix = body.key.suffix.encode()
         if body.key.scope or len(prefix) > self._room:
-            # A scope is never sent here, and keys that build on each other could grow forever.
+            # No node sends a scope here; keys that build on each other could grow without bound.
             self._report.count("declared keys that were not kept")
             return
         self._room -= len(prefix)
@@ -148,7 +148,7 @@ class CaptureKeys:
 
 
 class CaptureChunk:
-    """Rows in order, with all that their columns are made of."""
+    """Rows in order, with the data of their columns."""
 
     def __init__(self, parts: list[Part], data: Bytes, keys: CaptureKeys, *, details: bool) -> None:
         sizes = [len(part.rows) for part in parts]
@@ -168,11 +168,11 @@ class CaptureChunk:
         self.details: dict[int, str] = {}
         self.prefixes: list[bytes] = [b""]
         self.prefix_of = np.full(len(rows), NONE, np.int32)
-        "Which of `prefixes` starts the key; NONE: no key, or one that is not known."
+        "Index in `prefixes` of the key's start; NONE: no key, or an unknown id."
         self._read_messages(keys, details)
 
     def message(self, number: int) -> object:
-        """By the object codec; None if it does not read."""
+        """Return the message, read by the object codec; None if it does not decode."""
         row = self.rows[number]
         start = int(self.base[number]) + int(row["start"])
         raw = self.data[start : start + int(row["end"]) - int(row["start"])].tobytes()
@@ -185,7 +185,7 @@ class CaptureChunk:
         return message
 
     def _read_messages(self, keys: CaptureKeys, details: bool) -> None:
-        """What is not data, in order; a declaration counts for what comes after it."""
+        """Read messages that are not data, in order; a declaration counts for the rows after it."""
         kinds = self.rows["kind"]
         declares = (kinds == declare.ID) & (self.rows["body"] <= declare.U_KEYEXPR)
         asked = declares
@@ -206,7 +206,7 @@ class CaptureChunk:
         self._resolve(start, len(self.rows), keys)
 
     def _resolve(self, start: int, stop: int, keys: CaptureKeys) -> None:
-        """Find the prefixes of rows among which nothing is declared."""
+        """Find the prefixes of the keys of rows without a declaration among them."""
         if start == stop:
             return
         rows = self.rows[start:stop]
@@ -228,7 +228,7 @@ class CaptureChunk:
             found[scoped] = places[np.searchsorted(distinct, number)]
 
     def cuts(self, max_rows: int) -> Iterator[tuple[int, int]]:
-        """(first, next) of each record batch: so many rows, and so many bytes, at most."""
+        """Yield (first, next) of each record batch, within the limits of rows and bytes."""
         lengths = np.array([len(prefix) for prefix in self.prefixes], np.int64)
         if len(self.data) * 2 + int(lengths.max()) * len(self.rows) <= MAX_BATCH_BYTES:
             for start in range(0, len(self.rows), max_rows):
@@ -247,7 +247,7 @@ class CaptureChunk:
 
 
 class ChunkView:
-    """A part of a chunk that becomes one record batch."""
+    """Part of a chunk that becomes one record batch."""
 
     def __init__(self, table: "RowCollector", chunk: CaptureChunk, start: int, stop: int) -> None:
         span = slice(start, stop)
@@ -267,12 +267,12 @@ class ChunkView:
             self.sides, self.side = np.unique(side, return_inverse=True)
         self.data_kind = _DATA[self.kind]
         self.told = self.rows["flags"] & IN_WORDS == 0
-        "The scan has read it: all its columns are known."
+        "True where the scan read the message, so that all columns are known."
 
     # ---- kinds of columns
 
     def numbered(self, kind: pa.DataType, values: npt.NDArray[Any], valid: Any = None) -> pa.Array:
-        """One number for each row; null where it is not valid."""
+        """Return a column of numbers; null where not valid."""
         if valid is not None and not valid.any():
             return self.table.nulls(kind, self.size)
         values = np.ascontiguousarray(values, kind.to_pandas_dtype() if kind != TIME else np.int64)
@@ -286,7 +286,7 @@ class ChunkView:
         return pa.Array.from_buffers(pa.bool_(), self.size, [_bitmap(valid), bits])
 
     def named(self, names: Sequence[str | None], codes: npt.NDArray[Any]) -> pa.Array:
-        """names[code] for each row; null where the code is negative."""
+        """Return a column of names[code]; null where the code is negative."""
         low, high = int(codes.min()), int(codes.max())
         if low == high:
             return self.table.same(names[low] if low >= 0 else None, self.size)
@@ -297,7 +297,7 @@ class ChunkView:
         return pa.array(names, pa.string()).take(indices)
 
     def of_side(self, value: Callable[[StreamSide], Any], kind: pa.DataType) -> pa.Array:
-        """What is the same for everything that a side sent."""
+        """Return a column whose value depends on the side only."""
         values = [value(self.table.sides[number]) for number in self.sides.tolist()]
         if len(values) == 1 and kind == pa.string():
             return self.table.same(values[0], self.size)
@@ -306,7 +306,7 @@ class ChunkView:
         return pa.array(values, kind).take(pa.array(self.side))
 
     def spelled(self, field: str, kind: pa.DataType, valid: npt.NDArray[np.bool_]) -> pa.Array:
-        """Bytes of the wire, as they are."""
+        """Return a column of bytes copied from the wire."""
         if not valid.any():
             return self.table.nulls(kind, self.size)
         place, offsets = _place(field), np.zeros(self.size + 1, np.int32)
@@ -391,7 +391,7 @@ class ChunkView:
 
     @cached_property
     def _encodings(self) -> tuple[pa.Array, pa.Array]:
-        """Type and schema; a custom encoding has both in its schema."""
+        """Return type and schema; a custom encoding has both in its schema."""
         valid = self.encoded()
         numbers = np.where(valid, self.rows["encoding"], 0).astype(np.int64)
         with_schema = valid & (self.rows["schema"] != 0)
@@ -405,7 +405,7 @@ class ChunkView:
         schemas: list[str | None] = []
         for number in distinct.tolist():
             schema = raw.dictionary[(number >> 16) - 1].as_py() if number >> 16 else None
-            kind, rest = _type_and_schema(number & 0xFFFF, schema)
+            kind, rest = type_and_schema(number & 0xFFFF, schema)
             types.append(kind)
             schemas.append(rest)
         without = np.array([schema is None for schema in schemas])
@@ -455,20 +455,20 @@ class ChunkView:
         return found
 
     def details(self) -> pa.Array:
-        told = self.chunk.details
+        known = self.chunk.details
         stop = self.start + self.size
-        found = [number for number in told if self.start <= number < stop]
+        found = [number for number in known if self.start <= number < stop]
         if not found:
             return self.table.nulls(pa.string(), self.size)
         codes = np.full(self.size, NONE, np.int32)
         codes[np.array(found) - self.start] = np.arange(len(found))
-        return self.named([told[number] for number in found], codes)
+        return self.named([known[number] for number in found], codes)
 
 
 NONE = -1
 TIME = pa.timestamp("us", "UTC")
-_CONSOLIDATIONS = [one.name.lower() for one in Consolidation]
-_TARGETS = [one.name.lower() for one in WireQueryTarget]
+_CONSOLIDATIONS = [mode.name.lower() for mode in Consolidation]
+_TARGETS = [target.name.lower() for target in WireQueryTarget]
 _DIRECTIONS = ("opener", "acceptor")
 
 
@@ -547,7 +547,7 @@ _MAKERS: dict[str, Callable[[ChunkView], pa.Array]] = {
 
 
 class RowCollector:
-    """Collects rows, puts them in order and gives them out as record batches."""
+    """Builder of record batches: collects rows and sorts them."""
 
     def __init__(self, columns: Sequence[str] | None, max_rows: int, report: Report) -> None:
         unknown = set(columns or ()) - set(CAPTURE.names)
@@ -613,13 +613,13 @@ class RowCollector:
         self.sides.clear()
 
     def nulls(self, kind: pa.DataType, size: int) -> pa.Array:
-        """Nulls, made once: most messages lack most things."""
+        """Return a column of nulls, which is cached: most columns of most batches are null."""
         if kind not in self._nulls:
             self._nulls[kind] = pa.nulls(self._max_rows, kind)
         return self._nulls[kind].slice(0, size)
 
     def same(self, text: str | None, size: int) -> pa.Array:
-        """One text for every row, made once for as long as it is asked for."""
+        """Return a column of one text for every row, cached while it is in use."""
         if text is None:
             return self.nulls(pa.string(), size)
         known = self._same.pop(text, None)
@@ -647,7 +647,7 @@ def _concatenated(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def _distinct(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """In order; mostly they are all the same, or follow each other."""
+    """Return the distinct numbers in order; fast if all are equal or sorted."""
     changes = np.flatnonzero(numbers[1:] != numbers[:-1])
     if len(changes) * 4 < len(numbers):
         numbers = numbers[np.append(0, changes + 1)]
@@ -659,13 +659,5 @@ def _where(valid: npt.NDArray[np.bool_], codes: npt.NDArray[Any]) -> npt.NDArray
 
 
 def _bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer | None:
-    """Arrow's validity: one bit for each value that is true; None if all are."""
+    """Return Arrow's validity: one bit per value; None if all are true."""
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def _type_and_schema(number: int, schema: bytes | None) -> tuple[str, str | None]:
-    text = None if schema is None else schema.decode(errors="replace")
-    if number == CUSTOM_ID and text is not None:
-        kind, separator, rest = text.partition(SCHEMA_SEPARATOR)
-        return kind, rest if separator else None
-    return WireEncoding(number).type, text

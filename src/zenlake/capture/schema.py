@@ -1,11 +1,11 @@
-"""One row of a capture: the Arrow schema, every column said in words.
+"""The Arrow schema of a capture, with a description of every column.
 
 Knows names, types and what null means. Does not build anything.
 """
 
 import pyarrow as pa
 
-# name, type, what it is; a column is null where the message has no such thing
+# name, type, description; a column is null where the message lacks the field
 COLUMNS = (
     ("packet_time", pa.timestamp("us", "UTC"), "when the packet that completed the message came"),
     ("packet", pa.int64(), "that packet's number in the file, from 1"),
@@ -29,7 +29,7 @@ COLUMNS = (
     ("key", pa.string(), "the key in full; null if its scope's declaration was not seen"),
     ("payload", pa.binary(), "of a put, reply, error or query; a FRAGMENT's piece"),
     ("encoding", pa.string(), "the payload's type: application/json"),
-    ("schema", pa.string(), "what follows the type; bytes that are no UTF-8 become U+FFFD"),
+    ("schema", pa.string(), "what follows the type; invalid UTF-8 becomes U+FFFD"),
     ("timestamp", pa.timestamp("us", "UTC"), "the sample's own time"),
     ("timestamp_ntp64", pa.int64(), "the same exactly: NTP64, all 64 bits"),
     ("timestamp_id", pa.string(), "whose clock gave it, a Zenoh id"),

@@ -1,7 +1,7 @@
-"""From the scan's rows to record batches.
+"""Rows of the scan to record batches.
 
-Knows how rows become columns and how scopes become keys. Does not know where bytes come from:
-live subscribers, recordings and captures all append here.
+Knows how rows become columns and how scopes become keys. Does not know where bytes come from: live
+subscribers and recordings append here.
 """
 
 import secrets
@@ -26,23 +26,23 @@ from zenlake.columnar.schema import (
 from zenlake.errors import ZError
 from zenlake.keyexpr import is_canonical
 from zenlake.keytable import KeyTable
-from zenlake.wire.encoding import CUSTOM_ID, PREDEFINED, SCHEMA_SEPARATOR, WireEncoding
+from zenlake.wire.encoding import type_and_schema
 from zenlake.wire.framing import Framing
 from zenlake.wire.scan import Rows, Scanner, readable
 
 MAX_ROWS = 65_536
 MAX_BYTES = 16 << 20
-FIRST_BYTES = 64 << 10  # what a column of bytes starts with; it doubles as needed
+FIRST_BYTES = 64 << 10  # Initial room of a column of bytes, which doubles as needed.
 FIRST_VALUES = 64
-LIMIT = 1 << 29  # Arrow's offsets have 31 bits: prefixes and suffixes together stay within them
-MAX_TEXT_BYTES = 0xFFFF  # of one suffix, the longest text of a sample
-FEWEST_NEW_TEXTS = 64  # taken at once, however long their prefixes
+LIMIT = 1 << 29  # Arrow's offsets have 31 bits, which prefixes and suffixes together must fit.
+MAX_TEXT_BYTES = 0xFFFF  # Bytes of the longest text of a sample, a suffix.
+FEWEST_NEW_TEXTS = 64  # Texts accepted per call, however long their prefixes are.
 
-MAX_SPELLED_BYTES = 128 << 20  # of the keys of one plain batch, each row's in full
-PLAIN_STEP = 4096  # rows between two looks at how many that are
-MAX_DECISIONS = 1 << 16  # about keys that are remembered from one batch to the next
+MAX_SPELLED_BYTES = 128 << 20  # Bytes of all keys of a plain batch, each in full.
+PLAIN_STEP = 4096  # Rows between two checks of that limit.
+MAX_DECISIONS = 1 << 16  # Keys whose decision is remembered from one batch to the next.
 
-_EXTRA_SHIFT = 24  # above the 16-bit scope and the whole byte of a row's mapping
+_EXTRA_SHIFT = 24  # Bits of a scope, and of the whole byte of a row's mapping.
 _TEXT_PARTS = {
     "payload": kernel.WITH_PAYLOAD,
     "encoding": kernel.WITH_ENCODING,
@@ -55,7 +55,7 @@ OFFSET = pa.field("offset", pa.int64(), nullable=False)
 
 
 class KeySource(Protocol):
-    """What declared ids stand for: a KeyTable, or the keys of a log."""
+    """Meaning of declared ids: a KeyTable, or the keys of a log."""
 
     @property
     def version(self) -> int: ...
@@ -67,7 +67,7 @@ class KeySource(Protocol):
 def sample_schema(
     columns: Sequence[str] | None = None, *, plain: bool = False, offset: bool = False
 ) -> pa.Schema:
-    """SAMPLE, or those of its columns that are named, in that order; `offset` adds that column.
+    """Return SAMPLE, or the named columns of it in that order; `offset` adds that column.
 
     `plain`: texts are strings instead of dictionaries.
 
@@ -104,8 +104,8 @@ def _interner(values: int = FIRST_VALUES, size: int = FIRST_BYTES) -> Interner:
     )
 
 
-def _enlarged(table: Interner) -> Interner:
-    """Twice the room, and at least one more value of any length that a sample can have."""
+def _enlarge(table: Interner) -> Interner:
+    """Return a copy with twice the room, and at least for one more text of any length."""
     values, size = len(table.extras), 2 * len(table.values) + FIRST_BYTES
     bigger = _interner(values, size)
     count, used = int(table.used[0]), int(table.used[1])
@@ -144,16 +144,16 @@ def _columns(rows: int, payload: int, attachment: int) -> Columns:
 
 
 class SampleBatcher:
-    """Collects samples from rows and gives them out as record batches.
+    """Builder of record batches from the samples among rows.
 
-    `append` takes what fits into `max_rows` and `max_bytes` (of payloads, of attachments, of
-    distinct texts, each; a single larger payload is taken all the same); `finish` hands the batch
-    over and starts the next. Bytes are copied: the buffer that the rows point into may be used
-    again after `append`.
+    `append` accepts samples up to `max_rows`, and up to `max_bytes` each of payloads, attachments
+    and distinct texts; a batch may consist of one larger payload. `finish` returns the batch and
+    starts the next. Bytes are copied: the buffer that the rows point into may be reused after
+    `append`.
 
-    Only `columns` are built, all of SAMPLE unless said; `offset` may be among them. `plain`: texts
-    are strings instead of dictionaries. `wanted` chooses samples by their key; it is asked once
-    for a key.
+    Only `columns` are built, by default all of SAMPLE; `offset` may be among them. `plain`: texts
+    are strings instead of dictionaries. `wanted` selects samples by key, and is called once per
+    key.
     """
 
     def __init__(
@@ -171,11 +171,11 @@ class SampleBatcher:
         self.max_rows = max_rows
         self.max_bytes = max_bytes
         self.replies = replies
-        "Whether replies to queries are samples too."
+        "True if replies to queries count as samples."
         self.unresolved = 0
-        "Samples left out because nobody declared the id in their key."
+        "Samples left out because the id in their key is not declared."
         self.invalid = 0
-        "Samples left out because their key is no key expression."
+        "Samples left out because their key is not a valid key expression."
         self.schema = SAMPLE
         if columns is not None or plain:
             self.schema = sample_schema(columns, plain=plain, offset=columns is not None)
@@ -186,11 +186,11 @@ class SampleBatcher:
         self._wanted = wanted
         self._decisions: dict[bytes, bool] = {}
         self._seed = np.uint64(secrets.randbits(64))
-        self._text_bytes = max(max_bytes, 3 * MAX_TEXT_BYTES)  # one sample's always fit
+        self._text_bytes = max(max_bytes, 3 * MAX_TEXT_BYTES)  # room for the texts of one sample
         self._nothing: dict[pa.DataType, pa.Array] = {}
-        "For each type, as many nulls as a batch may have: most samples lack most things."
+        "For each type, nulls for a whole batch: most columns of most batches are null."
         self._expected_bytes = FIRST_BYTES
-        "Room for payloads to start a batch with: what the one before needed."
+        "Initial room for payloads: the bytes of the batch before."
         self._start()
 
     def _start(self) -> None:
@@ -204,11 +204,11 @@ class SampleBatcher:
         self._prefixes: list[bytes] = []
         self._prefix_of: list[npt.NDArray[np.int32]] = []
         self._key_bytes = 0
-        "Of the prefixes of all distinct keys: what they take once spelled in full."
+        "Bytes of the prefixes of all distinct keys, each in full."
         self._named = 0
         self._key_lengths: list[npt.NDArray[np.int64]] = []
         self._spelled = self._measured = 0
-        "Bytes of the keys of the rows so far, each in full, and of how many rows."
+        "Bytes of the keys of all rows so far, each in full, and the number of those rows."
 
     def __len__(self) -> int:
         return int(self._columns.used[0])
@@ -284,7 +284,7 @@ class SampleBatcher:
         return first
 
     def _measure(self) -> None:
-        """How long the keys of the rows are that came since the last time, each in full."""
+        """Add the expanded key lengths of rows appended since the last call."""
         new = self._columns.key[self._measured : len(self)]
         if len(new):
             if len(self._key_lengths) > 1:
@@ -293,17 +293,19 @@ class SampleBatcher:
             self._measured = len(self)
 
     def _text_limit(self, keys: KeySource) -> int:
-        """How many texts there may be before it is looked again how long the keys in full are: a
-        short suffix may follow a prefix of 64 KiB, and that a thousand times."""
+        """Return how many texts may be interned before the keys' full length is checked again.
+
+        A prefix may have 64 KiB, and a thousand short suffixes may follow it.
+        """
         room = (self.max_bytes - self._key_bytes) // (keys.longest + 1)
         return int(self._texts.used[0]) + max(room, FEWEST_NEW_TEXTS)
 
     def _make_room(self, full: int, rows: Rows, number: int) -> bool:
-        """Enlarge what was full; False if the batch may not grow any more."""
+        """Enlarge the array that was full; False if the batch may not grow any more."""
         if full == kernel.ROWS_FULL:
             return False
         if full == kernel.UNDECIDED:
-            return True  # its name has been looked at meanwhile
+            return True  # _name_new_keys has decided meanwhile
         if full == kernel.TEXTS_FULL:
             return self._make_text_room()
         name = "payload" if full == kernel.PAYLOAD_FULL else "attachment"
@@ -326,18 +328,18 @@ class SampleBatcher:
         if self._key_bytes > self.max_bytes or used > self._text_bytes:
             if len(self):
                 return False
-            if self._wanted:  # of keys whose samples are not wanted, then
+            if self._wanted:  # all texts are keys of samples that are not wanted
                 self._forget_texts()
                 return True
         if used > len(self._texts.values) or _is_crowded(self._texts):
-            self._texts = _enlarged(self._texts)
+            self._texts = _enlarge(self._texts)
             if self._wanted:
                 more = np.zeros(len(self._texts.extras) - len(self._decided), np.int8)
                 self._decided = np.concatenate((self._decided, more))
         return True
 
     def _name_new_keys(self, keys: KeySource) -> None:
-        """Remember the prefixes of keys that came in since the last time, while they hold."""
+        """Note the prefixes of newly interned keys, before their ids change meaning."""
         count = int(self._texts.used[0])
         if count == self._named:
             return
@@ -369,7 +371,7 @@ class SampleBatcher:
         new: npt.NDArray[np.int64],
         places: npt.NDArray[np.int32],
     ) -> None:
-        """About the keys among the new texts. What is no key is taken, to be counted as such."""
+        """Decide about the keys among the new texts; invalid keys are wanted, to be counted."""
         if len(self._decisions) > MAX_DECISIONS:
             self._decisions.clear()
         for number in new.tolist():
@@ -383,7 +385,7 @@ class SampleBatcher:
             self._decided[code] = kernel.WANTED if chosen else kernel.UNWANTED
 
     def finish(self) -> pa.RecordBatch:
-        """The batch so far, possibly empty; the next starts."""
+        """Return the batch so far, possibly empty, and start the next."""
         try:
             return self._build()
         finally:
@@ -425,7 +427,7 @@ class SampleBatcher:
             "offset": lambda: pa.array(c.offset[:n]),
         }
         arrays = [built[name]() for name in self.schema.names]
-        if not arrays:  # rows without columns have no number otherwise
+        if not arrays:  # rows without columns: only a struct array keeps their number
             return pa.RecordBatch.from_struct_array(
                 pa.StructArray.from_buffers(
                     pa.struct([]), n if good is None else int(good.sum()), [None]
@@ -437,7 +439,7 @@ class SampleBatcher:
     def _repeating(
         self, codes: npt.NDArray[Any], values: pa.Array, valid: npt.NDArray[np.bool_] | None = None
     ) -> pa.Array:
-        """A column of texts, from their numbers."""
+        """Return a column of texts, from their numbers."""
         if not self.plain:
             return _dictionary(codes, values, valid)
         return _spelled(codes, values, None if valid is None else _bitmap(valid))
@@ -445,12 +447,14 @@ class SampleBatcher:
     def _keys(
         self, codes: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]
     ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
-        """The column, unless nobody asks for it, and which rows have a good key; None if all do.
-        The others are counted."""
+        """Return the key column if it is wanted, and which rows have a valid key (None: all).
+
+        Counts the other rows.
+        """
         texts = self._texts
         count = int(texts.used[0])
         prefix_of = np.concatenate([*self._prefix_of, np.empty(0, np.int32)])
-        prefixes = [*self._prefixes, b""]  # the last stands in for what nobody declared
+        prefixes = [*self._prefixes, b""]  # the last stands for undeclared ids
         unknown = prefix_of < 0
         prefix_of = np.where(unknown, len(self._prefixes), prefix_of)
         prefix_offsets = np.zeros(len(prefixes) + 1, np.int64)
@@ -466,8 +470,8 @@ class SampleBatcher:
             offsets,
             joined,
         )
-        # Two ids may stand for one key: a dictionary must not say the same thing twice. (What is
-        # no key is joined too, as bytes, and not taken.)
+        # Two ids may stand for one key: a dictionary must not have it twice. (Texts that are not
+        # keys are joined too, as bytes, and not selected.)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(joined)]
         spelled = pa.Array.from_buffers(pa.binary(), count, buffers)
         distinct = spelled.take(pa.array(numbers)).cast(pa.string()).dictionary_encode()
@@ -485,13 +489,13 @@ class SampleBatcher:
     def _encodings(
         self, codes: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64], part: int
     ) -> pa.Array:
-        """The type (part 0) or the schema (1); a custom encoding has both in its schema."""
+        """Return the types (part 0) or schemas (1); a custom encoding has both in its schema."""
         texts = _TextNumbering()
         text_of = np.zeros(int(self._texts.used[0]), np.int32)
         for number in numbers.tolist():
             extra = int(self._texts.extras[number]) & ((1 << kernel.WHAT_SHIFT) - 1)
             raw = self._text(number) if extra & 1 else None
-            text = _type_and_schema(extra >> 1, raw)[part]
+            text = type_and_schema(extra >> 1, raw)[part]
             text_of[number] = NONE if text is None else texts[text]
         if not texts:
             return self._nulls(len(codes), pa.string() if self.plain else REPEATING)
@@ -505,13 +509,15 @@ class SampleBatcher:
         codes: npt.NDArray[np.int32],
         **columns: Any,
     ) -> pa.Array:
-        """A Zenoh id (code - 1) and what stands beside it; null where there is none (code 0)."""
+        """Return a struct of a Zenoh id (code - 1) and `columns`; null where the code is 0."""
         if self.plain:
             kind = _plain(kind)
         if not len(numbers):
             return self._nulls(len(codes), kind)
         texts = _TextNumbering()
-        id_of = np.zeros(int(self._texts.used[0]) + 1, np.int32)  # a null's field is not nullable
+        id_of = np.zeros(
+            int(self._texts.used[0]) + 1, np.int32
+        )  # the fields under a null are not nullable
         for number in numbers.tolist():
             id_of[number + 1] = texts[f"{int.from_bytes(self._text(number), 'little'):x}"]
         children = {"id": self._repeating(id_of[codes], texts.array())}
@@ -547,12 +553,12 @@ def _is_crowded(table: Interner) -> bool:
     return 2 * (int(table.used[0]) + 1) > len(table.slots)
 
 
-# What may make a key other than a plain one; nearly no key has any of it.
+# Keys that need a closer look; nearly none matches.
 _SUSPECT = r"^$|^/|/$|//|[*$#?]"
 
 
 def _bad_keys(keys: pa.Array) -> npt.NDArray[np.bool_]:
-    """Which of some texts are no key expressions in canonical form."""
+    """Return which of the texts are not key expressions in canonical form."""
     suspect = pc.match_substring_regex(keys, _SUSPECT).to_numpy(zero_copy_only=False).copy()
     for number in np.flatnonzero(suspect).tolist():
         suspect[number] = not is_canonical(keys[number].as_py())
@@ -561,7 +567,7 @@ def _bad_keys(keys: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 class _TextNumbering(dict[str, int]):
-    """Numbers texts from 0 in the order in which they are asked for."""
+    """Numbers of texts, from 0 in the order of their first lookup."""
 
     def __missing__(self, text: str) -> int:
         self[text] = number = len(self)
@@ -571,14 +577,6 @@ class _TextNumbering(dict[str, int]):
         return pa.array(list(self), pa.string())
 
 
-def _type_and_schema(number: int, schema: bytes | None) -> tuple[str, str | None]:
-    text = None if schema is None else schema.decode(errors="replace")
-    if number == CUSTOM_ID and text is not None:
-        kind, separator, rest = text.partition(SCHEMA_SEPARATOR)
-        return kind, rest if separator else None
-    return (PREDEFINED[number] if number < len(PREDEFINED) else WireEncoding(number).type), text
-
-
 NONE = -1
 NO_TIME = np.iinfo(np.int64).min
 _NO_TIMES = np.array([NO_TIME])
@@ -586,7 +584,7 @@ _NO_OFFSETS = np.zeros(0, np.int64)
 
 
 def _bitmap(valid: npt.NDArray[Any]) -> pa.Buffer | None:
-    """Arrow's validity: one bit for each value that is true; None if all are."""
+    """Return Arrow's validity: one bit per value; None if all are true."""
     return None if valid.all() else pa.py_buffer(np.packbits(valid != 0, bitorder="little"))
 
 
@@ -605,7 +603,7 @@ def _dictionary(
 
 
 def _spelled(codes: npt.NDArray[Any], values: pa.Array, valid: pa.Buffer | None) -> pa.Array:
-    """The text of each code; none where it is below 0."""
+    """Return the text of each code; null where it is below 0."""
     _, ends_buffer, data = values.buffers()
     ends = np.frombuffer(ends_buffer, np.int32)[: len(values) + 1]
     lengths = np.append(np.diff(ends), np.int32(0))  # the last is that of -1
@@ -635,9 +633,9 @@ def record_batches(
     batcher: SampleBatcher | None = None,
     scanner: Scanner | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The samples of a buffer of framed batches, as record batches in the schema SAMPLE.
+    """Yield the samples of a buffer of framed batches, as record batches in the schema SAMPLE.
 
-    Raises DecodeError after the last good batch if the bytes go bad.
+    Raises DecodeError after the last good batch if bytes do not decode.
     """
     if batcher is None:
         batcher = SampleBatcher()

@@ -1,4 +1,4 @@
-"""The one Arrow schema of a sample, wherever samples are columns: live, recorded, captured.
+"""The Arrow schema of a sample, for live, recorded and captured samples.
 
 Knows names, types and what null means. Does not build anything.
 """
@@ -32,14 +32,14 @@ SAMPLE = pa.schema(
         pa.field("kind", ONE_OF_A_FEW, nullable=False),  # one of KINDS
         pa.field("payload", pa.binary()),  # null in a delete
         pa.field("encoding", REPEATING, nullable=False),  # the type: "application/json"
-        pa.field("schema", REPEATING),  # what follows ";"; bytes that are no UTF-8 become U+FFFD
+        pa.field("schema", REPEATING),  # text after ";"; invalid UTF-8 becomes U+FFFD
         pa.field("timestamp", TIMESTAMP),
         pa.field("source", SOURCE),
         pa.field("attachment", pa.binary()),
         pa.field("priority", pa.int8(), nullable=False),  # 0 (control) to 7 (background)
         pa.field("congestion_control", ONE_OF_A_FEW, nullable=False),
         pa.field("express", pa.bool_(), nullable=False),
-        pa.field("reliable", pa.bool_(), nullable=False),  # the lane it came on
-        pa.field("received_at", pa.timestamp("us", "UTC")),  # null if nobody looked at a clock
+        pa.field("reliable", pa.bool_(), nullable=False),  # the lane it was received on
+        pa.field("received_at", pa.timestamp("us", "UTC")),  # null if no clock was read
     ]
 )

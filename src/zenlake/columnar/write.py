@@ -1,4 +1,4 @@
-"""From record batches to what wire/emit.py sends.
+"""Record batches to the columns that wire/emit.py sends.
 
 Knows the schema SAMPLE and how much of it may be missing: all but `key`. Without `kind` a row is a
 put, without `payload` an empty one. Python runs for each distinct key, encoding and id, never for
@@ -26,17 +26,17 @@ from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
 _CONGESTION_BITS = dict(zip(CONGESTION_CONTROLS, (0, qos.BLOCK, qos.BLOCK_FIRST), strict=True))
-_UNNAMED = re.compile(r"unknown\((\d{1,5})\)")  # how Encoding prints an id without a name
+_UNNAMED = re.compile(r"unknown\((\d{1,5})\)")  # The text of an encoding id without a name.
 _KIND_IDS = dict(zip(KINDS, (1, 2), strict=True))
 
 
 def full_text(key: str) -> WireExpr:
-    """The key without any declared id, as anybody can read it."""
+    """Return the key without a declared id, which every peer can read."""
     return WireExpr(0, key, Mapping.SENDER)
 
 
 def split_lanes(batch: pa.RecordBatch) -> Iterator[tuple[WirePriority, bool, pa.RecordBatch]]:
-    """(priority, reliable, rows) for each lane that the batch has rows for."""
+    """Yield (priority, reliable, rows) for each lane that the batch has rows for."""
     priority = _numbers(batch, "priority", np.uint8, int(WirePriority.DATA))
     reliable = _numbers(batch, "reliable", np.bool_, True)
     lanes = priority.astype(np.int64) << 1 | reliable
@@ -56,14 +56,14 @@ def _priority(number: int) -> WirePriority:
 def push_columns(
     batch: pa.RecordBatch, key_of: Callable[[str], WireExpr] = full_text
 ) -> PushColumns:
-    """What the kernel sends for `batch`; `key_of` may shorten keys to declared ids."""
+    """Return the columns to send for `batch`; `key_of` may shorten keys to declared ids."""
     if "key" not in batch.schema.names:
         raise EncodeError("is missing: a sample needs a key", "column 'key'")
     key_codes, key_texts = _repeating(batch, "key")
     if (key_codes < 0).any():
         raise EncodeError("has a null: a sample needs a key", "column 'key'")
     used = np.zeros(len(key_texts), np.bool_)
-    used[key_codes] = True  # a dictionary may hold more than the rows name
+    used[key_codes] = True  # a dictionary may have values that no row uses
     for number in np.flatnonzero(used).tolist():
         validate(key_texts[number])
     keys, key_flags = key_table(
@@ -98,7 +98,7 @@ def push_columns(
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
-    """The column, or None if it is missing or null throughout."""
+    """Return the column, or None if it is missing or null throughout."""
     places = batch.schema.get_all_field_indices(name)
     if not places:
         return None
@@ -127,7 +127,7 @@ def _numbers(batch: pa.RecordBatch, name: str, kind: type[Any], default: Any) ->
 
 
 def _repeating(batch: pa.RecordBatch, name: str) -> tuple[npt.NDArray[np.int32], list[str]]:
-    """Codes (-1 = null) and distinct texts of a column of texts."""
+    """Return codes (-1 = null) and distinct texts of a column of texts."""
     column = _column(batch, name)
     if column is None:
         return np.full(batch.num_rows, -1, np.int32), []
@@ -147,13 +147,13 @@ def _coded(column: pa.Array, name: str) -> tuple[npt.NDArray[np.int32], list[str
 def _few(
     batch: pa.RecordBatch, name: str, numbers: dict[str, int], default: int
 ) -> npt.NDArray[np.uint8]:
-    """A column of a few known texts, as numbers."""
+    """Return a column of a few known texts as numbers."""
     codes, texts = _repeating(batch, name)
     for text in texts:
         if text not in numbers:
             raise EncodeError(f"has {text!r}, not one of {list(numbers)}", f"column {name!r}")
     places = np.array([*(numbers[text] for text in texts), default], np.uint8)
-    return places[codes]  # -1, which is null, takes the last
+    return places[codes]  # -1 (null) indexes the last entry
 
 
 def _qos(batch: pa.RecordBatch) -> npt.NDArray[np.uint8]:
@@ -168,7 +168,7 @@ def _qos(batch: pa.RecordBatch) -> npt.NDArray[np.uint8]:
 
 
 def _encodings(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int32], list[WireEncoding]]:
-    """Codes and distinct encodings, from the columns `encoding` and `schema`."""
+    """Return codes and distinct encodings, from the columns `encoding` and `schema`."""
     types, type_texts = _repeating(batch, "encoding")
     schemas, schema_texts = _repeating(batch, "schema")
     pairs = (types.astype(np.int64) + 1) * (len(schema_texts) + 1) + (schemas + 1)
@@ -267,7 +267,7 @@ def _sources(
 def _bytes(
     batch: pa.RecordBatch, name: str
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Offsets, data and which rows are not null, of a column of bytes or texts."""
+    """Return offsets, data and validity of a column of bytes or texts."""
     column = _column(batch, name)
     n = batch.num_rows
     if column is None:
@@ -275,7 +275,7 @@ def _bytes(
     valid = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
     column = _cast(column, pa.large_binary(), name)
     if column.null_count:
-        column = column.fill_null(b"")  # there may be bytes under a null, which are not to be sent
+        column = column.fill_null(b"")  # bytes under a null must not be sent
     _, offsets, data = column.buffers()
     return (
         np.frombuffer(offsets, np.int64)[column.offset : column.offset + n + 1].copy(),

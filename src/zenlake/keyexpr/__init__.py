@@ -56,12 +56,12 @@ class KeyExpr(str):
 
     @classmethod
     def trusted(cls, text: str) -> "KeyExpr":
-        """`text`, which the caller knows to be valid and canonical: nothing is checked."""
+        """Return `text` as a KeyExpr without a check: the caller knows it to be canonical."""
         return str.__new__(cls, text)
 
     @classmethod
     def autocanonize(cls, key_expr: str) -> "KeyExpr":
-        """The key expression that `key_expr` means, in canonical form."""
+        """Return `key_expr` in canonical form."""
         _require_text(key_expr)
         try:
             return str.__new__(cls, canonize(key_expr))
@@ -70,24 +70,24 @@ class KeyExpr(str):
 
     @property
     def is_wild(self) -> bool:
-        """Is there a `*`, `**` or `$*` in it? As in Zenoh, one in a verbatim chunk counts."""
+        """Return whether it has a `*`, `**` or `$*`; as in Zenoh, also in a verbatim chunk."""
         return "*" in self
 
     def __repr__(self) -> str:
         return f"ke`{self}`"
 
     def __truediv__(self, other: str) -> "KeyExpr":
-        """`self`, a `/`, and `other`, in canonical form."""
+        """Return `self`, a `/`, and `other`, in canonical form."""
         if not isinstance(other, str):
             return NotImplemented
         return self.autocanonize(f"{self}/{other}")
 
     def join(self, /, other: str) -> "KeyExpr":  # type: ignore[override]  # the API of Zenoh
-        """The same as `self / other`."""
+        """Return `self / other`."""
         return self / other
 
     def concat(self, /, other: str) -> "KeyExpr":
-        """`self` with `other` directly behind it; the result must be canonical as it is.
+        """Return `self` followed by `other`, which must be canonical as it is.
 
         >>> KeyExpr("a/b").concat("$*/c")
         ke`a/b$*/c`
@@ -96,15 +96,15 @@ class KeyExpr(str):
         return KeyExpr(f"{self}{other}")
 
     def intersects(self, /, other: str) -> bool:
-        """Is there a key that matches both?"""
+        """Return whether a key matches both."""
         return intersects(self, KeyExpr(other))
 
     def includes(self, /, other: str) -> bool:
-        """Does every key that matches `other` match this?"""
+        """Return whether every key that matches `other` matches this."""
         return includes(self, KeyExpr(other))
 
     def relation_to(self, /, other: str) -> SetIntersectionLevel:
-        """The highest level that holds between this and `other`, from the side of this."""
+        """Return the highest SetIntersectionLevel of this with `other`."""
         return relation(self, KeyExpr(other))
 
 
@@ -114,7 +114,7 @@ def _require_text(obj: object) -> None:
 
 
 def _named(error: InvalidKeyExpr, text: str) -> InvalidKeyExpr:
-    """The error of canon.py in the words that users of Zenoh look for."""
+    """Return an error of canon.py in the words of eclipse-zenoh."""
     shown = ascii(text[:_SHOWN])
     problem = str(error).removeprefix(shown)
     return InvalidKeyExpr(f"Invalid Key Expr `{shown[1:-1]}`{problem}")

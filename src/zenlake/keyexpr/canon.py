@@ -1,4 +1,4 @@
-"""The grammar of key expressions: what is one, what is its canonical spelling, what is wrong.
+"""The grammar of key expressions: validity, canonical spelling, and errors.
 
 Knows nothing of matching, messages or sessions. Everything that takes a key from outside (the
 API, the wire, a configuration file) calls `validate` or `canonize`, then may trust the text.
@@ -17,7 +17,7 @@ _PLAIN = re.compile(r"[^/*$#?]+(?:/[^/*$#?]+)*")
 """A key without wildcards, the common case, which is canonical as it stands."""
 
 _FAULT = re.compile(r"[#?]|\$(?!\*)|(?<!\$)\*")
-"""What a chunk other than `*` and `**` must not hold."""
+"""Characters that a chunk other than `*` and `**` must not have."""
 
 _ADVICE = {
     "#": "is not allowed in a key; leave it out",
@@ -34,7 +34,7 @@ _NON_CANONICAL = re.compile(
 )
 
 _SHOWN = 80
-"""Characters of a key that an error message shows: keys come from strangers and go to logs."""
+"""Characters of a key that an error message shows: keys from peers end up in logs."""
 
 
 def validate(text: str) -> None:
@@ -55,7 +55,7 @@ def validate(text: str) -> None:
 
 
 def is_canonical(text: str) -> bool:
-    """Is `text` a key expression in canonical form?
+    """Return whether `text` is a key expression in canonical form.
 
     >>> is_canonical("a/*/**"), is_canonical("a/**/*"), is_canonical("a//b")
     (True, False, False)
@@ -67,7 +67,7 @@ def is_canonical(text: str) -> bool:
 
 
 def canonize(text: str) -> str:
-    """The canonical spelling of `text`; raises InvalidKeyExpr if it is no key expression.
+    """Return the canonical spelling of `text`; raise InvalidKeyExpr if it is not a key expression.
 
     >>> canonize("a/**/*/b$*$*/$*")
     'a/*/**/b$*/*'
@@ -101,7 +101,7 @@ def _rewrite(text: str) -> str:
         if single == DOUBLE_WILD:
             double_wild = True
         elif single == "*":
-            # `**/*` and `*/**` are the same set; the second is the canonical one.
+            # `**/*` and `*/**` match the same keys; the second is canonical.
             chunks.append(single)
         else:
             if double_wild:

@@ -1,4 +1,4 @@
-"""Which keys two key expressions have in common: intersection, inclusion, relation.
+"""Relations between two key expressions: intersection, inclusion, level.
 
 Pure functions on canonical text; what is canonical is known to canon.py, sets of many
 expressions to tree.py. Nothing recurses and nothing backtracks: a peer chooses both sides.
@@ -21,7 +21,7 @@ Covers = Callable[[str, str], bool]
 
 
 class SetIntersectionLevel(IntEnum):
-    """How one set of keys relates to another; a higher level implies the lower ones.
+    """Relation of one set of keys to another; a higher level implies the lower ones.
 
     >>> level = SetIntersectionLevel.EQUALS
     >>> level, level >= SetIntersectionLevel.INCLUDES
@@ -41,7 +41,7 @@ class SetIntersectionLevel(IntEnum):
 
 
 def relation(a: str, b: str) -> SetIntersectionLevel:
-    """The highest level that holds between `a` and `b`, from the side of `a`.
+    """Return the highest level that holds for `a` with respect to `b`.
 
     >>> relation("a/**", "a/b").name, relation("a/b", "a/**").name
     ('INCLUDES', 'INTERSECTS')
@@ -56,7 +56,7 @@ def relation(a: str, b: str) -> SetIntersectionLevel:
 
 
 def intersects(a: str, b: str) -> bool:
-    """Is there a key that matches both `a` and `b`?
+    """Return whether a key matches both `a` and `b`.
 
     >>> intersects("robot/*/battery", "robot/7/**"), intersects("a/*", "a")
     (True, False)
@@ -69,7 +69,7 @@ def intersects(a: str, b: str) -> bool:
 
 
 def includes(a: str, b: str) -> bool:
-    """Does every key that matches `b` match `a`?
+    """Return whether every key that matches `b` matches `a`.
 
     A `**` of `b` is only found covered by a `**` of `a`, as in Zenoh, so True is always right
     and False may be cautious: `*/**` does hold all of `**/a`, and neither Zenoh
@@ -86,7 +86,7 @@ def includes(a: str, b: str) -> bool:
 
 
 def chunk_intersects(x: str, y: str) -> bool:
-    """`intersects` for two chunks, neither of them `**`."""
+    """Return whether two chunks intersect, neither of them `**`."""
     if x == y:
         return True
     if x[0] == "@" or y[0] == "@":
@@ -105,7 +105,7 @@ def chunk_intersects(x: str, y: str) -> bool:
 
 
 def chunk_includes(x: str, y: str) -> bool:
-    """`includes` for two chunks, of which `x` is not `**`."""
+    """Return whether chunk `x`, which is not `**`, includes chunk `y`."""
     if x == y:
         return True
     if x[0] == "@" or y[0] == "@":
@@ -116,19 +116,19 @@ def chunk_includes(x: str, y: str) -> bool:
 
 
 def is_wild_chunk(chunk: str) -> bool:
-    """Can `chunk` match anything but itself?"""
+    """Return whether `chunk` can match another chunk than itself."""
     return "*" in chunk and chunk[0] != "@"
 
 
 class ChunkBits:
-    """Chunks in a row, each with a bit: bit 0 is the first. Sets of positions are then ints."""
+    """Sequence of chunks, each with a bit (bit 0 is the first): sets of positions are ints."""
 
     __slots__ = ("chunks", "where", "wild")
 
     def __init__(self, chunks: Sequence[str]) -> None:
         self.chunks = chunks
         self.where: dict[str, int] = {}
-        """The positions of each distinct chunk."""
+        """Return the positions of each distinct chunk."""
         for i, chunk in enumerate(chunks):
             self.where[chunk] = self.where.get(chunk, 0) | 1 << i
         self.wild = 0
@@ -137,7 +137,7 @@ class ChunkBits:
                 self.wild |= positions
 
     def distinct(self, positions: int) -> Iterator[tuple[str, int]]:
-        """The distinct chunks at `positions`, each with all the positions it has."""
+        """Return the distinct chunks at `positions`, each with all its positions."""
         while positions:
             first = (positions & -positions).bit_length() - 1
             chunk = self.chunks[first]
@@ -146,7 +146,7 @@ class ChunkBits:
             positions &= ~everywhere
 
     def covering(self, chunk: str, positions: int, covers: Covers) -> int:
-        """Those of `positions` whose chunk covers `chunk`."""
+        """Return the subset of `positions` whose chunk covers `chunk`."""
         if not is_wild_chunk(chunk):
             positions &= self.wild | self.where.get(chunk, 0)
         covering = 0
@@ -157,7 +157,7 @@ class ChunkBits:
 
 
 def _all_runs(holds: Callable[[list[str], list[str]], bool], a: str, b: str) -> bool:
-    """Does `holds` for every pair of runs between the verbatim chunks, which must be the same?"""
+    """Return whether `holds` is true of every pair of runs between equal verbatim chunks."""
     xs, ys = a.split("/"), b.split("/")
     if "@" not in a and "@" not in b:
         return holds(xs, ys)
@@ -191,7 +191,7 @@ def _run_includes(xs: list[str], ys: list[str]) -> bool:
 
 
 def _heads_meet(xs: list[str], ys: list[str]) -> bool:
-    """Is there no conflict before the first `**` of either?"""
+    """Return whether no chunks conflict before the first `**` of either."""
     for x, y in zip(xs, ys, strict=False):
         if x == DOUBLE_WILD or y == DOUBLE_WILD:
             return True
@@ -201,7 +201,7 @@ def _heads_meet(xs: list[str], ys: list[str]) -> bool:
 
 
 def _run_covers(pattern: list[str], word: list[str], covers: Covers) -> bool:
-    """Can the chunks of `pattern` be laid over all of `word`, `**` over any number of chunks?
+    """Return whether `pattern` covers all of `word`, `**` any number of its chunks.
 
     The parts between two `**` are laid as far left as they fit: what is left of the word for
     the next part is then as long as it can be, so no other choice has to be tried.
@@ -225,14 +225,16 @@ def _run_covers(pattern: list[str], word: list[str], covers: Covers) -> bool:
 
 
 def _end_of_part(part: list[str], word: list[str], at: int, end: int, covers: Covers) -> int:
-    """Where in word[at:end] the leftmost place that `part` covers ends; past `end` if nowhere.
+    """Return where the leftmost match of `part` in word[at:end] ends; past `end` if there is none.
 
     The shift-and search: bit i says that part[:i + 1] covers the chunks just read.
     """
     bits = ChunkBits(part)
     last = 1 << len(part) - 1
     matched = 0
-    known: dict[str, tuple[int, int]] = {}  # chunk of word: bits asked about, those that cover it
+    known: dict[
+        str, tuple[int, int]
+    ] = {}  # chunk of word: (positions checked, positions that cover it)
     for i in range(at, end):
         reached = (matched << 1 | 1) & (last << 1) - 1
         asked, covering = known.get(word[i], (0, 0))
@@ -245,7 +247,7 @@ def _end_of_part(part: list[str], word: list[str], at: int, end: int, covers: Co
 
 
 def _dollar_star_covers(pattern: str, word: str) -> bool:
-    """Can `pattern`, a chunk with `$*`, be laid over all of `word`?
+    """Return whether `pattern`, a chunk with `$*`, covers all of `word`.
 
     A `$*` of `word` counts as characters of its own, which no literal part of `pattern` has:
     only a `$*` can cover it, so the answer is inclusion when `word` is a pattern too.

@@ -1,4 +1,4 @@
-"""A tree from key expressions to values: which of many expressions touch a given one?
+"""A tree from key expressions to values, which finds all that relate to a given one.
 
 Knows chunks and matching, not what the values are: the routing tables put subscriptions, tokens
 and queryables here, a storage its stored keys. Keys given to it are canonical; it does not check.
@@ -49,11 +49,11 @@ class KeyExprTree(Generic[V]):
         self._len = 0
 
     def __len__(self) -> int:
-        """How many expressions have a value."""
+        """Return how many expressions have a value."""
         return self._len
 
     def __iter__(self) -> Iterator[tuple[str, tuple[V, ...]]]:
-        """Every expression with its values, in no particular order."""
+        """Yield every expression with its values, in no particular order."""
         stack = [self._root]
         while stack:
             node = stack.pop()
@@ -76,7 +76,7 @@ class KeyExprTree(Generic[V]):
         return True
 
     def remove(self, key: str, value: V) -> bool:
-        """Take `value` away from `key` and cut branches left empty; False if it was not there."""
+        """Remove `value` from `key` and cut branches left empty; False if it was not there."""
         path = [self._root]
         chunks = key.split("/")
         for chunk in chunks:
@@ -95,7 +95,7 @@ class KeyExprTree(Generic[V]):
         return True
 
     def get(self, key: str) -> tuple[V, ...]:
-        """The values inserted under exactly this expression."""
+        """Return the values inserted under exactly this expression."""
         node = self._root
         for chunk in key.split("/"):
             child = node.child(chunk)
@@ -105,19 +105,19 @@ class KeyExprTree(Generic[V]):
         return tuple(node.values)
 
     def intersecting(self, key: str) -> Iterator[tuple[str, tuple[V, ...]]]:
-        """The expressions that have a key in common with `key`, in no particular order."""
+        """Yield the expressions that have a key in common with `key`, in no particular order."""
         return self._found(_intersecting(key))
 
     def including(self, key: str) -> Iterator[tuple[str, tuple[V, ...]]]:
-        """The expressions that include `key`, in no particular order."""
+        """Yield the expressions that include `key`, in no particular order."""
         return self._found(_including(key))
 
     def included(self, key: str) -> Iterator[tuple[str, tuple[V, ...]]]:
-        """The expressions that `key` includes, in no particular order."""
+        """Yield the expressions that `key` includes, in no particular order."""
         return self._found(_included(key))
 
     def visited(self, key: str) -> int:
-        """How many nodes `intersecting(key)` looks at: the work of a lookup, for diagnostics."""
+        """Return how many nodes `intersecting(key)` visits, for diagnostics."""
         return sum(1 for _ in self._walk(_intersecting(key)))
 
     def _found(self, query: "_TreeQuery") -> Iterator[tuple[str, tuple[V, ...]]]:
@@ -126,7 +126,7 @@ class KeyExprTree(Generic[V]):
                 yield node.key, tuple(node.values)
 
     def _walk(self, query: "_TreeQuery") -> Iterator[tuple["_TreeNode[V]", int]]:
-        """Every node that can be reached, with the positions of the query it is reached at."""
+        """Yield every node that can be reached, with the query's positions there."""
         stack = [(self._root, 1)]
         while stack:
             node, here = stack.pop()
@@ -151,11 +151,11 @@ class _TreeNode(Generic[V]):
         self.plain: dict[str, _TreeNode[V]] = {}
         """Children by a chunk that matches itself alone: a literal or a verbatim chunk."""
         self.wild: dict[str, _TreeNode[V]] = {}
-        """Children by a chunk that may match others: `*`, `**`, and those with `$*`."""
+        """Children by a chunk that may match others: `*`, `**`, and chunks with `$*`."""
         self.values: dict[V, None] = {}
-        """A set that keeps the order of insertion."""
+        """Values as a set that keeps the order of insertion."""
         self.key = ""
-        """The whole expression, while there are values."""
+        """Whole expression, while there are values."""
 
     def is_empty(self) -> bool:
         return not (self.values or self.plain or self.wild)
@@ -178,7 +178,7 @@ class _TreeNode(Generic[V]):
 
 
 class _TreeQuery:
-    """The asked key as positions: bit i is set while i of its chunks are matched.
+    """State of a query: bit i is set while i of its chunks are matched.
 
     `gaps` are the positions where a `**` of the asked key may swallow a chunk of the tree,
     `scan` those from which a plain chunk can be matched that is not called the same.
@@ -202,7 +202,7 @@ class _TreeQuery:
         self._double_wild = double_wild
 
     def step(self, here: int, chunk: str) -> int:
-        """The positions after one more chunk of the tree."""
+        """Return the positions after one more chunk of the tree."""
         if chunk == DOUBLE_WILD:
             return self._double_wild(here)
         there = self.bits.covering(chunk, here & self.end - 1, self._covers) << 1
@@ -220,7 +220,7 @@ def _included(key: str) -> _TreeQuery:
 
 
 def _including(key: str) -> _TreeQuery:
-    # Here a `**` of the asked key is one more chunk to be covered, and only `**` covers it.
+    # Here a `**` of the query is one more chunk to be covered, and only `**` covers it.
     bits = ChunkBits(key.split("/"))
     return _TreeQuery(bits, 0, 0, lambda mine, theirs: chunk_includes(theirs, mine), _swallow(bits))
 
@@ -237,7 +237,7 @@ def _split_at_double_wild(key: str) -> tuple[ChunkBits, int]:
 
 
 def _swallow(bits: ChunkBits) -> Callable[[int], int]:
-    """What a `**` of the tree does: from each position on, over chunks that are not verbatim."""
+    """Return the positions that a `**` of the tree reaches, over chunks that are not verbatim."""
     free = sum(where for chunk, where in bits.where.items() if chunk[0] != "@")
 
     def swallow(here: int) -> int:

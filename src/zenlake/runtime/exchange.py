@@ -29,14 +29,13 @@ from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.declare import Declare, UndeclareKeyExpr
 from zenlake.wire.dispatch import ID_MASK
 from zenlake.wire.enums import CloseReason, Mapping, WirePriority, WireWhatAmI
-from zenlake.wire.extensions import FLAG_EXTENSIONS, QOS
 from zenlake.wire.network import NETWORK, NetworkMessage, is_network
 from zenlake.wire.oam import LINK_STATE, NetworkOam
+from zenlake.wire.plain_push import PlainPutFields, read_plain_push
 from zenlake.wire.push import ID as PUSH
 from zenlake.wire.push import Push
 from zenlake.wire.put import FLAG_TIMESTAMP, Put
 from zenlake.wire.put import ID as PUT
-from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
 from zenlake.wire.qos import PRIORITY_BITS
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
@@ -58,13 +57,7 @@ PACE_BYTES = 8 << 20  # may wait for one session; then those who send more to it
 MOVES_SECONDS = 0.5  # as long as it takes something: for one that is stuck nobody waits
 PACE_SECONDS = 0.01  # between two looks at it
 _KEY_FLAGS = FLAG_NAMED | FLAG_MAPPING
-_ONE_BYTE = 0x80
 STACKED = (Push, Request, Response)  # may carry a timestamp stack
-
-
-PlainPutFields = tuple[Any, int, int, int, int, int]
-"""A put with nothing beside its payload but a QoS: the key's name in `SessionFace.routes`, where
-the key ends and where the PUT is, the QoS, and where the payload starts and ends."""
 
 
 RawPush = tuple["SessionFace", bool, Any, bytes, int, int, Push | None]
@@ -414,7 +407,7 @@ class Exchange:
             port.version = self.version
             port.routes.clear()
         while pos < end and is_network(data[pos]):
-            put = _plain_put(data, pos, end)
+            put = read_plain_push(data, pos, end)
             more = end - (put[-1] if put is not None else pos)
             if more >= SCAN_FROM and (self._kernels or self._load()):
                 return self._scan(port, reliable, data, pos, end)
@@ -883,40 +876,3 @@ def _lags(session: TransportSession, now: Callable[[], float]) -> bool:
     """Whether much waits for it that must not be dropped, and it takes some of that."""
     waiting, since = session.lag
     return since is not None and waiting > PACE_BYTES and now() - since < MOVES_SECONDS
-
-
-def _plain_put(data: bytes, pos: int, end: int) -> PlainPutFields | None:
-    """What a PUSH says, if it is one of the most usual kind; None: the codec has to read it."""
-    header = data[pos]
-    if header & ID_MASK != PUSH:
-        return None
-    try:
-        if data[pos + 1] >= _ONE_BYTE:
-            return None
-        name: Any = data[pos + 1] | (header & FLAG_MAPPING) << 10
-        at = pos + 2
-        if header & FLAG_NAMED:
-            size = data[at]
-            if size >= _ONE_BYTE:
-                return None
-            name = (name, data[at + 1 : at + 1 + size])
-            at += 1 + size
-        after_key, qos = at, int(DEFAULT_QOS)
-        if header & FLAG_EXTENSIONS:
-            if data[at] != QOS.header or data[at + 1] >= _ONE_BYTE:
-                return None
-            qos = data[at + 1]
-            at += 2
-        if data[at] != PUT:
-            return None
-        size, start = data[at + 1], at + 2
-        for shift in (7, 14, 21):
-            if size >> shift - 7 < _ONE_BYTE:
-                break
-            size += data[start] - 1 << shift  # takes the mark of the byte before away, too
-            start += 1
-    except IndexError:
-        return None
-    if size >= 1 << 28 or start + size > end:
-        return None
-    return name, after_key, at, qos, start, start + size

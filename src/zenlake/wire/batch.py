@@ -1,7 +1,7 @@
 """One batch: transport messages one after another, and the network messages inside a FRAME.
 
-Knows where each message starts and ends. Does not know lanes, order or leases; how a batch is cut
-out of a stream stands in framing.py.
+Knows where each message starts and ends. Does not know lanes, order or leases; framing.py cuts
+batches out of a stream.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ TRANSPORT = MessageTable(
     MessageRow(join.ID, "JOIN", Join, join.read_join, join.write_join),
 )
 
-# The same ids as INIT and OPEN: the socket that a datagram came from tells them apart.
+# Ids as of INIT and OPEN: the socket on which a datagram was received tells them apart.
 SCOUTING = MessageTable(
     "scouting message",
     MessageRow(scout.ID, "SCOUT", WireScout, scout.read_scout, scout.write_scout),
@@ -53,19 +53,19 @@ SCOUTING = MessageTable(
 
 
 class LocatedMessage(NamedTuple):
-    """A message and the bytes it came from."""
+    """A message and where its bytes stand."""
 
     start: int
     end: int
     message: Message
     frame: Frame | None = None
-    "The FRAME that a network message stands in; its own `messages` stay empty."
+    "The FRAME around a network message; its own `messages` stay empty."
 
 
 def walk(r: ByteReader, *, low_latency: bool = False) -> Iterator[LocatedMessage]:
-    """Every message of the batch that `r` spans, in order; a FRAME before what it holds.
+    """Yield every message of the batch that `r` spans, in order; a FRAME before its messages.
 
-    Raises DecodeError where the bytes stop making sense: what came before has been yielded then.
+    Raises DecodeError at the first message that does not decode, after all messages before it.
     """
     while r.pos < r.end:
         start = r.pos
@@ -91,7 +91,7 @@ def _walk_frame(r: ByteReader, holder: Frame) -> Iterator[LocatedMessage]:
 
 
 def read_batch(data: bytes, *, shm: bool = False) -> list[TransportMessage]:
-    """The transport messages of a whole batch, FRAMEs filled."""
+    """Return the transport messages of a whole batch, FRAMEs filled."""
     r = ByteReader(data, shm=shm)
     messages: list[TransportMessage] = []
     while r.pos < r.end:
@@ -103,7 +103,7 @@ def read_batch(data: bytes, *, shm: bool = False) -> list[TransportMessage]:
 
 
 def _fill_frame(r: ByteReader, holder: Frame) -> None:
-    """What _walk_frame does, without saying where each message stands."""
+    """Append the messages of a FRAME to it."""
     data, end, read, append = r.data, r.end, NETWORK.read, holder.messages.append
     try:
         while r.pos < end and is_network(data[r.pos]):
@@ -124,7 +124,7 @@ def write_batch(messages: list[TransportMessage]) -> bytes:
 
 
 def read_scouting(data: bytes) -> ScoutingMessage:
-    """The one message of a scouting datagram."""
+    """Return the only message of a scouting datagram."""
     r = ByteReader(data)
     message: ScoutingMessage = SCOUTING.read(r)
     r.finish("datagram")

@@ -6,7 +6,7 @@ DecodeError naming the field and its first byte; a failed write raises EncodeErr
 
 from zenlake.errors import DecodeError, EncodeError, Reason
 
-ZINT_MAX_BYTES = 9  # 64 bits: eight groups of 7, then one whole byte (zenoh-codec core/zint.rs)
+ZINT_MAX_BYTES = 9  # For 64 bits: eight groups of 7, then a whole byte (zenoh-codec core/zint.rs).
 U8 = 0xFF
 U16 = 0xFFFF
 U32 = 0xFFFF_FFFF
@@ -17,8 +17,8 @@ class ByteReader:
     """A position over immutable bytes, from `pos` up to `end`.
 
     Offsets in errors are positions in `data`, so that a reader over a part of a buffer (`part`)
-    reports where in the whole buffer a field stands. `shm` says that shared memory was negotiated;
-    without it a payload that lives there is refused.
+    reports the field's position in the whole buffer. `shm`: shared memory was negotiated; without
+    it a payload in shared memory is refused.
     """
 
     __slots__ = ("data", "end", "pos", "shm")
@@ -42,7 +42,7 @@ class ByteReader:
         return self.data[pos]
 
     def zint(self, field: str, bound: int = U64) -> int:
-        """Little-endian base-128 integer; the ninth byte carries all 8 bits."""
+        """Read a little-endian base-128 integer; the ninth byte carries all 8 bits."""
         pos = self.pos
         if pos < self.end:
             byte = self.data[pos]
@@ -69,7 +69,7 @@ class ByteReader:
         return value
 
     def take(self, field: str, length: int) -> bytes:
-        """`length` bytes that no length precedes."""
+        """Read `length` bytes that have no length before them."""
         start = self.pos
         stop = start + length
         if stop > self.end:
@@ -78,12 +78,12 @@ class ByteReader:
         return self.data[start:stop]
 
     def rest(self) -> bytes:
-        """Everything up to the end."""
+        """Read everything up to the end."""
         start, self.pos = self.pos, self.end
         return self.data[start : self.end]
 
     def block(self, field: str, bound: int = U32) -> bytes:
-        """A length, then that many bytes."""
+        """Read a length, then as many bytes."""
         start = self.pos
         if start < self.end and self.data[start] < 0x80:  # as zint does, without the call
             length, pos = self.data[start], start + 1
@@ -96,7 +96,7 @@ class ByteReader:
         return self.data[pos:stop]
 
     def text(self, field: str, bound: int = U32) -> str:
-        """A block of UTF-8."""
+        """Read a block of UTF-8."""
         start = self.pos
         raw = self.block(field, bound)
         try:
@@ -105,7 +105,7 @@ class ByteReader:
             raise DecodeError(Reason.BAD_UTF8, field, start) from None
 
     def part(self, field: str) -> "ByteReader":
-        """A block, as a reader of its own over the same bytes; `self` moves past it."""
+        """Return a reader over a block of the same bytes; `self` moves past it."""
         start = self.pos
         length = self.zint(field, U32)
         pos = self.pos
@@ -115,7 +115,7 @@ class ByteReader:
         return ByteReader(self.data, pos, pos + length, shm=self.shm)
 
     def finish(self, field: str) -> None:
-        """Whoever read this part must have read all of it."""
+        """Raise DecodeError if bytes of this part are left."""
         if self.pos != self.end:
             raise DecodeError(Reason.TRAILING_BYTES, field, self.pos)
 

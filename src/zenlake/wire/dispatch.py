@@ -1,4 +1,4 @@
-"""From an id to its reader, from a class to its writer: one table for each place a message may be.
+"""Tables of messages: from an id to its reader, from a class to its writer.
 
 Knows how a header byte selects a row and how an error gets the names of the messages around it.
 Does not know the messages.
@@ -18,13 +18,13 @@ class MessageRow(NamedTuple):
     name: str
     type: type[Any]
     read: Callable[[ByteReader, int], Any]
-    "Called after the header byte, with it."
+    "Reads what follows the header byte, which it is given."
     write: Callable[[ByteWriter, Any], None]
-    "Writes the header byte too."
+    "Writes all of the message, header byte included."
 
 
 class MessageTable:
-    """The messages that may stand in one place (a batch, a FRAME, a PUSH ...)."""
+    """Messages that may stand in one place (a batch, a FRAME, a PUSH ...)."""
 
     __slots__ = ("by_id", "by_type", "place")
 

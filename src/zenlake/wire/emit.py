@@ -1,8 +1,8 @@
-"""The way out: columns of samples to framed batches of PUSH messages.
+"""Columns of samples to framed batches of PUSH messages: the scan in reverse.
 
-The scan in reverse, and as fast. Knows one lane and its sequence numbers; does not know sockets,
-queues or which key ids were declared (the tables in PushColumns say what to write). The compiled
-part is emit_kernel.py; importing this module loads NumPy and Numba.
+Knows one lane and its sequence numbers. Does not know sockets, queues or which key ids were
+declared (the tables in PushColumns say what to write). The compiled part is kernels/emit.py;
+importing this module loads NumPy and Numba.
 """
 
 from collections.abc import Iterator
@@ -27,19 +27,19 @@ from zenlake.wire.zenohid import WireZenohId, write_packed, write_zid
 
 CHUNK_BYTES = 1 << 20
 DEFAULT_SN_MASK = 0x0FFF_FFFF
-MAX_OVERHEAD = 1 << 17  # a key of 64 KiB, a schema, two ids and some integers take less
+MAX_OVERHEAD = 1 << 17  # Upper bound of a message's bytes beside payload and attachment.
 _LANE_EXT = 0x31
 
 
 @dataclass(frozen=True, slots=True)
 class LaneSettings:
-    """Where the messages go, as the link was negotiated."""
+    """Lane that messages are sent on, as the link was negotiated."""
 
     reliable: bool = True
     priority: WirePriority | None = None
-    "None on a link without QoS lanes, which must never name one."
+    "None on a link without QoS lanes, where a FRAME must not name one."
     batch_size: int = 0xFFFF
-    "As negotiated: it counts the length prefix of a stream."
+    "As negotiated, which counts the length prefix of a stream."
     sn_mask: int = DEFAULT_SN_MASK
 
     def __post_init__(self) -> None:
@@ -52,21 +52,24 @@ class LaneSettings:
 
 
 class EmittedBatches(NamedTuple):
+    """Bytes to send, and where to go on."""
+
     data: memoryview
-    "Whole batches, framed as on a stream; or bare messages."
+    "Whole batches, framed as on a stream; without a lane, messages alone."
     rows: int
-    "How many rows they hold, the last of them possibly as fragments."
+    "How many rows they hold; a row that does not fit a batch is sent as fragments."
     next_sn: int
 
 
 def table(entries: list[bytes]) -> EncodedTable:
+    """Return encoded entries as the kernel takes them."""
     offsets = np.zeros(len(entries) + 1, np.int64)
     np.cumsum([len(entry) for entry in entries], out=offsets[1:])
     return EncodedTable(offsets, np.frombuffer(bytearray().join(entries), np.uint8))
 
 
 def key_table(keys: list[WireExpr]) -> tuple[EncodedTable, npt.NDArray[np.uint8]]:
-    """Encoded keys, and the header flags of each."""
+    """Return the encoded keys, and the header flags of each."""
     entries = []
     for key in keys:
         w = ByteWriter()
@@ -104,8 +107,10 @@ def source_table(ids: list[WireZenohId]) -> EncodedTable:
 
 
 class Emitter:
-    """Rows of `columns` in order, some at a time; without a `lane` bare, one message behind the
-    other."""
+    """Encoder of the rows of `columns` in order, some at a time.
+
+    Without a `lane` it writes messages alone, one after another.
+    """
 
     def __init__(self, columns: PushColumns, lane: LaneSettings | None) -> None:
         _check(columns)
@@ -114,17 +119,17 @@ class Emitter:
         self._frame = np.empty(0, np.uint8) if lane is None else _frame_header(lane)
         self._rows = len(columns.kind)
         self.row = 0
-        "The next to be sent."
+        "Index of the next row."
 
     @property
     def done(self) -> bool:
         return self.row >= self._rows
 
     def next(self, sn: int = 0, chunk_bytes: int = CHUNK_BYTES) -> EmittedBatches:
-        """About `chunk_bytes` of them from sequence number `sn` on, in a buffer of their own.
+        """Encode about `chunk_bytes` of rows from sequence number `sn` on, into a new buffer.
 
-        A message that fits no batch goes as fragments, after which one sequence number is skipped,
-        as the Rust implementation does.
+        A message too long for a batch goes as fragments, after which one sequence number is
+        skipped, as the Rust implementation does.
         """
         lane, before = self._lane, self.row
         if lane is not None and not 0 <= sn <= lane.sn_mask:
@@ -144,14 +149,14 @@ class Emitter:
 
     @property
     def largest(self) -> int:
-        """The most bytes of payload and attachment that one row has."""
+        """Bytes of payload and attachment of the largest row."""
         if not self._rows:
             return 0
         sizes = np.diff(self._columns.payload_offsets) + np.diff(self._columns.attachment_offsets)
         return int(sizes.max())
 
     def messages(self) -> Iterator[bytes]:
-        """All rows that are left, each a message of its own."""
+        """Yield each remaining row as an encoded message."""
         while not self.done:
             self.row += 1
             yield _message(self._columns, self.row - 1)
@@ -160,7 +165,7 @@ class Emitter:
 def emit(
     columns: PushColumns, lane: LaneSettings, first_sn: int = 0, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[EmittedBatches]:
-    """All rows of `columns` in order, about `chunk_bytes` at a time."""
+    """Yield all rows of `columns` in order, about `chunk_bytes` at a time."""
     emitter, sn = Emitter(columns, lane), first_sn
     while not emitter.done:
         emitted = emitter.next(sn, chunk_bytes)
@@ -169,7 +174,7 @@ def emit(
 
 
 def _check(columns: PushColumns) -> None:
-    """The kernel trusts numbers and offsets: here they are held to the tables and the data."""
+    """Check numbers and offsets against tables and data: the kernel trusts them."""
     rows = len(columns.kind)
     for name, codes, entries, least in (
         ("key", columns.key, columns.keys, 0),
@@ -207,7 +212,7 @@ def _check_offsets(name: str, offsets: npt.NDArray[np.int64], data: npt.NDArray[
 
 
 def _frame_header(lane: LaneSettings) -> npt.NDArray[np.uint8]:
-    """The header's first byte, then what follows the sequence number."""
+    """Return the FRAME header's first byte, and the bytes after its sequence number."""
     header = FRAME_ID | (FLAG_RELIABLE if lane.reliable else 0)
     if lane.priority is None or lane.priority is WirePriority.DATA:
         return np.array([header], np.uint8)
@@ -215,8 +220,10 @@ def _frame_header(lane: LaneSettings) -> npt.NDArray[np.uint8]:
 
 
 def _fragments(columns: PushColumns, row: int, lane: LaneSettings, sn: int) -> tuple[bytes, int]:
-    """Row `row` cut into FRAGMENTs, and the sequence number that comes next."""
-    rest = memoryview(_message(columns, row))  # of bytes, every piece would copy all the rest
+    """Encode row `row` as FRAGMENTs; return them and the next sequence number."""
+    rest = memoryview(
+        _message(columns, row)
+    )  # slicing bytes would copy all the rest for every piece
     batches: list[bytes] = []
     while rest:
         fragment = Fragment(
@@ -241,7 +248,7 @@ def _fragments(columns: PushColumns, row: int, lane: LaneSettings, sn: int) -> t
 
 
 def _message(columns: PushColumns, row: int) -> bytes:
-    """Row `row` alone, however long."""
+    """Encode row `row` alone, however long."""
     size = sum(
         int(offsets[row + 1] - offsets[row])
         for offsets in (columns.payload_offsets, columns.attachment_offsets)

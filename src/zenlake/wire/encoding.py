@@ -103,7 +103,7 @@ class WireEncoding:
         return cls(number, schema.encode() or None)
 
     def with_schema(self, schema: str) -> "WireEncoding":
-        """The same type with another schema; none when empty."""
+        """Return this type with another schema; without one if it is empty."""
         if self.id == CUSTOM_ID:
             kind = (self.schema or b"").decode(errors="replace").partition(SCHEMA_SEPARATOR)[0]
             text = f"{kind}{SCHEMA_SEPARATOR}{schema}" if schema else kind
@@ -129,6 +129,15 @@ class WireEncoding:
 
 DEFAULT = WireEncoding()
 _PLAIN = tuple(WireEncoding(number) for number in range(len(PREDEFINED)))
+
+
+def type_and_schema(number: int, schema: bytes | None) -> tuple[str, str | None]:
+    """Return both as text for a table; a custom encoding has both in its schema."""
+    text = None if schema is None else schema.decode(errors="replace")
+    if number == CUSTOM_ID and text is not None:
+        kind, separator, rest = text.partition(SCHEMA_SEPARATOR)
+        return kind, rest if separator else None
+    return WireEncoding(number).type, text
 
 
 def read_encoding(r: ByteReader, field: str = "encoding") -> WireEncoding:

@@ -7,14 +7,14 @@ from enum import IntEnum, IntFlag
 
 
 class WireWhatAmI(IntFlag):
-    """What a node is. The bits are those of SCOUT's mask and of link states."""
+    """Role of a node, as a bit of SCOUT's mask and of link states."""
 
     ROUTER = 1
     PEER = 2
     CLIENT = 4
 
 
-# INIT, JOIN and HELLO say it in two bits.
+# Roles by their two-bit code in INIT, JOIN and HELLO.
 WHATAMI_CODES = (WireWhatAmI.ROUTER, WireWhatAmI.PEER, WireWhatAmI.CLIENT)
 
 
@@ -39,7 +39,7 @@ class WireCongestionControl(IntEnum):
 
 
 class Mapping(IntEnum):
-    """Whose table a key expression's scope is looked up in, seen from the message's sender."""
+    """Side of the link that declared the id in a key: the message's receiver or its sender."""
 
     RECEIVER = 0
     SENDER = 1
@@ -77,7 +77,7 @@ class InterestMode(IntEnum):
 
 
 class InterestOptions(IntFlag):
-    """What an INTEREST asks for; restriction and mapping follow from its key."""
+    """Declarations that an INTEREST asks for; restriction and mapping follow from its key."""
 
     NOTHING = 0
     KEYEXPRS = 0x01

@@ -1,4 +1,4 @@
-"""Extensions: the optional tail of every message, read and written from one table a message.
+"""Extensions: the optional tail of every message, read and written from one table per message.
 
 Knows the chain (header, encodings, limits) and the kinds of value. Does not know which message
 has which extension: each message's file holds its own `ExtensionTable`.
@@ -27,16 +27,16 @@ from zenlake.wire.tsstack import read_ts_stack, write_ts_stack
 from zenlake.wire.wireexpr import read_wireexpr_ext, write_wireexpr_ext
 
 FLAG_MORE = 0x80
-FLAG_EXTENSIONS = 0x80  # the Z bit of a message's own header
+FLAG_EXTENSIONS = 0x80  # The Z bit of a message's own header.
 MANDATORY = 0x10
 ENC_MASK, ENC_UNIT, ENC_Z64, ENC_ZBUF = 0x60, 0x00, 0x20, 0x40
-IDENTITY_MASK = 0x7F  # id, M and ENC together say which extension this is
-MAX_EXTENSIONS = 32  # of one message; nobody sends ten
+IDENTITY_MASK = 0x7F  # ID, M and ENC together identify an extension.
+MAX_EXTENSIONS = 32  # Limit per message; the longest table has nine.
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An extension that no table names; kept as it came, so that it can be passed on."""
+    """An extension that no table names, kept unchanged so that it can be passed on."""
 
     header: int
     value: int | bytes | None
@@ -47,7 +47,7 @@ class Unknown:
 
 
 class ExtensionKind(IntEnum):
-    """How an extension's value reads, and which column the kernel writes it to.
+    """Kind of an extension's value, and of the field of a row that the kernel writes it to.
 
     The kernel knows extensions by these numbers alone.
     """
@@ -78,7 +78,7 @@ class ExtensionKind(IntEnum):
 
 
 class ExtensionCodec(NamedTuple):
-    """How one kind of value is read and written. Bodies of ZBufs get a reader of their own."""
+    """Reader and writer of one kind of value. The body of a ZBuf gets a reader of its own."""
 
     read: Callable[[ByteReader, str], Any]
     write: Callable[[ByteWriter, str, Any], None]
@@ -93,7 +93,7 @@ class Extension(NamedTuple):
     "The message's attribute that holds the value."
     kind: ExtensionKind
     default: Any = None
-    "What the attribute is when the extension is absent."
+    "Value of the attribute when the extension is absent."
 
 
 def _getter(fields: list[str]) -> Callable[[Any], tuple[Any, ...]]:
@@ -113,14 +113,14 @@ class ExtensionTable:
         self.by_header = {row.header: row for row in rows}
         self.defaults = tuple(row.default for row in rows)
         self.values_of = _getter([row.field for row in rows])
-        "The attributes of a message that the rows name, as a tuple."
+        "Returns the attributes of a message that the rows name, as a tuple."
 
     def __repr__(self) -> str:
         return f"ExtensionTable({self.message}: {', '.join(row.field for row in self.rows)})"
 
 
 def read_extensions(r: ByteReader, table: ExtensionTable, message: Any) -> None:
-    """Read a chain into the attributes of `message`; what no row names goes to `.extensions`."""
+    """Read a chain into the attributes of `message`; unknown ones go to its `extensions`."""
     unknown: list[Unknown] = []
     for _ in range(MAX_EXTENSIONS):
         start = r.pos
@@ -163,7 +163,7 @@ def _read_value(r: ByteReader, row: Extension) -> Any:
 
 
 def present(table: ExtensionTable, message: Any) -> list[tuple[Extension, Any]]:
-    """The extensions that `message` carries: those whose value is not the default."""
+    """Return the extensions that `message` carries: every row whose value is not the default."""
     values = table.values_of(message)
     if values == table.defaults:  # nearly always
         return []
@@ -177,7 +177,7 @@ def present(table: ExtensionTable, message: Any) -> list[tuple[Extension, Any]]:
 def write_extensions(
     w: ByteWriter, known: list[tuple[Extension, Any]], unknown: tuple[Unknown, ...]
 ) -> None:
-    """The known ones in table order, then the unknown ones; both together are not empty."""
+    """Write the known extensions in table order, then the unknown ones; at least one in all."""
     left = len(known) + len(unknown)
     if left > MAX_EXTENSIONS:
         raise EncodeError(f"are {left}, more than {MAX_EXTENSIONS}", "extensions")
@@ -216,7 +216,7 @@ def _write_value(w: ByteWriter, row: Extension, value: Any) -> None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueryableInfo:
-    """bit 0 = complete, bits 8 to 23 = distance."""
+    """Info of a queryable on the wire: bit 0 = complete, bits 8 to 23 = distance."""
 
     complete: bool = False
     distance: int = 0
@@ -362,7 +362,7 @@ CODECS: dict[ExtensionKind, ExtensionCodec] = {
     ExtensionKind.DROP: ExtensionCodec(_read_unit, _write_unit),
 }
 
-# Rows that several network messages share, with the same ids.
+# Rows that several messages have with the same ids.
 QOS = Extension(0x21, "qos", ExtensionKind.QOS, qos.DEFAULT)
 TIMESTAMP = Extension(0x42, "timestamp", ExtensionKind.TIMESTAMP)
 NODE_ID = Extension(0x33, "node_id", ExtensionKind.NODE_ID, 0)

@@ -1,4 +1,4 @@
-"""FRAGMENT: a piece of a network message that fits no batch. Knows the bytes; does not join."""
+"""FRAGMENT: a piece of a network message too long for a batch. Knows the bytes; does not join."""
 
 from dataclasses import dataclass
 

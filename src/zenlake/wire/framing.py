@@ -9,12 +9,12 @@ from enum import IntEnum
 
 from zenlake.errors import DecodeError, EncodeError, Reason
 
-MAX_BATCH_BYTES = 0xFFFF  # what a u16 prefix can say, and the largest size a node may propose
+MAX_BATCH_BYTES = 0xFFFF  # Upper bound of a u16 prefix, and of the size that a node may propose.
 FLAG_COMPRESSED = 0x01
 
 
 class Framing(IntEnum):
-    """What precedes a batch on a link; the number is the prefix's length in bytes.
+    """Prefix of a batch on a link; the number is its length in bytes.
 
     DATAGRAM: nothing, a datagram or WebSocket message is one batch. STREAM: u16 little-endian, not
     counting itself. LOW_LATENCY: u32, on stream links after a low-latency handshake, whose four
@@ -29,7 +29,7 @@ class Framing(IntEnum):
 def split(
     data: bytes, framing: Framing, pos: int = 0, *, limit: int = MAX_BATCH_BYTES
 ) -> Iterator[tuple[int, int]]:
-    """(start, end) of each whole batch; an unfinished one at the end is left for later.
+    """Yield (start, end) of each whole batch; an unfinished one at the end is left for later.
 
     Zero-length batches are yielded too: they carry nothing, yet they renew a lease.
     """
@@ -50,7 +50,7 @@ def split(
 
 
 def to_stream(batches: list[bytes], framing: Framing) -> bytes:
-    """The stream in which `batches` follow each other."""
+    """Return the stream in which `batches` follow each other."""
     out = bytearray()
     for batch in batches:
         if framing is Framing.STREAM and len(batch) > MAX_BATCH_BYTES:
@@ -71,7 +71,7 @@ def compress(batch: bytes) -> bytes:
 
 
 def uncompress(batch: bytes, offset: int = 0, *, limit: int = MAX_BATCH_BYTES) -> bytes:
-    """The plain batch; never more than `limit` bytes. `offset` is where `batch` stands."""
+    """Return the plain batch, of at most `limit` bytes. `offset` is the position of `batch`."""
     if not batch or not batch[0] & FLAG_COMPRESSED:
         return batch[1:]
     import lz4.block
@@ -84,7 +84,7 @@ def uncompress(batch: bytes, offset: int = 0, *, limit: int = MAX_BATCH_BYTES) -
 
 
 def uncompress_stream(data: bytes) -> tuple[bytes, int]:
-    """A stream of compressed batches as one of plain batches, and how many bytes it took."""
+    """Uncompress a stream: return one of plain batches, and how many bytes were read."""
     plain, consumed = [], 0
     for start, end in split(data, Framing.STREAM):
         plain.append(uncompress(data[start:end], start))

@@ -1,4 +1,4 @@
-"""HELLO: here I am, and this is where I listen. Knows the bytes."""
+"""HELLO: a node's identity and where it listens, in answer to SCOUT. Knows the bytes."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""INIT: two nodes say what they can do (syn) and settle it (ack). Knows the bytes, not the rules.
+"""INIT: a node offers its capabilities (syn), the other settles them (ack). Knows the bytes only.
 
 The resolution byte and the batch size are shared with JOIN (join.py).
 """
@@ -71,7 +71,7 @@ class Init:
     resolution: int = DEFAULT_RESOLUTION
     batch_size: int = DEFAULT_BATCH_SIZE
     cookie: bytes | None = None
-    "None in a syn."
+    "Cookie of an ack; None in a syn."
     qos: bool = False
     qos_link: int | None = None
     shm: bytes | None = None
@@ -122,7 +122,7 @@ def write_init(w: ByteWriter, init: Init) -> None:
 
 
 def read_identity(r: ByteReader) -> tuple[WireZenohId, WireWhatAmI]:
-    """The packed byte and the id, as INIT, JOIN and HELLO have them."""
+    """Read role and id, as INIT, JOIN and HELLO have them."""
     start = r.pos
     zid, low_bits = read_packed(r, "zid")
     code = low_bits & 0x03

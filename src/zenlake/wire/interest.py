@@ -1,4 +1,4 @@
-"""INTEREST: a wish to be told declarations. Knows its bytes; does not know who declared what."""
+"""INTEREST: a request for declarations. Knows its bytes; does not know who declared what."""
 
 from dataclasses import dataclass
 
@@ -46,7 +46,7 @@ class Interest:
     mode: InterestMode = InterestMode.FINAL
     options: InterestOptions = InterestOptions.NOTHING
     key: WireExpr | None = None
-    "What the interest is restricted to; None = everything."
+    "Key that the interest is restricted to; None = all keys."
     qos: QoS = qos.DEFAULT
     timestamp: WireTimestamp | None = None
     node_id: int = 0

@@ -1,4 +1,4 @@
-"""JOIN: a member of a multicast group says who it is and where its lanes are. Knows the bytes."""
+"""JOIN: a member of a multicast group announces itself. Knows the bytes."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ ID = 0x07
 FLAG_SECONDS = 0x20
 FLAG_SIZE = 0x40
 
-DEFAULT_BATCH_SIZE = 8192  # of a datagram to a group (zenoh-protocol transport/mod.rs)
+DEFAULT_BATCH_SIZE = 8192  # Bytes of a multicast datagram (zenoh-protocol transport/mod.rs).
 
 EXTENSIONS = ExtensionTable(
     "JOIN",

@@ -1,4 +1,4 @@
-"""KEEP_ALIVE: nothing to say, still here. Knows the bytes."""
+"""KEEP_ALIVE: renews the lease of a link without other traffic. Knows the bytes."""
 
 from dataclasses import dataclass
 

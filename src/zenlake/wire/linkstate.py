@@ -1,4 +1,4 @@
-"""Link states: what a node knows of the network around it; the body of network OAM id 1.
+"""Link states: a node's view of the network around it; the body of network OAM id 1.
 
 Knows the list's bytes. Does not build the graph or the trees.
 """
@@ -38,7 +38,7 @@ class LinkState:
 
 
 def read_link_states(data: bytes) -> list[LinkState]:
-    """The whole body of a link-state OAM."""
+    """Read the whole body of a link-state OAM."""
     r = ByteReader(data)
     count = _count(r, "link states")
     states = [_read_link_state(r) for _ in range(count)]
@@ -47,7 +47,7 @@ def read_link_states(data: bytes) -> list[LinkState]:
 
 
 def _count(r: ByteReader, field: str) -> int:
-    """A count of things that take one byte at least, checked before anything is allocated."""
+    """Read a count of items of at least one byte each, checked before anything is allocated."""
     start = r.pos
     count = r.zint(field)
     if count > r.remaining():

@@ -10,11 +10,11 @@ Knows the grammar and its limits. Does not resolve names or open anything.
 from zenlake.errors import DecodeError, InvalidLocator, Reason
 from zenlake.wire.cursor import U8, ByteReader, ByteWriter
 
-MAX_BYTES = 255  # on the wire a length of one byte (zenoh-protocol core/endpoint.rs)
+MAX_BYTES = 255  # Its length has one byte on the wire (zenoh-protocol core/endpoint.rs).
 
 
 def _sorted_pairs(section: str, name: str, text: str) -> dict[str, str]:
-    """`k=v;k=v` as a dict in key order; of a repeated key the first counts."""
+    """Return `k=v;k=v` as a dict in key order; of a repeated key the first counts."""
     pairs: dict[str, str] = {}
     for item in section.split(";"):
         key, _, value = item.partition("=")
@@ -75,7 +75,7 @@ class EndPoint(str):
 
     @property
     def locator(self) -> "Locator":
-        """The part that travels: without the configuration."""
+        """Endpoint without its configuration, as it is sent to other nodes."""
         return Locator(self.partition("#")[0])
 
     def __repr__(self) -> str:
@@ -100,10 +100,10 @@ class Locator(EndPoint):
 
 
 def read_locators(r: ByteReader, field: str) -> tuple[Locator, ...]:
-    """A count, then that many locators."""
+    """Read a count, then as many locators."""
     start = r.pos
     count = r.zint(field)
-    if count > r.remaining():  # each takes one byte at least: nothing is allocated on a lie
+    if count > r.remaining():  # each takes one byte at least: checked before anything is allocated
         raise DecodeError(Reason.CUT_SHORT, field, start)
     return tuple(_read_locator(r, field) for _ in range(count))
 

@@ -1,4 +1,4 @@
-"""OPEN: the session starts; each side says its lease and first sequence number. Knows the bytes."""
+"""OPEN: starts the session; carries lease and first sequence number. Knows the bytes."""
 
 from dataclasses import dataclass
 
@@ -50,7 +50,7 @@ class Open:
     lease_ms: int
     initial_sn: int
     cookie: bytes | None = None
-    "None in an ack."
+    "Cookie of the INIT ack; None in an ack."
     qos: bool = False
     shm: int | None = None
     shm_counters: bytes | None = None
@@ -95,13 +95,13 @@ def write_open(w: ByteWriter, opening: Open) -> None:
 
 
 def read_lease(r: ByteReader, seconds: bool) -> int:
-    """A lease in milliseconds, whichever unit the flag T announced."""
+    """Read a lease, in milliseconds or as the flag T says seconds; return milliseconds."""
     value = r.zint("lease")
     return value * 1000 if seconds else value
 
 
 def in_seconds(lease_ms: int) -> bool:
-    """Whether T is to be set: whole seconds are written as such."""
+    """Return whether T is set: whole seconds are written as seconds."""
     return lease_ms % 1000 == 0
 
 

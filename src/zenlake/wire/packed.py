@@ -1,6 +1,6 @@
-"""Messages that are encoded already, packed into framed batches.
+"""Encoded messages, packed into framed batches.
 
-Knows one lane and its sequence numbers. Knows nothing of the messages but where each ends.
+Knows one lane and its sequence numbers. Knows of the messages only where each ends.
 """
 
 from bisect import bisect_right
@@ -11,14 +11,14 @@ from zenlake.wire.enums import WirePriority
 from zenlake.wire.extensions import FLAG_EXTENSIONS, LANE
 from zenlake.wire.framing import Framing
 
-_MORE, _SEVEN_BITS = 0x80, 0x7F  # of a zint: here a sequence number, which has at most five bytes
+_MORE, _SEVEN_BITS = 0x80, 0x7F  # Bits of a zint, here of a sequence number.
 
 
 class PackedMessages:
-    """The messages [first, stop) of `data`, of which message i ends at ends[i], in order.
+    """Source of framed batches, from the messages [first, stop) of `data`; i ends at ends[i].
 
-    `batch_size` counts the length prefix, as it is negotiated; every message has to fit a batch. A
-    `priority` of None: the link has no lanes, and none is named.
+    `batch_size` is as negotiated, which counts the length prefix; every message has to fit a batch.
+    On a link without QoS lanes `priority` is None, and the FRAMEs name no lane.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class PackedMessages:
         sn_mask: int,
     ) -> None:
         self.row = first
-        "The next to be written."
+        "Index of the next message to write."
         self._data = data
         self._ends = ends
         self._stop = stop
@@ -50,8 +50,10 @@ class PackedMessages:
         return self.row >= self._stop
 
     def next(self, sn: int, chunk_bytes: int) -> tuple[memoryview, int, int]:
-        """About `chunk_bytes` of whole batches from the sequence number `sn` on: the bytes, how
-        many messages they hold, and the number that follows."""
+        """Write about `chunk_bytes` of whole batches from the sequence number `sn` on.
+
+        Returns the bytes, how many messages they hold, and the next sequence number.
+        """
         pieces: list[bytes | memoryview] = []
         size, before = 0, self.row
         while not self.done and (not pieces or size < chunk_bytes):
@@ -59,7 +61,7 @@ class PackedMessages:
             start = int(self._ends[self.row - 1]) if self.row else 0
             most = start + self._limit - len(header)
             stop = bisect_right(self._ends, most, self.row, self._stop)
-            assert stop > self.row, "a message that fits no batch"
+            assert stop > self.row, "a message is longer than a batch"
             end = int(self._ends[stop - 1])
             length = len(header) + end - start
             pieces += (length.to_bytes(Framing.STREAM, "little"), header, self._data[start:end])

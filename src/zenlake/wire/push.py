@@ -1,4 +1,4 @@
-"""PUSH: data for whoever subscribed to its key. Knows key, QoS and body; does not route."""
+"""PUSH: data for the subscribers of its key. Knows key, QoS and body; does not route."""
 
 from dataclasses import dataclass, field
 

@@ -1,7 +1,7 @@
-"""Runs: the PUSH messages of a FRAME grouped by their key, and a run written for another link.
+"""Runs: the PUSH messages of a FRAME grouped by key, and a run written for another link.
 
-From the scan's rows; one Python step for each distinct key, none for each message. Does not know
-who wants what. The compiled part is runs_kernel.py.
+Works on the scan's rows, with one Python step per distinct key and none per message. Does not know
+subscribers. The compiled part is kernels/push_run.py.
 """
 
 from typing import NamedTuple
@@ -14,38 +14,38 @@ from zenlake.wire.kernels import push_run as kernel
 from zenlake.wire.scan import CHUNK_ROWS, Rows, readable
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
 
-STAMP_BYTES = 9 + 17  # the longest time and clock id
+STAMP_BYTES = 9 + 17  # Bytes of the longest time and clock id.
 
 
 class PushRun(NamedTuple):
-    """PUSH messages that stand together."""
+    """Consecutive PUSH messages, grouped by key."""
 
     data: memoryview
-    "What the rows were scanned from,"
+    "Bytes that the rows were scanned from."
     base: int
-    "and where it starts in the buffer that `starts` and `ends` count from."
+    "Position of `data` in the buffer that `starts` and `ends` refer to."
     rows: Rows
     first: int
     stop: int
-    "rows[first:stop]; overwritten by the next scan."
+    "The run is rows[first:stop]; the next scan overwrites them."
     groups: int
     codes: npt.NDArray[np.int32]
-    "The key's number of each."
+    "Number of each message's key."
     keys: list[tuple[int, bytes]]
-    "By number: mapping and scope as one (see keytable.number_of), and the suffix."
+    "By key number: mapping and scope as one number (keytable.number_of), and the suffix."
     starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
-    "Where the payloads stand."
+    "Payload i is [starts[i], ends[i]) of the buffer."
     plain: bool
-    "Whether all are puts with nothing beside the payload."
+    "True if all are puts with nothing beside the payload."
     stampless: bool
-    "Whether there is a put without a timestamp."
+    "True if at least one put has no timestamp."
 
     def __len__(self) -> int:
         return self.stop - self.first
 
     def places(self, rows: npt.NDArray[np.int64] | None) -> list[int] | None:
-        """Where messages start, counted as `starts` is; None if nothing stands beside payloads."""
+        """Return where messages start in the buffer; None if all are plain."""
         if self.plain:
             return None
         places = self.rows["start"][self.first : self.stop].astype(np.int64) + self.base
@@ -53,12 +53,15 @@ class PushRun(NamedTuple):
         return found
 
     def chosen(self, wanted: list[bool]) -> npt.NDArray[np.int64]:
-        """Which of the messages have a key whose number is wanted, counted from `first`."""
+        """Return the messages whose key is wanted, as indices from `first`."""
         return np.flatnonzero(np.array(wanted)[self.codes])
 
 
 class KeyGrouper:
-    """Groups one scan after another in the same arrays. `seed`: 64 bits that nobody can guess."""
+    """Groups one scan after another in the same arrays.
+
+    `seed` is 64 bits of chance, so that no sender can make keys collide.
+    """
 
     __slots__ = ("_codes", "_ends", "_firsts", "_found", "_keys", "_seed", "_slots", "_starts")
 
@@ -73,7 +76,7 @@ class KeyGrouper:
         self._seed = np.uint64(seed)
 
     def run(self, data: memoryview, base: int, rows: Rows, first: int) -> PushRun:
-        """The PUSH messages from rows[first] on; none if that is another message."""
+        """Group the PUSH messages from rows[first] on; an empty run if that is another message."""
         found = self._found
         kernel.group_kernel(
             readable(data),
@@ -111,7 +114,7 @@ class KeyGrouper:
 
 
 def chosen_bytes(run: PushRun, chosen: npt.NDArray[np.int64]) -> memoryview:
-    """The messages that `chosen` names, counted from `first`, one after another as they are."""
+    """Copy the messages that `chosen` names, as indices from `first`, one after another."""
     size = int(run.rows[run.stop - 1]["end"]) - int(run.rows[run.first]["start"])
     out = np.empty(size, np.uint8)
     used = kernel.copy_kernel(readable(run.data), run.rows, run.first, run.stop, chosen, out)
@@ -119,18 +122,20 @@ def chosen_bytes(run: PushRun, chosen: npt.NDArray[np.int64]) -> memoryview:
 
 
 class RewrittenRun(NamedTuple):
+    """Encoded messages with their new keys."""
+
     data: memoryview
     ends: npt.NDArray[np.int64]
-    "Where each message ends in it."
+    "Position in `data` where each message ends."
 
 
 def rewrite(
     run: PushRun, keys: list[WireExpr | None], time: int = 0, clock: bytes = b""
 ) -> RewrittenRun:
-    """The messages of `run` whose key's number has an entry in `keys`, with that key instead.
+    """Write the messages of `run` whose key number has an entry in `keys`, with that key instead.
 
-    With a `clock` (an encoded id) a put without a timestamp gets `time` plus its place in the run,
-    counted from 1: the same, whoever it is written for.
+    With a `clock` (an encoded id), a put without a timestamp gets `time` plus its place in the run,
+    counted from 1, so that it is the same for every destination.
     """
     encoded: list[bytes] = []
     flags = np.zeros(len(keys), np.uint8)

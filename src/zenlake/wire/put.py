@@ -36,7 +36,7 @@ class Slice(NamedTuple):
     """One piece of a payload that lives partly in shared memory."""
 
     kind: int
-    "RAW_SLICE: the bytes themselves. SHM_SLICE: where they are."
+    "RAW_SLICE: `data` is the bytes. SHM_SLICE: it tells where they are."
     data: bytes
 
 
@@ -55,7 +55,7 @@ class Put:
     """
 
     payload: bytes | tuple[Slice, ...] = b""
-    "Slices exactly when `shm` is set."
+    "Slices if and only if `shm` is set."
     timestamp: WireTimestamp | None = None
     encoding: WireEncoding = DEFAULT
     source_info: WireSourceInfo | None = None
@@ -65,7 +65,7 @@ class Put:
 
 
 def read_put(r: ByteReader, header: int) -> Put:
-    if header == ID:  # most of all traffic
+    if header == ID:  # no flags, as most traffic
         return Put(r.block("payload"))
     put = Put()
     if header & FLAG_TIMESTAMP:
@@ -114,7 +114,7 @@ def _read_slice(r: ByteReader) -> Slice:
 
 
 def write_payload(w: ByteWriter, payload: bytes | tuple[Slice, ...], shm: bool) -> None:
-    """A payload of PUT or ERR, in slices when marked as shared memory."""
+    """Write a payload of PUT or ERR, in slices when marked as shared memory."""
     if isinstance(payload, tuple) != shm:
         raise EncodeError("is a list of slices exactly when marked shm", "payload")
     if not isinstance(payload, tuple):

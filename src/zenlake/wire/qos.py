@@ -21,7 +21,7 @@ _CONGESTION_BITS = {
 
 
 class QoS(int):
-    """The byte itself, so that it costs nothing to carry; equal values are the same object.
+    """QoS byte, as an int so that it costs nothing to carry; equal values are one object.
 
       7 6 5 4 3 2 1 0
      +-+-+-+-+-+-+-+-+

@@ -1,4 +1,4 @@
-"""QUERY: what a request asks for. Knows its bytes; does not know the key or who answers."""
+"""QUERY: the question in a REQUEST. Knows its bytes; does not know the key or who answers."""
 
 from dataclasses import dataclass
 

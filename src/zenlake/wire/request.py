@@ -1,4 +1,4 @@
-"""REQUEST: a query on its way to whoever can answer. Knows its bytes; does not route."""
+"""REQUEST: a query on its way to queryables. Knows its bytes; does not route."""
 
 from dataclasses import dataclass, field
 

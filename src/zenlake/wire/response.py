@@ -1,4 +1,4 @@
-"""RESPONSE: one answer to a REQUEST. Knows its bytes; does not know whether more will come."""
+"""RESPONSE: one answer to a REQUEST. Knows its bytes; does not know whether more will follow."""
 
 from dataclasses import dataclass, field
 

@@ -2,7 +2,7 @@
 
 A second reader of the same bytes as the object codec, and some hundred times faster: delivery,
 routing, recording and Arrow work from its rows. Knows no keys (only scope and suffix) and no
-order of lanes. The compiled part is scan_kernel.py; importing this module loads NumPy and Numba.
+order of lanes. The compiled part is kernels/scan.py; importing this module loads NumPy and Numba.
 """
 
 from collections.abc import Iterator
@@ -15,38 +15,40 @@ from zenlake.errors import DecodeError, Reason
 from zenlake.wire.batch import walk
 from zenlake.wire.cursor import ByteReader
 from zenlake.wire.framing import MAX_BATCH_BYTES, Framing
+from zenlake.wire.kernels import row
 from zenlake.wire.kernels import scan as kernel
-from zenlake.wire.kernels.scan import ROW
+from zenlake.wire.kernels.row import DEFAULT_LANE, LANE_RELIABLE, ROW, ROW_WORDS, STATE
+from zenlake.wire.kernels.scan_core import KINDS
 from zenlake.wire.network import is_network
 
-MAX_SCAN_BYTES = 0x7FFF_FFFF  # rows hold offsets as int32
-CHUNK_ROWS = 4096  # 512 KiB of rows: they stay in the second-level cache
+MAX_SCAN_BYTES = 0x7FFF_FFFF  # Rows hold positions as int32.
+CHUNK_ROWS = 4096  # Rows per chunk: 512 KiB, which stay in the second-level cache.
 
 Rows = npt.NDArray[np.void]
 
 
 class Scan(NamedTuple):
-    """What a scan found."""
+    """Rows of one chunk, and where and why it ended."""
 
     rows: Rows
-    "One for each message, of dtype ROW."
+    "One row of dtype ROW per message."
     consumed: int
-    "Bytes that are done with; after them stands an unfinished batch, bad bytes, or nothing."
+    "Bytes done with; an unfinished batch, bad bytes, or nothing follows them."
     error: DecodeError | None
-    "Why the scan ended before the buffer's whole batches did."
+    "The refusal at which the scan ended, or None if it read all whole batches."
 
 
 def readable(data: bytes | memoryview) -> npt.NDArray[np.uint8]:
-    """A buffer as the kernels take it: one compiled form, whatever kind of buffer comes."""
+    """Return a buffer as a read-only array, for which the kernels need one compiled form only."""
     buf = np.frombuffer(data, np.uint8)
     buf.flags.writeable = False
     return buf
 
 
 def _first_state(reliable: bool) -> npt.NDArray[np.void]:
-    state = np.zeros(1, kernel.STATE)
+    state = np.zeros(1, STATE)
     state["batch"] = -1
-    state["lane"] = kernel.DEFAULT_LANE if reliable else kernel.DEFAULT_LANE ^ kernel.LANE_RELIABLE
+    state["lane"] = DEFAULT_LANE if reliable else DEFAULT_LANE ^ LANE_RELIABLE
     return state
 
 
@@ -54,7 +56,7 @@ _BARE = (_first_state(False), _first_state(True))
 
 
 class Scanner:
-    """Scans one buffer after another into the same rows."""
+    """Scanner that reuses its rows from one buffer to the next."""
 
     __slots__ = ("_rows", "_state", "_words")
 
@@ -62,8 +64,8 @@ class Scanner:
         if capacity < 1:
             raise ValueError(f"a scan needs room for one row at least, not {capacity}")
         self._rows: Rows = np.zeros(capacity, ROW)
-        self._words = self._rows.view(np.uint64).reshape(capacity, kernel.ROW_WORDS)
-        self._state = np.zeros(1, kernel.STATE)
+        self._words = self._rows.view(np.uint64).reshape(capacity, ROW_WORDS)
+        self._state = np.zeros(1, STATE)
 
     def chunks(
         self,
@@ -73,24 +75,24 @@ class Scanner:
         low_latency: bool | None = None,
         limit: int = MAX_BATCH_BYTES,
     ) -> Iterator[Scan]:
-        """The messages of `data`, at most `capacity` at a time.
+        """Yield the messages of `data`, at most `capacity` at a time.
 
-        The rows of one chunk are overwritten by the next. `low_latency` (network messages without
-        a FRAME) follows from the framing unless said.
+        The next chunk overwrites the rows. `low_latency` (network messages without a FRAME)
+        defaults to what the framing says.
         """
         if low_latency is None:
             low_latency = framing is Framing.LOW_LATENCY
-        mode = kernel.LOW_LATENCY if low_latency else 0
+        mode = row.LOW_LATENCY if low_latency else 0
         yield from self._scan(data, framing, mode, limit)
 
     def bare(self, data: bytes | memoryview, *, reliable: bool = True) -> Iterator[Scan]:
-        """Network messages alone, as a FRAME holds them; ends before anything else."""
+        """Yield the network messages of `data`, which has no FRAME; end at any other message."""
         buf = readable(data)
         state, rows = self._state, self._rows
         state[:] = _BARE[reliable]
         while True:
             count = kernel.scan_held_kernel(
-                buf, 0, kernel.BARE, MAX_SCAN_BYTES, kernel.KINDS, rows, self._words, state
+                buf, 0, row.BARE, MAX_SCAN_BYTES, KINDS, rows, self._words, state
             )
             error = self._explain(data, True) if state["reason"][0] else None
             yield Scan(rows[:count], int(state["pos"][0]), error)
@@ -106,14 +108,14 @@ class Scanner:
         state = self._state[0]
         self._state[:] = 0
         state["batch"] = -1
-        state["lane"] = kernel.DEFAULT_LANE
+        state["lane"] = DEFAULT_LANE
         while True:
             count = kernel.scan_kernel(
                 buf,
                 int(framing),
                 mode,
                 limit,
-                kernel.KINDS,
+                KINDS,
                 self._rows,
                 self._words,
                 self._state,
@@ -124,11 +126,11 @@ class Scanner:
                 return
 
     def last_refusal(self) -> tuple[Reason, int]:
-        """Why and at which offset the kernel itself ended the last scan."""
+        """Return why and at which offset the kernel ended the last scan."""
         return Reason(int(self._state[0]["reason"])), int(self._state[0]["offset"])
 
     def _explain(self, data: bytes | memoryview, low_latency: bool) -> DecodeError:
-        """The object codec's words for the bytes that the kernel refused."""
+        """Return the object codec's error for the bytes that the kernel refused."""
         state = self._state[0]
         pos, end = int(state["pos"]), int(state["batch_end"])
         if pos < end:
@@ -150,7 +152,7 @@ def scan(
     low_latency: bool | None = None,
     limit: int = MAX_BATCH_BYTES,
 ) -> Scan:
-    """Every message of `data` at once, in rows of their own.
+    """Scan all messages of `data` into newly allocated rows.
 
     >>> found = scan(bytes.fromhex("0900") + bytes.fromhex("2505 5d02 0103 616263"))
     >>> found.rows["payload_len"].tolist(), found.consumed

@@ -1,4 +1,4 @@
-"""SCOUT: is there anybody? Knows the bytes."""
+"""SCOUT: asks nodes to answer with HELLO. Knows the bytes."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from zenlake.wire.init import VERSION
 from zenlake.wire.zenohid import WireZenohId, read_zid_of, write_packed
 
 ID = 0x01
-FLAG_ID = 0x08  # of the second byte
+FLAG_ID = 0x08  # Bit of the byte after the version.
 WHAT_BITS = 0x07
 
 EXTENSIONS = ExtensionTable("SCOUT")  # none is defined

@@ -33,7 +33,7 @@ class WireTimestamp:
 
     @classmethod
     def parse(cls, text: str) -> "WireTimestamp":
-        """From `<ntp64 in decimal>/<id>` or `<RFC 3339>/<id>`."""
+        """Parse `<ntp64 in decimal>/<id>` or `<RFC 3339>/<id>`."""
         time, slash, zid = text.rpartition("/")
         if not slash:
             raise ValueError(f"{text!r} is not a timestamp: <time>/<id>")
@@ -46,7 +46,7 @@ class WireTimestamp:
         return nanos_from_ntp64(self.time)
 
     def rfc3339(self) -> str:
-        """With nanoseconds; the last fraction of one (0.23 ns a step) is lost."""
+        """Return time and id as text, in nanoseconds: finer steps (0.23 ns) are lost."""
         return f"{to_rfc3339(self.nanos)}/{self.id}"
 
     def __str__(self) -> str:

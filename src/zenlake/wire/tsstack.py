@@ -1,7 +1,7 @@
-"""TimestampStack: where and when a message passed (since Zenoh 1.10).
+"""TimestampStack: hops that a message passed, with their times (since Zenoh 1.10).
 
-Knows the extension body. Does not know who stamps what; an entry's content stays bytes, since a
-hop may write its own kind.
+Knows the extension body. Does not know which node stamps what; an entry's content stays bytes,
+since a hop may write a format of its own.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from zenlake.wire.cursor import ByteReader, ByteWriter
 
 SEND, ROUTE, RECEIVE = 1, 2, 4
 CUSTOM_CONTENT = 0x80
-MAX_ENTRIES = 255  # zenoh-protocol network/timestamp_stack.rs
+MAX_ENTRIES = 255  # Limit of zenoh-protocol network/timestamp_stack.rs.
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class WireExpr:
 
 
 def read_wireexpr(r: ByteReader, header: int) -> WireExpr:
-    """Read what the flags of `header` announce."""
+    """Read the parts of a key that the flags of `header` announce."""
     return WireExpr(
         r.zint("key scope", U16),
         r.text("key suffix", U16) if header & FLAG_NAMED else "",
@@ -48,7 +48,7 @@ def read_wireexpr(r: ByteReader, header: int) -> WireExpr:
 
 
 def flags_of(key: WireExpr) -> int:
-    """The header flags that announce `key`."""
+    """Return the header flags that announce `key`."""
     return (FLAG_NAMED if key.suffix else 0) | (FLAG_MAPPING if key.mapping else 0)
 
 
@@ -60,7 +60,7 @@ def write_wireexpr(w: ByteWriter, key: WireExpr) -> None:
 
 def read_wireexpr_ext(r: ByteReader, field: str) -> WireExpr:
     """
-    The body of an undeclaration's WireExpr extension, which ends with the body:
+    Read the body of an undeclaration's WireExpr extension, up to its end:
 
      |x|x|x|x|x|x|M|N|   flags
      % scope : z16   %

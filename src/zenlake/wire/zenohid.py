@@ -1,7 +1,7 @@
 """ZenohId: the identity of a node.
 
 Knows the three forms an id takes: little-endian bytes, the number, and its text. Does not know
-who owns an id or how one is drawn.
+which node has an id or how one is drawn.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ _HEX = frozenset("0123456789abcdef")
 class WireZenohId:
     """1 to 16 little-endian bytes, never zero.
 
-    Order is that of the zero-padded little-endian bytes, not of the number, as every "greater id"
-    rule of the protocol has it. The text is the number in hexadecimal, so the bytes reversed.
+    Ids are ordered by their zero-padded little-endian bytes, not by number, as every "greater id"
+    rule of the protocol orders them. The text is the number in hexadecimal, so the bytes reversed.
 
     >>> str(WireZenohId(bytes.fromhex("a4a3a2a1")))
     'a1a2a3a4'
@@ -37,7 +37,7 @@ class WireZenohId:
 
     @classmethod
     def parse(cls, text: str) -> "WireZenohId":
-        """From its text: lower-case hexadecimal without a leading zero."""
+        """Parse lower-case hexadecimal without a leading zero."""
         if not text or not _HEX.issuperset(text) or text[0] == "0" or len(text) > 2 * MAX_BYTES:
             raise ValueError(
                 f"{text!r} is not a Zenoh id: 1 to 32 lower-case hexadecimal digits, "
@@ -56,7 +56,7 @@ class WireZenohId:
 
 
 def zenoh_id(raw: bytes, field: str, offset: int) -> WireZenohId:
-    """From bytes off the wire."""
+    """Return the id of bytes that were received; DecodeError if they are not a valid id."""
     try:
         return WireZenohId(raw)
     except ValueError:
@@ -64,7 +64,7 @@ def zenoh_id(raw: bytes, field: str, offset: int) -> WireZenohId:
 
 
 def read_zid(r: ByteReader, field: str) -> WireZenohId:
-    """An id whose length precedes it (Timestamp, link state)."""
+    """Read an id with its length before it (Timestamp, link state)."""
     start = r.pos
     return zenoh_id(r.block(field), field, start)
 
@@ -74,7 +74,7 @@ def write_zid(w: ByteWriter, field: str, zid: WireZenohId) -> None:
 
 
 def read_packed(r: ByteReader, field: str) -> tuple[WireZenohId, int]:
-    """An id behind a byte that holds its length - 1 in bits 7:4; also that byte's bits 3:0."""
+    """Read a byte with length - 1 in bits 7:4, and the id after it: (id, bits 3:0)."""
     start = r.pos
     packed = r.u8(field)
     return read_zid_of(r, field, packed, start), packed & 0x0F

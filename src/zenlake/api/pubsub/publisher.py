@@ -44,7 +44,7 @@ from zenlake.wire import encoding as wire_encoding
 from zenlake.wire import entity
 from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.delete import Del
-from zenlake.wire.network import NETWORK
+from zenlake.wire.plain_push import write_plain_head
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
@@ -126,7 +126,10 @@ class OutboundRoute:
                 local = self.core.subscribers.of(self.key, local=True)
             plain: tuple[tuple[Any, bytes], ...] | None = None
             if not local and not exchange.stamps:
-                plain = tuple((port.session, self._head(wire)) for port, wire in ports)
+                plain = tuple(
+                    (port.session, write_plain_head(wire, self.encoding, self.qos))
+                    for port, wire in ports
+                )
             self.ports, self.local, self.plain = ports, local, plain
             self.version = exchange.version
             if plain is not None and len(plain) == 1:
@@ -143,12 +146,6 @@ class OutboundRoute:
         """It is not to be used any more."""
         self._set_short(None)
         self.on_short = None
-
-    def _head(self, wire: WireExpr) -> bytes:
-        """A put up to the length of its payload."""
-        w = ByteWriter()
-        NETWORK.write(w, Push(wire, Put(encoding=self.encoding), self.qos))
-        return bytes(w.out[:-1])
 
     def current(self) -> tuple[tuple[Any, WireExpr], ...]:
         """Those who want it now, each with the key as it knows it."""

@@ -1,23 +1,20 @@
 """The compiled half of rows.py: fields of the scan's rows, gathered into Arrow's layout.
 
-Knows arrays only. A field that is bytes is two of a row's words, where it starts and how long it
-is; `base` says where in the buffer the row's own bytes begin. Every place is checked before.
+Knows arrays only. A field of bytes is two of a row's words, its start and its length; `base` says
+where in the buffer the row's own bytes begin. Every position is checked before it is read.
 """
 
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 # mypy: disable-error-code="assignment,attr-defined,call-arg,operator"
 
 import numpy as np
 from numba import njit
 
-from zenlake.wire.kernels.memory import copy64, copy_bytes, load8, place_of, store8
-
-_SMALL = 64  # copied at once, whatever the length: what is too much is overwritten by the next
+from zenlake.wire.kernels.memory import copy_short, load8, pointer_to, store8
 
 
 @njit(cache=True, nogil=True)
 def measure(words, field, valid, offsets):
-    """Offsets of a column of bytes; the last one is how many there are."""
+    """Write the offsets of a column of bytes; return how many bytes it has."""
     total = np.int64(0)
     offsets[0] = 0
     for i in range(len(words)):
@@ -29,9 +26,9 @@ def measure(words, field, valid, offsets):
 
 @njit(cache=True, nogil=True)
 def gather(words, field, base, valid, data, offsets, out):
-    """The bytes that `measure` has counted; False, and nothing more, if a row lies."""
-    source = place_of(data)
-    target = place_of(out)
+    """Copy the bytes that `measure` counted; stop and return False at a wrong position."""
+    source = pointer_to(data)
+    target = pointer_to(out)
     for i in range(len(words)):
         if not valid[i]:
             continue
@@ -40,16 +37,13 @@ def gather(words, field, base, valid, data, offsets, out):
         start = base[i] + words[i, field]
         if start < 0 or start + length > len(data) or at + length > len(out):
             return False
-        if length <= _SMALL and start + _SMALL <= len(data) and at + _SMALL <= len(out):
-            copy64(target, at, source, start)
-        else:
-            copy_bytes(target, at, source, start, length)
+        copy_short(target, at, len(out), source, start, len(data), length)
     return True
 
 
 @njit(cache=True, nogil=True)
 def measure_keys(words, field, prefix_of, prefix_ends, offsets):
-    """Offsets of full keys: a prefix and the suffix in `field`; no prefix (-1), no key."""
+    """Write the offsets of full keys, prefix and suffix; return their bytes. Prefix -1: no key."""
     total = np.int64(0)
     offsets[0] = 0
     for i in range(len(words)):
@@ -63,9 +57,10 @@ def measure_keys(words, field, prefix_of, prefix_ends, offsets):
 
 @njit(cache=True, nogil=True)
 def gather_keys(words, field, base, prefix_of, prefix_ends, prefixes, data, offsets, out):
-    source = place_of(data)
-    front = place_of(prefixes)
-    target = place_of(out)
+    """Copy the keys that `measure_keys` counted; stop and return False at a wrong position."""
+    source = pointer_to(data)
+    front = pointer_to(prefixes)
+    target = pointer_to(out)
     for i in range(len(words)):
         prefix = prefix_of[i]
         if prefix < 0:
@@ -75,10 +70,7 @@ def gather_keys(words, field, base, prefix_of, prefix_ends, prefixes, data, offs
         length = np.int64(prefix_ends[prefix + 1]) - start
         if at + length > len(out):
             return False
-        if length <= _SMALL and start + _SMALL <= len(prefixes) and at + _SMALL <= len(out):
-            copy64(target, at, front, start)
-        else:
-            copy_bytes(target, at, front, start, length)
+        copy_short(target, at, len(out), front, start, len(prefixes), length)
         at += length
         length = np.int64(offsets[i + 1]) - at
         start = base[i] + words[i, field]
@@ -86,16 +78,13 @@ def gather_keys(words, field, base, prefix_of, prefix_ends, prefixes, data, offs
             continue
         if length < 0 or start < 0 or start + length > len(data) or at + length > len(out):
             return False
-        if length <= _SMALL and start + _SMALL <= len(data) and at + _SMALL <= len(out):
-            copy64(target, at, source, start)
-        else:
-            copy_bytes(target, at, source, start, length)
+        copy_short(target, at, len(out), source, start, len(data), length)
     return True
 
 
 @njit(cache=True)
 def _digits(data, start, length):
-    """How many hexadecimal digits a little-endian number has."""
+    """Return how many hexadecimal digits a little-endian number has."""
     for i in range(length - 1, -1, -1):
         byte = load8(data, start + i)
         if byte:
@@ -105,8 +94,11 @@ def _digits(data, start, length):
 
 @njit(cache=True, nogil=True)
 def measure_ids(words, field, base, data, offsets):
-    """Offsets of Zenoh ids as text; a row without one has 0 in `field`. -1 if a row lies."""
-    source = place_of(data)
+    """Write the offsets of Zenoh ids as text; return their bytes, or -1 at a wrong position.
+
+    A row without an id has 0 in `field`.
+    """
+    source = pointer_to(data)
     total = np.int64(0)
     offsets[0] = 0
     for i in range(len(words)):
@@ -121,8 +113,9 @@ def measure_ids(words, field, base, data, offsets):
 
 @njit(cache=True, nogil=True)
 def gather_ids(words, field, base, data, offsets, out):
-    source = place_of(data)
-    target = place_of(out)
+    """Write the ids that `measure_ids` counted, as hexadecimal digits."""
+    source = pointer_to(data)
+    target = pointer_to(out)
     for i in range(len(words)):
         at = np.int64(offsets[i])
         digits = np.int64(offsets[i + 1]) - at

@@ -1,10 +1,9 @@
-"""The source numbers among the scan's rows, compiled: who numbered a sample, and which it is.
+"""Source numbers of the scan's rows, compiled: which source numbered a sample, and its number.
 
-Knows arrays only. A source (id and entity) is a number from 0 on, found by hashing, in a table that
-Python enlarges when this says that it is full.
+Knows arrays only. A source (id and entity) gets a code from 0 on, found by hashing in a table that
+Python enlarges when the kernel reports it full. The interner of columnar/ would find sources by
+their bytes; this table compares an id as two words.
 """
-# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-calls=False
-# mypy: disallow-untyped-decorators=False
 
 from typing import NamedTuple
 
@@ -12,25 +11,25 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from zenlake.wire.kernels.memory import load8, load64, mixed, place_of
+from zenlake.wire.kernels.memory import load8, load64, mix, pointer_to
 
-ID_BYTES = 16  # of the longest id
+ID_BYTES = 16  # Bytes of the longest id.
 
 
 class SourceTable(NamedTuple):
-    """Distinct sources: the two halves of the id, padded with zeros, and the entity."""
+    """Table of distinct sources: the halves of the id, padded with zeros, and the entity."""
 
     slots: npt.NDArray[np.int32]
-    "-1: empty. A power of two, and twice as many as there may be sources."
+    "Codes by hash, -1 = empty; twice as many slots as sources, a power of two."
     low: npt.NDArray[np.uint64]
     high: npt.NDArray[np.uint64]
     entity: npt.NDArray[np.uint32]
     used: npt.NDArray[np.int64]
-    "One number: how many there are."
+    "One number: how many sources there are."
 
 
 def source_table(room: int) -> SourceTable:
-    """An empty table; `room` is a power of two."""
+    """Return an empty table; `room` is a power of two."""
     return SourceTable(
         np.full(2 * room, -1, np.int32),
         np.zeros(room, np.uint64),
@@ -42,7 +41,7 @@ def source_table(room: int) -> SourceTable:
 
 @njit(cache=True, inline="always")
 def _half(buf, start, length):
-    """Up to eight bytes as a little-endian number."""
+    """Return up to eight bytes as a little-endian number."""
     if length >= 8:
         return load64(buf, start)
     word = np.uint64(0)
@@ -53,12 +52,12 @@ def _half(buf, start, length):
 
 @njit(cache=True, nogil=True)
 def sources_kernel(rows, first, data, seed, table, places, codes, numbers):
-    """The rows from `first` on that have a source: which, of which source, with which number.
+    """Write index, source and number of the rows from `first` on that have a source.
 
-    (next row, how many were found). The next row is less than len(rows) if the table is full.
+    Returns the next row, less than len(rows) if the table is full, and how many were found.
     """
     slots, low, high, entity, used = table
-    buf = place_of(data)
+    buf = pointer_to(data)
     size = len(data)
     mask = np.uint64(len(slots) - 1)
     count = 0
@@ -75,7 +74,7 @@ def sources_kernel(rows, first, data, seed, table, places, codes, numbers):
         eid = rows[number]["source_eid"]
         # The first candidate is the source of the row before.
         if code < 0 or low[code] != low_half or high[code] != high_half or entity[code] != eid:
-            hashed = mixed(mixed(mixed(seed ^ low_half) ^ high_half) ^ np.uint64(eid))
+            hashed = mix(mix(mix(seed ^ low_half) ^ high_half) ^ np.uint64(eid))
             slot = hashed & mask
             code = np.int64(slots[slot])
             while code >= 0 and (
@@ -102,11 +101,11 @@ def sources_kernel(rows, first, data, seed, table, places, codes, numbers):
 
 @njit(cache=True)
 def rehash(table, seed):
-    """Put every source into the (new, empty) slots again."""
+    """Enter every source into new, empty slots."""
     slots, low, high, entity, used = table
     mask = np.uint64(len(slots) - 1)
     for code in range(used[0]):
-        hashed = mixed(mixed(mixed(seed ^ low[code]) ^ high[code]) ^ np.uint64(entity[code]))
+        hashed = mix(mix(mix(seed ^ low[code]) ^ high[code]) ^ np.uint64(entity[code]))
         slot = hashed & mask
         while slots[slot] >= 0:
             slot = (slot + np.uint64(1)) & mask

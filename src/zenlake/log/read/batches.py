@@ -14,7 +14,7 @@ from zenlake.columnar.schema import KINDS
 from zenlake.errors import ZError
 from zenlake.log.format import LOSS_KINDS, UNKNOWN, Entries
 from zenlake.log.read.spans import PartitionRange
-from zenlake.wire.kernels.scan import LANE_RELIABLE
+from zenlake.wire.kernels.row import LANE_RELIABLE
 
 KIND_TEXTS = (*KINDS, "loss")
 PARTITION = pa.field("partition", pa.int32(), nullable=False)

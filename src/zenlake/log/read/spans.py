@@ -14,7 +14,7 @@ from zenlake.log.files import segment_name
 from zenlake.log.format import RELIABLE, Entries
 from zenlake.log.read.index import BlockTable, Damage
 from zenlake.log.read.log_keys import LogKeys
-from zenlake.wire.kernels.scan import LANE_RELIABLE
+from zenlake.wire.kernels.row import LANE_RELIABLE
 from zenlake.wire.push import ID as PUSH
 from zenlake.wire.scan import Rows, Scanner
 

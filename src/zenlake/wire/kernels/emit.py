@@ -1,7 +1,7 @@
 """The compiled half of emit.py: columns to framed batches of PUSH messages.
 
-Knows arrays and bytes. What repeats (keys, encodings, ids) comes already encoded, in tables of
-bytes; a row names its entry by number. Every write is within what was sized beforehand.
+Knows arrays and bytes. Keys, encodings and ids, which repeat, are encoded beforehand in tables of
+bytes; a row names its entry by number. Every message is measured before it is written.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from numba import njit
 
 from zenlake.wire import delete, push, put, qos
 from zenlake.wire.extensions import FLAG_EXTENSIONS, QOS, SOURCE_INFO
-from zenlake.wire.kernels.memory import copy_bytes, place_of, put_zint, store8
+from zenlake.wire.kernels.memory import copy_bytes, pointer_to, store8, write_zint
 
 _PUSH, _PUT, _DEL = push.ID, put.ID, delete.ID
 _TIMESTAMP, _ENCODING, _MORE = put.FLAG_TIMESTAMP, put.FLAG_ENCODING, FLAG_EXTENSIONS
@@ -20,7 +20,7 @@ _QOS_EXT, _SOURCE_EXT = QOS.header, SOURCE_INFO.header
 _PUT_ATTACHMENT = put.EXTENSIONS.rows[-1].header
 _DEL_ATTACHMENT = delete.EXTENSIONS.rows[-1].header
 _DEFAULT_QOS = int(qos.DEFAULT)
-_PREFIX = 2  # bytes of a stream's batch length
+_PREFIX = 2  # Bytes of the length before each batch of a stream.
 
 
 class EncodedTable(NamedTuple):
@@ -31,29 +31,29 @@ class EncodedTable(NamedTuple):
 
 
 class PushColumns(NamedTuple):
-    """Samples to be sent: one entry a row in each array, one more in the arrays of offsets."""
+    """Columns of samples to send: one entry per row, and one more in the arrays of offsets."""
 
     kind: npt.NDArray[np.uint8]
     "PUT 1 or DEL 2."
     key: npt.NDArray[np.int32]
     keys: EncodedTable
-    "Scope and suffix, as WireExpr is written."
+    "Scope and suffix of each distinct key, as WireExpr is written."
     key_flags: npt.NDArray[np.uint8]
-    "N and M of each entry of `keys`."
+    "Header flags N and M of each entry of `keys`."
     payload_offsets: npt.NDArray[np.int64]
     payload: npt.NDArray[np.uint8]
     encoding: npt.NDArray[np.int32]
     encodings: EncodedTable
-    "As written; empty for the default, which is not written."
+    "Distinct encodings as written; empty for the default, which is not written."
     time: npt.NDArray[np.uint64]
     clock: npt.NDArray[np.int32]
-    "-1: no timestamp."
+    "Entry of `clocks`, or -1: no timestamp."
     clocks: EncodedTable
-    "Length and id."
+    "Distinct clock ids, as length and id."
     source: npt.NDArray[np.int32]
-    "-1: no source info."
+    "Entry of `sources`, or -1: no source info."
     sources: EncodedTable
-    "Packed length and id."
+    "Distinct source ids, as packed length and id."
     source_eid: npt.NDArray[np.uint32]
     source_sn: npt.NDArray[np.uint32]
     attached: npt.NDArray[np.uint8]
@@ -62,7 +62,7 @@ class PushColumns(NamedTuple):
     qos: npt.NDArray[np.uint8]
 
 
-# Where the kernel is, in an int64 array.
+# Indices into the kernel's state, an int64 array.
 ROW, OUT, SN, STATUS = range(4)
 STATE_SIZE = 4
 DONE, OUT_FULL, TOO_LONG = 0, 1, 2
@@ -70,6 +70,7 @@ DONE, OUT_FULL, TOO_LONG = 0, 1, 2
 
 @njit(cache=True, inline="always")
 def _zint_len(value):
+    """Return how many bytes a zint takes."""
     length = 1
     while value >= np.uint64(0x80) and length < 9:
         value >>= np.uint64(7)
@@ -78,45 +79,93 @@ def _zint_len(value):
 
 
 @njit(cache=True, inline="always")
-def _put_entry(out, at, data, start, stop):
-    copy_bytes(out, at, data, start, stop - start)
-    return at + stop - start
+def _block_len(length):
+    """Return how many bytes a length and as many bytes take."""
+    return _zint_len(np.uint64(length)) + length
+
+
+@njit(cache=True, inline="always")
+def _copy_entry(out, at, data, start, length):
+    """Copy an entry of a table; return the position after it."""
+    copy_bytes(out, at, data, start, length)
+    return at + length
+
+
+@njit(cache=True, inline="always")
+def _write_block(out, at, data, start, length):
+    """Write a length and as many bytes; return the position after them."""
+    at = write_zint(out, at, np.uint64(length))
+    copy_bytes(out, at, data, start, length)
+    return at + length
+
+
+@njit(cache=True, inline="always")
+def _start_batch(out, at, frame, frame_data, sn):
+    """Leave room for the batch's length and write the FRAME's header; return the position after.
+
+    The header is its first byte, the sequence number, and what else `frame` holds (the lane).
+    """
+    at += _PREFIX
+    store8(out, at, np.int64(frame[0]))
+    at = write_zint(out, at + 1, np.uint64(sn))
+    return _copy_entry(out, at, frame_data, 1, len(frame) - 1)
+
+
+@njit(cache=True, inline="always")
+def _end_batch(out, start, at):
+    """Write the length of the batch out[start:at] into its prefix."""
+    length = at - start - _PREFIX
+    store8(out, start, length)
+    store8(out, start + 1, length >> 8)
+
+
+@njit(cache=True, inline="always")
+def _write_push_header(out, at, flags, key_data, key_start, key_len, qos_byte):
+    """Write a PUSH up to its body; return the position after."""
+    has_qos = qos_byte != _DEFAULT_QOS
+    store8(out, at, _PUSH | np.int64(flags) | (_MORE if has_qos else 0))
+    at = _copy_entry(out, at + 1, key_data, key_start, key_len)
+    if has_qos:
+        store8(out, at, _QOS_EXT)
+        store8(out, at + 1, np.int64(qos_byte))
+        at += 2
+    return at
 
 
 @njit(cache=True, nogil=True)
 def emit_kernel(c, stop, frame, max_batch, sn_mask, buffer, state):
     """Write rows from state[ROW] up to `stop`, in batches of at most `max_batch` bytes.
 
-    Ends when all are written, when `out` has no room for another whole batch, or before a row that
-    fits no batch; only whole batches are written. Without a `frame` the messages are written bare,
-    one after another.
+    Ends when all are written, when `buffer` has no room for another whole batch, or before a row
+    that does not fit a batch; only whole batches are written. Without a `frame` the messages are
+    written one after another, with nothing around.
     """
     # Every use of a tuple's field counts a reference up and down; a local variable does not.
     kinds = c.kind
     keys = c.key
     key_offsets = c.keys.offsets
-    key_data = place_of(c.keys.data)
+    key_data = pointer_to(c.keys.data)
     key_flags = c.key_flags
     payload_offsets = c.payload_offsets
-    payload = place_of(c.payload)
+    payload = pointer_to(c.payload)
     encodings = c.encoding
     encoding_offsets = c.encodings.offsets
-    encoding_data = place_of(c.encodings.data)
+    encoding_data = pointer_to(c.encodings.data)
     times = c.time
     clocks = c.clock
     clock_offsets = c.clocks.offsets
-    clock_data = place_of(c.clocks.data)
+    clock_data = pointer_to(c.clocks.data)
     sources = c.source
     source_offsets = c.sources.offsets
-    source_data = place_of(c.sources.data)
+    source_data = pointer_to(c.sources.data)
     source_eids = c.source_eid
     source_sns = c.source_sn
     attacheds = c.attached
     attachment_offsets = c.attachment_offsets
-    attachment = place_of(c.attachment)
+    attachment = pointer_to(c.attachment)
     qos_bytes = c.qos
-    frame_place = place_of(frame)
-    out = place_of(buffer)
+    frame_data = pointer_to(frame)
+    out = pointer_to(buffer)
     room = len(buffer)
 
     row = state[ROW]
@@ -136,35 +185,35 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, buffer, state):
         source = sources[row]
         attached = attacheds[row] != 0
         encoding = encodings[row]
-        encoded = put and encoding_offsets[encoding + 1] > encoding_offsets[encoding]
-        extended = source >= 0 or attached
 
-        # How long it will be: room is made before anything is written.
-        length = 2 + key_offsets[key + 1] - key_offsets[key]
-        if qos_byte != _DEFAULT_QOS:
-            length += 2
+        # How long the message will be: room is made before anything is written.
+        key_len = key_offsets[key + 1] - key_offsets[key]
+        length = 2 + key_len + (2 if qos_byte != _DEFAULT_QOS else 0)
+        clock_len = np.int64(0)
         if clock >= 0:
-            length += _zint_len(times[row]) + clock_offsets[clock + 1] - clock_offsets[clock]
+            clock_len = clock_offsets[clock + 1] - clock_offsets[clock]
+            length += _zint_len(times[row]) + clock_len
+        id_len = np.int64(0)
         source_len = np.int64(0)
         if source >= 0:
+            id_len = source_offsets[source + 1] - source_offsets[source]
             source_len = (
-                source_offsets[source + 1]
-                - source_offsets[source]
+                id_len
                 + _zint_len(np.uint64(source_eids[row]))
                 + _zint_len(np.uint64(source_sns[row]))
             )
-            length += 1 + _zint_len(np.uint64(source_len)) + source_len
+            length += 1 + _block_len(source_len)
         attachment_len = attachment_offsets[row + 1] - attachment_offsets[row]
         if attached:
-            length += 1 + _zint_len(np.uint64(attachment_len)) + attachment_len
+            length += 1 + _block_len(attachment_len)
         payload_len = payload_offsets[row + 1] - payload_offsets[row]
+        encoding_len = np.int64(0)
         if put:
-            length += encoding_offsets[encoding + 1] - encoding_offsets[encoding]
-            length += _zint_len(np.uint64(payload_len)) + payload_len
+            encoding_len = encoding_offsets[encoding + 1] - encoding_offsets[encoding]
+            length += encoding_len + _block_len(payload_len)
 
         if framed and inside and at + length > batch_end:
-            store8(out, start, at - start - _PREFIX)
-            store8(out, start + 1, (at - start - _PREFIX) >> 8)
+            _end_batch(out, start, at)
             inside = False
         if not inside:
             if header + length > max_batch:
@@ -175,58 +224,39 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, buffer, state):
             if batch_end > room:
                 status = OUT_FULL
                 break
-            # Room for the prefix, then the FRAME's header: its first byte, the sequence number, and
-            # what else `frame` holds (the lane).
-            at += _PREFIX
-            store8(out, at, np.int64(frame[0]))
-            at = put_zint(out, at + 1, np.uint64(sn))
-            copy_bytes(out, at, frame_place, 1, len(frame) - 1)
-            at += len(frame) - 1
+            at = _start_batch(out, at, frame, frame_data, sn)
             sn = (sn + 1) & sn_mask
             inside = True
         elif at + length > batch_end:
             status = OUT_FULL
             break
 
-        flags = np.int64(key_flags[key]) | (_MORE if qos_byte != _DEFAULT_QOS else 0)
-        store8(out, at, _PUSH | flags)
-        at = _put_entry(out, at + 1, key_data, key_offsets[key], key_offsets[key + 1])
-        if qos_byte != _DEFAULT_QOS:
-            store8(out, at, _QOS_EXT)
-            store8(out, at + 1, np.int64(qos_byte))
-            at += 2
-        flags = (_TIMESTAMP if clock >= 0 else 0) | (_ENCODING if encoded else 0)
-        flags |= _MORE if extended else 0
+        at = _write_push_header(
+            out, at, key_flags[key], key_data, key_offsets[key], key_len, qos_byte
+        )
+        flags = (_TIMESTAMP if clock >= 0 else 0) | (_ENCODING if encoding_len else 0)
+        flags |= _MORE if source >= 0 or attached else 0
         store8(out, at, (_PUT if put else _DEL) | flags)
         at += 1
         if clock >= 0:
-            at = put_zint(out, at, times[row])
-            at = _put_entry(out, at, clock_data, clock_offsets[clock], clock_offsets[clock + 1])
-        if encoded:
-            at = _put_entry(
-                out, at, encoding_data, encoding_offsets[encoding], encoding_offsets[encoding + 1]
-            )
+            at = write_zint(out, at, times[row])
+            at = _copy_entry(out, at, clock_data, clock_offsets[clock], clock_len)
+        if encoding_len:
+            at = _copy_entry(out, at, encoding_data, encoding_offsets[encoding], encoding_len)
         if source >= 0:
             store8(out, at, _SOURCE_EXT | (_MORE if attached else 0))
-            at = put_zint(out, at + 1, np.uint64(source_len))
-            at = _put_entry(
-                out, at, source_data, source_offsets[source], source_offsets[source + 1]
-            )
-            at = put_zint(out, at, np.uint64(source_eids[row]))
-            at = put_zint(out, at, np.uint64(source_sns[row]))
+            at = write_zint(out, at + 1, np.uint64(source_len))
+            at = _copy_entry(out, at, source_data, source_offsets[source], id_len)
+            at = write_zint(out, at, np.uint64(source_eids[row]))
+            at = write_zint(out, at, np.uint64(source_sns[row]))
         if attached:
             store8(out, at, _PUT_ATTACHMENT if put else _DEL_ATTACHMENT)
-            at = put_zint(out, at + 1, np.uint64(attachment_len))
-            copy_bytes(out, at, attachment, attachment_offsets[row], attachment_len)
-            at += attachment_len
+            at = _write_block(out, at + 1, attachment, attachment_offsets[row], attachment_len)
         if put:
-            at = put_zint(out, at, np.uint64(payload_len))
-            copy_bytes(out, at, payload, payload_offsets[row], payload_len)
-            at += payload_len
+            at = _write_block(out, at, payload, payload_offsets[row], payload_len)
         row += 1
     if framed and inside:
-        store8(out, start, at - start - _PREFIX)
-        store8(out, start + 1, (at - start - _PREFIX) >> 8)
+        _end_batch(out, start, at)
     state[ROW] = row
     state[OUT] = at
     state[SN] = sn

@@ -1,9 +1,9 @@
-"""Memory as the kernels see it: a place to read bytes from or write them to.
+"""Memory as the kernels see it: a pointer to read bytes from or write them to.
 
 Compiled code that hands arrays to functions counts references up and down at every call, which
-costs more than the work. So a kernel turns an array into a *place* once (`place_of`) and hands that
-on: compiled, it is the array's address, and nothing here checks a bound, since whoever calls has.
-Under NUMBA_BOUNDSCHECK and as plain Python a place is the array itself, and every access is
+costs more than the work. So a kernel turns an array into a pointer once (`pointer_to`) and hands
+that on: compiled, it is the array's address, and nothing here checks a bound; the caller has.
+Under NUMBA_BOUNDSCHECK and as plain Python the pointer is the array itself, and every access is
 checked; the kernels' tests run that way too.
 """
 
@@ -13,6 +13,7 @@ from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+SHORT = 64  # Length up to which copy_short copies a fixed number of bytes.
 PLAIN = bool(config.DISABLE_JIT or config.BOUNDSCHECK)
 
 _BYTE, _WORD = ir.IntType(8), ir.IntType(64)
@@ -20,8 +21,8 @@ _HALF, _FOLD, _LOW_HALF = np.uint64(32), np.uint64(29), np.uint64(0xFFFF_FFFF)
 _FACTOR_1, _FACTOR_2 = np.uint64(0x9E37_79B1), np.uint64(0x85EB_CA77)
 
 
-def _pointer(builder, place, at, kind=_BYTE):
-    return builder.inttoptr(builder.add(place, at), kind.as_pointer())
+def _element(builder, pointer, at, kind=_BYTE):
+    return builder.inttoptr(builder.add(pointer, at), kind.as_pointer())
 
 
 @intrinsic
@@ -34,26 +35,26 @@ def _address(typing_context, array):
 
 
 @intrinsic
-def _load8(typing_context, place, at):
+def _load8(typing_context, pointer, at):
     def generate(context, builder, signature, args):
-        return builder.zext(builder.load(_pointer(builder, *args)), _WORD)
+        return builder.zext(builder.load(_element(builder, *args)), _WORD)
 
     return types.int64(types.int64, types.int64), generate
 
 
 @intrinsic
-def _load64(typing_context, place, at):
+def _load64(typing_context, pointer, at):
     def generate(context, builder, signature, args):
-        return builder.load(_pointer(builder, *args, _WORD), align=1)
+        return builder.load(_element(builder, *args, _WORD), align=1)
 
     return types.uint64(types.int64, types.int64), generate
 
 
 @intrinsic
-def _store8(typing_context, place, at, value):
+def _store8(typing_context, pointer, at, value):
     def generate(context, builder, signature, args):
-        place, at, value = args
-        builder.store(builder.trunc(value, _BYTE), _pointer(builder, place, at))
+        pointer, at, value = args
+        builder.store(builder.trunc(value, _BYTE), _element(builder, pointer, at))
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
@@ -64,7 +65,7 @@ def _memcpy(typing_context, target, at, source, start, length):
     def generate(context, builder, signature, args):
         target, at, source, start, length = args
         cgutils.raw_memcpy(
-            builder, _pointer(builder, target, at), _pointer(builder, source, start), length, 1
+            builder, _element(builder, target, at), _element(builder, source, start), length, 1
         )
         return context.get_dummy_value()
 
@@ -77,8 +78,8 @@ def _memcpy64(typing_context, target, at, source, start):
         target, at, source, start = args
         cgutils.raw_memcpy(
             builder,
-            _pointer(builder, target, at),
-            _pointer(builder, source, start),
+            _element(builder, target, at),
+            _element(builder, source, start),
             ir.Constant(_WORD, 64),
             1,
         )
@@ -90,23 +91,23 @@ def _memcpy64(typing_context, target, at, source, start):
 if PLAIN:
 
     @njit(cache=True)
-    def place_of(array):
+    def pointer_to(array):
         return array
 
     @njit(cache=True)
-    def load8(place, at):
-        return np.int64(place[at])
+    def load8(pointer, at):
+        return np.int64(pointer[at])
 
     @njit(cache=True)
-    def load64(place, at):
+    def load64(pointer, at):
         value = np.uint64(0)
         for i in range(8):
-            value |= np.uint64(place[at + i]) << np.uint64(8 * i)
+            value |= np.uint64(pointer[at + i]) << np.uint64(8 * i)
         return value
 
     @njit(cache=True)
-    def store8(place, at, value):
-        place[at] = value & 0xFF
+    def store8(pointer, at, value):
+        pointer[at] = value & 0xFF
 
     @njit(cache=True)
     def copy_bytes(target, at, source, start, length):
@@ -118,22 +119,38 @@ if PLAIN:
         copy_bytes(target, at, source, start, 64)
 
 else:
-    place_of = _address
+    pointer_to = _address
     load8 = _load8
-    "The byte at place[at], as int64."
+    "Return the byte at pointer[at], as int64."
     load64 = _load64
-    "The eight bytes from place[at] on, as one little-endian uint64."
+    "Return the eight bytes from pointer[at] on, as one little-endian uint64."
     store8 = _store8
+    "Write the lowest byte of a value to pointer[at]."
     copy_bytes = _memcpy
-    "target[at : at + length] = source[start : start + length]"
+    "Do target[at : at + length] = source[start : start + length]."
     copy64 = _memcpy64
-    "The same for 64 bytes always: no length, so nothing to mispredict."
+    "Copy 64 bytes: a fixed length leaves no branch to mispredict."
 
 
 @njit(cache=True, inline="always")
-def mixed(value):
-    """Two products of 32 bits each, folded: spreads what differs, and never overflows, which as
-    plain Python would be a warning."""
+def copy_short(target, at, room, source, start, size, length):
+    """Copy `length` bytes to target[at], by a fixed 64 where both sides have so many.
+
+    The bytes after `length` are overwritten by the next copy. `room` and `size` are the lengths of
+    target and source.
+    """
+    if length <= SHORT and start + SHORT <= size and at + SHORT <= room:
+        copy64(target, at, source, start)
+    else:
+        copy_bytes(target, at, source, start, length)
+
+
+@njit(cache=True, inline="always")
+def mix(value):
+    """Return a hash of 64 bits: two products of 32 bits each, folded.
+
+    The products never overflow, of which plain NumPy would warn.
+    """
     low = (value & _LOW_HALF) * _FACTOR_1
     high = (value >> _HALF) * _FACTOR_2
     value = low ^ ((high << _HALF) | (high >> _HALF))
@@ -141,8 +158,8 @@ def mixed(value):
 
 
 @njit(cache=True, inline="always")
-def put_zint(out, at, value):
-    """Write a zint; gives where it ends."""
+def write_zint(out, at, value):
+    """Write a zint; return the position after it."""
     for _ in range(8):
         if value < np.uint64(0x80):
             break

@@ -1,7 +1,7 @@
-"""The compiled half of runs.py: rows of the scan grouped by key, and written anew for another link.
+"""The compiled half of push_run.py: rows of the scan grouped by key, and written for another link.
 
 Knows rows and bytes that the scan has checked. Does not know what a key or a destination is: a
-group is a number, and what to write instead of its key comes in a table.
+group is a number, and a table says what to write instead of its key.
 """
 
 import numpy as np
@@ -9,22 +9,22 @@ from numba import njit
 
 from zenlake.wire import push, put
 from zenlake.wire.extensions import ENC_MASK, ENC_UNIT, ENC_Z64, FLAG_EXTENSIONS
-from zenlake.wire.kernels.memory import copy_bytes, load8, mixed, place_of, put_zint, store8
-from zenlake.wire.kernels.scan import FLAG_STACK
+from zenlake.wire.kernels.memory import copy_bytes, load8, mix, pointer_to, store8, write_zint
+from zenlake.wire.kernels.row import FLAG_STACK
 from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED
 
 _PUSH, _PUT, _STAMPED = push.ID, put.ID, put.FLAG_TIMESTAMP
 _KEY_FLAGS = FLAG_NAMED | FLAG_MAPPING
 _Z, _UNIT, _Z64 = FLAG_EXTENSIONS, ENC_UNIT, ENC_Z64
-_DEFAULT_QOS = 5
 
-# What group_kernel found, in an int64 array.
+# Indices into what group_kernel found, an int64 array.
 STOP, GROUPS, PLAIN, STAMPLESS = range(4)
 FOUND_SIZE = 4
 
 
 @njit(cache=True, inline="always")
 def _same_key(buf, a, b):
+    """Return whether two rows have the same key."""
     if a["scope"] != b["scope"] or a["mapping"] != b["mapping"]:
         return False
     length = a["suffix_len"]
@@ -32,7 +32,7 @@ def _same_key(buf, a, b):
         return False
     x = a["suffix"]
     y = b["suffix"]
-    for i in range(length):  # noqa: SIM110  # compiled
+    for i in range(length):  # noqa: SIM110 (Numba does not compile any())
         if load8(buf, x + i) != load8(buf, y + i):
             return False
     return True
@@ -40,25 +40,25 @@ def _same_key(buf, a, b):
 
 @njit(cache=True, inline="always")
 def _hash(buf, row, seed):
+    """Return a hash of a row's key, which a sender that does not know `seed` cannot foresee."""
     number = np.uint64(row["scope"]) << np.uint64(1) | np.uint64(row["mapping"])
-    value = mixed(seed ^ number)
+    value = mix(seed ^ number)
     start = row["suffix"]
     for i in range(row["suffix_len"]):
-        value = mixed(value ^ np.uint64(load8(buf, start + i)))
+        value = mix(value ^ np.uint64(load8(buf, start + i)))
     return value
 
 
 @njit(cache=True)
 def group_kernel(data, rows, first, base, seed, slots, codes, firsts, keys, starts, ends, found):
-    """Number the keys of the PUSH messages from `first` on, up to a message that is none, or that
-    has a timestamp stack.
+    """Number the keys of the PUSH messages from `first` on.
 
-    codes[i] is the number of row first + i, firsts[code] the first row that has it, keys[code] its
-    mapping and scope as one number, and where its suffix stands; payloads stand in
-    [starts[i], ends[i]), counted from `base` before the data. found[PLAIN]: all are puts with
-    nothing beside the payload.
+    Ends at another message, or at a PUSH with a timestamp stack. codes[i] is the number of row
+    first + i, firsts[code] the first row that has it, keys[code] its mapping and scope as one
+    number, and the range of its suffix. Payload i is [starts[i], ends[i]), counted from `base`
+    bytes before the data. found[PLAIN]: all messages are puts with nothing beside the payload.
     """
-    buf = place_of(data)
+    buf = pointer_to(data)
     mask = len(slots) - 1
     slots[:] = -1
     groups = 0
@@ -92,7 +92,6 @@ def group_kernel(data, rows, first, base, seed, slots, codes, firsts, keys, star
         ends[at] = base + here["payload"] + here["payload_len"]
         if here["body"] == _PUT and here["clock"] == 0:
             stampless = 1
-        # header, key, PUT header, length and payload make up a message that holds nothing else
         if here["body"] != _PUT or not _is_plain(buf, here):
             plain = 0
         row += 1
@@ -104,14 +103,17 @@ def group_kernel(data, rows, first, base, seed, slots, codes, firsts, keys, star
 
 @njit(cache=True, inline="always")
 def _after_key(buf, row):
-    """Where the extensions or the body of a PUSH start."""
+    """Return the position of a PUSH's extensions or body.
+
+    A row has no field for it: one more would not fit two cache lines.
+    """
     if row["suffix_len"] > 0:
         return np.int64(row["suffix"]) + row["suffix_len"]
     pos = np.int64(row["start"]) + 1
     while load8(buf, pos) >= 0x80:
         pos += 1
     pos += 1
-    if load8(buf, row["start"]) & FLAG_NAMED:  # an empty suffix has its length all the same
+    if load8(buf, row["start"]) & FLAG_NAMED:  # an empty suffix has its length, too
         while load8(buf, pos) >= 0x80:
             pos += 1
         pos += 1
@@ -120,7 +122,7 @@ def _after_key(buf, row):
 
 @njit(cache=True, inline="always")
 def _is_plain(buf, row):
-    """No extension of PUSH, and a PUT without flags."""
+    """Return whether a PUSH has no extension and holds a PUT without flags."""
     if load8(buf, row["start"]) & _Z:
         return False
     return load8(buf, _after_key(buf, row)) == _PUT
@@ -128,6 +130,7 @@ def _is_plain(buf, row):
 
 @njit(cache=True, inline="always")
 def _skip_zint(buf, pos):
+    """Return the position after a zint."""
     for _ in range(8):
         if load8(buf, pos) < 0x80:
             return pos + 1
@@ -136,8 +139,8 @@ def _skip_zint(buf, pos):
 
 
 @njit(cache=True, inline="always")
-def _body(buf, row):
-    """Where the PUT or DEL of a PUSH starts: after its extensions, which the scan has checked."""
+def body_start(buf, row):
+    """Return the position of a PUSH's PUT or DEL: after its extensions, which the scan checked."""
     pos = _after_key(buf, row)
     more = load8(buf, row["start"]) & _Z
     while more:
@@ -167,14 +170,14 @@ def rewrite_kernel(
 ):
     """Write the rows first .. first + len(codes) whose group is wanted, each with its new key.
 
-    A put without a timestamp gets one if there is a `clock`: time plus its place in the run, from 1
-    on, whoever else it is written for. ends[i] is where the i-th message written ends in `buffer`.
-    Gives how many were written.
+    With a `clock`, a put without a timestamp gets one: `time` plus its place in the run, counted
+    from 1, so that it is the same for every destination. ends[i] is where the i-th message written
+    ends in `buffer`. Returns how many were written.
     """
-    buf = place_of(data)
-    out = place_of(buffer)
-    key_data = place_of(keys)
-    clock_data = place_of(clock)
+    buf = pointer_to(data)
+    out = pointer_to(buffer)
+    key_data = pointer_to(keys)
+    clock_data = pointer_to(clock)
     at = np.int64(0)
     count = 0
     for i in range(len(codes)):
@@ -190,11 +193,11 @@ def rewrite_kernel(
         at += length
         pos = _after_key(buf, row)
         if len(clock) and row["body"] == _PUT and row["clock"] == 0:
-            body = _body(buf, row)
+            body = body_start(buf, row)
             copy_bytes(out, at, buf, pos, body - pos)
             at += body - pos
             store8(out, at, load8(buf, body) | _STAMPED)
-            at = put_zint(out, at + 1, time + np.uint64(i + 1))
+            at = write_zint(out, at + 1, time + np.uint64(i + 1))
             copy_bytes(out, at, clock_data, 0, len(clock))
             at += len(clock)
             pos = body + 1
@@ -208,9 +211,11 @@ def rewrite_kernel(
 
 @njit(cache=True, nogil=True)
 def copy_kernel(data, rows, first, stop, chosen, out):
-    """The messages rows[first + i] for each i of `chosen`, as bytes one after another; gives how
-    many bytes. One that is no row, or for which there is no room, ends it."""
-    source, target = place_of(data), place_of(out)
+    """Copy the messages rows[first + i] for each i of `chosen`, one after another.
+
+    Returns how many bytes were written. Ends at a number outside the run, or without room.
+    """
+    source, target = pointer_to(data), pointer_to(out)
     at = 0
     for i in range(len(chosen)):
         number = first + chosen[i]
