@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from demo.child import unbroken
+from demo.child import defer_signals
 
 ROOT = Path(__file__).parents[2]
 DEMO_SECONDS = 550.0  # on a machine that has other things to do; alone it takes one minute
@@ -66,7 +66,7 @@ def test_a_signal_waits_until_what_is_started_is_known() -> None:
     done = []
 
     def start() -> None:
-        with unbroken():
+        with defer_signals():
             signal.raise_signal(signal.SIGINT)
             done.append("started")
 
