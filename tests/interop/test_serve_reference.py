@@ -22,7 +22,7 @@ import zenoh
 from api.pairs import configured, until
 from golden.proxy import free_port
 from interop.api_pair import OURS, open_session
-from storage.pasts import Past
+from storage.pasts import KnownHistory
 from zenlake.lake.serve.server import Server
 from zenlake.log.write.recorder import Recorder
 
@@ -189,7 +189,7 @@ class Lake:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    past = Past(tmp_path_factory.mktemp("lake"))
+    past = KnownHistory(tmp_path_factory.mktemp("lake"))
     at = f"tcp/127.0.0.1:{free_port()}"
     with ExitStack() as stack:
         stack.enter_context(open_session(OURS, "router", listen=at))

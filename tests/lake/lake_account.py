@@ -1,7 +1,6 @@
-"""What the tables of a lake have to hold, worked out one sample after another, and what they hold.
+"""Expected content of the tables, computed sample by sample, and its comparison with the tables.
 
-The account is the publishers' own; only where a sample stands in the log, and when it came, are
-the log's.
+The samples are those of the publishers; only their positions and receive times come from the log.
 """
 
 import json
@@ -14,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import VariantVal
 
-from lake.lake_world import Said, Voice
+from lake.lake_world import ExpectedSample, LedgerPublisher
 from log.recording import lost, rows
 from zenlake.wire.zenohid import WireZenohId
 
@@ -39,23 +38,25 @@ def same_rows(one: Path, other: Path) -> None:
 
 
 class Account:
-    """Of all voices, and of what was put without number and timestamp into partition 1."""
+    """Expected rows of all publishers, and of samples without number and timestamp."""
 
-    def __init__(self, log: Path, voices: Sequence[Voice], plain: Sequence[Said]) -> None:
-        self.said: list[tuple[Said, Source]] = [
-            (one, (*voice.sources[one.source[0]], one.source[1]))
-            for voice in voices
-            for one in voice.account.values()
+    def __init__(
+        self, log: Path, publishers: Sequence[LedgerPublisher], plain: Sequence[ExpectedSample]
+    ) -> None:
+        self.said: list[tuple[ExpectedSample, Source]] = [
+            (one, (*publisher.sources[one.source[0]], one.source[1]))
+            for publisher in publishers
+            for one in publisher.account.values()
             if one.source is not None
         ]
         self.said += [(one, None) for one in plain]
-        self.gaps = set().union(*(voice.gaps for voice in voices))
+        self.gaps = set().union(*(publisher.gaps for publisher in publishers))
         self.log = {one: rows(log, one) for one in PARTITIONS}
         self._path = log
         self.first: list[Row] = []
-        "Of the rows of the log, those that repeat none before;"
+        "Rows of the log that repeat no earlier row."
         self.repeats: list[Row] = []
-        "and the others."
+        "Rows of the log that repeat an earlier row."
         seen: set[Source] = set()
         for row in (row for one in PARTITIONS for row in self.log[one]):
             source = source_of(row)
@@ -82,7 +83,7 @@ class Account:
         same(map(place_of, found), map(place_of, self.first))
 
     def check_latest(self, living: list[Row], dead: list[Row]) -> None:
-        best: dict[str, tuple[Said, Source]] = {}
+        best: dict[str, tuple[ExpectedSample, Source]] = {}
         for said, source in self.said:  # of equal ones the later wins
             before = best.get(said.key)
             if before is None or order(before[0]) <= order(said):
@@ -192,7 +193,7 @@ def value_of(row: Row) -> Any:
     return tuple(sorted(value.items())) if isinstance(value, dict) else value
 
 
-def order(said: Said) -> tuple[int | None, str | None]:
+def order(said: ExpectedSample) -> tuple[int | None, str | None]:
     """What decides who is the newest of a key; of what has no timestamp the last is."""
     return (None, None) if said.stamp is None else (said.ntp64, said.stamp[1])
 
@@ -217,7 +218,7 @@ def told(row: Row) -> Hashable:
     )
 
 
-def expected(said: Said, source: Source) -> Hashable:
+def expected(said: ExpectedSample, source: Source) -> Hashable:
     kind = "delete" if said.payload is None else "put"
     return (
         *(said.key, kind, said.payload, said.attachment, said.encoding),

@@ -28,7 +28,7 @@ WAIT_SECONDS = 60.0  # a busy machine makes it slow, not wrong
 ASK_SECONDS = 5.0  # for what is durable; who hears nothing puts it again
 PIECE = 60  # samples between two questions
 OPENS = 3  # another process may take the port that was free just now
-SOURCES = 2  # that number what a voice puts
+SOURCES = 2  # that number what a publisher puts
 TICK = 64  # of a second: such times are exact in NTP64 and in microseconds
 DYING_SECONDS = 0.03  # in which a recorder is killed after samples were put
 
@@ -41,7 +41,7 @@ ENCODINGS = (
 )
 
 
-class Said(NamedTuple):
+class ExpectedSample(NamedTuple):
     """One put, or delete for no payload; `stamp` is a time in ticks and the id of a clock."""
 
     key: str
@@ -49,7 +49,7 @@ class Said(NamedTuple):
     encoding: str
     stamp: tuple[int, str] | None = None
     source: tuple[int, int] | None = None
-    "Which one of the voice's, and the number."
+    "Which one of the publisher's, and the number."
     attachment: bytes | None = None
 
     @property
@@ -63,7 +63,7 @@ class Said(NamedTuple):
         return [one.hex() if isinstance(one, bytes) else one for one in self]
 
     @classmethod
-    def from_json(cls, raw: list[Any]) -> "Said":
+    def from_json(cls, raw: list[Any]) -> "ExpectedSample":
         key, payload, encoding, stamp, source, attachment = raw
         return cls(
             key,
@@ -78,8 +78,8 @@ class Said(NamedTuple):
 # ---- what is put
 
 
-class Speech:
-    """What one voice has to say, made up as it goes: late, skipped, repeated and deleted."""
+class SampleGenerator:
+    """What one publisher has to say, made up as it goes: late, skipped, repeated and deleted."""
 
     def __init__(self, name: str, clock: str, skew: float, seed: int) -> None:
         self.gaps: set[tuple[int, int, int]] = set()
@@ -88,12 +88,12 @@ class Speech:
         self._chance = random.Random(seed)
         self._now = int((time.time() + skew) * TICK)
         self._next = [self._chance.randrange(1000) for _ in range(SOURCES)]
-        self._past: list[Said] = []
+        self._past: list[ExpectedSample] = []
 
-    def more(self, count: int) -> list[Said]:
+    def more(self, count: int) -> list[ExpectedSample]:
         return [self._one() for _ in range(count)]
 
-    def _one(self) -> Said:
+    def _one(self) -> ExpectedSample:
         chance = self._chance
         if self._past and chance.random() < 0.06:
             return chance.choice(self._past)  # as routers that fail over do
@@ -102,7 +102,7 @@ class Speech:
         shared = chance.random() < 0.5
         key = f"fleet/{'all' if shared else self._name}/{chance.randrange(30)}"
         encoding = chance.choice(ENCODINGS)
-        said = Said(
+        said = ExpectedSample(
             key,
             None if chance.random() < 0.15 else self._payload(encoding),
             encoding,
@@ -171,7 +171,7 @@ class Session:
         probe.undeclare()
         return [(str(one.zid), one.eid) for one in self._ids]
 
-    def put(self, some: Iterable[Said]) -> None:
+    def put(self, some: Iterable[ExpectedSample]) -> None:
         zenoh, session = self._zenoh, self._session
         for said in some:
             more: dict[str, Any] = {"congestion_control": zenoh.CongestionControl.BLOCK}
@@ -212,14 +212,14 @@ def serve() -> None:
     for line in sys.stdin:
         what, given = json.loads(line)
         if what == "put":
-            given = [[Said.from_json(one) for one in given]]
+            given = [[ExpectedSample.from_json(one) for one in given]]
         found = getattr(session, what)(*given)
         sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
     session.close()
 
 
-class Told:
+class ChildProcess:
     """A process of these tests that is told lines and says lines."""
 
     def __init__(self, call: str) -> None:
@@ -253,11 +253,11 @@ class Told:
                 pipe.close()
 
 
-class Elsewhere:
+class RemoteSession:
     """A Session of eclipse-zenoh, in another process."""
 
     def __init__(self) -> None:
-        self._told = Told("from lake.lake_world import serve; serve()")
+        self._told = ChildProcess("from lake.lake_world import serve; serve()")
 
     def _ask(self, what: str, *given: Any) -> Any:
         self._told.tell(json.dumps([what, given]))
@@ -266,7 +266,7 @@ class Elsewhere:
     def open(self, at: str) -> list[tuple[str, int]]:
         return [(zid, entity) for zid, entity in self._ask("open", at)]
 
-    def put(self, some: Iterable[Said]) -> None:
+    def put(self, some: Iterable[ExpectedSample]) -> None:
         self._ask("put", *(one.to_json() for one in some))
 
     def durable(self) -> bool:
@@ -276,28 +276,30 @@ class Elsewhere:
         self._told.close()
 
 
-class Voice:
+class LedgerPublisher:
     """A session, what it says, and its account."""
 
-    def __init__(self, name: str, clock: str, skew: float, session: Session | Elsewhere) -> None:
+    def __init__(
+        self, name: str, clock: str, skew: float, session: Session | RemoteSession
+    ) -> None:
         self.name = name
         self.session = session
-        self.speech = Speech(name, clock, skew, seed=len(name) + int(skew))
-        self.account: dict[Any, Said] = {}
+        self.speech = SampleGenerator(name, clock, skew, seed=len(name) + int(skew))
+        self.account: dict[Any, ExpectedSample] = {}
         "What is durable, by source and number, in order."
         self.sources: list[tuple[str, int]] = []
-        self._last: dict[int, Said] = {}
+        self._last: dict[int, ExpectedSample] = {}
         self._fresh = False
 
     def open(self, at: str) -> None:
         self.sources = self.session.open(at)
         self._fresh = True
 
-    def say(self, some: Sequence[Said]) -> None:
+    def say(self, some: Sequence[ExpectedSample]) -> None:
         """A new recorder hears the last of each source first: only so it sees what is skipped."""
         self.session.put([*self._last.values(), *some] if self._fresh else some)
 
-    def is_durable(self, some: Sequence[Said]) -> bool:
+    def is_durable(self, some: Sequence[ExpectedSample]) -> bool:
         """Whether that is; then it is in the account."""
         if not self.session.durable():
             return False
@@ -346,16 +348,16 @@ def record(path: str) -> None:
 class World:
     """Voices, and one recorder after the other, of which the next is loaded already."""
 
-    def __init__(self, log: Path, voices: Sequence[Voice], seed: int = 7) -> None:
-        self.voices = voices
+    def __init__(self, log: Path, publishers: Sequence[LedgerPublisher], seed: int = 7) -> None:
+        self.publishers = publishers
         self.kills = 0
         self._log = log
         self._chance = random.Random(seed)
         self._recorder, self._next = self._loaded(), self._loaded()
         self._started = False
 
-    def _loaded(self) -> Told:
-        return Told(f"from lake.lake_world import record; record({str(self._log)!r})")
+    def _loaded(self) -> ChildProcess:
+        return ChildProcess(f"from lake.lake_world import record; record({str(self._log)!r})")
 
     def __enter__(self) -> Self:
         self._start()
@@ -367,14 +369,18 @@ class World:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for one in (*(voice.session for voice in self.voices), self._recorder, self._next):
+        for one in (
+            *(publisher.session for publisher in self.publishers),
+            self._recorder,
+            self._next,
+        ):
             one.close()
 
     def _start(self) -> None:
         self._recorder.tell("record")
         at = self._recorder.hear()
-        for voice in self.voices:
-            voice.open(at)
+        for publisher in self.publishers:
+            publisher.open(at)
 
     def _restart(self) -> None:
         self._recorder.close()
@@ -382,22 +388,24 @@ class World:
         self._start()
 
     def go_on(self, count: int, kills: int = 0) -> None:
-        """Every voice says so much more; all of it is durable then."""
+        """Every publisher says so much more; all of it is durable then."""
         work = [
-            (voice, piece) for voice in self.voices for piece in pieces(voice.speech.more(count))
+            (publisher, piece)
+            for publisher in self.publishers
+            for piece in pieces(publisher.speech.more(count))
         ]
         dying = set(self._chance.sample(range(len(work)), kills))
-        for number, (voice, piece) in enumerate(work):
-            voice.say(piece)
+        for number, (publisher, piece) in enumerate(work):
+            publisher.say(piece)
             if number in dying:
                 time.sleep(self._chance.uniform(0, DYING_SECONDS))
                 self._recorder.process.send_signal(signal.SIGKILL)
                 self.kills += 1
-            while not voice.is_durable(piece):
+            while not publisher.is_durable(piece):
                 self._restart()
-                voice.say(piece)
+                publisher.say(piece)
 
 
-def pieces(some: Sequence[Said]) -> Iterator[Sequence[Said]]:
+def pieces(some: Sequence[ExpectedSample]) -> Iterator[Sequence[ExpectedSample]]:
     for at in range(0, len(some), PIECE):
         yield some[at : at + PIECE]

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from storage.pasts import MICROS, Event, Past, by_key
+from storage.pasts import MICROS, Event, KnownHistory, by_key
 from zenlake.errors import ZError
 from zenlake.keyexpr import intersects
 from zenlake.lake.serve import footers
@@ -64,21 +64,25 @@ def events(draw: st.DrawFn, at_most: int = 25) -> list[Event]:
 ENCODINGS = ("zenoh/bytes", "application/json;fleet.Pose", "text/plain")
 
 
-def check(history: History, past: Past, asked: str, low: int, high: int, count: int | None) -> None:
+def check(
+    history: History, past: KnownHistory, asked: str, low: int, high: int, count: int | None
+) -> None:
     found = by_key(history.between(asked, low, high, count))
     assert found == past.between(asked, low, high, count), (asked, low, high, count)
 
 
-def check_latest(history: History, past: Past, asked: str) -> None:
+def check_latest(history: History, past: KnownHistory, asked: str) -> None:
     found = by_key(history.latest(asked))
     assert found == {key: [event] for key, event in past.latest_values(asked).items()}, asked
 
 
 @settings(max_examples=150 if FULL else 8)
 @given(st.lists(events(), min_size=1, max_size=2), st.data())
-def test_any_past_is_told_as_it_was(recorded: list[list[Event]], data: st.DataObject) -> None:
+def test_any_history_is_read_as_it_was_recorded(
+    recorded: list[list[Event]], data: st.DataObject
+) -> None:
     with TemporaryDirectory() as folder:
-        past = Past(Path(folder))
+        past = KnownHistory(Path(folder))
         for partition, some in enumerate(recorded):
             past.record(some, partition)
         history = History(past.project)
@@ -115,11 +119,11 @@ def sampled(count: int, keys: int = 5, first: int = 0) -> list[Event]:
 
 
 @pytest.fixture
-def past(tmp_path: Path) -> Past:
-    return Past(tmp_path)
+def past(tmp_path: Path) -> KnownHistory:
+    return KnownHistory(tmp_path)
 
 
-def test_nothing_is_there_yet(past: Past) -> None:
+def test_a_lake_without_data_answers_nothing(past: KnownHistory) -> None:
     history = History(past.project)
     assert list(history.latest("**")) == []
     assert list(history.between("**")) == []
@@ -128,7 +132,7 @@ def test_nothing_is_there_yet(past: Past) -> None:
     assert all(batch.schema == ROWS for batch in history.latest("**"))
 
 
-def test_what_becomes_durable_is_seen_at_once(past: Past) -> None:
+def test_durable_samples_are_read_at_once(past: KnownHistory) -> None:
     history = History(past.project)
     for round_ in range(3):
         past.record(sampled(4, first=4 * round_))
@@ -138,7 +142,7 @@ def test_what_becomes_durable_is_seen_at_once(past: Past) -> None:
     assert history.counters["tails read for one question"] == 0
 
 
-def test_a_late_put_does_not_bring_back_what_was_deleted(past: Past) -> None:
+def test_a_late_put_does_not_bring_back_what_was_deleted(past: KnownHistory) -> None:
     past.record([Event("k", b"1", 1, 10 << 32), Event("k", None, 2, 30 << 32)])
     past.table({0: 2})
     past.record([Event("k", b"late", 3, 20 << 32)])
@@ -148,7 +152,7 @@ def test_a_late_put_does_not_bring_back_what_was_deleted(past: Past) -> None:
 
 
 def test_a_tail_that_is_too_long_to_keep_is_read_for_each_question(
-    past: Past, monkeypatch: pytest.MonkeyPatch
+    past: KnownHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tails, "MAX_ROWS", 3)
     past.record(sampled(40))
@@ -166,7 +170,7 @@ def test_a_tail_that_is_too_long_to_keep_is_read_for_each_question(
 
 
 def test_a_tail_that_memory_has_no_room_for_waits_in_files(
-    past: Past, monkeypatch: pytest.MonkeyPatch
+    past: KnownHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(histories, "RUN_BYTES", 1)
     monkeypatch.setattr(tails, "MAX_ROWS", 3)
@@ -181,7 +185,7 @@ def test_a_tail_that_memory_has_no_room_for_waits_in_files(
 
 
 def test_the_folded_tail_is_folded_again_and_again(
-    past: Past, monkeypatch: pytest.MonkeyPatch
+    past: KnownHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tails, "FOLD_ROWS", 4)
     history = History(past.project)
@@ -191,7 +195,7 @@ def test_the_folded_tail_is_folded_again_and_again(
 
 
 def test_many_small_files_are_read_slice_by_slice(
-    past: Past, monkeypatch: pytest.MonkeyPatch
+    past: KnownHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(histories, "MAX_STREAMS", 2)
     past.record(sampled(60))
@@ -207,7 +211,7 @@ def test_many_small_files_are_read_slice_by_slice(
 
 @pytest.mark.parametrize("count", [None, 1, 3])
 def test_files_that_go_meanwhile_lose_and_repeat_nothing(
-    past: Past, monkeypatch: pytest.MonkeyPatch, count: int | None
+    past: KnownHistory, monkeypatch: pytest.MonkeyPatch, count: int | None
 ) -> None:
     monkeypatch.setattr(histories, "MAX_STREAMS", 2)
     monkeypatch.setattr(histories, "BATCH_ROWS", 2)
@@ -227,7 +231,7 @@ def test_files_that_go_meanwhile_lose_and_repeat_nothing(
     assert found == past.between("**", LOWEST, HIGHEST, count)
 
 
-def test_files_that_went_before_the_first_look(past: Past) -> None:
+def test_files_removed_before_the_first_read(past: KnownHistory) -> None:
     past.record(sampled(20))
     for end in (5, 10, 15):
         past.table({0: end})
@@ -238,7 +242,7 @@ def test_files_that_went_before_the_first_look(past: Past) -> None:
     assert history.counters[histories.RESTARTS] <= 1
 
 
-def test_files_that_are_gone_for_good_are_an_error(past: Past) -> None:
+def test_files_that_are_gone_for_good_are_an_error(past: KnownHistory) -> None:
     past.record(sampled(10))
     past.table({0: 10})
     for file in past.samples.snapshot().files:
@@ -249,7 +253,9 @@ def test_files_that_are_gone_for_good_are_an_error(past: Past) -> None:
     assert history.counters[histories.RESTARTS] == histories.MAX_RESTARTS
 
 
-def test_one_key_is_found_by_statistics(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_key_is_found_by_statistics(
+    past: KnownHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("zenlake.lake.tables.delta.ROW_GROUP_ROWS", 10)
     past.record(sampled(200, keys=20), block=100)
     past.table({0: 200})
@@ -269,7 +275,7 @@ def test_one_key_is_found_by_statistics(past: Past, monkeypatch: pytest.MonkeyPa
     assert len(read) == 1
 
 
-def test_the_newest_of_one_key_stops_at_the_newest_file(past: Past) -> None:
+def test_the_newest_of_one_key_stops_at_the_newest_file(past: KnownHistory) -> None:
     past.record(sampled(30))
     for end in (10, 20, 30):
         past.table({0: end})
@@ -278,7 +284,9 @@ def test_the_newest_of_one_key_stops_at_the_newest_file(past: Past) -> None:
     assert len(history._footers._known) == 1
 
 
-def test_footers_are_forgotten_beyond_a_limit(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_footers_are_forgotten_beyond_a_limit(
+    past: KnownHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(footers, "MAX_ROW_GROUPS", 2)
     past.record(sampled(30))
     for end in range(5, 31, 5):
@@ -288,7 +296,7 @@ def test_footers_are_forgotten_beyond_a_limit(past: Past, monkeypatch: pytest.Mo
     assert len(history._footers._known) == 2
 
 
-def test_a_log_that_begins_later_than_the_tables_end(past: Past) -> None:
+def test_a_log_that_begins_later_than_the_tables_end(past: KnownHistory) -> None:
     """Retention removed what no table has: what is left is told."""
     past.record(sampled(10))
     history = History(past.project)
@@ -298,7 +306,7 @@ def test_a_log_that_begins_later_than_the_tables_end(past: Past) -> None:
     assert sum(len(rows) for rows in tail.rows({0: 2}, "**")) == 8  # the table is another
 
 
-def test_damage_in_the_log_is_passed_over_and_counted(past: Past) -> None:
+def test_damage_in_the_log_is_passed_over_and_counted(past: KnownHistory) -> None:
     past.record(sampled(30), block=10)
     (segment,) = sorted((past.project.log / "0").glob("*.zlog")) or sorted(
         one for one in (past.project.log / "0").iterdir() if one.stat().st_size > 500
@@ -312,7 +320,7 @@ def test_damage_in_the_log_is_passed_over_and_counted(past: Past) -> None:
     assert history.counters["damaged places passed over"] > 0
 
 
-def test_many_threads_ask_at_once(past: Past) -> None:
+def test_many_threads_ask_at_once(past: KnownHistory) -> None:
     past.record(sampled(60))
     history = History(past.project)
     found: list[int] = []
@@ -380,7 +388,7 @@ def test_newest_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         newest.places()
 
 
-def test_files_with_disjoint_keys_share_a_stream(past: Past) -> None:
+def test_files_with_disjoint_keys_share_a_stream(past: KnownHistory) -> None:
     past.record([Event(key, b"", 1) for key in ("a", "b", "c", "b", "d")], block=1)
     for end in (1, 2, 3, 4, 5):
         past.table({0: end}, ("samples",))

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from spark import spark_log
 from storage.lakerows import T0, Row, as_rows, as_samples
-from storage.pasts import MICROS, Event, Past, by_key
+from storage.pasts import MICROS, Event, KnownHistory, by_key
 from zenlake.errors import ZError
 from zenlake.lake.pipeline import progress
 from zenlake.lake.pipeline.sink import SinkOptions
@@ -46,8 +46,8 @@ def stamped(key: str, second: int, payload: bytes | None, received: int) -> Even
 
 
 @pytest.fixture
-def past(tmp_path: Path) -> Past:
-    return Past(tmp_path)
+def past(tmp_path: Path) -> KnownHistory:
+    return KnownHistory(tmp_path)
 
 
 # ---- commits
@@ -243,7 +243,7 @@ def test_a_late_put_is_not_served_as_alive_while_its_key_is_born_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K was deleted at 5, a put of 4 comes late, then a put of 6, folded while somebody asks."""
-    past = Past(tmp_path)
+    past = KnownHistory(tmp_path)
     past.record([stamped("k", 5, None, 10)])
     past.table({0: 1})
     past.record([stamped("k", 4, b"late", 11)])
@@ -263,7 +263,7 @@ def test_a_late_put_is_not_served_as_alive_while_its_key_is_born_again(
 
 
 def test_what_is_asked_for_at_once_is_bounded_in_bytes(
-    past: Past, monkeypatch: pytest.MonkeyPatch
+    past: KnownHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(histories, "MAX_HELD_BYTES", 1 << 16)
     past.record([stamped("k", n, bytes(1 << 10), n) for n in range(200)])
@@ -306,7 +306,7 @@ def test_a_folder_may_be_named_as_hadoop_does(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/tables", "hdfs:/tables", "file://host/tables"])
-def test_what_is_no_folder_is_refused(path: str) -> None:
+def test_a_path_that_is_not_a_folder_is_refused(path: str) -> None:
     with pytest.raises(ZError, match="folder"):
         SinkOptions.parse({"path": path, "into": "samples"})
 
@@ -446,7 +446,7 @@ def test_tombstones_that_expire_while_a_batch_is_folded(
 
 
 @pytest.mark.parametrize("odd", ["a//b", "a/$*$*", "a#?b", "k/*"])
-def test_a_key_that_is_none_spoils_no_answer(past: Past, odd: str) -> None:
+def test_an_invalid_key_does_not_break_an_answer(past: KnownHistory, odd: str) -> None:
     past.record([stamped("k/1", 1, b"one", 1), stamped(odd, 2, b"two", 2)])
     history = History(past.project)
     for _ in range(2):
@@ -457,7 +457,7 @@ def test_a_key_that_is_none_spoils_no_answer(past: Past, odd: str) -> None:
         past.table({0: 2})
 
 
-def test_rows_without_a_key_are_no_samples(tmp_path: Path) -> None:
+def test_rows_without_a_key_are_not_samples(tmp_path: Path) -> None:
     """Of a stream with losses from which the column of the loss was dropped."""
     rows = as_rows([Row("a", 0), Row("b", 1), Row("b", 2)])
     rows = rows.set_column(0, "key", pa.array(["a", None, "b"]))

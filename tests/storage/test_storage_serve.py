@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import zenlake
 from api.pairs import DEADLINE, dialling, listening, pair, until
-from storage.pasts import Event, Past
+from storage.pasts import Event, KnownHistory
 from storage.test_storage_history import FIRST, events, sampled
 from zenlake.cli.commands.serve import serve
 from zenlake.lake.serve import server as serving
@@ -43,8 +43,8 @@ def sessions() -> Iterator[tuple[zenlake.Session, zenlake.Session]]:
 
 
 @pytest.fixture
-def past(tmp_path: Path) -> Past:
-    return Past(tmp_path)
+def past(tmp_path: Path) -> KnownHistory:
+    return KnownHistory(tmp_path)
 
 
 def known(session: zenlake.Session, key: str = "**") -> None:
@@ -93,12 +93,12 @@ def refused(session: zenlake.Session, selector: str) -> str:
 
 @settings(max_examples=100 if FULL else 5)
 @given(events(), st.data())
-def test_any_past_is_answered_as_it_was(
+def test_any_history_is_answered_as_it_was_recorded(
     sessions: tuple[zenlake.Session, zenlake.Session], recorded: list[Event], data: st.DataObject
 ) -> None:
     session, asker = sessions
     with TemporaryDirectory() as folder:
-        past = Past(Path(folder))
+        past = KnownHistory(Path(folder))
         past.record(recorded)
         with Server(session, past.project):
             known(asker)
@@ -118,7 +118,9 @@ def test_any_past_is_answered_as_it_was(
                 assert found == {one: [*map(told, some)] for one, some in every.items()}
 
 
-def test_parameters(sessions: tuple[zenlake.Session, zenlake.Session], past: Past) -> None:
+def test_query_parameters_select_the_range(
+    sessions: tuple[zenlake.Session, zenlake.Session], past: KnownHistory
+) -> None:
     session, asker = sessions
     past.record(sampled(30))
     past.table({0: 17})
@@ -146,7 +148,7 @@ def test_parameters(sessions: tuple[zenlake.Session, zenlake.Session], past: Pas
 
 
 def test_several_key_expressions_answer_each_key_once(
-    sessions: tuple[zenlake.Session, zenlake.Session], past: Past
+    sessions: tuple[zenlake.Session, zenlake.Session], past: KnownHistory
 ) -> None:
     session, asker = sessions
     past.record(sampled(10))
@@ -158,9 +160,9 @@ def test_several_key_expressions_answer_each_key_once(
         }
 
 
-def test_only_so_many_queries_wait(
+def test_queries_beyond_the_limit_are_refused(
     sessions: tuple[zenlake.Session, zenlake.Session],
-    past: Past,
+    past: KnownHistory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     session, asker = sessions
@@ -189,7 +191,9 @@ def test_only_so_many_queries_wait(
         assert b"ask again later" in busy[0]
 
 
-def test_who_has_left_is_answered_no_more(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_ends_when_the_querier_is_gone(
+    past: KnownHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor is more read for it than it took."""
     past.record([Event("k", bytes(20_000), number, number << 32) for number in range(COUNT)])
     session, port = listening()
@@ -224,7 +228,7 @@ def test_who_has_left_is_answered_no_more(past: Past, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def endless(past: Past, monkeypatch: pytest.MonkeyPatch) -> History:
+def endless(past: KnownHistory, monkeypatch: pytest.MonkeyPatch) -> History:
     """A past that never ends."""
     past.record(sampled(5))
     history = History(past.project)
@@ -239,7 +243,7 @@ def endless(past: Past, monkeypatch: pytest.MonkeyPatch) -> History:
     return history
 
 
-def test_who_stops_in_the_middle_says_so(endless: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_server_sends_an_error(endless: History, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "MAX_QUERIES", 1)
     with pair() as (session, asker):
         server = Server(session, endless)
@@ -268,8 +272,8 @@ def test_a_query_ends_when_its_time_is_over(endless: History) -> None:
         assert server.stats().replies > 0
 
 
-def test_what_goes_wrong_is_said(
-    sessions: tuple[zenlake.Session, zenlake.Session], past: Past
+def test_failures_are_sent_as_errors(
+    sessions: tuple[zenlake.Session, zenlake.Session], past: KnownHistory
 ) -> None:
     session, asker = sessions
     past.record(sampled(5))
@@ -283,7 +287,7 @@ def test_what_goes_wrong_is_said(
         assert len(asked(asker, "k/*")) == 5
 
 
-def test_a_session_that_is_closed_first(past: Past) -> None:
+def test_the_session_may_close_before_the_server(past: KnownHistory) -> None:
     session, _ = listening()
     server = Server(session, past.project)
     session.close()
@@ -291,7 +295,7 @@ def test_a_session_that_is_closed_first(past: Past) -> None:
     server.close()
 
 
-def test_its_own_session_may_ask(past: Past) -> None:
+def test_the_session_of_the_server_may_query(past: KnownHistory) -> None:
     past.record(sampled(5))
     session, _ = listening()
     with session, Server(session, past.project):
@@ -307,7 +311,7 @@ app()
 """
 
 
-def test_the_command(past: Past, tmp_path: Path) -> None:
+def test_the_serve_command(past: KnownHistory, tmp_path: Path) -> None:
     past.record(sampled(10))
     past.table({0: 6})
     (tmp_path / "lake.toml").write_text('[lake]\nname = "past"\n')
