@@ -39,8 +39,8 @@ def defer_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number, _ in deferred[:1]:
-            signal.raise_signal(number)
+        for first, _ in deferred[:1]:
+            signal.raise_signal(first)
 
 
 class Child:

@@ -203,7 +203,7 @@ def test_many_small_files_are_read_slice_by_slice(
         past.table({0: end}, ("samples",))
     history = History(past.project)
     times = HlcRange(LOWEST, HIGHEST)
-    assert len(list(histories._slice_times(history._samples.now().files, times))) == 6
+    assert len(list(histories._slice_times(history._samples.current().files, times))) == 6
     for low, high in ((LOWEST, HIGHEST), ((FIRST + 7) << 32, (FIRST + 33) << 32)):
         check(history, past, "**", low, high, None)
         check(history, past, "k/3", low, high, None)
@@ -225,7 +225,7 @@ def test_files_that_go_meanwhile_lose_and_repeat_nothing(
     for turn, batch in enumerate(batches):
         if turn == 1:
             past.compact(vacuum=True)
-            history._footers = histories.Footers()
+            history._footers = footers.Footers()
         for key, some in by_key([batch]).items():
             found.setdefault(key, []).extend(some)
     assert found == past.between("**", LOWEST, HIGHEST, count)
@@ -358,8 +358,8 @@ def test_bounds_never_exclude_a_key_that_is_wanted(asked: str, keys: list[str]) 
 def test_too_many_keys_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zenlake.lake.serve.row_filter.MAX_KEYS", 3)
     with pytest.raises(ZError, match="more than 3 keys"):
-        RowFilter("**").numbers(["a", "b", "c", "d"])
-    assert RowFilter("a").numbers(["a", "b", "c", "d", None]).tolist() == [0, -1, -1, -1, -1]
+        RowFilter("**").number_keys(["a", "b", "c", "d"])
+    assert RowFilter("a").number_keys(["a", "b", "c", "d", None]).tolist() == [0, -1, -1, -1, -1]
 
 
 @given(

@@ -249,13 +249,13 @@ def test_a_late_put_is_not_served_as_alive_while_its_key_is_born_again(
     past.record([stamped("k", 4, b"late", 11)])
     history = History(past.project)
     assert by_key(history.latest("**")) == {}
-    now = history._tombstones.now
+    current = history._tombstones.current
 
     def meanwhile(**options: Any) -> Any:
         if len(past.events[0]) == 2:
             past.record([stamped("k", 6, b"again", 12)])
             past.table({0: 3})
-        return now(**options)
+        return current(**options)
 
     monkeypatch.setattr(history._tombstones, "current", meanwhile)
     found = by_key(history.latest("**"))
