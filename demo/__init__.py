@@ -1,1 +1,1 @@
-"""`python -m demo`: a fleet drives, its lake fills, and both are held against each other."""
+"""`python -m demo`: a fleet drives, its lake fills, and the tables are checked by its ledger."""

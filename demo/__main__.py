@@ -1,4 +1,4 @@
-"""`python -m demo`: see __init__.py. Exit status 0: everything is accounted for."""
+"""Command line of `python -m demo`. Exits with 0 if every sample is accounted for."""
 
 import argparse
 import signal
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from demo.child import ChildFailed
 from demo.fleet import LEAST
-from demo.story import Failed, Options, play
+from demo.story import DemoFailed, Options, play
 from zenlake.cli.signals import STOP_SIGNALS
 from zenlake.errors import ZError
 
@@ -24,8 +24,10 @@ def options() -> Options:
         description="A fleet drives; Spark makes tables of it; its past answers over Zenoh.",
     )
     parser.add_argument("--robots", type=int, default=8, help=f"{LEAST} or more (default: 8)")
-    parser.add_argument("--seconds", type=float, default=40.0, help="of driving (default: 40)")
-    parser.add_argument("--out", type=Path, default=REPORT, help="the report to write")
+    parser.add_argument(
+        "--seconds", type=float, default=40.0, help="seconds of driving (default: 40)"
+    )
+    parser.add_argument("--out", type=Path, default=REPORT, help="file of the report")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the lake in this folder")
     parser.add_argument(
         "--quick", action="store_true", help=f"{QUICK_ROBOTS} robots, {QUICK_SECONDS:.0f} seconds"
@@ -43,22 +45,22 @@ def options() -> Options:
 def main() -> int:
     chosen = options()
     console = Console(highlight=False)
-    for one in STOP_SIGNALS:
-        signal.signal(one, _interrupted)
+    for number in STOP_SIGNALS:
+        signal.signal(number, _interrupt)
     try:
         return 0 if play(chosen, console) else 1
     except KeyboardInterrupt:
         console.print("stopped; nothing is left running")
         return 130
-    except (Failed, ChildFailed, ZError) as error:
+    except (DemoFailed, ChildFailed, ZError) as error:
         console.print(f"the demo failed: {error}", style="bold red", markup=False)
         return 1
 
 
-def _interrupted(*_: object) -> NoReturn:
-    """Once: what was started is ended in any case, and that takes some seconds."""
-    for one in STOP_SIGNALS:
-        signal.signal(one, signal.SIG_IGN)
+def _interrupt(*_: object) -> NoReturn:
+    """Interrupt the demo once; ignore further signals while child processes end."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -1,6 +1,6 @@
-"""The fleet's ledger held against the tables: what was sent, is there, is known to be lost.
+"""Check of the tables against the fleet's ledger: every sample is stored or known to be lost.
 
-Knows both. Reads the tables without Spark.
+Knows the ledger and the tables, which it reads without Spark.
 """
 
 import zlib
@@ -21,7 +21,7 @@ DECODED = ("application/json", "text/plain")
 
 
 class Check(NamedTuple):
-    """Something that must be so."""
+    """Expected and actual number of something."""
 
     what: str
     expected: int
@@ -33,15 +33,15 @@ class Check(NamedTuple):
 
 
 class Balance(NamedTuple):
-    """One publisher: what was sent of it, and where that is."""
+    """Samples of one publisher: sent, stored and lost."""
 
     key: str
     sent: int
     held: int
     lost: int
-    "Numbers that the recorder missed, and says so."
+    "Numbers that the recorder recorded as missing."
     tail: int
-    "Numbers after the last that came: only the sender knows of them."
+    "Numbers after the last one received, which only the sender knows."
 
     @property
     def accounted(self) -> int:
@@ -49,7 +49,7 @@ class Balance(NamedTuple):
 
 
 class RobotFigures(NamedTuple):
-    """One robot, by both."""
+    """Figures of one robot from the ledger and the tables."""
 
     number: int
     sent: int
@@ -58,18 +58,20 @@ class RobotFigures(NamedTuple):
     tail: int
     repeated: int
     latency: float
-    "Seconds, the median; holds the difference of two clocks."
+    "Median latency in seconds, including the difference of the two clocks."
     silent: float
-    "Seconds, from its last sample to the last of anybody."
+    "Seconds from its last sample to the last sample of the fleet."
 
 
 class Account(NamedTuple):
+    """Result of the check."""
+
     checks: list[Check]
     robots: list[RobotFigures]
     rows: dict[str, int]
     payload: int
     losses: dict[str, int]
-    "Records of loss, by kind."
+    "Loss records by kind."
 
     @property
     def balanced(self) -> bool:
@@ -77,40 +79,45 @@ class Account(NamedTuple):
 
 
 def account(project: Project, ledger: Ledger) -> Account:
+    """Check the tables of a lake against the ledger of the fleet."""
     tables = {name: _read(project, name) for name in TABLES}
-    held = _held(tables["samples"])
-    lost = _lost(tables["loss"])
-    voices, tasks = ledger["voices"], ledger["tasks"]
-    numbered = {key: held.get((one["source"], one["entity"]), {}) for key, one in voices.items()}
+    held = _payload_crcs(tables["samples"])
+    lost = _count_lost(tables["loss"])
+    publishers, tasks = ledger["publishers"], ledger["tasks"]
+    numbered = {
+        key: held.get((entry["source"], entry["entity"]), {}) for key, entry in publishers.items()
+    }
     finished = [task["key"] for task in tasks if task["finished"]]
     begun = {task["key"]: task["payload"] for task in tasks if not task["finished"]}
-    last = {key: one["last"] for key, one in voices.items() if one["sent"]} | begun
-    broken = sum(one["broken"] for one in voices.values())
-    readable = sum(len(numbered[key]) for key, one in voices.items() if one["encoding"] in DECODED)
+    last = {key: entry["last"] for key, entry in publishers.items() if entry["sent"]} | begun
+    broken = sum(entry["broken"] for entry in publishers.values())
+    readable = sum(
+        len(numbered[key]) for key, entry in publishers.items() if entry["encoding"] in DECODED
+    )
     balance = [
-        Balance(key, len(one["sent"]), len(numbered[key]), *_missing(one, numbered[key], lost))
-        for key, one in voices.items()
+        Balance(key, len(entry["sent"]), len(numbered[key]), *_missing(entry, numbered[key], lost))
+        for key, entry in publishers.items()
     ]
     checks = [
         Check(
             "numbered samples sent = in `samples` + counted as lost",
-            sum(one.sent for one in balance),
-            sum(one.accounted for one in balance),
+            sum(line.sent for line in balance),
+            sum(line.accounted for line in balance),
         ),
         Check(
             "publishers for which that holds one by one",
-            len(voices),
-            sum(one.sent == one.accounted for one in balance),
+            len(publishers),
+            sum(line.sent == line.accounted for line in balance),
         ),
         Check(
             "samples lost at the end of a link that loses none",
             0,
-            sum(one.tail for one in balance if _robot(one.key) != ledger["lossy"]),
+            sum(line.tail for line in balance if _robot_number(line.key) != ledger["lossy"]),
         ),
         Check(
             "payloads that are, byte for byte, what was sent",
             sum(map(len, numbered.values())),
-            sum(_same(one, numbered[key]) for key, one in voices.items()),
+            sum(_count_equal(entry, numbered[key]) for key, entry in publishers.items()),
         ),
         Check(
             "rows of `samples`: nothing twice, nothing else",
@@ -119,7 +126,7 @@ def account(project: Project, ledger: Ledger) -> Account:
         ),
         Check(
             "repeats recognised",
-            sum(one["repeated"] for one in voices.values()),
+            sum(entry["repeated"] for entry in publishers.values()),
             _sum(tables["health"]["duplicates"]),
         ),
         Check(
@@ -130,8 +137,8 @@ def account(project: Project, ledger: Ledger) -> Account:
         Check("keys alive in `latest`", len(last), tables["latest"].num_rows),
         Check(
             "of these with the last value sent",
-            len(last) - sum(one.tail > 0 for one in balance),
-            _with_last(tables["latest"], last),
+            len(last) - sum(line.tail > 0 for line in balance),
+            _count_with_last(tables["latest"], last),
         ),
         Check("keys in `tombstones`", len(finished), tables["tombstones"].num_rows),
         Check("payloads decoded", readable - broken + len(tasks), tables["messages"].num_rows),
@@ -139,7 +146,7 @@ def account(project: Project, ledger: Ledger) -> Account:
     ]
     return Account(
         checks,
-        _robots(ledger, tables["samples"], balance),
+        _robot_figures(ledger, tables["samples"], balance),
         {name: table.num_rows for name, table in tables.items()},
         _sum(pc.binary_length(tables["samples"]["payload"])),
         Counter(tables["loss"]["kind"].to_pylist()),
@@ -155,8 +162,8 @@ def _sum(column: pa.ChunkedArray) -> int:
     return int(pc.sum(column).as_py() or 0)
 
 
-def _held(samples: pa.Table) -> dict[tuple[str, int], dict[int, int]]:
-    """By source, of each number, the CRC-32 of its payload."""
+def _payload_crcs(samples: pa.Table) -> dict[tuple[str, int], dict[int, int]]:
+    """Return by source and number the CRC-32 of the payload."""
     found: dict[tuple[str, int], dict[int, int]] = {}
     for source, payload in zip(samples["source"], samples["payload"], strict=True):
         who = source.as_py()
@@ -166,7 +173,7 @@ def _held(samples: pa.Table) -> dict[tuple[str, int], dict[int, int]]:
     return found
 
 
-def _lost(loss: pa.Table) -> Counter[tuple[str, int]]:
+def _count_lost(loss: pa.Table) -> Counter[tuple[str, int]]:
     found: Counter[tuple[str, int]] = Counter()
     for row in loss.select(["kind", "id", "entity", "count"]).to_pylist():
         if row["kind"] == "source":
@@ -175,42 +182,42 @@ def _lost(loss: pa.Table) -> Counter[tuple[str, int]]:
 
 
 def _missing(
-    voice: Ledger, numbers: Iterable[int], lost: Counter[tuple[str, int]]
+    publisher: Ledger, numbers: Iterable[int], lost: Counter[tuple[str, int]]
 ) -> tuple[int, int]:
-    """How many the recorder says are lost, and how many after the last that came."""
-    tail = len(voice["sent"]) - 1 - max(numbers, default=-1)
-    return lost[voice["source"], voice["entity"]], tail
+    """Return how many numbers the recorder missed, and how many follow the last one received."""
+    tail = len(publisher["sent"]) - 1 - max(numbers, default=-1)
+    return lost[publisher["source"], publisher["entity"]], tail
 
 
-def _same(voice: Ledger, held: dict[int, int]) -> int:
-    sent = voice["sent"]
+def _count_equal(publisher: Ledger, held: dict[int, int]) -> int:
+    sent = publisher["sent"]
     return sum(number < len(sent) and sent[number][0] == crc for number, crc in held.items())
 
 
-def _with_last(latest: pa.Table, last: dict[str, str | None]) -> int:
-    """None is a payload that the ledger does not keep."""
+def _count_with_last(latest: pa.Table, last: dict[str, str | None]) -> int:
+    """Count the keys whose latest payload was sent last; a payload of None matches any."""
     found = 0
     for key, payload in zip(latest["key"].to_pylist(), latest["payload"].to_pylist(), strict=True):
         found += key in last and last[key] in (None, payload.decode(errors="replace"))
     return found
 
 
-def _robots(ledger: Ledger, samples: pa.Table, balance: list[Balance]) -> list[RobotFigures]:
-    number = np.array([_robot(key) for key in samples["key"].to_pylist()])
+def _robot_figures(ledger: Ledger, samples: pa.Table, balance: list[Balance]) -> list[RobotFigures]:
+    number = np.array([_robot_number(key) for key in samples["key"].to_pylist()])
     received = samples["received_at"].cast(pa.int64()).to_numpy()
     stamped = pc.struct_field(samples["timestamp"], "time").cast(pa.int64()).to_numpy()
     figures = []
-    for robot in sorted({_robot(key) for key in ledger["voices"]}):
-        mine = [one for one in balance if _robot(one.key) == robot]
+    for robot in sorted({_robot_number(key) for key in ledger["publishers"]}):
+        mine = [line for line in balance if _robot_number(line.key) == robot]
         at = number == robot
         figures.append(
             RobotFigures(
                 robot,
-                sum(one.sent for one in mine),
-                sum(one.held for one in mine),
-                sum(one.lost for one in mine),
-                sum(one.tail for one in mine),
-                sum(ledger["voices"][one.key]["repeated"] for one in mine),
+                sum(line.sent for line in mine),
+                sum(line.held for line in mine),
+                sum(line.lost for line in mine),
+                sum(line.tail for line in mine),
+                sum(ledger["publishers"][line.key]["repeated"] for line in mine),
                 float(np.median(received[at] - stamped[at])) / 1e6,
                 float(received.max() - received[at].max()) / 1e6,
             )
@@ -218,5 +225,5 @@ def _robots(ledger: Ledger, samples: pa.Table, balance: list[Balance]) -> list[R
     return figures
 
 
-def _robot(key: str) -> int:
+def _robot_number(key: str) -> int:
     return int(key.split("/")[1])

@@ -1,7 +1,7 @@
-"""`python -m demo.ask MODULE ENDPOINT SELECTOR ...`: questions to a lake, with zenlake or zenoh.
+"""`python -m demo.ask MODULE ENDPOINT SELECTOR ...`: queries a lake with zenlake or zenoh.
 
-The same lines for either: eclipse-zenoh and zenlake have one API. Prints a JSON line of replies
-for each question.
+One script serves both, because eclipse-zenoh and zenlake have the same API. Prints one JSON line of
+replies per query.
 """
 
 import importlib
@@ -20,11 +20,13 @@ def main(module: str, endpoint: str, *selectors: str) -> None:
     config.insert_json5("scouting/multicast/enabled", "false")
     with zenoh.open(config) as session:
         for selector in selectors:
-            replies = [told(one) for one in session.get(selector, timeout=TIMEOUT_SECONDS)]
+            replies = [
+                describe_reply(reply) for reply in session.get(selector, timeout=TIMEOUT_SECONDS)
+            ]
             sys.stdout.write(json.dumps(replies) + "\n")
 
 
-def told(reply: Any) -> dict[str, str]:
+def describe_reply(reply: Any) -> dict[str, str]:
     if reply.ok is None:
         return {"error": reply.err.payload.to_string()}
     sample = reply.ok

@@ -1,6 +1,6 @@
-"""A process that the demo starts: what it says, line by line as JSON, and its certain end.
+"""Child processes of the demo: reads their JSON lines, and ends them in any case.
 
-Knows processes and signals. Does not know what they are for.
+Knows processes and signals. Does not know what the processes do.
 """
 
 import json
@@ -17,34 +17,34 @@ from typing import Any, Self
 
 from zenlake.cli.signals import STOP_SIGNALS
 
-END_SECONDS = 60.0  # that a process may take to end in order
-HURRY_SECONDS = 5.0  # and after Ctrl-C: by then a recorder has sealed its log
-MAX_EVENTS = 10_000  # that are kept
-MAX_SHOWN = 2_000  # characters of what one said before it failed
+END_SECONDS = 60.0  # Longest wait for a process to end after SIGINT.
+HURRY_SECONDS = 5.0  # Longest wait after Ctrl-C, enough for a recorder to seal its log.
+MAX_EVENTS = 10_000  # Upper bound on the stored events of a process.
+MAX_SHOWN = 2_000  # Characters shown of the output of a failed process.
 
 
 class ChildFailed(Exception):
-    """A process that ended by itself, and what it said last."""
+    """Process that ended by itself; the message has its last output."""
 
 
 @contextmanager
-def unbroken() -> Iterator[None]:
-    """Signals that end the demo wait meanwhile: what was started is known, or was not started."""
-    came: list[tuple[int, object]] = []
-    before = {one: signal.getsignal(one) for one in STOP_SIGNALS}
-    for one in STOP_SIGNALS:
-        signal.signal(one, lambda *told: came.append(told))
+def defer_signals() -> Iterator[None]:
+    """Defer stop signals to the end of the block, so that each started process is known."""
+    deferred: list[tuple[int, object]] = []
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda *received: deferred.append(received))
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-        for number, _ in came[:1]:
-            signal.raise_signal(number)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for first, _ in deferred[:1]:
+            signal.raise_signal(first)
 
 
 class Child:
-    """Runs in a session of its own: Ctrl-C of the terminal reaches the demo alone, which ends it.
+    """Process in its own session, so that Ctrl-C reaches only the demo, which then ends it.
 
     `program` names a script beside this Python (`zenlake`), or a module (`demo.fleet`).
     """
@@ -74,29 +74,29 @@ class Child:
                     self.events.append(event)
 
     def last(self, event: str) -> dict[str, Any] | None:
-        """The last event of that name."""
-        found = (one for one in reversed(list(self.events)) if one.get("event") == event)
+        """Return the last event of that name."""
+        found = (entry for entry in reversed(list(self.events)) if entry.get("event") == event)
         return next(found, None)
 
     def running(self) -> bool:
-        """Whether it is. ChildFailed: it has failed."""
+        """Tell whether the process runs. ChildFailed: it ended with an error."""
         status = self._process.poll()
         if status:
             raise ChildFailed(f"{self.name} ended with status {status}:\n{self.said()}")
         return status is None
 
     def said(self) -> str:
-        """The end of what it said on its standard error."""
+        """Return the end of its standard error."""
         return self._said.read_text(errors="replace")[-MAX_SHOWN:].strip()
 
     def stop(self, seconds: float = END_SECONDS) -> int:
-        """Tell it to end, in order; then end it, and whatever it started. Gives its status."""
+        """Interrupt the process, then kill it and all it started; return its exit status."""
         try:
             if self._process.poll() is None:
                 self._process.send_signal(signal.SIGINT)
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(seconds)
-        finally:  # though Ctrl-C ends the waiting
+        finally:  # Also if Ctrl-C ends the wait.
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         status = self._process.wait()
@@ -113,14 +113,14 @@ class Child:
 
 
 def command(program: str) -> list[str]:
-    """How a script of this Python's, or a module, is started."""
+    """Return the command line of a script beside this Python, or of a module."""
     if "." in program:
         return [sys.executable, "-m", program]
     return [str(Path(sys.executable).with_name(program))]
 
 
-def answer_of(program: str, *args: str) -> str:
-    """What a program prints that ends by itself soon. ChildFailed: it did not go well."""
+def run_program(program: str, *args: str) -> str:
+    """Run a program to its end; return its output. ChildFailed: it ended with an error."""
     done = subprocess.run(
         [*command(program), *args], capture_output=True, text=True, timeout=END_SECONDS * 2
     )

@@ -1,7 +1,6 @@
-"""The fleet: robots that publish, ask a planner and finish tasks, each with a session of its own.
+"""`python -m demo.fleet`: robots that publish, query a planner and finish tasks.
 
-`python -m demo.fleet`, a process. Knows Zenoh and keeps a ledger of everything it sent. Does not
-know that anybody records it.
+Each robot has its own session. Writes a ledger of everything sent. Does not know the recorder.
 """
 
 import argparse
@@ -22,28 +21,28 @@ from pathlib import Path
 from typing import Any
 
 import zenlake as zenoh
-from demo.lossy import LossyWay
+from demo.lossy import LossyLink
 from zenlake.cli.signals import stopped_by_signals
 
 POSE_HZ, CAMERA_HZ, BATTERY_HZ, DIAGNOSTICS_HZ = 20.0, 2.0, 1.0, 0.5
 FRAME_BYTES = 100 << 10
-TASK_SECONDS = 4.0  # that a robot works on one
-ASK_SECONDS = 3.0  # between two questions to the planner
-LOST_SHARE = 0.2  # of the datagrams of the robot with the bad link, for half of the time
-REPEAT_EVERY = 10  # poses, of the robot that repeats itself
-LATE = timedelta(seconds=1.5)  # of the clock that is behind
-SILENT_FROM = 0.4  # of the drive
-BEHIND_SECONDS = 1.0  # later than that, a robot does not catch up
-LISTENER_SECONDS = 60.0  # for somebody to listen
-ANSWER_SECONDS = 20.0  # for the planner's last answers
+TASK_SECONDS = 4.0  # Duration of a task.
+ASK_SECONDS = 3.0  # Time between two queries to the planner.
+LOST_SHARE = 0.2  # Share of datagrams lost by the robot with the bad link, half of the time.
+REPEAT_EVERY = 10  # Poses between two repeats of the robot that repeats samples.
+LATE = timedelta(seconds=1.5)  # Lag of the late clock.
+SILENT_FROM = 0.4  # Share of the drive after which a robot is silent.
+BEHIND_SECONDS = 1.0  # Delay beyond which a robot skips instead of catching up.
+LISTENER_SECONDS = 60.0  # Longest wait for a subscriber.
+ANSWER_SECONDS = 20.0  # Longest wait for the last answers of the planner.
 
-LOSSY, SILENT, REPEATING, LATE_CLOCK = 2, 3, 4, 5  # the robots' numbers; the others are fine
+LOSSY, SILENT, REPEATING, LATE_CLOCK = 2, 3, 4, 5  # Numbers of the robots with a fault.
 LEAST = LATE_CLOCK
 JSON, TEXT, JPEG = "application/json", "text/plain", "image/jpeg"
 
 
-class Voice:
-    """One publisher of a robot, whose samples are numbered, and what it has sent."""
+class NumberedPublisher:
+    """Publisher of a robot with numbered samples, and the record of what it has sent."""
 
     def __init__(self, robot: "Robot", name: str, encoding: str) -> None:
         self.key = f"robot/{robot.number}/{name}"
@@ -58,7 +57,7 @@ class Voice:
         )
         self._again: zenoh.Publisher | None = None
         self.sent: list[tuple[int, int]] = []
-        "Of each sample, by its number: CRC-32 of the payload, time in nanoseconds."
+        "CRC-32 of the payload and time in nanoseconds of each sample, by its number."
         self.repeated = 0
         self.broken = 0
         self.last = b""
@@ -71,7 +70,7 @@ class Voice:
         self.last = payload
 
     def repeat(self) -> None:
-        """The last sample once more, as a robot does that missed an acknowledgement."""
+        """Send the last sample again, as after a missed acknowledgement."""
         if self._again is None:
             self._again = self._robot.session.declare_publisher(
                 self.key,
@@ -96,7 +95,7 @@ class Voice:
 
 
 class Robot:
-    """Drives in circles."""
+    """Robot that drives in circles."""
 
     def __init__(self, number: int, session: zenoh.Session) -> None:
         self.number = number
@@ -104,13 +103,13 @@ class Robot:
         lossy = number == LOSSY
         self.reliability = zenoh.Reliability.BEST_EFFORT if lossy else zenoh.Reliability.RELIABLE
         self._random = random.Random(number)
-        self.pose = Voice(self, "pose", JSON)
-        self.battery = Voice(self, "battery", JSON)
-        self.voices = [self.pose, self.battery]
-        if not lossy:  # whose link takes nothing large
-            self.camera = Voice(self, "camera", JPEG)
-            self.diagnostics = Voice(self, "diagnostics", TEXT)
-            self.voices += [self.camera, self.diagnostics]
+        self.pose = NumberedPublisher(self, "pose", JSON)
+        self.battery = NumberedPublisher(self, "battery", JSON)
+        self.publishers = [self.pose, self.battery]
+        if not lossy:  # The bad link carries no large samples.
+            self.camera = NumberedPublisher(self, "camera", JPEG)
+            self.diagnostics = NumberedPublisher(self, "diagnostics", TEXT)
+            self.publishers += [self.camera, self.diagnostics]
         self.tasks: list[dict[str, Any]] = []
         self.asked = 0
         self.answered = 0
@@ -132,8 +131,8 @@ class Robot:
         level = 1 - len(self.battery.sent) / 600
         self.battery.put(_json(level=round(level, 4), volts=round(22 + 3 * level, 3)))
 
-    def mumble(self) -> None:
-        """A payload that is not the JSON that it is said to be."""
+    def send_broken_battery(self) -> None:
+        """Send a payload that is not valid JSON."""
         self.battery.put(b'{"level": 0.9, "volts": ')
         self.battery.broken += 1
 
@@ -176,7 +175,7 @@ class Robot:
         self.answered += reply.ok is not None
 
     def habits(self) -> Iterator[tuple[float, Callable[[], None]]]:
-        """How often in seconds, and what."""
+        """Yield the period in seconds of each action, and the action."""
         yield 1 / POSE_HZ, self.drive
         yield 1 / BATTERY_HZ, self.measure
         if self.number != LOSSY:
@@ -187,12 +186,12 @@ class Robot:
 
 
 class Drive:
-    """All robots in one thread, each habit at its time."""
+    """Scheduler that runs the actions of all robots in one thread."""
 
-    def __init__(self, robots: list[Robot], seconds: float, way: LossyWay) -> None:
+    def __init__(self, robots: list[Robot], seconds: float, lossy_link: LossyLink) -> None:
         self._robots = robots
         self._seconds = seconds
-        self._way = way
+        self._lossy_link = lossy_link
         self._order = count()
         self._due: list[tuple[float, int, float, Robot, Callable[[], None]]] = []
         self.stopped = threading.Event()
@@ -203,7 +202,12 @@ class Drive:
         for robot in self._robots:
             for period, habit in robot.habits():
                 self._at(began + robot.number * 0.007, period, robot, habit)
-        self._at(began + self._seconds / 2, math.inf, self._robots[0], self._robots[0].mumble)
+        self._at(
+            began + self._seconds / 2,
+            math.inf,
+            self._robots[0],
+            self._robots[0].send_broken_battery,
+        )
         told = began
         while self._due and not self.stopped.is_set():
             due, _, period, robot, habit = heapq.heappop(self._due)
@@ -212,16 +216,22 @@ class Drive:
             self.stopped.wait(max(0.0, due - time.monotonic()))
             now = time.monotonic()
             part = (now - began) / self._seconds
-            self._way.losing = 0.25 < part < 0.75
+            self._lossy_link.losing = 0.25 < part < 0.75
             if robot.number == SILENT and part >= SILENT_FROM:
-                continue  # for ever
+                continue  # Not scheduled again.
             habit()
             if period < math.inf:
                 late = now - due > BEHIND_SECONDS
                 self._at(now if late else due + period, period, robot, habit)
             if now - told >= 1.0:
                 told = now
-                tell(sum(len(voice.sent) for one in self._robots for voice in one.voices))
+                tell(
+                    sum(
+                        len(publisher.sent)
+                        for robot in self._robots
+                        for publisher in robot.publishers
+                    )
+                )
 
     def _at(self, when: float, period: float, robot: Robot, habit: Callable[[], None]) -> None:
         heapq.heappush(self._due, (when, next(self._order), period, robot, habit))
@@ -235,7 +245,7 @@ def nanos(stamp: zenoh.Timestamp) -> int:
     return stamp.get_time_as_ntp64().as_nanos()
 
 
-def opened(endpoint: str) -> zenoh.Session:
+def open_session(endpoint: str) -> zenoh.Session:
     config = zenoh.Config()
     for key, value in (
         ("mode", "client"),
@@ -254,8 +264,8 @@ def wait_for(what: str, seconds: float, true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def heard(session: zenoh.Session) -> bool:
-    """Whether somebody listens to robots."""
+def has_listener(session: zenoh.Session) -> bool:
+    """Tell whether a subscriber for robots exists."""
     with session.declare_publisher("robot/0/hello") as publisher:
         end = time.monotonic() + 1.0
         while not (matching := publisher.matching_status.matching) and time.monotonic() < end:
@@ -264,39 +274,39 @@ def heard(session: zenoh.Session) -> bool:
 
 
 def answer(query: zenoh.Query) -> None:
-    """The planner."""
+    """Answer a query to the planner."""
     with query:
         route = [[0, 0], [3, 1], [4, 4]]
         query.reply("planner/route", json.dumps({"route": route}), encoding=JSON)
 
 
-def say(**facts: Any) -> None:
+def emit(**facts: Any) -> None:
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--connect", required=True, help="the router, by TCP")
-    parser.add_argument("--udp-port", type=int, required=True, help="of the router")
+    parser.add_argument("--connect", required=True, help="TCP endpoint of the router")
+    parser.add_argument("--udp-port", type=int, required=True, help="UDP port of the router")
     parser.add_argument("--robots", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=40.0)
-    parser.add_argument("--ledger", type=Path, required=True, help="the file to write at the end")
+    parser.add_argument("--ledger", type=Path, required=True, help="file written at the end")
     args = parser.parse_args()
     with ExitStack() as stack:
-        way = stack.enter_context(LossyWay(args.udp_port, LOST_SHARE, seed=7))
-        planner = stack.enter_context(opened(args.connect))
+        lossy_link = stack.enter_context(LossyLink(args.udp_port, LOST_SHARE, seed=7))
+        planner = stack.enter_context(open_session(args.connect))
         stack.enter_context(planner.declare_queryable("planner/route", answer))
         robots = []
         for number in range(1, args.robots + 1):
-            there = way.endpoint if number == LOSSY else args.connect
-            robots.append(Robot(number, stack.enter_context(opened(there))))
-        drive = Drive(robots, args.seconds, way)
+            there = lossy_link.endpoint if number == LOSSY else args.connect
+            robots.append(Robot(number, stack.enter_context(open_session(there))))
+        drive = Drive(robots, args.seconds, lossy_link)
         stack.enter_context(stopped_by_signals(lambda _: drive.stopped.set()))
         for robot in robots:
-            wait_for("a listener", LISTENER_SECONDS, partial(heard, robot.session))
-        say(event="driving")
-        drive.run(lambda sent: say(event="sent", samples=sent))
+            wait_for("a listener", LISTENER_SECONDS, partial(has_listener, robot.session))
+        emit(event="driving")
+        drive.run(lambda sent: emit(event="sent", samples=sent))
         if drive.stopped.is_set():
             return 130
         wait_for(
@@ -305,18 +315,22 @@ def main() -> int:
             lambda: all(robot.asked == robot.answered for robot in robots),
         )
         ledger = {
-            "voices": {voice.key: voice.account() for one in robots for voice in one.voices},
+            "publishers": {
+                publisher.key: publisher.account()
+                for robot in robots
+                for publisher in robot.publishers
+            },
             "tasks": [task for robot in robots for task in robot.tasks],
             "asked": sum(robot.asked for robot in robots),
             "answered": sum(robot.answered for robot in robots),
-            "datagrams_lost": way.lost,
+            "datagrams_lost": lossy_link.lost,
             "lossy": LOSSY,
             "silent": SILENT,
             "repeating": REPEATING,
             "late": [LATE_CLOCK, LATE.total_seconds()],
         }
         args.ledger.write_text(json.dumps(ledger))
-    say(event="parked")
+    emit(event="parked")
     return 0
 
 

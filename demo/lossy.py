@@ -1,6 +1,6 @@
-"""A way through the air that loses some datagrams.
+"""UDP relay that drops some datagrams, as a bad radio link does.
 
-Knows UDP and one robot. Knows nothing of what the datagrams mean.
+Knows UDP and one robot. Does not know what the datagrams mean.
 """
 
 import random
@@ -9,13 +9,13 @@ import socket
 import threading
 from typing import Self
 
-BIGGEST = 65_535  # bytes of a datagram
-LOOK_SECONDS = 0.1  # between two looks whether it is over
+BIGGEST = 65_535  # Upper bound on the bytes of a datagram.
+LOOK_SECONDS = 0.1  # Longest time until the thread sees the end.
 JOIN_SECONDS = 5.0
 
 
-class LossyWay:
-    """Passes datagrams on between a robot and `port`; while `losing`, not all of the robot's."""
+class LossyLink:
+    """Relay between a robot and `port` that drops some of the robot's datagrams while `losing`."""
 
     def __init__(self, port: int, share: float, seed: int) -> None:
         self.losing = False
@@ -33,8 +33,8 @@ class LossyWay:
     def _run(self) -> None:
         robot: tuple[str, int] | None = None
         with selectors.DefaultSelector() as ready:
-            for one in (self._robot, self._router):
-                ready.register(one, selectors.EVENT_READ)
+            for end in (self._robot, self._router):
+                ready.register(end, selectors.EVENT_READ)
             while not self._ended.is_set():
                 for key, _ in ready.select(LOOK_SECONDS):
                     try:
@@ -47,7 +47,7 @@ class LossyWay:
                         elif robot is not None:
                             self._robot.sendto(self._router.recv(BIGGEST), robot)
                     except ConnectionRefusedError:
-                        pass  # one of them has gone, and the other will see
+                        pass  # One end has closed; the session of the other end will notice.
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -1,6 +1,6 @@
-"""The story: a fleet drives, a lake fills beside it, its past answers, the books are closed.
+"""Course of the demo: a fleet drives, its lake fills and answers queries, figures are checked.
 
-Knows the order of events and how they are told. What is true, account.py finds out.
+Knows the order of the steps and what is printed. account.py checks the figures.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from demo.account import Account, Ledger, RobotFigures, account
-from demo.child import Child, answer_of, unbroken
+from demo.child import Child, defer_signals, run_program
 from zenlake.lake.pipeline.progress import committed_offsets, count_behind, durable_offsets
 from zenlake.lake.project import Project
 from zenlake.lake.report import report
@@ -29,27 +29,29 @@ from zenlake.router import Router
 from zenlake.router import run as run_router
 
 FLOWS = ("samples", "loss", "messages")
-EVERY = "5s"  # from one cycle to the next
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # it lives for two minutes only
+EVERY = "5s"  # Time between two cycles of the pipeline.
+JVM = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # Options for a JVM that runs for two minutes only.
+)
 SPARK = (
     *("--master", "local[2]"),
     *("--conf", "spark.driver.memory=1g"),
     *("--conf", f"spark.driver.extraJavaOptions={JVM}"),
 )
-START_SECONDS = 120.0  # for a recorder to come up
-DRIVE_SECONDS = 120.0  # more than the drive itself
-SETTLE_SECONDS = 60.0  # for the last samples to be durable
-CATCH_UP_SECONDS = 300.0  # for the tables to have them
+START_SECONDS = 120.0  # Longest wait for a recorder.
+DRIVE_SECONDS = 120.0  # Longest wait for the fleet beyond the time of its drive.
+SETTLE_SECONDS = 60.0  # Longest wait until the last samples are durable.
+CATCH_UP_SECONDS = 300.0  # Longest wait until the tables have all samples.
 SERVE_SECONDS = 120.0
 RUN_END_SECONDS = 150.0
 POLL_SECONDS = 0.25
-LINE_SECONDS = 5.0  # between two lines where there is no terminal
+LINE_SECONDS = 5.0  # Time between two lines of progress without a terminal.
 LOOK_BACK_NANOS = 5_000_000_000
 RECORDER = "@/*/*/recorder/**"
 
 
-class Failed(Exception):
-    """What did not happen in time."""
+class DemoFailed(Exception):
+    """Step of the demo that did not end in time."""
 
 
 class Options(NamedTuple):
@@ -60,7 +62,7 @@ class Options(NamedTuple):
 
 
 class Teller:
-    """Says what happens: a line that lives on a terminal, a line now and then elsewhere."""
+    """Printer of progress: a changing line on a terminal, a line every few seconds elsewhere."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -82,7 +84,7 @@ class Teller:
 
     @contextmanager
     def waiting(self) -> Iterator[Callable[[str], None]]:
-        """Whatever is given to it is shown as long as it lasts."""
+        """Yield a function that shows a text as progress until the end of the block."""
         if self.console.is_terminal:
             with self.console.status("") as status:
                 yield lambda text: status.update(escape(text))
@@ -100,18 +102,18 @@ class Teller:
 
 
 def play(options: Options, console: Console) -> bool:
-    """From the first robot to the last figure; whether the books balance."""
+    """Run the whole demo; return whether every sample is accounted for."""
     tell = Teller(console)
     with ExitStack() as stack:
-        home = stack.enter_context(_folder(options.keep))
+        home = stack.enter_context(_working_folder(options.keep))
         stage = Stage(tell, home, stack)
         ledger = stage.drive(options)
         answers = stage.ask(ledger)
         stage.stop()
         tell.chapter("the books")
         found = account(stage.project, ledger)
-        tell_of_robots(tell, ledger, found)
-        tell_of_tables(tell, found)
+        show_robots(tell, ledger, found)
+        show_tables(tell, found)
         tell.chapter("the report")
         options.out.parent.mkdir(parents=True, exist_ok=True)
         written = report(stage.project, options.out)
@@ -131,7 +133,7 @@ def play(options: Options, console: Console) -> bool:
 
 
 @contextmanager
-def _folder(keep: Path | None) -> Iterator[Path]:
+def _working_folder(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         yield keep.absolute()
@@ -144,7 +146,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 class Stage:
-    """The router and the processes of the demo."""
+    """Router and child processes of the demo."""
 
     def __init__(self, tell: Teller, home: Path, stack: ExitStack) -> None:
         self._tell = tell
@@ -169,7 +171,7 @@ class Stage:
     # ---- driving
 
     def drive(self, options: Options) -> Ledger:
-        """Let the fleet drive, and wait until the tables have all of it."""
+        """Let the fleet drive, and wait until the tables have all samples."""
         tell = self._tell
         tell.chapter(f"{options.robots} robots drive for {options.seconds:.0f} seconds")
         told = self._home / "ledger.json"
@@ -191,7 +193,7 @@ class Stage:
             driving,
         )
         ledger: Ledger = json.loads(told.read_text())
-        sent = sum(len(one["sent"]) for one in ledger["voices"].values())
+        sent = sum(len(entry["sent"]) for entry in ledger["publishers"].values())
         tell.line(
             f"{sent:,} numbered samples sent, {len(ledger['tasks'])} tasks begun, "
             f"{ledger['answered']} of {ledger['asked']} questions answered by the planner"
@@ -203,7 +205,7 @@ class Stage:
         return ledger
 
     def _settle(self) -> None:
-        """Until all that was sent is durable, and no more comes."""
+        """Wait until all received samples are durable and no more arrive."""
         self.router.drain()
         before = -1
 
@@ -217,7 +219,7 @@ class Stage:
         self._until("the recorder", SETTLE_SECONDS, settled, self.recording)
 
     def recorded(self, parameters: str = "") -> dict[str, Any] | None:
-        """What the recorder says of itself, over Zenoh; None: it is not there."""
+        """Query the statistics of the recorder over Zenoh; return None if there is none."""
         for reply in self.router.session.get(RECORDER + parameters, timeout=SETTLE_SECONDS):
             if reply.ok is not None:
                 stats: dict[str, Any] = json.loads(reply.ok.payload.to_string())
@@ -231,7 +233,7 @@ class Stage:
         return f"{stats['durable']:,} recorded and durable, {stats['lost']:,} missed"
 
     def spark(self) -> str:
-        """What the pipeline does now. Says what failed."""
+        """Return the state of the pipeline in words; print new failures."""
         flows: dict[str, str] = {}
         for event in list(self.run.events):
             if event.get("event") == "flow":
@@ -260,7 +262,7 @@ class Stage:
     # ---- asking
 
     def ask(self, ledger: Ledger) -> bool:
-        """Whether the lake answers as the fleet remembers, to whomever asks over Zenoh."""
+        """Query the lake by both implementations; return whether the replies match the ledger."""
         tell = self._tell
         tell.chapter("its past, over Zenoh")
         serve = self._start(
@@ -278,8 +280,8 @@ class Stage:
             if importlib.util.find_spec(module) is None:
                 tell.line("eclipse-zenoh is not installed: it asks nothing")
                 continue
-            said = answer_of(
-                "demo.ask", module, self.endpoint, *(one.selector for one in questions)
+            said = run_program(
+                "demo.ask", module, self.endpoint, *(question.selector for question in questions)
             )
             for question, line in zip(questions, said.splitlines(), strict=True):
                 replies = json.loads(line)
@@ -287,28 +289,28 @@ class Stage:
                 good = good and right
                 if module == "zenlake" or not right:
                     tell.shell("zenlake", "get", "-e", self.endpoint, question.selector)
-                    tell.verdict(right, f"{question.what}: {_shown(replies)}")
+                    tell.verdict(right, f"{question.what}: {_format_replies(replies)}")
             if module == "zenoh" and good:
                 tell.verdict(good, "eclipse-zenoh, asked the same, gets the same")
         return good
 
     def stop(self) -> None:
-        """Spark and everything else."""
+        """Stop `zenlake lake run`, and Spark with it."""
         self._tell.chapter("Spark ends")
         status = self.run.stop(RUN_END_SECONDS)
         if status:
-            raise Failed(f"`zenlake lake run` ended with status {status}\n{self.run.said()}")
+            raise DemoFailed(f"`zenlake lake run` ended with status {status}\n{self.run.said()}")
 
     # ---- processes
 
     def _call(self, *args: str) -> None:
         self._tell.shell("zenlake", *args)
-        answer_of("zenlake", *args)
+        run_program("zenlake", *args)
 
     def _start(self, program: str, *args: str) -> Child:
         words = [program] if program == "zenlake" else ["python", "-m", program]
         self._tell.shell(*words, *args)
-        with unbroken():
+        with defer_signals():
             return self._stack.enter_context(Child(program, *args, folder=self._home))
 
     def _until(
@@ -318,9 +320,9 @@ class Stage:
         with self._tell.waiting() as show:
             while not true():
                 if not self.run.running():
-                    raise Failed("`zenlake lake run` ended by itself")
+                    raise DemoFailed("`zenlake lake run` ended by itself")
                 if time.monotonic() > end:
-                    raise Failed(f"{what}: not within {seconds:.0f} s\n{self.run.said()}")
+                    raise DemoFailed(f"{what}: not within {seconds:.0f} s\n{self.run.said()}")
                 show(shown())
                 time.sleep(POLL_SECONDS)
 
@@ -329,56 +331,57 @@ class Stage:
 
 
 class Question(NamedTuple):
-    """What is asked, and the replies that the fleet's ledger expects: (kind, payload) each."""
+    """Query with the replies that the ledger expects."""
 
     what: str
     selector: str
     expected: list[tuple[str, str | None]]
+    "Kind and payload of each reply; a payload of None matches any."
 
     def right(self, replies: list[dict[str, str]]) -> bool:
-        """In any order; a payload that is None may be anything."""
+        """Tell whether the replies are the expected ones, in any order."""
         if len(replies) != len(self.expected):
             return False
-        found = sorted((one.get("kind", "error"), one.get("payload", "")) for one in replies)
+        found = sorted((reply.get("kind", "error"), reply.get("payload", "")) for reply in replies)
         wanted = sorted((kind, payload or "") for kind, payload in self.expected)
         return all(
-            kind == also and (not payload or payload == there)
-            for (kind, payload), (also, there) in zip(wanted, found, strict=True)
+            kind == other_kind and (not payload or payload == other)
+            for (kind, payload), (other_kind, other) in zip(wanted, found, strict=True)
         )
 
 
 def _questions(ledger: Ledger) -> Iterator[Question]:
-    voices = ledger["voices"]
-    batteries = [one["last"] for key, one in voices.items() if key.endswith("/battery")]
+    publishers = ledger["publishers"]
+    batteries = [entry["last"] for key, entry in publishers.items() if key.endswith("/battery")]
     yield Question(
         "the battery of every robot now",
         "robot/*/battery",
         [("put", payload) for payload in batteries],
     )
-    times = [at for _, at in voices["robot/1/pose"]["sent"]]
+    times = [at for _, at in publishers["robot/1/pose"]["sent"]]
     low = times[-1] - LOOK_BACK_NANOS
     seconds = LOOK_BACK_NANOS // 10**9
     yield Question(
         f"where robot 1 was in the last {seconds} seconds of its drive",
-        f"robot/1/pose?_time=[{_text(low)}..]",
+        f"robot/1/pose?_time=[{_format_time(low)}..]",
         [("put", None) for at in times if at >= low],
     )
-    task = next(one for one in ledger["tasks"] if one["finished"])
+    task = next(task for task in ledger["tasks"] if task["finished"])
     middle = (task["began"] + task["finished"]) // 2
     yield Question("the first task is finished, and gone now", task["key"], [])
     yield Question(
         "and what it was, a moment before that",
-        f"{task['key']}?_time=[..{_text(middle)}];_max=1",
+        f"{task['key']}?_time=[..{_format_time(middle)}];_max=1",
         [("put", task["payload"])],
     )
 
 
-def _text(nanos: int) -> str:
+def _format_time(nanos: int) -> str:
     seconds, rest = divmod(nanos, 10**9)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
 
 
-def _shown(replies: list[dict[str, str]]) -> str:
+def _format_replies(replies: list[dict[str, str]]) -> str:
     if not replies:
         return "no reply"
     first = replies[0]
@@ -390,36 +393,36 @@ def _shown(replies: list[dict[str, str]]) -> str:
 # ---- figures
 
 
-def tell_of_robots(tell: Teller, ledger: Ledger, found: Account) -> None:
+def show_robots(tell: Teller, ledger: Ledger, found: Account) -> None:
     shown = Table(box=None, padding=(0, 1))
     for name in ("robot", "sent", "held", "lost", "repeats", "latency", ""):
         shown.add_column(name, justify="left" if not name else "right")
-    for one in found.robots:
+    for robot in found.robots:
         shown.add_row(
-            str(one.number),
-            f"{one.sent:,}",
-            f"{one.held:,}",
-            f"{one.lost + one.tail:,}",
-            f"{one.repeated:,}",
-            f"{one.latency * 1000:,.1f} ms",
-            _remark(one, ledger),
+            str(robot.number),
+            f"{robot.sent:,}",
+            f"{robot.held:,}",
+            f"{robot.lost + robot.tail:,}",
+            f"{robot.repeated:,}",
+            f"{robot.latency * 1000:,.1f} ms",
+            _remark(robot, ledger),
         )
     tell.console.print(shown)
 
 
-def _remark(one: RobotFigures, ledger: Ledger) -> str:
+def _remark(robot: RobotFigures, ledger: Ledger) -> str:
     late, seconds = ledger["late"]
     remarks = {
         ledger["lossy"]: f"lost {ledger['datagrams_lost']} datagrams on its link"
-        + (f", {one.tail} samples at the end" if one.tail else ""),
-        ledger["silent"]: f"silent for the last {one.silent:.1f} s",
+        + (f", {robot.tail} samples at the end" if robot.tail else ""),
+        ledger["silent"]: f"silent for the last {robot.silent:.1f} s",
         ledger["repeating"]: "repeats itself; nothing is twice",
         late: f"its clock is {seconds} s behind",
     }
-    return remarks.get(one.number, "")
+    return remarks.get(robot.number, "")
 
 
-def tell_of_tables(tell: Teller, found: Account) -> None:
+def show_tables(tell: Teller, found: Account) -> None:
     rows = ", ".join(f"{name} {count:,}" for name, count in found.rows.items())
     tell.line(f"rows: {rows}; {found.payload / 2**20:,.1f} MiB of payload")
     losses = ", ".join(f"{kind} {count:,}" for kind, count in found.losses.items())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.child import unbroken
+from demo.child import defer_signals
 
 ROOT = Path(__file__).parents[2]
 DEMO_SECONDS = 550.0  # on a machine that has other things to do; alone it takes one minute
@@ -67,7 +67,7 @@ def test_a_signal_waits_until_what_is_started_is_known() -> None:
     done = []
 
     def start() -> None:
-        with unbroken():
+        with defer_signals():
             signal.raise_signal(signal.SIGINT)
             done.append("started")
 

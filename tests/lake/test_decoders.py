@@ -98,7 +98,7 @@ def test_encodings_that_need_no_rule(
 @pytest.mark.parametrize(
     "encoding", ["zenoh/bytes", None, "application/yaml", "image/png", "application/json-seq"]
 )
-def test_what_no_decoder_is_for_is_no_failure(encoding: str | None) -> None:
+def test_samples_without_a_decoder_are_left_out(encoding: str | None) -> None:
     assert outcomes(Decoders(), (b"x", encoding)) == ["-"]
 
 
@@ -231,7 +231,7 @@ def test_json_passes_as_it_is_however_deep(value: Any, depth: int) -> None:
 
 @settings(max_examples=40)
 @given(st.lists(st.binary(max_size=5) | st.text(max_size=4).map(str.encode), max_size=60))
-def test_texts_that_are_no_utf8_are_found_one_by_one(payloads: list[bytes]) -> None:
+def test_invalid_utf8_fails_row_by_row(payloads: list[bytes]) -> None:
     texts, good = values.decode_utf8(pa.array(payloads, pa.binary()))
     for data, text, fine in zip(payloads, texts.to_pylist(), good.tolist(), strict=True):
         try:
@@ -315,7 +315,7 @@ def test_a_serialized_payload_needs_a_type_and_says_so() -> None:
         "list[" * 40 + "int8" + "]" * 40,
     ],
 )
-def test_a_text_that_is_no_type(text: str) -> None:
+def test_an_invalid_type_is_refused(text: str) -> None:
     with pytest.raises(ZError, match="is not a valid type"):
         serialized.parse_type(text)
 
@@ -438,7 +438,7 @@ def test_protobuf_by_its_descriptors(tmp_path: Path) -> None:
     assert "nothing describes the message" in outcome(b"", "application/protobuf", "fleet.Imu")
 
 
-def test_descriptors_that_are_none(tmp_path: Path) -> None:
+def test_invalid_descriptors_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.desc").write_bytes(b"\xff\xff")
     rule = {"key": "a", "use": "protobuf", "descriptor": "bad.desc"}
     with pytest.raises(ZError, match="--descriptor_set_out"):

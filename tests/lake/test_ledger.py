@@ -48,7 +48,7 @@ pytestmark = pytest.mark.campaign
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 DRIVER_KILLS = 25 if FULL else 3
-AT_FIRST = 1500 if FULL else 300  # samples of each voice before the first driver starts,
+AT_FIRST = 1500 if FULL else 300  # samples of each publisher before the first driver starts,
 PER_KILL = 90  # and while one works
 PER_BATCH = 40
 MOMENTS = 0.8  # seconds: longer than a micro-batch, so that a kill hits any part of one
@@ -77,17 +77,17 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     (home / "lake.toml").write_text('[lake]\nname = "ledger"\ntables = "killed"\n')
     fast = Quick(home / "fast")
     plain = record_unnumbered(home / "log")
-    voices = [
+    publishers = [
         LedgerPublisher("ours", "a1", -3.0, Session("zenlake")),
         LedgerPublisher("theirs", "b2", 4.0, RemoteSession()),
     ]
-    with World(home / "log", voices) as world:
+    with World(home / "log", publishers) as world:
         world.go_on(AT_FIRST, kills=1)
         fast.learn(home, name="first", maxRowsPerTrigger=400)
         late = killed(home, fast, world)
         world.go_on(PER_KILL)
         assert world.kills == DRIVER_KILLS + 1
-    return Lake(home, Account(home / "log", voices, plain), fast, late)
+    return Lake(home, Account(home / "log", publishers, plain), fast, late)
 
 
 def record_unnumbered(log: Path) -> list[ExpectedSample]:
@@ -112,8 +112,10 @@ def record_unnumbered(log: Path) -> list[ExpectedSample]:
 
 
 def killed(home: Path, fast: Quick, world: World) -> int:
-    """One driver after the other, while voices speak, recorders die and tables are compacted; how
-    many were done."""
+    """Kill drivers one after another while recorders die and tables are compacted.
+
+    Returns how many drivers had finished before they were killed.
+    """
     chance, project = random.Random(11), Project.load(home)
     late = 0
     drivers = [LakeDriver(home, fast) for _ in range(STANDBY)]

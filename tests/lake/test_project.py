@@ -50,7 +50,7 @@ descriptor = "imu.desc"
 """
 
 
-def test_everything_that_can_be_said(tmp_path: Path) -> None:
+def test_a_full_lake_toml_is_read(tmp_path: Path) -> None:
     (tmp_path / "lake.toml").write_text(FULL)
     project = Project.load(tmp_path)
     assert project == Project.load(tmp_path / "lake.toml")
@@ -71,7 +71,7 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_but_a_name_is_needed() -> None:
+def test_only_a_name_is_required() -> None:
     project = Project.parse('[lake]\nname = "x"', "/a/lake.toml")
     assert (project.log, project.tables) == (Path("/a/log"), Path("/a/tables"))
     assert (project.record, project.retention) == (None, {})
@@ -116,14 +116,14 @@ def test_nothing_but_a_name_is_needed() -> None:
         ("[lake]\nname = 'x'\n[[decoders]]\nuse = 'json'\nkey = 'a//b'", "[[decoders]] 1 key"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(text: str, said: str) -> None:
+def test_invalid_settings_are_refused(text: str, said: str) -> None:
     with pytest.raises(ZError) as refused:
         Project.parse(text)
     assert said in str(refused.value)
     assert str(refused.value).startswith("lake.toml: ")
 
 
-def test_a_file_that_is_none(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_lake_toml(tmp_path: Path) -> None:
     with pytest.raises(ZError, match="zenlake lake init"):
         Project.load(tmp_path)
     (tmp_path / "lake.toml").write_bytes(b"\xff")
@@ -222,14 +222,14 @@ def checkpoint(state: Path, flow: str, log: Path, *ends: int, version: int = 0) 
             (folder / "commits" / str(batch)).write_text("v1\n{}")
 
 
-def test_how_far_a_flow_is_is_what_has_ended(tmp_path: Path) -> None:
+def test_progress_counts_completed_batches_only(tmp_path: Path) -> None:
     spark_log.append(tmp_path / "log", 100)
     log_id = Log(tmp_path / "log").id
     assert progress.committed_offsets(tmp_path, log_id) == {}
     checkpoint(tmp_path, "samples", tmp_path / "log", 50, 80, 100)
     checkpoint(tmp_path, "loss", tmp_path / "log", 100)  # planned, and never ended
     checkpoint(tmp_path, "own", tmp_path / "log", 90, 100)
-    checkpoint(tmp_path, "own", tmp_path / "log", 10, 100, version=1)  # it was done anew
+    checkpoint(tmp_path, "own", tmp_path / "log", 10, 100, version=1)  # after a full refresh
     found = progress.committed_offsets(tmp_path, log_id)
     assert {flow: one.offsets for flow, one in found.items()} == {
         "samples": {0: 80},
@@ -240,7 +240,7 @@ def test_how_far_a_flow_is_is_what_has_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "v1", 'v1\n{}\n-\n[]\nnull\n{}\nnonsense\n{"log": 1}'])
-def test_offsets_that_are_none(text: str) -> None:
+def test_invalid_offset_files_are_ignored(text: str) -> None:
     assert progress.parse_offsets(text, "ab") == {}
 
 
@@ -307,7 +307,11 @@ def test_the_reason_is_one_line(text: str, reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("into", "said"),
-    [([], "goes into 0 tables"), ("../x", "no name of a table"), ("tombstones", "with `latest`")],
+    [
+        ([], "goes into 0 tables"),
+        ("../x", "not a valid table name"),
+        ("tombstones", "with `latest`"),
+    ],
 )
 def test_flows_that_are_refused(
     into: str | list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

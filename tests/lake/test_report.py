@@ -48,7 +48,7 @@ def millis(seconds: float) -> int:
 # ---- figures
 
 
-def test_the_totals(data: dict[str, Any]) -> None:
+def test_report_totals(data: dict[str, Any]) -> None:
     sums, total = Sums(), data["total"]
     assert total["samples"] == sums.samples
     assert total["bytes"] == sums.bytes
@@ -59,7 +59,7 @@ def test_the_totals(data: dict[str, Any]) -> None:
     assert (total["live"], total["deleted"]) == (len(sums.by_key) - 1, 1)
 
 
-def test_every_key(data: dict[str, Any]) -> None:
+def test_report_of_every_key(data: dict[str, Any]) -> None:
     sums, keys = Sums(), data["keys"]
     assert sorted(keys["key"]) == sorted(sums.by_key)
     for i, key in enumerate(keys["key"]):
@@ -84,7 +84,7 @@ def test_every_key(data: dict[str, Any]) -> None:
     assert data["rest"] == []
 
 
-def test_the_time(data: dict[str, Any]) -> None:
+def test_report_by_time(data: dict[str, Any]) -> None:
     sums, series, span = Sums(), data["series"], data["range"]
     assert (span["from"], span["width"], span["bins"]) == (millis(0), 60, MINUTES)
     assert series["count"] == sums.per_minute
@@ -98,7 +98,7 @@ def test_the_time(data: dict[str, Any]) -> None:
     assert series["median"][12] == pytest.approx(rank(quiet, 0.5), rel=CLOSE)
 
 
-def test_the_latency(data: dict[str, Any]) -> None:
+def test_report_latency(data: dict[str, Any]) -> None:
     times, found = Sums().latencies(), data["latency"]
     assert found["count"] == len(times)
     assert found["median"] == pytest.approx(rank(times, 0.5), rel=CLOSE)
@@ -110,7 +110,7 @@ def test_the_latency(data: dict[str, Any]) -> None:
     assert edges == sorted(edges)
 
 
-def test_what_stopped_and_was_not_deleted(data: dict[str, Any]) -> None:
+def test_report_of_stopped_keys(data: dict[str, Any]) -> None:
     found = data["stopped"]
     (row,) = found["rows"]
     end = max(one.at for one in Sums().once)
@@ -121,7 +121,7 @@ def test_what_stopped_and_was_not_deleted(data: dict[str, Any]) -> None:
     assert (found["all"], found["deleted"]) == (1, 1)
 
 
-def test_the_loss(data: dict[str, Any]) -> None:
+def test_report_of_loss(data: dict[str, Any]) -> None:
     kinds = data["loss"]["kinds"]
     shown = {kind: (one["records"], one["count"], one["unknown"]) for kind, one in kinds.items()}
     assert shown == {
@@ -137,13 +137,13 @@ def test_the_loss(data: dict[str, Any]) -> None:
     assert data["loss"]["all"] == 4
 
 
-def test_what_failed(data: dict[str, Any]) -> None:
+def test_report_of_failed_payloads(data: dict[str, Any]) -> None:
     found = data["failed"]
     assert (found["count"], found["all"], found["decoded"]) == (3, 2, 0)
     assert found["rows"][0] == ["not JSON: <b>", "json", 2, "robot/1/pose", millis(6)]
 
 
-def test_sources_have_their_counts_gaps_and_duplicates(data: dict[str, Any]) -> None:
+def test_report_of_sources(data: dict[str, Any]) -> None:
     sums, found = Sums(), data["sources"]
     pairs = list(zip(found["id"], found["entity"], strict=True))
     who = {pair: i for i, pair in enumerate(pairs)}
@@ -159,7 +159,7 @@ def test_sources_have_their_counts_gaps_and_duplicates(data: dict[str, Any]) -> 
     assert found["duplicates"][who[ROBOT, 1]] == 3
 
 
-def test_a_part_of_the_time(project: Project) -> None:
+def test_report_of_a_part_of_the_time(project: Project) -> None:
     """Times inside of minutes mean the whole minute."""
     start, end = START + timedelta(minutes=5, seconds=3), START + timedelta(minutes=12, seconds=9)
     data = gather(project, start, end)
@@ -172,7 +172,7 @@ def test_a_part_of_the_time(project: Project) -> None:
         gather(project, end, start)
 
 
-def test_numbers_that_come_late_are_no_gap(tmp_path: Path) -> None:
+def test_late_numbers_are_not_a_gap(tmp_path: Path) -> None:
     """A number that comes in the next minute is missing in neither, once both are seen."""
     rows = [
         _health(0, first_sn=1, last_sn=10, gaps=1, count=9),  # without 9

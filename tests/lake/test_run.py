@@ -183,7 +183,7 @@ def table_of(project: Project, name: str) -> pa.Table:
     return store.read()
 
 
-def test_it_ends_in_order(ran: Ran) -> None:
+def test_a_run_ends_with_success(ran: Ran) -> None:
     assert ran.status == 0, ran.said
     names = [event["event"] for event in ran.events]
     assert names[:2] == ["starting", "ready"]

@@ -132,7 +132,7 @@ def test_rows_that_a_table_cannot_take(
         _ = Flow(tmp_path, into, columns).writer
 
 
-def test_it_neither_reads_nor_takes_batches(tmp_path: Path) -> None:
+def test_the_sink_takes_streams_only(tmp_path: Path) -> None:
     source = LakeDataSource({"path": str(tmp_path), "into": "samples"})
     with pytest.raises(ZError, match="only writes"):
         source.schema()

@@ -101,7 +101,7 @@ def test_values_are_variants(spark: "SparkSession", lake: Project) -> None:
 
 
 @pytest.mark.spark
-def test_questions_are_answered_in_text(spark: "SparkSession", lake: Project) -> None:
+def test_query_results_are_texts(spark: "SparkSession", lake: Project) -> None:
     query = (
         "select key, key, payload, timestamp, null as n from samples where offset < 2 order by 1"
     )
@@ -129,7 +129,7 @@ def test_questions_are_answered_in_text(spark: "SparkSession", lake: Project) ->
         ("select 1/0", "DIVIDE_BY_ZERO"),
     ],
 )
-def test_what_spark_refuses_is_said_shortly(
+def test_spark_errors_are_short(
     spark: "SparkSession", lake: Project, query: str, reason: str
 ) -> None:
     with pytest.raises(ZError, match=reason) as caught:

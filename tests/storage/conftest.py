@@ -1,4 +1,4 @@
-"""What delta-rs opens once in a process and keeps is open before the first test looks."""
+"""Opens what delta-rs keeps open in a process before the leak checks of the first test."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _delta_is_awake(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Its runtime has a pair of sockets for signals."""
+    """Start the runtime of delta-rs, which keeps a pair of sockets for signals."""
     awaken(tmp_path_factory.mktemp("delta"))
 
 

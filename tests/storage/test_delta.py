@@ -255,7 +255,7 @@ def test_transactions_outlive_checkpoints_and_old_logs(store: DeltaStore) -> Non
     assert offsets_in(fresh) == [0, 1]
 
 
-def test_a_folder_that_is_no_table_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_a_table_is_named(tmp_path: Path) -> None:
     log = tmp_path / "latest" / delta.LOG
     log.mkdir(parents=True)
     (log / f"{0:020}.json").write_text("not json\n")
@@ -271,7 +271,7 @@ def test_a_file_that_was_vacuumed_is_missed_by_name(store: DeltaStore) -> None:
         store.read()
 
 
-def test_a_table_that_was_made_anew_is_read_anew(store: DeltaStore, tmp_path: Path) -> None:
+def test_a_recreated_table_is_read_again(store: DeltaStore, tmp_path: Path) -> None:
     for offset in range(3):
         store.commit(store.write(samples(offset)), transactions={"q": 5})
     reader = DeltaStore(store.path, SAMPLES)

@@ -54,7 +54,7 @@ def newest_by_hand(rows: Iterable[Row]) -> dict[str, Row]:
 # ---- samples
 
 
-def test_repeats_and_losses_are_no_samples() -> None:
+def test_repeats_and_losses_are_not_samples() -> None:
     rows = [Row("a", 0), Row("b", 1, duplicate=True), Row("c", 2)]
     assert as_samples(as_rows(rows, marked=True))["key"].to_pylist() == ["a", "c"]
     assert as_samples(as_rows(rows))["key"].to_pylist() == ["a", "b", "c"]
@@ -71,7 +71,7 @@ def test_day_is_of_received_at_in_utc() -> None:
 
 @EXAMPLES
 @given(ROWS)
-def test_hlc_is_the_timestamps_time_or_when_it_came(rows: list[Row]) -> None:
+def test_hlc_is_the_timestamp_or_the_receive_time(rows: list[Row]) -> None:
     table = as_rows(rows)
     assert reduce.compute_hlc(table).to_pylist() == [row.hlc for row in rows]
     assert as_samples(table)["hlc"].to_pylist() == [row.hlc for row in rows]
@@ -97,7 +97,7 @@ def test_rows_of_columnar_are_taken_as_they_are() -> None:
     assert written["hlc"].to_pylist() == [stamp["time"], T0 << 32]
 
 
-def test_without_a_clock_the_timestamp_says_when() -> None:
+def test_without_receive_time_the_timestamp_is_used() -> None:
     table = as_rows([Row("a", 0, stamp=5), Row("a", 1)])
     table = table.set_column(12, "received_at", pa.nulls(2, schema.TIME))
     found = as_samples(table)
@@ -105,7 +105,7 @@ def test_without_a_clock_the_timestamp_says_when() -> None:
     assert found["hlc"].to_pylist() == [Row("a", 0, stamp=5).hlc, 0]
 
 
-def test_time_and_day_are_by_the_rule_whatever_the_rows_say() -> None:
+def test_given_hlc_and_day_columns_are_recomputed() -> None:
     rows = [Row("a", 0), Row("b", 1, stamp=7)]
     table = as_rows(rows).append_column("hlc", pa.array([None, 5], pa.int64()))
     table = table.append_column("day", pa.array([date(2020, 1, 1)] * 2))
@@ -138,7 +138,7 @@ def test_newest_is_the_highest_version_of_each_key(rows: list[Row], cut: int) ->
 
 @EXAMPLES
 @given(ROWS)
-def test_sorted_by_is_a_stable_sort(rows: list[Row]) -> None:
+def test_sort_rows_is_stable(rows: list[Row]) -> None:
     table = as_samples(as_rows(rows))
     for order in (("key", "hlc"), ("partition", "offset"), ("key",), ("hlc", "key", "offset")):
 
@@ -214,7 +214,7 @@ def without_latency(table: pa.Table) -> list[dict[str, Any]]:
 
 @EXAMPLES
 @given(ROWS)
-def test_health_is_what_one_counts_by_hand(rows: list[Row]) -> None:
+def test_health_equals_a_count_by_hand(rows: list[Row]) -> None:
     assert without_latency(reduce.compute_health(as_rows(rows, marked=True))) == health_by_hand(
         rows
     )
@@ -285,7 +285,7 @@ def test_source_numbers_that_wrapped_say_nothing_of_gaps() -> None:
     assert reduce.compute_health(as_rows(rows))["gaps"].to_pylist() == [None]
 
 
-def test_nothing_folds_to_nothing() -> None:
+def test_empty_rows_fold_to_empty_rows() -> None:
     nothing = as_rows([])
     assert reduce.keep_newest(as_samples(nothing)).num_rows == 0
     assert reduce.compute_health(nothing).schema == schema.HEALTH

@@ -78,7 +78,9 @@ def check_latest(history: History, past: KnownHistory, asked: str) -> None:
 
 @settings(max_examples=150 if FULL else 8)
 @given(st.lists(events(), min_size=1, max_size=2), st.data())
-def test_any_past_is_told_as_it_was(recorded: list[list[Event]], data: st.DataObject) -> None:
+def test_any_history_is_read_as_it_was_recorded(
+    recorded: list[list[Event]], data: st.DataObject
+) -> None:
     with TemporaryDirectory() as folder:
         past = KnownHistory(Path(folder))
         for partition, some in enumerate(recorded):
@@ -121,7 +123,7 @@ def past(tmp_path: Path) -> KnownHistory:
     return KnownHistory(tmp_path)
 
 
-def test_nothing_is_there_yet(past: KnownHistory) -> None:
+def test_a_lake_without_data_answers_nothing(past: KnownHistory) -> None:
     history = History(past.project)
     assert list(history.latest("**")) == []
     assert list(history.between("**")) == []
@@ -130,7 +132,7 @@ def test_nothing_is_there_yet(past: KnownHistory) -> None:
     assert all(batch.schema == ROWS for batch in history.latest("**"))
 
 
-def test_what_becomes_durable_is_seen_at_once(past: KnownHistory) -> None:
+def test_durable_samples_are_read_at_once(past: KnownHistory) -> None:
     history = History(past.project)
     for round_ in range(3):
         past.record(sampled(4, first=4 * round_))
@@ -229,7 +231,7 @@ def test_files_that_go_meanwhile_lose_and_repeat_nothing(
     assert found == past.between("**", LOWEST, HIGHEST, count)
 
 
-def test_files_that_went_before_the_first_look(past: KnownHistory) -> None:
+def test_files_removed_before_the_first_read(past: KnownHistory) -> None:
     past.record(sampled(20))
     for end in (5, 10, 15):
         past.table({0: end})

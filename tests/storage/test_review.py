@@ -249,13 +249,13 @@ def test_a_late_put_is_not_served_as_alive_while_its_key_is_born_again(
     past.record([stamped("k", 4, b"late", 11)])
     history = History(past.project)
     assert by_key(history.latest("**")) == {}
-    now = history._tombstones.current
+    current = history._tombstones.current
 
     def meanwhile(**options: Any) -> Any:
         if len(past.events[0]) == 2:
             past.record([stamped("k", 6, b"again", 12)])
             past.table({0: 3})
-        return now(**options)
+        return current(**options)
 
     monkeypatch.setattr(history._tombstones, "current", meanwhile)
     found = by_key(history.latest("**"))
@@ -306,7 +306,7 @@ def test_a_folder_may_be_named_as_hadoop_does(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/tables", "hdfs:/tables", "file://host/tables"])
-def test_what_is_no_folder_is_refused(path: str) -> None:
+def test_a_path_that_is_not_a_folder_is_refused(path: str) -> None:
     with pytest.raises(ZError, match="folder"):
         SinkOptions.parse({"path": path, "into": "samples"})
 
@@ -446,7 +446,7 @@ def test_tombstones_that_expire_while_a_batch_is_folded(
 
 
 @pytest.mark.parametrize("odd", ["a//b", "a/$*$*", "a#?b", "k/*"])
-def test_a_key_that_is_none_spoils_no_answer(past: KnownHistory, odd: str) -> None:
+def test_an_invalid_key_does_not_break_an_answer(past: KnownHistory, odd: str) -> None:
     past.record([stamped("k/1", 1, b"one", 1), stamped(odd, 2, b"two", 2)])
     history = History(past.project)
     for _ in range(2):
@@ -457,7 +457,7 @@ def test_a_key_that_is_none_spoils_no_answer(past: KnownHistory, odd: str) -> No
         past.table({0: 2})
 
 
-def test_rows_without_a_key_are_no_samples(tmp_path: Path) -> None:
+def test_rows_without_a_key_are_not_samples(tmp_path: Path) -> None:
     """Of a stream with losses from which the column of the loss was dropped."""
     rows = as_rows([Row("a", 0), Row("b", 1), Row("b", 2)])
     rows = rows.set_column(0, "key", pa.array(["a", None, "b"]))

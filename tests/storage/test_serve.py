@@ -94,7 +94,7 @@ def refused(session: zenlake.Session, selector: str) -> str:
 
 @settings(max_examples=100 if FULL else 5)
 @given(events(), st.data())
-def test_any_past_is_answered_as_it_was(
+def test_any_history_is_answered_as_it_was_recorded(
     sessions: tuple[zenlake.Session, zenlake.Session], recorded: list[Event], data: st.DataObject
 ) -> None:
     session, asker = sessions
@@ -119,7 +119,9 @@ def test_any_past_is_answered_as_it_was(
                 assert found == {one: [*map(told, some)] for one, some in every.items()}
 
 
-def test_parameters(sessions: tuple[zenlake.Session, zenlake.Session], past: KnownHistory) -> None:
+def test_query_parameters_select_the_range(
+    sessions: tuple[zenlake.Session, zenlake.Session], past: KnownHistory
+) -> None:
     session, asker = sessions
     past.record(sampled(30))
     past.table({0: 17})
@@ -159,7 +161,7 @@ def test_several_key_expressions_answer_each_key_once(
         }
 
 
-def test_only_so_many_queries_wait(
+def test_queries_beyond_the_limit_are_refused(
     sessions: tuple[zenlake.Session, zenlake.Session],
     past: KnownHistory,
     monkeypatch: pytest.MonkeyPatch,
@@ -190,7 +192,7 @@ def test_only_so_many_queries_wait(
         assert b"ask again later" in busy[0]
 
 
-def test_who_has_left_is_answered_no_more(
+def test_an_answer_ends_when_the_querier_is_gone(
     past: KnownHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is more read for it than it took."""
@@ -242,7 +244,7 @@ def endless(past: KnownHistory, monkeypatch: pytest.MonkeyPatch) -> History:
     return history
 
 
-def test_who_stops_in_the_middle_says_so(endless: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_server_sends_an_error(endless: History, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "MAX_QUERIES", 1)
     with pair() as (session, asker):
         server = Server(session, endless)
@@ -271,7 +273,7 @@ def test_a_query_ends_when_its_time_is_over(endless: History) -> None:
         assert server.stats().replies > 0
 
 
-def test_what_goes_wrong_is_said(
+def test_failures_are_sent_as_errors(
     sessions: tuple[zenlake.Session, zenlake.Session], past: KnownHistory
 ) -> None:
     session, asker = sessions
@@ -304,7 +306,7 @@ def answering_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("zenlake serve")]
 
 
-def test_its_own_session_may_ask(past: KnownHistory) -> None:
+def test_the_session_of_the_server_may_query(past: KnownHistory) -> None:
     past.record(sampled(5))
     session, _ = listening()
     with session, Server(session, past.project):
@@ -321,7 +323,7 @@ app()
 
 
 @pytest.mark.process
-def test_the_command(past: KnownHistory, tmp_path: Path) -> None:
+def test_the_serve_command(past: KnownHistory, tmp_path: Path) -> None:
     past.record(sampled(10))
     past.table({0: 6})
     (tmp_path / "lake.toml").write_text('[lake]\nname = "past"\n')

@@ -235,7 +235,7 @@ def test_what_is_appended_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.Mo
     assert DeltaStore(store.path, SAMPLES).transaction("q") == 7
 
 
-def test_files_that_somebody_else_took_are_not_merged_twice(
+def test_files_removed_by_another_commit_are_not_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = filled(lake(tmp_path), SAMPLES, 3)
@@ -438,7 +438,7 @@ def test_one_run_takes_two_days_at_most(tmp_path: Path) -> None:
         (NOON, None, NOON),
     ],
 )
-def test_a_clock_is_believed_within_limits(
+def test_a_clock_is_trusted_within_limits(
     clock: datetime, newest: datetime | None, believed_time: datetime
 ) -> None:
     assert trusted_now(clock, newest) == believed_time
@@ -487,7 +487,7 @@ def test_a_span_is_taken_from_the_oldest_row_on(tmp_path: Path) -> None:
     assert (second.rows, offsets(store)) == (1, [1])
 
 
-def test_retention_beside_somebody_who_took_the_same_files_gives_way(
+def test_retention_gives_way_to_a_concurrent_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = filled(lake(tmp_path), SAMPLES, 2, when=NOON - 9 * DAY)
@@ -508,7 +508,7 @@ def test_retention_beside_somebody_who_took_the_same_files_gives_way(
 # ---- all of it
 
 
-def test_keep_up_does_all_of_it(tmp_path: Path) -> None:
+def test_run_maintenance_runs_all_steps(tmp_path: Path) -> None:
     project = lake(tmp_path, '[retention]\nmessages = "7d"\nsamples = "7d"\n')
     now = datetime.now(UTC).replace(hour=12)
     store = filled(project, SAMPLES, 3, when=now)
@@ -544,7 +544,7 @@ def test_a_users_own_table_is_compacted_too(tmp_path: Path) -> None:
     assert sorted(DeltaTable(store.path).to_pyarrow_table()["speed"].to_pylist()) == [0, 1, 2]
 
 
-def test_one_upkeep_at_a_time(tmp_path: Path) -> None:
+def test_one_maintenance_at_a_time(tmp_path: Path) -> None:
     project = lake(tmp_path)
     filled(project, SAMPLES, 1)
     with (project.tables / maintenance.MARK).open("a") as mark:
@@ -554,7 +554,7 @@ def test_one_upkeep_at_a_time(tmp_path: Path) -> None:
     maintenance.run_maintenance(project)
 
 
-def test_it_is_due_when_its_time_has_passed(tmp_path: Path) -> None:
+def test_maintenance_is_due_when_its_time_has_passed(tmp_path: Path) -> None:
     project = lake(tmp_path, '[upkeep]\nevery = "10m"\n')
     assert maintenance.is_due(project)  # it never ran
     assert not maintenance.is_due(project, 1000.0, 1599.0)
@@ -579,7 +579,7 @@ def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
         maintenance.run_maintenance(project)
 
 
-def test_what_a_lake_holds(tmp_path: Path) -> None:
+def test_lake_stats_count_rows_and_lag(tmp_path: Path) -> None:
     project = lake(tmp_path)
     store = filled(project, SAMPLES, 2)
     store.commit(transactions={"zenlake/offset/0": 20})

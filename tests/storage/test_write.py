@@ -165,7 +165,7 @@ def test_two_drivers_with_the_same_batch_append_it_once(tmp_path: Path) -> None:
 @example([[Row("a", 0, stamp=5, delete=True)], [Row("a", 1, stamp=4)], [Row("a", 2, stamp=6)]])
 @example([[Row("a", 0, stamp=5)], [Row("a", 0, stamp=5, delete=True, clock="a2")]])
 @example([[Row(key, 0) for key in KEYS], [Row(key, 1, received=1, delete=True) for key in KEYS]])
-def test_latest_is_the_fold_of_all_that_came(
+def test_latest_is_the_fold_of_all_batches(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[Row]]
 ) -> None:
     places = count()  # two rows with one offset are one row
@@ -191,7 +191,7 @@ def test_the_whole_row_is_kept(tmp_path: Path) -> None:
     assert lake.tombstones.read().to_pylist() == buried.to_pylist()
 
 
-def test_what_loses_rewrites_nothing(tmp_path: Path) -> None:
+def test_older_rows_rewrite_nothing(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.fold([Row(key, 5, stamp=10) for key in KEYS], 0)
     change = lake.fold([Row(key, 6, stamp=9, delete=key > "k/07") for key in KEYS], 1)

@@ -1,4 +1,4 @@
-"""Lakes with a past that is known: events in a log, some of them in tables, and what that means.
+"""Lakes with a known history: events in a log, some of them in tables, and expected answers.
 
 The tables are written by what the stream sink runs in its tasks and in its commit, without Spark.
 """
@@ -73,7 +73,7 @@ def message(event: Event) -> bytes:
 
 
 class KnownHistory:
-    """A lake: what was recorded, and how much of it the tables have."""
+    """Lake with recorded events, of which the tables have a part."""
 
     def __init__(self, home: Path) -> None:
         home.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ class KnownHistory:
         self._batches = 0
 
     def record(self, events: Sequence[Event], partition: int = 0, block: int = 7) -> None:
-        """Make them durable, behind those that are there."""
+        """Append events to the log and make them durable."""
         known = self.events.setdefault(partition, [])
         with Writer(self.project.log, partition) as writer:
             for at in range(0, len(events), block):
@@ -93,15 +93,15 @@ class KnownHistory:
         known += events
 
     def table(self, upto: dict[int, int], tables: Iterable[str] = ("samples", "latest")) -> None:
-        """One micro-batch: the tables have everything below these offsets."""
-        starts = {one: self.samples.offsets().get(one, 0) for one in upto}
+        """Commit one micro-batch, after which the tables have all rows before these offsets."""
+        starts = {number: self.samples.offsets().get(number, 0) for number in upto}
         stores = {name: {"samples": self.samples, "latest": self.latest}[name] for name in tables}
-        intake = TableWriter(stores, f"query/{self._batches}")
-        for one, end in upto.items():
-            if end > starts[one]:
-                for batch in Reader(Log(self.project.log), one).batches(starts[one], end):
-                    intake.add(to_spark(batch, SAMPLE_COLUMNS))
-        written = intake.finish()
+        writer = TableWriter(stores, f"query/{self._batches}")
+        for number, end in upto.items():
+            if end > starts[number]:
+                for batch in Reader(Log(self.project.log), number).batches(starts[number], end):
+                    writer.add(to_spark(batch, SAMPLE_COLUMNS))
+        written = writer.finish()
         if not written.rows:
             return
         for store in stores.values():
@@ -109,7 +109,7 @@ class KnownHistory:
         self._batches += 1
 
     def compact(self, *, vacuum: bool = False) -> None:
-        """All files of `samples` of a day become one."""
+        """Merge the files of `samples` to one per day."""
         files = self.samples.snapshot().files
         if len(files) < 2:
             return
@@ -119,10 +119,10 @@ class KnownHistory:
             for file in files:
                 (self.samples.path / file.path).unlink()
 
-    # ---- what is true
+    # ---- expected answers
 
     def _ordered(self, key_expr: str) -> dict[str, list[tuple[tuple[Any, ...], Event]]]:
-        """By key: order and event, without repeats; the last of them stays."""
+        """Return by key the sort key and the event, with only the last of repeated events."""
         found: dict[str, dict[Any, tuple[tuple[Any, ...], Event]]] = {}
         for partition, events in self.events.items():
             for offset, event in enumerate(events):
@@ -140,7 +140,7 @@ class KnownHistory:
     def between(
         self, key_expr: str, low: int, high: int, count: int | None = None
     ) -> dict[str, list[Event]]:
-        """By key, in order."""
+        """Return the expected events by key, in order."""
         found = {}
         for key, known in self._ordered(key_expr).items():
             events = [event for order, event in known if low <= order[0] <= high]
@@ -149,7 +149,7 @@ class KnownHistory:
         return found
 
     def latest_values(self, key_expr: str) -> dict[str, Event]:
-        """By key; those that are alive."""
+        """Return the expected latest values of keys that were not deleted."""
         last = {key: known[-1][1] for key, known in self._ordered(key_expr).items()}
         return {key: event for key, event in last.items() if event.payload is not None}
 
@@ -165,7 +165,7 @@ def _block(events: Sequence[Event]) -> OpenBlock:
 
 
 def event_of(row: dict[str, Any]) -> Event:
-    """The event that a row of History tells of."""
+    """Return the event of a row of History."""
     stamp, source = row["timestamp"], row["source"]
     schema = row["schema"]
     return Event(

@@ -1,7 +1,6 @@
-"""What the tables of a lake have to hold, worked out one sample after another, and what they hold.
+"""Expected content of the tables, computed sample by sample, and its comparison with the tables.
 
-The account is the publishers' own; only where a sample stands in the log, and when it came, are
-the log's.
+The samples are those of the publishers; only their positions and receive times come from the log.
 """
 
 import json
@@ -39,25 +38,25 @@ def same_rows(one: Path, other: Path) -> None:
 
 
 class Account:
-    """Of all voices, and of what was put without number and timestamp into partition 1."""
+    """Expected rows of all publishers, and of samples without number and timestamp."""
 
     def __init__(
-        self, log: Path, voices: Sequence[LedgerPublisher], plain: Sequence[ExpectedSample]
+        self, log: Path, publishers: Sequence[LedgerPublisher], plain: Sequence[ExpectedSample]
     ) -> None:
         self.said: list[tuple[ExpectedSample, Source]] = [
-            (one, (*voice.sources[one.source[0]], one.source[1]))
-            for voice in voices
-            for one in voice.account.values()
+            (one, (*publisher.sources[one.source[0]], one.source[1]))
+            for publisher in publishers
+            for one in publisher.account.values()
             if one.source is not None
         ]
         self.said += [(one, None) for one in plain]
-        self.gaps = set().union(*(voice.gaps for voice in voices))
+        self.gaps = set().union(*(publisher.gaps for publisher in publishers))
         self.log = {one: rows(log, one) for one in PARTITIONS}
         self._path = log
         self.first: list[Row] = []
-        "Of the rows of the log, those that repeat none before;"
+        "Rows of the log that repeat no earlier row."
         self.repeats: list[Row] = []
-        "and the others."
+        "Rows of the log that repeat an earlier row."
         seen: set[Source] = set()
         for row in (row for one in PARTITIONS for row in self.log[one]):
             source = source_of(row)

@@ -28,7 +28,7 @@ WAIT_SECONDS = 60.0  # a busy machine makes it slow, not wrong
 ASK_SECONDS = 5.0  # for what is durable; who hears nothing puts it again
 PIECE = 60  # samples between two questions
 OPENS = 3  # another process may take the port that was free just now
-SOURCES = 2  # that number what a voice puts
+SOURCES = 2  # that number what a publisher puts
 TICK = 64  # of a second: such times are exact in NTP64 and in microseconds
 DYING_SECONDS = 0.03  # in which a recorder is killed after samples were put
 
@@ -49,7 +49,7 @@ class ExpectedSample(NamedTuple):
     encoding: str
     stamp: tuple[int, str] | None = None
     source: tuple[int, int] | None = None
-    "Which one of the voice's, and the number."
+    "Which one of the publisher's, and the number."
     attachment: bytes | None = None
 
     @property
@@ -79,7 +79,7 @@ class ExpectedSample(NamedTuple):
 
 
 class SampleGenerator:
-    """What one voice has to say, made up as it goes: late, skipped, repeated and deleted."""
+    """What one publisher has to say, made up as it goes: late, skipped, repeated and deleted."""
 
     def __init__(self, name: str, clock: str, skew: float, seed: int) -> None:
         self.gaps: set[tuple[int, int, int]] = set()
@@ -347,8 +347,8 @@ def record(path: str) -> None:
 class World:
     """Voices, and one recorder after the other, of which the next is loaded already."""
 
-    def __init__(self, log: Path, voices: Sequence[LedgerPublisher], seed: int = 7) -> None:
-        self.voices = voices
+    def __init__(self, log: Path, publishers: Sequence[LedgerPublisher], seed: int = 7) -> None:
+        self.publishers = publishers
         self.kills = 0
         self._log = log
         self._chance = random.Random(seed)
@@ -368,14 +368,18 @@ class World:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for one in (*(voice.session for voice in self.voices), self._recorder, self._next):
+        for one in (
+            *(publisher.session for publisher in self.publishers),
+            self._recorder,
+            self._next,
+        ):
             one.close()
 
     def _start(self) -> None:
         self._recorder.tell("record")
         at = self._recorder.hear()
-        for voice in self.voices:
-            voice.open(at)
+        for publisher in self.publishers:
+            publisher.open(at)
 
     def _restart(self) -> None:
         self._recorder.close()
@@ -383,20 +387,22 @@ class World:
         self._start()
 
     def go_on(self, count: int, kills: int = 0) -> None:
-        """Every voice says so much more; all of it is durable then."""
+        """Every publisher says so much more; all of it is durable then."""
         work = [
-            (voice, piece) for voice in self.voices for piece in pieces(voice.speech.more(count))
+            (publisher, piece)
+            for publisher in self.publishers
+            for piece in pieces(publisher.speech.more(count))
         ]
         dying = set(self._chance.sample(range(len(work)), kills))
-        for number, (voice, piece) in enumerate(work):
-            voice.say(piece)
+        for number, (publisher, piece) in enumerate(work):
+            publisher.say(piece)
             if number in dying:
                 time.sleep(self._chance.uniform(0, DYING_SECONDS))
                 self._recorder.process.send_signal(signal.SIGKILL)
                 self.kills += 1
-            while not voice.is_durable(piece):
+            while not publisher.is_durable(piece):
                 self._restart()
-                voice.say(piece)
+                publisher.say(piece)
 
 
 def pieces(some: Sequence[ExpectedSample]) -> Iterator[Sequence[ExpectedSample]]:

@@ -37,13 +37,13 @@ class Row:
 
     @property
     def hlc(self) -> int:
-        """By the definition, in plain integers."""
+        """HLC time by its definition, in Python integers."""
         time = self.received_at if self.sent_at is None else self.sent_at
         return ntp64(time)
 
     @property
     def version(self) -> tuple[int, str, int, int]:
-        """What decides who is newer."""
+        """Sort key by which rows of a key are newer or older."""
         return self.hlc, self.clock if self.stamp is not None else "", self.partition, self.offset
 
 
@@ -53,7 +53,7 @@ def ntp64(microseconds: int) -> int:
 
 
 def as_rows(rows: Iterable[Row], marked: bool = False) -> pa.Table:
-    """The rows as format("zenoh") gives them; with the column `duplicate` if `marked`."""
+    """Return rows as format("zenoh") does, with the column `duplicate` if `marked`."""
     rows = list(rows)
     made = [
         {

@@ -61,7 +61,7 @@ def parse_request(parameters: str, now: int) -> HistoryRequest:
     (HistoryRequest(times=None, newest=None), 2)
     >>> parse_request("_max=two", 0)
     Traceback (most recent call last):
-    zenlake.errors.ZError: _max='two' is not a valid number of samples: write a positive integer
+    zenlake.errors.ZError: _max='two' is not a valid count: write a whole number from 1 on
     """
     found: dict[str, str] = {}
     for item in parameters.split(";"):
@@ -71,9 +71,7 @@ def parse_request(parameters: str, now: int) -> HistoryRequest:
     if "_max" in found:
         text = found["_max"]
         if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) <= MAX_SAMPLES):
-            raise ZError(
-                f"_max={text[:80]!r} is not a valid number of samples: write a positive integer"
-            )
+            raise ZError(f"_max={text[:80]!r} is not a valid count: write a whole number from 1 on")
         newest = int(text)
     if "_time" in found:
         return HistoryRequest(hlc_range(of_parameters(parameters, found["_time"]), now), newest)
