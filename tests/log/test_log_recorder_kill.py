@@ -94,7 +94,6 @@ class Forker:
         self._process = subprocess.Popen(
             [sys.executable, "-c", call],
             cwd=TESTS,
-            env={**os.environ, "PYTHONPATH": str(TESTS)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

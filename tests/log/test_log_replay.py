@@ -468,7 +468,7 @@ def test_an_empty_log(tmp_path: Path) -> None:
 def test_what_cannot_be(tmp_path: Path, session: zenlake.Session) -> None:
     log = record(tmp_path / "log", [Batch(NOON, [b"a"])])
     record(log, [Batch(NOON, [b"b"])], partition=1)
-    with pytest.raises(ZError, match="no log"):
+    with pytest.raises(ZError, match="not a log"):
         Replayer(tmp_path, session)
     for speed in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(ZError, match="speed"):
