@@ -181,7 +181,7 @@ def test_wrong_usage(tmp_path: Path, options: tuple[str, ...], said: str) -> Non
 def test_what_cannot_be_replayed(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["replay", str(tmp_path), "-e", "tcp/127.0.0.1:1"])
     assert done.exit_code == 1
-    assert "no log" in done.stderr
+    assert "not a log" in done.stderr
     log = record(tmp_path / "log", KEYS, 0)
     done = CliRunner().invoke(app, ["replay", str(log), "-e", "tcp/127.0.0.1:1"])
     assert done.exit_code == 1
