@@ -151,7 +151,7 @@ def fails(query: Query, **options: Any) -> str:
     return str(raised.value)
 
 
-def test_a_log_made_anew_trimmed_or_older_than_the_checkpoint_is_refused(
+def test_a_log_recreated_trimmed_or_older_than_the_checkpoint_is_refused(
     spark: "SparkSession", path: Path
 ) -> None:
     spark_log.append(path, 200, rotate=2048)
@@ -163,7 +163,7 @@ def test_a_log_made_anew_trimmed_or_older_than_the_checkpoint_is_refused(
     newer = path.rename(path.parent / "newer")
 
     spark_log.append(path, 500)
-    assert "made anew" in fails(query)
+    assert "was recreated" in fails(query)
     shutil.rmtree(path)
 
     shutil.copytree(newer, path)
