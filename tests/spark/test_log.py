@@ -259,7 +259,7 @@ def test_damage_fails_or_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptur
     assert "skipped" in caplog.text
 
 
-def test_a_log_made_anew_between_plan_and_read_is_refused(tmp_path: Path) -> None:
+def test_a_log_recreated_between_plan_and_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log"
     spark_log.append(path, 10)
     reading = reader(path)

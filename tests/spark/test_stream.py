@@ -155,7 +155,7 @@ def fails(query: Query, **options: Any) -> str:
 
 
 @pytest.mark.spark
-def test_a_log_made_anew_trimmed_or_older_than_the_checkpoint_is_refused(
+def test_a_log_recreated_trimmed_or_older_than_the_checkpoint_is_refused(
     spark: "SparkSession", path: Path
 ) -> None:
     spark_log.append(path, 200, rotate=2048)
@@ -167,7 +167,7 @@ def test_a_log_made_anew_trimmed_or_older_than_the_checkpoint_is_refused(
     newer = path.rename(path.parent / "newer")
 
     spark_log.append(path, 500)
-    assert "made anew" in fails(query)
+    assert "was recreated" in fails(query)
     shutil.rmtree(path)
 
     shutil.copytree(newer, path)
