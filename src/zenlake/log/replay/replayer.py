@@ -21,6 +21,7 @@ from zenlake.log.format import RELIABLE, Entries
 from zenlake.log.replay.encoded_sender import EncodedSender, MessageKeys, SendOutcome
 
 if TYPE_CHECKING:
+    from zenlake.log.read.index import Damage
     from zenlake.log.read.log import Log
     from zenlake.log.read.reader import SampleSpan
 
@@ -195,7 +196,8 @@ class Replayer:
     nanoseconds since 1970; ends are not included. `key_expr` chooses by the recorded key, `remap`
     then gives other keys (see Remap). `timestamps="new"`: what had a timestamp gets one of the
     session's clock. All that is durable when `run` is called is replayed, partitions merged by
-    time, and with `loop` again and again until `stop`.
+    time, and with `loop` again and again until `stop`. DamagedLog: a block is damaged, unless
+    `on_damage` is "skip": then `skipped` says what is missing.
     """
 
     def __init__(
@@ -213,6 +215,7 @@ class Replayer:
         remap: Sequence[tuple[str, str]] = (),
         timestamps: str = "original",
         loop: bool = False,
+        on_damage: Literal["raise", "skip"] = "raise",
         on_progress: Callable[[ReplayStats], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
@@ -238,6 +241,8 @@ class Replayer:
         self._remap = Remap(remap) if remap else None
         self._speed = speed
         self._loop = loop
+        self._on_damage = on_damage
+        self._skipped: dict[Damage, None] = {}
         self._on_progress = on_progress
         self._clock = clock
         self._stopped = threading.Event()
@@ -255,6 +260,11 @@ class Replayer:
         self._ended: float | None = None
         self._lateness = 0.0
         self._told = float("-inf")
+
+    @property
+    def skipped(self) -> "list[Damage]":
+        """Damage that was passed over, each once however often the log is replayed."""
+        return [*self._skipped]
 
     @property
     def stats(self) -> ReplayStats:
@@ -318,13 +328,18 @@ class Replayer:
     def _spans(self, partition: int, start: int, end: int) -> "Iterator[SampleSpan]":
         from zenlake.log.read.reader import Reader
 
-        yield from Reader(self._log, partition).spans(
-            start,
-            end,
-            start_time=self._from[1],
-            end_time=self._to[1],
-            key_expr=self._key_expr,
-        )
+        reader = Reader(self._log, partition)
+        try:
+            yield from reader.spans(
+                start,
+                end,
+                start_time=self._from[1],
+                end_time=self._to[1],
+                key_expr=self._key_expr,
+                on_damage=self._on_damage,
+            )
+        finally:
+            self._skipped |= dict.fromkeys(reader.skipped)
 
     def _round(self, ranges: list[tuple[int, int, int]]) -> bool:
         """Once through; False if there was nothing, or it was stopped."""
