@@ -22,7 +22,7 @@ from typing import Any
 
 import zenlake as zenoh
 from demo.lossy import LossyLink
-from zenlake.cli.signals import stopped_by_signals
+from zenlake.cli.signals import stop_on_signals
 
 POSE_HZ, CAMERA_HZ, BATTERY_HZ, DIAGNOSTICS_HZ = 20.0, 2.0, 1.0, 0.5
 FRAME_BYTES = 100 << 10
@@ -302,7 +302,7 @@ def main() -> int:
             there = lossy_link.endpoint if number == LOSSY else args.connect
             robots.append(Robot(number, stack.enter_context(open_session(there))))
         drive = Drive(robots, args.seconds, lossy_link)
-        stack.enter_context(stopped_by_signals(lambda _: drive.stopped.set()))
+        stack.enter_context(stop_on_signals(lambda _: drive.stopped.set()))
         for robot in robots:
             wait_for("a listener", LISTENER_SECONDS, partial(has_listener, robot.session))
         emit(event="driving")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from zenlake import quantities
 from zenlake.api.values.selector import Selector, accepts_any_key
 from zenlake.cli import quantities as cli
-from zenlake.cli.commands.record import _retention
+from zenlake.cli.commands.record import _parse_retention
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
 from zenlake.quantities import NANOS, BadQuantity, TimeRange, time_range
@@ -137,7 +137,7 @@ def test_what_is_not_a_size_is_refused_everywhere(where: str, text: str) -> None
 
 
 def retained(text: str) -> tuple[Any, Any]:
-    found = _retention([text])
+    found = _parse_retention([text])
     return found["retain_seconds"], found["retain_bytes"]
 
 

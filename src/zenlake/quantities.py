@@ -346,6 +346,29 @@ def _zenoh_seconds(text: str, whole: str) -> float:
     return float(found[1]) * _ZENOH_UNITS[found[2]]
 
 
+# ---- nouns
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number and its noun, in the plural where that is right.
+
+    >>> counted(1, "gap"), counted(1200, "sample"), counted(0, "loss"), counted(2, "query")
+    ('1 gap', '1,200 samples', '0 losses', '2 queries')
+    """
+    return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Return the plural of a regular noun.
+
+    >>> plural("batch"), plural("reply"), plural("key")
+    ('batches', 'replies', 'keys')
+    """
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return noun[:-1] + "ies"
+    return noun + ("es" if noun.endswith(("s", "ch")) else "s")
+
+
 # ---- errors
 
 

@@ -212,7 +212,7 @@ def test_payload_with_escape_characters_is_escaped() -> None:
     [
         (b"", '"" (0 bytes)'),
         (b"x" * 65, '"' + "x" * 64 + '"... (65 bytes)'),
-        ("é".encode() * 1000, '"' + "é" * 64 + '"... (2000 bytes)'),
+        ("é".encode() * 1000, '"' + "é" * 64 + '"... (2,000 bytes)'),
         (b"\x00\x01\x02", "0x000102 (3 bytes)"),
         (b"\xff" * 25, "0x" + "ff" * 24 + "... (25 bytes)"),
     ],

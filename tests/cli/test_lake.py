@@ -17,7 +17,7 @@ from tests.storage.conftest import awaken
 from tests.support import spark_log
 from tests.support.cli_in_process import zenlake
 from tests.support.cli_process import matching, peer
-from zenlake.cli.commands.lake_run import _Table, line_shown
+from zenlake.cli.commands.lake_run import RunTable, format_event
 from zenlake.errors import ZError
 from zenlake.lake.pipeline import flows, runner
 from zenlake.lake.pipeline.spark_connect import FlowEvent
@@ -194,7 +194,7 @@ def test_a_cycle_says_what_was_read_and_what_was_written(lake: Path) -> None:
     done = zenlake("lake", "run", str(lake), "--once")
     assert "samples: 0 read, 0 rows, 10 behind" in done.output
     two = {"flow": "m", "taken": 4, "wrote": {"a": 3, "b": 1}, "behind": 0, "state": "COMPLETED"}
-    said = line_shown("cycle", {"number": 1, "seconds": 1.0, "flows": [two]})
+    said = format_event("cycle", {"number": 1, "seconds": 1.0, "flows": [two]})
     assert said is not None
     assert said.endswith(": m: 4 read, 3 rows in a, 1 row in b")
 
@@ -312,7 +312,7 @@ def test_what_run_refuses(lake: Path, tmp_path: Path) -> None:
 def test_the_live_table_shows_flows(tmp_path: Path) -> None:
     project = Project.parse('[lake]\nname = "fleet"', tmp_path / "lake.toml")
     console = Console(width=120, record=True, file=(tmp_path / "shown").open("w"))
-    shown = _Table(project, console)
+    shown = RunTable(project, console)
     shown.show("starting", {"master": "local[2]"})
     shown.show("flow", {"flow": "samples", "state": "RUNNING", "reason": None})
     one = {
@@ -338,4 +338,4 @@ def test_the_live_table_shows_flows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("event", ["flow", "unheard"])
 def test_what_nobody_needs_to_know_is_no_line(event: str) -> None:
-    assert line_shown(event, {"state": "RUNNING"}) is None
+    assert format_event(event, {"state": "RUNNING"}) is None

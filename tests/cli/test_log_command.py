@@ -344,7 +344,7 @@ def test_damage_is_named_and_passed_over_only_when_told(tmp_path: Path) -> None:
 # ---- verify
 
 
-def test_a_log_that_is_whole(tmp_path: Path) -> None:
+def test_an_intact_log(tmp_path: Path) -> None:
     path = long_log(tmp_path / "log", 3)
     (path / "0" / "torn").mkdir()
     (path / "0" / "torn" / "tail").write_bytes(b"123")
@@ -353,7 +353,7 @@ def test_a_log_that_is_whole(tmp_path: Path) -> None:
     said, torn = done.stdout.splitlines()
     assert re.fullmatch(
         r"partition 0: offsets 0 to 29, 30 samples and 0 losses in 3 blocks, 3 segments, "
-        r"[\d.]+ KiB: whole",
+        r"[\d.]+ KiB: intact",
         said,
     )
     assert torn.startswith("  torn, never acknowledged: ")
@@ -378,7 +378,7 @@ def test_verifying_shows_how_far_it_is(log: Path) -> None:
     status, seen = on_terminal("log", "verify", str(log))
     assert status == 0
     assert "verifying" in seen
-    assert "whole" in seen
+    assert "intact" in seen
 
 
 # ---- trim

@@ -3,10 +3,10 @@
 import pytest
 
 from zenlake.cli.commands.router import _print_line
-from zenlake.cli.commands.serve import line_shown
-from zenlake.cli.quantities import counted
-from zenlake.cli.render.rows import loss_text
+from zenlake.cli.commands.serve import format_stats
+from zenlake.cli.render.rows import describe_loss
 from zenlake.lake.serve.server import ServeStats
+from zenlake.quantities import counted
 
 
 @pytest.mark.parametrize(
@@ -27,15 +27,15 @@ def test_a_noun_is_in_the_plural_where_that_is_right(noun: str, one: str, many: 
 def test_the_line_of_serve() -> None:
     none = dict.fromkeys(ServeStats._fields, 0)
     stats = ServeStats(**none | {"queries": 1, "answered": 1, "replies": 1, "left": 2})
-    assert line_shown(stats) == "1 query, 1 answered, 1 reply, 0 errors, 0 refused, 2 gave up"
+    assert format_stats(stats) == "1 query, 1 answered, 1 reply, 0 errors, 0 refused, 2 gave up"
 
 
 def test_loss_in_words() -> None:
     loss = {"kind": "dropped", "id": "a", "priority": 5, "reliable": True, "entity": 0}
     loss |= {"first": 4, "last": 4, "count": 1}
-    assert loss_text(loss).endswith("1 sample was let go by the recorder")
-    assert loss_text(loss | {"count": 2}).endswith("2 samples were let go by the recorder")
-    assert "some samples of a/0" in loss_text(loss | {"kind": "source", "count": None})
+    assert describe_loss(loss).endswith("1 sample was dropped by the recorder")
+    assert describe_loss(loss | {"count": 2}).endswith("2 samples were dropped by the recorder")
+    assert "some samples of a/0" in describe_loss(loss | {"kind": "source", "count": None})
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ def test_the_line_of_a_session_that_ends(
     capsys: pytest.CaptureFixture[str], reason: str, by_peer: bool, line: str
 ) -> None:
     fields = {"zid": "a1", "whatami": "client", "remote": "tcp/x:1", "why": "this node closed it"}
-    _print_line({"event": "closed", "reason": reason, "by_peer": by_peer} | fields)
+    _print_line("closed", {"reason": reason, "by_peer": by_peer} | fields)
     assert capsys.readouterr().out.split(maxsplit=1)[1] == line + "\n"
 
 
 def test_the_last_line_of_a_router(capsys: pytest.CaptureFixture[str]) -> None:
     counts = {"sent_messages": 1, "sent_bytes": 1, "dropped": {}}
-    _print_line({"event": "stopped"} | counts)
+    _print_line("stopped", counts)
     said = capsys.readouterr().out.split(maxsplit=1)[1]
     assert said == "stopped; passed on 1 message (1 byte), dropped: none\n"

@@ -279,19 +279,19 @@ def test_a_full_disk_is_said_and_is_status_1(
     monkeypatch.setattr(recording_sink, "CLOSE_SECONDS", 0.1)
     monkeypatch.setattr(recording, "LINE_SECONDS", 0.0)
     monkeypatch.setattr(recording, "TICK_SECONDS", 0.05)
-    shown, line_shown = threading.Event(), recording.line_shown
+    shown, format_stats = threading.Event(), recording.format_stats
 
     def watched(stats: RecorderStats, rate: Any) -> str:
         if stats.received == 2 and stats.failure:
             shown.set()
-        return str(line_shown(stats, rate))
+        return str(format_stats(stats, rate))
 
     def stop(puts: int) -> None:
         if puts == 2:
             shown.wait(DEADLINE)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(recording, "line_shown", watched)
+    monkeypatch.setattr(recording, "format_stats", watched)
     with peer() as met, publishing(met, "demo/a", [b"1", b"2"], stop):
         done = zenlake("record", "-e", met.endpoint, "-k", "demo/a", "-o", str(tmp_path / "log"))
     assert done.exit_code == 1
@@ -378,7 +378,7 @@ def test_a_line_tells_what_is_wrong() -> None:
         disk_left=1 << 40,
         failure="disk \x1b[31m full",
     )
-    line = recording.line_shown(stats, recording.Rate(12_345.6, 3 << 20))
+    line = recording.format_stats(stats, recording.Rate(12_345.6, 3 << 20))
     assert line == (
         "12,346 samples/s, 3 MiB/s, durable to 1,200 (5 waiting), 1 gap, 2 dropped, 1 TiB left, "
         r"NOT WRITING: disk \x1b[31m full"

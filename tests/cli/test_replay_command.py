@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.cli_in_process import tool as in_process
 from tests.support.cli_process import DEADLINE, ENV, Peer, peer, running, tool
 from tests.support.cli_terminal import SCRIPT, on_terminal
 from tests.support.waiting import until
@@ -43,6 +44,14 @@ def record(path: Path, keys: Sequence[str], apart: int, partition: int = 0) -> P
 def got(listener: Peer, count: int) -> list[tuple[str, bytes]]:
     until(lambda: len(listener.samples) >= count)
     return [(str(sample.key_expr), bytes(sample.payload)) for sample in listener.samples]
+
+
+def damage_first_segment(log: Path) -> None:
+    """Flip the last byte of the first segment of partition 0."""
+    segment = min((log / "0").glob("*.zlog"))
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 0xFF
+    segment.write_bytes(data)
 
 
 KEYS = ["robot/1/pose", "robot/2/pose", "robot/1/battery", "other"]
@@ -156,6 +165,25 @@ def test_nobody_listens_to_it(tmp_path: Path) -> None:
         done = tool("replay", str(log), "-e", listener.endpoint, "--json", "-m", "peer")
         assert done.status == 0, done.err
     assert json.loads(done.out)["heard"] == 0
+
+
+def test_damage_is_skipped_only_with_the_option(tmp_path: Path) -> None:
+    log = record(tmp_path / "log", ["bad"], 0)
+    record(log, ["good"], 0, partition=1)
+    damage_first_segment(log)
+    with peer() as listener:
+        listener.watch("**")
+        refused = in_process("replay", str(log), "-e", listener.endpoint, "--speed", "max")
+        assert refused.status == 1
+        assert "Read around it, or with --skip-damage" in refused.err
+        assert "on_damage" not in refused.err
+        done = in_process(
+            "replay", str(log), "-e", listener.endpoint, "--speed", "max", "--skip-damage"
+        )
+        assert done.status == 0, done.err
+        assert done.err.startswith("passed over partition 0, offset")
+        until(lambda: ("good", b"0") in got(listener, 1))
+        assert "bad" not in [key for key, _ in got(listener, 1)]
 
 
 WRONG = {

@@ -12,20 +12,20 @@ import pytest
 
 from tests.support.waiting import until
 from zenlake.api import gc_finalize
-from zenlake.cli.signals import STOP_SIGNALS, stopped_by_signals
+from zenlake.cli.signals import STOP_SIGNALS, stop_on_signals
 
 SUBPROCESS_SECONDS = 60.0
 
 # The interruption comes while an object ends, where nothing can be raised.
 LOST = """
 import signal, sys, time
-from zenlake.cli.signals import interrupted_again
+from zenlake.cli.signals import raise_interrupt_again
 
 class Ends:
     def __del__(self):
         signal.raise_signal(signal.SIGINT)
 
-sys.unraisablehook = interrupted_again
+sys.unraisablehook = raise_interrupt_again
 try:
     one = Ends()
     del one
@@ -45,7 +45,7 @@ def test_a_signal_waits_for_no_lock_of_the_thread_it_comes_to(number: signal.Sig
             told.append(which)
 
     before = signal.getsignal(number)
-    with stopped_by_signals(stop):
+    with stop_on_signals(stop):
         with lock:
             signal.raise_signal(number)
             assert signal.getsignal(number) == before  # the next has its usual effect
@@ -58,7 +58,7 @@ def test_an_ignored_signal_stays_ignored_and_the_other_stops() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     told: list[int] = []
     try:
-        with stopped_by_signals(told.append):
+        with stop_on_signals(told.append):
             signal.raise_signal(signal.SIGINT)
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
             signal.raise_signal(signal.SIGTERM)

@@ -95,7 +95,7 @@ def test_who_is_alive_now() -> None:
         get = ["liveliness", "get", "-e", met.endpoint, "fleet/**"]
         done = tool(*get)
         assert (done.status, done.out) == (1, "")
-        assert done.err.startswith("zenlake liveliness get: nobody is alive on fleet/**")
+        assert done.err.startswith("zenlake liveliness get: no token is alive on fleet/**")
         tokens = [met.session.liveliness().declare_token(f"fleet/{i}") for i in range(2)]
         done = tool(*get)
         assert (done.status, sorted(done.out.splitlines())) == (
@@ -136,7 +136,7 @@ def test_info_of_somebody_alone_is_status_1() -> None:
     done = tool("info", "--no-multicast-scouting", "-l", "tcp/127.0.0.1:0", "--json")
     assert done.status == 1
     assert json.loads(done.out)["links"] == []
-    assert "nobody is connected" in done.err
+    assert "no node is connected" in done.err
 
 
 # ---- bench

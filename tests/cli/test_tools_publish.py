@@ -126,7 +126,7 @@ def test_nobody_there_is_one_line_and_status_1() -> None:
     assert f"zenlake ping {nowhere}" in done.err
     done = tool("put", "--no-multicast-scouting", "demo/a", "x")
     assert (done.status, done.out) == (1, "")
-    assert "nobody is connected" in done.err
+    assert "no node is connected" in done.err
     assert "zenlake scout" in done.err
 
 

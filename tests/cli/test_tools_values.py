@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.waiting import until
 from zenlake.cli import payload_input
 from zenlake.cli.callback_queue import CallbackQueue
-from zenlake.cli.render.sample import MAX_LINES, pretty, shown
+from zenlake.cli.render.sample import MAX_LINES, format_payload, view_payload
 from zenlake.wire.encoding import PREDEFINED
 
 ENCODINGS = st.sampled_from(PREDEFINED) | st.text(max_size=20)
@@ -34,18 +34,18 @@ ENCODINGS = st.sampled_from(PREDEFINED) | st.text(max_size=20)
     ],
 )
 def test_form_and_value(data: bytes, encoding: str, form: str, value: object) -> None:
-    assert shown(data, encoding) == (form, value)
+    assert view_payload(data, encoding) == (form, value)
 
 
 def test_json_that_is_too_deep_is_text() -> None:
     deep = b"[" * 100_000 + b"]" * 100_000
-    assert shown(deep, "application/json").form == "text"
+    assert view_payload(deep, "application/json").form == "text"
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode), ENCODINGS)
-def test_any_payload_can_be_shown(data: bytes, encoding: str) -> None:
-    assert all(line.isprintable() for line in pretty(data, encoding))
-    form, value = shown(data, encoding)
+def test_any_payload_can_be_view_payload(data: bytes, encoding: str) -> None:
+    assert all(line.isprintable() for line in format_payload(data, encoding))
+    form, value = view_payload(data, encoding)
     json.loads(json.dumps(value, allow_nan=False))
     if form == "hex":
         assert bytes.fromhex(value) == data
@@ -54,12 +54,12 @@ def test_any_payload_can_be_shown(data: bytes, encoding: str) -> None:
 
 
 def test_a_long_payload_is_cut() -> None:
-    lines = pretty(b"x\n" * 1000, "text/plain")
+    lines = format_payload(b"x\n" * 1000, "text/plain")
     assert lines == ["x"] * MAX_LINES + [f"... {1000 - MAX_LINES} more lines"]
-    (line,) = pretty(b"x" * 100_000, "text/plain")
+    (line,) = format_payload(b"x" * 100_000, "text/plain")
     assert len(line) < 1000
     assert line.endswith("...")
-    (line,) = pretty(b"\0" * 100_000, "")
+    (line,) = format_payload(b"\0" * 100_000, "")
     assert len(line) < 1000
 
 
@@ -68,9 +68,9 @@ def test_a_payload_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyP
     file = tmp_path / "large"
     file.write_bytes(b"1234")
     with pytest.raises(typer.BadParameter, match="is larger than 3 bytes"):
-        payload_input.payload(None, file)
+        payload_input.read_payload(None, file)
     file.write_bytes(b"123")
-    assert payload_input.payload(None, file) == b"123"
+    assert payload_input.read_payload(None, file) == b"123"
 
 
 def test_an_inbox_keeps_the_order_and_its_limit() -> None:

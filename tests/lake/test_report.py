@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from tests.support import ledger
 from tests.support.ledger import HOSTILE, MINUTES, OTHER, ROBOT, START, Sums, rank
+from zenlake.cli.commands.lake_report import format_summary
 from zenlake.cli.commands.lake_report import report as command
-from zenlake.cli.commands.lake_report import shown
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
 from zenlake.lake.report import ReportSummary, figures, gather, reading, render_page, report
@@ -417,9 +417,9 @@ def test_a_name_that_ends_in_json_gets_json(project: Project, run: Any, tmp_path
 
 def test_one_of_a_kind_is_singular(tmp_path: Path) -> None:
     one = ReportSummary(tmp_path, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
-    assert "1 sample of 1 key, 1 B; 1 missing and 1 loss of" in shown(one)
-    assert "; 1 key stopped, 1 payload not decoded (1 B)" in shown(one)
-    assert "; 0 keys stopped, 2 payloads not" in shown(one._replace(stopped=0, failed=2))
+    assert "1 sample of 1 key, 1 B; 1 missing and 1 loss of" in format_summary(one)
+    assert "; 1 key stopped, 1 payload not decoded (1 B)" in format_summary(one)
+    assert "; 0 keys stopped, 2 payloads not" in format_summary(one._replace(stopped=0, failed=2))
 
 
 def test_the_command_says_what_is_wrong(project: Project, run: Any, tmp_path: Path) -> None:

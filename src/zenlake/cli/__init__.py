@@ -1,4 +1,4 @@
-"""The `zenlake` command: one subcommand a file.
+"""The `zenlake` command: one module per subcommand, in `commands`.
 
 Knows options, files and the terminal. Does not know the protocol: subcommands call the layers.
 """
@@ -28,13 +28,13 @@ from zenlake.cli.commands.router import router
 from zenlake.cli.commands.scout import scout
 from zenlake.cli.commands.serve import serve
 from zenlake.cli.commands.sub import sub
-from zenlake.cli.signals import interrupted_again
+from zenlake.cli.signals import raise_interrupt_again
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # help and errors as plain text: no boxes, more room for the words
+    rich_markup_mode=None,  # Plain text without boxes leaves more room for words.
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
@@ -68,9 +68,9 @@ def zenlake(
 
 
 def main() -> None:
-    """The entry point of the `zenlake` script."""
+    """Run the `zenlake` script."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character
+        if isinstance(stream, io.TextIOWrapper):  # A character that it cannot encode is escaped.
             stream.reconfigure(errors="backslashreplace")
-    sys.unraisablehook = interrupted_again
+    sys.unraisablehook = raise_interrupt_again
     app(prog_name="zenlake")

@@ -1,6 +1,6 @@
-"""What a session's callbacks hand to the main thread, in order, with a limit.
+"""A bounded queue from a session's callbacks to the main thread, in order.
 
-Knows two threads and a clock. Does not know what is handed over.
+Knows two threads and a clock. Does not know the items.
 """
 
 import time
@@ -10,13 +10,13 @@ from threading import Condition
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-CAPACITY = 10_000  # items; a callback waits while there are as many
+CAPACITY = 10_000  # Items the queue holds; a callback waits while it is full.
 
 T = TypeVar("T")
 
 
 class CallbackQueue(Generic[T]):
-    """Leave `with` before the session closes: no callback waits for room any more.
+    """Bounded queue; leave `with` before the session closes, so that no callback waits for room.
 
     >>> with CallbackQueue() as inbox:
     ...     for word in ("a", "b", "c"):
@@ -46,7 +46,7 @@ class CallbackQueue(Generic[T]):
             self._changed.notify_all()
 
     def put(self, item: T) -> None:
-        """Wait for room. What comes after the end is not wanted any more."""
+        """Append an item, waiting for room; drop it if the queue is closed."""
         with self._changed:
             while len(self._items) >= self._capacity and not self._closed:
                 self._changed.wait()
@@ -55,7 +55,7 @@ class CallbackQueue(Generic[T]):
                 self._changed.notify_all()
 
     def take(self, seconds: float | None = None) -> T | None:
-        """The next item; None when there is none in time."""
+        """Return the next item; None if none arrives within `seconds`."""
         until = None if seconds is None else time.monotonic() + seconds
         with self._changed:
             while not self._items:
@@ -68,7 +68,7 @@ class CallbackQueue(Generic[T]):
             return item
 
     def items(self, count: int | None = None, seconds: float | None = None) -> Iterator[T]:
-        """The next `count` items, as long as they come within `seconds` from now."""
+        """Yield the next `count` items; end early once `seconds` have passed."""
         until = None if seconds is None else time.monotonic() + seconds
         taken = 0
         while count is None or taken < count:

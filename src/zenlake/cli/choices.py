@@ -1,9 +1,18 @@
-"""What is chosen by a word on the command line: the protocol's enumerations, in small letters."""
+"""Enumerations of the command line: the protocol's and the API's names, in lower case.
+
+Knows words. Does not know any command.
+"""
 
 from enum import StrEnum
 from typing import Any
 
 import zenlake
+
+
+class ModeChoice(StrEnum):
+    CLIENT = "client"
+    PEER = "peer"
+    ROUTER = "router"
 
 
 class PriorityChoice(StrEnum):
@@ -40,8 +49,17 @@ class ConsolidationChoice(StrEnum):
     LATEST = "latest"
 
 
+_API_NAMES = {
+    PriorityChoice: "Priority",
+    CongestionControlChoice: "CongestionControl",
+    ReliabilityChoice: "Reliability",
+    QueryTargetChoice: "QueryTarget",
+    ConsolidationChoice: "ConsolidationMode",
+}
+
+
 def to_api(choice: StrEnum | None) -> Any:
-    """The API's member of the same name."""
+    """Return the API's member of the same name; None stays None."""
     if choice is None:
         return None
-    return getattr(getattr(zenlake, type(choice).__name__), choice.name)
+    return getattr(getattr(zenlake, _API_NAMES[type(choice)]), choice.name)

@@ -1,6 +1,6 @@
-"""One session, opened and closed while the caller waits and a clock runs: for `zenlake ping`.
+"""One session, opened, timed and closed on the calling thread: for `zenlake ping`.
 
-Knows the order of the steps and what to do next when one fails. Does not know the terminal.
+Knows the steps of a handshake and the remedy when one fails. Does not know the terminal.
 """
 
 import secrets
@@ -22,12 +22,12 @@ from zenlake.wire.enums import CloseReason, WirePriority
 from zenlake.wire.init import Init
 from zenlake.wire.locator import EndPoint, Locator
 
-CLOSE_SECONDS = 1.0  # for the CLOSE to leave
+CLOSE_SECONDS = 1.0  # Longest time that sending the CLOSE may take.
 EVENTS = {Progress.WANT_READ: select.POLLIN, Progress.WANT_WRITE: select.POLLOUT}
 
 
 class ProbeResult(NamedTuple):
-    """A session that was open, and how long each step took, in seconds."""
+    """A session that was opened, and the time of each step in seconds."""
 
     protocol: str
     local: Locator
@@ -35,29 +35,30 @@ class ProbeResult(NamedTuple):
     peer: Init
     agreed: Agreement
     connect: float
-    "Until the link was there."
+    "Time until the link was established."
     open: float
-    "From there until the session was open."
+    "Time from then until the session was open."
 
 
 class _Listener:
-    """What is said in the moment that the session is open does not matter here."""
+    """Listener that ignores every frame of the session."""
 
     def opened(self) -> None:
-        """The loop looks for the agreement."""
+        """Do nothing: the loop looks at the agreement."""
 
     def frame(self, priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int) -> int:
+        """Skip the frame."""
         return end
 
 
-def open_once(
+def probe(
     endpoint: EndPoint,
     offer: Offer,
     options: LinkOptions,
     authenticators: Sequence[Authenticator],
     seconds: float,
 ) -> ProbeResult:
-    """Dial, agree, close. LinkError, SessionRefused: how far it came, and why not further."""
+    """Connect, open a session and close it. LinkError, SessionRefused: the step that failed."""
     addresses = links.resolve(endpoint)
     began = time.monotonic()
     until = began + seconds
@@ -88,7 +89,7 @@ def open_once(
 def _connect(
     endpoint: EndPoint, addresses: Sequence[Address], options: LinkOptions, until: float
 ) -> TransportLink:
-    """A link to the first address that answers; the last one's error if none does."""
+    """Return a link to the first address that answers; raise the last error if none does."""
     for address in addresses[:-1]:
         try:
             return _connect_to(endpoint, address, options, until)
@@ -112,7 +113,7 @@ def _connect_to(
 
 
 def _agree(link: TransportLink, core: Unicast, until: float) -> None:
-    """INIT and OPEN, both ways."""
+    """Exchange INIT and OPEN."""
     while core.agreement is None:
         _write(link, core, until)
         if not link.more and not _wait(link, select.POLLIN, until):
@@ -129,7 +130,7 @@ def _agree(link: TransportLink, core: Unicast, until: float) -> None:
 
 
 def _write(link: TransportLink, core: Unicast, until: float) -> None:
-    """Everything that the core has to say."""
+    """Send every batch that the core has."""
     while (data := core.pull(time.monotonic())) is not None:
         rest = memoryview(data)
         while rest:
@@ -146,7 +147,7 @@ def _wait(link: TransportLink, event: int, until: float) -> bool:
     return bool(poll.poll(max(0.0, until - time.monotonic()) * 1000))
 
 
-# ---- what to do next
+# ---- remedies
 
 BY_REASON: dict[int, str] = {
     CloseReason.GENERIC: "It gives no reason. Its own log says more.",
@@ -156,20 +157,20 @@ BY_REASON: dict[int, str] = {
     CloseReason.MAX_SESSIONS: "It has as many sessions as it takes: close some, or raise its "
     "limit (transport/unicast/max_sessions).",
     CloseReason.MAX_LINKS: "It has a session with this id already.",
-    CloseReason.EXPIRED: "It waited too long for us: is the network slow?",
-    CloseReason.UNRESPONSIVE: "It waited too long for us: is the network slow?",
+    CloseReason.EXPIRED: "It waited too long for this node: is the network slow?",
+    CloseReason.UNRESPONSIVE: "It waited too long for this node: is the network slow?",
     CloseReason.CONNECTION_TO_SELF: "This is the node itself.",
 }
 BY_WORDS = {
-    "Hostname mismatch": "The certificate is for another name: dial the name that it has, or leave "
-    "the name unchecked with --no-verify-name.",
-    "IP address mismatch": "The certificate is for another address: dial the name that it has, or "
-    "leave the name unchecked with --no-verify-name.",
-    "self-signed certificate": "Nobody that is trusted here has signed it: give the authority's "
-    "certificate with --ca FILE.",
-    "unable to get local issuer": "Nobody that is trusted here has signed it: give the "
+    "Hostname mismatch": "The certificate is for another name: connect to the name that it has, "
+    "or leave the name unchecked with --no-verify-name.",
+    "IP address mismatch": "The certificate is for another address: connect to the name that it "
+    "has, or leave the name unchecked with --no-verify-name.",
+    "self-signed certificate": "No authority that is trusted here has signed it: give the "
     "authority's certificate with --ca FILE.",
-    "certificate required": "It demands a certificate of ours: give --cert FILE and --key FILE.",
+    "unable to get local issuer": "No authority that is trusted here has signed it: give the "
+    "authority's certificate with --ca FILE.",
+    "certificate required": "It demands a client certificate: give --cert FILE and --key FILE.",
     "(GENERIC) while INIT ack": "It gives no reason. Does it demand authentication (--user)? Its "
     "own log says more.",
     "(GENERIC) while OPEN ack": "It gives no reason. Is the user or the password wrong? Its own "
@@ -184,12 +185,12 @@ BY_WORDS = {
 }
 
 
-def advice(error: ZError) -> str | None:
-    """What a user can do next, where the error does not say it itself."""
+def suggest_remedy(error: ZError) -> str | None:
+    """Return what a user can do next, where the error does not say it itself."""
     text = str(error)
-    for words, what_to_do in BY_WORDS.items():
+    for words, remedy in BY_WORDS.items():
         if words in text:
-            return what_to_do
+            return remedy
     if isinstance(error, SessionRefused) and error.by_peer:
         return BY_REASON.get(error.reason)
     return None

@@ -1,9 +1,9 @@
-"""Which part of a log is wanted: the options that say so, and the reading of it.
+"""The part of a log that options select, and how it is read.
 
-Knows partitions, offsets and times as users write them. Does not know what is done with samples.
+Knows partitions, offsets and times as users write them. Does not know what samples are read for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,39 +22,37 @@ if TYPE_CHECKING:
 
 NOWHERE = Position(None, None)
 
-LogArgument = Annotated[Path, typer.Argument(metavar="LOG", help="The folder of a recording.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+LogArgument = Annotated[Path, typer.Argument(metavar="LOG", help="Folder of the recording.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 KeyOption = Annotated[
     str | None,
-    typer.Option("--key", "-k", metavar="KEYEXPR", help="Only keys that this matches."),
+    typer.Option("--key", "-k", metavar="KEYEXPR", help="Only samples whose key it matches."),
 ]
 PartitionOption = Annotated[
     int | None,
-    typer.Option("--partition", metavar="N", min=0, max=MAX_PARTITION, help="Only this one."),
+    typer.Option("--partition", metavar="N", min=0, max=MAX_PARTITION, help="Only this partition."),
 ]
 FromOption = Annotated[
     str | None,
     typer.Option(
         "--from",
         metavar="OFFSET|TIME",
-        help="Where to start: 1500, 2026-11-15T10:00:00Z, -1h (before now) or now.",
+        help="First sample: 1500, 2026-11-15T10:00:00Z, -1h (an hour ago) or now.",
     ),
 ]
 ToOption = Annotated[
     str | None,
-    typer.Option("--until", "--to", metavar="OFFSET|TIME", help="Where to end, before it."),
+    typer.Option("--until", "--to", metavar="OFFSET|TIME", help="End before this offset or time."),
 ]
-LossesOption = Annotated[
-    bool, typer.Option("--losses", help="Also what is known to be missing, where it is.")
-]
+LossesOption = Annotated[bool, typer.Option("--losses", help="Also show records of lost samples.")]
 SkipOption = Annotated[
     bool,
-    typer.Option("--skip-damage", help="Pass over what is damaged, and name it at the end."),
+    typer.Option("--skip-damage", help="Skip damaged blocks, and list them at the end."),
 ]
 
 
 class LogSelection:
-    """What --partition, --from, --until and -k choose of a log."""
+    """Part of a log that --partition, --from, --until and -k select."""
 
     def __init__(
         self,
@@ -71,32 +69,34 @@ class LogSelection:
 
         self.start = NOWHERE if start is None else quantities.position(start, "--from")
         self.end = NOWHERE if end is None else quantities.position(end, "--until")
-        self.key = None if key is None else session_options.key_expr(key)
+        self.key = None if key is None else session_options.check_key_expr(key)
         self.losses = losses
         self._skip = skip_damage
         self.log = Log(path)
-        self.partitions = chosen(self.log, partition)
+        self.partitions = choose_partitions(self.log, partition)
         for place in (self.start, self.end):
             check_offset(place, self.partitions)
         self.skipped: list[Any] = []
 
     def bounds(self, partition: int) -> tuple[int, int]:
-        """The offsets from where to where."""
+        """Return the first offset, and the offset after the last."""
         first, mark = self.log.first(partition), self.log.mark(partition).offset
-        start, end = self.start.offset, self.end.offset  # a clock may have been set back:
-        if self.start.time is not None:  # later samples may still be from before --until
+        start, end = self.start.offset, self.end.offset
+        # A time in --until gives no end offset: a clock that was set back may make later samples
+        # older than it.
+        if self.start.time is not None:
             start = self.log.offset_at(partition, self.start.time)
         return first if start is None else start, mark if end is None else min(end, mark)
 
     def end_of(self, end: int) -> int | None:
-        """None if there is no --until: then losses behind the last sample are read as well."""
+        """Return `end`, or None without --until: losses after the last sample are then read too."""
         return None if self.end == NOWHERE else end
 
     def batches(
         self, partition: int, start: int, end: int | None, max_rows: int
     ) -> "Iterator[pa.RecordBatch]":
-        """Samples of an offset range; times of --from and --until are exact as well."""
-        from zenlake.log.read.reader import SKIP, Reader
+        """Yield the samples of an offset range, and only those between the times of the options."""
+        from zenlake.log.read.reader import Reader
 
         reader = Reader(self.log, partition)
         try:
@@ -111,28 +111,47 @@ class LogSelection:
                 on_damage="skip" if self._skip else "raise",
             )
         except ZError as error:
-            raise ZError(str(error).replace(SKIP, "--skip-damage")) from None
+            raise name_skip_option(error) from None
         finally:
             self.skipped += reader.skipped
 
-    def tell_skipped(self) -> None:
-        for damage in self.skipped:
-            typer.echo(f"passed over {escape(str(damage))}", err=True)
+    def print_skipped(self) -> None:
+        """List the damage that was skipped."""
+        print_skipped(self.skipped)
 
 
-def chosen(opened: "Log", partition: int | None) -> list[int]:
-    there = opened.partitions()
+def name_skip_option(error: ZError) -> ZError:
+    """Return the error of a damaged log with the option's name in place of the argument's."""
+    from zenlake.log.read.reader import SKIP
+
+    return ZError(str(error).replace(SKIP, "--skip-damage"))
+
+
+def print_skipped(skipped: Iterable[object]) -> None:
+    """List damage that was skipped on standard error."""
+    for damage in skipped:
+        typer.echo(f"passed over {escape(str(damage))}", err=True)
+
+
+def choose_partitions(opened: "Log", partition: int | None) -> list[int]:
+    """Return the partitions of --partition: that one, or all."""
+    partitions = opened.partitions()
     if partition is None:
-        return there
-    if partition not in there:
-        raise typer.BadParameter(f"--partition {partition}: there are {numbers(there)}")
+        return partitions
+    if partition not in partitions:
+        there = format_numbers(partitions)
+        raise typer.BadParameter(f"--partition {partition}: there are {there}")
     return [partition]
 
 
 def check_offset(place: Position, partitions: list[int]) -> None:
+    """Refuse an offset where several partitions are read."""
     if place.offset is not None and len(partitions) > 1:
-        raise typer.BadParameter(f"an offset needs --partition: there are {numbers(partitions)}")
+        raise typer.BadParameter(
+            f"an offset needs --partition: there are {format_numbers(partitions)}"
+        )
 
 
-def numbers(partitions: list[int]) -> str:
+def format_numbers(partitions: list[int]) -> str:
+    """Return "partitions 0, 1" or "none"."""
     return f"partitions {', '.join(map(str, partitions))}" if partitions else "none"

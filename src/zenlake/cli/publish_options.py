@@ -1,6 +1,6 @@
-"""The options of whoever publishes: how a put or delete travels.
+"""The options of the commands that publish: how a put or delete is sent.
 
-Knows the options and what they mean to the API. Does not know what is published.
+Knows the options and the API's names for them. Does not know what is published.
 """
 
 import time
@@ -15,27 +15,27 @@ import zenlake
 from zenlake.cli import choices, session_options
 from zenlake.cli.render.text import escape
 
-WANTED_SECONDS = 1.0  # for somebody to say that he wants it: a node may still be declaring
+SUBSCRIBER_SECONDS = 1.0  # Time a subscriber gets to declare itself before the first put.
 
 
 @dataclass(frozen=True)
-class Travel:
-    """How a put or delete travels. Every field is an option of every command that publishes."""
+class PublishOptions:
+    """Options of every command that publishes, one field per option."""
 
     attachment: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Text to go along with the payload.")
+        str | None, typer.Option(metavar="TEXT", help="Text to attach to the sample.")
     ] = None
     priority: Annotated[
         choices.PriorityChoice,
-        typer.Option(help="Which lane of the link it takes; real-time goes first."),
+        typer.Option(help="Priority of the message; real-time is sent first."),
     ] = choices.PriorityChoice.DATA
     congestion_control: Annotated[
         choices.CongestionControlChoice,
-        typer.Option(help="On a full lane: block waits, drop loses it without a word."),
+        typer.Option(help="When the send queue is full: block waits, drop discards the message."),
     ] = choices.CongestionControlChoice.BLOCK
     reliability: Annotated[
         choices.ReliabilityChoice,
-        typer.Option(help="Best effort may take links that lose messages."),
+        typer.Option(help="best-effort may use links that lose messages."),
     ] = choices.ReliabilityChoice.RELIABLE
     express: Annotated[
         bool, typer.Option("--express", help="Send at once instead of in a batch.")
@@ -47,27 +47,28 @@ EncodingOption = Annotated[
     typer.Option(
         "--encoding",
         metavar="TYPE[;SCHEMA]",
-        help="What the payload is, such as application/json. Default: zenoh/string for VALUE, by "
-        "its name for a file, else zenoh/bytes.",
+        help="Encoding of the payload, such as application/json. Default: zenoh/string for VALUE, "
+        "by its name for a file, else zenoh/bytes.",
     ),
 ]
 
 
 @contextmanager
-def publisher(
-    session: "zenlake.Session", key: str, travel: Travel
+def declare_publisher(
+    session: "zenlake.Session", key: str, options: PublishOptions
 ) -> Iterator["zenlake.Publisher"]:
+    """Declare a publisher, and wait a moment for a subscriber; say so if there is none."""
     with session.declare_publisher(
         key,
-        priority=choices.to_api(travel.priority),
-        congestion_control=choices.to_api(travel.congestion_control),
-        reliability=choices.to_api(travel.reliability),
-        express=travel.express,
-    ) as declared:
-        until = time.monotonic() + WANTED_SECONDS
-        while not declared.matching_status.matching and time.monotonic() < until:
+        priority=choices.to_api(options.priority),
+        congestion_control=choices.to_api(options.congestion_control),
+        reliability=choices.to_api(options.reliability),
+        express=options.express,
+    ) as publisher:
+        until = time.monotonic() + SUBSCRIBER_SECONDS
+        while not publisher.matching_status.matching and time.monotonic() < until:
             time.sleep(session_options.POLL_SECONDS)
-        if not declared.matching_status.matching:
-            waited = f"{WANTED_SECONDS:g} s"
+        if not publisher.matching_status.matching:
+            waited = f"{SUBSCRIBER_SECONDS:g} s"
             typer.echo(f"no subscriber for {escape(key)} (waited {waited} for one)", err=True)
-        yield declared
+        yield publisher

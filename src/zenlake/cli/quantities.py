@@ -1,6 +1,6 @@
-"""Sizes, durations, ages and moments of options, and how they are shown.
+"""Sizes, durations and times of options: how they are read, and how they are printed.
 
-Knows how an option's error is told and how numbers are shown. The grammar is in zenlake.quantities.
+Knows the name of an option in its error. The grammar is in zenlake.quantities.
 """
 
 import time
@@ -20,7 +20,7 @@ _SECONDS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 
 
 class Position(NamedTuple):
-    """A place in a log: an offset, or a time in nanoseconds since 1970. One of them is None."""
+    """Place in a log: an offset, or a time in nanoseconds since 1970. The other one is None."""
 
     offset: int | None
     time: int | None
@@ -30,7 +30,7 @@ class Position(NamedTuple):
 
 
 def size(text: str, option: str) -> int:
-    """Return bytes.
+    """Return the bytes that a size means.
 
     >>> size("256MiB", "--rotate")
     268435456
@@ -74,7 +74,7 @@ def _read(read: Callable[[str], T], text: str, option: str) -> T:
 
 
 def position(text: str, option: str, now: int | None = None) -> Position:
-    """An offset if it is a number alone, else a moment.
+    """Return an offset if `text` is a bare number, else a time.
 
     >>> position("1500", "--from"), position("now", "--to", now=7)
     (Position(offset=1500, time=None), Position(offset=None, time=7))
@@ -87,33 +87,13 @@ def position(text: str, option: str, now: int | None = None) -> Position:
     return Position(None, moment(text, option, now))
 
 
-# ---- shown
+# ---- print
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number and its noun, in the plural where that is right.
+def format_size(count: float) -> str:
+    """Return a size in three digits and a unit.
 
-    >>> counted(1, "gap"), counted(1200, "sample"), counted(0, "loss"), counted(2, "query")
-    ('1 gap', '1,200 samples', '0 losses', '2 queries')
-    """
-    return f"{count:,} {noun if count == 1 else plural(noun)}"
-
-
-def plural(noun: str) -> str:
-    """Return the plural of a regular noun.
-
-    >>> plural("batch"), plural("reply"), plural("key")
-    ('batches', 'replies', 'keys')
-    """
-    if noun.endswith("y") and noun[-2] not in "aeiou":
-        return noun[:-1] + "ies"
-    return noun + ("es" if noun.endswith(("s", "ch")) else "s")
-
-
-def size_shown(count: float) -> str:
-    """Three digits and a unit.
-
-    >>> size_shown(999), size_shown(268435456), size_shown(1.5 * 2**40)
+    >>> format_size(999), format_size(268435456), format_size(1.5 * 2**40)
     ('999 B', '256 MiB', '1.5 TiB')
     """
     unit = "B"
@@ -124,20 +104,20 @@ def size_shown(count: float) -> str:
     return f"{count:.3g} {unit}"
 
 
-def time_shown(nanos: int) -> str:
-    """UTC, to the microsecond.
+def format_time(nanos: int) -> str:
+    """Return a time in UTC, to the microsecond.
 
-    >>> time_shown(1794736800250000000)
+    >>> format_time(1794736800250000000)
     '2026-11-15T10:00:00.250000Z'
     """
     when = EPOCH + timedelta(microseconds=nanos // 1000)
     return f"{when:%Y-%m-%dT%H:%M:%S.%f}Z"
 
 
-def duration_shown(value: float) -> str:
-    """Two units at most.
+def format_duration(value: float) -> str:
+    """Return a duration in at most two units.
 
-    >>> duration_shown(0.25), duration_shown(75), duration_shown(90061)
+    >>> format_duration(0.25), format_duration(75), format_duration(90061)
     ('0.25 s', '1 m 15 s', '1 d 1 h')
     """
     if value < 60:

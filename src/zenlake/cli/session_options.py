@@ -1,6 +1,6 @@
-"""The session of a command: the options that say where it connects, and how it opens and ends.
+"""The session of a command: the options for where it connects, and how it opens and ends.
 
-Knows options, the configuration and what to say when nobody is there. Does not know any command.
+Knows options and the configuration. Does not know any command.
 """
 
 import inspect
@@ -12,83 +12,92 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
 import zenlake
-from zenlake.cli.commands.ping import Mode
-from zenlake.cli.render.text import escape
-from zenlake.errors import SessionRefused, ZError
+from zenlake.cli.choices import ModeChoice
+from zenlake.cli.failure import fail
+from zenlake.errors import InvalidKeyExpr, InvalidLocator, SessionRefused, ZError
+from zenlake.keyexpr import KeyExpr
+from zenlake.wire.locator import EndPoint
 
-FAILURE, USAGE = 1, 2
-MEET_SECONDS = 3.0  # for the first node to be there, when a command needs one
-SETTLE_SECONDS = 0.25  # for what a node that came late declares
+MEET_SECONDS = 3.0  # Time the first node gets to connect, for a command that needs one.
+SETTLE_SECONDS = 0.25  # Time a node that connected late gets to declare its subscribers.
 POLL_SECONDS = 0.02
-CONFIG_HELP = "A Zenoh configuration (.json5, .json, .yaml, .toml); other options override it."
-CFG_HELP = (
-    "One setting, such as transport/unicast/max_sessions:100 (or with =); VALUE is JSON5, or a "
-    "word. ':{...}' is a whole configuration, instead of a file. May be repeated."
-)
 CFG_EXAMPLE = """--cfg 'connect/endpoints:["tcp/127.0.0.1:7447"]'"""
 _BARE_WORD = re.compile(r"\w[\w.:/@+-]*")
+
+ConnectOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--connect",
+        "-e",
+        metavar="ENDPOINT",
+        help="Endpoint to connect to, such as tcp/127.0.0.1:7447; may be repeated.",
+    ),
+]
+ListenOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--listen",
+        "-l",
+        metavar="ENDPOINT",
+        help="Endpoint to listen on, such as tcp/0.0.0.0:7447; may be repeated.",
+    ),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        envvar="ZENOH_CONFIG",
+        help="A Zenoh configuration (.json5, .json, .yaml, .toml); other options override it.",
+    ),
+]
+CfgOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cfg",
+        metavar="KEY:VALUE",
+        help="One setting, such as transport/unicast/max_sessions:100 (or with =); VALUE is JSON5, "
+        "or a word. ':{...}' is a whole configuration, instead of a file. May be repeated.",
+    ),
+]
+ScoutingOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-multicast-scouting", help="Neither send nor answer multicast scouting messages."
+    ),
+]
 
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """Where a command connects. Every field is an option of every command."""
+    """Options of every command that opens a session, one field per option."""
 
-    connect: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--connect",
-            "-e",
-            metavar="ENDPOINT",
-            help="Whom to dial, such as tcp/127.0.0.1:7447; may be repeated.",
-        ),
-    ] = None
-    listen: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--listen", "-l", metavar="ENDPOINT", help="Where to be dialled; may be repeated."
-        ),
-    ] = None
+    connect: ConnectOption = None
+    listen: ListenOption = None
     mode: Annotated[
-        Mode | None,
+        ModeChoice | None,
         typer.Option(
             "--mode",
             "-m",
-            help="What to be. Default: client with --connect and without --listen, else peer.",
+            help="Mode of the session. Default: client with --connect and without --listen, else "
+            "peer.",
         ),
     ] = None
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            envvar="ZENOH_CONFIG",
-            help=CONFIG_HELP,
-        ),
-    ] = None
-    cfg: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cfg",
-            metavar="KEY:VALUE",
-            help=CFG_HELP,
-        ),
-    ] = None
-    no_multicast_scouting: Annotated[
-        bool,
-        typer.Option("--no-multicast-scouting", help="Do not look for nodes by multicast."),
-    ] = False
+    config: ConfigOption = None
+    cfg: CfgOption = None
+    no_multicast_scouting: ScoutingOption = False
 
 
-def connected(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` for Typer: a parameter that is a dataclass becomes the options of its fields.
+def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return `command` for Typer, with each dataclass parameter replaced by its fields.
 
-    What goes wrong with the session is said in one line, and is status 1.
+    A ZError becomes one line on standard error, and exit status 1.
     """
     own: list[inspect.Parameter] = []
     common: list[inspect.Parameter] = []
@@ -97,7 +106,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
         group = parameter.annotation
         if isinstance(group, type) and is_dataclass(group):
             groups[name] = group
-            common[:0] = _options(group)
+            common[:0] = _parameters(group)
         else:
             own.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
@@ -115,7 +124,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _options(group: type[Any]) -> list[inspect.Parameter]:
+def _parameters(group: type[Any]) -> list[inspect.Parameter]:
     return [
         inspect.Parameter(
             field.name,
@@ -127,16 +136,10 @@ def _options(group: type[Any]) -> list[inspect.Parameter]:
     ]
 
 
-def fail(what: str, error: object, status: int = FAILURE) -> NoReturn:
-    """End with one line on standard error."""
-    typer.echo(f"zenlake {what}: {escape(' '.join(str(error).split()))}", err=True)
-    raise typer.Exit(status)
-
-
 @contextmanager
-def opened(at: SessionOptions, *, meet: bool = False) -> Iterator["zenlake.Session"]:
-    """A session, closed on leaving. `meet`: somebody has to be there, or ZError."""
-    config = config_of(at)
+def open_session(at: SessionOptions, *, meet: bool = False) -> Iterator["zenlake.Session"]:
+    """Open a session for the `with` block. ZError: it fails, or with `meet` no node connects."""
+    config = build_config(at)
     try:
         session = zenlake.open(config)
     except ZError as error:
@@ -146,13 +149,13 @@ def opened(at: SessionOptions, *, meet: bool = False) -> Iterator["zenlake.Sessi
         end = "" if str(error).endswith((".", "!", "?")) else "."
         raise ZError(f"no session {_where(config)}: {error}{end}{advice}") from None
     with session:
-        if meet and not met(session):
-            raise ZError(f"nobody is connected {_where(config)}. {_advice(at)}")
+        if meet and not wait_for_node(session):
+            raise ZError(f"no node is connected {_where(config)}. {_advice(at)}")
         yield session
 
 
-def met(session: "zenlake.Session") -> bool:
-    """Is there another node, now or within MEET_SECONDS?"""
+def wait_for_node(session: "zenlake.Session") -> bool:
+    """Return whether a node is connected, now or within MEET_SECONDS."""
     if session.info.transports():
         return True
     until = time.monotonic() + MEET_SECONDS
@@ -164,10 +167,10 @@ def met(session: "zenlake.Session") -> bool:
     return False
 
 
-def config_of(at: SessionOptions) -> "zenlake.Config":
-    """The configuration that the options make: the file, then each option, then --cfg.
+def build_config(at: SessionOptions) -> "zenlake.Config":
+    """Build the configuration from the file, then each option, then --cfg.
 
-    As zenohd does, a --cfg without a key takes the place of the file.
+    A --cfg without a key takes the place of the file, as it does in zenohd.
     """
     given = [(f"--cfg {text}", *_cfg(text)) for text in at.cfg or []]
     whole = [(option, value) for option, key, value in given if not key]
@@ -205,7 +208,7 @@ def _whole(option: str, value: str) -> "zenlake.Config":
 
 
 def _insert(config: "zenlake.Config", option: str, key: str, value: str) -> None:
-    """Put a setting into `config`; a bare word is a string where a string is wanted."""
+    """Insert a setting into `config`; a bare word is a string where a string is needed."""
     from zenlake.api.config.config import NotJson5
 
     try:
@@ -232,15 +235,16 @@ def _config_file(file: Path | None) -> "zenlake.Config":
 
 
 def _endpoints(texts: list[str]) -> list[str]:
-    from zenlake.errors import InvalidLocator
-    from zenlake.wire.locator import EndPoint
+    return [check_endpoint(text) for text in texts]
 
-    for text in texts:
-        try:
-            EndPoint(text)
-        except InvalidLocator as error:
-            raise typer.BadParameter(str(error)) from None
-    return texts
+
+def check_endpoint(text: str) -> str:
+    """Return an endpoint that a user wrote; BadParameter says what to write instead."""
+    try:
+        EndPoint(text)
+    except InvalidLocator as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
 
 
 def _where(config: "zenlake.Config") -> str:
@@ -252,26 +256,23 @@ def _where(config: "zenlake.Config") -> str:
 def _advice(at: SessionOptions) -> str:
     if at.connect:
         return f"Is a node listening there? Try: zenlake ping {at.connect[0]}"
-    return "Name a node with --connect ENDPOINT; zenlake scout shows who is there."
+    return "Name a node with --connect ENDPOINT; zenlake scout lists nodes."
 
 
-def key_expr(text: str) -> str:
-    """A key expression that a user wrote, or wrong usage with what to write instead."""
-    from zenlake.errors import InvalidKeyExpr
-    from zenlake.keyexpr import KeyExpr
-
+def check_key_expr(text: str) -> str:
+    """Return a key expression that a user wrote; BadParameter says what to write instead."""
     try:
         return KeyExpr(text)
     except InvalidKeyExpr as error:
         raise typer.BadParameter(str(error)) from None
 
 
-def selector(text: str) -> str:
-    """KEY or KEY?PARAMETERS, its key expression checked."""
-    key_expr(text.partition("?")[0])
+def check_selector(text: str) -> str:
+    """Return KEY or KEY?PARAMETERS; BadParameter if its key expression is not valid."""
+    check_key_expr(text.partition("?")[0])
     return text
 
 
-def until_interrupted(count: int | None) -> AbstractContextManager[object]:
-    """Ctrl-C is how a command ends that has no --count; otherwise it is an interruption."""
+def end_on_interrupt(count: int | None) -> AbstractContextManager[object]:
+    """End the `with` block normally on Ctrl-C if there is no --count to reach."""
     return suppress(KeyboardInterrupt) if count is None else nullcontext()

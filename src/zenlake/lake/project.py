@@ -1,6 +1,6 @@
-"""A lake as its owner describes it: `lake.toml`, read and checked.
+"""The settings of a lake: `lake.toml`, read and checked.
 
-Knows names, forms and where things are. Opens no table and no log; imports neither Spark nor Arrow.
+Knows names, kinds of values and paths. Opens no table and no log; imports neither Spark nor Arrow.
 """
 
 import re
@@ -18,14 +18,14 @@ from zenlake.log import MAX_PARTITION
 from zenlake.wire.locator import EndPoint
 
 FILE = "lake.toml"
-MAX_BYTES = 1 << 20  # of lake.toml
+MAX_BYTES = 1 << 20  # Largest lake.toml.
 MAX_ROWS = 1 << 31
 RETAINED = ("log", "samples", "messages", "loss", "health", "tombstones")
 
 
 @dataclass(frozen=True)
 class RecordSettings:
-    """What `zenlake lake run` records while it runs."""
+    """Settings of the recorder that `zenlake lake run` starts."""
 
     connect: tuple[str, ...] = ()
     keys: tuple[str, ...] = ("**",)
@@ -33,24 +33,24 @@ class RecordSettings:
     codec: str = "zstd"
     partition: int = 0
     config: Path | None = None
-    "A Zenoh configuration, for credentials and what else a session needs."
+    "A Zenoh configuration file, for credentials and other settings of the session."
 
 
 @dataclass(frozen=True)
 class MaintenanceSettings:
-    """When tables are tidied, and how."""
+    """Settings of compaction and vacuum."""
 
     every: float | None = 3600.0
-    "Seconds; None: never by itself."
+    "Seconds between two runs; None never runs them."
     target: int = 128 << 20
-    "Bytes of a compacted file."
+    "Size of a compacted file in bytes."
     vacuum_after: float = 3600.0
-    "Seconds that a file which no table names any more is kept for readers."
+    "Seconds that a file stays for readers after it has left its table."
 
 
 @dataclass(frozen=True)
 class Project:
-    """A lake: where it is and what its owner wants of it."""
+    """A lake: its paths and its settings."""
 
     home: Path
     name: str
@@ -60,15 +60,15 @@ class Project:
     duplicates_within: float = 600.0
     max_rows: int = 1_000_000
     retention: Mapping[str, float] = field(default_factory=dict)
-    "Seconds, by what is kept; what is not named is kept for ever."
+    "Seconds that rows are kept, by the names of RETAINED; a missing one keeps them for ever."
     upkeep: MaintenanceSettings = MaintenanceSettings()
     decoders: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
     def load(cls, where: Path | str) -> "Project":
-        """From the folder of a lake, or its lake.toml.
+        """Read the lake.toml of a folder, or at a path.
 
-        ZError: there is none, or what it says cannot be meant; names the place and the remedy.
+        ZError: it is missing, or not valid; names the line or setting, and the remedy.
         """
         path = Path(where)
         path = path / FILE if path.is_dir() else path
@@ -78,10 +78,12 @@ class Project:
         except OSError as error:
             raise ZError(
                 f"there is no lake at {where} ({error.strerror}: {path}); "
-                f"`zenlake lake init {where}` makes one"
+                f"`zenlake lake init {where}` creates one"
             ) from None
         if len(raw) > MAX_BYTES:
-            raise ZError(f"{path} is larger than {MAX_BYTES >> 20} MiB: that is no lake.toml")
+            raise ZError(
+                f"{path} is larger than {MAX_BYTES >> 20} MiB: it is not a valid lake.toml"
+            )
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
@@ -90,7 +92,7 @@ class Project:
 
     @classmethod
     def parse(cls, text: str, path: Path | str = FILE) -> "Project":
-        """From the text of a lake.toml that is, or would be, at `path`.
+        """Read the text of a lake.toml; `path` is where it is, or would be.
 
         >>> project = Project.parse('[lake]\\nname = "fleet"\\n[retention]\\nlog = "2d"\\n')
         >>> project.name, project.retention, project.upkeep.every, project.record
@@ -104,9 +106,9 @@ class Project:
         except tomllib.TOMLDecodeError as error:
             raise ZError(f"{path}: {error}") from None
         home = Path(path).absolute().parent
-        found = {name: _section(name, raw.get(name), path) for name in SECTIONS}
+        found = {name: _read_section(name, raw.get(name), path) for name in SECTIONS}
         for name in raw:
-            _known(name, (*SECTIONS, "decoders"), f"{path}: there is no [{{}}]", "[{}]")
+            _check_name(name, (*SECTIONS, "decoders"), f"{path}: there is no [{{}}]", "[{}]")
         if "lake" not in raw or "name" not in found["lake"]:
             raise ZError(f'{path}: [lake] with a name is missing: write name = "fleet" under it')
         record = found["record"]
@@ -121,17 +123,17 @@ class Project:
             record=RecordSettings(**record) if "record" in raw else None,
             retention=found["retention"],
             upkeep=MaintenanceSettings(**found["upkeep"]),
-            decoders=_decoders(raw.get("decoders", []), path),
+            decoders=_read_decoders(raw.get("decoders", []), path),
             **samples,
         )
 
     def table(self, name: str) -> Path:
-        """The folder of a table."""
+        """Return the folder of a table."""
         return self.tables / name
 
 
 def find(start: Path | str = ".") -> Project:
-    """The lake that a folder lies in: its own lake.toml, or that of the nearest folder above.
+    """Load the lake that a folder belongs to: lake.toml is in it or in the nearest folder above.
 
     ZError: there is none.
     """
@@ -139,64 +141,64 @@ def find(start: Path | str = ".") -> Project:
     for folder in (here, *here.parents):
         if (folder / FILE).is_file():
             return Project.load(folder)
-    raise ZError(f"no {FILE} in {here} or above it: go to a lake, or make one: zenlake lake init")
+    raise ZError(f"no {FILE} in {here} or above it: go to a lake, or create one: zenlake lake init")
 
 
-# ---- how values are read: ValueError, it is something else
+# ---- readers of values; ValueError: the value is not of this kind
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
-def _seconds(value: Any) -> float:
+def _read_seconds(value: Any) -> float:
     seconds = quantities.seconds(checked.text(value))
     if seconds == 0.0:
         raise ValueError
     return seconds
 
 
-def _every(value: Any) -> float | None:
-    return None if value == "never" else _seconds(value)
+def _read_every(value: Any) -> float | None:
+    return None if value == "never" else _read_seconds(value)
 
 
-def _bytes(value: Any) -> int:
+def _read_size(value: Any) -> int:
     size = quantities.size(checked.text(value))
     if not 1 << 16 <= size <= 1 << 40:
         raise ValueError
     return size
 
 
-def _folder(value: Any) -> str:
+def _read_folder(value: Any) -> str:
     if "://" in checked.text(value):
         raise ValueError
     return str(value)
 
 
-def _name(value: Any) -> str:
+def _read_name(value: Any) -> str:
     if not _NAME.fullmatch(checked.text(value)):
         raise ValueError
     return str(value)
 
 
-def _several(read: Callable[[str], object]) -> Callable[[Any], tuple[str, ...]]:
+def _list_reader(read: Callable[[str], object]) -> Callable[[Any], tuple[str, ...]]:
     def read_all(value: Any) -> tuple[str, ...]:
         if not isinstance(value, list) or not value:
             raise ValueError
-        return tuple(str(read(checked.text(one))) for one in value)
+        return tuple(str(read(checked.text(item))) for item in value)
 
     return read_all
 
 
-FOLDER = Kind("the path of a folder on a file system, not the URL of a store", _folder)
-NAME = Kind("a name of letters, digits, '.', '_' and '-', such as fleet", _name)
-TIME = Kind("a duration such as 90s, 10m, 1h30m or 30d", _seconds)
-EVERY = Kind('a duration such as 10m or 1h, or "never"', _every)
-SIZE = Kind("a size from 64KiB to 1TiB, such as 128MiB or 1GB", _bytes)
+FOLDER = Kind("the path of a folder on a file system, not the URL of a store", _read_folder)
+NAME = Kind("a name of letters, digits, '.', '_' and '-', such as fleet", _read_name)
+TIME = Kind("a duration such as 90s, 10m, 1h30m or 30d", _read_seconds)
+EVERY = Kind('a duration such as 10m or 1h, or "never"', _read_every)
+SIZE = Kind("a size from 64KiB to 1TiB, such as 128MiB or 1GB", _read_size)
 FORMAT = Kind('"delta", the only format of tables, or leave it out', checked.one_of("delta").read)
 ROWS = Kind("a whole number from 1 on", checked.whole(1, MAX_ROWS))
 PARTITION = Kind("a whole number from 0 on", checked.whole(0, MAX_PARTITION))
-ENDPOINTS = Kind('a list of endpoints, such as ["tcp/127.0.0.1:7447"]', _several(EndPoint))
-KEYS = Kind('a list of key expressions, such as ["robot/**"]', _several(KeyExpr.autocanonize))
+ENDPOINTS = Kind('a list of endpoints, such as ["tcp/127.0.0.1:7447"]', _list_reader(EndPoint))
+KEYS = Kind('a list of key expressions, such as ["robot/**"]', _list_reader(KeyExpr.autocanonize))
 
 SECTIONS: dict[str, dict[str, Kind]] = {
     "lake": {"name": NAME, "log": FOLDER, "tables": FOLDER, "format": FORMAT},
@@ -215,29 +217,29 @@ SECTIONS: dict[str, dict[str, Kind]] = {
 "Every name that lake.toml may have, by section."
 
 
-def _section(name: str, raw: object, path: Path | str) -> dict[str, Any]:
-    """What a section says, read; {}: it is not there."""
+def _read_section(name: str, raw: object, path: Path | str) -> dict[str, Any]:
+    """Return the values of a section; {} if it is missing."""
     if raw is None:
         return {}
     if not isinstance(raw, dict):
         raise ZError(f"{path}: {name} is a section: write [{name}], and its names under it")
     kinds = SECTIONS[name]
-    for one in raw:
-        _known(one, tuple(kinds), f"{path}: [{name}] has no {{}}", "{}")
+    for option in raw:
+        _check_name(option, tuple(kinds), f"{path}: [{name}] has no {{}}", "{}")
     return {
-        one: checked.read(kinds[one], value, f"{path}: [{name}] {one}")
-        for one, value in raw.items()
+        option: checked.read(kinds[option], value, f"{path}: [{name}] {option}")
+        for option, value in raw.items()
     }
 
 
-def _known(name: str, names: tuple[str, ...], problem: str, quoted: str) -> None:
+def _check_name(name: str, names: tuple[str, ...], problem: str, quoted: str) -> None:
     if name not in names:
         raise ZError(f"{problem.format(name)}; {checked.suggest(name, names, quoted)}")
 
 
-def _decoders(raw: object, path: Path | str) -> tuple[Mapping[str, Any], ...]:
-    """Rules as they are written; what `use` does with its arguments it knows itself."""
-    if not isinstance(raw, list) or not all(isinstance(one, dict) for one in raw):
+def _read_decoders(raw: object, path: Path | str) -> tuple[Mapping[str, Any], ...]:
+    """Return the rules as they are written; a decoder checks its own arguments."""
+    if not isinstance(raw, list) or not all(isinstance(rule, dict) for rule in raw):
         raise ZError(f"{path}: decoders are sections: write [[decoders]] above each")
     for number, rule in enumerate(raw, 1):
         where = f"{path}: [[decoders]] {number}"

@@ -1,7 +1,7 @@
-"""The options of every source and sink: one table, and the texts that users give, checked.
+"""The options of every Spark source and sink: one table, and the checks of their values.
 
-Knows names, forms and what belongs to what. Opens nothing; imports neither Spark nor Arrow. What
-may be a secret is never part of a repr or an error.
+Knows names, kinds of values and purposes. Opens nothing; imports neither Spark nor Arrow. A value
+that may be a secret is never part of a repr or an error.
 """
 
 import json
@@ -19,11 +19,11 @@ from zenlake.keyexpr import KeyExpr
 from zenlake.wire.locator import EndPoint
 
 CONFIG_ENDINGS = (".json", ".json5", ".yaml", ".yml", ".toml")
-OF_SPARK = frozenset({"checkpointlocation"})  # what Spark itself adds
+OF_SPARK = frozenset({"checkpointlocation"})  # Options that Spark itself adds.
 
 
 class Purpose(Enum):
-    """What is done with the options; the value is how errors and tables name it."""
+    """The source or sink that options are for; errors and tables print the value."""
 
     LOG_STREAM = "log-stream"
     LOG_BATCH = "log-batch"
@@ -32,7 +32,7 @@ class Purpose(Enum):
     CAPTURE = "capture"
 
 
-# ---- how values are read
+# ---- readers of values; ValueError: the value is not of this kind
 
 _BOOLEANS = {"true": True, "false": False}
 
@@ -61,9 +61,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _paths(text: str) -> tuple[str, ...]:
-    """What Spark makes of load([...]) is a JSON list."""
+    """Read one path, or the JSON list that Spark makes of load([...])."""
     found = json.loads(text) if text.startswith("[") else [text]
-    if not found or not all(isinstance(one, str) and one for one in found):
+    if not found or not all(isinstance(path, str) and path for path in found):
         raise ValueError
     return tuple(found)
 
@@ -79,9 +79,9 @@ def _selector(text: str) -> str:
 
 def _endpoints(text: str) -> tuple[str, ...]:
     found = json.loads(text) if text.startswith("[") else text.split(",")
-    if not found or not all(isinstance(one, str) for one in found):
+    if not found or not all(isinstance(endpoint, str) for endpoint in found):
         raise ValueError
-    return tuple(str(EndPoint(one.strip())) for one in found)
+    return tuple(str(EndPoint(endpoint.strip())) for endpoint in found)
 
 
 def _ports(text: str) -> tuple[int, ...]:
@@ -93,7 +93,7 @@ def _ports(text: str) -> tuple[int, ...]:
 
 def _offsets(*words: str) -> Callable[[str], str | int | dict[int, int]]:
     def read(text: str) -> str | int | dict[int, int]:
-        """A word, offsets, or an instant."""
+        """Read a word, offsets by partition, or an instant."""
         if text.strip().lower() in words:
             return text.strip().lower()
         if not text.strip().startswith("{"):
@@ -110,7 +110,7 @@ def _offsets(*words: str) -> Callable[[str], str | int | dict[int, int]]:
 
 
 def _instant(text: str) -> int:
-    """Return microseconds since 1970."""
+    """Read microseconds since 1970 from milliseconds or a time."""
     if re.fullmatch(r"\d{1,15}", text.strip()):
         return int(text) * 1000
     return quantities.instant(text) // 1000
@@ -144,7 +144,7 @@ def _priority(text: str) -> int:
 
 
 def _config(text: str) -> str:
-    """Only its form: what it says is checked where it is used."""
+    """Check that it looks like a configuration; its content is checked where it is used."""
     if not text.strip().startswith("{") and PurePath(text.strip()).suffix not in CONFIG_ENDINGS:
         raise ValueError
     return text.strip()
@@ -189,7 +189,7 @@ class Option(NamedTuple):
 
     @property
     def is_secret(self) -> bool:
-        """Whether what it holds must not be seen: all, or of an endpoint what follows '#'."""
+        """Whether it may hold a secret: a configuration, or the part of an endpoint after '#'."""
         return self.kind in (CONFIG, ENDPOINTS)
 
 
@@ -205,10 +205,10 @@ _READS = _LOG | _LIVE | _CAPTURE
 OPTIONS = (
     Option("path", TEXT, None, _LOG, "the folder of the log"),
     Option("path", PATHS, None, _CAPTURE, "capture files; globs, and several, are welcome"),
-    Option("paths", PATHS, None, _CAPTURE, "the same, as Spark writes it for load([...])"),
+    Option("paths", PATHS, None, _CAPTURE, "capture files, as Spark writes them for load([...])"),
     Option("columns", NAMES, None, _READS, "only these columns, in this order"),
     Option("keyExpr", KEY_EXPR, None, _LOG, "only samples whose key this matches"),
-    Option("startingOffsets", START, "earliest", _LOG, "where a new query starts"),
+    Option("startingOffsets", START, "earliest", _LOG, "where a new query starts reading"),
     Option("endingOffsets", END, "latest", _BATCH, "where a batch ends, not included"),
     Option("startingTimestamp", INSTANT, None, _LOG, "from the first sample received then"),
     Option("endingTimestamp", INSTANT, None, _BATCH, "up to the first sample received then"),
@@ -217,8 +217,14 @@ OPTIONS = (
     Option("minPartitions", COUNT, None, _LOG, "at least as many tasks, if there are rows"),
     Option("failOnDataLoss", BOOLEAN, True, _LOG, "fail when rows asked for are gone"),
     Option("includeLoss", INCLUDE_LOSS, "false", _LOG, "a column `loss`, a row for each gap"),
-    Option("duplicates", DUPLICATES, "keep", _LOG, "what to do with samples that came before"),
-    Option("duplicatesWithin", SECONDS, 600.0, _LOG, "how long a sample is recognised"),
+    Option("duplicates", DUPLICATES, "keep", _LOG, "what to do with samples received before"),
+    Option(
+        "duplicatesWithin",
+        SECONDS,
+        600.0,
+        _LOG,
+        "how long a sample is remembered to find duplicates",
+    ),
     Option("startName", TEXT, None, _STREAM, "tells queries with equal options apart"),
     Option("recorderPartition", NUMBER, 0, _STREAM, "the partition that the recorder writes"),
     Option("key", KEY_EXPR, "**", _STREAM, "what the recorder subscribes to"),
@@ -226,7 +232,7 @@ OPTIONS = (
     Option("retain", LIMIT, None, _STREAM, "how much the recorder keeps"),
     Option("rotate", SIZE, None, _STREAM, "when the recorder starts a new segment"),
     Option("sync", SECONDS, None, _STREAM, "how long samples may wait until they are durable"),
-    Option("selector", SELECTOR, None, _LIVE, "what is asked"),
+    Option("selector", SELECTOR, None, _LIVE, "the selector to query"),
     Option("timeout", SECONDS, 10.0, _LIVE, "how long replies may take"),
     Option("timeout", SECONDS, 60.0, _WRITE, "how long the last rows of a task may take"),
     Option("target", TARGET, "best_matching", _LIVE, "which queryables are asked"),
@@ -245,11 +251,11 @@ OPTIONS = (
 
 
 def table(purpose: Purpose) -> dict[str, Option]:
-    """The options of one purpose, by their names in lower case, as Spark hands them over."""
-    return {one.name.lower(): one for one in OPTIONS if purpose in one.purposes}
+    """Return the options of a purpose by their names in lower case, as Spark passes them."""
+    return {option.name.lower(): option for option in OPTIONS if purpose in option.purposes}
 
 
-_NAMES = {one.name.lower(): one.name for one in OPTIONS}
+_NAMES = {option.name.lower(): option.name for option in OPTIONS}
 
 
 # ---- parsing
@@ -257,7 +263,7 @@ _NAMES = {one.name.lower(): one.name for one in OPTIONS}
 
 @dataclass(frozen=True, repr=False)
 class Options:
-    """The checked values of one purpose, by the names of the table; defaults included.
+    """Checked values of one purpose, by the names of the table; defaults included.
 
     >>> options = Options.parse({"selector": "a/**", "connect": "tcp/[::1]:7447"}, Purpose.LIVE)
     >>> options["timeout"], options["connect"]
@@ -270,21 +276,21 @@ class Options:
     purpose: Purpose
     values: Mapping[str, Any]
     given: frozenset[str]
-    "Names of those that the user gave."
+    "Names of the options that the user gave."
 
     @classmethod
     def parse(cls, raw: Mapping[str, str], purpose: Purpose) -> "Options":
-        """ZError: names the option, and what to write instead."""
+        """Check options as Spark passes them. ZError: names the option and what to write."""
         known = table(purpose)
-        values: dict[str, Any] = {one.name: one.default for one in known.values()}
+        values: dict[str, Any] = {option.name: option.default for option in known.values()}
         given = set()
-        for name, text in sorted(_ours(raw)):
+        for name, text in sorted(_own_options(raw)):
             option = known.get(name)
             if option is None:
-                raise _not_of(name, (purpose,))
+                raise _refuse_name(name, (purpose,))
             values[option.name] = _read(option, text)
             given.add(option.name)
-        for edge in ("starting", "ending"):  # a time among the offsets is a time
+        for edge in ("starting", "ending"):  # An instant given as offsets is a timestamp.
             if type(values.get(f"{edge}Offsets")) is int:
                 values[f"{edge}Timestamp"] = values[f"{edge}Offsets"]
                 values[f"{edge}Offsets"] = known[f"{edge}offsets"].default
@@ -294,9 +300,9 @@ class Options:
         return self.values[name]
 
     def require(self, *names: str) -> None:
-        """At least one of `names` was given. ZError: none was."""
+        """Check that at least one of `names` was given. ZError: none was."""
         if not any(self.values[name] is not None for name in names):
-            options = {one.name: one for one in table(self.purpose).values()}
+            options = {option.name: option for option in table(self.purpose).values()}
             first = options[names[0]]
             others = "".join(f" (or {name!r})" for name in names[1:])
             raise ZError(
@@ -305,17 +311,20 @@ class Options:
 
     def __repr__(self) -> str:
         known = table(self.purpose)
-        shown = (f"{name}={_shown(known[name.lower()], self[name])}" for name in sorted(self.given))
+        shown = (
+            f"{name}={_format_value(known[name.lower()], self[name])}"
+            for name in sorted(self.given)
+        )
         return f"Options({', '.join([self.purpose.value, *shown])})"
 
 
 def check(raw: Mapping[str, str], purposes: Iterable[Purpose]) -> None:
-    """Every name and value, where it is not known yet which of `purposes` it will be."""
+    """Check every name and value where the purpose is one of `purposes`, not yet known which."""
     tables = [table(purpose) for purpose in purposes]
-    for name, text in sorted(_ours(raw)):
+    for name, text in sorted(_own_options(raw)):
         found = [known[name] for known in tables if name in known]
         if not found:
-            raise _not_of(name, purposes)
+            raise _refuse_name(name, purposes)
         error: ZError | None = None
         for option in found:
             try:
@@ -328,7 +337,7 @@ def check(raw: Mapping[str, str], purposes: Iterable[Purpose]) -> None:
             raise error
 
 
-def _ours(raw: Mapping[str, str]) -> list[tuple[str, str]]:
+def _own_options(raw: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(name.lower(), raw[name]) for name in raw if name.lower() not in OF_SPARK]
 
 
@@ -337,11 +346,18 @@ def _read(option: Option, text: str) -> Any:
     return checked.read(option.kind, text, where, secret=option.is_secret)
 
 
-def _not_of(name: str, purposes: Iterable[Purpose]) -> ZError:
-    allowed = {n: one.name for purpose in purposes for n, one in table(purpose).items()}
+def _refuse_name(name: str, purposes: Iterable[Purpose]) -> ZError:
+    allowed = {
+        lower: option.name for purpose in purposes for lower, option in table(purpose).items()
+    }
     here = " or ".join(purpose.value for purpose in purposes)
     if name in _NAMES:
-        theirs = {p.value for one in OPTIONS if one.name.lower() == name for p in one.purposes}
+        theirs = {
+            other.value
+            for option in OPTIONS
+            if option.name.lower() == name
+            for other in option.purposes
+        }
         return ZError(
             f"option {_NAMES[name]!r} is of {', '.join(sorted(theirs))}, not of {here}: leave it "
             f"out. There are {', '.join(sorted(allowed.values()))}"
@@ -349,9 +365,9 @@ def _not_of(name: str, purposes: Iterable[Purpose]) -> ZError:
     return checked.unknown_option(name, dict(sorted(allowed.items())))
 
 
-def _shown(option: Option, value: Any) -> str:
+def _format_value(option: Option, value: Any) -> str:
     if option.kind is CONFIG:
         return "***"
     if option.kind is ENDPOINTS:
-        return repr(tuple(one.partition("#")[0] for one in value))
+        return repr(tuple(endpoint.partition("#")[0] for endpoint in value))
     return repr(value)

@@ -1,6 +1,6 @@
-"""The far end of `zenlake bench`: counts what is put, puts back what is pinged, answers queries.
+"""The far end of `zenlake bench`: counts samples, puts pings back, and answers queries.
 
-Run as a process of its own it says `ready` and lives until its standard input ends.
+In a process of its own it prints `ready` and runs until its standard input ends.
 """
 
 import json
@@ -10,20 +10,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import zenlake
 from zenlake.cli import session_options
-from zenlake.cli.commands.ping import Mode
+from zenlake.cli.choices import ModeChoice
 from zenlake.errors import ZError
 
-EXIT_SECONDS = 10.0
+EXIT_SECONDS = 10.0  # Time the process gets to end before it is killed.
 LOOPBACK = "127.0.0.1"
 
 
-class Counter:
-    """What came on KEY/data, and between which moments."""
+class SampleCounter:
+    """Number of samples on KEY/data, and the times of the first and the last."""
 
     def __init__(self) -> None:
         self.reset()
@@ -42,8 +42,8 @@ class Counter:
         with query:
             if "reset" in query.parameters:
                 self.reset()
-            counted = {"samples": self.samples, "seconds": self.last - self.first}
-            query.reply(query.key_expr, json.dumps(counted))
+            counts = {"samples": self.samples, "seconds": self.last - self.first}
+            query.reply(query.key_expr, json.dumps(counts))
 
 
 def _echo(query: "zenlake.Query") -> None:
@@ -52,25 +52,24 @@ def _echo(query: "zenlake.Query") -> None:
 
 
 @contextmanager
-def far_end(session: "zenlake.Session", key: str) -> Iterator[None]:
-    counter = Counter()
-    with session.declare_publisher(f"{key}/pong", express=True) as pong:
-        declared = [
+def serve_far_end(session: "zenlake.Session", key: str) -> Iterator[None]:
+    """Be the far end on `session` for the `with` block."""
+    counter = SampleCounter()
+    with ExitStack() as declared:
+        pong = declared.enter_context(session.declare_publisher(f"{key}/pong", express=True))
+        for entity in (
             session.declare_subscriber(f"{key}/data", counter.on_sample),
             session.declare_subscriber(f"{key}/ping", lambda sample: pong.put(sample.payload)),
             session.declare_queryable(f"{key}/count", counter.on_query),
             session.declare_queryable(f"{key}/echo", _echo),
-        ]
-        try:
-            yield
-        finally:
-            for one in declared:
-                one.undeclare()
+        ):
+            declared.callback(entity.undeclare)
+        yield
 
 
 @contextmanager
-def started(key: str) -> Iterator[str]:
-    """A far end in a process of its own; the endpoint where it listens."""
+def start_far_end(key: str) -> Iterator[str]:
+    """Start a far end in a process of its own; yield the endpoint where it listens."""
     endpoint = f"tcp/{LOOPBACK}:{_free_port()}"
     command = [sys.executable, "-c", f"from {__name__} import main; main()", endpoint, key]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -81,7 +80,7 @@ def started(key: str) -> Iterator[str]:
                 raise ZError(f"the far end did not start at {endpoint}. Run it again.")
             yield endpoint
         finally:
-            process.stdin.close()  # which ends it
+            process.stdin.close()  # The process ends with its standard input.
             try:
                 process.wait(EXIT_SECONDS)
             except subprocess.TimeoutExpired:
@@ -96,13 +95,13 @@ def _free_port() -> int:
 
 
 def main() -> None:
-    """The far end's process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
+    """Run the far end's process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one.
     endpoint, key = sys.argv[1:]
     at = session_options.SessionOptions(
-        listen=[endpoint], mode=Mode.PEER, no_multicast_scouting=True
+        listen=[endpoint], mode=ModeChoice.PEER, no_multicast_scouting=True
     )
-    with session_options.opened(at) as session, far_end(session, key):
+    with session_options.open_session(at) as session, serve_far_end(session, key):
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         sys.stdin.read()

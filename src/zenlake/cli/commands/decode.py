@@ -1,6 +1,10 @@
-"""`zenlake decode`: show what is in a stream of batches."""
+"""`zenlake decode`: show the messages of a captured or recorded stream.
+
+Knows options and exit statuses. Does not decode: capture/ does.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -16,70 +20,47 @@ from zenlake.capture.offline_input import (
 )
 from zenlake.capture.offline_session import Direction, Entry, read_scouting
 from zenlake.capture.report import MAGIC_BYTES, CaptureError, is_capture
+from zenlake.cli import session_options
+from zenlake.cli.failure import FAILURE, USAGE
 from zenlake.cli.render.hexdump import hexdump
 from zenlake.cli.render.report import DecodeReport
 from zenlake.errors import REASON_TEXT
 
-BAD_BYTES, USAGE = 1, 2
 
+@dataclass(frozen=True)
+class StreamOptions:
+    """Options that say what FILE is."""
 
-def decode(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="A packet capture, or what one side of a connection sent; - is standard input.",
-        ),
-    ] = STANDARD_INPUT,
     as_hex: Annotated[
         bool,
         typer.Option(
             "--hex",
-            help="FILE is hexadecimal text, lines that start with # are left out. On standard "
-            "input such text is recognised by itself.",
+            help="FILE is hexadecimal text; lines that start with # are comments. On standard "
+            "input such text is detected.",
         ),
-    ] = False,
+    ] = False
     scouting: Annotated[
         bool,
         typer.Option(
-            "--scouting", help="FILE is one SCOUT or HELLO datagram; in hexadecimal, one a line."
+            "--scouting",
+            help="FILE is one SCOUT or HELLO datagram; in hexadecimal, one per line.",
         ),
-    ] = False,
+    ] = False
     framing: Annotated[
         FramingChoice,
         typer.Option(
-            help="What stands before a batch: a 2-byte length (stream), a 4-byte length "
-            "(low-latency) or nothing (datagram: FILE is one batch; in hexadecimal, one a line). "
-            "auto is stream, and low-latency after a handshake that leads to it."
+            help="Bytes before a batch: a 2-byte length (stream), a 4-byte length (low-latency) or "
+            "none (datagram: FILE is one batch; in hexadecimal, one per line). auto is stream, and "
+            "low-latency after a handshake that agrees on it."
         ),
-    ] = FramingChoice.AUTO,
+    ] = FramingChoice.AUTO
     compression: Annotated[
         CompressionChoice,
         typer.Option(
-            help="Whether batches have a compression header. auto finds out after a handshake; "
-            "without one it means no."
+            help="Whether batches have a compression header. auto reads it from the handshake; "
+            "without a handshake it means no."
         ),
-    ] = CompressionChoice.AUTO,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="One JSON object a message, one a line. Bytes are hexadecimal text; fields have "
-            "the names that the codec gives them; key is the key expression in full.",
-        ),
-    ] = False,
-    summary: Annotated[
-        bool, typer.Option("--summary", help="Count messages and bytes, by kind and by key.")
-    ] = False,
-    top: Annotated[int, typer.Option(min=1, help="How many keys --summary shows.")] = 20,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Write every message again and compare with what was read; with --json each "
-            "message says whether it is `verified`, and what was `written` if not.",
-        ),
-    ] = False,
+    ] = CompressionChoice.AUTO
     port: Annotated[
         list[int] | None,
         typer.Option(
@@ -88,16 +69,74 @@ def decode(
             help="In a packet capture: a port of Zenoh besides 7447 and 7446; may be repeated. "
             "Streams whose handshake was captured are found on any port.",
         ),
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Options that say how messages are printed."""
+
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print one JSON object per message, one per line. Bytes are hexadecimal text; "
+            "fields have the codec's names; key is the full key expression.",
+        ),
+    ] = False
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Count messages and bytes, by kind and by key.")
+    ] = False
+    top: Annotated[int, typer.Option(min=1, help="Number of keys that --summary shows.")] = 20
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Encode every message again and compare it with the bytes read; with --json each "
+            "message has `verified`, and `written` if the bytes differ.",
+        ),
+    ] = False
+
+    def build(self) -> DecodeReport:
+        """Return the report; only its module is imported."""
+        if self.json:
+            from zenlake.cli.render.json_lines import JsonLines
+
+            return JsonLines(verify=self.verify)
+        if self.summary:
+            from zenlake.cli.render.summary import MessageSummary
+
+            return MessageSummary(self.top)
+        if self.verify:
+            from zenlake.cli.render.verify import Verify
+
+            return Verify()
+        from zenlake.cli.render.tree import Tree
+
+        return Tree()
+
+
+@session_options.expand_options
+def decode(
+    report: ReportOptions,
+    stream: StreamOptions,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A packet capture, or the bytes that one side of a connection sent; - is standard "
+            "input.",
+        ),
+    ] = STANDARD_INPUT,
 ) -> None:
-    """Show every message in a packet capture, or in a recorded Zenoh stream.
+    """Show the messages of a packet capture or a byte stream.
 
-    FILE is a capture (pcap or pcapng: what tcpdump and Wireshark write), or holds the raw bytes
-    that one side of a TCP connection sent, from its start (with the INIT message) or from any batch
-    on. Keys that were declared are shown in full.
+    FILE is a capture (pcap or pcapng, as tcpdump and Wireshark write it), or holds the raw bytes
+    that one side of a TCP connection sent, from its start (with the INIT message) or from any
+    batch on. Declared keys are shown in full.
 
-    Exit status: 0 all was read, 1 bad or missing bytes (or --verify found a difference), 2 wrong
-    usage.
+    Exit status: 0 all bytes were decoded, 1 bytes are bad or missing (or --verify found a
+    difference), 2 wrong usage.
 
     \b
     Examples:
@@ -107,29 +146,33 @@ def decode(
       zenlake decode --json sent.bin | jq 'select(.message == "PUSH/PUT").key'
       echo '01 00 04' | zenlake decode
     """
-    if summary and (json or verify):
+    if report.summary and (report.json or report.verify):
         raise typer.BadParameter("--summary goes with neither --json nor --verify")
-    captured = not as_hex and is_capture(head_of(file, MAGIC_BYTES))
-    source = None if captured else _source(file, as_hex)
-    if source is None or (not as_hex and is_capture(source.data)):
-        if verify or scouting or framing is not FramingChoice.AUTO:
+    captured = not stream.as_hex and is_capture(head_of(file, MAGIC_BYTES))
+    source = None if captured else _read_source(file, stream.as_hex)
+    if source is None or (not stream.as_hex and is_capture(source.data)):
+        if report.verify or stream.scouting or stream.framing is not FramingChoice.AUTO:
             raise typer.BadParameter("--verify, --scouting and --framing are not for captures")
-        _show_capture(file, source, json=json, summary=summary, top=top, ports=port or [])
-        return
-    report = _report(json=json, summary=summary, verify=verify, top=top)
-    if scouting:
-        datagrams = cut(source, FramingChoice.DATAGRAM, CompressionChoice.NO)
-        bad = _run(report, datagrams, read_scouting)
+        _print_capture(file, source, report, stream.port or [])
     else:
-        bad = _run(report, cut(source, framing, compression), Direction().read)
+        _print_stream(source, stream, report.build())
+
+
+def _print_stream(source: InputSource, stream: StreamOptions, report: DecodeReport) -> None:
+    """Print the messages of one side of a connection, or of datagrams."""
+    if stream.scouting:
+        batches = cut(source, FramingChoice.DATAGRAM, CompressionChoice.NO)
+        bad = _run(report, batches, read_scouting)
+    else:
+        bad = _run(report, cut(source, stream.framing, stream.compression), Direction().read)
     all_well = report.finish()
     if bad is not None:
-        typer.echo(_explanation(source.name, bad), err=True)
+        typer.echo(_explain(source.name, bad), err=True)
     if bad is not None or not all_well:
-        raise typer.Exit(BAD_BYTES)
+        raise typer.Exit(FAILURE)
 
 
-def _source(file: str, as_hex: bool) -> InputSource:
+def _read_source(file: str, as_hex: bool) -> InputSource:
     try:
         return read_source(file, is_hex=as_hex)
     except SourceError as error:
@@ -137,41 +180,23 @@ def _source(file: str, as_hex: bool) -> InputSource:
         raise typer.Exit(USAGE) from None
 
 
-def _show_capture(
-    file: str, source: InputSource | None, *, json: bool, summary: bool, top: int, ports: list[int]
+def _print_capture(
+    file: str, source: InputSource | None, report: ReportOptions, ports: list[int]
 ) -> None:
-    """A packet capture: from its file, or from what was read of standard input."""
-    from zenlake.cli.render.capture import show
+    """Print a packet capture, from its file or from the bytes of standard input."""
+    from zenlake.cli.render.capture import print_capture
 
     name, data = (file, None) if source is None else (source.name, source.data)
+    summary = report.top if report.summary else 0
     try:
-        unread = show(name, data, json=json, summary=top if summary else 0, ports=ports)
+        unread = print_capture(name, data, json=report.json, summary=summary, ports=ports)
     except CaptureError as error:
         typer.echo(f"zenlake: {error}", err=True)
         raise typer.Exit(USAGE) from None
     for reason, count in unread.items():
         typer.echo(f"zenlake: {name}: not read: {count} {reason}", err=True)
     if unread:
-        raise typer.Exit(BAD_BYTES)
-
-
-def _report(*, json: bool, summary: bool, verify: bool, top: int) -> DecodeReport:
-    """The one that was asked for; only that is imported."""
-    if json:
-        from zenlake.cli.render.json_lines import JsonLines
-
-        return JsonLines(verify=verify)
-    if summary:
-        from zenlake.cli.render.summary import MessageSummary
-
-        return MessageSummary(top)
-    if verify:
-        from zenlake.cli.render.verify import Verify
-
-        return Verify()
-    from zenlake.cli.render.tree import Tree
-
-    return Tree()
+        raise typer.Exit(FAILURE)
 
 
 def _run(
@@ -179,6 +204,7 @@ def _run(
     batches: Iterable[OfflineBatch],
     read: Callable[[OfflineBatch], Iterator[Entry]],
 ) -> BadBytes | None:
+    """Report every message; return the bytes that cannot be decoded, if there are any."""
     try:
         for batch in batches:
             report.batch(batch)
@@ -190,7 +216,7 @@ def _run(
     return None
 
 
-def _explanation(name: str, bad: BadBytes) -> str:
+def _explain(name: str, bad: BadBytes) -> str:
     error, buffer = bad.error, bad.buffer
     field = f"{error.message.replace('.', '/')}: {error.field}" if error.message else error.field
     where = buffer.where(error.offset)

@@ -1,39 +1,43 @@
-"""`zenlake delete`: say that keys have no value any more."""
+"""`zenlake delete`: delete keys.
+
+Knows options. Does not know how a delete is sent: publish_options does.
+"""
 
 from typing import Annotated
 
 import typer
 
 from zenlake.cli import publish_options, session_options
-from zenlake.cli.render.sample import line_text, print_object, print_text
+from zenlake.cli.printing import print_object, print_text
+from zenlake.cli.render.sample import format_line
 
 
-@session_options.connected
+@session_options.expand_options
 def delete(
     at: session_options.SessionOptions,
-    travel: publish_options.Travel,
-    keys: Annotated[
-        list[str], typer.Argument(metavar="KEY...", help="The key expressions to delete.")
-    ],
+    options: publish_options.PublishOptions,
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Key expressions to delete.")],
     json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a delete, one a line.")
+        bool, typer.Option("--json", help="Print one JSON object per delete, one per line.")
     ] = False,
 ) -> None:
-    """Delete keys: whoever subscribes to them is told, and storages forget them.
+    """Delete keys.
 
-    Exit status: 0 it was sent, 1 nobody is connected, 2 wrong usage.
+    Subscribers receive a DELETE, and storages remove the values.
+
+    Exit status: 0 the delete was sent, 1 no node is connected, 2 wrong usage.
 
     \b
     Examples:
       zenlake delete -e tcp/127.0.0.1:7447 demo/greeting
       zenlake delete -e tcp/127.0.0.1:7447 'robot/1/**'
     """
-    checked = [session_options.key_expr(key) for key in keys]
-    with session_options.opened(at, meet=True) as session:
+    checked = [session_options.check_key_expr(key) for key in keys]
+    with session_options.open_session(at, meet=True) as session:
         for key in checked:
-            with publish_options.publisher(session, key, travel) as publisher:
-                publisher.delete(attachment=travel.attachment)
+            with publish_options.declare_publisher(session, key, options) as publisher:
+                publisher.delete(attachment=options.attachment)
             if json:
                 print_object({"key": key})
             else:
-                print_text(line_text("DELETE", key, b"", "", []))
+                print_text(format_line("DELETE", key, b"", "", []))

@@ -1,4 +1,7 @@
-"""`zenlake get`: ask, and show who replies what."""
+"""`zenlake get`: query, and show the replies.
+
+Knows options and the table of replies. Does not know sessions: session_options does.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,67 +10,73 @@ import typer
 
 import zenlake
 from zenlake.cli import choices, payload_input, session_options
+from zenlake.cli.durations import duration_option
+from zenlake.cli.failure import fail
+from zenlake.cli.printing import print_object, print_table
 from zenlake.cli.render.sample import (
     KIND_STYLES,
-    content,
-    entity,
-    pretty,
-    print_object,
-    print_table,
-    sample_object,
+    describe_payload,
+    describe_sample,
+    format_entity,
+    format_payload,
 )
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-MAX_SECONDS = 86_400.0
-MAX_ROWS = 10_000  # of the table; --json has no such limit
+MAX_ROWS = 10_000  # Rows of the table; --json has no such limit.
 
 
-@session_options.connected
+@session_options.expand_options
 def get(
     at: session_options.SessionOptions,
     selector: Annotated[
         str,
-        typer.Argument(metavar="SELECTOR", help="KEY or KEY?PARAMETERS, such as demo/**?_time=.."),
+        typer.Argument(
+            metavar="SELECTOR", help="KEY or KEY?PARAMETERS, such as demo/**?_time=[now(-1h)..]."
+        ),
     ],
     value: Annotated[
-        str | None, typer.Option("--value", metavar="VALUE", help="Send this with the query.")
+        str | None, typer.Option("--value", metavar="VALUE", help="Payload of the query.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Send this file with it.")
+        Path | None,
+        typer.Option("--file", "-f", metavar="FILE", help="File whose content is the payload."),
     ] = None,
     encoding: Annotated[
         str | None,
-        typer.Option(metavar="TYPE[;SCHEMA]", help="What --value or --file is."),
+        typer.Option(metavar="TYPE[;SCHEMA]", help="Encoding of the payload."),
     ] = None,
     attachment: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Text to go along with the query.")
+        str | None, typer.Option(metavar="TEXT", help="Text to attach to the query.")
     ] = None,
     target: Annotated[
-        choices.QueryTargetChoice | None, typer.Option(help="Who is asked. Default: best-matching.")
+        choices.QueryTargetChoice | None,
+        typer.Option(help="Which queryables to ask. Default: best-matching."),
     ] = None,
     consolidation: Annotated[
         choices.ConsolidationChoice | None,
-        typer.Option(help="Which of many replies for one key are shown. Default: auto."),
+        typer.Option(help="Which of several replies for one key to keep. Default: auto."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0.01, max=MAX_SECONDS, help="Seconds to wait for replies.")
+        float,
+        duration_option("--timeout", least=0.01, help="Longest wait for replies. Default: 10s."),
     ] = 10.0,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after so many replies.")
+        int | None, typer.Option("--count", "-n", min=1, help="End after this many replies.")
     ] = None,
     json: Annotated[
         bool,
         typer.Option(
             "--json",
-            help="One JSON object a reply, one a line, as they come; kind is PUT, DELETE or ERR.",
+            help="Print one JSON object per reply, one per line, as it arrives; kind is PUT, "
+            "DELETE or ERR.",
         ),
     ] = False,
 ) -> None:
-    """Query, and show the replies.
+    """Query a selector and show the replies.
 
-    Exit status: 0 there was a reply, 1 there was none (or only errors), 2 wrong usage.
+    Exit status: 0 a reply arrived, 1 no reply (or only errors) arrived, 2 wrong usage.
 
     \b
     Examples:
@@ -75,25 +84,25 @@ def get(
       zenlake get -e tcp/127.0.0.1:7447 'robot/*/pose?frame=map' --target all --timeout 2
       zenlake get -e tcp/127.0.0.1:7447 demo/greeting --json | jq -r .value
     """
-    selector = session_options.selector(selector)
-    data = payload_input.payload(value, file)
+    selector = session_options.check_selector(selector)
+    data = payload_input.read_payload(value, file)
     found: list[dict[str, Any]] = []
     replies = good = 0
-    with session_options.opened(at, meet=True) as session:
+    with session_options.open_session(at, meet=True) as session:
         for reply in session.get(
             selector,
             target=choices.to_api(target),
             consolidation=choices.to_api(consolidation),
             timeout=timeout,
             payload=data,
-            encoding=None if data is None else payload_input.encoding_of(value, file, encoding),
+            encoding=None if data is None else payload_input.choose_encoding(value, file, encoding),
             attachment=attachment,
         ):
             replies, good = replies + 1, good + (reply.ok is not None)
             if json:
-                print_object(_object(reply))
+                print_object(_describe_reply(reply))
             elif replies <= MAX_ROWS:
-                found.append(_row(reply))
+                found.append(_describe_row(reply))
             if replies == count:
                 break
     if found:
@@ -101,26 +110,26 @@ def get(
         if replies > MAX_ROWS:
             typer.echo(f"and {replies - MAX_ROWS} more: --json shows all", err=True)
     if not good:
-        session_options.fail("get", _nothing(selector, replies, timeout))
+        fail("get", _explain_nothing(selector, replies, timeout))
 
 
-def _object(reply: "zenlake.Reply") -> dict[str, Any]:
-    result, replier = reply.result, entity(reply.replier_id)
+def _describe_reply(reply: "zenlake.Reply") -> dict[str, Any]:
+    result, replier = reply.result, format_entity(reply.replier_id)
     if isinstance(result, zenlake.Sample):
-        return {**sample_object(result), "replier": replier}
+        return {**describe_sample(result), "replier": replier}
     encoding = str(result.encoding)
     return {
         "key": None,
         "kind": "ERR",
-        **content(result.payload, encoding),
+        **describe_payload(result.payload, encoding),
         "encoding": encoding,
         "replier": replier,
     }
 
 
-def _row(reply: "zenlake.Reply") -> dict[str, Any]:
-    lines = pretty(bytes(reply.result.payload), str(reply.result.encoding))
-    return {**_object(reply), "value": "\n".join(lines)}
+def _describe_row(reply: "zenlake.Reply") -> dict[str, Any]:
+    lines = format_payload(bytes(reply.result.payload), str(reply.result.encoding))
+    return {**_describe_reply(reply), "value": "\n".join(lines)}
 
 
 def _table(found: list[dict[str, Any]]) -> "Table":
@@ -150,10 +159,10 @@ def _table(found: list[dict[str, Any]]) -> "Table":
     return table
 
 
-def _nothing(selector: str, errors: int, timeout: float) -> str:
+def _explain_nothing(selector: str, errors: int, timeout: float) -> str:
     if errors:
-        return f"{selector}: every reply is an error; it is what the replier says."
+        return f"{selector}: every reply is an error."
     return (
         f"{selector}: no reply. Does a queryable or storage serve this key? --target all asks "
-        f"every one; replies after {timeout:g} s are not waited for (--timeout)."
+        f"all of them; the wait ended after {timeout:g} s (--timeout)."
     )

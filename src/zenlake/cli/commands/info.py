@@ -1,4 +1,7 @@
-"""`zenlake info`: who this session is, and with whom it is connected, over what."""
+"""`zenlake info`: the id of a session, and its transports and links.
+
+Knows options and tables. Does not know sessions: session_options does.
+"""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -6,7 +9,9 @@ import typer
 
 import zenlake
 from zenlake.cli import session_options
-from zenlake.cli.render.sample import console, print_object, print_table, word
+from zenlake.cli.failure import fail
+from zenlake.cli.printing import print_object, print_table, properties_table
+from zenlake.cli.render.sample import member_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,47 +21,46 @@ TRANSPORT = ("zid", "whatami", "qos", "shm", "multicast")
 LINK = ("src", "dst", "mtu", "reliability", "interfaces", "group", "auth", "zid")
 
 
-@session_options.connected
+@session_options.expand_options
 def info(
     at: session_options.SessionOptions,
-    json: Annotated[bool, typer.Option("--json", help="All of it as one JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Open a session and show its id, the nodes it is connected with, and the links.
+    """Open a session and show its id, nodes and links.
 
-    Exit status: 0 somebody is connected, 1 nobody is, 2 wrong usage.
+    Exit status: 0 a node is connected, 1 none is, 2 wrong usage.
 
     \b
     Examples:
       zenlake info -e tcp/127.0.0.1:7447
       zenlake info --json | jq -r '.links[].dst'
     """
-    with session_options.opened(at) as session:
-        there = session_options.met(session)
-        facts = _facts(session)
+    with session_options.open_session(at) as session:
+        connected = session_options.wait_for_node(session)
+        facts = _collect_facts(session)
     if json:
         print_object(facts)
     else:
         _print(facts)
-    if not there:
-        session_options.fail(
+    if not connected:
+        fail(
             "info",
-            "nobody is connected. Name a node with --connect ENDPOINT; zenlake scout shows who is "
-            "there.",
+            "no node is connected. Name a node with --connect ENDPOINT; zenlake scout lists nodes.",
         )
 
 
-def _facts(session: "zenlake.Session") -> dict[str, Any]:
+def _collect_facts(session: "zenlake.Session") -> dict[str, Any]:
     about = session.info
     return {
         "zid": str(about.zid()),
         "routers": [str(zid) for zid in about.routers_zid()],
         "peers": [str(zid) for zid in about.peers_zid()],
-        "transports": [_transport(found) for found in about.transports()],
-        "links": [_link(found) for found in about.links()],
+        "transports": [_describe_transport(transport) for transport in about.transports()],
+        "links": [_describe_link(link) for link in about.links()],
     }
 
 
-def _transport(transport: "zenlake.Transport") -> dict[str, Any]:
+def _describe_transport(transport: "zenlake.Transport") -> dict[str, Any]:
     return {
         "zid": str(transport.zid),
         "whatami": str(transport.whatami),
@@ -66,7 +70,7 @@ def _transport(transport: "zenlake.Transport") -> dict[str, Any]:
     }
 
 
-def _link(link: "zenlake.Link") -> dict[str, Any]:
+def _describe_link(link: "zenlake.Link") -> dict[str, Any]:
     return {
         "zid": str(link.zid),
         "src": str(link.src),
@@ -74,7 +78,7 @@ def _link(link: "zenlake.Link") -> dict[str, Any]:
         "group": None if link.group is None else str(link.group),
         "mtu": link.mtu,
         "streamed": link.is_streamed,
-        "reliability": None if link.reliability is None else word(link.reliability),
+        "reliability": None if link.reliability is None else member_name(link.reliability),
         "priorities": None if link.priorities is None else list(link.priorities),
         "interfaces": list(link.interfaces),
         "auth": link.auth_identifier,
@@ -85,13 +89,15 @@ def _print(facts: dict[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    own = Table(show_header=False, box=None, pad_edge=False)
-    own.add_column(no_wrap=True, style="cyan")
-    own.add_column(overflow="fold")
-    own.add_row("id", facts["zid"])
-    own.add_row("routers", "\n".join(facts["routers"]) or "none")
-    own.add_row("peers", "\n".join(facts["peers"]) or "none")
-    console().print(own)
+    own = properties_table(
+        [
+            ("id", facts["zid"]),
+            ("routers", "\n".join(facts["routers"]) or "none"),
+            ("peers", "\n".join(facts["peers"]) or "none"),
+        ]
+    )
+    own.box, own.pad_edge = None, False
+    print_table(own)
     for title, columns in (("transports", TRANSPORT), ("links", LINK)):
         if facts[title]:
             table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
@@ -106,10 +112,10 @@ def _fill(table: "Table", columns: tuple[str, ...], rows: list[dict[str, Any]]) 
     for name in used:
         table.add_column(name, overflow="fold", style="cyan" if name == "zid" else None)
     for row in rows:
-        table.add_row(*(Text(_cell(row[name])) for name in used))
+        table.add_row(*(Text(_format_cell(row[name])) for name in used))
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     from zenlake.cli.render.text import escape
 
     if isinstance(value, bool):

@@ -1,6 +1,6 @@
-"""`zenlake lake`: tables made of what Zenoh says. One command here, `init`; the others beside it.
+"""`zenlake lake`: the group of commands, and `init`; the others are in modules of their own.
 
-Knows options and what is shown. Does not know how a lake is made: lake/ does.
+Knows options and what is printed. Does not know how a lake is created: lake/ does.
 """
 
 from pathlib import Path
@@ -12,15 +12,18 @@ from zenlake.cli import session_options
 from zenlake.cli.commands.lake_maintenance import compact, info, retain, sql
 from zenlake.cli.commands.lake_report import report
 from zenlake.cli.commands.lake_run import run
-from zenlake.cli.render.sample import print_text
+from zenlake.cli.failure import fail
+from zenlake.cli.printing import print_text
 from zenlake.cli.render.text import escape
-from zenlake.errors import InvalidLocator, ZError
-from zenlake.wire.locator import EndPoint
+from zenlake.errors import ZError
 
-MAX_NAME = 64  # characters, of a folder whose name becomes that of the lake
+MAX_NAME = 64  # Longest name of a lake, in characters.
 
 lake = typer.Typer(
-    no_args_is_help=True, help="Tables made of what Zenoh says, and answers from them."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Create, run, query and maintain Delta tables of samples.",
 )
 
 
@@ -49,9 +52,9 @@ def init(
         str | None, typer.Option(help="Name of the lake (default: the folder's name).")
     ] = None,
 ) -> None:
-    """Make a lake: its settings and transformations, for you to change.
+    """Create a lake: a folder with settings and transformations to edit.
 
-    Exit status: 0 made, 1 there is one already, or it cannot be written, 2 wrong usage.
+    Exit status: 0 created, 1 there is one already, or it cannot be written, 2 wrong usage.
 
     \b
     Examples:
@@ -62,39 +65,32 @@ def init(
 
     if keys and not connect:
         raise typer.BadParameter("--key: name whom to record from, too: --connect ENDPOINT")
-    endpoints = [_endpoint(one) for one in connect or []]
-    checked = [session_options.key_expr(key) for key in keys or ["**"]]
+    endpoints = [session_options.check_endpoint(text) for text in connect or []]
+    checked = [session_options.check_key_expr(key) for key in keys or ["**"]]
     try:
-        project = create_project(folder, name or name_of(folder), endpoints, checked)
+        project = create_project(folder, name or suggest_name(folder), endpoints, checked)
     except ZError as error:
-        session_options.fail("lake init", error)
-    shown = escape(str(folder))
-    print_text(f"a lake named {project.name} is in {shown}:")
-    print_text("  lake.toml            what is recorded, decoded, and kept how long")
-    print_text("  transformations/     what becomes of it")
-    print_text("  spark-pipeline.yml   what Spark has to know")
+        fail("lake init", error)
+    path = escape(str(folder))
+    print_text(f"a lake named {project.name} is in {path}:")
+    print_text("  lake.toml            the keys to record, their decoders, how long rows are kept")
+    print_text("  transformations/     the flows that write the tables")
+    print_text("  spark-pipeline.yml   the same flows for spark-pipelines")
     if not connect:
-        print_text(f"to feed it:    zenlake record -e ENDPOINT -k '**' -o {shown}/log")
-    print_text(f"to run it:     zenlake lake run {shown}")
-    print_text(f"to look at it: zenlake lake sql {shown} 'select * from latest'")
+        print_text(f"to feed it:    zenlake record -e ENDPOINT -k '**' -o {path}/log")
+    print_text(f"to run it:     zenlake lake run {path}")
+    print_text(f"to look at it: zenlake lake sql {path} 'select * from latest'")
 
 
-def _endpoint(text: str) -> str:
-    try:
-        return str(EndPoint(text))
-    except InvalidLocator as error:
-        raise typer.BadParameter(str(error)) from None
+def suggest_name(folder: Path) -> str:
+    """Return a name for the lake in a folder.
 
-
-def name_of(folder: Path) -> str:
-    """A name for the lake in a folder.
-
-    >>> name_of(Path("/data/my fleet")), name_of(Path("/"))
+    >>> suggest_name(Path("/data/my fleet")), suggest_name(Path("/"))
     ('my_fleet', 'lake')
     """
     found = "".join(
-        one if one.isascii() and (one.isalnum() or one in "._-") else "_"
-        for one in folder.absolute().name
+        character if character.isascii() and (character.isalnum() or character in "._-") else "_"
+        for character in folder.absolute().name
     )
     return found.lstrip("._-")[:MAX_NAME] or "lake"
 

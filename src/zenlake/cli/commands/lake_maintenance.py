@@ -1,78 +1,55 @@
-"""`zenlake lake compact`, `retain`, `info` and `sql`: a lake looked after, and looked into.
+"""`zenlake lake compact`, `retain`, `info` and `sql`.
 
-Knows options and what is shown. Does not know tables: storage/ does, and lake/ for SQL.
+Knows options and what is printed. Does not know tables: lake/tables and lake/pipeline do.
 """
 
 import csv
 import json as jsonlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import wraps
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zenlake.cli import session_options
-from zenlake.cli.quantities import counted, size_shown
-from zenlake.cli.render.sample import console, print_object, print_text
+from zenlake.cli.failure import reports_errors
+from zenlake.cli.printing import print_object, print_table, print_text
+from zenlake.cli.quantities import format_size
 from zenlake.cli.render.text import escape
-from zenlake.errors import ZError
+from zenlake.quantities import counted
 
 if TYPE_CHECKING:
     from zenlake.lake.tables.compaction import CompactionResult
     from zenlake.lake.tables.retention import RetentionResult
     from zenlake.lake.tables.vacuum import VacuumResult
 
-SHOWN_ROWS = 100  # of an answer, for people
-MAX_CELL = 200  # characters of a value, for people
+PRINTED_ROWS = 100  # Rows of a result that people are shown.
+MAX_CELL = 200  # Characters of a value that people are shown.
 
 LakeArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The folder of the lake, or its lake.toml.")
+    Path, typer.Argument(metavar="DIR", help="Folder of the lake, or its lake.toml.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 TableOption = Annotated[
     list[str] | None,
-    typer.Option("--table", "-t", metavar="NAME", help="Only this one; may be repeated."),
+    typer.Option("--table", "-t", metavar="NAME", help="Only this table; may be repeated."),
 ]
-
-
-def _command(function: Callable[..., None]) -> Callable[..., None]:
-    """What goes wrong is said in one line, and is status 1."""
-
-    @wraps(function)
-    def run(*args: Any, **given: Any) -> None:
-        try:
-            function(*args, **given)
-        except ZError as error:
-            session_options.fail(f"lake {function.__name__}", error)
-        except ModuleNotFoundError as error:
-            session_options.fail(
-                f"lake {function.__name__}",
-                f"{error.name} is not installed: pip install 'zenlake[lake]'",
-            )
-        except OSError as error:
-            if error.filename is None:
-                raise  # not about a file: standard output is closed
-            session_options.fail(f"lake {function.__name__}", f"{error.filename}: {error.strerror}")
-
-    return run
 
 
 # ---- compact
 
 
-@_command
+@reports_errors("lake")
 def compact(lake: LakeArgument, table: TableOption = None, json: JsonOption = False) -> None:
-    """Merge small files into large ones, and clear the disk of files that no table names.
+    """Merge small files of the tables, and delete files that are no longer part of a table.
 
-    It may run beside `zenlake lake run`, which does the same by itself (see [upkeep] in lake.toml).
-    Files that have left a table stay on the disk for readers as long as vacuum_after says.
+    It may run beside `zenlake lake run`, which does this by itself (see [upkeep] in lake.toml).
+    Files that were merged stay on the disk for readers for the time of vacuum_after.
 
-    Exit status: 0 done (or nothing to do), 1 there is no lake, or another upkeep is under way, 2
-    wrong usage.
+    Exit status: 0 done (or nothing to do), 1 there is no lake, or another maintenance run is
+    active, 2 wrong usage.
 
     \b
     Examples:
@@ -91,45 +68,49 @@ def compact(lake: LakeArgument, table: TableOption = None, json: JsonOption = Fa
             facts = {"removed_files": gone.files, "removed_bytes": gone.bytes}
             print_object({"table": name, **done._asdict(), **facts})
         else:
-            print_text(f"{escape(name)}: {_merged_text(done)}; {_cleared_text(cleared[name])}")
+            print_text(f"{escape(name)}: {_format_merged(done)}; {_format_removed(cleared[name])}")
 
 
-def _merged_text(done: "CompactionResult") -> str:
-    given_up = f", {counted(done.conflicts, 'merge')} given up to others" if done.conflicts else ""
+def _format_merged(done: "CompactionResult") -> str:
+    given_up = (
+        f", {counted(done.conflicts, 'merge')} left out: another writer changed the files"
+        if done.conflicts
+        else ""
+    )
     if not done.files:
         return f"nothing to merge{given_up}"
     return (
         f"{counted(done.files, 'file')} into {done.into:,}, "
-        f"{size_shown(done.bytes_before)} into {size_shown(done.bytes_after)}{given_up}"
+        f"{format_size(done.bytes_before)} into {format_size(done.bytes_after)}{given_up}"
     )
 
 
-def _cleared_text(gone: "VacuumResult") -> str:
-    return f"{counted(gone.files, 'old file')} removed, {size_shown(gone.bytes)}"
+def _format_removed(gone: "VacuumResult") -> str:
+    return f"{counted(gone.files, 'old file')} removed, {format_size(gone.bytes)}"
 
 
 # ---- retain
 
 
-@_command
+@reports_errors("lake")
 def retain(
     lake: LakeArgument,
     trust_clock: Annotated[
         bool,
         typer.Option(
             "--trust-clock",
-            help="Believe this computer's clock even if it is days ahead of the newest row.",
+            help="Trust this computer's clock even if it is days ahead of the newest row.",
         ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Remove rows that are older than [retention] in lake.toml keeps them.
+    """Remove rows that are older than [retention] in lake.toml allows.
 
-    One run takes the two oldest days of a table at most, and says if there is more. A clock that is
-    more than a day ahead of the newest row is not believed: then the rows decide what time it is.
+    One run removes at most the two oldest days of a table, and says if there are more. If the clock
+    is more than a day ahead of the newest row, the time of that row is used instead.
 
-    Exit status: 0 done (or nothing to do), 1 there is no lake, or another upkeep is under way, 2
-    wrong usage.
+    Exit status: 0 done (or nothing to do), 1 there is no lake, or another maintenance run is
+    active, 2 wrong usage.
 
     \b
     Example:
@@ -140,31 +121,31 @@ def retain(
 
     project = Project.load(lake)
     done = maintenance.retain(project, trust_clock=trust_clock)
-    for name, one in done.items():
+    for name, expired in done.items():
         if json:
-            print_object({"table": name, **one._asdict()})
+            print_object({"table": name, **expired._asdict()})
         else:
-            print_text(f"{escape(name)}: {_expired_text(one)}")
+            print_text(f"{escape(name)}: {_format_expired(expired)}")
     if not done and not json:
-        print_text("everything is kept for ever: [retention] in lake.toml names no table there is")
+        print_text("nothing to remove: [retention] in lake.toml names no table of this lake")
 
 
-def _expired_text(one: "RetentionResult") -> str:
-    if one.conflicts:
-        return "somebody else changed the same files: the next run tries again"
-    before = "" if one.before is None else f" from before {_time_text(one.before)} UTC"
-    more = "; there is more, for the next run" if one.more else ""
-    return f"{counted(one.rows, 'row')}{before} removed, {size_shown(one.bytes)}{more}"
+def _format_expired(expired: "RetentionResult") -> str:
+    if expired.conflicts:
+        return "another writer changed these files: the next run tries again"
+    before = "" if expired.before is None else f" from before {_format_time(expired.before)} UTC"
+    more = "; there is more, for the next run" if expired.more else ""
+    return f"{counted(expired.rows, 'row')}{before} removed, {format_size(expired.bytes)}{more}"
 
 
 # ---- info
 
 
-@_command
+@reports_errors("lake")
 def info(lake: LakeArgument, json: JsonOption = False) -> None:
-    """Show what a lake holds: the tables, how large and how new they are, how far behind the log.
+    """Show the tables of a lake: rows, size, newest row, and how far they are behind the log.
 
-    Exit status: 0 shown, 1 there is no lake, 2 wrong usage.
+    Exit status: 0 done, 1 there is no lake, 2 wrong usage.
 
     \b
     Examples:
@@ -180,53 +161,59 @@ def info(lake: LakeArgument, json: JsonOption = False) -> None:
     if json:
         print_object(facts)
         return
-    shown = Table(title=f"{escape(facts['lake'])}  {escape(facts['home'])}", title_justify="left")
+    table = Table(title=f"{escape(facts['lake'])}  {escape(facts['home'])}", title_justify="left")
     for name in ("table", "rows", "files", "size", "newest", "behind"):
-        shown.add_column(name, justify="left" if name in ("table", "newest") else "right")
-    for one in facts["tables"]:
-        shown.add_row(
-            escape(one["table"]),
-            f"{one['rows']:,}",
-            f"{one['files']:,}",
-            size_shown(one["bytes"]),
-            "-" if one["newest"] is None else _time_text(one["newest"]),
-            "-" if one["behind"] is None else f"{one['behind']:,}",
+        table.add_column(name, justify="left" if name in ("table", "newest") else "right")
+    for row in facts["tables"]:
+        table.add_row(
+            escape(row["table"]),
+            f"{row['rows']:,}",
+            f"{row['files']:,}",
+            format_size(row["bytes"]),
+            "-" if row["newest"] is None else _format_time(row["newest"]),
+            "-" if row["behind"] is None else f"{row['behind']:,}",
         )
-    console().print(shown)
+    print_table(table)
     if not facts["tables"]:
-        print_text("no tables yet: `zenlake lake run` makes them")
+        print_text("no tables yet: `zenlake lake run` creates them")
 
 
-def _time_text(iso: str) -> str:
+def _format_time(iso: str) -> str:
     return f"{datetime.fromisoformat(iso).astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
 # ---- sql
 
 
-@_command
+@reports_errors("lake")
 def sql(
     lake: LakeArgument,
-    query: Annotated[str, typer.Argument(metavar="SQL", help="One query, in Spark's SQL.")],
+    query: Annotated[str, typer.Argument(metavar="SQL", help="One statement of Spark SQL.")],
     limit: Annotated[
         int | None,
         typer.Option(
             "--limit",
             "-n",
             min=1,
-            help=f"Rows at most. Default: {SHOWN_ROWS} for people, else all.",
+            help=f"Largest number of rows. Default: {PRINTED_ROWS} in a table, else all.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated, with a header.")] = False,
-    master: Annotated[str, typer.Option("--master", help="Which Spark runs it.")] = "local[*]",
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per row, one per line.")
+    ] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print comma-separated values with a header.")
+    ] = False,
+    master: Annotated[
+        str, typer.Option("--master", metavar="URL", help="Spark master that runs the query.")
+    ] = "local[*]",
 ) -> None:
-    """Ask the tables something in SQL. Each is a view by its name: samples, latest, messages ...
+    """Query the tables of a lake in SQL; each is a view: samples, latest, messages ...
 
-    A Spark of its own is started for it, which takes some seconds. Payloads are shown as text if
-    they are, else as hexadecimal; in --json and --csv they are base64.
+    It starts Spark, which takes some seconds. Payloads are printed as text if possible, else as
+    hexadecimal; in --json and --csv they are base64.
 
-    Exit status: 0 answered, 1 there is no lake, or Spark refuses the query, 2 wrong usage.
+    Exit status: 0 done, 1 there is no lake, or Spark rejects the query, 2 wrong usage.
 
     \b
     Examples:
@@ -235,16 +222,16 @@ def sql(
     """
     if json and as_csv:
         raise typer.BadParameter("--json or --csv: not both")
-    from zenlake.lake.pipeline import sql as asking
+    from zenlake.lake.pipeline import sql as spark_sql
     from zenlake.lake.project import Project
 
     project = Project.load(lake)
     typer.echo("starting Spark ...", err=True)
     form = "json" if json else "csv" if as_csv else "text"
     people = form == "text" and limit is None
-    spark = asking.start_spark(master)
-    answer = asking.run_query(
-        spark, project, query, limit=SHOWN_ROWS + 1 if people else limit, form=form
+    spark = spark_sql.start_spark(master)
+    answer = spark_sql.run_query(
+        spark, project, query, limit=PRINTED_ROWS + 1 if people else limit, form=form
     )
     if json:
         for row in answer.rows:
@@ -262,15 +249,15 @@ def _print_answer(columns: list[str], rows: Iterator[list[str | None]], cut: boo
     from rich.text import Text
 
     null = Text("null", "dim")
-    shown = Table(*(escape(name) for name in columns))
+    table = Table(*(escape(name) for name in columns))
     count = 0
-    for row in islice(rows, SHOWN_ROWS) if cut else rows:
-        shown.add_row(*(null if value is None else _cell(value) for value in row))
+    for row in islice(rows, PRINTED_ROWS) if cut else rows:
+        table.add_row(*(null if value is None else _shorten(value) for value in row))
         count += 1
-    console().print(shown)
+    print_table(table)
     more = cut and next(rows, None) is not None
     print_text(counted(count, "row") + (", and there are more: --limit" if more else ""))
 
 
-def _cell(value: str) -> str:
+def _shorten(value: str) -> str:
     return escape(value if len(value) <= MAX_CELL else value[:MAX_CELL] + "...")

@@ -1,6 +1,6 @@
-"""`zenlake lake report`: one page of what flowed through a lake.
+"""`zenlake lake report`: an HTML page about the samples of a lake.
 
-Knows options and what is shown. Does not know tables: storage/report does.
+Knows options and what is printed. Does not know tables: lake/report does.
 """
 
 import json as jsonlib
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zenlake.cli import quantities, session_options
-from zenlake.cli.quantities import counted, size_shown
+from zenlake.cli import quantities
+from zenlake.cli.failure import reports_errors
+from zenlake.cli.quantities import format_size
 from zenlake.cli.render.text import escape
-from zenlake.errors import ZError
-from zenlake.quantities import EPOCH
+from zenlake.quantities import EPOCH, counted
 
 if TYPE_CHECKING:
     from zenlake.lake.report import ReportSummary
@@ -22,17 +22,20 @@ if TYPE_CHECKING:
 FromOption = Annotated[
     str | None,
     typer.Option(
-        "--from", metavar="TIME", help="From when on: 2026-11-15T10:00:00Z, or -6h (before now)."
+        "--from",
+        metavar="TIME",
+        help="Begin at this time: 2026-11-15T10:00:00Z, or -6h (six hours ago).",
     ),
 ]
 ToOption = Annotated[
-    str | None, typer.Option("--to", "--until", metavar="TIME", help="Until when, before it.")
+    str | None, typer.Option("--to", "--until", metavar="TIME", help="End before this time.")
 ]
 
 
+@reports_errors("lake")
 def report(
     lake: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder of the lake, or its lake.toml.")
+        Path, typer.Argument(metavar="DIR", help="Folder of the lake, or its lake.toml.")
     ],
     out: Annotated[
         Path,
@@ -40,21 +43,22 @@ def report(
             "--out",
             "-o",
             metavar="FILE",
-            help="The page to write; a name that ends in .json gets the JSON object instead.",
+            help="Page to write; a name that ends in .json gets the JSON object instead.",
         ),
     ] = Path("report.html"),
     start: FromOption = None,
     end: ToOption = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print what was found as a JSON object.")
+        bool, typer.Option("--json", help="Print the summary as a JSON object.")
     ] = False,
 ) -> None:
-    """Write a page of what flowed: which keys, when, how well, from whom.
+    """Write a page about the samples of a lake: keys, rates, losses, latencies, sources.
 
-    The page is one HTML file that loads nothing: open it anywhere, send it, keep it. Times are
-    rounded to whole minutes. Payloads are not read, so it takes seconds.
+    The page is one HTML file that loads nothing from the network. Times are rounded to whole
+    minutes. Payloads are not read, so it takes seconds.
 
-    Exit status: 0 written, 1 there is no lake or it cannot be read or written, 2 wrong usage.
+    Exit status: 0 the page is written, 1 there is no lake or it cannot be read or written, 2 wrong
+    usage.
 
     \b
     Examples:
@@ -62,44 +66,26 @@ def report(
       zenlake lake report fleet -o today.html --from -24h
       zenlake lake report fleet -o today.json --from -24h
     """
-    times = _moment(start, "--from"), _moment(end, "--to")
-    try:
-        summary = _written(lake, out, *times)
-    except ZError as error:
-        session_options.fail("lake report", error)
-    except ModuleNotFoundError as error:
-        session_options.fail(
-            "lake report", f"{error.name} is not installed: pip install 'zenlake[lake]'"
-        )
-    except OSError as error:
-        if error.filename is None:
-            raise  # not about a file: standard output is closed
-        session_options.fail("lake report", f"{error.filename}: {error.strerror}")
-    typer.echo(
-        jsonlib.dumps(summary._asdict() | {"path": str(summary.path)}) if json else shown(summary)
-    )
-
-
-def _written(
-    lake: Path, out: Path, start: datetime | None, end: datetime | None
-) -> "ReportSummary":
     from zenlake.lake.project import Project
-    from zenlake.lake.report import report as write
+    from zenlake.lake.report import report as write_report
 
-    return write(Project.load(lake), out, start, end)
+    times = _parse_moment(start, "--from"), _parse_moment(end, "--to")
+    summary = write_report(Project.load(lake), out, *times)
+    fields = summary._asdict() | {"path": str(summary.path)}
+    typer.echo(jsonlib.dumps(fields) if json else format_summary(summary))
 
 
-def _moment(text: str | None, option: str) -> datetime | None:
+def _parse_moment(text: str | None, option: str) -> datetime | None:
     if text is None:
         return None
     return EPOCH + timedelta(microseconds=quantities.moment(text, option) // 1000)
 
 
-def shown(summary: "ReportSummary") -> str:
-    """One line: where the page is, and what it says."""
-    flow = (
+def format_summary(summary: "ReportSummary") -> str:
+    """Return one line: the path of the page, and its totals."""
+    totals = (
         f"{counted(summary.samples, 'sample')} of {counted(summary.keys, 'key')}, "
-        f"{size_shown(summary.bytes)}"
+        f"{format_size(summary.bytes)}"
     )
     lost = (
         f"{summary.lost:,} missing"
@@ -108,4 +94,4 @@ def shown(summary: "ReportSummary") -> str:
     )
     failed = counted(summary.failed, "payload")
     rest = f"{counted(summary.stopped, 'key')} stopped, {failed} not decoded"
-    return f"{escape(str(summary.path))}: {flow}; {lost}; {rest} ({size_shown(summary.size)})"
+    return f"{escape(str(summary.path))}: {totals}; {lost}; {rest} ({format_size(summary.size)})"

@@ -1,6 +1,6 @@
-"""`zenlake lake run`: record and make tables, cycle after cycle, until told to stop.
+"""`zenlake lake run`: record and update tables, cycle after cycle, until told to stop.
 
-Knows options, signals and what is shown. Does not know Spark or tables: lake/ does.
+Knows options, signals and what is printed. Does not know Spark or tables: lake/ does.
 """
 
 import os
@@ -8,19 +8,22 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from zenlake.cli import quantities, session_options
-from zenlake.cli.quantities import counted, duration_shown
-from zenlake.cli.render.sample import print_object
+from zenlake.cli import session_options
+from zenlake.cli.choices import ModeChoice
+from zenlake.cli.display import EventDisplay, EventQueue, LineEvents, event_display
+from zenlake.cli.durations import duration_option
+from zenlake.cli.failure import FAILURE, report_errors
+from zenlake.cli.quantities import format_duration
 from zenlake.cli.render.text import escape
-from zenlake.cli.signals import stopped_by_signals
-from zenlake.errors import ZError
+from zenlake.cli.signals import stop_on_signals
+from zenlake.quantities import MAX_SECONDS, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,53 +33,72 @@ if TYPE_CHECKING:
     from zenlake.lake.project import Project, RecordSettings
     from zenlake.log.write.recorder import Recorder, RecorderStats
 
-PIECE_SECONDS = 0.25  # of a wait: a signal that comes just before one is noticed after it
-TICK_SECONDS = 1.0  # between two states of the live table
-MAX_NEWS = 10_000  # that may wait to be shown; those beyond are counted
+WAIT_SECONDS = 0.25  # Longest time until a signal that arrives just before a wait is noticed.
+TICK_SECONDS = 1.0  # Time between two states of the recorder.
 STYLES = {"FAILED": "bold red", "RUNNING": "cyan"}
 
 
-def run(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder of the lake, or its lake.toml.")
-    ],
-    once: Annotated[
-        bool, typer.Option("--once", help="One cycle over what is durable now; records nothing.")
-    ] = False,
-    every: Annotated[
-        str, typer.Option(metavar="DURATION", help="Time from the start of one cycle to the next.")
-    ] = "10s",
-    record: Annotated[
-        bool,
-        typer.Option(
-            "--record/--no-record",
-            help="RecordSettings as [record] in lake.toml says, or do not record.",
-        ),
-    ] = True,
-    json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per line: flow, cycle, failed, ...")
-    ] = False,
+@dataclass(frozen=True)
+class SparkOptions:
+    """Options of the Spark that runs the flows."""
+
     master: Annotated[
         str,
         typer.Option(
             metavar="URL",
-            help="Which Spark to use: local[2], spark://host:7077, or sc://host (Spark Connect).",
+            help="Spark master: local[2], spark://host:7077, or sc://host (Spark Connect).",
         ),
-    ] = "local[*]",
+    ] = "local[*]"
     conf: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
-    ] = None,
+    ] = None
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings of --conf by name."""
+        return dict(_split_setting(text) for text in self.conf or [])
+
+
+@session_options.expand_options
+def run(
+    spark: SparkOptions,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of the lake, or its lake.toml.")
+    ],
+    once: Annotated[
+        bool,
+        typer.Option("--once", help="Run one cycle over the samples that are durable now."),
+    ] = False,
+    every: Annotated[
+        float,
+        duration_option(
+            "--every",
+            least=0.0,
+            most=MAX_SECONDS,
+            bare=False,
+            help="Time from the start of one cycle to the start of the next. Default: 10s.",
+        ),
+    ] = 10.0,
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record/--no-record",
+            help="Record as [record] in lake.toml says, or do not record. --once never records.",
+        ),
+    ] = True,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON object per line: flow, cycle, failed, ..."),
+    ] = False,
 ) -> None:
-    """Record, and make tables of what was recorded, cycle after cycle.
+    """Record samples and write them to the lake's tables, cycle after cycle.
 
-    A flow that fails is shown and tried again in the next cycle; the others go on. What a kill
-    interrupts the next run does again; every row is in its table once.
+    A flow that fails is shown and tried again in the next cycle; the other flows go on. A run that
+    was killed is completed by the next one; every row is in its table once.
 
-    SIGTERM or Ctrl-C seals the log and ends after the cycle under way. Again: it ends at once.
+    SIGTERM or Ctrl-C seals the log and ends after the current cycle. A second one ends it at once.
 
-    Exit status: 0 it was told to stop (--once: every flow went through), 1 otherwise, 2 wrong
-    usage.
+    Exit status: 0 it was told to stop (--once: every flow succeeded), 1 otherwise, 2 wrong usage.
 
     \b
     Examples:
@@ -84,26 +106,18 @@ def run(
       zenlake lake run fleet --once --json | jq 'select(.event == "cycle")'
       zenlake lake run fleet --every 1m --conf spark.driver.memory=4g
     """
-    seconds = None if once else quantities.seconds(every, "--every")
-    settings = dict(_setting(one) for one in conf or [])
-    told: SimpleQueue[int] = SimpleQueue()
-    with stopped_by_signals(told.put):
-        try:
-            ok = _run(folder, seconds, record and not once, json, told, master, settings)
-        except ZError as error:
-            session_options.fail("lake run", error)
-        except ModuleNotFoundError as error:
-            session_options.fail(
-                "lake run", f"{error.name} is missing: pip install 'zenlake[lake]'"
-            )
+    spark.settings()
+    events: EventQueue[RunEvent] = EventQueue()
+    with stop_on_signals(lambda _: events.stop()), report_errors("lake run"):
+        ok = _run(folder, None if once else every, record and not once, json, events, spark)
     if not ok:
-        raise typer.Exit(session_options.FAILURE)
+        raise typer.Exit(FAILURE)
 
 
-def _setting(text: str) -> tuple[str, str]:
+def _split_setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise typer.BadParameter(f"--conf {text}: write NAME=VALUE, spark.driver.memory=4g say")
+        raise typer.BadParameter(f"--conf {text}: write NAME=VALUE, such as spark.driver.memory=4g")
     return name.strip(), value
 
 
@@ -112,39 +126,35 @@ def _run(
     every: float | None,
     record: bool,
     json: bool,
-    told: "SimpleQueue[int]",
-    master: str,
-    settings: dict[str, str],
+    events: "EventQueue[RunEvent]",
+    spark: SparkOptions,
 ) -> bool:
+    """Run until the end or a signal; return whether all went well."""
     from zenlake.lake.pipeline.runner import PipelineRunner
     from zenlake.lake.project import Project
 
     project = Project.load(folder)
-    news: SimpleQueue[RunEvent] = SimpleQueue()
-    unshown = 0
-
-    def heard(said: "RunEvent") -> None:
-        nonlocal unshown
-        if news.qsize() < MAX_NEWS:
-            news.put(said)
-        else:
-            unshown += 1
-
-    with _display(project, json) as display:
+    with event_display(
+        as_json=json,
+        lines=lambda console: LineEvents(console, format_event, _format_change),
+        live=lambda console: RunTable(project, console),
+    ) as display:
         recording = _recording(project.record, project) if record and project.record else None
         with recording or nullcontext() as recorder:
-            running = PipelineRunner(project, every=every, tell=heard, master=master, conf=settings)
-            stopped = _watch(running, recorder, told, news, display)
+            running = PipelineRunner(
+                project, every=every, tell=events.put, master=spark.master, conf=spark.settings()
+            )
+            stopped = _watch(running, recorder, events, display)
             if stopped:
                 display.show("stopping", {})
-        ended = running.stop()  # the log is sealed by now, however long the cycle takes
-        while not news.empty():
-            display.show(*news.get())
-        facts = {"cycles": running.cycles, "ok": running.ok or stopped, "unshown": unshown}
+        ended = running.stop()  # The log is sealed by now, however long the cycle takes.
+        for event in events.drain():
+            display.show(*event)
+        facts = {"cycles": running.cycles, "ok": running.ok or stopped, "unshown": events.dropped}
         display.show("stopped", facts)
-    if not ended:  # a thread that waits for a Spark that was killed would hold up the end
+    if not ended:  # A thread that waits for a killed Spark would keep the process alive.
         sys.stdout.flush()
-        os._exit(0 if stopped else session_options.FAILURE)
+        os._exit(0 if stopped else FAILURE)
     return running.ok or stopped
 
 
@@ -155,40 +165,36 @@ class _Running(Protocol):
 def _watch(
     running: _Running,
     recorder: "Recorder | None",
-    told: "SimpleQueue[int]",
-    news: "SimpleQueue[RunEvent]",
-    display: "_Display",
+    events: "EventQueue[RunEvent]",
+    display: "EventDisplay[RecorderStats]",
 ) -> bool:
-    """Until it ends by itself, or is told to by a signal: whether it was."""
+    """Show events until the run ends; return whether a signal ended it."""
     tick = 0.0
     while True:
-        try:
-            display.show(*news.get(timeout=PIECE_SECONDS))
-            continue
-        except Empty:
-            pass
-        if not told.empty():
+        event = events.take(WAIT_SECONDS)
+        if event is not None:
+            display.show(*event)
+        elif events.stopped:
             return True
-        if running.wait(0.0):
+        elif running.wait(0.0):
             return False
-        if recorder is not None and time.monotonic() >= tick:
+        elif recorder is not None and time.monotonic() >= tick:
             tick = time.monotonic() + TICK_SECONDS
-            display.recorded(recorder.stats())
+            display.update(recorder.stats())
 
 
 @contextmanager
 def _recording(record: "RecordSettings", project: "Project") -> "Iterator[Recorder]":
-    """A recorder, sealed at the end, on a session of its own."""
-    from zenlake.cli.commands.ping import Mode
+    """Record on a session of its own for the `with` block, and seal the log at the end."""
     from zenlake.log.write.recorder import Recorder
 
     at = session_options.SessionOptions(
         connect=[*record.connect] or None,
-        mode=Mode(record.mode),
+        mode=ModeChoice(record.mode),
         config=record.config,
     )
     with (
-        session_options.opened(at) as session,
+        session_options.open_session(at) as session,
         Recorder(
             project.log,
             [*record.keys],
@@ -200,80 +206,30 @@ def _recording(record: "RecordSettings", project: "Project") -> "Iterator[Record
         yield recorder
 
 
-# ---- shown
+# ---- lines and the table
 
 
-class _Display(Protocol):
-    def show(self, event: str, facts: dict[str, Any]) -> None: ...
-    def recorded(self, stats: "RecorderStats") -> None: ...
+def format_event(event: str, facts: dict[str, Any]) -> str | None:
+    """Return the line of an event; None if it has none.
 
-
-@contextmanager
-def _display(project: "Project", json: bool) -> Iterator[_Display]:
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(stderr=True, highlight=False, markup=False)
-    if json:
-        yield _Json()
-    elif not console.is_terminal:
-        yield _RunLines(console)
-    else:
-        with Live(console=console, refresh_per_second=2, transient=False) as live:
-            shown = _Table(project, console)
-            live.update(shown)
-            yield shown
-
-
-class _Json:
-    """For programs."""
-
-    def show(self, event: str, facts: dict[str, Any]) -> None:
-        print_object({"event": event, "time": time.time(), **facts})
-
-    def recorded(self, stats: "RecorderStats") -> None:
-        pass  # whoever wants that asks the recorder, see its admin key
-
-
-class _RunLines:
-    """A line for what a person wants to know, where there is no terminal."""
-
-    def __init__(self, console: "Console") -> None:
-        self._console = console
-        self._failure: str | None = None
-
-    def show(self, event: str, facts: dict[str, Any]) -> None:
-        line = line_shown(event, facts)
-        if line:
-            self._console.print(line, soft_wrap=True)
-
-    def recorded(self, stats: "RecorderStats") -> None:
-        if stats.failure != self._failure:
-            self._failure = stats.failure
-            self._console.print(f"recording: {escape(stats.failure or 'works again')}")
-
-
-def line_shown(event: str, facts: dict[str, Any]) -> str | None:
-    """What a line says of an event; None: nothing.
-
-    >>> line_shown("flow", {"flow": "loss", "state": "FAILED", "reason": "no such column"})
+    >>> format_event("flow", {"flow": "loss", "state": "FAILED", "reason": "no such column"})
     'flow loss failed: no such column'
     """
     match event:
         case "starting":
             return f"starting Spark ({facts['master']}), which takes a while"
         case "ready":
-            return f"Spark is ready after {duration_shown(facts['seconds'])}"
+            return f"Spark is ready after {format_duration(facts['seconds'])}"
         case "flow" if facts["state"] == "FAILED":
             return f"flow {escape(facts['flow'])} failed: {escape(facts['reason'] or '')}"
         case "cycle":
-            flows = "; ".join(_flow_shown(one) for one in facts["flows"])
-            took = duration_shown(facts["seconds"])
+            flows = "; ".join(_format_flow(flow) for flow in facts["flows"])
+            took = format_duration(facts["seconds"])
             return f"cycle {facts['number']:,} in {took}: {flows or 'nothing'}"
         case "failed":
             return f"{facts['what']} failed: {escape(facts['reason'])}"
         case "upkeep":
-            return f"upkeep in {duration_shown(facts['seconds'])}"
+            return f"upkeep in {format_duration(facts['seconds'])}"
         case "stopping":
             return "stopping: the log is sealed, and the cycle under way ends first"
         case "stopped":
@@ -281,89 +237,96 @@ def line_shown(event: str, facts: dict[str, Any]) -> str | None:
     return None
 
 
-def _flow_shown(one: dict[str, Any]) -> str:
-    """Return what a line says of a flow after a cycle.
+def _format_flow(flow: dict[str, Any]) -> str:
+    """Return the result of a flow in a cycle.
 
     >>> facts = {"flow": "loss", "taken": 5, "wrote": {"loss": 0}, "behind": 0, "state": "IDLE"}
-    >>> _flow_shown(facts)
+    >>> _format_flow(facts)
     'loss: 5 read, 0 rows'
     """
-    wrote = one["wrote"]
+    wrote = flow["wrote"]
     rows = [
         counted(count, "row") + (f" in {escape(table)}" if len(wrote) > 1 else "")
         for table, count in wrote.items()
     ]
-    left = [f"{one['behind']:,} behind"] if one["behind"] else []
-    said = ", ".join([f"{one['taken']:,} read", *rows, *left])
-    return f"{escape(one['flow'])}: {said}" + (" (failed)" if one["state"] == "FAILED" else "")
+    left = [f"{flow['behind']:,} behind"] if flow["behind"] else []
+    result = ", ".join([f"{flow['taken']:,} read", *rows, *left])
+    return f"{escape(flow['flow'])}: {result}" + (" (failed)" if flow["state"] == "FAILED" else "")
 
 
-class _Table:
-    """The live table, for a terminal. What was, above it, are lines."""
+def _format_change(before: "RecorderStats | None", now: "RecorderStats") -> str | None:
+    """Return the line of a recorder that begins to fail, or works again."""
+    if now.failure == (before and before.failure):
+        return None
+    return f"recording: {escape(now.failure or 'works again')}"
+
+
+class RunTable:
+    """Live table of the flows; failures are lines above it."""
 
     def __init__(self, project: "Project", console: "Console") -> None:
         self._project = project
         self._console = console
         self._flows: dict[str, dict[str, Any]] = {}
-        self._now = "starting"
+        self._status = "starting"
         self._stats: RecorderStats | None = None
 
     def show(self, event: str, facts: dict[str, Any]) -> None:
         if event == "flow":
             self._flows.setdefault(facts["flow"], {}).update(facts)
         elif event == "cycle":
-            for one in facts["flows"]:
-                self._flows[one["flow"]] = one
-            took = duration_shown(facts["seconds"])
-            self._now = f"cycle {facts['number']:,} took {took}"
-        line = line_shown(event, facts)
+            for flow in facts["flows"]:
+                self._flows[flow["flow"]] = flow
+            took = format_duration(facts["seconds"])
+            self._status = f"cycle {facts['number']:,} took {took}"
+        line = format_event(event, facts)
         if line and event in ("starting", "ready", "stopping", "stopped", "upkeep"):
-            self._now = line
+            self._status = line
         elif line and event != "cycle":
             self._console.print(line, style="red", soft_wrap=True)
 
-    def recorded(self, stats: "RecorderStats") -> None:
+    def update(self, stats: "RecorderStats") -> None:
         self._stats = stats
 
     def __rich__(self) -> "Table":
         from rich.table import Table
 
-        shown = Table(
-            title=f"{self._project.name}: {self._now}",
-            caption=self._recording(),
+        table = Table(
+            title=f"{self._project.name}: {self._status}",
+            caption=self._caption(),
             title_justify="left",
             caption_justify="left",
         )
         for name in ("flow", "into", "this cycle", "rows in all", "behind", "last commit", "state"):
             right = name in ("this cycle", "rows in all", "behind")
-            shown.add_column(name, justify="right" if right else "left")
-        for name, one in self._flows.items():
-            state = one.get("state", "")
-            rows = one.get("rows", {})
-            shown.add_row(
+            table.add_column(name, justify="right" if right else "left")
+        for name, flow in self._flows.items():
+            state = flow.get("state", "")
+            rows = flow.get("rows", {})
+            table.add_row(
                 escape(name),
-                "\n".join(map(escape, one.get("into", ()))),
-                _count(one.get("taken")),
-                "\n".join(_count(rows.get(table)) for table in one.get("into", ())),
-                _count(one.get("behind")),
-                _clock(one.get("at")),
+                "\n".join(map(escape, flow.get("into", ()))),
+                _format_count(flow.get("taken")),
+                "\n".join(_format_count(rows.get(into)) for into in flow.get("into", ())),
+                _format_count(flow.get("behind")),
+                _format_clock(flow.get("at")),
                 state.lower(),
                 style=STYLES.get(state, ""),
             )
-        return shown
+        return table
 
-    def _recording(self) -> str | None:
+    def _caption(self) -> str | None:
         if self._stats is None:
             return None
-        said = f"recorded {counted(self._stats.samples, 'sample')}"
+        text = f"recorded {counted(self._stats.samples, 'sample')}"
         if self._stats.failure:
-            return f"{said}; NOT WRITING: {escape(self._stats.failure)}"
-        return f"{said}, durable to {self._stats.durable:,}, {counted(self._stats.gaps, 'gap')}"
+            return f"{text}; NOT WRITING: {escape(self._stats.failure)}"
+        return f"{text}, durable to {self._stats.durable:,}, {counted(self._stats.gaps, 'gap')}"
 
 
-def _count(number: int | None) -> str:
+def _format_count(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
-def _clock(at: float | None) -> str:
+def _format_clock(at: float | None) -> str:
     return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}Z"

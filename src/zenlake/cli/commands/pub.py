@@ -1,4 +1,7 @@
-"""`zenlake pub`: the same value again and again, at a steady pace."""
+"""`zenlake pub`: put a value repeatedly, at a steady rate.
+
+Knows options and the clock. Does not know how a put is sent: publish_options does.
+"""
 
 import time
 from typing import Annotated
@@ -6,73 +9,75 @@ from typing import Annotated
 import typer
 
 from zenlake.cli import payload_input, publish_options, session_options
-from zenlake.cli.quantities import counted
-from zenlake.cli.render.sample import line_text, print_object, print_text, size_text
+from zenlake.cli.durations import duration_option
+from zenlake.cli.printing import print_object, print_text
+from zenlake.cli.render.sample import format_line
+from zenlake.quantities import counted
 
-INDEX = "{i}"  # what is replaced by the number of the put
-MAX_INTERVAL = 86_400.0
+INDEX = "{i}"  # Placeholder in VALUE for the number of the put.
 MAX_RATE = 1e6
 
 
-@session_options.connected
+@session_options.expand_options
 def pub(
     at: session_options.SessionOptions,
-    travel: publish_options.Travel,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The key expression to put.")],
+    options: publish_options.PublishOptions,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Key expression to put to.")],
     value: Annotated[
         str,
-        typer.Argument(metavar="VALUE", help="The payload; {i} in it becomes 0, 1, 2 and so on."),
+        typer.Argument(metavar="VALUE", help="Payload; {i} in it becomes 0, 1, 2 and so on."),
     ],
     count: Annotated[
         int | None,
-        typer.Option("--count", "-n", min=1, help="How many puts. Default: until Ctrl-C."),
+        typer.Option("--count", "-n", min=1, help="End after this many puts. Default: Ctrl-C."),
     ] = None,
     interval: Annotated[
         float | None,
-        typer.Option(min=0.0, max=MAX_INTERVAL, help="Seconds between two puts. Default: 1."),
+        duration_option("--interval", least=0.0, help="Time between two puts. Default: 1s."),
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option(min=1e-4, max=MAX_RATE, help="Puts a second, instead of --interval."),
+        typer.Option(min=1e-4, max=MAX_RATE, help="Puts per second, instead of --interval."),
     ] = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Say only at the end what was put.")
+        bool, typer.Option("--quiet", "-q", help="Print only the totals at the end.")
     ] = False,
     encoding: publish_options.EncodingOption = None,
     json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a put, one a line.")
+        bool, typer.Option("--json", help="Print one JSON object per put, one per line.")
     ] = False,
 ) -> None:
-    """Put a value again and again; Ctrl-C ends it.
+    """Put a value repeatedly, until Ctrl-C or --count.
 
-    Exit status: 0 all was sent, 1 the session failed, 2 wrong usage, 130 Ctrl-C before --count.
+    Exit status: 0 all puts were sent, 1 the session failed, 2 wrong usage, 130 Ctrl-C before
+    --count.
 
     \b
     Examples:
       zenlake pub -e tcp/127.0.0.1:7447 demo/counter 'count {i}'
       zenlake pub -l tcp/127.0.0.1:7447 demo/load x --rate 1000 --count 10000 --quiet
     """
-    key = session_options.key_expr(key)
+    key = session_options.check_key_expr(key)
     if interval is not None and rate is not None:
         raise typer.BadParameter("give --interval or --rate, not both")
     pause = 1.0 / rate if rate is not None else 1.0 if interval is None else interval
-    kind = payload_input.encoding_of(value, None, encoding)
+    kind = payload_input.choose_encoding(value, None, encoding)
     puts = size = 0
     began = time.monotonic()
     with (
-        session_options.opened(at) as session,
-        publish_options.publisher(session, key, travel) as publisher,
-        session_options.until_interrupted(count),
+        session_options.open_session(at) as session,
+        publish_options.declare_publisher(session, key, options) as publisher,
+        session_options.end_on_interrupt(count),
     ):
         began = time.monotonic()
         while True:
             payload = value.replace(INDEX, str(puts)).encode(errors="surrogateescape")
-            publisher.put(payload, encoding=kind, attachment=travel.attachment)
+            publisher.put(payload, encoding=kind, attachment=options.attachment)
             puts, size = puts + 1, size + len(payload)
             if json and not quiet:
                 print_object({"key": key, "index": puts - 1, "size": len(payload)})
             elif not quiet:
-                print_text(line_text("PUT", key, payload, kind, []))
+                print_text(format_line("PUT", key, payload, kind, []))
             if puts == count:
                 break
             time.sleep(max(0.0, began + puts * pause - time.monotonic()))
@@ -80,4 +85,4 @@ def pub(
     if json:
         print_object({"key": key, "puts": puts, "bytes": size, "seconds": round(seconds, 3)})
     else:
-        print_text(f"{counted(puts, 'put')}, {size_text(size)} in {seconds:.2f} s")
+        print_text(f"{counted(puts, 'put')}, {counted(size, 'byte')} in {seconds:.2f} s")

@@ -1,4 +1,7 @@
-"""`zenlake queryable`: answer queries, with a value or with what was asked."""
+"""`zenlake queryable`: answer queries with a value, or with their own payload.
+
+Knows options. Does not know sessions: session_options does.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,79 +11,79 @@ import typer
 import zenlake
 from zenlake.cli import payload_input, session_options
 from zenlake.cli.callback_queue import CallbackQueue
-from zenlake.cli.quantities import counted
-from zenlake.cli.render.sample import content, line_text, print_object, print_text, size_text
+from zenlake.cli.durations import duration_option
+from zenlake.cli.failure import fail
+from zenlake.cli.printing import print_object, print_text
+from zenlake.cli.render.sample import describe_payload, format_line
+from zenlake.quantities import counted
 
-MAX_SECONDS = 86_400.0
 
-
-@session_options.connected
+@session_options.expand_options
 def queryable(
     at: session_options.SessionOptions,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The key expression to answer for.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Key expression to answer for.")],
     value: Annotated[
         str | None,
         typer.Argument(
             metavar="VALUE",
-            help="The answer; - is standard input. Without: the query's own payload, or its "
-            "selector if it has none.",
+            help="Payload of the reply; - reads standard input. Default: the query's own payload, "
+            "or its selector if it has none.",
         ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="The answer is this file.")
+        Path | None,
+        typer.Option("--file", "-f", metavar="FILE", help="Reply with the content of this file."),
     ] = None,
     encoding: Annotated[
-        str | None, typer.Option(metavar="TYPE[;SCHEMA]", help="What the answer is.")
+        str | None, typer.Option(metavar="TYPE[;SCHEMA]", help="Encoding of the reply.")
     ] = None,
     complete: Annotated[
-        bool, typer.Option("--complete", help="Say that nobody else is needed for these keys.")
+        bool, typer.Option("--complete", help="Declare the queryable complete for its keys.")
     ] = False,
     error: Annotated[
-        bool, typer.Option("--error", help="Answer with an error that holds VALUE.")
+        bool, typer.Option("--error", help="Reply with an error whose payload is VALUE.")
     ] = False,
     count: Annotated[
         int | None,
-        typer.Option("--count", "-n", min=1, help="End after so many queries. Default: Ctrl-C."),
+        typer.Option("--count", "-n", min=1, help="End after this many queries. Default: Ctrl-C."),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=0.1, max=MAX_SECONDS, help="End after this time.")
+        float | None, duration_option("--seconds", help="End after this time, such as 30s.")
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a query, one a line.")
+        bool, typer.Option("--json", help="Print one JSON object per query, one per line.")
     ] = False,
 ) -> None:
-    """Answer every query on KEY, and show it; Ctrl-C ends it.
+    """Answer every query on KEY and show it, until Ctrl-C.
 
     The reply is on KEY, or on the query's key when KEY has wildcards.
 
-    Exit status: 0 it ended as asked, 1 fewer than --count in --seconds, 2 wrong usage, 130 Ctrl-C
-    before --count.
+    Exit status: 0 it ended as asked, 1 fewer than --count within --seconds, 2 wrong usage, 130
+    Ctrl-C before --count.
 
     \b
     Examples:
       zenlake queryable -e tcp/127.0.0.1:7447 demo/greeting hello
       zenlake queryable -l tcp/127.0.0.1:7447 'echo/**'
     """
-    key = session_options.key_expr(key)
-    answer = payload_input.payload(value, file)
-    kind = None if answer is None else payload_input.encoding_of(value, file, encoding)
+    key = session_options.check_key_expr(key)
+    answer = payload_input.read_payload(value, file)
+    kind = None if answer is None else payload_input.choose_encoding(value, file, encoding)
     answered = 0
     inbox: CallbackQueue[zenlake.Query] = CallbackQueue()
-    with session_options.opened(at) as session, inbox:
+    with session_options.open_session(at) as session, inbox:
         session.declare_queryable(key, inbox.put, complete=complete)
-        with session_options.until_interrupted(count):
+        with session_options.end_on_interrupt(count):
             for query in inbox.items(count, seconds):
                 with query:
                     _answer(query, key, answer, kind or encoding, as_error=error)
                     answered += 1
                     if json:
-                        print_object(_object(query))
+                        print_object(_describe_query(query))
                     else:
-                        print_text(_line(query))
+                        print_text(_format_query(query))
     if count is not None and answered < count:
-        session_options.fail(
-            "queryable", f"only {answered} of {counted(count, 'query')} on {key} in {seconds:g} s"
-        )
+        fail("queryable", f"only {answered} of {counted(count, 'query')} on {key} in {seconds:g} s")
 
 
 def _answer(
@@ -96,23 +99,23 @@ def _answer(
         query.reply(str(query.key_expr) if "*" in key else key, answer, encoding=encoding)
 
 
-def _object(query: "zenlake.Query") -> dict[str, Any]:
+def _describe_query(query: "zenlake.Query") -> dict[str, Any]:
     encoding = None if query.payload is None else str(query.encoding)
-    asked = {} if query.payload is None else content(query.payload, encoding or "")
+    asked = {} if query.payload is None else describe_payload(query.payload, encoding or "")
     return {
         "key": str(query.key_expr),
         "parameters": str(query.parameters),
         "value": None,
         **asked,
         "encoding": encoding,
-        "attachment": None if query.attachment is None else content(query.attachment, ""),
+        "attachment": None if query.attachment is None else describe_payload(query.attachment, ""),
     }
 
 
-def _line(query: "zenlake.Query") -> Any:
+def _format_query(query: "zenlake.Query") -> Any:
     from zenlake.cli.render.text import escape
 
     data = b"" if query.payload is None else bytes(query.payload)
     encoding = "" if query.payload is None else str(query.encoding)
-    said = [] if query.payload is None else [escape(encoding), size_text(len(data))]
-    return line_text("QUERY", str(query.selector), data, encoding, said)
+    notes = [] if query.payload is None else [escape(encoding), counted(len(data), "byte")]
+    return format_line("QUERY", str(query.selector), data, encoding, notes)

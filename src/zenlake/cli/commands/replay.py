@@ -1,16 +1,30 @@
-"""`zenlake replay`: what a log holds, put again."""
+"""`zenlake replay`: put the samples of a log again.
+
+Knows options, signals and what is printed. Does not know files: log/ does.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from zenlake.cli import quantities, session_options
-from zenlake.cli.render.sample import print_object, print_text
-from zenlake.cli.signals import stopped_by_signals
+from zenlake.cli.display import progress_bar
+from zenlake.cli.failure import fail
+from zenlake.cli.log_selection import (
+    NOWHERE,
+    KeyOption,
+    LogArgument,
+    SkipOption,
+    name_skip_option,
+    print_skipped,
+)
+from zenlake.cli.printing import print_object, print_text
+from zenlake.cli.signals import stop_on_signals
+from zenlake.errors import ZError
+from zenlake.quantities import counted
 
 if TYPE_CHECKING:
     from zenlake.log.replay.replayer import ReplayStats
@@ -20,72 +34,71 @@ MAX_SPEED = 1e6
 INTERRUPTED = 130
 
 
-class Timestamps(StrEnum):
+class TimestampsChoice(StrEnum):
     ORIGINAL = "original"
     NEW = "new"
 
 
-@session_options.connected
+@session_options.expand_options
 def replay(
     at: session_options.SessionOptions,
-    log: Annotated[Path, typer.Argument(metavar="LOG", help="The folder that was recorded to.")],
+    log: LogArgument,
     speed: Annotated[
         str,
         typer.Option(
             metavar="FACTOR",
-            help="1 keeps the time between samples, 2 halves it; max leaves out all waiting.",
+            help="1 keeps the time between samples, 2 halves it; max sends without waiting.",
         ),
     ] = "1",
     start: Annotated[
         str | None,
         typer.Option(
             "--from",
-            metavar="T",
-            help="Begin here: a time of reception such as 2026-11-15T10:00:00Z or -1h, or an "
+            metavar="OFFSET|TIME",
+            help="Begin at this time of reception, such as 2026-11-15T10:00:00Z or -1h, or at this "
             "offset. Default: the first sample.",
         ),
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--to", metavar="T", help="End before this time or offset.")
-    ] = None,
-    key: Annotated[
         str | None,
         typer.Option(
-            "--key", "-k", metavar="KEYEXPR", help="Only samples on keys that it intersects."
+            "--to", "--until", metavar="OFFSET|TIME", help="End before this offset or time."
         ),
     ] = None,
+    key: KeyOption = None,
     remap: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FROM=TO",
-            help="Keys that start with the chunks FROM, which may be *, start with TO instead; the "
-            "first that fits holds. An empty FROM fits every key. May be repeated.",
+            help="Replace the chunks FROM at the start of a key, where * matches any chunk, by TO; "
+            "the first rule that matches applies. An empty FROM matches any key. May be repeated.",
         ),
     ] = None,
     timestamps: Annotated[
-        Timestamps,
-        typer.Option(help="As recorded, or of the clock of this session where there was one."),
-    ] = Timestamps.ORIGINAL,
+        TimestampsChoice,
+        typer.Option(
+            help="original keeps timestamps; new replaces them by the time of this session."
+        ),
+    ] = TimestampsChoice.ORIGINAL,
     partition: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="Only this one. Default: all, merged by time."),
+        typer.Option(min=0, metavar="N", help="Only this partition. Default: all, merged by time."),
     ] = None,
     loop: Annotated[
-        bool, typer.Option("--loop", help="Begin again at the end, until Ctrl-C.")
+        bool, typer.Option("--loop", help="Start over at the end, until Ctrl-C.")
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress bar, which only a terminal gets.")
+        bool, typer.Option("--quiet", "-q", help="Show no progress bar on a terminal.")
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="What was done as one JSON object, at the end.")
-    ] = False,
+    skip_damage: SkipOption = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
-    """Put again what was recorded: same keys, payloads, encodings, timestamps, QoS.
+    """Put the samples of a recording again.
 
-    Nothing is left out: where there is no room it waits, whatever congestion control a sample has.
-    Ctrl-C ends it.
+    Each has its recorded key, payload, encoding, timestamp and QoS. It sends every
+    sample: when a queue is full it waits, whatever the sample's congestion control. Ctrl-C ends it.
 
-    Exit status: 0 all was replayed, 1 it was not, or there is nothing to replay, 2 wrong usage, 130
+    Exit status: 0 every sample was replayed, 1 some were not, or there is none, 2 wrong usage, 130
     Ctrl-C without --loop.
 
     \b
@@ -96,9 +109,9 @@ def replay(
     """
     from zenlake.log.read.log import Log
 
-    choice = _choice(speed, start, end, key, remap or [])
+    choice = _parse_choice(speed, start, end, key, remap or [])
     found = Log(log)
-    with session_options.opened(at, meet=True) as session, _progress(quiet) as tell:
+    with session_options.open_session(at, meet=True) as session, _progress(quiet) as progress:
         from zenlake.log.replay.replayer import Replayer
 
         replayer = Replayer(
@@ -107,7 +120,8 @@ def replay(
             partition=partition,
             timestamps=timestamps.value,
             loop=loop,
-            on_progress=tell,
+            on_progress=progress,
+            on_damage="skip" if skip_damage else "raise",
             **choice,
         )
         stopped: list[int] = []
@@ -116,41 +130,42 @@ def replay(
             stopped.append(number)
             replayer.stop()
 
-        with stopped_by_signals(stop):
-            stats = replayer.run()
+        with stop_on_signals(stop):
+            try:
+                stats = replayer.run()
+            except ZError as error:
+                raise name_skip_option(error) from None
     _print(stats, as_json=json)
+    print_skipped(replayer.skipped)
     if stats.dropped:
-        session_options.fail(
+        fail(
             "replay",
-            f"{quantities.counted(stats.dropped, 'sample')} did not leave: see the log for why.",
+            f"{counted(stats.dropped, 'sample')} could not be sent.",
         )
     if not stats.samples and not stopped:
-        session_options.fail(
-            "replay", f"{log}: no sample in the range and on the keys that were asked."
-        )
+        fail("replay", f"{log}: no sample in this range and on these keys.")
     if stopped and not loop:
         raise typer.Exit(INTERRUPTED)
 
 
-def _choice(
+def _parse_choice(
     speed: str, start: str | None, end: str | None, key: str | None, remap: list[str]
 ) -> dict[str, Any]:
-    """The arguments of a Replayer that are given as text."""
-    nowhere = quantities.Position(None, None)
-    first = nowhere if start is None else quantities.position(start, "--from")
-    last = nowhere if end is None else quantities.position(end, "--to")
+    """Return the arguments of a Replayer that are given as text."""
+    first = NOWHERE if start is None else quantities.position(start, "--from")
+    last = NOWHERE if end is None else quantities.position(end, "--to")
     return {
-        "speed": _speed(speed),
+        "speed": _parse_speed(speed),
         "start": first.offset,
         "start_time": first.time,
         "end": last.offset,
         "end_time": last.time,
-        "key_expr": None if key is None else session_options.key_expr(key),
-        "remap": [_rule(text) for text in remap],
+        "key_expr": None if key is None else session_options.check_key_expr(key),
+        "remap": [_parse_rule(text) for text in remap],
     }
 
 
-def _speed(text: str) -> float | None:
+def _parse_speed(text: str) -> float | None:
     if text == AS_FAST_AS_POSSIBLE:
         return None
     try:
@@ -164,7 +179,7 @@ def _speed(text: str) -> float | None:
     return speed
 
 
-def _rule(text: str) -> tuple[str, str]:
+def _parse_rule(text: str) -> tuple[str, str]:
     from zenlake.errors import InvalidKeyExpr
     from zenlake.log.replay.replayer import Remap
 
@@ -180,25 +195,19 @@ def _rule(text: str) -> tuple[str, str]:
 
 @contextmanager
 def _progress(quiet: bool) -> "Iterator[Callable[[ReplayStats], None] | None]":
-    """A bar on a terminal, beside what is printed."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    """Show a progress bar on a terminal."""
+    with progress_bar("", hide=quiet) as advance:
+        if advance is None:
+            yield None
+            return
 
-    console = Console(stderr=True, highlight=False)
-    if quiet or not console.is_terminal:
-        yield None
-        return
-    shown = TextColumn("{task.description}", markup=False)
-    with Progress(BarColumn(), TaskProgressColumn(), shown, console=console) as bar:
-        task = bar.add_task("", total=None)
-
-        def tell(stats: "ReplayStats") -> None:
+        def show(stats: "ReplayStats") -> None:
             again = f", round {stats.rounds + 1}" if stats.rounds and stats.done else ""
-            count = quantities.counted(stats.samples, "sample")
-            said = f"{count}, {_per_second(stats):,.0f}/s{again}"
-            bar.update(task, total=stats.total or 1, completed=stats.done, description=said)
+            count = counted(stats.samples, "sample")
+            text = f"{count}, {_per_second(stats):,.0f}/s{again}"
+            advance(stats.done, stats.total or 1, text)
 
-        yield tell
+        yield show
 
 
 def _per_second(stats: "ReplayStats") -> float:
@@ -221,13 +230,13 @@ def _print(stats: "ReplayStats", *, as_json: bool) -> None:
             }
         )
         return
-    size, took = quantities.size_shown(stats.bytes), quantities.duration_shown(stats.seconds)
-    count = quantities.counted(stats.samples, "sample")
-    said = [f"{count}, {size} in {took}, {_per_second(stats):,.0f} samples/s"]
+    size, took = quantities.format_size(stats.bytes), quantities.format_duration(stats.seconds)
+    count = counted(stats.samples, "sample")
+    parts = [f"{count}, {size} in {took}, {_per_second(stats):,.0f} samples/s"]
     if stats.lateness:
-        said.append(f"at most {stats.lateness * 1000:.3g} ms late")
+        parts.append(f"at most {stats.lateness * 1000:.3g} ms late")
     if stats.bad_keys:
-        said.append(f"{stats.bad_keys:,} left out: their key is none")
+        parts.append(f"{stats.bad_keys:,} left out: their key is not valid")
     if stats.heard < stats.samples:
-        said.append(f"nobody subscribes to {stats.samples - stats.heard:,} of them")
-    print_text("; ".join(said))
+        parts.append(f"no subscriber for {stats.samples - stats.heard:,} of them")
+    print_text("; ".join(parts))

@@ -1,84 +1,57 @@
-"""`zenlake router`: pass on what clients and peers say to each other, until told to stop."""
+"""`zenlake router`: run a router until it is told to stop.
+
+Knows options, signals and the lines that are printed. Does not route: zenlake.router does.
+"""
 
 import json as jsonlib
 import time
-from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import zenlake
 from zenlake.cli import session_options
-from zenlake.cli.commands.ping import Mode
-from zenlake.cli.quantities import counted
-from zenlake.cli.render.sample import print_object, print_text
+from zenlake.cli.choices import ModeChoice
+from zenlake.cli.display import EventQueue, print_event
+from zenlake.cli.failure import USAGE, fail
+from zenlake.cli.printing import print_text
 from zenlake.cli.render.text import escape
-from zenlake.cli.signals import stopped_by_signals
+from zenlake.cli.signals import stop_on_signals
 from zenlake.errors import ZError
+from zenlake.quantities import counted
 from zenlake.transport.drop_reason import DropReason
 
 if TYPE_CHECKING:
     from zenlake.router import Event, Router
 
-SIGNAL_SECONDS = 0.5  # until a signal is noticed at the latest
-GENERIC = "GENERIC"  # The reason, number 0, of a session that ends normally.
-MAX_EVENTS = 10_000  # that may wait to be shown; those beyond are counted
+WAIT_SECONDS = 0.5  # Longest time until a signal that arrives just before a wait is noticed.
+GENERIC = "GENERIC"  # Reason 0, of a session that ends normally.
 
 
 def router(
-    listen: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--listen",
-            "-l",
-            metavar="ENDPOINT",
-            help="Where to be dialled; may be repeated. Default: tcp/[::]:7447.",
-        ),
-    ] = None,
-    connect: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--connect", "-e", metavar="ENDPOINT", help="Whom to dial as well; may be repeated."
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            envvar="ZENOH_CONFIG",
-            help=session_options.CONFIG_HELP,
-        ),
-    ] = None,
+    listen: session_options.ListenOption = None,
+    connect: session_options.ConnectOption = None,
+    config: session_options.ConfigOption = None,
     zid: Annotated[
         str | None,
-        typer.Option("--id", metavar="ID", help="Its id, up to 32 hexadecimal digits."),
+        typer.Option("--id", metavar="ID", help="Id of the router, up to 32 hexadecimal digits."),
     ] = None,
-    cfg: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cfg",
-            metavar="KEY:VALUE",
-            help=session_options.CFG_HELP,
-        ),
-    ] = None,
-    no_multicast_scouting: Annotated[
-        bool,
-        typer.Option("--no-multicast-scouting", help="Do not answer who asks by multicast."),
-    ] = False,
+    cfg: session_options.CfgOption = None,
+    no_multicast_scouting: session_options.ScoutingOption = False,
     json: Annotated[
         bool,
-        typer.Option("--json", help="One JSON object a line: listening, opened, closed, stopped."),
+        typer.Option(
+            "--json",
+            help="Print one JSON object per line: listening, opened, closed, stopped.",
+        ),
     ] = False,
 ) -> None:
-    """Be a router: say where it listens, then who comes and goes.
+    """Run a router until Ctrl-C or SIGTERM.
 
-    SIGTERM or Ctrl-C ends it: it passes on what was sent to it before, and closes every session.
-    Again: it ends at once.
+    It shows where it listens, and which nodes connect and leave. Without --listen it listens on
+    tcp/[::]:7447. When it is told to stop it passes on the messages that it has received, and
+    closes every session. A second signal ends it at once.
 
     Exit status: 0 it was told to stop, 1 it cannot listen or connect, 2 wrong usage.
 
@@ -93,67 +66,47 @@ def router(
     settings = [*(cfg or [])]
     if zid is not None:
         settings.insert(0, f"id={jsonlib.dumps(zid)}")
+    options = session_options.SessionOptions(
+        connect, listen, ModeChoice.ROUTER, config, settings, no_multicast_scouting
+    )
     try:
-        made = session_options.config_of(
-            session_options.SessionOptions(
-                connect, listen, Mode.ROUTER, config, settings, no_multicast_scouting
-            )
-        )
+        built = session_options.build_config(options)
     except typer.BadParameter as error:
-        session_options.fail("router", error, session_options.USAGE)
-    show = _print_json if json else _print_line
-    news: SimpleQueue[Event | None] = SimpleQueue()
-    unshown = 0
-
-    def watch(event: "Event") -> None:
-        nonlocal unshown
-        if news.qsize() < MAX_EVENTS:
-            news.put(event)
-        else:
-            unshown += 1
-
-    with stopped_by_signals(lambda number: news.put(None)):
-        zenlake.init_log_from_env_or("error")  # what goes wrong at first is said once, below
+        fail("router", error, USAGE)
+    show = print_event if json else _print_line
+    events: EventQueue[Event] = EventQueue()
+    with stop_on_signals(lambda _: events.stop()):
+        zenlake.init_log_from_env_or("error")  # A failure to open is printed once, below.
         try:
-            running = Router(made, watch)
+            running = Router(built, events.put)
         except ZError as error:
-            session_options.fail("router", error)
+            fail("router", error)
         zenlake.init_log_from_env_or("warn")
         with running:
-            show({"event": "listening", "zid": str(running.zid), "locators": running.locators})
-            while (event := _next(news)) is not None:
-                show(_fields(event))
-        while not news.empty():
-            if (event := news.get()) is not None:
-                show(_fields(event))
-        show({"event": "stopped", **_counts(running), "unshown": unshown})
+            show("listening", {"zid": str(running.zid), "locators": running.locators})
+            while not events.stopped:
+                if (event := events.take(WAIT_SECONDS)) is not None:
+                    show(*_describe(event))
+        for event in events.drain():
+            show(*_describe(event))
+        show("stopped", {**_collect_counts(running), "unshown": events.dropped})
 
 
-def _next(news: "SimpleQueue[Event | None]") -> "Event | None":
-    """Waits in pieces: a signal that comes just before a wait is looked at only after it."""
-    while True:
-        with suppress(Empty):
-            return news.get(timeout=SIGNAL_SECONDS)
-
-
-def _fields(event: "Event") -> dict[str, Any]:
-    found = asdict(event)
-    opened = found.pop("opened")
-    found |= {"zid": str(event.zid), "whatami": str(event.whatami)}
+def _describe(event: "Event") -> tuple[str, dict[str, Any]]:
+    """Return the name and the facts of a session that opened or closed."""
+    facts = asdict(event)
+    opened = facts.pop("opened")
+    facts |= {"zid": str(event.zid), "whatami": str(event.whatami)}
     if opened:
         for name in ("why", "reason", "by_peer"):
-            del found[name]
-    return {"event": "opened" if opened else "closed", **found}
+            del facts[name]
+    return "opened" if opened else "closed", facts
 
 
-def _counts(running: "Router") -> dict[str, Any]:
-    found = asdict(running.stats())
-    del found["transports"]
-    return found
-
-
-def _print_json(fields: dict[str, Any]) -> None:
-    print_object({"time": time.time(), **fields})
+def _collect_counts(running: "Router") -> dict[str, Any]:
+    counts = asdict(running.stats())
+    del counts["transports"]
+    return counts
 
 
 LINES = {
@@ -165,25 +118,23 @@ LINES = {
 }
 
 
-def _print_line(fields: dict[str, Any]) -> None:
-    shown = {
-        name: escape(value) if isinstance(value, str) else value for name, value in fields.items()
+def _print_line(event: str, facts: dict[str, Any]) -> None:
+    texts = {
+        name: escape(value) if isinstance(value, str) else value for name, value in facts.items()
     }
-    if "locators" in fields:
-        shown["locators"] = " ".join(fields["locators"]) or "no address"
-    if "dropped" in fields:
+    line = LINES[event]
+    if event == "listening":
+        texts["locators"] = " ".join(facts["locators"]) or "no address"
+    elif event == "stopped":
         reasons = (
             f"{count:,} ({DropReason(reason).description})"
-            for reason, count in fields["dropped"].items()
+            for reason, count in facts["dropped"].items()
         )
-        shown["dropped"] = ", ".join(reasons) or "none"
-    if "sent_messages" in fields:
-        shown["messages"] = counted(fields["sent_messages"], "message")
-        shown["bytes"] = counted(fields["sent_bytes"], "byte")
-    line = fields["event"]
-    if line == "closed" and fields["reason"] == GENERIC:
-        line = "left" if fields["by_peer"] else line
-    elif line == "closed":
-        shown["why"] = f"{shown['reason']}, {shown['why']}"
-    now = time.strftime("%H:%M:%S")
-    print_text(f"{now} {LINES[line].format(**shown)}")
+        texts["dropped"] = ", ".join(reasons) or "none"
+        texts["messages"] = counted(facts["sent_messages"], "message")
+        texts["bytes"] = counted(facts["sent_bytes"], "byte")
+    elif event == "closed" and facts["reason"] != GENERIC:
+        texts["why"] = f"{texts['reason']}, {texts['why']}"
+    elif event == "closed" and facts["by_peer"]:
+        line = LINES["left"]
+    print_text(f"{time.strftime('%H:%M:%S')} {line.format(**texts)}")

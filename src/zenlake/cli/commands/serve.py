@@ -1,4 +1,7 @@
-"""`zenlake serve`: answer queries from the tables of a lake and the tail of its log."""
+"""`zenlake serve`: answer queries from the tables of a lake and the tail of its log.
+
+Knows options, signals and what is printed. Does not know tables: lake/serve does.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,27 +13,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zenlake.cli import session_options
-from zenlake.cli.display import live_line
-from zenlake.cli.quantities import counted
-from zenlake.cli.render.sample import print_object, print_text
+from zenlake.cli.display import live_line, print_event
+from zenlake.cli.printing import print_text
 from zenlake.cli.render.text import escape
-from zenlake.cli.signals import stopped_by_signals
+from zenlake.cli.signals import stop_on_signals
+from zenlake.quantities import counted
 
 if TYPE_CHECKING:
     from zenlake.lake.serve.server import ServeStats
 
 TICK_SECONDS = 1.0
-LINE_SECONDS = 10.0  # between two lines where there is no terminal
-POLL_SECONDS = 0.2  # a signal that comes just before a wait is seen after that
+LINE_SECONDS = 10.0  # Time between two lines where there is no terminal.
+POLL_SECONDS = 0.2  # Longest time until a signal that arrives just before a wait is noticed.
 
-Show = Callable[["ServeStats"], None]
+ShowStats = Callable[["ServeStats"], None]
 
 
-@session_options.connected
+@session_options.expand_options
 def serve(
     at: session_options.SessionOptions,
     lake: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The lake: its folder, or its lake.toml.")
+        Path, typer.Argument(metavar="DIR", help="Folder of the lake, or its lake.toml.")
     ],
     keys: Annotated[
         list[str] | None,
@@ -38,7 +41,7 @@ def serve(
             "--key",
             "-k",
             metavar="KEYEXPR",
-            help="What to answer for; may be repeated. Default: **",
+            help="Keys to answer for; may be repeated. Default: **",
         ),
     ] = None,
     complete: Annotated[
@@ -46,15 +49,15 @@ def serve(
         typer.Option("--complete/--no-complete", help="Declare the queryable complete."),
     ] = True,
     json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a second, and one at the end.")
+        bool, typer.Option("--json", help="Print one JSON object per second, and one at the end.")
     ] = False,
 ) -> None:
     """Answer queries from a lake until Ctrl-C or SIGTERM.
 
-    Without parameters a query gets the latest value of each key; with _time=RANGE every sample of
-    that time, with _max=N the newest N of each key.
+    Without parameters a query gets the latest value of each key; with _time=RANGE every sample in
+    that range; with _max=N the newest N samples of each key.
 
-    Exit status: 0 it was stopped, 1 there is no session or no lake, 2 wrong usage.
+    Exit status: 0 it was told to stop, 1 there is no session or no lake, 2 wrong usage.
 
     \b
     Examples:
@@ -63,52 +66,50 @@ def serve(
       zenlake get -e tcp/router:7447 'robot/7/pose?_time=[now(-1h)..]'
       zenlake get -e tcp/router:7447 'robot/**?_time=[..2026-11-15T10:00:00Z];_max=1'
     """
-    checked = [session_options.key_expr(key) for key in keys or ["**"]]
-    told: SimpleQueue[int] = SimpleQueue()
-    with stopped_by_signals(told.put):
+    checked = [session_options.check_key_expr(key) for key in keys or ["**"]]
+    signalled: SimpleQueue[int] = SimpleQueue()
+    with stop_on_signals(signalled.put):
         from zenlake.lake.project import Project
         from zenlake.lake.serve.server import Server
 
         project = Project.load(lake)
         with (
-            session_options.opened(at) as session,
+            session_options.open_session(at) as session,
             Server(session, project, checked, complete=complete) as server,
             _display(f"answering {' '.join(checked)} from {project.name}", as_json=json) as show,
         ):
-            _run(server.stats, told, show)
+            _run(server.stats, signalled, show)
     if json:
-        print_object({"event": "stopped", "time": time.time(), **server.stats()._asdict()})
+        print_event("stopped", server.stats()._asdict())
     else:
-        print_text(f"stopped: {line_shown(server.stats())}")
+        print_text(f"stopped: {format_stats(server.stats())}")
 
 
-def _run(stats: Callable[[], "ServeStats"], told: "SimpleQueue[int]", show: Show) -> None:
-    """Until a signal; meanwhile `show` is called once a second."""
+def _run(stats: Callable[[], "ServeStats"], signalled: "SimpleQueue[int]", show: ShowStats) -> None:
+    """Wait for a signal, and call `show` once per second."""
     due = time.monotonic()
     while True:
         if time.monotonic() >= due:
             show(stats())
             due += TICK_SECONDS
         try:
-            told.get(timeout=POLL_SECONDS)
+            signalled.get(timeout=POLL_SECONDS)
             return
         except Empty:
             continue
 
 
 @contextmanager
-def _display(what: str, *, as_json: bool) -> Iterator[Show]:
+def _display(title: str, *, as_json: bool) -> Iterator[ShowStats]:
     if as_json:
-        yield lambda stats: print_object(
-            {"event": "serving", "time": time.time(), **stats._asdict()}
-        )
+        yield lambda stats: print_event("serving", stats._asdict())
         return
-    with live_line(escape(what), LINE_SECONDS) as write:
-        yield lambda stats: write(line_shown(stats), "")
+    with live_line(escape(title), LINE_SECONDS) as write:
+        yield lambda stats: write(format_stats(stats), "")
 
 
-def line_shown(stats: "ServeStats") -> str:
-    """The live line."""
+def format_stats(stats: "ServeStats") -> str:
+    """Return the live line."""
     parts = [
         counted(stats.queries, "query"),
         f"{stats.answered:,} answered",

@@ -1,4 +1,7 @@
-"""`zenlake sub`: what is put and deleted, as it comes."""
+"""`zenlake sub`: subscribe, and show samples as they arrive.
+
+Knows options. Does not know how a sample is printed: render/sample.py does.
+"""
 
 import time
 from typing import Annotated
@@ -8,14 +11,16 @@ import typer
 import zenlake
 from zenlake.cli import session_options
 from zenlake.cli.callback_queue import CallbackQueue
-from zenlake.cli.quantities import counted
-from zenlake.cli.render.sample import print_object, print_text, sample_object, sample_text
+from zenlake.cli.durations import duration_option
+from zenlake.cli.failure import fail
+from zenlake.cli.printing import print_object, print_text
+from zenlake.cli.render.sample import describe_sample, format_sample
+from zenlake.quantities import counted
 
-MAX_SECONDS = 86_400.0
-RATE_SECONDS = 1.0  # between two lines of --rate
+RATE_SECONDS = 1.0  # Time between two lines of --rate.
 
 
-@session_options.connected
+@session_options.expand_options
 def sub(
     at: session_options.SessionOptions,
     keys: Annotated[
@@ -24,32 +29,30 @@ def sub(
     ],
     count: Annotated[
         int | None,
-        typer.Option("--count", "-n", min=1, help="End after so many samples. Default: Ctrl-C."),
+        typer.Option("--count", "-n", min=1, help="End after this many samples. Default: Ctrl-C."),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(
-            "--seconds", "--timeout", min=0.1, max=MAX_SECONDS, help="End after this time."
-        ),
+        duration_option("--seconds", "--timeout", help="End after this time, such as 30s."),
     ] = None,
     rate: Annotated[
-        bool, typer.Option("--rate", help="Once a second, how many came, instead of what came.")
+        bool, typer.Option("--rate", help="Print rates once per second instead of samples.")
     ] = False,
     json: Annotated[
         bool,
         typer.Option(
             "--json",
-            help="One JSON object a sample, one a line. value is JSON, text or hexadecimal text: "
-            "form says which.",
+            help="Print one JSON object per sample, one per line. value is JSON, text or "
+            "hexadecimal text: form says which.",
         ),
     ] = False,
 ) -> None:
-    """Subscribe, and show every sample; Ctrl-C ends it.
+    """Subscribe to keys and show every sample, until Ctrl-C.
 
     Payloads are shown by their encoding: JSON and text as such, everything else as hexadecimal.
 
-    Exit status: 0 samples came (with --count, as many), 1 fewer came in --seconds, 2 wrong usage,
-    130 Ctrl-C before --count.
+    Exit status: 0 samples arrived (with --count, that many), 1 fewer arrived within --seconds, 2
+    wrong usage, 130 Ctrl-C before --count.
 
     \b
     Examples:
@@ -57,54 +60,54 @@ def sub(
       zenlake sub -e tcp/127.0.0.1:7447 'robot/*/pose' --count 1 --json | jq .value.x
       zenlake sub -l tcp/0.0.0.0:7447 '**' --rate
     """
-    checked = [session_options.key_expr(key) for key in keys]
-    came = 0
+    checked = [session_options.check_key_expr(key) for key in keys]
+    received = 0
     inbox: CallbackQueue[zenlake.Sample] = CallbackQueue()
-    with session_options.opened(at) as session, inbox:
+    with session_options.open_session(at) as session, inbox:
         for key in checked:
             session.declare_subscriber(key, inbox.put)
-        with session_options.until_interrupted(count):
+        with session_options.end_on_interrupt(count):
             if rate:
-                came = _count(inbox, count, seconds, as_json=json)
+                received = _print_rates(inbox, count, seconds, as_json=json)
             else:
                 for sample in inbox.items(count, seconds):
-                    came += 1
+                    received += 1
                     if json:
-                        print_object(sample_object(sample))
+                        print_object(describe_sample(sample))
                     else:
-                        print_text(sample_text(sample))
-    if seconds is not None and came < (count or 1):
-        wanted = f"only {came} of {counted(count, 'sample')}" if count else "no samples"
-        session_options.fail(
+                        print_text(format_sample(sample))
+    if seconds is not None and received < (count or 1):
+        wanted = f"only {received} of {counted(count, 'sample')}" if count else "no samples"
+        fail(
             "sub",
-            f"{wanted} on {' '.join(checked)} in {seconds:g} s. Does anybody put there? "
+            f"{wanted} on {' '.join(checked)} in {seconds:g} s. Does a node publish there? "
             "Wait longer with --seconds.",
         )
 
 
-def _count(
+def _print_rates(
     inbox: "CallbackQueue[zenlake.Sample]",
     count: int | None,
     seconds: float | None,
     *,
     as_json: bool,
 ) -> int:
-    """Only how many and how large; the sum at the end."""
-    came = 0
+    """Print rates until the end; return the number of samples."""
+    received = 0
     began = time.monotonic()
     end = None if seconds is None else began + seconds
-    while count is None or came < count:
+    while count is None or received < count:
         start = time.monotonic()
         span = RATE_SECONDS if end is None else min(RATE_SECONDS, end - start)
         if span <= 0:
             break
         sizes = [
             len(sample.payload)
-            for sample in inbox.items(None if count is None else count - came, span)
+            for sample in inbox.items(None if count is None else count - received, span)
         ]
-        came += len(sizes)
-        _print_rate(len(sizes), sum(sizes), time.monotonic() - start, came, as_json=as_json)
-    return came
+        received += len(sizes)
+        _print_rate(len(sizes), sum(sizes), time.monotonic() - start, received, as_json=as_json)
+    return received
 
 
 def _print_rate(samples: int, size: int, seconds: float, total: int, *, as_json: bool) -> None:

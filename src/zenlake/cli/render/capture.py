@@ -1,4 +1,4 @@
-"""The rows of a packet capture, printed: for people, for programs, or counted.
+"""Print the rows of a packet capture: as lines, as JSON, or as a summary.
 
 Knows the columns of a capture. Does not decode anything.
 """
@@ -14,20 +14,20 @@ from rich.text import Text
 
 from zenlake.capture.packets import CaptureFile
 from zenlake.capture.reading import PORTS, Reading
-from zenlake.cli.quantities import counted
 from zenlake.cli.render.summary import Counts
 from zenlake.cli.render.text import escape, preview
 from zenlake.cli.render.tree import KEY_STYLE, OFFSET_STYLE, STYLES, TRANSPORT_STYLE
+from zenlake.quantities import counted
 
-ROWS = 4096  # printed at a time
+ROWS = 4096  # Rows per batch that is read and printed.
 SHOWN_ELSEWHERE = {
     *("packet", "packet_time", "stream", "src", "src_port", "dst", "dst_port", "protocol"),
     *("message", "body", "key", "payload", "src_zid", "dst_zid", "direction", "wire_bytes"),
     *("timestamp_ntp64", "detail"),
 }
-SAID_IN_WORDS = {"priority", "congestion_control", "express"}  # of what has a `detail`
+IN_DETAIL = {"priority", "congestion_control", "express"}  # Left to the column `detail`.
 ONLY_WITHOUT_KEY = {"scope", "mapping", "suffix"}
-AS_ALWAYS = {
+DEFAULTS = {
     "encoding": "zenoh/bytes",
     "congestion_control": "drop",
     "express": False,
@@ -38,30 +38,30 @@ AS_ALWAYS = {
     "target": "best_matching",
     "consolidation": "auto",
 }
-"What is not worth a word."
+"Values that are not printed."
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def show(
+def print_capture(
     name: str, data: bytes | None, *, json: bool, summary: int, ports: list[int]
 ) -> Counter[str]:
-    """Print what is in the capture `name`, or in its bytes `data`; what could not be read.
+    """Print the capture `name`, or its bytes `data`; return what could not be read, by reason.
 
-    `summary` is how many keys to show, 0 = no summary but every message.
+    `summary` is the number of keys in a summary; 0 prints every message instead.
     """
     file = CaptureFile(name) if data is None else CaptureFile.of(name, data)
     reading = Reading(file, ports=(*PORTS, *ports), max_rows=ROWS)
     if summary:
-        _summarise(reading, summary)
+        _print_summary(reading, summary)
     elif json:
         for row in _rows(reading):
-            sys.stdout.write(_encode(plain(row)).replace("\x7f", "\\u007f") + "\n")
+            sys.stdout.write(_encode(to_json(row)).replace("\x7f", "\\u007f") + "\n")
         sys.stdout.flush()
     else:
         console = Console(highlight=False, soft_wrap=True)
         for row in _rows(reading):
-            console.print(line(row))
+            console.print(format_row(row))
     return reading.report.unread
 
 
@@ -71,26 +71,26 @@ def _rows(reading: Reading) -> Any:
             yield {name: value for name, value in row.items() if value is not None}
 
 
-def plain(row: dict[str, Any]) -> dict[str, Any]:
-    """In what JSON knows: bytes are hexadecimal, times RFC 3339."""
-    return {name: _plain(value) for name, value in row.items()}
+def to_json(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as JSON values: bytes are hexadecimal, times RFC 3339."""
+    return {name: _to_json_value(value) for name, value in row.items()}
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
-    return _time(value) if isinstance(value, datetime) else value
+    return _format_time(value) if isinstance(value, datetime) else value
 
 
-def _time(when: datetime) -> str:
+def _format_time(when: datetime) -> str:
     return f"{when:%Y-%m-%dT%H:%M:%S.%f}Z"
 
 
-def line(row: dict[str, Any]) -> Text:
-    """One message for people."""
+def format_row(row: dict[str, Any]) -> Text:
+    """Return the line of a message."""
     name = row["message"]
-    text = Text().append(f"{row['packet']} {_time(row['packet_time'])}", OFFSET_STYLE)
-    ends = " > ".join(_end(row, end) for end in ("src", "dst"))
+    text = Text().append(f"{row['packet']} {_format_time(row['packet_time'])}", OFFSET_STYLE)
+    ends = " > ".join(_format_address(row, end) for end in ("src", "dst"))
     text.append(f"  [{row['stream']}] {ends}  ")
     title = f"{name}/{row['body']}" if "body" in row else name
     text.append(title, STYLES.get(name, TRANSPORT_STYLE))
@@ -101,31 +101,31 @@ def line(row: dict[str, Any]) -> Text:
         text.append("  ").append(escape(key), KEY_STYLE)
     if "payload" in row and name != "OAM":
         text.append(f"  {preview(row['payload'])}")
-    for fact in _facts(row):
+    for fact in _list_facts(row):
         text.append(f"  {fact}")
     return text
 
 
-def _end(row: dict[str, Any], end: str) -> str:
+def _format_address(row: dict[str, Any], end: str) -> str:
     address = row[end]
     return (
         f"[{address}]:{row[f'{end}_port']}" if ":" in address else f"{address}:{row[f'{end}_port']}"
     )
 
 
-def _facts(row: dict[str, Any]) -> list[str]:
+def _list_facts(row: dict[str, Any]) -> list[str]:
     found = []
     for name, value in row.items():
-        if name in SHOWN_ELSEWHERE or name in ONLY_WITHOUT_KEY or AS_ALWAYS.get(name) == value:
+        if name in SHOWN_ELSEWHERE or name in ONLY_WITHOUT_KEY or DEFAULTS.get(name) == value:
             continue
-        if "detail" in row and name in SAID_IN_WORDS:
+        if "detail" in row and name in IN_DETAIL:
             continue
         if value is True:
             found.append(name)
         elif isinstance(value, bytes):
             found.append(f"{name}={preview(value)}")
         elif isinstance(value, datetime):
-            found.append(f"{name}={_time(value)}")
+            found.append(f"{name}={_format_time(value)}")
         else:
             found.append(f"{name}={'no' if value is False else escape(str(value))}")
     if "detail" in row:
@@ -133,11 +133,11 @@ def _facts(row: dict[str, Any]) -> list[str]:
     return found
 
 
-def _summarise(reading: Reading, top: int) -> None:
+def _print_summary(reading: Reading, top: int) -> None:
     counts = Counts(top)
     for row in _rows(reading):
         title = f"{row['message']}/{row['body']}" if "body" in row else row["message"]
         size = len(row.get("payload", b""))
         counts.add(title, row.get("key"), row["wire_bytes"], size, joined="fragments" in row)
     report = reading.report
-    counts.show(f"{counted(report.streams, 'stream')}, {counted(report.packets, 'packet')}")
+    counts.print(f"{counted(report.streams, 'stream')}, {counted(report.packets, 'packet')}")

@@ -1,11 +1,14 @@
-"""The bytes around a position, with that position marked."""
+"""A hexdump of the bytes around a position.
+
+Knows bytes. Does not know what they mean.
+"""
 
 WIDTH = 16
 LINES_AROUND = 2
 
 
 def hexdump(data: bytes, pos: int) -> str:
-    """A few lines of 16 bytes; `pos` may be just behind the last byte."""
+    """Return a few lines of 16 bytes with `pos` marked; it may be just after the last byte."""
     marked = pos // WIDTH
     lines = []
     for row in range(max(0, marked - LINES_AROUND), marked + LINES_AROUND + 1):

@@ -1,8 +1,8 @@
-"""For programs: one JSON object a message, one a line.
+"""Decoded messages as JSON: one object per line.
 
-The rules of a value: bytes are hexadecimal text, a Zenoh id is its text, an enumeration its name,
-a set of flags a list of names, QoS its three parts; everything else that has fields is an object
-with those. Timestamps and encodings have a readable `text` besides their fields.
+Bytes are hexadecimal text, a Zenoh id is its text, an enumeration its name, a set of flags a list
+of names, QoS its three parts; any other value with fields is an object of them. Timestamps and
+encodings have a readable `text` besides their fields.
 """
 
 import json
@@ -28,14 +28,14 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class JsonLines(DecodeReport):
-    """One object per message; with `verify`, also whether it is written as it was read."""
+    """Report of one object per message; `verify` adds whether it encodes to the bytes read."""
 
     def __init__(self, *, verify: bool = False) -> None:
         self._verify = verify
         self._different = 0
 
     def message(self, entry: Entry) -> None:
-        shown = message_object(entry)
+        shown = describe_message(entry)
         if self._verify:
             shown["verified"] = (written := rewrite(entry)) == entry.buffer.data[
                 entry.start : entry.end
@@ -46,7 +46,7 @@ class JsonLines(DecodeReport):
         _print(shown)
 
     def bad_bytes(self, bad: BadBytes) -> None:
-        _print({"error": error_object(bad)})
+        _print({"error": describe_error(bad)})
 
     def finish(self) -> bool:
         sys.stdout.flush()
@@ -58,7 +58,8 @@ def _print(value: dict[str, Any]) -> None:
     sys.stdout.write(_encode(value).replace("\x7f", "\\u007f") + "\n")
 
 
-def message_object(entry: Entry) -> dict[str, Any]:
+def describe_message(entry: Entry) -> dict[str, Any]:
+    """Return the object of a message."""
     shown = {**_place(entry.buffer, entry.start, entry.end), "batch": entry.batch.number}
     if entry.fragments:
         shown["fragments"] = entry.fragments
@@ -68,13 +69,14 @@ def message_object(entry: Entry) -> dict[str, Any]:
     if entry.key is not None:
         shown["key"] = entry.key
     shown["fields"] = (
-        _header(entry.message) if isinstance(entry.message, Frame) else plain(entry.message)
+        _header(entry.message) if isinstance(entry.message, Frame) else to_json(entry.message)
     )
     shown |= _link_states(entry)
     return shown
 
 
-def error_object(bad: BadBytes) -> dict[str, Any]:
+def describe_error(bad: BadBytes) -> dict[str, Any]:
+    """Return the object of a decoding error."""
     error = bad.error
     return {
         **_place(bad.buffer, error.offset, error.offset),
@@ -86,7 +88,7 @@ def error_object(bad: BadBytes) -> dict[str, Any]:
 
 
 def _place(buffer: Buffer, start: int, end: int) -> dict[str, Any]:
-    """Where in the input; for bytes that were made, of what they were made, and where in them."""
+    """Return offsets in the input; for joined or decompressed bytes, also offsets in those."""
     offset, input_end = buffer.input_span(start, end)
     place: dict[str, Any] = {"offset": offset, "end": input_end}
     if buffer.made:
@@ -95,8 +97,8 @@ def _place(buffer: Buffer, start: int, end: int) -> dict[str, Any]:
 
 
 def _header(frame: Frame) -> Any:
-    """A FRAME without its messages: they have lines of their own."""
-    header = plain(frame)
+    """Return a FRAME without its messages, which have lines of their own."""
+    header = to_json(frame)
     del header["messages"]
     return header
 
@@ -106,11 +108,11 @@ def _link_states(entry: Entry) -> dict[str, Any]:
         states = link_states_of(entry.message)
     except DecodeError as error:
         return {"link_states_error": str(error)}
-    return {"link_states": plain(states)} if states else {}
+    return {"link_states": to_json(states)} if states else {}
 
 
-def plain(value: Any) -> Any:
-    """`value` in what JSON knows."""
+def to_json(value: Any) -> Any:
+    """Return `value` as a JSON value."""
     if value is None or type(value) in (bool, int, str):
         return value
     if isinstance(value, bytes):
@@ -119,24 +121,24 @@ def plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, QoS):
         names = ("priority", "congestion_control", "express")
-        return {name: plain(getattr(value, name)) for name in names}
+        return {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, Flag):
         return [member.name for member in type(value) if member in value]
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, Slice):
-        return plain(value._asdict())
+        return to_json(value._asdict())
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_json(item) for item in value]
     if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
+        return {name: to_json(item) for name, item in value.items()}
     if is_dataclass(value):
         return _fields(value)
     return value
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    shown = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    shown = {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, WireEncoding):
         shown["text"] = str(value)
     elif isinstance(value, WireTimestamp):

@@ -1,15 +1,16 @@
-"""What a log holds: its partitions from their tables of blocks, and its keys.
+"""The facts of `zenlake log info`: partitions from their tables of blocks, and keys.
 
-Knows what is counted and how that is shown. Does not know options.
+Knows what is counted and how it is printed. Does not know options.
 """
 
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zenlake.cli.quantities import counted, duration_shown, size_shown, time_shown
+from zenlake.cli.printing import properties_table
+from zenlake.cli.quantities import format_duration, format_size, format_time
 from zenlake.cli.render.text import escape
-from zenlake.quantities import NANOS
+from zenlake.quantities import NANOS, counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,29 +18,29 @@ if TYPE_CHECKING:
     from zenlake.log.read.log import Log
 
 TOP_KEYS = 20
-COUNTED_SAMPLES = 5_000_000  # up to so many are read to count their keys, without being asked to
+COUNTED_SAMPLES = 5_000_000  # Largest log whose keys are counted without --keys.
 TORN = "torn"
 
 Facts = dict[str, Any]
 
 
-def facts_of(log: "Log", path: Path, *, keys: bool) -> Facts:
-    """By the names that --json has. Keys are counted if that is asked for, or cheap."""
-    partitions = [_partition(log, path, number) for number in log.partitions()]
-    samples = sum(one["samples"] for one in partitions)
-    counted = _keys(log, partitions) if keys or samples <= COUNTED_SAMPLES else None
+def collect_facts(log: "Log", path: Path, *, keys: bool) -> Facts:
+    """Return the facts by their names in --json; keys are counted with `keys`, or if cheap."""
+    partitions = [_describe_partition(log, path, number) for number in log.partitions()]
+    samples = sum(partition["samples"] for partition in partitions)
+    found = _count_keys(log, partitions) if keys or samples <= COUNTED_SAMPLES else None
     return {
         "log": str(path),
         "id": log.id,
         "samples": samples,
-        "bytes": sum(one["bytes"] for one in partitions),
+        "bytes": sum(partition["bytes"] for partition in partitions),
         "partitions": partitions,
-        "distinct_keys": None if counted is None else len(counted),
-        "keys": None if counted is None else dict(counted.most_common(TOP_KEYS)),
+        "distinct_keys": None if found is None else len(found),
+        "keys": None if found is None else dict(found.most_common(TOP_KEYS)),
     }
 
 
-def _partition(log: "Log", path: Path, number: int) -> Facts:
+def _describe_partition(log: "Log", path: Path, number: int) -> Facts:
     import numpy as np
 
     from zenlake.log.format import CODECS, WRITING
@@ -72,15 +73,15 @@ def _torn_files(folder: Path) -> list[Path]:
     return [file for file in folder.iterdir() if file.is_file()] if folder.is_dir() else []
 
 
-def _keys(log: "Log", partitions: list[Facts]) -> Counter[str]:
-    """How many samples each key has; what is damaged counts for none."""
+def _count_keys(log: "Log", partitions: list[Facts]) -> Counter[str]:
+    """Return the number of samples per key, damaged blocks left out."""
     import numpy as np
 
     from zenlake.log.read.reader import Reader
 
     found: Counter[str] = Counter()
-    for one in partitions:
-        reader = Reader(log, one["partition"])
+    for partition in partitions:
+        reader = Reader(log, partition["partition"])
         for batch in reader.batches(columns=["key"], on_damage="skip"):
             column = batch.column(0)
             texts = column.dictionary.to_pylist()
@@ -89,17 +90,12 @@ def _keys(log: "Log", partitions: list[Facts]) -> Counter[str]:
     return found
 
 
-def table_of(facts: Facts) -> "Table":
-    from rich.table import Table
-
-    table = Table(show_header=False)
-    table.add_column(no_wrap=True, style="cyan")
-    table.add_column(overflow="fold")
-    table.add_row("log", escape(facts["log"]))
-    table.add_row("id", facts["id"])
-    for one in facts["partitions"]:
+def build_table(facts: Facts) -> "Table":
+    """Return the table for people."""
+    table = properties_table([("log", escape(facts["log"])), ("id", facts["id"])])
+    for partition in facts["partitions"]:
         table.add_section()
-        for name, text in _partition_rows(one):
+        for name, text in _partition_rows(partition):
             table.add_row(name, text)
     table.add_section()
     for name, text in _key_rows(facts):
@@ -107,36 +103,40 @@ def table_of(facts: Facts) -> "Table":
     return table
 
 
-def _partition_rows(one: Facts) -> list[tuple[str, str]]:
-    size, raw = one["bytes"], one["raw_bytes"]
-    codecs = ", ".join(f"{count:,} {name}" for name, count in one["codecs"].items()) or "none"
+def _partition_rows(partition: Facts) -> list[tuple[str, str]]:
+    size, raw = partition["bytes"], partition["raw_bytes"]
+    codecs = ", ".join(f"{count:,} {name}" for name, count in partition["codecs"].items()) or "none"
     rows = [
-        (f"partition {one['partition']}", one["state"]),
-        ("offsets", f"{one['first']:,} to {one['next'] - 1:,}" if one["samples"] else "none"),
-        ("samples", f"{one['samples']:,}"),
-        ("received", _times(one)),
-        ("size", f"{size_shown(size)} in {counted(one['segments'], 'segment')}"),
-        ("blocks", f"{one['blocks']:,}: {codecs}"),
-        ("packed to", f"{100 * size / raw:.0f} % of {size_shown(raw)}" if raw else "nothing"),
-        ("records of loss", f"{one['losses']:,}"),
+        (f"partition {partition['partition']}", partition["state"]),
+        (
+            "offsets",
+            f"{partition['first']:,} to {partition['next'] - 1:,}"
+            if partition["samples"]
+            else "none",
+        ),
+        ("samples", f"{partition['samples']:,}"),
+        ("received", _format_times(partition)),
+        ("size", f"{format_size(size)} in {counted(partition['segments'], 'segment')}"),
+        ("blocks", f"{partition['blocks']:,}: {codecs}"),
+        ("packed to", f"{100 * size / raw:.0f} % of {format_size(raw)}" if raw else "nothing"),
+        ("records of loss", f"{partition['losses']:,}"),
     ]
-    if one["damaged"]:
+    if partition["damaged"]:
         rows.append(
-            ("damaged", f"{counted(one['damaged'], 'place')}: zenlake log verify names them")
+            ("damaged", f"{counted(partition['damaged'], 'place')}: zenlake log verify names them")
         )
-    if one["torn_files"]:
-        rows.append(
-            ("torn", f"{counted(one['torn_files'], 'file')}, {size_shown(one['torn_bytes'])}")
-        )
+    if partition["torn_files"]:
+        torn_size = format_size(partition["torn_bytes"])
+        rows.append(("torn", f"{counted(partition['torn_files'], 'file')}, {torn_size}"))
     return rows
 
 
-def _times(one: Facts) -> str:
-    first, last = one["first_time"], one["last_time"]
+def _format_times(partition: Facts) -> str:
+    first, last = partition["first_time"], partition["last_time"]
     if first is None:
         return "never"
     seconds = (last - first) / NANOS
-    return f"{time_shown(first)} to {time_shown(last)} ({duration_shown(seconds)})"
+    return f"{format_time(first)} to {format_time(last)} ({format_duration(seconds)})"
 
 
 def _key_rows(facts: Facts) -> list[tuple[str, str]]:

@@ -1,4 +1,7 @@
-"""What a way of showing a decoded stream has to do; tree, jsonl, summary and verify do it."""
+"""The interface of the reports of a decoded stream: tree, json_lines, summary and verify.
+
+Knows decoded entries. Does not know how they are printed.
+"""
 
 from zenlake.capture.offline_batches import OfflineBatch
 from zenlake.capture.offline_buffer import BadBytes
@@ -6,17 +9,17 @@ from zenlake.capture.offline_session import Entry
 
 
 class DecodeReport:
-    """Called in the order of the stream. Writes to standard output."""
+    """Report that is called in the order of the stream and writes to standard output."""
 
     def batch(self, batch: OfflineBatch) -> None:
-        """A batch starts."""
+        """Begin a batch."""
 
     def message(self, entry: Entry) -> None:
-        """A message of the batch that started last."""
+        """Report a message of the current batch."""
 
     def bad_bytes(self, bad: BadBytes) -> None:
-        """Nothing can be read from here on."""
+        """Report bytes that cannot be decoded; nothing follows."""
 
     def finish(self) -> bool:
-        """All has been read; False if the report found something wrong."""
+        """End the report; return False if it found something wrong."""
         return True

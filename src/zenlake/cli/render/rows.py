@@ -1,4 +1,4 @@
-"""Rows of a log as samples, so that they are shown as a subscriber's are.
+"""Rows of a log as samples, so that they are printed like those of a subscriber.
 
 Knows the columns of columnar/schema.py. Does not know files or the terminal.
 """
@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import zenlake
-from zenlake.cli.quantities import counted, plural, time_shown
-from zenlake.quantities import EPOCH
+from zenlake.cli.quantities import format_time
+from zenlake.quantities import EPOCH, counted, plural
 from zenlake.wire.delete import Del
 from zenlake.wire.encoding import SCHEMA_SEPARATOR, WireEncoding
 from zenlake.wire.entity import WireEntityId, WireSourceInfo
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-def rows_of(batch: "pa.RecordBatch") -> Iterator[Row]:
-    """One dict a row, its time of reception as text."""
+def read_rows(batch: "pa.RecordBatch") -> Iterator[Row]:
+    """Yield each row as a dict, its time of reception as text."""
     for row in batch.to_pylist():
-        row["received_at"] = time_shown(_nanos(row["received_at"]))
+        row["received_at"] = format_time(_nanos(row["received_at"]))
         yield row
 
 
@@ -36,8 +36,8 @@ def _nanos(when: datetime) -> int:
     return (when - EPOCH) // timedelta(microseconds=1) * 1000
 
 
-def sample_of(row: Row) -> "zenlake.Sample":
-    """What a subscriber would have got; not for a row of loss."""
+def build_sample(row: Row) -> "zenlake.Sample":
+    """Return the sample that a subscriber would have received; not for a row of loss."""
     meta: dict[str, Any] = {
         "timestamp": _timestamp(row["timestamp"]),
         "source_info": _source(row["source"]),
@@ -71,12 +71,12 @@ def _encoding(row: Row) -> WireEncoding:
     return WireEncoding.parse(text)
 
 
-def loss_text(loss: Row) -> str:
-    """A record of loss, in words.
+def describe_loss(loss: Row) -> str:
+    """Return a record of loss in words.
 
     >>> loss = {"kind": "lane", "id": "ab", "priority": 5, "reliable": True,
     ...         "entity": 0, "first": 4, "last": 6, "count": 3}
-    >>> loss_text(loss)
+    >>> describe_loss(loss)
     'lane: 3 frames from ab, numbers 4 to 6 of its reliable lane 5, never came'
     """
     number = loss["count"]
@@ -89,10 +89,10 @@ def loss_text(loss: Row) -> str:
     reliability = "reliable" if loss["reliable"] else "best-effort"
     lane = f"{reliability} lane {loss['priority']}"
     entity = f"{loss['id']}/{loss['entity']}"
-    said = {
+    text = {
         "lane": f"{frames} from {loss['id']}, {numbers} of its {lane}, never came",
         "source": f"{samples} of {entity}, {numbers}, never came",
-        "link": f"the link to {loss['id']} ended; what came until the next is unknown",
-        "dropped": f"{samples} {were} let go by the recorder",
+        "link": f"the link to {loss['id']} ended; samples until the next one may be missing",
+        "dropped": f"{samples} {were} dropped by the recorder",
     }
-    return f"{loss['kind']}: {said[loss['kind']]}"
+    return f"{loss['kind']}: {text[loss['kind']]}"

@@ -1,21 +1,21 @@
-"""How much of what: counts and bytes by kind of message and by key.
+"""Messages and bytes, counted by kind of message and by key.
 
-Bytes are those of the messages on the wire, after decompression and without what is around a
-batch. A FRAME counts its header only, so that nothing is counted twice.
+Bytes are counted after decompression and without the framing of a batch. A FRAME counts its header
+only, so that nothing is counted twice.
 """
 
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from zenlake.capture.message_fields import name_of, payload_bytes, payload_of
 from zenlake.capture.offline_batches import OfflineBatch
 from zenlake.capture.offline_session import Entry
-from zenlake.cli.quantities import counted
+from zenlake.cli.printing import print_table, print_text
 from zenlake.cli.render.report import DecodeReport
 from zenlake.cli.render.text import escape
+from zenlake.quantities import counted
 
 JOINED = " (joined)"
 
@@ -39,7 +39,7 @@ class Counts:
         self.by_kind: dict[str, MessageCount] = {}
         self.by_key: dict[str, MessageCount] = {}
         self.total = MessageCount()
-        "Without the joined ones: the FRAGMENTs are counted."
+        "All messages except joined ones, whose FRAGMENTs are counted."
         self._top = top
 
     def add(
@@ -53,19 +53,16 @@ class Counts:
         if key:
             self.by_key.setdefault(key, MessageCount()).add(wire_bytes, payload_bytes)
 
-    def show(self, places: str) -> None:
-        """`places` is what the messages stand in, and how many of that."""
-        console = Console(highlight=False)
-        console.print(f"{counted(self.total.messages, 'message')} in {places}")
-        console.print(self._kinds())
+    def print(self, places: str) -> None:
+        """Print the tables; `places` says where the messages were, such as "3 batches"."""
+        print_text(f"{counted(self.total.messages, 'message')} in {places}")
+        print_table(self._kind_table())
         if self.by_key:
-            shown = self._top_keys()
-            console.print(
-                f"{len(shown):,} of {counted(len(self.by_key), 'key')}, most messages first"
-            )
-            console.print(_key_table(shown))
+            top = self._top_keys()
+            print_text(f"{len(top):,} of {counted(len(self.by_key), 'key')}, most messages first")
+            print_table(_key_table(top))
 
-    def _kinds(self) -> Table:
+    def _kind_table(self) -> Table:
         table = Table(show_footer=True)
         table.add_column("message", footer="total", no_wrap=True)
         table.add_column("count", footer=str(self.total.messages), justify="right")
@@ -80,6 +77,8 @@ class Counts:
 
 
 class MessageSummary(DecodeReport):
+    """Report that counts messages instead of printing them."""
+
     def __init__(self, top: int) -> None:
         self._counts = Counts(top)
         self._batches = 0
@@ -97,16 +96,16 @@ class MessageSummary(DecodeReport):
         )
 
     def finish(self) -> bool:
-        self._counts.show(counted(self._batches, "batch"))
+        self._counts.print(counted(self._batches, "batch"))
         return True
 
 
-def _key_table(shown: list[tuple[str, MessageCount]]) -> Table:
+def _key_table(top: list[tuple[str, MessageCount]]) -> Table:
     table = Table()
     table.add_column("key", overflow="fold")
     for column in ("count", "bytes", "payload bytes"):
         table.add_column(column, justify="right", no_wrap=True)
-    for key, count in shown:
+    for key, count in top:
         numbers = (count.messages, count.wire_bytes, count.payload_bytes)
         table.add_row(Text(escape(key)), *map(str, numbers))
     return table

@@ -1,7 +1,7 @@
-"""Wire content as text that is safe on a terminal and short enough for a line.
+"""Wire values as text that is safe on a terminal and short enough for a line.
 
-Whatever a peer sent, nothing that comes out of here holds a control character, a line break or
-a character that changes the direction of writing.
+No text returned here holds a control character, a line break or a character that changes the
+direction of writing, whatever bytes a peer sent.
 """
 
 import codecs
@@ -11,6 +11,7 @@ from enum import Enum, Flag
 from typing import Any
 
 from zenlake.errors import DecodeError
+from zenlake.quantities import counted
 from zenlake.wire import tsstack
 from zenlake.wire.cursor import ByteReader
 from zenlake.wire.enums import CloseReason
@@ -22,12 +23,12 @@ from zenlake.wire.tsstack import WireTimestampStack
 
 PREVIEW_CHARACTERS = 64
 PREVIEW_HEX_BYTES = 24
-MAX_CHARACTER_BYTES = 4  # of UTF-8
-ALWAYS_SHOWN = {"mode", "reason"}  # of INTEREST and CLOSE: the default says as much as any other
+MAX_CHARACTER_BYTES = 4  # Bytes of the longest character in UTF-8.
+ALWAYS_SHOWN = {"mode", "reason"}  # Fields of INTEREST and CLOSE that are shown by default too.
 
 
 def escape(text: str) -> str:
-    """`text` with everything that is not printable, and the backslash, as `\\x1b` or `\\u202e`."""
+    """Return `text` with the backslash and all that is not printable as `\\x1b` or `\\u202e`."""
     if text.isprintable() and "\\" not in text:
         return text
     return "".join(
@@ -36,14 +37,14 @@ def escape(text: str) -> str:
 
 
 def preview(data: bytes) -> str:
-    """The start of `data`, as text if most of it is, else in hexadecimal; and its length."""
+    """Return the start of `data`, as text if most of it is, else in hexadecimal; and its length."""
     text = _as_text(data[: PREVIEW_CHARACTERS * MAX_CHARACTER_BYTES], len(data))
     if text is None:
         cut = "..." if len(data) > PREVIEW_HEX_BYTES else ""
         shown = f"0x{data[:PREVIEW_HEX_BYTES].hex()}{cut}"
     else:
         shown = _quote(text, cut=len(text.encode()) < len(data))
-    return f"{shown} ({len(data)} {'byte' if len(data) == 1 else 'bytes'})"
+    return f"{shown} ({counted(len(data), 'byte')})"
 
 
 def _as_text(head: bytes, size: int) -> str | None:
@@ -66,10 +67,10 @@ def _qos(qos: QoS) -> str:
 
 
 def _unknown(extension: Unknown) -> str:
-    """An extension that no table names: shown as such, with its value."""
+    """Return an extension that no table names, with its value."""
     name = f"unknown extension 0x{extension.header & IDENTITY_MASK:02x}"
     value = extension.value
-    return name if value is None else f"{name}={value_text(value)}"
+    return name if value is None else f"{name}={format_value(value)}"
 
 
 def _stack(stack: WireTimestampStack) -> str:
@@ -83,7 +84,7 @@ def _stamp(flags: int, content: bytes) -> str:
         try:
             return f"{hop} {read_timestamp(ByteReader(content), 'stamp').rfc3339()}"
         except DecodeError:
-            pass  # shown as bytes
+            pass  # Print the bytes instead.
     return f"{hop} {preview(content)}"
 
 
@@ -112,8 +113,8 @@ _FORMATS: dict[type, Callable[[Any], str]] = {
 }
 
 
-def value_text(value: Any) -> str:
-    """Any value of a message's field."""
+def format_value(value: Any) -> str:
+    """Return the text of any field of a message."""
     known = _FORMATS.get(type(value))
     if known is not None:
         return known(value)
@@ -122,12 +123,12 @@ def value_text(value: Any) -> str:
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, tuple):
-        return f"[{', '.join(value_text(item) for item in value)}]"
+        return f"[{', '.join(format_value(item) for item in value)}]"
     return escape(str(value))
 
 
-def facts(layer: Any, skip: frozenset[str] = frozenset()) -> list[str]:
-    """`field=value` for every field that is not as it is by default, but for a few."""
+def list_facts(layer: Any, skip: frozenset[str] = frozenset()) -> list[str]:
+    """Return `field=value` for every field that is not at its default, and for ALWAYS_SHOWN."""
     found = []
     for field in fields(layer):
         value = getattr(layer, field.name)
@@ -140,5 +141,5 @@ def facts(layer: Any, skip: frozenset[str] = frozenset()) -> list[str]:
         elif isinstance(field.default, CloseReason):
             found.append(f"{field.name}={_close_reason(value)}")
         else:
-            found.append(f"{field.name}={'no' if value is False else value_text(value)}")
+            found.append(f"{field.name}={'no' if value is False else format_value(value)}")
     return found

@@ -1,4 +1,7 @@
-"""For people: one line a batch, below it its messages, coloured on a terminal."""
+"""Decoded messages as a tree: one line per batch, its messages below it, in colour.
+
+Knows the terminal. Does not decode anything.
+"""
 
 from collections.abc import Iterator
 
@@ -10,8 +13,9 @@ from zenlake.capture.offline_batches import OfflineBatch
 from zenlake.capture.offline_buffer import BadBytes
 from zenlake.capture.offline_session import Entry
 from zenlake.cli.render.report import DecodeReport
-from zenlake.cli.render.text import escape, facts, value_text
+from zenlake.cli.render.text import escape, format_value, list_facts
 from zenlake.errors import DecodeError
+from zenlake.quantities import counted
 
 SHOWN_ELSEWHERE = frozenset({"key", "payload", "messages"})
 WITHOUT_BODY = SHOWN_ELSEWHERE | {"body"}
@@ -30,7 +34,7 @@ BATCH_STYLE, KEY_STYLE, OFFSET_STYLE, GUIDE_STYLE = "bold cyan", "yellow", "dim"
 
 
 class Tree(DecodeReport):
-    """Printed batch by batch: the guides left of a line need to know what comes below it."""
+    """Report as a tree, printed batch by batch: guides depend on the lines below them."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
@@ -55,14 +59,14 @@ class Tree(DecodeReport):
 
     def _flush(self) -> None:
         if self._lines:
-            self._console.print(Text("\n").join(with_guides(self._lines)))
+            self._console.print(Text("\n").join(draw_guides(self._lines)))
             self._lines.clear()
 
 
 def _batch_line(batch: OfflineBatch) -> Text:
     size = batch.end - batch.start
     line = Text().append(f"batch {batch.number}", BATCH_STYLE)
-    line.append(f"  offset {batch.offset}  {size} {'byte' if size == 1 else 'bytes'}")
+    line.append(f"  offset {batch.offset}  {counted(size, 'byte')}")
     if batch.buffer.made:
         line.append(f"  {batch.buffer.end} {batch.buffer.made}")
     if batch.buffer.start == batch.buffer.end:
@@ -78,7 +82,7 @@ def _message_line(entry: Entry, *, body_below: bool) -> Text:
         line.append("  ").append(escape(entry.key), KEY_STYLE)
     payload = payload_of(message)
     if payload is not None:
-        line.append(f"  {value_text(payload)}")
+        line.append(f"  {format_value(payload)}")
     for fact in _message_facts(entry, body_below=body_below):
         line.append(f"  {fact}")
     where = entry.buffer.where(entry.start)
@@ -88,25 +92,25 @@ def _message_line(entry: Entry, *, body_below: bool) -> Text:
 def _message_facts(entry: Entry, *, body_below: bool) -> Iterator[str]:
     *outer, innermost = layers(entry.message)
     for layer in outer:
-        yield from facts(layer, WITHOUT_BODY)
-    yield from facts(innermost, WITHOUT_BODY if body_below else SHOWN_ELSEWHERE)
+        yield from list_facts(layer, WITHOUT_BODY)
+    yield from list_facts(innermost, WITHOUT_BODY if body_below else SHOWN_ELSEWHERE)
     if entry.fragments:
-        yield f"joined from {entry.fragments} fragments, {entry.end} bytes"
+        yield f"joined from {counted(entry.fragments, 'fragment')}, {counted(entry.end, 'byte')}"
 
 
 def _link_state_lines(entry: Entry) -> list[Text]:
     try:
         states = link_states_of(entry.message)
     except DecodeError as error:
-        body = value_text(getattr(entry.message, "body", b""))
+        body = format_value(getattr(entry.message, "body", b""))
         return [Text(f"not link states ({error}): {body}")]
-    return [Text("node  " + "  ".join(facts(state))) for state in states]
+    return [Text("node  " + "  ".join(list_facts(state))) for state in states]
 
 
-def with_guides(lines: list[tuple[int, Text]]) -> list[Text]:
-    """The lines of a tree, given as (depth, text), with what connects them."""
+def draw_guides(lines: list[tuple[int, Text]]) -> list[Text]:
+    """Return the lines of a tree, given as (depth, text), with the guides that connect them."""
     drawn: list[Text] = []
-    continued: set[int] = set()  # depths at which a line follows below
+    continued: set[int] = set()  # Depths at which a line follows below.
     for depth, text in reversed(lines):
         guide = "".join("│  " if level in continued else "   " for level in range(1, depth))
         if depth:

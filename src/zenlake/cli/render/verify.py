@@ -1,12 +1,15 @@
-"""Write every message again and compare: does the codec give back the bytes that were read?"""
+"""Encode every message again and compare it with the bytes that were read.
+
+Knows the codec's writers. Does not know where the bytes came from.
+"""
 
 import sys
 
 from zenlake.capture.message_fields import name_of
 from zenlake.capture.offline_session import Entry
-from zenlake.cli.quantities import counted
 from zenlake.cli.render.report import DecodeReport
 from zenlake.errors import EncodeError
+from zenlake.quantities import counted
 from zenlake.wire.batch import SCOUTING, TRANSPORT
 from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.network import NETWORK
@@ -15,7 +18,7 @@ _WRITERS = {kind: table for table in (TRANSPORT, SCOUTING, NETWORK) for kind in 
 
 
 class Verify(DecodeReport):
-    """Message by message; a FRAME is its header. Joined messages are checked too."""
+    """Report of messages that encode differently: FRAME headers and joined messages too."""
 
     def __init__(self) -> None:
         self._same = 0
@@ -43,7 +46,7 @@ class Verify(DecodeReport):
 
 
 def rewrite(entry: Entry) -> str:
-    """Encode a message again: its bytes in hexadecimal, or why there are none."""
+    """Return a message encoded again, in hexadecimal, or the reason it cannot be."""
     w = ByteWriter()
     try:
         _WRITERS[type(entry.message)].write(w, entry.message)

@@ -21,6 +21,7 @@ from zenlake.log.format import RELIABLE, Entries
 from zenlake.log.replay.encoded_sender import EncodedSender, MessageKeys, SendOutcome
 
 if TYPE_CHECKING:
+    from zenlake.log.read.index import Damage
     from zenlake.log.read.log import Log
     from zenlake.log.read.spans import SampleSpan
 
@@ -198,7 +199,8 @@ class Replayer:
     nanoseconds since 1970; ends are not included. `key_expr` selects by the recorded key, `remap`
     then maps keys (see Remap). With `timestamps="new"` a sample that has a timestamp gets one of
     the session's clock. `run` replays what is durable when it is called, partitions merged by
-    time, and with `loop` again and again until `stop`.
+    time, and with `loop` again and again until `stop`. It raises DamagedLog at a damaged block,
+    unless `on_damage` is "skip": then `skipped` says what is missing.
     """
 
     def __init__(
@@ -216,6 +218,7 @@ class Replayer:
         remap: Sequence[tuple[str, str]] = (),
         timestamps: str = "original",
         loop: bool = False,
+        on_damage: Literal["raise", "skip"] = "raise",
         on_progress: Callable[[ReplayStats], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
@@ -241,6 +244,8 @@ class Replayer:
         self._remap = Remap(remap) if remap else None
         self._speed = speed
         self._loop = loop
+        self._on_damage = on_damage
+        self._skipped: dict[Damage, None] = {}
         self._on_progress = on_progress
         self._clock = clock
         self._stopped = threading.Event()
@@ -258,6 +263,11 @@ class Replayer:
         self._ended: float | None = None
         self._lateness = 0.0
         self._reported = float("-inf")
+
+    @property
+    def skipped(self) -> "list[Damage]":
+        """Damage that was passed over, each once however often the log is replayed."""
+        return [*self._skipped]
 
     @property
     def stats(self) -> ReplayStats:
@@ -321,13 +331,18 @@ class Replayer:
     def _spans(self, partition: int, start: int, end: int) -> "Iterator[SampleSpan]":
         from zenlake.log.read.reader import Reader
 
-        yield from Reader(self._log, partition).spans(
-            start,
-            end,
-            start_time=self._from[1],
-            end_time=self._to[1],
-            key_expr=self._key_expr,
-        )
+        reader = Reader(self._log, partition)
+        try:
+            yield from reader.spans(
+                start,
+                end,
+                start_time=self._from[1],
+                end_time=self._to[1],
+                key_expr=self._key_expr,
+                on_damage=self._on_damage,
+            )
+        finally:
+            self._skipped |= dict.fromkeys(reader.skipped)
 
     def _round(self, ranges: list[tuple[int, int, int]]) -> bool:
         """Replay the ranges once. Return False if they were empty, or the replay was stopped."""
