@@ -1,4 +1,4 @@
-"""`Config`: what a session is opened with, checked key by key as it is written.
+"""`Config`: the configuration of a session, checked key by key as it is written.
 
 Knows JSON5, YAML and TOML, keys as paths, and values by mode. Does not know what a key does.
 """
@@ -21,20 +21,20 @@ from zenlake.errors import ZError
 from zenlake.wire.enums import WireWhatAmI
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
-SECRETS = ("password", "private_key_pem")  # and what is hidden: not shown by repr()
-FREE = "plugins"  # below it anything may stand
+SECRETS = ("password", "private_key_pem")  # Fields that repr() masks, besides hidden ones.
+FREE = "plugins"  # Section below which any key and value is allowed.
 _JSON5_ERROR = re.compile(r'<string>:(\d+) Unexpected "?(.*?)"? at column (\d+)')
-PRIVATE = "private"  # what is below such a name in FREE is not shown
+PRIVATE = "private"  # Name in the FREE section below which values are not printed.
 
 
 class NotJson5(ZError):
-    """A text that is not JSON5; says at which line and column."""
+    """Text that is not JSON5; the error names line and column."""
 
 
 class Config:
-    """The configuration of a session.
+    """Configuration of a session.
 
-    Keys are paths, values are texts in JSON5. What is unset is `null` and has a default that may
+    Keys are paths, values are JSON5 texts. An unset value is `null` and has a default that may
     depend on the mode; a value that differs by mode is `{router: ..., peer: ..., client: ...}`.
 
     >>> config = Config()
@@ -48,17 +48,17 @@ class Config:
     """
 
     __slots__ = ("_tree",)
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # A Config is mutable.
 
     DEFAULT_CONFIG_PATH_ENV = "ZENOH_CONFIG"
-    "The environment variable that names the file of `from_env`."
+    "Environment variable that names the file of `from_env`."
 
     def __init__(self) -> None:
         self._tree: dict[str, Any] = TREE({})
 
     @classmethod
     def from_env(cls) -> "Config":
-        """From the file that the environment variable ZENOH_CONFIG names."""
+        """Read the file that the environment variable ZENOH_CONFIG names."""
         path = os.environ.get(cls.DEFAULT_CONFIG_PATH_ENV)
         if path is None:
             name = cls.DEFAULT_CONFIG_PATH_ENV
@@ -67,7 +67,7 @@ class Config:
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> "Config":
-        """From a file in JSON5, YAML or TOML, as the end of its name says."""
+        """Read a file in JSON5, YAML or TOML, by the extension of its name."""
         at = Path(os.fsdecode(path))
         read = READERS.get(at.suffix)
         if read is None:
@@ -92,7 +92,8 @@ class Config:
 
     @classmethod
     def from_json5(cls, json: str) -> "Config":
-        """
+        """Read a JSON5 text.
+
         >>> Config.from_json5("{mode: 'client', /* by default a peer */}").get_json("mode")
         '"client"'
         """
@@ -108,7 +109,7 @@ class Config:
         return config
 
     def get_json(self, /, key: str) -> str:
-        """What stands at `key`, a value or a whole section, as JSON.
+        """Return the value or section at `key` as JSON.
 
         >>> Config().get_json("transport/link/tx/lease"), Config().get_json("mode")
         ('10000', 'null')
@@ -116,7 +117,9 @@ class Config:
         return _to_json(self._shown(_text("key", key)))
 
     def insert_json5(self, /, key: str, value: str) -> None:
-        """Put the JSON5 text `value` at `key`; of a section, what it does not name is reset."""
+        """Set `key` to the JSON5 text `value`; in a section, fields that `value` does not name are
+        reset.
+        """
         path = _split(_text("key", key))
         given = _read_json5(_text("value", value))
         if path[:1] == [FREE] and len(path) > 1:
@@ -129,7 +132,9 @@ class Config:
             raise _error(Misfit(misfit.problem, *path, *misfit.path)) from None
 
     def _find(self, path: list[str], key: str, problem: str) -> tuple[Field, dict[str, Any]]:
-        """The field that `path` names, and the section of this configuration that holds it."""
+        """Return the field that `path` names, and the section of this configuration that contains
+        it.
+        """
         section: Section | None = TREE
         home = self._tree
         for depth, name in enumerate(path):
@@ -153,7 +158,7 @@ class Config:
         return _visible(field.kind, value) if isinstance(field.kind, Section) else value
 
     def __str__(self) -> str:
-        """All of it as JSON, keys sorted, without secrets that have no file."""
+        """Return the configuration as JSON with sorted keys; without secrets that have no file."""
         return _to_json(_sift(_visible(TREE, self._tree)), sort_keys=True)
 
     def __repr__(self) -> str:
@@ -181,11 +186,11 @@ def _restore(tree: dict[str, Any]) -> Config:
     return config
 
 
-# ---- for those who open sessions
+# ---- for opening a session
 
 
 def for_mode(config: Config, key: str, whatami: WireWhatAmI) -> Any:
-    """What `key` means for a node of this role: the value, that of its mode, or the default.
+    """Return what `key` means for a node of this role: the value, that of its mode, or the default.
 
     >>> for_mode(Config(), "listen/endpoints", WireWhatAmI.ROUTER)
     ['tcp/[::]:7447']
@@ -201,14 +206,14 @@ def for_mode(config: Config, key: str, whatami: WireWhatAmI) -> Any:
 
 
 def of_mode(value: Any, whatami: WireWhatAmI) -> Any:
-    """The part for one role, if `value` has one for each."""
+    """Return the part for one role if `value` has parts by role, else `value`."""
     if isinstance(value, dict) and all(name in ROLES for name in value):
         return value.get(str(whatami.name).lower())
     return value
 
 
 def changes(config: Config) -> Iterator[tuple[str, Any]]:
-    """Every key whose value is not the default, with the value."""
+    """Yield every key whose value is not the default, with the value."""
 
     def walk(section: Section, mine: Any, theirs: Any, at: str) -> Iterator[tuple[str, Any]]:
         for name, field in section.fields.items():
@@ -250,7 +255,7 @@ def _read_json5(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_no_twins, parse_constant=_no_constant)
     except json.JSONDecodeError:
-        pass  # it may be JSON5
+        pass  # Not JSON; the text may be JSON5.
     except (ValueError, RecursionError) as error:
         raise NotJson5(f"JSON5: {error}") from None
     try:
@@ -323,7 +328,7 @@ def _get_free(value: Any, path: list[str], key: str) -> Any:
 
 
 def _insert_free(value: Any, path: list[str], given: Any, key: str) -> None:
-    """Lists and objects come into being on the way; `+` is the end of a list."""
+    """Set a value in a free section; make missing lists and objects. `+` is the end of a list."""
     for name, after in zip(path, [*path[1:], None], strict=True):
         fresh = given if after is None else [] if after in ("0", "+") else {}
         if isinstance(value, list):

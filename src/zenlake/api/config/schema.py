@@ -1,4 +1,4 @@
-"""Every key of the configuration: what may stand there, its default, and what "unset" means.
+"""Schema of the configuration: every key with its kind, its default, and its meaning when unset.
 
 Knows the tree and the kinds of its values. Does not know files, syntaxes, nor what a key does.
 """
@@ -26,13 +26,13 @@ U16, U32, U64 = 2**16 - 1, 2**32 - 1, 2**64 - 1
 I64 = 2**63
 
 REQUIRED: Final = object()
-"The default of a field that has none."
+"Default of a field that must be given."
 Kind = Callable[[Any], Any]
-"Gives the value as it is kept; Misfit if it is not of this kind."
+"Function that returns the value as stored; Misfit: the value is not of this kind."
 
 
 class Misfit(Exception):
-    """A value that is not what its place wants. `path` leads to it from where it was given."""
+    """Value that does not fit its place. `path` leads to it from the checked value."""
 
     def __init__(self, problem: str, *path: str) -> None:
         super().__init__(problem)
@@ -51,7 +51,7 @@ def unwanted(given: object, wanted: str) -> Misfit:
 def unknown(name: str, known: list[str]) -> Misfit:
     near = nearest(name, known)
     hint = f"; did you mean `{near}`?" if near else ""
-    expected = ", ".join(f"`{one}`" for one in known)
+    expected = ", ".join(f"`{field}`" for field in known)
     return Misfit(f"unknown field `{name}`, expected one of {expected}{hint}")
 
 
@@ -126,7 +126,9 @@ def either(is_first: Callable[[Any], bool], first: Kind, second: Kind) -> Kind:
 
 
 def named(prefix: str, kind: Kind) -> Kind:
-    """One value, or one for each role under `prefix` and its name; roles may be left out."""
+    """Return the kind of one value, or of an object with a value per role, named by `prefix` and
+    role.
+    """
     names = [prefix + role for role in ROLES]
 
     def take(value: Any) -> Any:
@@ -155,7 +157,7 @@ def _take(kind: Kind, value: Any, name: str) -> Any:
 
 def zid(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)  # YAML without quotes
+        value = str(value)  # YAML reads an id without quotes as a number.
     try:
         return str(WireZenohId.parse(text(value)))
     except ValueError as error:
@@ -226,18 +228,18 @@ class Field:
     kind: Kind
     default: Any = None
     unset: Any = None
-    "What is meant where null stands; of a value by mode, one for each role."
+    "Value that null stands for; by role if it depends on the mode."
     hidden: bool = False
-    "Not shown with its section: a secret, or without effect."
+    "Whether printing its section leaves the field out: a secret, or without effect."
 
 
 @dataclass(frozen=True)
 class Struct:
-    """An object with known fields. Those that are left out have their defaults."""
+    """Object with known fields. A field that is left out has its default."""
 
     fields: Mapping[str, Field]
     loose: bool = False
-    "Fields that are not known are left out with a warning, as Zenoh does in these places."
+    "Whether unknown fields are ignored with a warning, as Zenoh does in these places."
     rule: Callable[[dict[str, Any]], None] = anything
 
     def __call__(self, value: Any) -> dict[str, Any]:
@@ -264,7 +266,7 @@ class Struct:
 
 
 class Section(Struct):
-    """A struct whose fields are keys of the configuration."""
+    """Struct whose fields are keys of the configuration."""
 
 
 def _copy(value: Any) -> Any:
@@ -503,7 +505,7 @@ ROUTERS_AND_PEERS = ["router", "peer"]
 
 
 def _strategies(value: Any) -> Any:
-    """By mode, or by target, or by both."""
+    """Check strategies by mode, by target, or by both."""
     targets = isinstance(value, dict) and any(name.startswith("to_") for name in value)
     return STRATEGY(value) if targets else by_mode(STRATEGY)(value)
 

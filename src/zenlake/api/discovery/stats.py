@@ -1,4 +1,4 @@
-"""Stats: what a session has sent and received, and what was lost where and why.
+"""Stats: counts of what a session has sent and received, and of losses with place and reason.
 
 Knows the counters of all layers. Does not count anything itself.
 """
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gap:
-    """What one lane of a link has missed."""
+    """Sequence numbers that one lane of a link has missed."""
 
     lane: str
-    "The priority's name, and whether it is reliable."
+    "Name of the priority, and whether the lane is reliable."
     gaps: int
-    "How often numbers were missing,"
+    "Number of interruptions of the sequence."
     missing: int
-    "and how many."
+    "Total of missing sequence numbers."
     stale: int
-    "Numbers that came too late, or again."
+    "Sequence numbers that were received late or twice."
 
 
 @dataclass(frozen=True)
 class TransportStats:
-    """One open transport."""
+    """Counts of one open transport."""
 
     zid: ZenohId
     whatami: WhatAmI
@@ -41,38 +41,34 @@ class TransportStats:
     received_frames: int
     received_bytes: int
     dropped: dict[str, int]
-    "Messages given up on the way out or in, by reason."
+    "Messages dropped while sending or receiving, by reason."
     gaps: tuple[Gap, ...]
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Since the session opened; of transports that have ended only the sums are kept."""
+    """Counts since the session opened; ended transports are included in the sums only."""
 
     sent_messages: int
     sent_bytes: int
     received_frames: int
     received_bytes: int
     dropped: dict[str, int]
-    "By reason, wherever it happened."
+    "Dropped messages by reason, over all layers."
     missing: int
-    "Frames that never came, by the numbers of their lanes."
+    "Frames that were never received, by the sequence numbers of their lanes."
     transports: tuple[TransportStats, ...] = field(default=())
 
 
 class EndedTransports:
-    """The sums of transports that are no more."""
+    """Sums of the transports that have ended."""
 
     def __init__(self) -> None:
         self.sums: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
 
     def add(self, session: TransportSession) -> None:
-        one = _transport(session)
-        for name in SUMMED:
-            self.sums[name] += getattr(one, name)
-        self.sums["missing"] += sum(gap.missing for gap in one.gaps)
-        self.dropped.update(one.dropped)
+        _add(_transport(session), self.sums, self.dropped)
 
 
 OF_QUERIES = {
@@ -106,16 +102,21 @@ def _transport(session: TransportSession) -> TransportStats:
     )
 
 
+def _add(transport: TransportStats, sums: Counter[str], dropped: Counter[str]) -> None:
+    for name in SUMMED:
+        sums[name] += getattr(transport, name)
+    sums["missing"] += sum(gap.missing for gap in transport.gaps)
+    dropped.update(transport.dropped)
+
+
 def stats(core: "SessionCore") -> Stats:
+    """Return the counts of a session."""
     transports = tuple(_transport(session) for session in core.node.sessions.values())
     sums = Counter(core.ended.sums)
     dropped = Counter(core.ended.dropped)
-    for one in transports:
-        for name in SUMMED:
-            sums[name] += getattr(one, name)
-        sums["missing"] += sum(gap.missing for gap in one.gaps)
-        dropped.update(one.dropped)
-    dropped.update(dict(core.exchange.dropped))  # copies: others count on meanwhile
+    for transport in transports:
+        _add(transport, sums, dropped)
+    dropped.update(dict(core.exchange.dropped))  # Copies: other threads keep counting.
     dropped.update(dict(core.exchange.routing.counters))
     dropped["let go by a handler"] += core.subscribers.dropped
     for name, reason in OF_QUERIES.items():

@@ -1,7 +1,7 @@
-"""Arrow: a subscriber that yields record batches, and record batches that are put at once.
+"""Arrow: a handler that yields record batches, and `put_batch` for record batches.
 
-Knows the schema of `columnar/` and its limits. No Python runs for each sample. Arrow, NumPy and
-Numba load when this is first used.
+Knows the schema of `columnar/` and its limits. Runs no Python per sample. Arrow, NumPy and Numba
+are loaded on first use.
 """
 
 import threading
@@ -15,7 +15,7 @@ from zenlake.api.handlers import Channel
 from zenlake.api.pubsub.subscriber import RunSink
 from zenlake.api.values.encoding import Encoding
 from zenlake.api.values.enums import Locality
-from zenlake.api.values.sample import PLAIN, Sample
+from zenlake.api.values.sample import PLAIN, Sample, push_of
 from zenlake.errors import EncodeError, SessionEnded, ZError
 from zenlake.keyexpr import validate
 from zenlake.keytable import KeyTable
@@ -37,21 +37,22 @@ if TYPE_CHECKING:
     from zenlake.wire.push_run import PushRun
     from zenlake.wire.scan import Scanner
 
-BATCHES = 4  # full ones that may wait to be read
-LARGE_BYTES = 16 << 10  # a sample of so many that came alone is scanned as it came
-SINGLES_BYTES = 64 << 10  # of samples that came one by one, before they are scanned together
+BATCHES = 4  # Full batches that may wait to be read.
+LARGE_BYTES = 16 << 10  # Least size of a sample that is scanned alone, as its encoded message.
+# Bytes of single samples that are collected before they are scanned together.
+SINGLES_BYTES = 64 << 10
 MAX_ROWS = 65_536
 MAX_BYTES = 16 << 20
 MAX_AGE = 0.1
 
 
 class ArrowBatches(RunSink, Channel[Any]):
-    """A handler for `declare_subscriber`: samples as Arrow record batches.
+    """Handler for `declare_subscriber` that yields samples as Arrow record batches.
 
-    A batch is given out when it has `max_rows` samples or `max_bytes` of payloads, or when its
-    first sample has waited `max_age` seconds. When `batches` full ones wait the network is not
-    read, or with `overflow="drop"` samples are let go and counted (`dropped`). One handler serves
-    one subscriber.
+    A batch is complete when it has `max_rows` samples or `max_bytes` of payloads, or when its first
+    sample has waited `max_age` seconds. While `batches` full ones wait, the network is not read, or
+    with `overflow="drop"` samples are dropped and counted (`dropped`). One handler serves one
+    subscriber.
 
     >>> ArrowBatches(max_rows=1000, max_age=0.5)
     ArrowBatches(max_rows=1000, max_bytes=16777216, max_age=0.5, batches=4, overflow='block')
@@ -83,9 +84,9 @@ class ArrowBatches(RunSink, Channel[Any]):
         self._room = threading.Condition(self._lock)
         self._open: SampleBatcher | None = None
         self._since = 0.0
-        "When the open batch got its first sample."
+        "Time at which the open batch got its first sample."
         self._spare: SampleBatcher | None = None
-        "One that was given out: it knows how much room a batch needs."
+        "Batcher that was read out: it knows how much room a batch needs."
         self._full: deque[SampleBatcher] = deque()
         self._singles = bytearray()
         self._single_count = 0
@@ -123,7 +124,7 @@ class ArrowBatches(RunSink, Channel[Any]):
             return self._has_room()
 
     def push_one(self, sample: Sample) -> bool:
-        push = sample._push()
+        push = push_of(sample)
         body = Put(bytes(sample.payload)) if push is PLAIN else push.body
         w = ByteWriter()
         NETWORK.write(w, Push(WireExpr(0, str(sample.key_expr)), body, push.qos))
@@ -140,7 +141,7 @@ class ArrowBatches(RunSink, Channel[Any]):
             return self._has_room()
 
     def _take_singles(self) -> None:
-        """What came one by one, into the open batch."""
+        """Move the collected single samples into the open batch."""
         if not self._single_count:
             return
         data, self._singles, self._single_count = bytes(self._singles), bytearray(), 0
@@ -178,7 +179,7 @@ class ArrowBatches(RunSink, Channel[Any]):
         return SampleBatcher(self.max_rows, self.max_bytes)
 
     def _started(self) -> None:
-        """The first sample of a batch: whoever waits has to look at the clock from now on."""
+        """Note the time of a batch's first sample, and wake a reader, which now has a deadline."""
         self._since = time.monotonic()
         self._ready.notify()
 
@@ -210,7 +211,7 @@ class ArrowBatches(RunSink, Channel[Any]):
         return self._given(batch, calls)
 
     def _next(self) -> "tuple[SampleBatcher | None, float | None]":
-        """The batch to give out, or how long to wait for one (None: until something comes)."""
+        """Return the next batch, or how long to wait for one (None: until a sample is received)."""
         if self._full:
             return self._full.popleft(), None
         if self._open is None and not self._single_count:
@@ -278,7 +279,7 @@ class ArrowBatches(RunSink, Channel[Any]):
 
 
 def put_batch(core: "SessionCore", batch: "pa.RecordBatch", way: "OutboundRoute | None") -> int:
-    """Every row to whoever wants it; as `way` says if one is given. Gives how many rows."""
+    """Publish every row, with the options of `way` if it is given; return the number of rows."""
     from zenlake.columnar.write import split_lanes
 
     if core.exchange.closed:
@@ -293,7 +294,7 @@ def put_batch(core: "SessionCore", batch: "pa.RecordBatch", way: "OutboundRoute 
 
 
 def _as_published(batch: "pa.RecordBatch", way: "OutboundRoute") -> "pa.RecordBatch":
-    """With the key of a publisher, and its encoding and QoS where the batch says nothing."""
+    """Return `batch` with the publisher's key, and its encoding and QoS if the batch has none."""
     import pyarrow as pa
 
     from zenlake.columnar.schema import CONGESTION_CONTROLS
@@ -344,11 +345,12 @@ def _put_lane(
                 wanted.setdefault(port, {})[key] = wire
         if destination is not Locality.REMOTE:
             heard = heard or bool(core.subscribers.of(key, local=True))
-    # A row has one timestamp, whoever gets it.
+    # Every receiver of a row gets the same timestamp.
     first = exchange.reserve_stamps(rows.num_rows) if exchange.stamps else 0
     times = np.arange(first, first + rows.num_rows, dtype=np.uint64)
     if not wanted and not heard:
-        push_columns_of(exchange, rows, _full_text, times)  # an error is one, though nobody listens
+        # Raises for invalid rows, even without a subscriber.
+        push_columns_of(exchange, rows, _full_text, times)
     for port, wires in wanted.items():
         part, of_part = rows, times
         if len(wires) < len(keys):
@@ -367,7 +369,9 @@ def _put_lane(
 def push_columns_of(
     exchange: "Exchange", rows: "pa.RecordBatch", key_of: Callable[[str], WireExpr], times: Any
 ) -> "PushColumns":
-    """What is sent for `rows`; with `times` if this session stamps what has no timestamp."""
+    """Return the columns to send for `rows`; `times` fills missing timestamps if the session
+    stamps.
+    """
     from zenlake.columnar.write import push_columns
 
     columns = push_columns(rows, key_of)
@@ -379,7 +383,7 @@ def _full_text(key: str) -> WireExpr:
 
 
 def _put_here(core: "SessionCore", columns: "PushColumns") -> None:
-    """To the session's own subscribers; waits where there is no room."""
+    """Deliver to the session's own subscribers; wait while a sink has no room."""
     from zenlake.wire.emit import Emitter
 
     emitter = Emitter(columns, None)
