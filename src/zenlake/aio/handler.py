@@ -60,13 +60,13 @@ def plan_for(handler: Any, wrap: Callable[[Any], Any] | None = None) -> HandlerP
         case RingChannel():
             return HandlerPlan(RingSink(handler.capacity, wrap))
         case (callback, other) if isinstance(handler, tuple) and callable(callback):
-            return _calling(callback, wrap)._replace(handler=other)
+            return _plan_callback(callback, wrap)._replace(handler=other)
         case _ if callable(handler):
-            return _calling(handler, wrap)._replace(background=True)
+            return _plan_callback(handler, wrap)._replace(background=True)
     raise ValueError(f"Invalid handler type {type(handler).__name__}")
 
 
-def _calling(callback: Any, wrap: Callable[[Any], Any] | None) -> HandlerPlan:
+def _plan_callback(callback: Any, wrap: Callable[[Any], Any] | None) -> HandlerPlan:
     given = callback if isinstance(callback, Callback) else Callback(callback)
     return HandlerPlan(CallbackSink(wrap), given.callback, given.drop)
 
@@ -159,7 +159,7 @@ class Attribute(Protocol[Value]):
     def __get__(self, instance: Any, owner: type | None = None, /) -> Value: ...
 
 
-def forwarded(of: Callable[[Any], Value]) -> Attribute[Value]:
+def forward_property(of: Callable[[Any], Value]) -> Attribute[Value]:
     """Return property `of` of the session API, for a class that has such an object as `_entity`."""
     known = cast(property, of)
     read = attrgetter(f"_entity.{cast(Any, known.fget).__name__}")
@@ -173,7 +173,9 @@ class Receiver(Handler[T], Declaration):
     until its last reference goes.
     """
 
-    def __init__(self, plan: HandlerPlan, entity: DeclaredEntity, kept: MutableSet[Any]) -> None:
+    def __init__(
+        self, plan: HandlerPlan, entity: DeclaredEntity, kept: MutableSet[Handler[Any]]
+    ) -> None:
         super().__init__(plan)
         self._entity: Any = entity
         self._kept = kept
@@ -198,7 +200,7 @@ def receive(
     kind: type[R],
     handler: object,
     declare: Callable[[AsyncSink[Any]], Any],
-    kept: MutableSet[Any],
+    kept: MutableSet[Handler[Any]],
     wrap: Callable[[Any], Any] | None = None,
 ) -> R:
     """Declare an entity whose items go to `handler`; `kept` holds references to those with

@@ -8,7 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from zenlake import api
-from zenlake.aio.handler import Declaration, IntoHandler, Receiver, forwarded, receive
+from zenlake.aio.handler import (
+    Declaration,
+    Handler,
+    IntoHandler,
+    Receiver,
+    forward_property,
+    receive,
+)
 from zenlake.aio.options import PublisherDeleteOptions, PublisherPutOptions, signature_of
 from zenlake.aio.sending import SendGate
 from zenlake.api.discovery.matching import MatchingStatus
@@ -25,8 +32,8 @@ class Subscriber(Receiver[Sample]):
 
     _what = "subscriber"
 
-    key_expr = forwarded(api.Subscriber.key_expr)
-    id = forwarded(api.Subscriber.id)
+    key_expr = forward_property(api.Subscriber.key_expr)
+    id = forward_property(api.Subscriber.id)
 
 
 class MatchingListener(Receiver[MatchingStatus]):
@@ -40,7 +47,7 @@ class Sender(Declaration):
 
     _what = "sender"
 
-    def __init__(self, entity: Any, kept: MutableSet[Any]) -> None:
+    def __init__(self, entity: Any, kept: MutableSet[Handler[Any]]) -> None:
         self._entity = entity
         self._kept = kept
         self._gate = SendGate()
@@ -66,13 +73,13 @@ class Publisher(Sender):
 
     _what = "publisher"
 
-    key_expr = forwarded(api.Publisher.key_expr)
-    id = forwarded(api.Publisher.id)
-    matching_status = forwarded(api.Publisher.matching_status)
-    encoding = forwarded(api.Publisher.encoding)
-    congestion_control = forwarded(api.Publisher.congestion_control)
-    priority = forwarded(api.Publisher.priority)
-    reliability = forwarded(api.Publisher.reliability)
+    key_expr = forward_property(api.Publisher.key_expr)
+    id = forward_property(api.Publisher.id)
+    matching_status = forward_property(api.Publisher.matching_status)
+    encoding = forward_property(api.Publisher.encoding)
+    congestion_control = forward_property(api.Publisher.congestion_control)
+    priority = forward_property(api.Publisher.priority)
+    reliability = forward_property(api.Publisher.reliability)
 
     @signature_of(api.Publisher.put)
     async def put(self, payload: IntoZBytes, **options: Unpack[PublisherPutOptions]) -> None:

@@ -17,7 +17,7 @@ from zenlake.aio.handler import (
     HandlerPlan,
     IntoHandler,
     Receiver,
-    forwarded,
+    forward_property,
     plan_for,
     receive,
 )
@@ -87,7 +87,7 @@ async def get(
     gate: SendGate,
     handler: object,
     cancellation_token: CancellationToken | None,
-    kept: MutableSet[Any],
+    kept: MutableSet[Handler[Any]],
 ) -> Replies:
     """Send a query with `ask(handler=…, cancellation_token=…)`."""
     plan = plan_for(handler)
@@ -110,10 +110,10 @@ class Querier(Sender):
 
     _what = "querier"
 
-    key_expr = forwarded(api.Querier.key_expr)
-    id = forwarded(api.Querier.id)
-    matching_status = forwarded(api.Querier.matching_status)
-    accept_replies = forwarded(api.Querier.accept_replies)
+    key_expr = forward_property(api.Querier.key_expr)
+    id = forward_property(api.Querier.id)
+    matching_status = forward_property(api.Querier.matching_status)
+    accept_replies = forward_property(api.Querier.accept_replies)
 
     @signature_of(api.Querier.get)
     async def get(
@@ -138,14 +138,14 @@ class Query:
         self._gate = gate
         self._entity = query
 
-    selector = forwarded(api.Query.selector)
-    key_expr = forwarded(api.Query.key_expr)
-    parameters = forwarded(api.Query.parameters)
-    payload = forwarded(api.Query.payload)
-    encoding = forwarded(api.Query.encoding)
-    attachment = forwarded(api.Query.attachment)
-    source_info = forwarded(api.Query.source_info)
-    timestamp_stack = forwarded(api.Query.timestamp_stack)
+    selector = forward_property(api.Query.selector)
+    key_expr = forward_property(api.Query.key_expr)
+    parameters = forward_property(api.Query.parameters)
+    payload = forward_property(api.Query.payload)
+    encoding = forward_property(api.Query.encoding)
+    attachment = forward_property(api.Query.attachment)
+    source_info = forward_property(api.Query.source_info)
+    timestamp_stack = forward_property(api.Query.timestamp_stack)
 
     def accepts_replies(self) -> ReplyKeyExpr:
         """Return whether replies may be on keys that the query does not match."""
@@ -196,8 +196,8 @@ class Queryable(Receiver[Query]):
 
     _what = "queryable"
 
-    key_expr = forwarded(api.Queryable.key_expr)
-    id = forwarded(api.Queryable.id)
+    key_expr = forward_property(api.Queryable.key_expr)
+    id = forward_property(api.Queryable.id)
 
 
 class LivelinessToken(Declaration):
@@ -215,7 +215,9 @@ class LivelinessToken(Declaration):
 class Liveliness:
     """API for liveliness tokens."""
 
-    def __init__(self, liveliness: api.Liveliness, gate: SendGate, kept: MutableSet[Any]) -> None:
+    def __init__(
+        self, liveliness: api.Liveliness, gate: SendGate, kept: MutableSet[Handler[Any]]
+    ) -> None:
         self._liveliness = liveliness
         self._gate = gate
         self._kept = kept

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from zenlake import api
-from zenlake.aio.handler import IntoHandler, Receiver, receive, wait_delivered
+from zenlake.aio.handler import Handler, IntoHandler, Receiver, receive, wait_delivered
 from zenlake.aio.options import (
     DeleteOptions,
     GetOptions,
@@ -52,7 +52,7 @@ class Session:
 
     def __init__(self, session: api.Session) -> None:
         self._session = session
-        self._kept: set[Any] = set()
+        self._kept: set[Handler[Any]] = set()
         self._gates: defaultdict[Priority, SendGate] = defaultdict(SendGate)
 
     # ---- itself
@@ -225,7 +225,7 @@ class LinkEventsListener(Receiver[LinkEvent]):
 class SessionInfo:
     """Nodes, transports and links of a session. Only the listeners are awaited."""
 
-    def __init__(self, info: api.SessionInfo, kept: set[Any]) -> None:
+    def __init__(self, info: api.SessionInfo, kept: set[Handler[Any]]) -> None:
         self._info = info
         self._kept = kept
 
@@ -277,7 +277,7 @@ class Scout(Receiver[Hello]):
         await self.undeclare()
 
 
-_scouts: set[Any] = set()
+_scouts: set[Handler[Any]] = set()
 "Scouts with callbacks, until they are stopped."
 
 

@@ -45,10 +45,10 @@ def instance(name: str, value: object, kind: type[T]) -> T:
     )
 
 
-def seconds(timeout: float | None, default: float) -> float:
+def check_timeout(timeout: float | None, default: float) -> float:
     """Return a timeout in seconds, checked.
 
-    >>> seconds(None, 10.0), seconds(2, 10.0)
+    >>> check_timeout(None, 10.0), check_timeout(2, 10.0)
     (10.0, 2.0)
     """
     if timeout is None:

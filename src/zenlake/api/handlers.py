@@ -265,7 +265,7 @@ class _Bounded(Sink[T]):
                 finally:
                     self._blocked -= 1
 
-    def _room_made(self) -> Iterable[Callable[[], None]]:
+    def _notify_room(self) -> Iterable[Callable[[], None]]:
         """Wake threads that wait for room; return the calls to make once the lock is released."""
         if self._blocked and (self._waiting < self.capacity or self._closed):
             self._room.notify_all()
@@ -331,7 +331,7 @@ class Fifo(_Bounded[T], Channel[T]):
                     self._ready.wait()
                 finally:
                     self._readers -= 1
-            calls = self._room_made() if self._blocked or self._room_calls else ()
+            calls = self._notify_room() if self._blocked or self._room_calls else ()
         if calls:
             _call_each(calls)
         return item
@@ -342,7 +342,7 @@ class Fifo(_Bounded[T], Channel[T]):
             if item is _EMPTY:
                 self._check_open()
                 return None
-            calls = self._room_made() if self._blocked or self._room_calls else ()
+            calls = self._notify_room() if self._blocked or self._room_calls else ()
         if calls:
             _call_each(calls)
         return item
@@ -352,7 +352,7 @@ class Fifo(_Bounded[T], Channel[T]):
             self._closed = True
             if self._readers:
                 self._ready.notify_all()
-            calls = self._room_made()
+            calls = self._notify_room()
         _call_each(calls)
 
     def abandon(self) -> None:
@@ -411,7 +411,7 @@ class Ring(Channel[T]):
         size = cast(int, self._items.maxlen)
         made: deque[T] = deque(maxlen=size)
         iterator = iter(items)
-        while not _ran(made.extend, iterator):
+        while not _run_user_code(made.extend, iterator):
             pass
         with self._ready:
             if self._closed:
@@ -509,7 +509,7 @@ class Threaded(_Bounded[T]):
             self._closed = True
             running = self._thread or (self._drop is not None and self._start())
             self._queue.put(None)
-            calls = self._room_made()
+            calls = self._notify_room()
         _call_each(calls)
         if not running:
             self._finish()
@@ -539,14 +539,14 @@ class Threaded(_Bounded[T]):
             del items
             with self._lock:
                 self._waiting -= count
-                calls = self._room_made()
+                calls = self._notify_room()
             _call_each(calls)
         self._finish()
 
     def _finish(self) -> None:
         drop, self._drop = self._drop, None
         if drop is not None:
-            _ran(drop)
+            _run_user_code(drop)
 
     def _after_fork(self) -> None:
         super()._after_fork()
@@ -592,7 +592,7 @@ class Direct(Sink[T]):
                 return
             drop, self._drop = self._drop, None
         if drop is not None:
-            _ran(drop)
+            _run_user_code(drop)
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
@@ -611,7 +611,7 @@ def release_each(items: Iterable[T]) -> Iterator[T]:
 def _call_with_each(callback: Callable[[T], Any], items: Iterator[T]) -> None:
     """Call `callback` with each item at C speed; map continues after an item whose call raised."""
     calls = map(callback, items)
-    while not _ran(_consume, calls):
+    while not _run_user_code(_consume, calls):
         pass
 
 
@@ -619,7 +619,7 @@ def _consume(items: Iterator[object]) -> None:
     deque(items, maxlen=0)
 
 
-def _ran(call: Callable[..., object], *arguments: object) -> bool:
+def _run_user_code(call: Callable[..., object], *arguments: object) -> bool:
     """Call user code; log what it raises. Return whether it ran to its end."""
     try:
         call(*arguments)
@@ -637,7 +637,7 @@ def _on_main_thread() -> bool:
 
 def _call_each(calls: Iterable[Callable[[], None]]) -> None:
     for call in calls:
-        _ran(call)
+        _run_user_code(call)
 
 
 # What a user gets --------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from zenlake.api.arguments import IntoKeyExpr, instance, key_of, member, qos_of
 from zenlake.api.config.config import Config
 from zenlake.api.discovery.info import SessionInfo
 from zenlake.api.discovery.liveliness import Liveliness
-from zenlake.api.discovery.stats import Stats, stats
+from zenlake.api.discovery.stats import Stats, collect_stats
+from zenlake.api.entity import Entity
 from zenlake.api.pubsub.publisher import OutboundRoute, Publisher, del_body
 from zenlake.api.pubsub.subscriber import Subscriber
 from zenlake.api.query.cancellation import CancellationToken
@@ -109,7 +110,7 @@ class Session(metaclass=Unconstructed):
 
     def stats(self) -> Stats:
         """Return counts of what was sent, received and lost, with reasons."""
-        return stats(self._core)
+        return collect_stats(self._core)
 
     def new_timestamp(self, /) -> Timestamp:
         """Return a timestamp of this session's clock, greater than all earlier ones."""
@@ -139,7 +140,7 @@ class Session(metaclass=Unconstructed):
         if self._core.exchange.closed:
             raise ZError("session closed")
 
-    def undeclare(self, /, obj: Any) -> None:
+    def undeclare(self, /, obj: KeyExpr | Entity) -> None:
         """Undeclare a key expression of `declare_keyexpr`, or anything that has `undeclare()`."""
         self._check()
         if not isinstance(obj, str):

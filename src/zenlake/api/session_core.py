@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from zenlake.api import gc_finalize
 from zenlake.api.config.config import Config
-from zenlake.api.config.opening import StartConditions, open_node, settings
+from zenlake.api.config.opening import StartConditions, open_node, read_settings
 from zenlake.api.discovery.info import SessionInfo
 from zenlake.api.discovery.matching import SessionInterests
 from zenlake.api.discovery.stats import EndedTransports
@@ -25,7 +25,7 @@ from zenlake.api.pubsub.subscriber import SubscriberEntry, Subscribers
 from zenlake.api.query.get import SessionQueries
 from zenlake.api.query.queryable import Queryables
 from zenlake.api.values.enums import WHATAMI_OF, InterceptionPoint
-from zenlake.api.values.instrumentation import TimestampContext, stamped
+from zenlake.api.values.instrumentation import TimestampContext, record_stamp
 from zenlake.api.values.wrapped import make
 from zenlake.errors import SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr
@@ -68,7 +68,7 @@ class SessionCore:
     """Session without its handle; the `LocalSession` of its exchange."""
 
     def __init__(self, config: Config, timestamp_callback: TimestampCallback | None = None) -> None:
-        self.settings = settings(config)
+        self.settings = read_settings(config)
         self._timestamp_callback = timestamp_callback
         self.publishers: dict[int, None] = {}
         self.watchers: tuple[LossObserver, ...] = ()
@@ -158,7 +158,7 @@ class SessionCore:
     def routed(self, stack: WireTimestampStack) -> WireTimestampStack:
         return self.record(stack, InterceptionPoint.ROUTE)
 
-    def _received(self, rest: Any) -> Any:
+    def _received(self, rest: object) -> object:
         if type(rest) is Push and rest.ts_stack is not None:
             rest.ts_stack = self.record(rest.ts_stack, InterceptionPoint.RECEIVE)
         return rest
@@ -185,14 +185,14 @@ class SessionCore:
         if not stack.conf & point.wire:
             return stack
         if self._timestamp_callback is None:
-            return stamped(stack, point, self.exchange.stamp())
+            return record_stamp(stack, point, self.exchange.stamp())
         role = WHATAMI_OF[self.exchange.whatami]
         try:
             when = self._timestamp_callback(TimestampContext.of((self.exchange.zid, role)))
         except Exception:
             log.exception("the timestamp callback failed")
             return stack
-        return stamped(stack, point, when)
+        return record_stamp(stack, point, when)
 
     # ---- closing
 

@@ -20,12 +20,12 @@ def own_key(key: str, kind: str, zid: object, entity: object) -> str:
     return f"{key}/{ADV}/{kind}/{zid}/{entity}/{NO_META}"
 
 
-def everyone(key: str) -> str:
+def all_publishers_key(key: str) -> str:
     """Return the key for asking all publishers on `key` for history."""
     return f"{key}/{ADV}/**"
 
 
-def publishers(key: str) -> str:
+def publishers_key(key: str) -> str:
     """Return the key of the tokens and heartbeats of publishers on `key`."""
     return f"{key}/{ADV}/pub/**"
 
@@ -39,12 +39,12 @@ def source_key(key: str, source: str) -> str:
     return f"{key}/{ADV}/*/{source}/**"
 
 
-def source_of(key: str) -> str | None:
+def parse_source(key: str) -> str | None:
     """Return `<zid>/<eid|uhlc>` of a publisher's key; None if it has none.
 
-    >>> source_of("a/b/@adv/pub/c0ffee/7/_"), source_of("a/@adv/pub/c0ffee/uhlc/x/y")
+    >>> parse_source("a/b/@adv/pub/c0ffee/7/_"), parse_source("a/@adv/pub/c0ffee/uhlc/x/y")
     ('c0ffee/7', 'c0ffee/uhlc')
-    >>> source_of("a/b/@adv/pub/*/7/_"), source_of("a/b")
+    >>> parse_source("a/b/@adv/pub/*/7/_"), parse_source("a/b")
     (None, None)
     """
     chunks = key.rpartition(f"/{ADV}/")[2].split("/")

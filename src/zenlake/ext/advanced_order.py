@@ -137,7 +137,7 @@ class SampleOrder:
             self.late += 1
         elif self._must_wait(source, position):
             source.hold(position, sample)
-            self._hold_no_more_than_allowed(source)
+            self._enforce_limit(source)
         else:
             self._release(source, position, sample)
 
@@ -148,7 +148,7 @@ class SampleOrder:
             return False
         return self.depth > 1 and bool(self.history or source.queries)
 
-    def _hold_no_more_than_allowed(self, source: OrderedSource) -> None:
+    def _enforce_limit(self, source: OrderedSource) -> None:
         behind_a_gap = source.numbered and source.last is not None
         if len(source.pending) >= (PENDING_SAMPLES if behind_a_gap else self.depth):
             self.given_up += behind_a_gap
@@ -177,7 +177,7 @@ class SampleOrder:
         A gap that opened after the query was sent is left: see `has_gap`.
         """
         while source.pending and not (self.history or source.queries):
-            if self.has_gap(source) and self._unasked(source):
+            if self.has_gap(source) and self._is_unasked(source):
                 return
             self._release_first(source)
 
@@ -186,7 +186,7 @@ class SampleOrder:
         waits = source.numbered and source.last is not None and bool(source.pending)
         return self.recovers and waits and not source.queries
 
-    def _unasked(self, source: OrderedSource) -> bool:
+    def _is_unasked(self, source: OrderedSource) -> bool:
         first = source.first()
         return first is not None and (source.asked is None or first > source.asked)
 

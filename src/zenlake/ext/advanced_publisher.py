@@ -110,7 +110,7 @@ class AdvancedPublisher(Entity):
         self._undeclares = [publisher.undeclare]
         self._undeclared = False
 
-    def _keep(self, session: "Session", config: CacheConfig) -> None:
+    def _add_cache(self, session: "Session", config: CacheConfig) -> None:
         if not self._numbered and not self._exchange.stamps:
             raise ZError(
                 f"Cannot create AdvancedPublisher {self.key_expr}: a cache needs sequence numbers "
@@ -123,45 +123,45 @@ class AdvancedPublisher(Entity):
         queryable = session.declare_queryable(self._own_key, Callback(self._cache.answer))
         self._undeclares.append(queryable.undeclare)
 
-    def _show(self, session: "Session") -> None:
+    def _declare_token(self, session: "Session") -> None:
         token = session.liveliness().declare_token(self._own_key)
         self._undeclares.append(token.undeclare)
 
-    def _tell(self, session: "Session", config: MissDetectionConfig) -> None:
+    def _start_heartbeat(self, session: "Session", config: MissDetectionConfig) -> None:
         sporadic = config.sporadic_heartbeat is not None
         period = seconds("heartbeat", config.sporadic_heartbeat if sporadic else config.heartbeat)
         if period is not None:
             beat = Heartbeat(session, self._own_key, self._count, period, sporadic)
             self._undeclares.append(beat.undeclare)
 
-    def _declared(self) -> Publisher:
+    def _declared_publisher(self) -> Publisher:
         self._check()
         return self._publisher
 
     @property
     def id(self) -> EntityGlobalId:
         """Global entity id of this publisher."""
-        return self._declared().id
+        return self._declared_publisher().id
 
     @property
     def key_expr(self) -> KeyExpr:
         """Key expression it was declared on."""
-        return self._declared().key_expr
+        return self._declared_publisher().key_expr
 
     @property
     def encoding(self) -> Encoding:
         """Encoding of its payloads, unless `put` is given another."""
-        return self._declared().encoding
+        return self._declared_publisher().encoding
 
     @property
     def congestion_control(self) -> CongestionControl:
         """Treatment of samples when the network is slower than the publisher."""
-        return self._declared().congestion_control
+        return self._declared_publisher().congestion_control
 
     @property
     def priority(self) -> Priority:
         """Priority of its samples."""
-        return self._declared().priority
+        return self._declared_publisher().priority
 
     def put(
         self,
@@ -256,11 +256,11 @@ def declare_advanced_publisher(
     advanced = make(AdvancedPublisher, publisher, sample_miss_detection is not None)
     try:
         if cache is not None:
-            advanced._keep(session, cache)
+            advanced._add_cache(session, cache)
         if publisher_detection:
-            advanced._show(session)
+            advanced._declare_token(session)
         if sample_miss_detection is not None:
-            advanced._tell(session, sample_miss_detection)
+            advanced._start_heartbeat(session, sample_miss_detection)
     except BaseException:
         advanced.undeclare()
         raise

@@ -28,7 +28,13 @@ from zenlake.api.values.sample import Sample
 from zenlake.api.values.wrapped import make
 from zenlake.errors import ZError
 from zenlake.ext.advanced_config import HistoryConfig, Miss, RecoveryConfig, seconds
-from zenlake.ext.advanced_keys import everyone, own_key, publishers, source_key, source_of
+from zenlake.ext.advanced_keys import (
+    all_publishers_key,
+    own_key,
+    parse_source,
+    publishers_key,
+    source_key,
+)
 from zenlake.ext.advanced_order import OrderedSource, SampleOrder, is_numbered, number_range
 from zenlake.ext.periodic import SCHEDULER, Periodic
 from zenlake.keyexpr import KeyExpr
@@ -112,7 +118,7 @@ class SampleIntake(Sink[Sample]):
             source = self._order.take(sample, now)
             if source is not None and self._order.has_gap(source):
                 self._ask_for_gap(source)
-        self._give_out()
+        self._deliver()
 
     def on_replies(self, replies: Iterable[Reply]) -> None:
         self._run(self._on_replies, replies)
@@ -123,7 +129,7 @@ class SampleIntake(Sink[Sample]):
             sample = reply.ok
             if sample is not None and self._key.intersects(sample.key_expr):
                 self._order.take(sample, now)
-        self._give_out()
+        self._deliver()
 
     def on_answered(self, source: OrderedSource | None) -> None:
         self._run(self._on_answered, source)
@@ -140,14 +146,14 @@ class SampleIntake(Sink[Sample]):
             self._order.flush(each)
             if self._order.has_gap(each):
                 self._ask_for_gap(each)
-        self._give_out()
+        self._deliver()
 
     def on_token(self, token: Sample) -> None:
         self._run(self._on_token, str(token.key_expr), token.kind == SampleKind.PUT)
 
     def _on_token(self, key: str, appeared: bool) -> None:
         """Note that a publisher appeared or went; ask a new one for its history."""
-        name = source_of(key)
+        name = parse_source(key)
         if not appeared:
             if name is not None and name in self._order.sources:
                 self._order.sources[name].alive = False
@@ -165,7 +171,7 @@ class SampleIntake(Sink[Sample]):
 
     def _on_heartbeat(self, key: str, number: int) -> None:
         """Ask for samples missing before the last number of a publisher."""
-        name = source_of(key)
+        name = parse_source(key)
         if name is None or not is_numbered(name):
             return
         if self._order.history and name not in self._order.sources:
@@ -187,7 +193,7 @@ class SampleIntake(Sink[Sample]):
 
     def ask_for_history(self) -> None:
         """Ask all publishers for history; `_order.history` counts this query since `__init__`."""
-        self._get(everyone(self._key), self._asked_history, None)
+        self._get(all_publishers_key(self._key), self._asked_history, None)
 
     def ask_for_news(self) -> None:
         self._run(self._ask_for_news)
@@ -237,7 +243,7 @@ class SampleIntake(Sink[Sample]):
             self.session()
             .liveliness()
             .declare_subscriber(
-                publishers(self._key), Callback(self.on_token, indirect=False), history=True
+                publishers_key(self._key), Callback(self.on_token, indirect=False), history=True
             )
         )
         self.undeclares.append(tokens.undeclare)
@@ -245,7 +251,7 @@ class SampleIntake(Sink[Sample]):
     def recover(self, recovery: RecoveryConfig, allowed_origin: Locality | None) -> None:
         if recovery.heartbeat:
             beats = self.session().declare_subscriber(
-                publishers(self._key),
+                publishers_key(self._key),
                 Callback(self.on_heartbeat, indirect=False),
                 allowed_origin=allowed_origin,
             )
@@ -257,7 +263,7 @@ class SampleIntake(Sink[Sample]):
 
     # ---- delivery
 
-    def _give_out(self) -> None:
+    def _deliver(self) -> None:
         missed, self._order.missed = self._order.missed, []
         ready, self._order.ready = self._order.ready, []
         if missed:
@@ -396,7 +402,7 @@ class AdvancedSubscriber(Receiver[H]):
         return (
             self._intake.session()
             .liveliness()
-            .declare_subscriber(publishers(self.key_expr), handler, history=history)
+            .declare_subscriber(publishers_key(self.key_expr), handler, history=history)
         )
 
     def undeclare(self, /) -> None:

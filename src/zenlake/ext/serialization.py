@@ -340,9 +340,9 @@ def _reader(tp: Any, depth: int) -> tuple[Read, int]:
 def _unpack(tp: type, data: bytes, at: int, count: int) -> tuple[Iterable[Any], int]:
     """Read `count` consecutive numbers at once."""
     layout = f"<{count}{CODES[tp]}"
-    end = _checked_end(data, at, struct.calcsize(layout), tp)
+    end = _check_end(data, at, struct.calcsize(layout), tp)
     if tp is bool and max(data[at:end], default=0) > 1:
-        raise _refused(tp, at, "a bool is 0 or 1")
+        raise _error(tp, at, "a bool is 0 or 1")
     values = struct.unpack_from(layout, data, at)
     if tp in PLAIN:
         return values, end
@@ -362,7 +362,7 @@ def _numbers_reader(kind: type, tp: type) -> Read:
     least = struct.calcsize(f"<{CODES[tp]}")
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        count, at = _checked_count(data, at, least, kind)
+        count, at = _check_count(data, at, least, kind)
         values, at = _unpack(tp, data, at, count)
         return kind(values), at
 
@@ -371,7 +371,7 @@ def _numbers_reader(kind: type, tp: type) -> Read:
 
 def _wide_reader(tp: type) -> Read:
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        end = _checked_end(data, at, WIDE_BYTES, tp)
+        end = _check_end(data, at, WIDE_BYTES, tp)
         return tp(int.from_bytes(data[at:end], "little", signed=WIDE[tp])), end
 
     return read
@@ -382,11 +382,11 @@ def _text_reader(tp: type) -> Read:
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
         count, start = _read_count(data, at)
-        end = _checked_end(data, start, count, tp)
+        end = _check_end(data, start, count, tp)
         try:
             return make(data[start:end]), end
         except UnicodeDecodeError as problem:
-            raise _refused(tp, start + problem.start, "the text is not UTF-8") from None
+            raise _error(tp, start + problem.start, "the text is not UTF-8") from None
 
     return read
 
@@ -406,7 +406,7 @@ def _tuple_reader(parts: Sequence[tuple[Read, int]]) -> tuple[Read, int]:
 
 def _items_reader(kind: type, item: Read, least: int) -> Read:
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        count, at = _checked_count(data, at, least, kind)
+        count, at = _check_count(data, at, least, kind)
         values = []
         for _ in range(count):
             value, at = item(data, at)
@@ -416,12 +416,12 @@ def _items_reader(kind: type, item: Read, least: int) -> Read:
     return read
 
 
-def _checked_count(data: bytes, at: int, least: int, kind: type) -> tuple[int, int]:
+def _check_count(data: bytes, at: int, least: int, kind: type) -> tuple[int, int]:
     """Read a count of items, each of at least `least` bytes."""
     count, at = _read_count(data, at)
     most = (len(data) - at) // least if least else MAX_EMPTY_ITEMS
     if count > most:
-        raise _refused(kind, at, f"{count} items do not fit in the {len(data) - at} bytes left")
+        raise _error(kind, at, f"{count} items do not fit in the {len(data) - at} bytes left")
     return count, at
 
 
@@ -433,14 +433,14 @@ def _read_count(data: bytes, at: int) -> tuple[int, int]:
             if value >> 64:
                 break
             return value, at + place + 1
-    raise _refused(int, at, "there is no whole LEB128 count of at most 64 bits")
+    raise _error(int, at, "there is no whole LEB128 count of at most 64 bits")
 
 
-def _checked_end(data: bytes, at: int, count: int, tp: type) -> int:
+def _check_end(data: bytes, at: int, count: int, tp: type) -> int:
     if count > len(data) - at:
-        raise _refused(tp, at, f"{count} bytes are needed and {len(data) - at} are left")
+        raise _error(tp, at, f"{count} bytes are needed and {len(data) - at} are left")
     return at + count
 
 
-def _refused(tp: type, at: int, why: str) -> ZDeserializeError:
+def _error(tp: type, at: int, why: str) -> ZDeserializeError:
     return ZDeserializeError(f"deserialization error: {tp.__name__} at byte {at}: {why}")

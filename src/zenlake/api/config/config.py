@@ -16,7 +16,7 @@ from typing import Any
 import json5
 import yaml
 
-from zenlake.api.config.schema import FREE_KINDS, ROLES, TREE, Field, Misfit, Section, unknown
+from zenlake.api.config.schema import FREE_KINDS, ROLES, TREE, Field, Misfit, Section, unknown_field
 from zenlake.errors import ZError
 from zenlake.wire.enums import WireWhatAmI
 
@@ -114,7 +114,7 @@ class Config:
         >>> Config().get_json("transport/link/tx/lease"), Config().get_json("mode")
         ('10000', 'null')
         """
-        return _to_json(self._shown(_text("key", key)))
+        return _to_json(self._value_at(_text("key", key)))
 
     def insert_json5(self, /, key: str, value: str) -> None:
         """Set `key` to the JSON5 text `value`; in a section, fields that `value` does not name are
@@ -139,7 +139,7 @@ class Config:
         home = self._tree
         for depth, name in enumerate(path):
             if section is None or name not in section.fields:
-                near = unknown(name, list(section.fields)).problem if section else ""
+                near = unknown_field(name, list(section.fields)).problem if section else ""
                 hint = near.partition(";")[2]
                 raise ZError(f"{problem} `{key}`" + (f";{hint}" if hint else ""))
             field = section.fields[name]
@@ -149,17 +149,17 @@ class Config:
             home = home[name]
         raise ZError(f"{problem} `{key}`: it names nothing")
 
-    def _shown(self, key: str) -> Any:
+    def _value_at(self, key: str) -> Any:
         path = _split(key)
         if path[:1] == [FREE]:
             return _get_free(self._tree[FREE], path[1:], key)
         field, home = self._find(path, key, "NoMatchingKey: no key")
         value = home[path[-1]]
-        return _visible(field.kind, value) if isinstance(field.kind, Section) else value
+        return _without_hidden(field.kind, value) if isinstance(field.kind, Section) else value
 
     def __str__(self) -> str:
         """Return the configuration as JSON with sorted keys; without secrets that have no file."""
-        return _to_json(_sift(_visible(TREE, self._tree)), sort_keys=True)
+        return _to_json(_without_private(_without_hidden(TREE, self._tree)), sort_keys=True)
 
     def __repr__(self) -> str:
         changed = (
@@ -242,7 +242,7 @@ def _to_json(value: Any, *, sort_keys: bool = False) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=sort_keys)
 
 
-def _no_twins(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for name, value in pairs:
         if name in seen:
@@ -253,20 +253,24 @@ def _no_twins(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def _read_json5(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_no_twins, parse_constant=_no_constant)
+        return json.loads(
+            text, object_pairs_hook=_reject_duplicates, parse_constant=_reject_constant
+        )
     except json.JSONDecodeError:
         pass  # Not JSON; the text may be JSON5.
     except (ValueError, RecursionError) as error:
         raise NotJson5(f"JSON5: {error}") from None
     try:
-        return json5.loads(text, object_pairs_hook=_no_twins, parse_constant=_no_constant)
+        return json5.loads(
+            text, object_pairs_hook=_reject_duplicates, parse_constant=_reject_constant
+        )
     except (ValueError, RecursionError) as error:
         found = _JSON5_ERROR.fullmatch(str(error))
         where = f"line {found[1]}, column {found[3]}: unexpected {found[2]}" if found else error
         raise NotJson5(f"JSON5: {where}") from None
 
 
-def _no_constant(name: str) -> float:
+def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is not a value for a configuration")
 
 
@@ -291,19 +295,21 @@ def _error(misfit: Misfit) -> ZError:
 # ---- what is shown
 
 
-def _visible(section: Section, tree: dict[str, Any]) -> dict[str, Any]:
+def _without_hidden(section: Section, tree: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: _visible(field.kind, tree[name]) if isinstance(field.kind, Section) else tree[name]
+        name: _without_hidden(field.kind, tree[name])
+        if isinstance(field.kind, Section)
+        else tree[name]
         for name, field in section.fields.items()
         if not field.hidden
     }
 
 
-def _sift(value: Any) -> Any:
+def _without_private(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _sift(item) for name, item in value.items() if name != PRIVATE}
+        return {name: _without_private(item) for name, item in value.items() if name != PRIVATE}
     if isinstance(value, list):
-        return [_sift(item) for item in value]
+        return [_without_private(item) for item in value]
     return value
 
 
@@ -318,7 +324,7 @@ def _is_secret(key: str) -> bool:
 
 def _get_free(value: Any, path: list[str], key: str) -> Any:
     if not path:
-        return _sift(value)
+        return _without_private(value)
     for name in path:
         try:
             value = value[int(name) if isinstance(value, list) else name]

@@ -42,7 +42,7 @@ RESOLUTIONS = {"8bit": 0, "16bit": 1, "32bit": 2}
 STRATEGIES = {strategy.value: strategy for strategy in Strategy}
 ROLE_OF = {"router": WireWhatAmI.ROUTER, "peer": WireWhatAmI.PEER, "client": WireWhatAmI.CLIENT}
 
-NOT_HONOURED = (
+IGNORED_KEYS = (
     "adminspace",
     "aggregation",
     "downsampling",
@@ -71,7 +71,7 @@ NOT_HONOURED = (
 node without it is a node that does not offer it.
 """
 AS_IF_UNSET = {"gateway": {"south": "auto"}}
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ class EndPoints:
 # ---- from keys to settings
 
 
-def settings(config: Config) -> SessionSettings:
+def read_settings(config: Config) -> SessionSettings:
     """Return the settings of `config`. ZError: it contradicts itself, or names an unusable file."""
     config = copy(config)
     role = ROLE_OF[for_mode(config, "mode", WireWhatAmI.PEER)]
@@ -132,7 +132,7 @@ def settings(config: Config) -> SessionSettings:
     def get(key: str) -> Any:
         return for_mode(config, key, role)
 
-    _say_what_is_not_honoured(config)
+    _warn_of_ignored_keys(config)
     if get("access_control/enabled"):
         raise ZError(
             "access_control/enabled: access control is not there yet, and nothing would be denied; "
@@ -167,14 +167,14 @@ def settings(config: Config) -> SessionSettings:
 Get = Callable[[str], Any]
 
 
-def _say_what_is_not_honoured(config: Config) -> None:
+def _warn_of_ignored_keys(config: Config) -> None:
     for key, value in changes(config):
         if value == AS_IF_UNSET.get(key):
             continue
         parts = key.split("/")
         above = {"/".join(parts[: depth + 1]) for depth in range(len(parts))}
-        if key not in _said and not above.isdisjoint(NOT_HONOURED):
-            _said.add(key)
+        if key not in _warned and not above.isdisjoint(IGNORED_KEYS):
+            _warned.add(key)
             log.warning("configuration: %s has no effect here", key)
 
 
@@ -413,7 +413,7 @@ class StartConditions:
             self._declared.add(zid)
             self._changed.notify_all()
 
-    def awaits(self, endpoint: EndPoint) -> Callable[[TransportSession | ZError], None]:
+    def expect(self, endpoint: EndPoint) -> Callable[[TransportSession | ZError], None]:
         """Wait for a session at `endpoint`; return the function to call with the session or the
         error.
         """
@@ -517,9 +517,9 @@ def _connect(
         left = None if policy.timeout is None else began + policy.timeout - time.monotonic()
         error = _first_outcome(node, endpoint, _with_timeout(policy, None), left)
         if error is not None:
-            raise _unable(settings, error, late=True) from error
+            raise _connect_error(settings, error, late=True) from error
     else:
-        done = conditions.awaits(endpoint)
+        done = conditions.expect(endpoint)
         node.keep_connected(endpoint, policy=_with_timeout(policy, None), done=done)
 
 
@@ -596,7 +596,7 @@ def must_succeed(endpoint: EndPoint, default: bool) -> bool:
     return default if said not in ("true", "false") else said == "true"
 
 
-def _unable(settings: SessionSettings, last: ZError | None, *, late: bool) -> ZError:
+def _connect_error(settings: SessionSettings, last: ZError | None, *, late: bool) -> ZError:
     """Return the error of a node that reached no configured endpoint; `last` is the last cause."""
     entries = ", ".join(str(entry) for entry in settings.connect)
     text = f"Unable to connect to any of [{entries}]{'. Timeout!' if late else '!'}"
@@ -628,7 +628,7 @@ class ClientConnector:
             return
         self._given_up = True
         late = bool(timeout) or not in_time
-        raise _unable(self._settings, self._error, late=late) from self._error
+        raise _connect_error(self._settings, self._error, late=late) from self._error
 
     def _try(self, index: int) -> None:
         if not self._given_up and not self._node.closing:

@@ -43,12 +43,12 @@ class Misfit(Exception):
         return Misfit(self.problem, name, *self.path)
 
 
-def unwanted(given: object, wanted: str) -> Misfit:
+def wrong_value(given: object, wanted: str) -> Misfit:
     text = json.dumps(given, ensure_ascii=False, default=repr)
     return Misfit(f"is {shorten(text)}, but {wanted} is wanted")
 
 
-def unknown(name: str, known: list[str]) -> Misfit:
+def unknown_field(name: str, known: list[str]) -> Misfit:
     near = nearest(name, known)
     hint = f"; did you mean `{near}`?" if near else ""
     expected = ", ".join(f"`{field}`" for field in known)
@@ -64,7 +64,7 @@ def anything(value: Any) -> Any:
 
 def plugins(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise unwanted(value, "an object with one object for each plugin")
+        raise wrong_value(value, "an object with one object for each plugin")
     return value
 
 
@@ -73,19 +73,19 @@ FREE_KINDS = (anything, plugins)
 
 def boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise unwanted(value, "true or false")
+        raise wrong_value(value, "true or false")
     return value
 
 
 def text(value: Any) -> str:
     if not isinstance(value, str):
-        raise unwanted(value, "a string")
+        raise wrong_value(value, "a string")
     return value
 
 
 def number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise unwanted(value, "a number")
+        raise wrong_value(value, "a number")
     return float(value)
 
 
@@ -93,7 +93,7 @@ def integer(least: int, most: int) -> Kind:
     def take(value: Any) -> int:
         whole = isinstance(value, int | float) and not isinstance(value, bool)
         if not whole or value != value // 1 or not least <= value <= most:
-            raise unwanted(value, f"an integer from {least} to {most}")
+            raise wrong_value(value, f"an integer from {least} to {most}")
         return int(value)
 
     return take
@@ -102,7 +102,7 @@ def integer(least: int, most: int) -> Kind:
 def one_of(*names: str) -> Kind:
     def take(value: Any) -> str:
         if not isinstance(value, str) or value not in names:
-            raise unwanted(value, "one of " + ", ".join(f'"{name}"' for name in names))
+            raise wrong_value(value, "one of " + ", ".join(f'"{name}"' for name in names))
         return value
 
     return take
@@ -115,7 +115,7 @@ def optional(kind: Kind) -> Kind:
 def list_of(kind: Kind, *, filled: bool = False) -> Kind:
     def take(value: Any) -> list[Any]:
         if not isinstance(value, list) or (filled and not value):
-            raise unwanted(value, "a list that is not empty" if filled else "a list")
+            raise wrong_value(value, "a list that is not empty" if filled else "a list")
         return [_take(kind, item, str(index)) for index, item in enumerate(value)]
 
     return take
@@ -136,7 +136,7 @@ def named(prefix: str, kind: Kind) -> Kind:
             return kind(value)
         for name in value:
             if name not in names:
-                raise unknown(name, names)
+                raise unknown_field(name, names)
         return {
             name: _take(kind, value[name], name) for name in names if value.get(name) is not None
         }
@@ -180,7 +180,7 @@ def key_expr(value: Any) -> str:
 
 def namespace(value: Any) -> str:
     if "*" in key_expr(value):
-        raise unwanted(value, "a key expression without wildcards")
+        raise wrong_value(value, "a key expression without wildcards")
     return key_expr(value)
 
 
@@ -191,7 +191,7 @@ def roles(value: Any) -> list[str]:
 
 def region_name(value: Any) -> str:
     if len(text(value).encode()) not in REGION_NAME_BYTES:
-        raise unwanted(value, "a name of 1 to 32 bytes")
+        raise wrong_value(value, "a name of 1 to 32 bytes")
     return text(value)
 
 
@@ -205,21 +205,21 @@ def socket_address(value: Any) -> str:
         if not 0 <= int(port) <= U16:
             raise ValueError
     except ValueError:
-        raise unwanted(value, 'an address and a port, such as "224.0.0.224:7446"') from None
+        raise wrong_value(value, 'an address and a port, such as "224.0.0.224:7446"') from None
     return text(value)
 
 
 def size_range(value: Any) -> str:
     bounds = text(value).split("..")
     if len(bounds) != 2 or not all(bound.isdecimal() or not bound for bound in bounds):
-        raise unwanted(value, 'a range such as "0..99" or "100.."')
+        raise wrong_value(value, 'a range such as "0..99" or "100.."')
     return text(value)
 
 
 def resolution(value: Any) -> str:
     given: str = one_of("8bit", "16bit", "32bit", "64bit")(value)
     if given == "64bit":
-        raise unwanted(value, "at most 32bit")
+        raise wrong_value(value, "at most 32bit")
     return given
 
 
@@ -244,10 +244,10 @@ class Struct:
 
     def __call__(self, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise unwanted(value, "an object")
+            raise wrong_value(value, "an object")
         for name in value:
             if name not in self.fields:
-                problem = unknown(name, list(self.fields))
+                problem = unknown_field(name, list(self.fields))
                 if not self.loose:
                     raise problem
                 log.warning("configuration: %s", problem.problem)
@@ -500,7 +500,7 @@ USER_PASSWORD = Section(
 MILLISECONDS = integer(0, U64)
 SIGNED = integer(-I64, I64 - 1)
 STRATEGY = named("to_", one_of("always", "greater-zid"))
-ANYBODY = [*ROLES]
+ALL_ROLES = [*ROLES]
 ROUTERS_AND_PEERS = ["router", "peer"]
 
 
@@ -562,7 +562,7 @@ TREE = Section(
                 interface=maybe(text, "auto"),
                 ttl=maybe(integer(0, U32), 1),
                 autoconnect=maybe(
-                    by_mode(roles), {"router": [], "peer": ANYBODY, "client": ANYBODY}
+                    by_mode(roles), {"router": [], "peer": ALL_ROLES, "client": ALL_ROLES}
                 ),
                 autoconnect_strategy=maybe(_strategies, "always"),
                 listen=maybe(by_mode(boolean), True),
@@ -575,7 +575,7 @@ TREE = Section(
                     {"router": ROUTERS_AND_PEERS, "peer": ROUTERS_AND_PEERS, "client": []},
                 ),
                 autoconnect=maybe(
-                    by_mode(roles), {"router": [], "peer": ANYBODY, "client": ANYBODY}
+                    by_mode(roles), {"router": [], "peer": ALL_ROLES, "client": ALL_ROLES}
                 ),
                 autoconnect_strategy=maybe(_strategies, "always"),
             ),

@@ -189,14 +189,14 @@ class EventsListener(Receiver[H]):
         """Stop receiving."""
         self._check()
         self._undeclared = True
-        self._info._leave(self._listeners, self._sink)
+        self._info._remove(self._listeners, self._sink)
         self._sink.join(CALLBACK_SECONDS)
 
     def __del__(self) -> None:
         if not getattr(self, "_undeclared", True) and not self._background:
             # The garbage collector may run while this thread, or one that waits for it, holds any
             # lock.
-            leave = partial(self._info._leave, self._listeners, self._sink)
+            leave = partial(self._info._remove, self._listeners, self._sink)
             self._info._node.reactor.call_soon(leave)
 
 
@@ -242,13 +242,13 @@ class SessionInfo(metaclass=Unconstructed):
 
     def routers_zid(self, /) -> list[ZenohId]:
         """Return the Zenoh ids of the connected routers."""
-        return [ZenohId.of(zid) for zid in self._with(wire.WireWhatAmI.ROUTER)]
+        return [ZenohId.of(zid) for zid in self._zids_of_role(wire.WireWhatAmI.ROUTER)]
 
     def peers_zid(self, /) -> list[ZenohId]:
         """Return the Zenoh ids of the connected peers."""
-        return [ZenohId.of(zid) for zid in self._with(wire.WireWhatAmI.PEER)]
+        return [ZenohId.of(zid) for zid in self._zids_of_role(wire.WireWhatAmI.PEER)]
 
-    def _with(self, whatami: wire.WireWhatAmI) -> Iterator[zenohid.WireZenohId]:
+    def _zids_of_role(self, whatami: wire.WireWhatAmI) -> Iterator[zenohid.WireZenohId]:
         for zid, session in self._node.sessions.items():
             if session.agreement.whatami is whatami:
                 yield zid
@@ -268,7 +268,7 @@ class SessionInfo(metaclass=Unconstructed):
         listener: TransportEventsListener[Any] = make(
             TransportEventsListener, self, self._transports, handler
         )
-        self._enter(listener, history)
+        self._add(listener, history)
         return listener
 
     def declare_link_events_listener(
@@ -276,19 +276,19 @@ class SessionInfo(metaclass=Unconstructed):
     ) -> LinkEventsListener[Any]:
         """Receive an event when a link opens or closes; with `history` also for open ones."""
         listener: LinkEventsListener[Any] = make(LinkEventsListener, self, self._links, handler)
-        self._enter(listener, history)
+        self._add(listener, history)
         return listener
 
     # ---- for the listeners
 
-    def _enter(self, listener: EventsListener[Any], history: bool | None) -> None:
+    def _add(self, listener: EventsListener[Any], history: bool | None) -> None:
         with self._lock:
             if self._is_closed:
                 raise ZError("session closed")
             known = self._open.values() if history else ()
             listener._listeners.add(listener._sink, known)
 
-    def _leave(self, listeners: Listeners[Any], sink: Sink[Any]) -> None:
+    def _remove(self, listeners: Listeners[Any], sink: Sink[Any]) -> None:
         with self._lock:
             listeners.remove(sink)
 

@@ -5,9 +5,9 @@ Knows tokens as key expressions. Does not know how the end of a session is notic
 
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-from zenlake.api.arguments import IntoKeyExpr, instance, key_of, seconds
+from zenlake.api.arguments import IntoKeyExpr, check_timeout, instance, key_of
 from zenlake.api.discovery.matching import SessionInterests
 from zenlake.api.entity import Entity
 from zenlake.api.exchange_protocol import ExchangeLike
@@ -119,7 +119,7 @@ class Liveliness(metaclass=Unconstructed):
     ) -> Any:
         """Query the tokens that are alive now: one reply with an empty sample per key."""
         key = key_of(key_expr)
-        limit = seconds(timeout, self._exchange.query_timeout)
+        limit = check_timeout(timeout, self._exchange.query_timeout)
         if cancellation_token is not None:
             instance("cancellation_token", cancellation_token, CancellationToken)
         if self._exchange.closed:
@@ -147,7 +147,7 @@ class Liveliness(metaclass=Unconstructed):
         declared = SubscriberEntry({number: key}, Locality.ANY, sink)
         return make(
             Subscriber,
-            cast(Any, _TokenSubscriberHandle(self._interests)),
+            _TokenSubscriberHandle(self._interests),
             declared,
             reader,
             background,

@@ -29,7 +29,7 @@ from zenlake.wire.locator import EndPoint
 
 log = logging.getLogger("zenlake.scouting")
 
-EVERYBODY = WhatAmIMatcher("router|peer|client")
+ANY_ROLE = WhatAmIMatcher("router|peer|client")
 READS_PER_TURN = 32  # Answers read before the thread looks again whether to ask or to stop.
 STOP_SECONDS = 5.0  # Upper bound on waiting for the thread, and for a callback, to end.
 
@@ -180,7 +180,7 @@ def scout(
 def _matcher(what: object) -> WhatAmIMatcher:
     match what:
         case None:
-            return EVERYBODY
+            return ANY_ROLE
         case WhatAmIMatcher():
             return what
         case WhatAmI() | str():

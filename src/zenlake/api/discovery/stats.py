@@ -71,13 +71,13 @@ class EndedTransports:
         _add(_transport(session), self.sums, self.dropped)
 
 
-OF_QUERIES = {
+QUERY_DROP_REASONS = {
     "late": "replies after the end of their query",
     "disjoint": "replies on a key that was not asked for",
     "dropped": "replies beyond the limit",
     "refused": "gets beyond the limit",
 }
-SUMMED = ("sent_messages", "sent_bytes", "received_frames", "received_bytes")
+SUMMED_FIELDS = ("sent_messages", "sent_bytes", "received_frames", "received_bytes")
 
 
 def _lane(priority: WirePriority, reliable: bool) -> str:
@@ -103,13 +103,13 @@ def _transport(session: TransportSession) -> TransportStats:
 
 
 def _add(transport: TransportStats, sums: Counter[str], dropped: Counter[str]) -> None:
-    for name in SUMMED:
+    for name in SUMMED_FIELDS:
         sums[name] += getattr(transport, name)
     sums["missing"] += sum(gap.missing for gap in transport.gaps)
     dropped.update(transport.dropped)
 
 
-def stats(core: "SessionCore") -> Stats:
+def collect_stats(core: "SessionCore") -> Stats:
     """Return the counts of a session."""
     transports = tuple(_transport(session) for session in core.node.sessions.values())
     sums = Counter(core.ended.sums)
@@ -119,7 +119,7 @@ def stats(core: "SessionCore") -> Stats:
     dropped.update(dict(core.exchange.dropped))  # Copies: other threads keep counting.
     dropped.update(dict(core.exchange.routing.counters))
     dropped["let go by a handler"] += core.subscribers.dropped
-    for name, reason in OF_QUERIES.items():
+    for name, reason in QUERY_DROP_REASONS.items():
         dropped[reason] += core.queries.counters[name]
     dropped["queries beyond the limit"] += core.queryables.counters["refused"]
     for name, count in dict(core.interests.counters).items():

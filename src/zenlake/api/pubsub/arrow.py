@@ -27,6 +27,7 @@ from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
     from zenlake.api.pubsub.publisher import OutboundRoute
@@ -133,7 +134,7 @@ class ArrowBatches(RunSink, Channel[Any]):
                 self.dropped += 1
                 return True
             if not self._single_count and self._open is None:
-                self._started()
+                self._note_start()
             self._singles += w.out
             self._single_count += 1
             if len(self._singles) >= SINGLES_BYTES or self._single_count >= self.max_rows:
@@ -164,21 +165,21 @@ class ArrowBatches(RunSink, Channel[Any]):
                 return
             batcher = self._open
             if batcher is None:
-                batcher = self._open = self._spare or self._made()
+                batcher = self._open = self._spare or self._new_batcher()
                 self._spare = None
-                self._started()
+                self._note_start()
             at = batcher.append(rows, data, keys, now, at, checked=True)
             if at < len(rows) or len(batcher) >= self.max_rows:
                 self._full.append(batcher)
                 self._open = None
                 self._ready.notify()
 
-    def _made(self) -> "SampleBatcher":
+    def _new_batcher(self) -> "SampleBatcher":
         from zenlake.columnar.read import SampleBatcher
 
         return SampleBatcher(self.max_rows, self.max_bytes)
 
-    def _started(self) -> None:
+    def _note_start(self) -> None:
         """Note the time of a batch's first sample, and wake a reader, which now has a deadline."""
         self._since = time.monotonic()
         self._ready.notify()
@@ -197,8 +198,8 @@ class ArrowBatches(RunSink, Channel[Any]):
                         raise ZError("channel is empty and closed")
                     self._ready.wait(wait)
                     continue
-                calls = self._made_room()
-            return self._given(batch, calls)
+                calls = self._notify_room()
+            return self._finish_batch(batch, calls)
 
     def try_recv(self) -> "pa.RecordBatch | None":
         with self._lock:
@@ -207,8 +208,8 @@ class ArrowBatches(RunSink, Channel[Any]):
                 if self._closed:
                     raise ZError("channel is empty and closed")
                 return None
-            calls = self._made_room()
-        return self._given(batch, calls)
+            calls = self._notify_room()
+        return self._finish_batch(batch, calls)
 
     def _next(self) -> "tuple[SampleBatcher | None, float | None]":
         """Return the next batch, or how long to wait for one (None: until a sample is received)."""
@@ -225,14 +226,16 @@ class ArrowBatches(RunSink, Channel[Any]):
         batcher, self._open = self._open, None
         return batcher, None
 
-    def _made_room(self) -> list[Callable[[], None]]:
+    def _notify_room(self) -> list[Callable[[], None]]:
         self._room.notify_all()
         if 2 * len(self._full) > self.batches and not self._closed:
             return []
         calls, self._room_calls = self._room_calls, []
         return calls
 
-    def _given(self, batcher: "SampleBatcher", calls: list[Callable[[], None]]) -> "pa.RecordBatch":
+    def _finish_batch(
+        self, batcher: "SampleBatcher", calls: list[Callable[[], None]]
+    ) -> "pa.RecordBatch":
         for call in calls:
             call()
         batch = batcher.finish()
@@ -255,7 +258,7 @@ class ArrowBatches(RunSink, Channel[Any]):
         with self._lock:
             self._closed = True
             self._ready.notify_all()
-            calls = self._made_room()
+            calls = self._notify_room()
         for call in calls:
             call()
 
@@ -285,7 +288,7 @@ def put_batch(core: "SessionCore", batch: "pa.RecordBatch", way: "OutboundRoute 
     if core.exchange.closed:
         raise ZError("session closed")
     if way is not None:
-        batch = _as_published(batch, way)
+        batch = _with_publisher_columns(batch, way)
     elif "key" not in batch.schema.names:
         raise EncodeError("is missing: a sample needs a key", "column 'key'")
     for priority, reliable, rows in split_lanes(batch):
@@ -293,7 +296,7 @@ def put_batch(core: "SessionCore", batch: "pa.RecordBatch", way: "OutboundRoute 
     return batch.num_rows  # type: ignore[no-any-return]
 
 
-def _as_published(batch: "pa.RecordBatch", way: "OutboundRoute") -> "pa.RecordBatch":
+def _with_publisher_columns(batch: "pa.RecordBatch", way: "OutboundRoute") -> "pa.RecordBatch":
     """Return `batch` with the publisher's key, and its encoding and QoS if the batch has none."""
     import pyarrow as pa
 
@@ -334,7 +337,7 @@ def _put_lane(
     exchange = core.exchange
     destination = way.destination if way is not None else Locality.ANY
     keys = pc.unique(rows.column("key")).cast(pa.string()).to_pylist()
-    wanted: dict[Any, dict[str, WireExpr]] = {}
+    wanted: dict[SessionFace, dict[str, WireExpr]] = {}
     heard = False
     for key in keys:
         if key is None:
@@ -363,11 +366,14 @@ def _put_lane(
         except SessionEnded:
             exchange.dropped["its session had ended"] += part.num_rows
     if heard:
-        _put_here(core, push_columns_of(exchange, rows, _full_text, times))
+        _deliver_here(core, push_columns_of(exchange, rows, _full_text, times))
 
 
 def push_columns_of(
-    exchange: "Exchange", rows: "pa.RecordBatch", key_of: Callable[[str], WireExpr], times: Any
+    exchange: "Exchange",
+    rows: "pa.RecordBatch",
+    key_of: Callable[[str], WireExpr],
+    times: "np.ndarray[tuple[int], np.dtype[np.uint64]]",
 ) -> "PushColumns":
     """Return the columns to send for `rows`; `times` fills missing timestamps if the session
     stamps.
@@ -382,7 +388,7 @@ def _full_text(key: str) -> WireExpr:
     return WireExpr(0, key, Mapping.SENDER)
 
 
-def _put_here(core: "SessionCore", columns: "PushColumns") -> None:
+def _deliver_here(core: "SessionCore", columns: "PushColumns") -> None:
     """Deliver to the session's own subscribers; wait while a sink has no room."""
     from zenlake.wire.emit import Emitter
 

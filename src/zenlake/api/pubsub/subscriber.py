@@ -7,9 +7,10 @@ come from.
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from zenlake.api.arguments import IntoKeyExpr, key_of, member
+from zenlake.api.exchange_protocol import ExchangeLike
 from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import Receiver, Sink, make_sink
 from zenlake.api.values.enums import Locality
@@ -28,6 +29,7 @@ from zenlake.wire.wireexpr import WireExpr
 
 if TYPE_CHECKING:
     from zenlake.api.discovery.matching import SessionInterests
+    from zenlake.keytable import KeyTable
     from zenlake.runtime.exchange import RawPush, SessionFace
     from zenlake.wire.push_run import PushRun
 
@@ -61,7 +63,9 @@ class RunSink(Sink[Any]):
     encoded message; None: never.
     """
 
-    def push_run(self, run: "PushRun", rows: Any, keys: Any, port: "SessionFace | None") -> bool:
+    def push_run(
+        self, run: "PushRun", rows: Any, keys: "KeyTable", port: "SessionFace | None"
+    ) -> bool:
         """Take the rows of `run` that `rows` selects (None: all), and their link's key table."""
         raise NotImplementedError
 
@@ -78,6 +82,14 @@ class RunSink(Sink[Any]):
         return room
 
 
+class SubscriberOwner(Protocol):
+    """Table that a Subscriber belongs to, and that undeclares it."""
+
+    @property
+    def exchange(self) -> ExchangeLike: ...
+    def undeclare(self, declared: SubscriberEntry) -> None: ...
+
+
 class Subscriber(Receiver[H], Generic[H]):
     """Receiver of samples on a key expression; made by `Session.declare_subscriber`.
 
@@ -90,7 +102,7 @@ class Subscriber(Receiver[H], Generic[H]):
     _given_by = "session.declare_subscriber"
 
     def __init__(
-        self, subscribers: "Subscribers", declared: SubscriberEntry, handler: H, background: bool
+        self, subscribers: SubscriberOwner, declared: SubscriberEntry, handler: H, background: bool
     ) -> None:
         super().__init__(declared.sink, handler)
         self._subscribers = subscribers

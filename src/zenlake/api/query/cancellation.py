@@ -58,7 +58,7 @@ class CancellationToken:
         for entry in entries:
             entry.sink.join(None)
         with self._lock:
-            self._entries = [entry for entry in self._entries if not _over(entry)]
+            self._entries = [entry for entry in self._entries if not _has_ended(entry)]
 
     def add(self, entry: Cancellable) -> None:
         """Cancel `entry` together with this token. ZError: the token is cancelled already."""
@@ -66,7 +66,7 @@ class CancellationToken:
             if self._cancelled:
                 raise ZError("Query was cancelled")
             if len(self._entries) >= self._tidy_at:
-                self._entries = [entry for entry in self._entries if not _over(entry)]
+                self._entries = [entry for entry in self._entries if not _has_ended(entry)]
                 self._tidy_at = max(TIDY_FROM, 2 * len(self._entries))
             self._entries.append(entry)
 
@@ -74,6 +74,6 @@ class CancellationToken:
         return f"CancellationToken(is_cancelled={self._cancelled})"
 
 
-def _over(entry: Cancellable) -> bool:
+def _has_ended(entry: Cancellable) -> bool:
     """Return whether neither replies nor callbacks of `entry` are outstanding."""
     return entry.ended and entry.sink.join(0)

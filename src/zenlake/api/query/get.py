@@ -16,7 +16,7 @@ from zenlake.api.arguments import attachment_of, checked_key, encoding_of, insta
 from zenlake.api.exchange_protocol import ExchangeLike, Stamp, TimerLike, unstamped
 from zenlake.api.handlers import Sink, make_sink
 from zenlake.api.query.cancellation import CancellationToken
-from zenlake.api.query.options import IntoConsolidation, QueryContent, QueryOptions
+from zenlake.api.query.options import IntoConsolidation, QueryContent, QueryData, QueryOptions
 from zenlake.api.query.queryable import Queryables
 from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import (
@@ -211,15 +211,15 @@ class SessionQueries:
         owner: object = None,
         cancellation_token: CancellationToken | None = None,
         timestamp_instrumentation: TimestampInstrumentation | None = None,
-        **content: Any,
+        **data: Unpack[QueryData],
     ) -> Any:
-        """Send a query with the given options and QueryContent; return the reader of its replies.
+        """Send a query with the given options and data; return the reader of its replies.
 
         `cancel_of(owner)` ends it.
         """
         if options.any_key:
             parameters = _with_any_key(parameters)
-        query = _query(options.consolidation, parameters, **content)
+        query = _query(options.consolidation, parameters, **data)
         stack = None
         if timestamp_instrumentation is not None:
             stack = self._first_stamp(timestamp_instrumentation)

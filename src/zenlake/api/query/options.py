@@ -5,7 +5,7 @@ Knows names, defaults and checks. Does not know what is sent.
 
 from typing import Self, TypedDict
 
-from zenlake.api.arguments import member, qos_of, seconds
+from zenlake.api.arguments import check_timeout, member, qos_of
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import (
@@ -82,17 +82,22 @@ class QueryOptions:
         self.target = member("target", target, QueryTarget.DEFAULT).wire
         accept = member("accept_replies", accept_replies, ReplyKeyExpr.DEFAULT)
         self.any_key = accept is ReplyKeyExpr.ANY
-        self.timeout = seconds(timeout, default_timeout)
+        self.timeout = check_timeout(timeout, default_timeout)
         self.qos: QoS = qos_of(wire_qos.REQUEST, priority, congestion_control, express)
         self.destination = member("allowed_destination", allowed_destination, Locality.DEFAULT)
 
 
-class QueryContent(TypedDict, total=False):
-    """Content of one query, and the token that can end it; keyword arguments of every get."""
+class QueryData(TypedDict, total=False):
+    """Data that one query carries; keyword arguments of every get."""
 
     payload: IntoZBytes | None
     encoding: IntoEncoding | None
     attachment: IntoZBytes | None
     source_info: SourceInfo | None
+
+
+class QueryContent(QueryData, total=False):
+    """Data that one query carries, the token that can end it, and its instrumentation."""
+
     cancellation_token: CancellationToken | None
     timestamp_instrumentation: TimestampInstrumentation | None

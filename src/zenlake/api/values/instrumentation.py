@@ -153,7 +153,7 @@ def _readable(record: TimestampStackRecord) -> bool:
         return False
 
 
-def stamped(
+def record_stamp(
     stack: tsstack.WireTimestampStack,
     point: InterceptionPoint,
     when: timestamp.WireTimestamp | bytes,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from zenlake.api.values.encoding import Encoding
 from zenlake.api.values.enums import (
@@ -31,6 +31,11 @@ from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
 from zenlake.wire.tsstack import WireTimestampStack as WireStack
 from zenlake.wire.wireexpr import WireExpr
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Positions = np.ndarray[tuple[int], np.dtype[np.signedinteger[Any]]]
 
 PLAIN = Push(WireExpr())  # PUSH of a sample with a payload and nothing else.
 SHORT = 3  # Length of a sample tuple that leaves the rest to its chunk.
@@ -86,7 +91,12 @@ class Sample(tuple[Any, ...]):
             return message
         return rest  # type: ignore[no-any-return]
 
-    key_expr: property = property(itemgetter(0), doc="The key it is about.")
+    if TYPE_CHECKING:
+
+        @property
+        def key_expr(self) -> KeyExpr: ...
+    else:
+        key_expr = property(itemgetter(0), doc="Key of the sample.")  # Runs no Python code.
 
     @property
     def payload(self) -> ZBytes:
@@ -155,12 +165,12 @@ class Sample(tuple[Any, ...]):
         body = push.body
         return (
             str(self[0]),
-            _maybe(body.timestamp),
+            _comparable(body.timestamp),
             type(body) is Del,
             bytes(self.payload),
             str(self.encoding),
-            _maybe(body.source_info),
-            _maybe(body.attachment),
+            _comparable(body.source_info),
+            _comparable(body.attachment),
             int(push.qos),
         )
 
@@ -188,14 +198,14 @@ class Sample(tuple[Any, ...]):
     def __reduce__(self) -> tuple[Callable[..., "Sample"], tuple[Any, ...]]:
         push = self._push()
         body = Put(bytes(self.payload)) if push is PLAIN else push.body
-        return _restored, (str(self[0]), body, int(push.qos), push.ts_stack)
+        return _restore, (str(self[0]), body, int(push.qos), push.ts_stack)
 
     def __repr__(self) -> str:
         kind = self.kind.name
         return f"Sample({kind} {str(self[0])!r} {self.payload!r} {self.encoding})"
 
 
-def _maybe(value: object) -> tuple[object, ...]:
+def _comparable(value: object) -> tuple[object, ...]:
     """Return a tuple that compares, with None as the least value."""
     return () if value is None else (value,)
 
@@ -211,7 +221,9 @@ class SampleChunk:
 
     __slots__ = ("_data", "_ends", "_read", "_rests", "_starts")
 
-    def __init__(self, data: bytes, starts: Any, ends: Any, rests: Sequence[int] | None) -> None:
+    def __init__(
+        self, data: bytes, starts: "Positions", ends: "Positions", rests: Sequence[int] | None
+    ) -> None:
         self._data = data
         self._starts = starts
         self._ends = ends
@@ -233,7 +245,7 @@ class SampleChunk:
         return self._data, starts[number], ends[number], rest
 
 
-def _restored(key: str, body: Put | Del, qos: int, stack: WireStack | None) -> Sample:
+def _restore(key: str, body: Put | Del, qos: int, stack: WireStack | None) -> Sample:
     return Sample.of(key, body, qos, ts_stack=stack)
 
 
