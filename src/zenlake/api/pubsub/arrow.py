@@ -341,7 +341,7 @@ def _put_lane(
     heard = False
     for key in keys:
         if key is None:
-            continue  # refused below, with its reason
+            continue  # Refused below, with the reason.
         validate(key)
         if destination is not Locality.SESSION_LOCAL:
             for port, wire in exchange.way_out(key):
