@@ -25,6 +25,7 @@ ORDER = (
     "transport",
     "routing",
     "filelock",
+    "serial",
     "link",
     "runtime",
     "sim",

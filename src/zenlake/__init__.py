@@ -1,7 +1,7 @@
 """Zenoh in Python, from the wire to the lakehouse.
 
-`import zenlake as zenoh` is `eclipse-zenoh`'s API and more. Importing this loads nothing heavy: the
-API, NumPy, Numba, Arrow and Spark load when something that needs them is first used.
+`import zenlake as zenoh` gives `eclipse-zenoh`'s API and more. Importing it loads nothing heavy:
+the API, NumPy, Numba, Arrow and Spark load on first use.
 """
 
 from importlib import import_module
@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 _MODULES = ("aio", "capture", "ext", "handlers", "log", "router", "shm", "spark")
 _FUNCTIONS = ("init_log_from_env_or", "open", "scout", "try_init_log_from_env")
-_STARRED = ("ext", "handlers", "shm")  # what `import *` brings besides the API's names
+_STARRED = ("ext", "handlers", "shm")  # Submodules that `import *` brings besides the API's names.
 
 
 def __getattr__(name: str) -> Any:
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f"zenlake.{name}")
     if name == "__all__":
         return [*import_module("zenlake.api").__all__, *_STARRED]
-    if name[0].isupper() or name in _FUNCTIONS:  # not a module: those load without the API
+    if name[0].isupper() or name in _FUNCTIONS:  # Not a submodule: those load without the API.
         api = import_module("zenlake.api")
         if name in api.__all__:
             value = getattr(api, name)

@@ -56,11 +56,13 @@ def suggest(name: str, known: Iterable[str] | Mapping[str, str], quoted: str = "
     >>> suggest("selektor", ["selector", "timeout"]), suggest("x", ["selector", "timeout"], "{}")
     ("did you mean 'selector'?", 'there are selector, timeout')
     """
-    shown = known if isinstance(known, Mapping) else {one: one for one in known}
+    shown = (
+        known if isinstance(known, Mapping) else {known_name: known_name for known_name in known}
+    )
     near = nearest(name, shown)
     if near is not None:
         return f"did you mean {quoted.format(shown[near])}?"
-    return f"there are {', '.join(quoted.format(one) for one in shown.values())}"
+    return f"there are {', '.join(quoted.format(text) for text in shown.values())}"
 
 
 def unknown_option(name: str, known: Mapping[str, str]) -> ZError:

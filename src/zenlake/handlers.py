@@ -1,4 +1,4 @@
-"""What may be given as `handler` to whatever receives, and what reading it looks like."""
+"""Handlers: the values for `handler` arguments, and the reader that a receiver gives."""
 
 from zenlake.api.handlers import Callback, DefaultHandler, FifoChannel, Handler, RingChannel
 

@@ -60,7 +60,7 @@ class Ambiguous(BadQuantity):
 
 
 class Limit(NamedTuple):
-    """How much is kept: an age in seconds, a size in bytes, or both; None is no limit."""
+    """How much is kept: an age in seconds, a size in bytes, or both; None: no limit."""
 
     seconds: float | None = None
     bytes: int | None = None
@@ -269,7 +269,7 @@ _MAX_INSTANT = 1 << 63  # Seconds from 1970 that Rust's SystemTime holds on Linu
 
 
 class TimeRange(NamedTuple):
-    """Nanoseconds since 1970 from `start` to `end`, both included; None is no bound."""
+    """Nanoseconds since 1970 from `start` to `end`, both included; None: no bound."""
 
     start: int | None
     end: int | None

@@ -1,6 +1,6 @@
-"""The names of `zenoh.shm`. Layouts and policies are values; there is no shared memory behind them.
+"""The names of `zenoh.shm`. Layouts and policies are values without shared memory behind them.
 
-Whoever asks for memory is told what to do instead.
+Every request for memory raises a ZError with the remedy.
 """
 
 import operator
@@ -14,7 +14,7 @@ NO_SHM = (
     "peers that offer shared memory are reached over the network all the same"
 )
 LAYOUT = "incorrect layout arguments"
-MAX_POW = 63  # alignments are numbers of 64 bits
+MAX_POW = 63  # Largest exponent: alignments are 64-bit numbers.
 
 __all__ = [
     "AllocAlignment",
@@ -33,7 +33,7 @@ __all__ = [
 @final
 @dataclass(frozen=True, order=True)
 class AllocAlignment:
-    """An alignment of 2**pow bytes.
+    """Alignment of 2**pow bytes.
 
     >>> AllocAlignment(2).get_alignment_value(), AllocAlignment(2).align_size(5)
     (4, 8)
@@ -54,11 +54,11 @@ class AllocAlignment:
             raise ZError(f"{LAYOUT}: an alignment is 2**0 to 2**{MAX_POW} bytes, not 2**{number}")
 
     def get_alignment_value(self, /) -> int:
-        """The alignment in bytes."""
+        """Return the alignment in bytes."""
         return 1 << self.pow
 
     def align_size(self, /, size: int) -> int:
-        """The smallest multiple of the alignment that holds `size` bytes."""
+        """Return the smallest multiple of the alignment that holds `size` bytes."""
         if size < 0:
             raise OverflowError("can't convert negative int to unsigned")
         if size == 0:
@@ -74,7 +74,7 @@ AllocAlignment.ALIGN_8_BYTE = AllocAlignment(3)
 
 @final
 class MemoryLayout:
-    """A size, and the alignment that it is a multiple of.
+    """Size, and an alignment that it is a multiple of.
 
     >>> layout = MemoryLayout((16, AllocAlignment.ALIGN_8_BYTE))
     >>> layout.size, layout.alignment.get_alignment_value()
@@ -98,12 +98,12 @@ class MemoryLayout:
 
     @property
     def size(self) -> int:
-        """The size in bytes."""
+        """Size in bytes."""
         return self._size
 
     @property
     def alignment(self) -> AllocAlignment:
-        """The alignment."""
+        """Alignment of the memory."""
         return self._alignment
 
     def __eq__(self, other: object) -> bool:
@@ -119,7 +119,7 @@ class MemoryLayout:
 
 
 class _Policy:
-    """What to do when memory is short; refuses to hold anything but policies and numbers."""
+    """Policy for the case that memory is short; checks that its fields are policies and numbers."""
 
     def __post_init__(self) -> None:
         for name in ("inner_policy", "alt_policy"):
@@ -157,7 +157,7 @@ class Defragment(_Policy):
 @final
 @dataclass(frozen=True)
 class GarbageCollect(_Policy):
-    """Try, collect what nobody uses, try again."""
+    """Try, collect unused memory, try again."""
 
     inner_policy: _Policy | None = JUST_ALLOC
     alt_policy: _Policy | None = JUST_ALLOC
@@ -181,7 +181,7 @@ class Deallocate(_Policy):
 
 @final
 class ShmProvider:
-    """Where shared memory would come from: every use is a ZError that says what to do instead.
+    """Provider of shared memory: every use is a ZError with the remedy.
 
     >>> ShmProvider.default_backend(1024)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -193,7 +193,7 @@ class ShmProvider:
 
     @classmethod
     def default_backend(cls, layout: "MemoryLayout | tuple[int, AllocAlignment] | int") -> Self:
-        """Refused: there is no shared memory."""
+        """Raise ZError: there is no shared memory."""
         raise ZError(NO_SHM)
 
     def alloc(
@@ -202,36 +202,36 @@ class ShmProvider:
         layout: "MemoryLayout | tuple[int, AllocAlignment] | int",
         policy: _Policy = JUST_ALLOC,
     ) -> "ZShmMut":
-        """Refused: there is no shared memory."""
+        """Raise ZError: there is no shared memory."""
         raise ZError(NO_SHM)
 
     def defragment(self, /) -> None:
-        """Refused: there is no shared memory."""
+        """Raise ZError: there is no shared memory."""
         raise ZError(NO_SHM)
 
     def garbage_collect(self, /) -> int:
-        """Refused: there is no shared memory."""
+        """Raise ZError: there is no shared memory."""
         raise ZError(NO_SHM)
 
     def garbage_collect_unsafe(self, /) -> int:
-        """Refused: there is no shared memory."""
+        """Raise ZError: there is no shared memory."""
         raise ZError(NO_SHM)
 
     @property
     def available(self) -> int:
-        """Refused: there is no shared memory."""
+        """Raise ZError: there is no shared memory."""
         raise ZError(NO_SHM)
 
 
 @final
 class ZShm:
-    """A buffer in shared memory: there is none."""
+    """Buffer in shared memory, which cannot be made."""
 
     def __init__(self, *_args: object, **_kwargs: object) -> None:
         raise ZError(NO_SHM)
 
     def is_valid(self, /) -> bool:
-        """Refused: there is no shared memory."""
+        """Raise ZError: there is no shared memory."""
         raise ZError(NO_SHM)
 
     def __bytes__(self) -> bytes:
@@ -243,7 +243,7 @@ class ZShm:
 
 @final
 class ZShmMut:
-    """A buffer in shared memory that can be written: there is none."""
+    """Writable buffer in shared memory, which cannot be made."""
 
     def __init__(self, *_args: object, **_kwargs: object) -> None:
         raise ZError(NO_SHM)

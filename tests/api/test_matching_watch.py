@@ -11,7 +11,7 @@ from tests.support.in_memory_sessions import Side
 from zenlake.api.discovery import matching
 from zenlake.api.discovery.matching import MatchingListener, MatchingStatus, MatchWatch
 from zenlake.api.handlers import Callback
-from zenlake.api.query.get import QueryOptions
+from zenlake.api.query.options import QueryOptions
 from zenlake.api.query.querier import Querier
 from zenlake.api.values.enums import Locality, QueryTarget
 from zenlake.api.values.wrapped import make

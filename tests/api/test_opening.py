@@ -22,7 +22,7 @@ from tests.support.waiting import until
 from zenlake import link as links
 from zenlake.api.config import opening
 from zenlake.api.config.config import Config
-from zenlake.api.config.opening import SessionSettings, StartConditions, open_node, settings
+from zenlake.api.config.opening import SessionSettings, StartConditions, open_node, read_settings
 from zenlake.api.config.schema import TREE
 from zenlake.errors import AuthError, LinkError, SessionRefused, ZError
 from zenlake.runtime.node import Node
@@ -51,7 +51,7 @@ def config(mode: str = "peer", /, **keys: Any) -> Config:
 
 
 def meaning(mode: str = "peer", /, **keys: Any) -> SessionSettings:
-    return settings(config(mode, **keys))
+    return read_settings(config(mode, **keys))
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def where(node: Node) -> str:
 
 
 def test_defaults_of_a_peer() -> None:
-    meant = settings(Config())
+    meant = read_settings(Config())
     offer = meant.node.offer
     assert offer == Offer(zid=meant.zid, whatami=PEER)
     assert (meant.whatami, meant.listen, meant.connect) == (PEER, (EndPoint("tcp/[::]:0"),), ())
@@ -100,7 +100,9 @@ def test_modes_differ() -> None:
     router, client = meaning("router"), meaning("client", connect__endpoints=[NOWHERE])
     assert (router.whatami, client.whatami) == (ROUTER, CLIENT)
     assert (router.timestamping, client.timestamping) == (True, False)
-    assert settings(Config.from_json5("{mode: 'router'}")).listen == (EndPoint("tcp/[::]:7447"),)
+    assert read_settings(Config.from_json5("{mode: 'router'}")).listen == (
+        EndPoint("tcp/[::]:7447"),
+    )
     assert client.listen == ()
     assert (client.connect_retry.timeout, client.connect_must) == (0.0, True)
 
@@ -165,8 +167,8 @@ def test_retries() -> None:
 
 
 def test_who_is_found_and_dialled() -> None:
-    assert settings(Config()).node.discovery is not None
-    found = settings(Config()).node.discovery
+    assert read_settings(Config()).node.discovery is not None
+    found = read_settings(Config()).node.discovery
     assert found is not None
     assert found.group == "udp/224.0.0.224:7446#ttl=1"
     assert (found.answer, found.gossip, found.multihop) == (True, True, False)
@@ -230,7 +232,7 @@ def test_tls_options_are_the_keys_of_the_same_names() -> None:
 
 def test_the_config_is_copied() -> None:
     given = config()
-    meant = settings(given)
+    meant = read_settings(given)
     given.insert_json5("mode", "'router'")
     assert meant.config.get_json("mode") == '"peer"'
 
@@ -247,8 +249,8 @@ def test_what_is_not_honoured_is_said_once(
         scouting__delay=1,
     )
     with caplog.at_level(logging.WARNING, "zenlake.config"):
-        settings(told)
-        settings(told)
+        read_settings(told)
+        read_settings(told)
     assert [record.getMessage() for record in caplog.records] == [
         "configuration: transport/link/tx/queue/size/data has no effect here",
         "configuration: adminspace/enabled has no effect here",
@@ -256,7 +258,7 @@ def test_what_is_not_honoured_is_said_once(
 
 
 def test_what_is_not_honoured_exists() -> None:
-    for key in opening.NOT_HONOURED:
+    for key in opening.IGNORED_KEYS:
         assert Config().get_json(key)
         assert key.partition("/")[0] in TREE.fields
 
@@ -657,4 +659,4 @@ def test_access_control_is_not_pretended() -> None:
     config = Config()
     config.insert_json5("access_control", '{"enabled": true, "default_permission": "deny"}')
     with pytest.raises(ZError, match="access_control/enabled: access control is not there yet"):
-        settings(config)
+        read_settings(config)

@@ -13,7 +13,7 @@ import pytest
 from tests.support.in_memory_sessions import Side, linked
 from zenlake.api.handlers import Callback, FifoChannel, RingChannel
 from zenlake.api.query import get, queryable
-from zenlake.api.query.get import QueryConsolidation
+from zenlake.api.query.options import QueryConsolidation
 from zenlake.api.query.query import Query
 from zenlake.api.values.enums import (
     CongestionControl,

@@ -163,7 +163,9 @@ def test_every_callback_may_use_its_session(act: str, indirect: bool) -> None:
         until(lambda: listener.declare_querier("r").matching_status.matching)
         listener.get("r", calling("reply"))
         publisher_for(dialler, "s").put(b"")
-        list(dialler.get("q"))
+        asking = dialler.declare_querier("q")
+        until(lambda: asking.matching_status.matching)
+        list(asking.get())
         with dialler.liveliness().declare_token("t"), dialler.declare_subscriber("m"):
             until(lambda: wrong or len(done) == 7)
         answering.undeclare()

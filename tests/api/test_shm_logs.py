@@ -193,7 +193,7 @@ def test_the_environment_comes_before_the_argument(monkeypatch: pytest.MonkeyPat
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    before = "import logging, os\nfrom zenlake.api import logs\n"
+    before = "import logging, os\nfrom zenlake.api.config import logging_env as logs\n"
     return subprocess.run(
         [sys.executable, "-c", before + code], capture_output=True, text=True, timeout=60
     )

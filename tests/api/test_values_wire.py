@@ -14,7 +14,7 @@ from zenlake.api.values.instrumentation import (
     TimestampContext,
     TimestampInstrumentationBuilder,
     TimestampStack,
-    stamped,
+    record_stamp,
 )
 from zenlake.api.values.timestamps import NTP64, Timestamp
 from zenlake.api.values.zbytes import ZBytes, payload_bytes
@@ -186,10 +186,10 @@ def test_instrumentation() -> None:
     assert chosen.wire == tsstack.SEND | tsstack.RECEIVE
     stack = chosen.stack()
     stamp = timestamp.WireTimestamp(NTP64(5, 0).wire, A)
-    stack = stamped(stack, enums.InterceptionPoint.SEND, stamp)
-    assert stamped(stack, enums.InterceptionPoint.ROUTE, stamp) is stack
-    assert stamped(stack, enums.InterceptionPoint.RECEIVE, b"") is stack
-    stack = stamped(stack, enums.InterceptionPoint.RECEIVE, b"own")
+    stack = record_stamp(stack, enums.InterceptionPoint.SEND, stamp)
+    assert record_stamp(stack, enums.InterceptionPoint.ROUTE, stamp) is stack
+    assert record_stamp(stack, enums.InterceptionPoint.RECEIVE, b"") is stack
+    stack = record_stamp(stack, enums.InterceptionPoint.RECEIVE, b"own")
     shown = TimestampStack.of(stack)
     assert shown.instrumentation == chosen
     sent, received = shown.records
@@ -216,7 +216,7 @@ def test_records_that_cannot_be_read_are_left_out() -> None:
 
 def test_a_full_stack_takes_no_more() -> None:
     full = tsstack.WireTimestampStack(7, ((tsstack.SEND | 0x80, b"x"),) * tsstack.MAX_ENTRIES)
-    assert stamped(full, enums.InterceptionPoint.SEND, b"y") is full
+    assert record_stamp(full, enums.InterceptionPoint.SEND, b"y") is full
 
 
 def test_context() -> None:

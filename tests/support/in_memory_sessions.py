@@ -10,7 +10,7 @@ from typing import Any
 
 from zenlake.api.discovery.liveliness import Liveliness
 from zenlake.api.discovery.matching import SessionInterests
-from zenlake.api.gc_finalize import Stamp, unstamped
+from zenlake.api.exchange_protocol import Stamp, unstamped
 from zenlake.api.query.get import SessionQueries
 from zenlake.api.query.queryable import Queryables
 from zenlake.api.values.wrapped import make

@@ -1,4 +1,4 @@
-"""zenlake for asyncio: the same names as `zenlake`, and what may wait is awaited.
+"""zenlake for asyncio: the names of `zenlake`; calls that may wait are awaited.
 
 >>> import asyncio, zenlake
 >>> config = zenlake.Config()

@@ -1,9 +1,9 @@
-"""What receives on an event loop: `recv`, `async for`, callbacks that may be coroutines.
+"""Receivers on an event loop: `recv`, `async for`, callbacks that may be coroutines.
 
 Knows the kinds of handler that a user passes. Does not know what is received.
 """
 
-from collections.abc import Callable, MutableSet
+from collections.abc import Callable, Iterable, MutableSet
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
@@ -30,19 +30,20 @@ IntoHandler = (
     | tuple[Callable[[T], object], object]
     | None
 )
-"""How items are taken: a channel, a callback (a plain or a coroutine function, called on the loop,
-one call after another), or a callback and any object, which is then the receiver's `handler`."""
+"""Handler argument: a channel; a callback (a plain or a coroutine function, called on the loop, one
+call after another); or a callback and any object, which becomes the receiver's `handler`.
+"""
 
 
 class HandlerPlan(NamedTuple):
-    """A handler, taken apart."""
+    """Parts of a handler argument."""
 
     sink: AsyncSink[Any]
     callback: Callable[[Any], object] | None = None
     drop: Callable[[], object] | None = None
     handler: object = None
     background: bool = False
-    "Whether the entity stays when the receiver is let go."
+    "Whether the entity outlives its receiver object."
 
     def start(self) -> None:
         if self.callback is not None:
@@ -50,7 +51,7 @@ class HandlerPlan(NamedTuple):
 
 
 def plan_for(handler: Any, wrap: Callable[[Any], Any] | None = None) -> HandlerPlan:
-    """A sink of the running loop, as `handler` asks; `wrap` is applied to every item."""
+    """Make the sink that `handler` asks for, on the running loop; apply `wrap` to every item."""
     match handler:
         case None | DefaultHandler():
             return HandlerPlan(AsyncSink(FIFO_ITEMS, wrap))
@@ -59,25 +60,25 @@ def plan_for(handler: Any, wrap: Callable[[Any], Any] | None = None) -> HandlerP
         case RingChannel():
             return HandlerPlan(RingSink(handler.capacity, wrap))
         case (callback, other) if isinstance(handler, tuple) and callable(callback):
-            return _calling(callback, wrap)._replace(handler=other)
+            return _plan_callback(callback, wrap)._replace(handler=other)
         case _ if callable(handler):
-            return _calling(handler, wrap)._replace(background=True)
+            return _plan_callback(handler, wrap)._replace(background=True)
     raise ValueError(f"Invalid handler type {type(handler).__name__}")
 
 
-def _calling(callback: Any, wrap: Callable[[Any], Any] | None) -> HandlerPlan:
+def _plan_callback(callback: Any, wrap: Callable[[Any], Any] | None) -> HandlerPlan:
     given = callback if isinstance(callback, Callback) else Callback(callback)
     return HandlerPlan(CallbackSink(wrap), given.callback, given.drop)
 
 
 class Handler(Generic[T]):
-    """Items of a bounded queue, for the tasks of one event loop.
+    """Reader of a bounded queue, for the tasks of one event loop.
 
-    When the queue is full the network is not read. A cancelled `recv` loses nothing.
+    While the queue is full the network is not read. A cancelled `recv` loses nothing.
     """
 
     _what: ClassVar[str] = "handler"
-    "What it calls itself in errors."
+    "Noun for the receiver in errors."
 
     def __init__(self, plan: HandlerPlan) -> None:
         self._sink: AsyncSink[T] = plan.sink
@@ -86,21 +87,21 @@ class Handler(Generic[T]):
 
     @property
     def handler(self) -> Any:
-        """The object that was passed beside the callback; without a callback, this very object."""
+        """Object that was passed beside the callback; without a callback, the receiver itself."""
         return self if self._callback is None else self._handler
 
     @property
     def dropped(self) -> int:
-        """How many items were let go: by a full ring, or because nobody could take them."""
+        """Number of dropped items: by a full ring, or without a reader."""
         return self._sink.dropped
 
     async def recv(self) -> T:
-        """The next item; waits for it. ZError when there is none and none will come."""
+        """Return the next item; wait for it. ZError: there is none and none will follow."""
         self._check_taker()
         return await self._sink.recv()
 
     def try_recv(self) -> T | None:
-        """The next item, or None if there is none now. ZError when none will come."""
+        """Return the next item, or None if there is none now. ZError: none will follow."""
         self._check_taker()
         item = self._sink.take()
         if item is not EMPTY:
@@ -130,18 +131,18 @@ class Handler(Generic[T]):
 
 
 class DeclaredEntity(Protocol):
-    """What the session API gives for something declared."""
+    """Declared object of the session API."""
 
     def undeclare(self) -> None: ...
 
 
 class Declaration:
-    """Something declared. Leaving `async with` undeclares it."""
+    """Base of declared entities. Leaving `async with` undeclares them."""
 
     _undeclared = False
 
     async def undeclare(self) -> None:
-        """End it."""
+        """Undeclare this entity."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
@@ -158,7 +159,7 @@ class Attribute(Protocol[Value]):
     def __get__(self, instance: Any, owner: type | None = None, /) -> Value: ...
 
 
-def forwarded(of: Callable[[Any], Value]) -> Attribute[Value]:
+def forward_property(of: Callable[[Any], Value]) -> Attribute[Value]:
     """Return property `of` of the session API, for a class that has such an object as `_entity`."""
     known = cast(property, of)
     read = attrgetter(f"_entity.{cast(Any, known.fget).__name__}")
@@ -166,13 +167,15 @@ def forwarded(of: Callable[[Any], Value]) -> Attribute[Value]:
 
 
 class Receiver(Handler[T], Declaration):
-    """Something declared that receives. Leaving `async with` undeclares it.
+    """Declared entity that receives. Leaving `async with` undeclares it.
 
-    With a callback it stays declared until then, or until the session is closed; otherwise it ends
-    when it is let go.
+    With a callback it stays declared until then, or until the session is closed; otherwise also
+    until its last reference goes.
     """
 
-    def __init__(self, plan: HandlerPlan, entity: DeclaredEntity, kept: MutableSet[Any]) -> None:
+    def __init__(
+        self, plan: HandlerPlan, entity: DeclaredEntity, kept: MutableSet[Handler[Any]]
+    ) -> None:
         super().__init__(plan)
         self._entity: Any = entity
         self._kept = kept
@@ -180,7 +183,7 @@ class Receiver(Handler[T], Declaration):
             kept.add(self)
 
     async def undeclare(self) -> None:
-        """No more is received. Waits for the callbacks of what has been; a queue can be emptied."""
+        """Stop receiving, and wait for callbacks of received items; a queue can still be read."""
         if self._undeclared:
             raise ZError(f"Undeclared {self._what}")
         self._undeclared = True
@@ -197,11 +200,19 @@ def receive(
     kind: type[R],
     handler: object,
     declare: Callable[[AsyncSink[Any]], Any],
-    kept: MutableSet[Any],
+    kept: MutableSet[Handler[Any]],
     wrap: Callable[[Any], Any] | None = None,
 ) -> R:
-    """Declare something whose items go to `handler`. `kept` holds what must not be let go."""
+    """Declare an entity whose items go to `handler`; `kept` holds references to those with
+    callbacks.
+    """
     plan = plan_for(handler, wrap)
     receiver = kind(plan, declare(plan.sink), kept)
     plan.start()
     return receiver
+
+
+async def wait_delivered(handlers: Iterable[Handler[Any]]) -> None:
+    """Wait until the callbacks of all `handlers` have worked off their queues."""
+    for handler in list(handlers):
+        await handler._sink.delivered()

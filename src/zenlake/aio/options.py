@@ -1,14 +1,13 @@
-"""Keyword arguments that the asyncio API hands on to the session API, by method.
+"""Keyword arguments that the asyncio API passes to the session API, by method.
 
-Knows their names and types; what they do, and their defaults, the session API knows.
+Knows their names and types; the session API knows their meanings and defaults.
 """
 
 import inspect
 from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar
 
-from zenlake.api.query.cancellation import CancellationToken
-from zenlake.api.query.get import IntoConsolidation
+from zenlake.api.query.options import IntoConsolidation, QueryContent
 from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import (
     CongestionControl,
@@ -40,7 +39,7 @@ def signature_of(method: Callable[..., Any]) -> Callable[[F], F]:
 
 
 class QosOptions(TypedDict, total=False):
-    """How a message travels."""
+    """Quality of service of a message."""
 
     congestion_control: CongestionControl | None
     priority: Priority | None
@@ -48,7 +47,7 @@ class QosOptions(TypedDict, total=False):
 
 
 class PublisherDeleteOptions(TypedDict, total=False):
-    """`Publisher.delete`."""
+    """Options of `Publisher.delete`."""
 
     attachment: IntoZBytes | None
     timestamp: Timestamp | None
@@ -57,38 +56,38 @@ class PublisherDeleteOptions(TypedDict, total=False):
 
 
 class PublisherPutOptions(PublisherDeleteOptions, total=False):
-    """`Publisher.put`."""
+    """Options of `Publisher.put`."""
 
     encoding: IntoEncoding | None
 
 
 class DeleteOptions(QosOptions, PublisherDeleteOptions, total=False):
-    """`Session.delete`."""
+    """Options of `Session.delete`."""
 
     allowed_destination: Locality | None
 
 
 class PutOptions(DeleteOptions, total=False):
-    """`Session.put`."""
+    """Options of `Session.put`."""
 
     encoding: IntoEncoding | None
 
 
 class ReplyDelOptions(QosOptions, total=False):
-    """`Query.reply_del`."""
+    """Options of `Query.reply_del`."""
 
     attachment: IntoZBytes | None
     timestamp: Timestamp | None
 
 
 class ReplyOptions(ReplyDelOptions, total=False):
-    """`Query.reply`."""
+    """Options of `Query.reply`."""
 
     encoding: IntoEncoding | None
 
 
 class PublisherOptions(QosOptions, total=False):
-    """`Session.declare_publisher`."""
+    """Options of `Session.declare_publisher`."""
 
     encoding: IntoEncoding | None
     reliability: Reliability | None
@@ -96,7 +95,7 @@ class PublisherOptions(QosOptions, total=False):
 
 
 class QuerierOptions(QosOptions, total=False):
-    """`Session.declare_querier`."""
+    """Options of `Session.declare_querier`."""
 
     target: QueryTarget | None
     consolidation: IntoConsolidation | None
@@ -105,22 +104,11 @@ class QuerierOptions(QosOptions, total=False):
     allowed_destination: Locality | None
 
 
-class QuestionOptions(TypedDict, total=False):
-    """What is sent with one query, and how it can be ended."""
-
-    payload: IntoZBytes | None
-    encoding: IntoEncoding | None
-    attachment: IntoZBytes | None
-    source_info: SourceInfo | None
-    cancellation_token: CancellationToken | None
-    timestamp_instrumentation: TimestampInstrumentation | None
-
-
-class QuerierGetOptions(QuestionOptions, total=False):
-    """`Querier.get`."""
+class QuerierGetOptions(QueryContent, total=False):
+    """Options of `Querier.get`."""
 
     parameters: IntoParameters | None
 
 
-class GetOptions(QuerierOptions, QuestionOptions, total=False):
-    """`Session.get`."""
+class GetOptions(QuerierOptions, QueryContent, total=False):
+    """Options of `Session.get`."""

@@ -8,7 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from zenlake import api
-from zenlake.aio.handler import Declaration, IntoHandler, Receiver, forwarded, receive
+from zenlake.aio.handler import (
+    Declaration,
+    Handler,
+    IntoHandler,
+    Receiver,
+    forward_property,
+    receive,
+)
 from zenlake.aio.options import PublisherDeleteOptions, PublisherPutOptions, signature_of
 from zenlake.aio.sending import SendGate
 from zenlake.api.discovery.matching import MatchingStatus
@@ -21,26 +28,26 @@ if TYPE_CHECKING:
 
 
 class Subscriber(Receiver[Sample]):
-    """Samples of the keys that match its key expression: `async for sample in subscriber`."""
+    """Receiver of samples on its key expression: `async for sample in subscriber`."""
 
     _what = "subscriber"
 
-    key_expr = forwarded(api.Subscriber.key_expr)
-    id = forwarded(api.Subscriber.id)
+    key_expr = forward_property(api.Subscriber.key_expr)
+    id = forward_property(api.Subscriber.id)
 
 
 class MatchingListener(Receiver[MatchingStatus]):
-    """Whether anybody is there to receive: a MatchingStatus at every change."""
+    """Receiver of each change of a matching status."""
 
     _what = "matching listener"
 
 
 class Sender(Declaration):
-    """Something declared that sends. Leaving `async with` undeclares it."""
+    """Declared entity that sends. Leaving `async with` undeclares it."""
 
     _what = "sender"
 
-    def __init__(self, entity: Any, kept: MutableSet[Any]) -> None:
+    def __init__(self, entity: Any, kept: MutableSet[Handler[Any]]) -> None:
         self._entity = entity
         self._kept = kept
         self._gate = SendGate()
@@ -48,13 +55,13 @@ class Sender(Declaration):
     async def declare_matching_listener(
         self, handler: IntoHandler[MatchingStatus] = None
     ) -> MatchingListener:
-        """Tell `handler` whenever the matching status changes."""
+        """Receive the matching status whenever it changes."""
         return receive(
             MatchingListener, handler, self._entity.declare_matching_listener, self._kept
         )
 
     async def undeclare(self) -> None:
-        """Nothing can be sent with it any more."""
+        """Undeclare this entity."""
         if self._undeclared:
             raise ZError(f"Undeclared {self._what}")
         self._undeclared = True
@@ -62,35 +69,35 @@ class Sender(Declaration):
 
 
 class Publisher(Sender):
-    """Puts and deletes on one key expression, with the same QoS every time."""
+    """Publisher on one key expression, with the same QoS for every put and delete."""
 
     _what = "publisher"
 
-    key_expr = forwarded(api.Publisher.key_expr)
-    id = forwarded(api.Publisher.id)
-    matching_status = forwarded(api.Publisher.matching_status)
-    encoding = forwarded(api.Publisher.encoding)
-    congestion_control = forwarded(api.Publisher.congestion_control)
-    priority = forwarded(api.Publisher.priority)
-    reliability = forwarded(api.Publisher.reliability)
+    key_expr = forward_property(api.Publisher.key_expr)
+    id = forward_property(api.Publisher.id)
+    matching_status = forward_property(api.Publisher.matching_status)
+    encoding = forward_property(api.Publisher.encoding)
+    congestion_control = forward_property(api.Publisher.congestion_control)
+    priority = forward_property(api.Publisher.priority)
+    reliability = forward_property(api.Publisher.reliability)
 
     @signature_of(api.Publisher.put)
     async def put(self, payload: IntoZBytes, **options: Unpack[PublisherPutOptions]) -> None:
-        """Publish `payload`; waits while there is no room and it must not be dropped."""
+        """Publish `payload`; wait while there is no room and it must not be dropped."""
         call = partial(self._entity.put, payload, **options)
         await self._gate.send(call, waits=not self._entity.has_room())
 
     @signature_of(api.Publisher.delete)
     async def delete(self, **options: Unpack[PublisherDeleteOptions]) -> None:
-        """Say that the key's value is no more; waits as `put` does."""
+        """Publish that the key no longer has a value; wait as `put` does."""
         call = partial(self._entity.delete, **options)
         await self._gate.send(call, waits=not self._entity.has_room())
 
     def has_room(self) -> bool:
-        """Whether a put would leave at once: neither wait nor be dropped."""
+        """Return whether a put would leave at once, without waiting or being dropped."""
         return bool(self._entity.has_room())
 
     async def put_batch(self, batch: "pa.RecordBatch") -> int:
-        """Publish every row of `batch` at once; gives how many. Waits; nothing is dropped."""
+        """Publish every row of `batch`; return their number. Waits for room; drops nothing."""
         count: int = await self._gate.send(partial(self._entity.put_batch, batch), waits=True)
         return count

@@ -1,7 +1,7 @@
 """Queries for asyncio: asking, answering, liveliness.
 
-Knows the names and arguments of the session API, and that a get that is given up ends its query.
-Does not know how a query travels.
+Knows the names and arguments of the session API, and that a cancelled get ends its query. Does not
+know how a query travels.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from zenlake.aio.handler import (
     HandlerPlan,
     IntoHandler,
     Receiver,
-    forwarded,
+    forward_property,
     plan_for,
     receive,
 )
@@ -34,11 +34,11 @@ from zenlake.api.values.zbytes import IntoZBytes
 
 
 class Replies(Handler[Reply]):
-    """The replies to one get, as they come: `async for reply in replies`.
+    """Replies to one get: `async for reply in replies`.
 
-    The query ends with its last reply. It is cancelled by `cancel`, by leaving `async with`, by
-    letting go of this object, and when a task is cancelled in `async for`; not by a cancelled
-    `recv`. A token of the caller's own is never cancelled here.
+    The query ends with its last reply. It is cancelled by `cancel`, by leaving `async with`, when
+    the last reference to this object goes, and when a task is cancelled in `async for`; not by a
+    cancelled `recv`. A token of the caller's own is never cancelled here.
     """
 
     _what = "get"
@@ -48,14 +48,14 @@ class Replies(Handler[Reply]):
         self._token = token
 
     def cancel(self) -> None:
-        """End the query: no more replies come, and those that wait are dropped."""
+        """End the query: waiting replies are dropped, and no more follow."""
         self._sink.abandon()
         token, self._token = self._token, None
         if token is not None:
             token.cancel()
 
     async def done(self) -> None:
-        """Until the callback has had the last reply."""
+        """Wait until the callback has had the last reply."""
         while not await self._sink.delivered():
             pass
 
@@ -76,8 +76,9 @@ class Replies(Handler[Reply]):
         token = getattr(self, "_token", None)
         if token is None or self._callback is not None or self._sink.closed:
             return
-        with suppress(RuntimeError):  # the loop is closed
-            self._sink.loop.call_soon_threadsafe(token.cancel)  # not here: any lock may be held
+        with suppress(RuntimeError):  # The loop is closed.
+            # Not called here: any lock may be held.
+            self._sink.loop.call_soon_threadsafe(token.cancel)
         self._sink.abandon()
 
 
@@ -86,7 +87,7 @@ async def get(
     gate: SendGate,
     handler: object,
     cancellation_token: CancellationToken | None,
-    kept: MutableSet[Any],
+    kept: MutableSet[Handler[Any]],
 ) -> Replies:
     """Send a query with `ask(handler=…, cancellation_token=…)`."""
     plan = plan_for(handler)
@@ -105,28 +106,30 @@ async def get(
 
 
 class Querier(Sender):
-    """Gets on one key expression, with the same target, timeout and QoS every time."""
+    """Sends queries on one key expression with the same options."""
 
     _what = "querier"
 
-    key_expr = forwarded(api.Querier.key_expr)
-    id = forwarded(api.Querier.id)
-    matching_status = forwarded(api.Querier.matching_status)
-    accept_replies = forwarded(api.Querier.accept_replies)
+    key_expr = forward_property(api.Querier.key_expr)
+    id = forward_property(api.Querier.id)
+    matching_status = forward_property(api.Querier.matching_status)
+    accept_replies = forward_property(api.Querier.accept_replies)
 
     @signature_of(api.Querier.get)
     async def get(
         self, handler: IntoHandler[Reply] = None, **options: Unpack[QuerierGetOptions]
     ) -> Replies:
-        """Ask; what is answered comes from the Replies, or to the callback."""
+        """Send a query; replies go to the returned Replies, or to the callback."""
         token = options.pop("cancellation_token", None)
         ask = partial(self._entity.get, **options)
         return await get(ask, self._gate, handler, token, self._kept)
 
 
 class Query:
-    """What somebody asks. Answer it as often as you like, then drop it: with `async with` or
-    `with`, by `drop()`, or by letting go of it. Only then is the query over for the other side.
+    """Query received by a queryable.
+
+    Reply any number of times, then drop it: with `async with` or `with`, by `drop()`, or by
+    deleting the last reference. Only then is the query over for the other side.
     """
 
     __slots__ = ("_entity", "_gate")
@@ -135,41 +138,41 @@ class Query:
         self._gate = gate
         self._entity = query
 
-    selector = forwarded(api.Query.selector)
-    key_expr = forwarded(api.Query.key_expr)
-    parameters = forwarded(api.Query.parameters)
-    payload = forwarded(api.Query.payload)
-    encoding = forwarded(api.Query.encoding)
-    attachment = forwarded(api.Query.attachment)
-    source_info = forwarded(api.Query.source_info)
-    timestamp_stack = forwarded(api.Query.timestamp_stack)
+    selector = forward_property(api.Query.selector)
+    key_expr = forward_property(api.Query.key_expr)
+    parameters = forward_property(api.Query.parameters)
+    payload = forward_property(api.Query.payload)
+    encoding = forward_property(api.Query.encoding)
+    attachment = forward_property(api.Query.attachment)
+    source_info = forward_property(api.Query.source_info)
+    timestamp_stack = forward_property(api.Query.timestamp_stack)
 
     def accepts_replies(self) -> ReplyKeyExpr:
-        """Which keys a reply may have."""
+        """Return whether replies may be on keys that the query does not match."""
         return self._entity.accepts_replies()
 
     @signature_of(api.Query.reply)
     async def reply(
         self, key_expr: IntoKeyExpr, payload: IntoZBytes, **options: Unpack[ReplyOptions]
     ) -> None:
-        """Answer with a value."""
+        """Reply with a value for `key_expr`."""
         call = partial(self._entity.reply, key_expr, payload, **options)
         await self._gate.send(call, waits=False)
 
     @signature_of(api.Query.reply_del)
     async def reply_del(self, key_expr: IntoKeyExpr, **options: Unpack[ReplyDelOptions]) -> None:
-        """Answer that the key's value is no more."""
+        """Reply that `key_expr` has no value."""
         call = partial(self._entity.reply_del, key_expr, **options)
         await self._gate.send(call, waits=False)
 
     async def reply_err(self, payload: IntoZBytes, *, encoding: IntoEncoding | None = None) -> None:
-        """Answer with an error."""
+        """Reply with an error."""
         await self._gate.send(
             partial(self._entity.reply_err, payload, encoding=encoding), waits=False
         )
 
     def drop(self) -> None:
-        """No more answers. May be repeated."""
+        """End this share of the query. Further calls do nothing."""
         self._entity.drop()
 
     def __enter__(self) -> Self:
@@ -189,36 +192,38 @@ class Query:
 
 
 class Queryable(Receiver[Query]):
-    """Queries for keys that match its key expression: `async for query in queryable`."""
+    """Receiver of queries on its key expression: `async for query in queryable`."""
 
     _what = "queryable"
 
-    key_expr = forwarded(api.Queryable.key_expr)
-    id = forwarded(api.Queryable.id)
+    key_expr = forward_property(api.Queryable.key_expr)
+    id = forward_property(api.Queryable.id)
 
 
 class LivelinessToken(Declaration):
-    """Says that it is alive until it is undeclared, let go, or its session is gone."""
+    """Liveliness token: alive until undeclared, its last reference goes, or its session ends."""
 
     def __init__(self, token: api.LivelinessToken) -> None:
         self._token = token
 
     async def undeclare(self) -> None:
-        """Say that it is gone."""
+        """Undeclare this token."""
         self._undeclared = True
         self._token.undeclare()
 
 
 class Liveliness:
-    """Who is alive: tokens, and those who watch them."""
+    """API for liveliness tokens."""
 
-    def __init__(self, liveliness: api.Liveliness, gate: SendGate, kept: MutableSet[Any]) -> None:
+    def __init__(
+        self, liveliness: api.Liveliness, gate: SendGate, kept: MutableSet[Handler[Any]]
+    ) -> None:
         self._liveliness = liveliness
         self._gate = gate
         self._kept = kept
 
     async def declare_token(self, key_expr: IntoKeyExpr) -> LivelinessToken:
-        """A token on `key_expr`."""
+        """Declare a token on `key_expr`."""
         return LivelinessToken(self._liveliness.declare_token(key_expr))
 
     async def declare_subscriber(
@@ -228,9 +233,9 @@ class Liveliness:
         *,
         history: bool | None = None,
     ) -> Subscriber:
-        """A PUT for every token that appears, a DELETE for every one that goes.
+        """Receive a PUT for each token that appears and a DELETE for each that ends.
 
-        `history`: also those that are alive already.
+        With `history`, also a PUT for each token that is alive already.
         """
         declare = partial(self._liveliness.declare_subscriber, key_expr, history=history)
         return receive(Subscriber, handler, lambda sink: declare(handler=sink), self._kept)
@@ -243,6 +248,6 @@ class Liveliness:
         timeout: float | None = None,  # noqa: ASYNC109 - the query's, as in the session API
         cancellation_token: CancellationToken | None = None,
     ) -> Replies:
-        """A reply for every token that is alive."""
+        """Query the tokens that are alive now: one reply per token."""
         ask = partial(self._liveliness.get, key_expr, timeout=timeout)
         return await get(ask, self._gate, handler, cancellation_token, self._kept)

@@ -1,4 +1,4 @@
-"""Sending without holding up the event loop.
+"""Sending without blocking the event loop.
 
 Knows that a full lane makes a sender wait, and where it waits. Does not know what is sent.
 """
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class SendGate:
-    """What is sent through one gate leaves in the order in which it was awaited."""
+    """Gate whose messages leave in the order in which their sends were awaited."""
 
     def __init__(self) -> None:
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (

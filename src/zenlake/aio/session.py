@@ -1,6 +1,6 @@
-"""The session for asyncio: the names of the session API; what may wait is awaited.
+"""Session for asyncio: the names of the session API; calls that may wait are awaited.
 
-Knows which calls wait, and waits for them off the loop. Does not know the protocol.
+Knows which calls wait, and runs those off the loop. Does not know the protocol.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from zenlake import api
-from zenlake.aio.handler import IntoHandler, Receiver, receive
+from zenlake.aio.handler import Handler, IntoHandler, Receiver, receive, wait_delivered
 from zenlake.aio.options import (
     DeleteOptions,
     GetOptions,
@@ -48,46 +48,45 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """A session, for any number of event loops. Leaving `async with` closes it."""
+    """Session for any number of event loops. Leaving `async with` closes it."""
 
     def __init__(self, session: api.Session) -> None:
         self._session = session
-        self._kept: set[Any] = set()
+        self._kept: set[Handler[Any]] = set()
         self._gates: defaultdict[Priority, SendGate] = defaultdict(SendGate)
 
     # ---- itself
 
     @property
     def id(self) -> EntityGlobalId:
-        """Its id in the whole network."""
+        """Global entity id of the session."""
         return self._session.id
 
     @property
     def info(self) -> "SessionInfo":
-        """Whom it is connected with."""
+        """Transports and links of this session, and the nodes they lead to."""
         return SessionInfo(self._session.info, self._kept)
 
     def zid(self) -> ZenohId:
-        """The node's id."""
+        """Return the session's Zenoh id."""
         return self._session.zid()
 
     def is_closed(self) -> bool:
-        """Whether it has been closed."""
+        """Return whether it was closed."""
         return self._session.is_closed()
 
     def new_timestamp(self) -> Timestamp:
-        """Now, by the session's clock; later than every timestamp that it has seen."""
+        """Return the time by the session's clock, later than every timestamp it has seen."""
         return self._session.new_timestamp()
 
     def stats(self) -> Stats:
-        """What was sent, received and lost, and why."""
+        """Return counts of what was sent, received and lost, with reasons."""
         return self._session.stats()
 
     async def close(self) -> None:
-        """Undeclare everything, say good-bye, and wait for the callbacks of what was received."""
+        """Undeclare everything, close all transports, and wait for callbacks of received items."""
         await asyncio.to_thread(self._session.close)
-        for receiver in list(self._kept):
-            await receiver._sink.delivered()
+        await wait_delivered(self._kept)
         self._kept.clear()
 
     async def __aenter__(self) -> Self:
@@ -109,9 +108,9 @@ class Session:
     async def put(
         self, key_expr: IntoKeyExpr, payload: IntoZBytes, **options: Unpack[PutOptions]
     ) -> None:
-        """Publish `payload` on `key_expr`; waits while there is no room and it must not be dropped.
+        """Publish `payload` on `key_expr`; wait while there is no room and it must not be dropped.
 
-        A put that is cancelled while it waits may be sent or not.
+        A put that is cancelled while it waits may or may not be sent.
         """
         await self._send(
             partial(self._session.put, key_expr, payload, **options), options.get("priority")
@@ -119,7 +118,7 @@ class Session:
 
     @signature_of(api.Session.delete)
     async def delete(self, key_expr: IntoKeyExpr, **options: Unpack[DeleteOptions]) -> None:
-        """Say that the value of `key_expr` is no more; waits as `put` does."""
+        """Publish that `key_expr` no longer has a value; wait as `put` does."""
         await self._send(
             partial(self._session.delete, key_expr, **options), options.get("priority")
         )
@@ -128,11 +127,13 @@ class Session:
         await self._gate(priority).send(call, waits=not self._session.has_room(priority))
 
     def has_room(self, priority: Priority | None = None) -> bool:
-        """Whether a put of this priority would leave at once: neither wait nor be dropped."""
+        """Return whether a put of this priority would leave at once, without waiting or being
+        dropped.
+        """
         return self._session.has_room(priority)
 
     async def put_batch(self, batch: "pa.RecordBatch") -> int:
-        """Publish every row of `batch` at once; gives how many. Waits; nothing is dropped."""
+        """Publish every row of `batch`; return their number. Waits for room; drops nothing."""
         gate = self._gate(Priority.DEFAULT)
         return await gate.send(partial(self._session.put_batch, batch), waits=True)
 
@@ -146,9 +147,9 @@ class Session:
         handler: IntoHandler[Reply] = None,
         **options: Unpack[GetOptions],
     ) -> Replies:
-        """Ask; what is answered comes from the Replies, or to the callback.
+        """Send a query; replies go to the returned Replies, or to the callback.
 
-        Returned as soon as the query is sent: `async for reply in await session.get("a/**")`.
+        Returns as soon as the query is sent: `async for reply in await session.get("a/**")`.
         """
         token = options.pop("cancellation_token", None)
         ask = partial(self._session.get, selector, **options)
@@ -157,14 +158,14 @@ class Session:
     # ---- declaring
 
     async def declare_keyexpr(self, key_expr: IntoKeyExpr) -> KeyExpr:
-        """A key expression that is known by a number to those it is sent to."""
+        """Declare a key expression that is used often."""
         return self._session.declare_keyexpr(key_expr)
 
     @signature_of(api.Session.declare_publisher)
     async def declare_publisher(
         self, key_expr: IntoKeyExpr, **options: Unpack[PublisherOptions]
     ) -> Publisher:
-        """What puts on `key_expr` again and again."""
+        """Declare a publisher on `key_expr`."""
         return Publisher(self._session.declare_publisher(key_expr, **options), self._kept)
 
     async def declare_subscriber(
@@ -174,7 +175,7 @@ class Session:
         *,
         allowed_origin: Locality | None = None,
     ) -> Subscriber:
-        """What receives the samples of all keys that match `key_expr`, in the running loop."""
+        """Declare a subscriber of `key_expr` that receives on the running loop."""
         declare = partial(self._session.declare_subscriber, key_expr, allowed_origin=allowed_origin)
         return receive(Subscriber, handler, lambda sink: declare(handler=sink), self._kept)
 
@@ -186,7 +187,7 @@ class Session:
         complete: bool | None = None,
         allowed_origin: Locality | None = None,
     ) -> Queryable:
-        """What answers queries for the keys that match `key_expr`, in the running loop."""
+        """Declare a queryable on `key_expr` that receives on the running loop."""
         declare = partial(
             self._session.declare_queryable,
             key_expr,
@@ -200,71 +201,71 @@ class Session:
     async def declare_querier(
         self, key_expr: IntoKeyExpr, **options: Unpack[QuerierOptions]
     ) -> Querier:
-        """What asks for `key_expr` again and again."""
+        """Declare a querier on `key_expr`."""
         return Querier(self._session.declare_querier(key_expr, **options), self._kept)
 
     def liveliness(self) -> Liveliness:
-        """Who is alive."""
+        """Return the API for liveliness tokens."""
         gate = self._gate(Priority.DEFAULT)
         return Liveliness(self._session.liveliness(), gate, self._kept)
 
 
 class TransportEventsListener(Receiver[TransportEvent]):
-    """Transports that open (PUT) and close (DELETE)."""
+    """Receiver of transports that open (PUT) and close (DELETE)."""
 
     _what = "transport events listener"
 
 
 class LinkEventsListener(Receiver[LinkEvent]):
-    """Links that open (PUT) and close (DELETE)."""
+    """Receiver of links that open (PUT) and close (DELETE)."""
 
     _what = "link events listener"
 
 
 class SessionInfo:
-    """Whom a session is connected with. What is known already is told without waiting."""
+    """Nodes, transports and links of a session. Only the listeners are awaited."""
 
-    def __init__(self, info: api.SessionInfo, kept: set[Any]) -> None:
+    def __init__(self, info: api.SessionInfo, kept: set[Handler[Any]]) -> None:
         self._info = info
         self._kept = kept
 
     def zid(self) -> ZenohId:
-        """The session's own node."""
+        """Return the session's Zenoh id."""
         return self._info.zid()
 
     def routers_zid(self) -> list[ZenohId]:
-        """The routers that it is connected with."""
+        """Return the Zenoh ids of the connected routers."""
         return self._info.routers_zid()
 
     def peers_zid(self) -> list[ZenohId]:
-        """The peers that it is connected with."""
+        """Return the Zenoh ids of the connected peers."""
         return self._info.peers_zid()
 
     def transports(self) -> list[Transport]:
-        """One for each node that it is connected with."""
+        """Return the open transports, one per connected node."""
         return self._info.transports()
 
     def links(self) -> list[Link]:
-        """What the transports run over."""
+        """Return the open links."""
         return self._info.links()
 
     async def declare_transport_events_listener(
         self, handler: IntoHandler[TransportEvent] = None, *, history: bool | None = None
     ) -> TransportEventsListener:
-        """Tell `handler` of transports that open and close; `history`: and of those open now."""
+        """Receive an event when a transport opens or closes; with `history` also for open ones."""
         declare = partial(self._info.declare_transport_events_listener, history=history)
         return receive(TransportEventsListener, handler, declare, self._kept)
 
     async def declare_link_events_listener(
         self, handler: IntoHandler[LinkEvent] = None, *, history: bool | None = None
     ) -> LinkEventsListener:
-        """Tell `handler` of links that open and close; `history`: and of those open now."""
+        """Receive an event when a link opens or closes; with `history` also for open ones."""
         declare = partial(self._info.declare_link_events_listener, history=history)
         return receive(LinkEventsListener, handler, declare, self._kept)
 
 
 class Scout(Receiver[Hello]):
-    """Nodes that answer: `async for hello in scout`, until `stop`."""
+    """Receiver of nodes that answer: `async for hello in scout`, until `stop`."""
 
     _what = "scout"
 
@@ -272,12 +273,12 @@ class Scout(Receiver[Hello]):
         await asyncio.to_thread(self._entity.stop)
 
     async def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         await self.undeclare()
 
 
-_scouts: set[Any] = set()
-"Those with callbacks, until they are stopped."
+_scouts: set[Handler[Any]] = set()
+"Scouts with callbacks, until they are stopped."
 
 
 async def scout(
@@ -285,13 +286,13 @@ async def scout(
     what: WhatAmIMatcher | WhatAmI | str | None = None,
     config: Config | None = None,
 ) -> Scout:
-    """Look for routers and peers, until the Scout is stopped or let go."""
+    """Look for routers and peers, until the Scout is stopped or its last reference goes."""
     start = partial(api.scout, what=what, config=config)
     return receive(Scout, handler, start, _scouts)
 
 
 class _Opening:
-    """A session that is opened on another thread, and closed there if nobody wants it any more."""
+    """Session being opened on another thread, which closes it if the caller was cancelled."""
 
     def __init__(self, how: Callable[[], api.Session]) -> None:
         self._how = how
@@ -309,7 +310,7 @@ class _Opening:
         return session
 
     def give_up(self) -> api.Session | None:
-        """Gives the session that is open already and must be closed."""
+        """Note the cancellation; return a session that is open already and must be closed."""
         with self._lock:
             self._given_up = True
             session, self._session = self._session, None

@@ -1,7 +1,7 @@
-"""Where an entity's items wait for an event loop.
+"""Sinks between any thread and the tasks of one event loop.
 
-Knows the way from any thread to one loop: chunks in, items out, one wake-up for all that came
-meanwhile, and back-pressure both ways. Does not know what the items are.
+Knows chunks in, items out, one wake-up for all items received meanwhile, and back-pressure both
+ways. Does not know what the items are.
 """
 
 import asyncio
@@ -13,27 +13,28 @@ from contextlib import suppress
 from inspect import isawaitable
 from typing import Any, Final, TypeVar
 
-from zenlake.api.handlers import Sink, _one_by_one, callback_capacity
+from zenlake.api.handlers import Sink, callback_capacity, release_each
 from zenlake.errors import ZError
 
 log = logging.getLogger("zenlake.aio")
 
 T = TypeVar("T")
 
-ITEMS_PER_TURN = 64  # taken without a pause; then the loop's other tasks have their turn
-LOOP_CHECK_SECONDS = 0.5  # between two looks whether the loop that should make room is still open
-DRAIN_SECONDS = 10.0  # for callbacks to take what waits, when their entity is undeclared
+ITEMS_PER_TURN = 64  # Items taken in a row before the loop's other tasks get their turn.
+LOOP_CHECK_SECONDS = 0.5  # Interval of checks whether the loop that should make room is still open.
+# Upper bound on waiting for callbacks to work off the queue after an undeclare.
+DRAIN_SECONDS = 10.0
 
 EMPTY: Final = object()
 
-_caller = threading.local()  # .owed: sinks that a caller on a loop has overfilled and must wait for
+_caller = threading.local()  # .owed: overfilled sinks that a caller on a loop must still wait for.
 
 
 class AsyncSink(Sink[T]):
-    """A bounded queue between the network and the tasks of the running loop.
+    """Bounded queue between the network and the tasks of the running loop.
 
-    `push`, `when_room`, `wait_room` and `close` come from any thread; what takes items runs on the
-    loop. Nothing is taken before the taker runs, so a cancelled one loses nothing.
+    `push`, `when_room`, `wait_room` and `close` may be called from any thread; items are taken on
+    the loop. Nothing is taken before the taker runs, so a cancelled one loses nothing.
     """
 
     def __init__(self, capacity: int, wrap: Callable[[Any], T] | None = None) -> None:
@@ -41,17 +42,17 @@ class AsyncSink(Sink[T]):
         self.loop = asyncio.get_running_loop()
         self.capacity = max(1, capacity)
         self.wakeups = 0
-        "How often the loop was told that items had come."
+        "Number of wake-ups of the loop."
         self.closed = False
         self._wrap = wrap
-        # Reentrant: a collection that closes this sink may start while its lock is held.
+        # Reentrant: the garbage collector may close this sink on a thread that holds its lock.
         self._lock = threading.RLock()
         self._chunks: deque[tuple[Iterable[T], int]] = deque()
         self._current: Iterator[T] = iter(())
         self._pushed = 0
         self._taken = 0
         self._chunk_end = 0
-        "What `_taken` will be when the current chunk is."
+        "Value of `_taken` at the end of the current chunk."
         self._turn = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._waking = False
@@ -60,7 +61,7 @@ class AsyncSink(Sink[T]):
 
     @property
     def waiting(self) -> int:
-        """How many items wait."""
+        """Number of items that wait."""
         return self._pushed - self._taken
 
     # ---- any thread
@@ -87,7 +88,9 @@ class AsyncSink(Sink[T]):
         self._chunks.append((items, count))
 
     def _must_wake(self) -> bool:
-        """Under the lock: a task waits, and the loop has not been told yet."""
+        """Return whether a task waits and the loop has not been told yet. The caller holds the
+        lock.
+        """
         if self._waking or not self._waiters:
             return False
         self._waking = True
@@ -97,19 +100,20 @@ class AsyncSink(Sink[T]):
     def _wake_loop(self) -> None:
         try:
             if _running_loop() is self.loop:
-                self.loop.call_soon(self._wake)  # it is awake
+                self.loop.call_soon(self._wake)  # On the loop's own thread, which is awake.
             else:
                 self.loop.call_soon_threadsafe(self._wake)
-        except RuntimeError:  # the loop is closed: nobody will ever take anything
+        except RuntimeError:  # The loop is closed: no task will take items.
             self.abandon()
 
     def when_room(self, call: Callable[[], None]) -> None:
         with self._lock:
-            self._room.append(call)  # first: whoever takes items from now on sees it
+            # Before the check: a task that takes items from now on sees the call.
+            self._room.append(call)
         self._make_room()
 
     def _make_room(self) -> None:
-        """Tell those who wait for room, if there is some."""
+        """Make the calls of threads that wait for room, if there is room."""
         if 2 * self.waiting < self.capacity or self.closed or self.loop.is_closed():
             with self._lock:
                 calls, self._room = self._room, []
@@ -117,7 +121,7 @@ class AsyncSink(Sink[T]):
                 call()
 
     def wait_room(self) -> None:
-        """Wait, but never on a loop's thread: there the caller is left to await `room`."""
+        """Wait for room, but never on a loop's thread: there the caller awaits `room` later."""
         if self.waiting < self.capacity or self.closed:
             return
         if _running_loop() is None:
@@ -132,7 +136,7 @@ class AsyncSink(Sink[T]):
                 owed.append(self)
 
     def close(self) -> None:
-        """No more comes. What waits can still be taken."""
+        """Refuse further items. Waiting ones can still be taken."""
         with self._lock:
             self.closed = True
             wake = self._must_wake()
@@ -141,7 +145,7 @@ class AsyncSink(Sink[T]):
         self._make_room()
 
     def abandon(self) -> None:
-        """Nobody takes any more: what waits, and all that comes, is dropped and counted."""
+        """Drop waiting and further items, and count them: no task will take them."""
         with self._lock:
             self.closed = True
             unread = (self._chunks, self._current)
@@ -150,13 +154,13 @@ class AsyncSink(Sink[T]):
             self._taken = self._pushed
             wake = self._must_wake()
         if wake:
-            with suppress(RuntimeError):  # the loop is closed
+            with suppress(RuntimeError):  # The loop is closed.
                 self.loop.call_soon_threadsafe(self._wake)
-        del unread  # what its items do when they end is done without the lock
+        del unread  # The items' destructors run without the lock.
         self._make_room()
 
     def join(self, timeout: float | None) -> bool:
-        """There is no thread to wait for; whoever undeclares on a loop awaits `delivered`."""
+        """Return True: there is no thread to wait for; on a loop, undeclare awaits `delivered`."""
         return True
 
     def _after_fork(self) -> None:
@@ -169,7 +173,7 @@ class AsyncSink(Sink[T]):
     # ---- the loop
 
     def take(self) -> T | object:
-        """The next item, or EMPTY."""
+        """Return the next item, or EMPTY."""
         while True:
             try:
                 for item in self._current:
@@ -188,17 +192,17 @@ class AsyncSink(Sink[T]):
                 return EMPTY
             items, count = chunks.popleft()
             self._chunk_end = self._taken + count
-            self._current = _one_by_one(items)
+            self._current = release_each(items)
 
     def take_in_turn(self) -> T | object:
-        """The same, and EMPTY also when it is the other tasks' turn."""
+        """Return the next item, or EMPTY also when it is the other tasks' turn."""
         if self._turn >= ITEMS_PER_TURN:
             return EMPTY
         self._turn += 1
         return self.take()
 
     async def recv(self) -> T:
-        """The next item. ZError: there is none and no more comes."""
+        """Return the next item; wait for it. ZError: there is none and none will follow."""
         while True:
             item = self.take_in_turn()
             if item is not EMPTY:
@@ -211,7 +215,7 @@ class AsyncSink(Sink[T]):
                 self._turn = 0
 
     async def arrival(self) -> None:
-        """Until items have come. ZError: no more comes."""
+        """Wait until items are received. ZError: none will follow."""
         if asyncio.get_running_loop() is not self.loop:
             raise ZError("this belongs to another event loop: declare one in the loop that reads")
         waiter: asyncio.Future[None] = self.loop.create_future()
@@ -227,7 +231,7 @@ class AsyncSink(Sink[T]):
             with self._lock, suppress(ValueError):
                 self._waiters.remove(waiter)
             if self._chunks or self.closed:
-                self._wake()  # what woke this one is for the next
+                self._wake()  # This task was woken for items that the next one can take.
             raise
 
     def _wake(self) -> None:
@@ -240,7 +244,7 @@ class AsyncSink(Sink[T]):
                 waiter.set_result(None)
 
     async def room(self) -> None:
-        """Until there is room; from any loop."""
+        """Wait until there is room; from any loop."""
         loop = asyncio.get_running_loop()
         room: asyncio.Future[None] = loop.create_future()
 
@@ -249,7 +253,7 @@ class AsyncSink(Sink[T]):
                 room.set_result(None)
 
         def tell_loop() -> None:
-            with suppress(RuntimeError):  # that loop is closed
+            with suppress(RuntimeError):  # The waiting loop is closed.
                 loop.call_soon_threadsafe(tell)
 
         self.when_room(tell_loop)
@@ -260,7 +264,7 @@ class AsyncSink(Sink[T]):
     def deliver_to(
         self, callback: Callable[[T], object], drop: Callable[[], object] | None
     ) -> None:
-        """From now on items are taken by `callback`, one after another, on the loop."""
+        """Start to pass items to `callback`, one after another, on the loop."""
         self._delivery = self.loop.create_task(self._deliver(callback, drop))
 
     async def _deliver(
@@ -274,14 +278,14 @@ class AsyncSink(Sink[T]):
                         break
                     if result is not None and isawaitable(result):
                         await self._guard("callback", result)
-                    result = None  # nothing here keeps an item alive
+                    result = None  # Nothing here keeps an item alive.
         finally:
             self.abandon()
             if drop is not None:
                 await self._drop(drop)
 
     async def _more(self) -> bool:
-        """Until there are items, and the loop's other tasks have had their turn; False: the end."""
+        """Wait for items, after the loop's other tasks had their turn; return False at the end."""
         await asyncio.sleep(0)
         while not self.waiting:
             try:
@@ -296,14 +300,14 @@ class AsyncSink(Sink[T]):
             return EMPTY
         try:
             return callback(item)  # type: ignore[arg-type]
-        except Exception as error:  # noqa: BLE001 - delivery goes on whatever a callback raises
+        except Exception as error:  # noqa: BLE001  # Delivery goes on whatever a callback raises.
             self._report("callback", error)
             return None
 
     async def _drop(self, drop: Callable[[], object]) -> None:
         try:
             result = drop()
-        except Exception as error:  # noqa: BLE001 - as for callbacks
+        except Exception as error:  # noqa: BLE001  # As for callbacks.
             self._report("drop callback", error)
         else:
             if isawaitable(result):
@@ -314,10 +318,10 @@ class AsyncSink(Sink[T]):
             await result
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
-            if task is None or task.cancelling():  # it is the delivery that is cancelled
+            if task is None or task.cancelling():  # The delivery task itself was cancelled.
                 raise
             self._report(what, error)
-        except Exception as error:  # noqa: BLE001 - as for callbacks
+        except Exception as error:  # noqa: BLE001  # As for callbacks.
             self._report(what, error)
 
     def _report(self, what: str, error: BaseException) -> None:
@@ -329,9 +333,9 @@ class AsyncSink(Sink[T]):
             self._delivery.add_done_callback(lambda _: call())
 
     async def delivered(self) -> bool:
-        """Until the callbacks have taken all and have ended; True at once inside of one.
+        """Wait until the callbacks have worked off the queue; return True at once inside of one.
 
-        False: they take longer than DRAIN_SECONDS, and go on.
+        Returns False if they take longer than DRAIN_SECONDS; they go on.
         """
         task = self._delivery
         if task is None or task is asyncio.current_task():
@@ -348,7 +352,7 @@ class AsyncSink(Sink[T]):
 
 
 class CallbackSink(AsyncSink[T]):
-    """For callbacks: many small items may wait, of large ones fewer."""
+    """Sink for callbacks: many small items may wait, of large ones fewer."""
 
     elastic = True
 
@@ -360,7 +364,7 @@ class CallbackSink(AsyncSink[T]):
 
 
 class RingSink(AsyncSink[T]):
-    """Keeps the newest `capacity` items; older ones are dropped and counted. Never full."""
+    """Sink that keeps the newest `capacity` items, and drops and counts older ones. Never full."""
 
     def push(self, items: Iterable[T], count: int) -> bool:
         super().push(items, count)
@@ -378,7 +382,7 @@ class RingSink(AsyncSink[T]):
             self.dropped += 1
 
     def _keep_each(self, made: Iterator[T]) -> bool:
-        """False: one could not be made; there may be more."""
+        """Append items; return False when one could not be made and there may be more."""
         try:
             self._chunks.extend(((item,), 1) for item in made)
         except Exception:
@@ -394,11 +398,11 @@ class RingSink(AsyncSink[T]):
         call()
 
     def wait_room(self) -> None:
-        """There is room."""
+        """Return at once: a ring always has room."""
 
 
 class Owing:
-    """What is called inside may overfill sinks; afterwards `settle` waits for their room."""
+    """Context in which calls may overfill sinks; `settle` afterwards waits for their room."""
 
     def __enter__(self) -> "Owing":
         self._sinks: list[AsyncSink[Any]] = []
@@ -414,7 +418,7 @@ class Owing:
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that runs on this thread."""
+    """Return the loop that runs on this thread."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

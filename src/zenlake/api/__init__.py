@@ -1,6 +1,6 @@
-"""The session API: the names of `eclipse-zenoh`, and what its users ask for besides.
+"""The session API: the names of `eclipse-zenoh`, and zenlake's additions to them.
 
-Everything here is also in `zenlake` itself. Does not know asyncio (`zenlake.aio`).
+`zenlake` exports every name of this package. Does not know asyncio (`zenlake.aio`).
 """
 
 from zenlake.api.config.config import Config
@@ -23,7 +23,7 @@ from zenlake.api.pubsub.arrow import ArrowBatches
 from zenlake.api.pubsub.publisher import Publisher
 from zenlake.api.pubsub.subscriber import Subscriber
 from zenlake.api.query.cancellation import CancellationToken
-from zenlake.api.query.get import QueryConsolidation
+from zenlake.api.query.options import QueryConsolidation
 from zenlake.api.query.querier import Querier
 from zenlake.api.query.query import Query
 from zenlake.api.query.queryable import Queryable

@@ -1,6 +1,6 @@
-"""What callers pass, turned into what is sent: members of enumerations, times, keys, QoS.
+"""Arguments of API calls, checked and converted: enumeration members, timeouts, keys, QoS.
 
-Knows defaults and the errors for what cannot be meant. Does not know what any of it is for.
+Knows defaults and the errors for values of the wrong kind. Does not know the calls.
 """
 
 import math
@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 IntoKeyExpr = KeyExpr | str
 
-MAX_KNOWN_KEYS = 1_024  # that are not checked again
+MAX_KNOWN_KEYS = 1_024  # Key expressions that `checked_key` remembers.
 
 checked_key = lru_cache(MAX_KNOWN_KEYS)(KeyExpr)
-"""KeyExpr(text), remembered."""
+"""Return KeyExpr(text) from a cache of the keys that were checked last."""
 
 
 def member(name: str, value: E | None, default: E) -> E:
-    """A member of the enumeration that `default` is of.
+    """Return `value`, or `default` if it is None. TypeError: it belongs to another enumeration.
 
     >>> member("priority", None, Priority.DATA)
     Priority.DATA
@@ -36,7 +36,7 @@ def member(name: str, value: E | None, default: E) -> E:
 
 
 def instance(name: str, value: object, kind: type[T]) -> T:
-    """`value`, which must be of `kind`."""
+    """Return `value`. TypeError: it is not a `kind`."""
     if isinstance(value, kind):
         return value
     raise TypeError(
@@ -45,16 +45,16 @@ def instance(name: str, value: object, kind: type[T]) -> T:
     )
 
 
-def seconds(timeout: float | None, default: float) -> float:
-    """A timeout in seconds.
+def check_timeout(timeout: float | None, default: float) -> float:
+    """Return a timeout in seconds, checked.
 
-    >>> seconds(None, 10.0), seconds(2, 10.0)
+    >>> check_timeout(None, 10.0), check_timeout(2, 10.0)
     (10.0, 2.0)
     """
     if timeout is None:
         return default
     try:
-        time = math.copysign(timeout, timeout)  # which takes no text
+        time = math.copysign(timeout, timeout)  # copysign refuses text, which float() would take.
     except TypeError:
         raise TypeError(
             f"argument 'timeout': must be real number, not {type(timeout).__name__}"
@@ -67,19 +67,19 @@ def seconds(timeout: float | None, default: float) -> float:
 
 
 def key_of(key_expr: IntoKeyExpr) -> KeyExpr:
-    """A key expression, checked."""
+    """Return `key_expr` as a checked KeyExpr."""
     return checked_key(instance("key_expr", key_expr, str))
 
 
 def encoding_of(encoding: IntoEncoding | None) -> wire.WireEncoding:
-    """An encoding as it travels."""
+    """Return `encoding` as it is on the wire."""
     if encoding is None:
         return wire.DEFAULT
     return encoding.wire if type(encoding) is Encoding else Encoding(str(encoding)).wire
 
 
 def attachment_of(attachment: IntoZBytes | None) -> bytes | None:
-    """An attachment as it travels."""
+    """Return `attachment` as it is on the wire."""
     return None if attachment is None else bytes(payload_bytes(attachment))
 
 
@@ -89,7 +89,7 @@ def qos_of(
     congestion_control: CongestionControl | None,
     express: bool | None,
 ) -> QoS:
-    """The QoS byte; what is None is taken from `default`."""
+    """Return the QoS byte; an argument that is None is taken from `default`."""
     if priority is None and congestion_control is None and express is None:
         return default
     return QoS(

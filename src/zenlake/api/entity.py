@@ -1,6 +1,7 @@
-"""Entity: whatever a session declares, until it is undeclared.
+"""Entity: base of the objects that a session declares.
 
-Knows that it is good for nothing afterwards, and ends with a `with` block; not what it is.
+Knows the end of their life: `undeclare`, the end of a `with` block, the error afterwards. Does not
+know what they do.
 """
 
 from typing import ClassVar, Self
@@ -10,18 +11,18 @@ from zenlake.errors import ZError
 
 
 class Entity(metaclass=Unconstructed):
-    """Publisher, subscriber, querier, queryable, token, listener."""
+    """Base of publisher, subscriber, querier, queryable, token and listener."""
 
     _what: ClassVar[str] = "entity"
-    "What it calls itself in errors."
-    _undeclared = True  # until it is made
+    "Noun for the entity in errors."
+    _undeclared = True  # Instances start with `__init__`; a half-made one counts as undeclared.
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         materialize_inherited(cls, "__enter__", "__exit__")
 
     def undeclare(self) -> None:
-        """It is no more."""
+        """Undeclare this entity."""
         raise NotImplementedError
 
     def _check(self) -> None:

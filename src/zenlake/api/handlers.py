@@ -1,4 +1,4 @@
-"""Handlers: where the items of a subscriber, a query, a listener go, and how they are taken out.
+"""Handlers: queues and callbacks between an entity's items and the user's code.
 
 Knows queues, limits, callbacks and their threads. Does not know what an item is.
 """
@@ -24,10 +24,12 @@ from zenlake.runtime.reactor import rest
 
 log = logging.getLogger("zenlake.handlers")
 
-FIFO_ITEMS = 256  # what DefaultHandler holds
-CALLBACK_ITEMS = 65_536  # that wait for one callback; one frame may hold thousands of small samples
-CALLBACK_BYTES = 256 << 20  # that they may hold: of large ones fewer may wait
-MOST_ITEMS = 1 << 20  # that wait where nobody can be made to: tokens, replies; more are dropped
+FIFO_ITEMS = 256  # Capacity of DefaultHandler.
+# Items that may wait for one callback; one frame may hold thousands of small samples.
+CALLBACK_ITEMS = 65_536
+CALLBACK_BYTES = 256 << 20  # Bytes that may wait for one callback; of large items fewer may wait.
+# Upper bound where the producer cannot be made to wait (tokens, replies); further ones are dropped.
+MOST_ITEMS = 1 << 20
 MAX_CAPACITY = (1 << 64) - 1
 
 T = TypeVar("T")
@@ -42,10 +44,10 @@ _NOTHING: Iterator[Any] = iter(())
 
 @final
 class Callback(Generic[T]):
-    """Call `callback` with each item, and `drop` once when no more will come.
+    """Function called with each item, and another one called once after the last item.
 
-    The calls come one after another, in order, on a thread of the entity's own. With
-    `indirect=False` they come on the thread that received the item: it must not wait there.
+    The calls are made one after another, in order, on the entity's own thread. With
+    `indirect=False` they are made on the receiving thread: `callback` must not wait then.
 
     >>> double = Callback(lambda x: 2 * x)
     >>> double(4), double.drop, double.indirect
@@ -74,17 +76,17 @@ class Callback(Generic[T]):
 
     @property
     def callback(self) -> Callable[[T], Any]:
-        """What is called with each item."""
+        """Function called with each item."""
         return self._callback
 
     @property
     def drop(self) -> Callable[[], Any] | None:
-        """What is called after the last item."""
+        """Function called after the last item."""
         return self._drop
 
     @property
     def indirect(self) -> bool:
-        """Whether the calls come on a thread of their own."""
+        """Whether the calls are made on a thread of their own."""
         return self._indirect
 
     def _key(self) -> tuple[object, object, bool]:
@@ -101,7 +103,7 @@ class Callback(Generic[T]):
 
 
 class _Channel(Generic[T]):
-    """A channel that holds `capacity` items."""
+    """Channel that holds `capacity` items."""
 
     __slots__ = ("_capacity",)
 
@@ -115,7 +117,7 @@ class _Channel(Generic[T]):
 
     @property
     def capacity(self) -> int:
-        """How many items it holds."""
+        """Number of items that it holds."""
         return self._capacity
 
     def __eq__(self, other: object) -> bool:
@@ -132,7 +134,7 @@ class _Channel(Generic[T]):
 
 @final
 class FifoChannel(_Channel[T]):
-    """Keep every item, in order; whoever brings more than `capacity` has to wait.
+    """Channel that keeps every item, in order; above `capacity` the producer waits.
 
     >>> FifoChannel(16)
     FifoChannel(16)
@@ -143,7 +145,7 @@ class FifoChannel(_Channel[T]):
 
 @final
 class RingChannel(_Channel[T]):
-    """Keep the last `capacity` items; older ones are let go.
+    """Channel that keeps the last `capacity` items and drops older ones.
 
     >>> RingChannel(1).capacity
     1
@@ -154,7 +156,7 @@ class RingChannel(_Channel[T]):
 
 @final
 class DefaultHandler(Generic[T]):
-    """What is used when no handler is given: a FifoChannel of 256 items.
+    """Handler used when none is given: a FifoChannel of 256 items.
 
     >>> DefaultHandler()
     DefaultHandler()
@@ -176,47 +178,47 @@ class DefaultHandler(Generic[T]):
 
 
 class Sink(Generic[T]):
-    """Where an entity's items go. `push` never waits.
+    """Destination of an entity's items. `push` never waits.
 
-    This base never fills: the kinds that do say so.
+    This base class is never full; subclasses with a capacity are.
     """
 
     dropped: int
-    "items that were let go: pushed out of a ring, pushed after close, or that nobody can read"
+    "Number of dropped items: overwritten in a ring, pushed after close, or left without a reader."
     elastic: ClassVar[bool] = False
-    "whether how many may wait depends on how large they are"
+    "Whether the capacity depends on the size of the items (see `fit`)."
 
     def __init__(self) -> None:
         self.dropped = 0
         _SINKS.add(self)
 
     def push(self, items: Iterable[T], count: int) -> bool:
-        """Take all `count` items, in order, whatever the fill.
+        """Take all `count` items, in order, even above the capacity.
 
-        `items` may be a lazy iterator, consumed later on another thread.
-        False: at or over capacity now; bring no more until `when_room` calls back.
+        `items` may be a lazy iterator, consumed later on another thread. Returns False at or above
+        the capacity: push no more until `when_room` calls back.
         """
         raise NotImplementedError
 
     def fit(self, size: int) -> None:
-        """For an elastic one: those that come now have so many bytes each."""
+        """Set the capacity of an elastic sink for items of `size` bytes."""
 
     def when_room(self, call: Callable[[], None]) -> None:
-        """Call once when below half the capacity, or closed; at once if that is so already."""
+        """Call `call` once when below half the capacity, or closed; at once if it is so already."""
         call()
 
     def wait_room(self) -> None:
-        """Wait until below capacity or closed. On this sink's own callback thread: do not wait."""
+        """Wait until below capacity or closed. Returns at once on this sink's callback thread."""
 
     def close(self) -> None:
-        """No more comes. What waits is still delivered, except by a ring."""
+        """Refuse further items. Queued ones are still delivered, except by a ring."""
 
     def join(self, timeout: float | None) -> bool:
-        """Whether the callback thread has ended; at once for other kinds and on that thread."""
+        """Return whether the callback thread has ended; True on that thread, and without one."""
         return True
 
     def _after_fork(self) -> None:
-        """In the child of a fork: no thread but the calling one is left; no lock is held."""
+        """Reset locks and threads in the child of a fork, where only the calling thread exists."""
 
 
 _SINKS: "WeakSet[Sink[Any]]" = WeakSet()
@@ -231,7 +233,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 class _Bounded(Sink[T]):
-    """A sink with a capacity: counts what waits, and tells when there is room again."""
+    """Sink with a capacity: counts queued items, and reports when there is room again."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
@@ -240,7 +242,7 @@ class _Bounded(Sink[T]):
         self._waiting = 0
         self._blocked = 0
         self._room_calls: dict[Callable[[], None], None] = {}
-        # Reentrant: a collection that closes this sink may start while its lock is held.
+        # Reentrant: the garbage collector may close this sink on a thread that holds its lock.
         self._lock = threading.RLock()
 
     @cached_property
@@ -263,8 +265,8 @@ class _Bounded(Sink[T]):
                 finally:
                     self._blocked -= 1
 
-    def _room_made(self) -> Iterable[Callable[[], None]]:
-        """Wake who waits for room. Gives what to call once the lock is released."""
+    def _notify_room(self) -> Iterable[Callable[[], None]]:
+        """Wake threads that wait for room; return the calls to make once the lock is released."""
         if self._blocked and (self._waiting < self.capacity or self._closed):
             self._room.notify_all()
         if self._room_calls and (2 * self._waiting < self.capacity or self._closed):
@@ -281,7 +283,7 @@ class _Bounded(Sink[T]):
 
 
 class Channel(Sink[T]):
-    """A sink that a Handler reads."""
+    """Sink that a Handler reads."""
 
     def recv(self) -> T:
         raise NotImplementedError
@@ -290,12 +292,12 @@ class Channel(Sink[T]):
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """Nobody can read it any more."""
+        """Drop the queued items: no reader is left."""
         raise NotImplementedError
 
 
 class Fifo(_Bounded[T], Channel[T]):
-    """Chunks in the order in which they came; an item is made when it is read."""
+    """Queue of chunks in the order of arrival; an item is made when it is read."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
@@ -329,7 +331,7 @@ class Fifo(_Bounded[T], Channel[T]):
                     self._ready.wait()
                 finally:
                     self._readers -= 1
-            calls = self._room_made() if self._blocked or self._room_calls else ()
+            calls = self._notify_room() if self._blocked or self._room_calls else ()
         if calls:
             _call_each(calls)
         return item
@@ -340,7 +342,7 @@ class Fifo(_Bounded[T], Channel[T]):
             if item is _EMPTY:
                 self._check_open()
                 return None
-            calls = self._room_made() if self._blocked or self._room_calls else ()
+            calls = self._notify_room() if self._blocked or self._room_calls else ()
         if calls:
             _call_each(calls)
         return item
@@ -350,7 +352,7 @@ class Fifo(_Bounded[T], Channel[T]):
             self._closed = True
             if self._readers:
                 self._ready.notify_all()
-            calls = self._room_made()
+            calls = self._notify_room()
         _call_each(calls)
 
     def abandon(self) -> None:
@@ -359,7 +361,7 @@ class Fifo(_Bounded[T], Channel[T]):
             self.dropped += self._waiting
             self._chunks, self._current = deque(), _NOTHING
             self._waiting = self._left = 0
-        del unread  # what items do when they end is done without the lock
+        del unread  # The items' destructors run without the lock.
         self.close()
 
     def _check_open(self) -> None:
@@ -367,14 +369,14 @@ class Fifo(_Bounded[T], Channel[T]):
             raise ZError("channel is empty and closed")
 
     def _take(self) -> T:
-        """The next item, or _EMPTY. The lock is held."""
+        """Return the next item, or _EMPTY. The caller holds the lock."""
         while self._waiting:
             if not self._left:
                 items, self._left = self._chunks.popleft()
-                self._current = _one_by_one(items)
+                self._current = release_each(items)
             try:
                 item = next(self._current)
-            except StopIteration:  # fewer than was said
+            except StopIteration:  # The chunk had fewer items than announced.
                 self._waiting -= self._left
                 self._left = 0
                 continue
@@ -397,7 +399,7 @@ class Fifo(_Bounded[T], Channel[T]):
 
 
 class Ring(Channel[T]):
-    """The last items; never full."""
+    """Queue of the last items; never full."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
@@ -409,7 +411,7 @@ class Ring(Channel[T]):
         size = cast(int, self._items.maxlen)
         made: deque[T] = deque(maxlen=size)
         iterator = iter(items)
-        while not _ran(made.extend, iterator):
+        while not _run_user_code(made.extend, iterator):
             pass
         with self._ready:
             if self._closed:
@@ -420,7 +422,7 @@ class Ring(Channel[T]):
             self._items.extend(made)
             self.dropped += over + count - len(made)
             self._ready.notify(count)
-        del oldest  # what items do when they end is done without the lock
+        del oldest  # The items' destructors run without the lock.
         return True
 
     def recv(self) -> T:
@@ -442,7 +444,7 @@ class Ring(Channel[T]):
             self.dropped += len(unread)
             self._items = deque(maxlen=unread.maxlen)
             self._ready.notify_all()
-        del unread  # what items do when they end is done without the lock
+        del unread  # The items' destructors run without the lock.
 
     def abandon(self) -> None:
         self.close()
@@ -457,7 +459,7 @@ class Ring(Channel[T]):
 
 
 def callback_capacity(size: int) -> int:
-    """How many items of `size` bytes may wait for a callback.
+    """Return how many items of `size` bytes may wait for a callback.
 
     >>> callback_capacity(100), callback_capacity(1 << 20), callback_capacity(1 << 30)
     (65536, 256, 1)
@@ -466,7 +468,7 @@ def callback_capacity(size: int) -> int:
 
 
 class Threaded(_Bounded[T]):
-    """Calls back on a daemon thread of its own, which starts with the first item."""
+    """Sink that calls back on its own daemon thread, which starts with the first item."""
 
     elastic = True
 
@@ -507,7 +509,7 @@ class Threaded(_Bounded[T]):
             self._closed = True
             running = self._thread or (self._drop is not None and self._start())
             self._queue.put(None)
-            calls = self._room_made()
+            calls = self._notify_room()
         _call_each(calls)
         if not running:
             self._finish()
@@ -523,7 +525,7 @@ class Threaded(_Bounded[T]):
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # too many threads, or the interpreter is ending
+        except RuntimeError:  # Too many threads, or the interpreter is shutting down.
             log.exception("%s: its callback thread cannot be started", self._name)
             return False
         self._thread = thread
@@ -531,20 +533,20 @@ class Threaded(_Bounded[T]):
 
     def _run(self) -> None:
         while (chunk := self._queue.get()) is not None:
-            items, count = _one_by_one(chunk[0]), chunk[1]
-            del chunk  # nothing here keeps an item alive that was delivered
+            items, count = release_each(chunk[0]), chunk[1]
+            del chunk  # The chunk must not keep delivered items alive.
             _call_with_each(self._callback, items)
             del items
             with self._lock:
                 self._waiting -= count
-                calls = self._room_made()
+                calls = self._notify_room()
             _call_each(calls)
         self._finish()
 
     def _finish(self) -> None:
         drop, self._drop = self._drop, None
         if drop is not None:
-            _ran(drop)
+            _run_user_code(drop)
 
     def _after_fork(self) -> None:
         super()._after_fork()
@@ -555,7 +557,7 @@ class Threaded(_Bounded[T]):
 
 
 class Direct(Sink[T]):
-    """Calls back on the thread that pushes."""
+    """Sink that calls back on the pushing thread."""
 
     def __init__(self, callback: Callable[[T], Any], drop: Callable[[], Any] | None) -> None:
         super().__init__()
@@ -583,14 +585,14 @@ class Direct(Sink[T]):
         self._finish(0)
 
     def _finish(self, running: int) -> None:
-        """After the last call: `drop`, once."""
+        """Call `drop` once, after the last call."""
         with self._lock:
             self._running += running
             if self._running or not self._closed:
                 return
             drop, self._drop = self._drop, None
         if drop is not None:
-            _ran(drop)
+            _run_user_code(drop)
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
@@ -598,8 +600,8 @@ class Direct(Sink[T]):
         self._drop = None
 
 
-def _one_by_one(items: Iterable[T]) -> Iterator[T]:
-    """The items of a list, each let go when it is taken: a list would keep all until the last."""
+def release_each(items: Iterable[T]) -> Iterator[T]:
+    """Iterate over a list so that each item is released when taken, not with the last one."""
     if type(items) in (list, tuple) and len(items) > 1:  # type: ignore[arg-type]
         waiting = deque(items)
         return starmap(waiting.popleft, repeat((), len(waiting)))
@@ -607,9 +609,9 @@ def _one_by_one(items: Iterable[T]) -> Iterator[T]:
 
 
 def _call_with_each(callback: Callable[[T], Any], items: Iterator[T]) -> None:
-    """Call at C speed; a map goes on behind the item whose call raised."""
+    """Call `callback` with each item at C speed; map continues after an item whose call raised."""
     calls = map(callback, items)
-    while not _ran(_consume, calls):
+    while not _run_user_code(_consume, calls):
         pass
 
 
@@ -617,13 +619,13 @@ def _consume(items: Iterator[object]) -> None:
     deque(items, maxlen=0)
 
 
-def _ran(call: Callable[..., object], *arguments: object) -> bool:
-    """Whether what others wrote ran to its end; if not it is logged, and hurts nobody else."""
+def _run_user_code(call: Callable[..., object], *arguments: object) -> bool:
+    """Call user code; log what it raises. Return whether it ran to its end."""
     try:
         call(*arguments)
     except BaseException as problem:
         if isinstance(problem, KeyboardInterrupt) and _on_main_thread():
-            raise  # Ctrl-C, not the callback's own
+            raise  # Ctrl-C, not raised by the callback itself.
         log.exception("callback error")
         return False
     return True
@@ -635,7 +637,7 @@ def _on_main_thread() -> bool:
 
 def _call_each(calls: Iterable[Callable[[], None]]) -> None:
     for call in calls:
-        _ran(call)
+        _run_user_code(call)
 
 
 # What a user gets --------------------------------------------------------------------------------
@@ -643,10 +645,10 @@ def _call_each(calls: Iterable[Callable[[], None]]) -> None:
 
 @final
 class Handler(Generic[T], metaclass=Unconstructed):
-    """Items that were received, in order. Several threads may read it.
+    """Reader of received items, in order. Several threads may read it.
 
-    A loop over it ends when the entity was undeclared, the query has its last reply, or the
-    session was closed.
+    Iteration ends when the entity is undeclared, the query has its last reply, or the session is
+    closed.
     """
 
     __slots__ = ("__weakref__", "_channel")
@@ -657,11 +659,11 @@ class Handler(Generic[T], metaclass=Unconstructed):
         self._channel = channel
 
     def recv(self, /) -> T:
-        """The next item; waits for it. ZError when there is none and none will come."""
+        """Return the next item; wait for it. ZError: there is none and none will follow."""
         return self._channel.recv()
 
     def try_recv(self, /) -> T | None:
-        """The next item, or None if there is none now. ZError when none will come."""
+        """Return the next item, or None if there is none now. ZError: none will follow."""
         return self._channel.try_recv()
 
     def __iter__(self) -> Self:
@@ -683,7 +685,7 @@ materialize_inherited(Handler, "__class_getitem__")
 
 
 class Receiver(Entity, Generic[H]):
-    """Base of what is declared with a handler: reading goes to that handler until undeclared."""
+    """Base of entities with a handler; reading is passed to the handler until undeclared."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -698,7 +700,7 @@ class Receiver(Entity, Generic[H]):
 
     @property
     def handler(self) -> H:
-        """What reads the items; None when a callback gets them."""
+        """Reader of the items; None with a callback."""
         self._check()
         return self._handler
 
@@ -707,7 +709,7 @@ class Receiver(Entity, Generic[H]):
     @overload
     def recv(self, /) -> Any: ...
     def recv(self, /) -> Any:
-        """The next item; waits for it. ZError when there is none and none will come."""
+        """Return the next item; wait for it. ZError: there is none and none will follow."""
         return cast(Any, self.handler).recv()
 
     @overload
@@ -715,7 +717,7 @@ class Receiver(Entity, Generic[H]):
     @overload
     def try_recv(self, /) -> Any: ...
     def try_recv(self, /) -> Any:
-        """The next item, or None if there is none now. ZError when none will come."""
+        """Return the next item, or None if there is none now. ZError: none will follow."""
         return cast(Any, self.handler).try_recv()
 
     @overload
@@ -736,8 +738,10 @@ DROP_IN_TUPLE = (
 
 
 def make_sink(handler: object, name: str) -> tuple[Sink[Any], Any, bool]:
-    """The sink for what a user passed as `handler`, the entity's `.handler`, and whether the
-    entity stays when its Python object goes (background). `name` names the callback thread.
+    """Make the sink for a user's `handler` argument; `name` names the callback thread.
+
+    Returns the sink, the entity's `.handler`, and whether the entity outlives its Python object
+    (background).
 
     >>> sink, handler, background = make_sink(None, "example")
     >>> sink.push(["a", "b"], 2), handler.recv(), handler.try_recv(), handler.try_recv()
@@ -764,7 +768,7 @@ def make_sink(handler: object, name: str) -> tuple[Sink[Any], Any, bool]:
 
 
 def _callers_level() -> int:
-    """How far up the user's own code is, from whoever calls this: for a warning to name it."""
+    """Return the stack level of the user's code, for a warning to name it."""
     level, frame = 1, sys._getframe(1)
     while frame.f_globals.get("__name__", "").startswith("zenlake.") and frame.f_back is not None:
         level, frame = level + 1, frame.f_back

@@ -1,6 +1,6 @@
-"""Session: one participant of a Zenoh system, as users hold it.
+"""Session: the handle of one participant in a Zenoh system.
 
-Knows the signatures and hands on to the parts (`core.py`). Dropping it closes the session.
+Knows the signatures, and hands on to `session_core.py`. Dropping the handle closes the session.
 """
 
 from typing import TYPE_CHECKING, Any, Self
@@ -10,11 +10,12 @@ from zenlake.api.arguments import IntoKeyExpr, instance, key_of, member, qos_of
 from zenlake.api.config.config import Config
 from zenlake.api.discovery.info import SessionInfo
 from zenlake.api.discovery.liveliness import Liveliness
-from zenlake.api.discovery.stats import Stats, stats
+from zenlake.api.discovery.stats import Stats, collect_stats
+from zenlake.api.entity import Entity
 from zenlake.api.pubsub.publisher import OutboundRoute, Publisher, del_body
 from zenlake.api.pubsub.subscriber import Subscriber
 from zenlake.api.query.cancellation import CancellationToken
-from zenlake.api.query.get import IntoConsolidation, QueryOptions
+from zenlake.api.query.options import IntoConsolidation, QueryOptions
 from zenlake.api.query.querier import Querier
 from zenlake.api.query.queryable import Queryable
 from zenlake.api.session_core import SessionCore, TimestampCallback
@@ -41,11 +42,11 @@ from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_WAYS = 4096  # of puts without a publisher, remembered; then they are found anew
+MAX_ROUTES = 4096  # Routes of puts without a publisher that are remembered.
 
 
 class DeclaredKeyExpr(KeyExpr):
-    """A key expression that one session declared."""
+    """Key expression that one session declared."""
 
     owner: SessionCore
 
@@ -54,10 +55,10 @@ class DeclaredKeyExpr(KeyExpr):
 
 
 class Session(metaclass=Unconstructed):
-    """One participant; made by `zenlake.open`.
+    """One participant in a Zenoh system; made by `zenlake.open`.
 
-    Use it as a context manager, or `close()` it. When nothing holds it any more it closes, even
-    while its subscribers are alive; and a program may end without closing it.
+    Use it as a context manager, or `close()` it. It also closes when the last reference to it goes,
+    even while its subscribers are alive, and when the program ends.
 
     >>> import zenlake
     >>> config = zenlake.Config()
@@ -78,51 +79,52 @@ class Session(metaclass=Unconstructed):
     def of(cls, core: SessionCore) -> Self:
         self = object.__new__(cls)
         self._core = core
-        self._ways = {}
+        self._routes = {}
         self._liveliness = None
         self._finalizer = finalize(self, core.drop)
-        self._finalizer.atexit = False  # whatever is open is closed at exit, without a thread
+        # The exit handler of session_core.py closes open sessions, without a thread.
+        self._finalizer.atexit = False
         return self
 
     _core: SessionCore
-    _ways: dict[Any, OutboundRoute]
+    _routes: dict[object, OutboundRoute]
     _liveliness: Liveliness | None
     _finalizer: "finalize[[], Self]"
 
-    # ---- who it is
+    # ---- identity and state
 
     def zid(self, /) -> ZenohId:
-        """Its id in the whole system."""
+        """Return the session's Zenoh id."""
         return ZenohId.of(self._core.exchange.zid)
 
     @property
     def id(self) -> EntityGlobalId:
-        """The same, as that of an entity."""
+        """Global entity id of the session: its zid and its own entity number."""
         core = self._core
         return EntityGlobalId.of(entity.WireEntityId(core.exchange.zid, core.number))
 
     @property
     def info(self) -> SessionInfo:
-        """With whom it is connected, and how."""
+        """Transports and links of this session, and the nodes they lead to."""
         return self._core.info
 
     def stats(self) -> Stats:
-        """What was sent, received and lost, and why."""
-        return stats(self._core)
+        """Return counts of what was sent, received and lost, with reasons."""
+        return collect_stats(self._core)
 
     def new_timestamp(self, /) -> Timestamp:
-        """A timestamp of this session's clock, greater than all before."""
+        """Return a timestamp of this session's clock, greater than all earlier ones."""
         return Timestamp.of(self._core.exchange.stamp())
 
     def is_closed(self, /) -> bool:
-        """Whether it was closed."""
+        """Return True after `close()`."""
         return self._core.exchange.closed
 
-    # ---- the end
+    # ---- closing
 
     def close(self, /) -> None:
-        """Undeclare everything and leave. May be called again."""
-        self._ways.clear()
+        """Undeclare all entities and close all transports. Further calls do nothing."""
+        self._routes.clear()
         self._core.close()
 
     def __enter__(self, /) -> Self:
@@ -138,7 +140,7 @@ class Session(metaclass=Unconstructed):
         if self._core.exchange.closed:
             raise ZError("session closed")
 
-    def undeclare(self, /, obj: Any) -> None:
+    def undeclare(self, /, obj: KeyExpr | Entity) -> None:
         """Undeclare a key expression of `declare_keyexpr`, or anything that has `undeclare()`."""
         self._check()
         if not isinstance(obj, str):
@@ -166,9 +168,9 @@ class Session(metaclass=Unconstructed):
         allowed_destination: Locality | None = None,
         source_info: SourceInfo | None = None,
     ) -> None:
-        """Publish `payload` on `key_expr`. Many on one key: `declare_publisher` is faster."""
-        way = self._way(key_expr, priority, congestion_control, express, allowed_destination)
-        way.put(
+        """Publish `payload` on `key_expr`. For many puts on one key use `declare_publisher`."""
+        route = self._route(key_expr, priority, congestion_control, express, allowed_destination)
+        route.put(
             payload,
             encoding=encoding,
             attachment=attachment,
@@ -191,27 +193,29 @@ class Session(metaclass=Unconstructed):
         allowed_destination: Locality | None = None,
         source_info: SourceInfo | None = None,
     ) -> None:
-        """Say that the value of `key_expr` is no more."""
-        way = self._way(key_expr, priority, congestion_control, express, allowed_destination)
-        way.send(del_body(attachment, timestamp, source_info), timestamp_instrumentation)
+        """Publish that `key_expr` no longer has a value."""
+        route = self._route(key_expr, priority, congestion_control, express, allowed_destination)
+        route.send(del_body(attachment, timestamp, source_info), timestamp_instrumentation)
 
     def has_room(self, priority: Priority | None = None) -> bool:
-        """Whether a put of this priority would leave at once: neither wait nor be dropped."""
+        """Return whether a put of this priority would leave at once, without waiting or being
+        dropped.
+        """
         qos = qos_of(DEFAULT_QOS, priority, None, None)
-        return all(one.has_room(qos) for one in self._core.node.sessions.values())
+        return all(link.has_room(qos) for link in self._core.node.sessions.values())
 
     def put_batch(self, batch: "pa.RecordBatch") -> int:
-        """Publish every row of an Arrow record batch at once; gives how many.
+        """Publish every row of an Arrow record batch; return the number of rows.
 
-        Columns as in `zenlake.columnar.schema`, all but `key` may be missing. Waits while there is
-        no room; nothing is dropped.
+        The columns are those of `zenlake.columnar.schema`; all but `key` are optional. Waits while
+        there is no room; drops nothing.
         """
         from zenlake.api.pubsub.arrow import put_batch
 
         self._check()
         return put_batch(self._core, batch, None)
 
-    def _way(
+    def _route(
         self,
         key_expr: IntoKeyExpr,
         priority: Priority | None,
@@ -221,23 +225,23 @@ class Session(metaclass=Unconstructed):
     ) -> OutboundRoute:
         name = (key_expr, priority, congestion_control, express, allowed_destination)
         try:
-            way = self._ways.get(name)
+            route = self._routes.get(name)
         except TypeError:
-            way = None  # what is wrong with it is said below
-        if way is None:
+            route = None  # An unhashable argument; the checks below raise its error.
+        if route is None:
             self._check()
             destination = member("allowed_destination", allowed_destination, Locality.DEFAULT)
             qos = qos_of(DEFAULT_QOS, priority, congestion_control, express)
-            way = OutboundRoute(self._core, key_of(key_expr), qos, destination=destination)
-            if len(self._ways) >= MAX_WAYS:
-                self._ways.clear()
-            self._ways[name] = way
-        return way
+            route = OutboundRoute(self._core, key_of(key_expr), qos, destination=destination)
+            if len(self._routes) >= MAX_ROUTES:
+                self._routes.clear()
+            self._routes[name] = route
+        return route
 
     # ---- declarations
 
     def declare_keyexpr(self, /, key_expr: IntoKeyExpr) -> KeyExpr:
-        """A key expression that is used often; `undeclare` it when it is not any more."""
+        """Declare a key expression that is used often; `undeclare` it after use."""
         self._check()
         declared = DeclaredKeyExpr.trusted(key_of(key_expr))
         assert isinstance(declared, DeclaredKeyExpr)
@@ -256,7 +260,7 @@ class Session(metaclass=Unconstructed):
         reliability: Reliability | None = None,
         allowed_destination: Locality | None = None,
     ) -> Publisher:
-        """Publish on `key_expr` again and again."""
+        """Declare a publisher on `key_expr`."""
         self._check()
         return make(
             Publisher,
@@ -278,9 +282,9 @@ class Session(metaclass=Unconstructed):
         *,
         allowed_origin: Locality | None = None,
     ) -> Subscriber[Any]:
-        """Receive what is put on `key_expr`.
+        """Declare a subscriber of `key_expr`.
 
-        `handler`: a function to be called with each Sample, a `zenlake.handlers` channel, or
+        `handler`: a function that gets each Sample, a channel of `zenlake.handlers`, or
         `zenlake.ArrowBatches(...)`, with which the subscriber yields record batches.
         """
         self._check()
@@ -295,7 +299,7 @@ class Session(metaclass=Unconstructed):
         complete: bool | None = None,
         allowed_origin: Locality | None = None,
     ) -> Queryable[Any]:
-        """Answer queries on `key_expr`. `complete`: it knows everything about it."""
+        """Declare a queryable on `key_expr`; `complete` says that it has all values for it."""
         self._check()
         return self._core.queryables.declare(
             key_expr, handler, complete=complete, allowed_origin=allowed_origin
@@ -315,9 +319,9 @@ class Session(metaclass=Unconstructed):
         express: bool | None = None,
         allowed_destination: Locality | None = None,
     ) -> Querier:
-        """Ask about `key_expr` again and again."""
+        """Declare a querier on `key_expr`."""
         self._check()
-        asking = QueryOptions(
+        options = QueryOptions(
             self._core.exchange.query_timeout,
             target,
             consolidation,
@@ -328,7 +332,7 @@ class Session(metaclass=Unconstructed):
             express,
             allowed_destination,
         )
-        return make(Querier, self._core.interests, self._core.queries, key_expr, asking)
+        return make(Querier, self._core.interests, self._core.queries, key_expr, options)
 
     def get(
         self,
@@ -351,7 +355,7 @@ class Session(metaclass=Unconstructed):
         cancellation_token: CancellationToken | None = None,
         timestamp_instrumentation: TimestampInstrumentation | None = None,
     ) -> Any:
-        """Ask the queryables that match `selector`; gives the replies as they come."""
+        """Query the queryables that match `selector`; return a reader of the replies."""
         self._check()
         return self._core.queries.get(
             selector,
@@ -373,7 +377,7 @@ class Session(metaclass=Unconstructed):
         )
 
     def liveliness(self, /) -> Liveliness:
-        """Who is alive: tokens, and those who watch them."""
+        """Return the API for liveliness tokens."""
         if self._liveliness is None:
             self._liveliness = make(Liveliness, self._core.interests, self._core.queries)
         return self._liveliness
@@ -382,9 +386,9 @@ class Session(metaclass=Unconstructed):
 def open(  # noqa: A001  # the API's name
     config: Config, *, timestamp_callback: TimestampCallback | None = None
 ) -> Session:
-    """Open a session. ZError: it cannot, and why.
+    """Open a session. ZError: it cannot be opened; the text says why.
 
-    `timestamp_callback` gives the bytes to record where timestamps are asked for on the way.
+    `timestamp_callback` returns the bytes to record at instrumented points of a message's path.
     """
     core = SessionCore(instance("config", config, Config), timestamp_callback)
     core.open()

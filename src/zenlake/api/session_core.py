@@ -1,7 +1,7 @@
-"""What a session is made of, and who of it gets a message.
+"""SessionCore: the parts of a session, and the dispatch of inbound messages to them.
 
 Knows the parts: a node, an exchange, and the tables of subscribers, queries, queryables and
-interests. Lives as long as the session is open; `Session` is what users hold.
+interests. Lives as long as the session is open; `Session` is the user's handle.
 """
 
 import atexit
@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from zenlake.api import gc_finalize
 from zenlake.api.config.config import Config
-from zenlake.api.config.opening import StartConditions, open_node, settings
+from zenlake.api.config.opening import StartConditions, open_node, read_settings
 from zenlake.api.discovery.info import SessionInfo
 from zenlake.api.discovery.matching import SessionInterests
 from zenlake.api.discovery.stats import EndedTransports
@@ -25,7 +25,7 @@ from zenlake.api.pubsub.subscriber import SubscriberEntry, Subscribers
 from zenlake.api.query.get import SessionQueries
 from zenlake.api.query.queryable import Queryables
 from zenlake.api.values.enums import WHATAMI_OF, InterceptionPoint
-from zenlake.api.values.instrumentation import TimestampContext, stamped
+from zenlake.api.values.instrumentation import TimestampContext, record_stamp
 from zenlake.api.values.wrapped import make
 from zenlake.errors import SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr
@@ -43,18 +43,20 @@ from zenlake.wire.response_final import ResponseFinal
 from zenlake.wire.tsstack import WireTimestampStack
 
 if TYPE_CHECKING:
+    from zenlake.api.pubsub.publisher import Publisher
+    from zenlake.api.session import Session
     from zenlake.wire.push_run import PushRun
 
 log = logging.getLogger("zenlake.api")
 
-CLOSE_SECONDS = 20.0  # that others wait for the one that closes a session
-CALLBACK_SECONDS = 2.0  # for callbacks to take what waits for them, when a session closes
+CLOSE_SECONDS = 20.0  # Upper bound on waiting for another thread that is closing the session.
+CALLBACK_SECONDS = 2.0  # Time for callbacks to work off their queues when a session closes.
 
 TimestampCallback = Callable[[TimestampContext], bytes]
 
 
 class LossObserver(Protocol):
-    """Told on the I/O thread what did not come."""
+    """Observer of lost data; called on the I/O thread."""
 
     def lost(
         self, session: Transport, priority: WirePriority, reliable: bool, first: int, missing: int
@@ -63,14 +65,14 @@ class LossObserver(Protocol):
 
 
 class SessionCore:
-    """A session without its handle. `Local` of its exchange."""
+    """Session without its handle; the `LocalSession` of its exchange."""
 
     def __init__(self, config: Config, timestamp_callback: TimestampCallback | None = None) -> None:
-        self.settings = settings(config)
+        self.settings = read_settings(config)
         self._timestamp_callback = timestamp_callback
         self.publishers: dict[int, None] = {}
         self.watchers: tuple[LossObserver, ...] = ()
-        "Those who keep account of what did not come."
+        "Observers of lost data."
         self.exchange = Exchange(
             self.settings.zid,
             self.settings.whatami,
@@ -80,7 +82,7 @@ class SessionCore:
             drop_future_timestamp=self.settings.drop_future_timestamp,
         )
         self.number = self.exchange.next_id()
-        "Of the session itself, among the ids of its entities."
+        "Entity number of the session itself."
         self.node = Node(self.settings.node, self.exchange.handler, network=self.settings.network)
         self.exchange.attach(self.node)
         self.interests = SessionInterests(self.exchange)
@@ -99,7 +101,7 @@ class SessionCore:
         self._pid = os.getpid()
         self._closing = threading.Lock()
         self._closer: int | None = None
-        "The thread that closes it. No lock is held meanwhile: callbacks may close it, too."
+        "Thread that closes the session; it holds no lock, because callbacks may call `close` too."
         self._over = threading.Event()
 
     def open(self) -> None:
@@ -107,7 +109,7 @@ class SessionCore:
         open_node(self.node, self.settings, self._conditions)
         _open.add(self)
 
-    # ---- for the exchange
+    # ---- called by the exchange
 
     def on_message(self, message: NetworkMessage) -> None:
         on = self._on.get(type(message))
@@ -156,21 +158,22 @@ class SessionCore:
     def routed(self, stack: WireTimestampStack) -> WireTimestampStack:
         return self.record(stack, InterceptionPoint.ROUTE)
 
-    def _received(self, rest: Any) -> Any:
+    def _received(self, rest: object) -> object:
         if type(rest) is Push and rest.ts_stack is not None:
             rest.ts_stack = self.record(rest.ts_stack, InterceptionPoint.RECEIVE)
         return rest
 
-    # ---- for its parts
+    # ---- called by the parts
 
     def deliver_local(
         self, subscribers: tuple[SubscriberEntry, ...], key: KeyExpr, push: Push
     ) -> None:
-        """What the session itself puts; whoever puts waits where there is no room."""
+        """Deliver a put of this session to its own subscribers; wait while a sink has no room."""
         payload = b""
         if type(push.body) is Put:
-            payload = bytes(push.body.payload)  # type: ignore[arg-type]  # it is in one piece
-            push.body.payload = payload  # a copy of what its owner may change
+            # The payload is in one piece.
+            payload = bytes(push.body.payload)  # type: ignore[arg-type]
+            push.body.payload = payload  # A copy: the caller may change its buffer after the put.
         size = len(payload)
         full = self.deliver(subscribers, (key,), payload, (0,), (size,), (push,), 1, None)
         if full and not self.node.reactor.inside:
@@ -178,23 +181,27 @@ class SessionCore:
                 sink.wait_room()
 
     def record(self, stack: WireTimestampStack, point: InterceptionPoint) -> WireTimestampStack:
-        """`stack` with the time now at `point`, if that was asked for."""
+        """Return `stack` with the present time recorded at `point`, if the stack asks for it."""
         if not stack.conf & point.wire:
             return stack
         if self._timestamp_callback is None:
-            return stamped(stack, point, self.exchange.stamp())
+            return record_stamp(stack, point, self.exchange.stamp())
         role = WHATAMI_OF[self.exchange.whatami]
         try:
             when = self._timestamp_callback(TimestampContext.of((self.exchange.zid, role)))
         except Exception:
             log.exception("the timestamp callback failed")
             return stack
-        return stamped(stack, point, when)
+        return record_stamp(stack, point, when)
 
-    # ---- the end
+    # ---- closing
 
     def close(self) -> None:
-        """Say goodbye and let go of everything. May be called again; waits until it is done."""
+        """Undeclare everything and close all transports; wait until that is done.
+
+        Further calls wait for the first one; a call in the child of a fork only abandons the
+        session.
+        """
         if os.getpid() != self._pid:
             self.abandon()
             return
@@ -208,7 +215,7 @@ class SessionCore:
             return
         sinks: list[Sink[Any]] = []
         try:
-            self.queryables.close()  # while their last words can be said
+            self.queryables.close()  # First: the RESPONSE_FINAL of open queries still has to leave.
             self.exchange.close()
             _open.discard(self)
             self.queries.close()
@@ -226,27 +233,41 @@ class SessionCore:
             sink.join(max(0.0, end - time.monotonic()))
 
     def _shut(self) -> None:
-        """The last words are out, and nobody waits for the I/O thread to end."""
+        """Finish a close that began on the I/O thread: everything is sent, and no thread waits for
+        this one.
+        """
         self.info.close()
         self.node.reactor.stop()
         self._over.set()
 
     def drop(self) -> None:
-        """The same for a handle that nobody holds: from any thread, in the middle of anything."""
+        """Close the session of a dropped handle, without waiting: any thread, holding any lock, may
+        call this.
+        """
         if os.getpid() != self._pid or self.exchange.closed:
             return
-        # Not from here: whoever starts a thread waits for it, and may hold what that one needs.
+        # Not started from here: `Thread.start` waits, and this thread may hold a lock that the new
+        # thread needs.
         self.node.reactor.call_soon(self._close_aside)
 
     def _close_aside(self) -> None:
         threading.Thread(target=self.close, name="zenlake close", daemon=True).start()
 
     def abandon(self) -> None:
-        """In the child of a fork: the links are the parent's; nothing may be said on them."""
+        """Drop everything without sending, in the child of a fork: the parent owns the links."""
         gc_finalize.abandon(self.exchange)
         self.exchange.abandon()
         self.interests.lock = threading.RLock()
         self.node.reactor.abandon()
+
+
+def core_of(entity: "Session | Publisher") -> SessionCore:
+    """Return the core of a session or publisher, for extensions: recorders, sources, caches.
+
+    It gives access to `exchange`, `node`, `subscribers` and the other parts, which may change
+    between versions. It holds no reference to `entity`.
+    """
+    return entity._core
 
 
 _open: "WeakSet[SessionCore]" = WeakSet()
@@ -254,7 +275,7 @@ _open: "WeakSet[SessionCore]" = WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """A program that ends without closing its sessions says goodbye all the same."""
+    """Close the sessions that the program left open."""
     for core in list(_open):
         with suppress(ZError):
             core.close()

@@ -1,4 +1,4 @@
-"""Extensions on top of a session: values as bytes, and publishers that keep what they sent."""
+"""Extensions on top of a session: serialisation, and advanced publishers and subscribers."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The advanced ones need a session: they are loaded when they are used."""
+    """Load the advanced names on first use: they need a session."""
     if name in __all__:
         from zenlake.ext import advanced
 

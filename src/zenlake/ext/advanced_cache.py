@@ -1,6 +1,6 @@
-"""The cache of an advanced publisher: its last samples, and the answers made of them.
+"""Cache of an advanced publisher: its last samples, and the replies made of them.
 
-Knows the parameters `_sn`, `_max` and `_time`. Does not know why somebody asks.
+Knows the parameters `_sn`, `_max` and `_time`. Does not know why a subscriber asks.
 """
 
 import logging
@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from time import time_ns
 
-from zenlake.api.query.query import Query
+from zenlake.api.query.query import Query, reply_with
 from zenlake.api.values.selector import Parameters
 from zenlake.errors import ZError
 from zenlake.ext.advanced_order import HALF, U32
@@ -19,13 +19,13 @@ from zenlake.wire.put import Put
 
 log = logging.getLogger("zenlake.ext")
 
-MOST_SAMPLES = 1 << 30  # that a cache keeps, whatever is asked for
+MOST_SAMPLES = 1 << 30  # Upper bound on the samples of a cache, whatever is configured.
 
 Body = Put | Del
 
 
 class Cache:
-    """The last `most` samples on `key`. They are given out with the QoS of the query."""
+    """Last `most` samples on `key`. Replies have the QoS of the query."""
 
     def __init__(self, key: KeyExpr, most: int, express: bool | None = None) -> None:
         if most < 1:
@@ -40,24 +40,25 @@ class Cache:
             self._kept.append(body)
 
     def take_back(self) -> None:
-        """What was kept last was not published after all."""
+        """Remove the last sample: it was not published after all."""
         with self._lock:
             self._kept.pop()
 
     def answer(self, query: Query) -> None:
-        """With all that the query's parameters ask for, oldest first."""
+        """Reply with the samples that the query's parameters ask for, oldest first."""
         with query:
             with self._lock:
                 kept = list(self._kept)
             try:
                 for body in select(kept, query.parameters, time_ns()):
-                    query._reply(self._key, body, self._express)
-            except ZError as error:  # it wants replies on its own key only, or the session ended
+                    reply_with(query, self._key, body, self._express)
+            # The query accepts replies on its own key only, or the session has ended.
+            except ZError as error:
                 log.info("%s is not answered from the cache of %s: %s", query, self._key, error)
 
 
 def select(kept: list[Body], parameters: Parameters, now: int) -> list[Body]:
-    """Those that the parameters ask for. A parameter that cannot be read asks for nothing."""
+    """Return the samples that the parameters ask for. An unreadable parameter is ignored."""
     first, last = numbers(parameters.get("_sn") or "..")
     found = [body for body in kept if _is_numbered_within(body, first, last)]
     times = _times(parameters.get("_time"), now)
@@ -68,7 +69,7 @@ def select(kept: list[Body], parameters: Parameters, now: int) -> list[Body]:
 
 
 def numbers(text: str) -> tuple[int | None, int | None]:
-    """The sequence numbers that `_sn` asks for, both included; None: no bound.
+    """Return the sequence numbers that `_sn` asks for, both included; None: no bound.
 
     >>> numbers("3..7"), numbers("3.."), numbers("..7"), numbers("3"), numbers("..")
     ((3, 7), (3, None), (None, 7), (3, 3), (None, None))
@@ -84,7 +85,9 @@ def _number(text: str) -> int | None:
 
 
 def _is_numbered_within(body: Body, first: int | None, last: int | None) -> bool:
-    """Sequence numbers wrap: what is less than half the circle ahead comes later."""
+    """Return whether the number is in range; numbers wrap: less than half the circle ahead is
+    later.
+    """
     if first is None and last is None:
         return True
     if body.source_info is None:

@@ -1,6 +1,6 @@
-"""What advanced publishers and subscribers are told: the configurations, and Miss.
+"""Configurations of advanced publishers and subscribers, and Miss.
 
-Knows their values and refuses those that mean nothing. Does not know sessions or samples.
+Knows their values and refuses invalid ones. Does not know sessions or samples.
 """
 
 import math
@@ -13,25 +13,25 @@ from zenlake.api.values.enums import CongestionControl, Priority
 from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.wrapped import Unconstructed
 
-MIN_PERIOD = 0.001  # seconds; a shorter period is lengthened to this: it would only heat a core
+MIN_PERIOD = 0.001  # Least period in seconds; a shorter one would only heat a core.
 MAX_COUNT = 2**64 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepliesConfig:
-    """The QoS of what a cache answers.
+    """QoS of the replies of a cache.
 
-    Replies travel with the priority and the congestion control of their query, whatever is said
-    here: these two are checked and kept for those who read them.
+    Replies travel with the priority and the congestion control of their query; these two fields are
+    checked and stored, without effect.
 
     >>> RepliesConfig(express=True).express
     True
     """
 
     congestion_control: CongestionControl | None = None
-    "None: BLOCK."
+    "None means BLOCK."
     priority: Priority | None = None
-    "None: DATA."
+    "None means DATA."
     express: bool | None = None
 
     def __post_init__(self) -> None:
@@ -42,14 +42,14 @@ class RepliesConfig:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """How many of its last samples a publisher keeps to answer history and recovery.
+    """Number of samples that a publisher keeps to answer history and recovery.
 
     >>> CacheConfig(100)
     CacheConfig(max_samples=100, replies_config=None)
     """
 
     max_samples: int | None = None
-    "None: 1."
+    "None means 1."
     replies_config: RepliesConfig | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -59,10 +59,10 @@ class CacheConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryConfig:
-    """What a subscriber asks for of the time before it was declared.
+    """History that a subscriber asks for when it is declared.
 
-    `detect_late_publishers` asks those, too, that appear later (with `publisher_detection`).
-    `max_samples` is a count for each key; `max_age` is in seconds.
+    `detect_late_publishers` also asks publishers that appear later (with `publisher_detection`).
+    `max_samples` is a count per key; `max_age` is in seconds.
 
     >>> HistoryConfig(max_samples=10, max_age=60).max_age
     60
@@ -81,10 +81,10 @@ class HistoryConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MissDetectionConfig:
-    """Samples carry sequence numbers; a heartbeat also tells the last one, every so many seconds.
+    """Sequence numbers in samples, and heartbeats with the last number, periods in seconds.
 
-    `heartbeat` always; `sporadic_heartbeat` only when the number changed, and it is never dropped.
-    Where both are given the sporadic one counts.
+    `heartbeat` is sent in every period; `sporadic_heartbeat` only when the number changed, and it
+    is never dropped. If both are given the sporadic one counts.
 
     >>> MissDetectionConfig(heartbeat=0.5).heartbeat
     0.5
@@ -100,10 +100,10 @@ class MissDetectionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryConfig:
-    """How a subscriber finds out that the last samples of a publisher are missing.
+    """Way in which a subscriber notices that the last samples of a publisher are missing.
 
-    Either it asks periodically (seconds, or a timedelta), or it listens to heartbeats. Samples
-    that are missing between others are asked for in both cases.
+    Either it asks periodically (seconds, or a timedelta), or it listens to heartbeats. Samples that
+    are missing between others are asked for in both cases.
 
     >>> RecoveryConfig(heartbeat=True)
     RecoveryConfig(periodic_queries=None, heartbeat=True)
@@ -124,14 +124,14 @@ class RecoveryConfig:
 
 @dataclass(frozen=True, order=True, slots=True)
 class Miss(metaclass=Unconstructed):
-    """`nb` samples in a row from `source` did not arrive and could not be recovered."""
+    """Run of `nb` samples from `source` that were not received and could not be recovered."""
 
     source: EntityGlobalId
     nb: int
 
 
 def seconds(name: str, period: float | timedelta | None) -> float | None:
-    """A period in seconds, at least MIN_PERIOD."""
+    """Return a period in seconds, at least MIN_PERIOD."""
     if period is None:
         return None
     value = period.total_seconds() if isinstance(period, timedelta) else _number(name, period)

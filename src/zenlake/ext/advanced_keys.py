@@ -1,18 +1,18 @@
-"""The keys of advanced publishers and subscribers: `<key>/@adv/pub|sub/<zid>/<eid|uhlc>/<meta>`.
+"""Keys of advanced publishers and subscribers: `<key>/@adv/pub|sub/<zid>/<eid|uhlc>/<meta>`.
 
-Knows how they are written and read. Does not know who declares them. `@adv` is a verbatim chunk:
-no `*` or `**` of an application meets one.
+Knows how they are written and read. Does not know who declares them. `@adv` is a verbatim chunk: no
+`*` or `**` of an application matches it.
 """
 
 from zenlake.wire.zenohid import WireZenohId
 
 ADV = "@adv"
-UHLC = "uhlc"  # in the place of an entity id where only timestamps order the samples
+UHLC = "uhlc"  # Stands for the entity id where only timestamps order the samples.
 NO_META = "_"
 
 
 def own_key(key: str, kind: str, zid: object, entity: object) -> str:
-    """The key of one publisher (`kind` is "pub") or subscriber ("sub").
+    """Return the key of one publisher (`kind` is "pub") or subscriber ("sub").
 
     >>> own_key("a/b", "pub", "c0ffee", 7)
     'a/b/@adv/pub/c0ffee/7/_'
@@ -20,18 +20,18 @@ def own_key(key: str, kind: str, zid: object, entity: object) -> str:
     return f"{key}/{ADV}/{kind}/{zid}/{entity}/{NO_META}"
 
 
-def everyone(key: str) -> str:
-    """Where the history of all publishers on `key` is asked for."""
+def all_publishers_key(key: str) -> str:
+    """Return the key for asking all publishers on `key` for history."""
     return f"{key}/{ADV}/**"
 
 
-def publishers(key: str) -> str:
-    """Where the tokens and heartbeats of publishers on `key` are."""
+def publishers_key(key: str) -> str:
+    """Return the key of the tokens and heartbeats of publishers on `key`."""
     return f"{key}/{ADV}/pub/**"
 
 
 def source_key(key: str, source: str) -> str:
-    """Where samples of one source (`<zid>/<eid>`) are asked for.
+    """Return the key for asking for samples of one source (`<zid>/<eid>`).
 
     >>> source_key("a/**", "c0ffee/7")
     'a/**/@adv/*/c0ffee/7/**'
@@ -39,12 +39,12 @@ def source_key(key: str, source: str) -> str:
     return f"{key}/{ADV}/*/{source}/**"
 
 
-def source_of(key: str) -> str | None:
-    """`<zid>/<eid|uhlc>` of a publisher's key; None if it has none.
+def parse_source(key: str) -> str | None:
+    """Return `<zid>/<eid|uhlc>` of a publisher's key; None if it has none.
 
-    >>> source_of("a/b/@adv/pub/c0ffee/7/_"), source_of("a/@adv/pub/c0ffee/uhlc/x/y")
+    >>> parse_source("a/b/@adv/pub/c0ffee/7/_"), parse_source("a/@adv/pub/c0ffee/uhlc/x/y")
     ('c0ffee/7', 'c0ffee/uhlc')
-    >>> source_of("a/b/@adv/pub/*/7/_"), source_of("a/b")
+    >>> parse_source("a/b/@adv/pub/*/7/_"), parse_source("a/b")
     (None, None)
     """
     chunks = key.rpartition(f"/{ADV}/")[2].split("/")

@@ -1,6 +1,6 @@
-"""The order of samples: which may be given out now, which wait for those before them, and gaps.
+"""Order of samples: which are delivered now, which wait for earlier ones, and gaps.
 
-Knows sequence numbers, timestamps and how many queries are under way. Does not know sessions,
+Knows sequence numbers, timestamps and the number of queries in progress. Does not know sessions,
 threads or the clock: the time is an argument.
 """
 
@@ -13,16 +13,18 @@ from zenlake.api.values.wrapped import make
 from zenlake.ext.advanced_config import Miss
 from zenlake.ext.advanced_keys import UHLC
 
-PENDING_SAMPLES = 16_384  # of one source that wait for earlier ones; then the gap is given up
-SOURCES = 4_096  # known to one subscriber; then the one that was silent longest is forgotten
-RETENTION = 3600.0  # seconds of silence after which a source is forgotten, unless it is alive
+# Samples of one source that may wait for earlier ones; beyond that the gap is given up.
+PENDING_SAMPLES = 16_384
+SOURCES = 4_096  # Sources known to one subscriber; beyond that the longest silent one is forgotten.
+# Seconds of silence after which a source is forgotten, unless its token is alive.
+RETENTION = 3600.0
 
 U32 = 0xFFFF_FFFF
 HALF = U32 // 2
 
 
 class OrderedSource:
-    """One publisher (numbered by it), or one clock (ordered by its timestamps).
+    """One publisher (samples ordered by its numbers), or one clock (by its timestamps).
 
     A position is a sequence number that no longer wraps, or a time in ticks.
     """
@@ -44,27 +46,27 @@ class OrderedSource:
         self.name = name
         self.numbered = is_numbered(name)
         self.last: int | None = None
-        "the position of what was given out last"
+        "Position of the sample that was delivered last."
         self.near = 0
-        "a position close to where numbers are now"
+        "Position close to the present sequence numbers."
         self.pending: dict[int, Sample] = {}
         self._waiting: list[int] = []
         self.queries = 0
-        "under way, about this source only"
+        "Queries in progress about this source only."
         self.asked: int | None = None
-        "what is missing before this position was asked for"
+        "Position before which missing samples were asked for."
         self.alive: bool | None = None
-        "whether its token is there; None: nobody said"
+        "Whether its liveliness token is alive; None: unknown."
         self.seen = now
 
     def position(self, sn: int) -> int:
-        """Where a sequence number of 32 bits stands on a line that does not wrap."""
+        """Return the position of a 32-bit sequence number on a line that does not wrap."""
         self.near += ((sn - self.near + HALF) & U32) - HALF
         return self.near
 
     @property
     def next(self) -> int | None:
-        """The first position that is missing, if any was given out."""
+        """First missing position, if any sample was delivered."""
         return None if self.last is None else self.last + 1
 
     def is_next(self, position: int) -> bool:
@@ -75,7 +77,7 @@ class OrderedSource:
         self.pending[position] = sample
 
     def first(self) -> int | None:
-        """The lowest position that waits."""
+        """Return the lowest waiting position."""
         return self._waiting[0] if self._waiting else None
 
     def take_first(self) -> Sample:
@@ -83,10 +85,11 @@ class OrderedSource:
 
 
 class SampleOrder:
-    """The sources of one subscriber. What is to be given out is appended to `ready` and `missed`.
+    """Sources of one subscriber; samples and misses to deliver are appended to `ready` and
+    `missed`.
 
-    `depth` is how many samples are held back while history is asked for; `recovers` whether those
-    behind a gap wait for it to be filled.
+    `depth` is the number of samples held back while history is asked for; `recovers` says whether
+    samples behind a gap wait for it to be filled.
     """
 
     def __init__(self, depth: int | None, recovers: bool) -> None:
@@ -96,16 +99,16 @@ class SampleOrder:
         self.missed: list[Miss] = []
         self.sources: OrderedDict[str, OrderedSource] = OrderedDict()
         self.history = 0
-        "queries under way that are about every source"
+        "Queries in progress about all sources."
         self.late = 0
-        "samples that came again, or after their place was given up"
+        "Samples that were received again, or after their position was given up."
         self.given_up = 0
-        "gaps behind which more samples waited than PENDING_SAMPLES"
+        "Gaps given up because more than PENDING_SAMPLES waited behind them."
         self.forgotten = 0
-        "sources that were forgotten, by SOURCES or RETENTION"
+        "Sources forgotten by SOURCES or RETENTION."
 
     def source(self, name: str, now: float) -> OrderedSource:
-        """The source of that name; from now on known."""
+        """Return the source of that name; add it if it is unknown."""
         source = self.sources.get(name)
         if source is None:
             self._forget(now)
@@ -116,7 +119,7 @@ class SampleOrder:
         return source
 
     def take(self, sample: Sample, now: float) -> OrderedSource | None:
-        """A sample came, live or as a reply. Gives its source, if it says from where it is."""
+        """Take a live sample or a reply; return its source, if the sample names one."""
         if (info := sample.source_info) is not None:
             source = self.source(f"{info.source_id.zid}/{info.source_id.eid}", now)
             self._take(source, source.position(info.source_sn), sample)
@@ -134,7 +137,7 @@ class SampleOrder:
             self.late += 1
         elif self._must_wait(source, position):
             source.hold(position, sample)
-            self._hold_no_more_than_allowed(source)
+            self._enforce_limit(source)
         else:
             self._release(source, position, sample)
 
@@ -145,7 +148,7 @@ class SampleOrder:
             return False
         return self.depth > 1 and bool(self.history or source.queries)
 
-    def _hold_no_more_than_allowed(self, source: OrderedSource) -> None:
+    def _enforce_limit(self, source: OrderedSource) -> None:
         behind_a_gap = source.numbered and source.last is not None
         if len(source.pending) >= (PENDING_SAMPLES if behind_a_gap else self.depth):
             self.given_up += behind_a_gap
@@ -157,7 +160,7 @@ class SampleOrder:
         self._release(source, position, source.take_first())
 
     def _release(self, source: OrderedSource, position: int, sample: Sample) -> None:
-        """Give a sample out, after a word on those missing before it, and those right behind it."""
+        """Report the samples missing before this one, then deliver it and those right behind it."""
         if not source.is_next(position) and source.last is not None:
             assert sample.source_info is not None
             self.missed.append(make(Miss, sample.source_info.source_id, position - source.last - 1))
@@ -168,21 +171,22 @@ class SampleOrder:
             source.last += 1
 
     def flush(self, source: OrderedSource) -> None:
-        """A query ended: unless more are under way, what it did not bring will not come.
+        """Deliver waiting samples after a query ended, unless others are in progress: its gaps
+        stay.
 
-        A gap that opened after the query was made is left: see `has_gap`.
+        A gap that opened after the query was sent is left: see `has_gap`.
         """
         while source.pending and not (self.history or source.queries):
-            if self.has_gap(source) and self._unasked(source):
+            if self.has_gap(source) and self._is_unasked(source):
                 return
             self._release_first(source)
 
     def has_gap(self, source: OrderedSource) -> bool:
-        """Do samples wait for others, and no query for those is under way?"""
+        """Return whether samples wait for missing ones that no query in progress asks for."""
         waits = source.numbered and source.last is not None and bool(source.pending)
         return self.recovers and waits and not source.queries
 
-    def _unasked(self, source: OrderedSource) -> bool:
+    def _is_unasked(self, source: OrderedSource) -> bool:
         first = source.first()
         return first is not None and (source.asked is None or first > source.asked)
 
@@ -204,18 +208,18 @@ class SampleOrder:
 
 
 def is_numbered(name: str) -> bool:
-    """Does a source of that name number its samples?"""
+    """Return whether a source of that name numbers its samples."""
     return not name.endswith(f"/{UHLC}")
 
 
 def clock_and_ticks(timestamp: Timestamp) -> tuple[str, int]:
-    """The clock's id in text, and its time without loss."""
+    """Return the clock's id as text, and its time without loss."""
     ticks, _, clock = str(timestamp).partition("/")
     return clock, int(ticks)
 
 
 def number_range(first: int | None, last: int | None = None) -> str:
-    """The parameter that asks for sequence numbers from `first` to `last`, both included.
+    """Return the parameter that asks for sequence numbers from `first` to `last`, both included.
 
     >>> number_range(3), number_range(None, 7), number_range(2**32, 2**32 + 1)
     ('_sn=3..', '_sn=..7', '_sn=0..1')

@@ -1,7 +1,7 @@
 """AdvancedPublisher: sequence numbers, a cache, heartbeats and a token around a plain publisher.
 
-Knows what stands beside a sample so that a subscriber can tell whether it is the next. Does not
-know what subscribers do about it.
+Knows what a sample carries so that a subscriber can tell whether it is the next. Does not know what
+subscribers do about a gap.
 """
 
 import threading
@@ -13,6 +13,7 @@ from zenlake.api.entity import Entity
 from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import Callback
 from zenlake.api.pubsub.publisher import OutboundRoute, Publisher, del_body, put_body
+from zenlake.api.session_core import core_of
 from zenlake.api.values.encoding import Encoding, IntoEncoding
 from zenlake.api.values.enums import CongestionControl, Locality, Priority, Reliability
 from zenlake.api.values.ids import EntityGlobalId
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 
 
 class Heartbeat:
-    """Publishes the last sequence number on the publisher's own key, until the session ends."""
+    """Publisher of the last sequence number on the advanced publisher's own key, until the session
+    ends.
+    """
 
     def __init__(
         self, session: "Session", key: str, count: "SequenceCounter", period: float, sporadic: bool
@@ -52,7 +55,7 @@ class Heartbeat:
         self._periodic = SCHEDULER.every(period, self._beat)
 
     def _beat(self) -> bool:
-        if self._publisher._core.exchange.closed:
+        if core_of(self._publisher).exchange.closed:
             return False
         published = self._count.published
         if published > (self._told if self._sporadic else 0):
@@ -66,7 +69,7 @@ class Heartbeat:
 
 
 class SequenceCounter:
-    """How many samples were published; the next one's sequence number is this, in 32 bits."""
+    """Number of published samples; its low 32 bits are the next sequence number."""
 
     def __init__(self) -> None:
         self.published = 0
@@ -74,7 +77,7 @@ class SequenceCounter:
 
 @final
 class AdvancedPublisher(Entity):
-    """A publisher whose samples can be missed, recovered and asked for later.
+    """Publisher whose samples can be missed, recovered and asked for later.
 
     Made by `declare_advanced_publisher`.
     """
@@ -95,7 +98,7 @@ class AdvancedPublisher(Entity):
     def __init__(self, publisher: Publisher, numbered: bool) -> None:
         self._publisher = publisher
         self._way = publisher._way
-        self._exchange = publisher._core.exchange
+        self._exchange = core_of(publisher).exchange
         self._id = publisher.id.wire
         self._numbered = numbered
         self._own_key = own_key(
@@ -107,7 +110,7 @@ class AdvancedPublisher(Entity):
         self._undeclares = [publisher.undeclare]
         self._undeclared = False
 
-    def _keep(self, session: "Session", config: CacheConfig) -> None:
+    def _add_cache(self, session: "Session", config: CacheConfig) -> None:
         if not self._numbered and not self._exchange.stamps:
             raise ZError(
                 f"Cannot create AdvancedPublisher {self.key_expr}: a cache needs sequence numbers "
@@ -120,45 +123,45 @@ class AdvancedPublisher(Entity):
         queryable = session.declare_queryable(self._own_key, Callback(self._cache.answer))
         self._undeclares.append(queryable.undeclare)
 
-    def _show(self, session: "Session") -> None:
+    def _declare_token(self, session: "Session") -> None:
         token = session.liveliness().declare_token(self._own_key)
         self._undeclares.append(token.undeclare)
 
-    def _tell(self, session: "Session", config: MissDetectionConfig) -> None:
+    def _start_heartbeat(self, session: "Session", config: MissDetectionConfig) -> None:
         sporadic = config.sporadic_heartbeat is not None
         period = seconds("heartbeat", config.sporadic_heartbeat if sporadic else config.heartbeat)
         if period is not None:
             beat = Heartbeat(session, self._own_key, self._count, period, sporadic)
             self._undeclares.append(beat.undeclare)
 
-    def _declared(self) -> Publisher:
+    def _declared_publisher(self) -> Publisher:
         self._check()
         return self._publisher
 
     @property
     def id(self) -> EntityGlobalId:
-        """Its identity within the whole system."""
-        return self._declared().id
+        """Global entity id of this publisher."""
+        return self._declared_publisher().id
 
     @property
     def key_expr(self) -> KeyExpr:
-        """What it publishes on."""
-        return self._declared().key_expr
+        """Key expression it was declared on."""
+        return self._declared_publisher().key_expr
 
     @property
     def encoding(self) -> Encoding:
-        """What its payloads are, unless `put` says otherwise."""
-        return self._declared().encoding
+        """Encoding of its payloads, unless `put` is given another."""
+        return self._declared_publisher().encoding
 
     @property
     def congestion_control(self) -> CongestionControl:
-        """What happens when the network is slower than it."""
-        return self._declared().congestion_control
+        """Treatment of samples when the network is slower than the publisher."""
+        return self._declared_publisher().congestion_control
 
     @property
     def priority(self) -> Priority:
-        """The priority of what it publishes."""
-        return self._declared().priority
+        """Priority of its samples."""
+        return self._declared_publisher().priority
 
     def put(
         self,
@@ -174,7 +177,7 @@ class AdvancedPublisher(Entity):
         encoded = self._way.encoding if encoding is None else encoding_of(encoding)
         body = put_body(payload, encoded, attachment, timestamp, None)
         if self._cache is not None:
-            body.payload = bytes(body.payload)  # type: ignore[arg-type]  # not slices
+            body.payload = bytes(body.payload)  # type: ignore[arg-type]  # Not slices.
         self._publish(body, timestamp_instrumentation)
 
     def delete(
@@ -189,10 +192,10 @@ class AdvancedPublisher(Entity):
         self._publish(del_body(attachment, timestamp, None), timestamp_instrumentation)
 
     def _publish(self, body: Put | Del, instrumentation: TimestampInstrumentation | None) -> None:
-        """Number, keep and send, for one after another, so that numbers leave in their order.
+        """Number, keep and send one sample at a time, so that numbers leave in their order.
 
-        It is kept first: whoever misses it may ask at once. What could not be sent is not kept,
-        and leaves no gap in the numbers.
+        The sample is kept first, since a subscriber that misses it may ask at once. A sample that
+        could not be sent is not kept, and leaves no gap in the numbers.
         """
         self._check()
         with self._lock:
@@ -211,7 +214,7 @@ class AdvancedPublisher(Entity):
             self._count.published += 1
 
     def undeclare(self, /) -> None:
-        """Publish no more; the cache ends with it."""
+        """Undeclare this publisher and its cache."""
         self._check()
         self._undeclared = True
         while self._undeclares:
@@ -236,7 +239,7 @@ def declare_advanced_publisher(
     sample_miss_detection: MissDetectionConfig | None = None,
     publisher_detection: bool | None = None,
 ) -> AdvancedPublisher:
-    """Publish on `key_expr`, with a cache, sequence numbers and a liveliness token as configured.
+    """Declare a publisher with a cache, sequence numbers and a liveliness token as configured.
 
     A cache without `sample_miss_detection` needs timestamps: the session's configuration must have
     `timestamping/enabled`.
@@ -253,11 +256,11 @@ def declare_advanced_publisher(
     advanced = make(AdvancedPublisher, publisher, sample_miss_detection is not None)
     try:
         if cache is not None:
-            advanced._keep(session, cache)
+            advanced._add_cache(session, cache)
         if publisher_detection:
-            advanced._show(session)
+            advanced._declare_token(session)
         if sample_miss_detection is not None:
-            advanced._tell(session, sample_miss_detection)
+            advanced._start_heartbeat(session, sample_miss_detection)
     except BaseException:
         advanced.undeclare()
         raise

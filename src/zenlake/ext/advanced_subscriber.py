@@ -1,6 +1,6 @@
 """AdvancedSubscriber: history, recovery and miss detection around a plain subscriber.
 
-Knows which queries to make, and when. Does not know how samples are ordered (advanced_order.py),
+Knows which queries to make, and when. Does not know how samples are ordered (`advanced_order.py`),
 nor how a session receives them.
 """
 
@@ -8,12 +8,13 @@ import logging
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final, overload
 
 from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import Callback, Handler, Receiver, Sink, make_sink
+from zenlake.api.session_core import core_of
 from zenlake.api.values.enums import (
     ConsolidationMode,
     Locality,
@@ -27,10 +28,17 @@ from zenlake.api.values.sample import Sample
 from zenlake.api.values.wrapped import make
 from zenlake.errors import ZError
 from zenlake.ext.advanced_config import HistoryConfig, Miss, RecoveryConfig, seconds
-from zenlake.ext.advanced_keys import everyone, own_key, publishers, source_key, source_of
+from zenlake.ext.advanced_keys import (
+    all_publishers_key,
+    own_key,
+    parse_source,
+    publishers_key,
+    source_key,
+)
 from zenlake.ext.advanced_order import OrderedSource, SampleOrder, is_numbered, number_range
 from zenlake.ext.periodic import SCHEDULER, Periodic
 from zenlake.keyexpr import KeyExpr
+from zenlake.serial import SerialExecutor
 
 if TYPE_CHECKING:
     from zenlake.api.pubsub.subscriber import Subscriber
@@ -38,57 +46,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zenlake.ext")
 
-QUERY_TIMEOUT = 10.0  # seconds for each query for history or missing samples
-BACKLOG = 1_024  # turns that may wait for the one at work before the network has to wait
-JOIN = 10.0  # seconds that undeclare waits for a callback that is running
+QUERY_TIMEOUT = 10.0  # Seconds per query for history or missing samples.
+BACKLOG = 1_024  # Queued steps above which the network has to wait.
+JOIN = 10.0  # Seconds that undeclare waits for a running callback.
 
 H = TypeVar("H")
 
 
-class Turns:
-    """Runs what is handed in, one after another, on the threads that hand it in.
-
-    Whoever finds nobody at work works until nothing waits. No lock is held meanwhile: what runs may
-    hand in more, and may wait for another thread that does.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._working = False
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def run(self, call: Callable[..., object], *arguments: object) -> None:
-        with self._lock:
-            self._waiting.append((call, arguments))
-            if self._working:
-                return
-            self._working = True
-        try:
-            while (turn := self._next()) is not None:
-                try:
-                    turn[0](*turn[1])
-                except Exception:
-                    log.exception("advanced subscriber: a step failed; the next one follows")
-        except BaseException:
-            self._working = False
-            raise
-
-    def _next(self) -> tuple[Callable[..., object], tuple[Any, ...]] | None:
-        with self._lock:
-            if not self._waiting:
-                self._working = False
-                return None
-            return self._waiting.popleft()
-
-
 class SampleIntake(Sink[Sample]):
-    """Where the samples of the inner subscriber, and the replies to its queries, come in.
+    """Sink of the inner subscriber's samples, and destination of the replies to its queries.
 
-    Everything happens in turns, so nothing here needs a lock. It fills when `sink`, where samples
-    go in their order, does.
+    All steps run in a serial executor, so nothing here needs a lock. It is full when `sink`, which
+    gets the ordered samples, is.
     """
 
     def __init__(
@@ -107,35 +76,41 @@ class SampleIntake(Sink[Sample]):
         depth = None if history is None else history.max_samples
         self._order = SampleOrder(depth, recovery is not None)
         self._order.history = int(history is not None)
-        self._turns = Turns()
+        self._steps = SerialExecutor("advanced subscriber")
+        self.exchange = core_of(session).exchange
         self._room = True
         self._over = False
         self._misses: dict[Sink[Miss], None] = {}
         self.periodic: Periodic | None = None
         self.undeclares: list[Callable[[], object]] = []
-        "what undeclares all that was declared for it, in the order in which it was"
+        """Undeclare functions of everything declared for this subscriber, in the order of
+        declaration."""
         self.skipped = 0
-        "periodic queries that were not made because nobody reads what came before"
+        "Periodic queries left out because earlier samples have not been read yet."
 
-    # The sink of the inner subscriber
+    # ---- sink of the inner subscriber
 
     def push(self, items: Iterable[Sample], count: int) -> bool:
-        self._turns.run(self._on_samples, items)
-        return self._room and len(self._turns) < BACKLOG
+        self._run(self._on_samples, items)
+        return self._room and len(self._steps) < BACKLOG
 
     def when_room(self, call: Callable[[], None]) -> None:
-        self._turns.run(self._sink.when_room, call)
+        self._run(self._sink.when_room, call)
 
     def wait_room(self) -> None:
         self._sink.wait_room()
 
     def close(self) -> None:
-        self._turns.run(self._end)
+        self._run(self._end)
 
     def join(self, timeout: float | None) -> bool:
         return self._sink.join(timeout)
 
-    # What comes in
+    def _run(self, step: Callable[..., object], *arguments: object) -> None:
+        self._steps.submit(partial(step, *arguments))
+        self._steps.run()
+
+    # ---- samples, replies, tokens, heartbeats
 
     def _on_samples(self, samples: Iterable[Sample]) -> None:
         now = time.monotonic()
@@ -143,10 +118,10 @@ class SampleIntake(Sink[Sample]):
             source = self._order.take(sample, now)
             if source is not None and self._order.has_gap(source):
                 self._ask_for_gap(source)
-        self._give_out()
+        self._deliver()
 
     def on_replies(self, replies: Iterable[Reply]) -> None:
-        self._turns.run(self._on_replies, replies)
+        self._run(self._on_replies, replies)
 
     def _on_replies(self, replies: Iterable[Reply]) -> None:
         now = time.monotonic()
@@ -154,13 +129,13 @@ class SampleIntake(Sink[Sample]):
             sample = reply.ok
             if sample is not None and self._key.intersects(sample.key_expr):
                 self._order.take(sample, now)
-        self._give_out()
+        self._deliver()
 
     def on_answered(self, source: OrderedSource | None) -> None:
-        self._turns.run(self._on_answered, source)
+        self._run(self._on_answered, source)
 
     def _on_answered(self, source: OrderedSource | None) -> None:
-        """A query ended: what it did not bring will not come."""
+        """Deliver what waited for a query that has ended."""
         if source is None:
             self._order.history -= 1
             ended = list(self._order.sources.values())
@@ -171,14 +146,14 @@ class SampleIntake(Sink[Sample]):
             self._order.flush(each)
             if self._order.has_gap(each):
                 self._ask_for_gap(each)
-        self._give_out()
+        self._deliver()
 
     def on_token(self, token: Sample) -> None:
-        self._turns.run(self._on_token, str(token.key_expr), token.kind == SampleKind.PUT)
+        self._run(self._on_token, str(token.key_expr), token.kind == SampleKind.PUT)
 
     def _on_token(self, key: str, appeared: bool) -> None:
-        """A publisher came or went. Of one that came the history is asked for."""
-        name = source_of(key)
+        """Note that a publisher appeared or went; ask a new one for its history."""
+        name = parse_source(key)
         if not appeared:
             if name is not None and name in self._order.sources:
                 self._order.sources[name].alive = False
@@ -192,23 +167,23 @@ class SampleIntake(Sink[Sample]):
         payload = beat.payload.to_bytes()
         if beat.kind == SampleKind.PUT and len(payload) >= 4:
             last = int.from_bytes(payload[:4], "little")
-            self._turns.run(self._on_heartbeat, str(beat.key_expr), last)
+            self._run(self._on_heartbeat, str(beat.key_expr), last)
 
     def _on_heartbeat(self, key: str, number: int) -> None:
-        """The last number of a publisher: is something missing before it?"""
-        name = source_of(key)
+        """Ask for samples missing before the last number of a publisher."""
+        name = parse_source(key)
         if name is None or not is_numbered(name):
             return
         if self._order.history and name not in self._order.sources:
             self._order.source(name, time.monotonic())
-            return  # its samples are being asked for, with everybody's
+            return  # The query for the history of all sources covers it.
         source = self._order.source(name, time.monotonic())
         last = source.position(number)
         if not source.queries and (source.last is None or last > source.last):
             source.asked = last
             self._ask(key, number_range(source.next, last), source)
 
-    # What is asked for
+    # ---- queries
 
     def session(self) -> "Session":
         session = self._session()
@@ -217,14 +192,14 @@ class SampleIntake(Sink[Sample]):
         return session
 
     def ask_for_history(self) -> None:
-        """Its end is awaited since this was made."""
-        self._get(everyone(self._key), self._asked_history, None)
+        """Ask all publishers for history; `_order.history` counts this query since `__init__`."""
+        self._get(all_publishers_key(self._key), self._asked_history, None)
 
     def ask_for_news(self) -> None:
-        self._turns.run(self._ask_for_news)
+        self._run(self._ask_for_news)
 
     def _ask_for_news(self) -> None:
-        """Ask every publisher, except those being asked already, for what came after the last."""
+        """Ask every source, unless a query about it is in progress, for samples after its last."""
         if not self._room:
             self.skipped += 1
             return
@@ -261,14 +236,14 @@ class SampleIntake(Sink[Sample]):
             log.debug("advanced subscriber on %s: no query: %s", self._key, error)
             replies.close()
 
-    # What is declared
+    # ---- declarations
 
     def detect_late_publishers(self) -> None:
         tokens = (
             self.session()
             .liveliness()
             .declare_subscriber(
-                publishers(self._key), Callback(self.on_token, indirect=False), history=True
+                publishers_key(self._key), Callback(self.on_token, indirect=False), history=True
             )
         )
         self.undeclares.append(tokens.undeclare)
@@ -276,7 +251,7 @@ class SampleIntake(Sink[Sample]):
     def recover(self, recovery: RecoveryConfig, allowed_origin: Locality | None) -> None:
         if recovery.heartbeat:
             beats = self.session().declare_subscriber(
-                publishers(self._key),
+                publishers_key(self._key),
                 Callback(self.on_heartbeat, indirect=False),
                 allowed_origin=allowed_origin,
             )
@@ -286,9 +261,9 @@ class SampleIntake(Sink[Sample]):
             self.periodic = SCHEDULER.every(period, self.ask_for_news)
             self.undeclares.append(self.periodic.cancel)
 
-    # What goes out
+    # ---- delivery
 
-    def _give_out(self) -> None:
+    def _deliver(self) -> None:
         missed, self._order.missed = self._order.missed, []
         ready, self._order.ready = self._order.ready, []
         if missed:
@@ -304,14 +279,14 @@ class SampleIntake(Sink[Sample]):
         self._room = True
 
     def add_listener(self, sink: Sink[Miss]) -> None:
-        self._turns.run(self._misses.setdefault, sink)
+        self._run(self._misses.setdefault, sink)
 
     def remove_listener(self, sink: Sink[Miss]) -> None:
         self._misses.pop(sink, None)
         sink.close()
 
     def undeclare(self) -> None:
-        """Undeclare all, the inner subscriber last: closing this, its sink, is the end."""
+        """Undeclare everything, the inner subscriber last: that closes this sink."""
         while self.undeclares:
             self.undeclares.pop()()
 
@@ -326,7 +301,7 @@ class SampleIntake(Sink[Sample]):
 
 
 class RecoveryReplies(Sink[Reply]):
-    """The replies to one query, about one source or (None) about all."""
+    """Sink of the replies to one query, about one source or (None) about all."""
 
     def __init__(self, intake: SampleIntake, source: OrderedSource | None) -> None:
         super().__init__()
@@ -339,16 +314,17 @@ class RecoveryReplies(Sink[Reply]):
         return True
 
     def close(self) -> None:
-        if self._open.acquire(blocking=False):  # once, whoever closes it
+        # Only the first call counts; several threads may close it.
+        if self._open.acquire(blocking=False):
             self._intake.on_answered(self._source)
 
 
 @final
 class AdvancedSubscriber(Receiver[H]):
-    """A subscriber that can ask for history, recovers what was lost, and tells what it cannot.
+    """Subscriber that asks for history, recovers lost samples, and reports those it cannot recover.
 
-    Made by `declare_advanced_subscriber`. Samples of one source come in the order in which they
-    were published.
+    Made by `declare_advanced_subscriber`. Samples of one source are received in the order in which
+    they were published.
     """
 
     _what: ClassVar[str] = "subscriber"
@@ -367,13 +343,13 @@ class AdvancedSubscriber(Receiver[H]):
 
     @property
     def id(self) -> EntityGlobalId:
-        """Its identity within the whole system."""
+        """Global entity id of this subscriber."""
         self._check()
         return self._inner.id
 
     @property
     def key_expr(self) -> KeyExpr:
-        """What it subscribes to."""
+        """Key expression it was declared on."""
         self._check()
         return self._inner.key_expr
 
@@ -390,7 +366,7 @@ class AdvancedSubscriber(Receiver[H]):
         self, /, handler: Any = None
     ) -> "SampleMissListener[Handler[Miss]]": ...
     def sample_miss_listener(self, /, handler: Any = None) -> "SampleMissListener[Any]":
-        """Be told of samples that are missing and were not, or could not be, recovered.
+        """Receive a Miss for samples that were lost and not recovered.
 
         Only publishers that were declared with `sample_miss_detection` number their samples.
         """
@@ -418,31 +394,31 @@ class AdvancedSubscriber(Receiver[H]):
     def detect_publishers(
         self, /, handler: Any = None, *, history: bool | None = None
     ) -> "Subscriber[Any]":
-        """Be told when matching publishers that have `publisher_detection` come and go.
+        """Receive samples when matching publishers with `publisher_detection` appear and go.
 
-        With `history` those that are there already are told first.
+        With `history` publishers that are there already are received first.
         """
         self._check()
         return (
             self._intake.session()
             .liveliness()
-            .declare_subscriber(publishers(self.key_expr), handler, history=history)
+            .declare_subscriber(publishers_key(self.key_expr), handler, history=history)
         )
 
     def undeclare(self, /) -> None:
-        """No more is received; what was received can still be read."""
+        """Stop receiving; samples received before can still be read."""
         self._check()
         self._undeclared = True
         self._intake.undeclare()
 
     def __del__(self) -> None:
         if not getattr(self, "_background", True) and not self._undeclared:
-            finalize_safely(self._inner._subscribers.exchange, self.undeclare)
+            finalize_safely(self._intake.exchange, self.undeclare)
 
 
 @final
 class SampleMissListener(Receiver[H]):
-    """Gives a Miss for each run of samples that did not arrive."""
+    """Receiver of a Miss for each run of samples that were lost."""
 
     _what: ClassVar[str] = "sample-miss listener"
     _given_by = "AdvancedSubscriber.sample_miss_listener"
@@ -457,7 +433,7 @@ class SampleMissListener(Receiver[H]):
         self._background = background
 
     def undeclare(self, /) -> None:
-        """No more is told; what was told can still be read."""
+        """Stop receiving; misses received before can still be read."""
         self._check()
         self._undeclared = True
         self._intake.remove_listener(self._sink)
@@ -511,9 +487,9 @@ def declare_advanced_subscriber(
     recovery: RecoveryConfig | None = None,
     subscriber_detection: bool | None = None,
 ) -> AdvancedSubscriber[Any]:
-    """Subscribe to `key_expr`, with history, recovery and miss detection as configured.
+    """Declare a subscriber of `key_expr`, with history, recovery and miss detection as configured.
 
-    `subscriber_detection` declares a liveliness token by which others see this subscriber.
+    `subscriber_detection` declares a liveliness token by which other sessions see this subscriber.
     """
     key = KeyExpr(key_expr)
     _check(history)
@@ -545,7 +521,8 @@ def _check(history: HistoryConfig | None) -> None:
 
 
 def _history_parameters(history: HistoryConfig | None) -> str:
-    """
+    """Return the parameters of a query for history.
+
     >>> _history_parameters(HistoryConfig(max_samples=3, max_age=1.5))
     '_max=3;_time=[now(-1.500000s)..]'
     """

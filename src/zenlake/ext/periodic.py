@@ -1,4 +1,4 @@
-"""Periodic calls: one daemon thread for all of them, there only while there are any.
+"""Periodic calls: one daemon thread for all of them, which exists only while there are any.
 
 Knows periods and the monotonic clock. Does not know what it calls.
 """
@@ -13,11 +13,11 @@ from itertools import count
 
 log = logging.getLogger("zenlake.ext")
 
-LAST_CALL = 1.0  # seconds that cancel() waits for a call that is running
+LAST_CALL = 1.0  # Seconds that cancel() waits for a running call.
 
 
 class Periodic:
-    """Something that is called every `period` seconds until it is cancelled or gives False."""
+    """Call that is repeated every `period` seconds until it is cancelled or returns False."""
 
     def __init__(
         self, scheduler: "Scheduler", period: float, call: Callable[[], bool | None]
@@ -27,12 +27,12 @@ class Periodic:
         self._scheduler = scheduler
 
     def cancel(self) -> None:
-        """Call it no more. A call that is running is waited for, but not from within it."""
+        """Stop the calls. Waits for a running one, but not from within it."""
         self._scheduler.remove(self)
 
 
 class Scheduler:
-    """Calls one after another; who is late is called once, not once for each period missed."""
+    """Makes the calls one after another; a late call is made once, not once per missed period."""
 
     def __init__(self) -> None:
         self._reset()
@@ -86,7 +86,7 @@ class Scheduler:
                 log.exception("a periodic call failed; it goes on")
 
     def _next(self) -> Periodic | None:
-        """Wait for the next that is due; None when there is none left: the thread ends."""
+        """Wait for the next call that is due; None when none is left, which ends the thread."""
         with self._changed:
             self._running = None
             self._changed.notify_all()

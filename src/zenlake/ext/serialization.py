@@ -1,4 +1,4 @@
-"""z_serialize and z_deserialize: Python values as the bytes that every Zenoh binding agrees on.
+"""z_serialize and z_deserialize: Python values in the byte format that all Zenoh bindings share.
 
 Knows the layout: little-endian, no type tags, counts as LEB128. Does not know messages.
 """
@@ -11,19 +11,20 @@ from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, overload
 from zenlake.api.values.zbytes import ZBytes
 from zenlake.errors import ZError
 
-MAX_DEPTH = 128  # of collections in collections, in a type or a value
-MAX_EMPTY_ITEMS = 1 << 20  # items that take no byte: no length of the bytes bounds their count
-LEB128_BYTES = 10  # that hold 64 bits
+MAX_DEPTH = 128  # Upper bound on nesting of collections, in a type or a value.
+# Upper bound on items that take no byte; the length of the data does not bound their number.
+MAX_EMPTY_ITEMS = 1 << 20
+LEB128_BYTES = 10  # Bytes of a LEB128 number of 64 bits.
 
 T = TypeVar("T")
 
 
 class ZDeserializeError(ZError):
-    """Bytes that are not a value of the type that was asked for."""
+    """Bytes that are not a value of the requested type."""
 
 
 class _Fixed(int):
-    """An integer of so many bits."""
+    """Integer of a fixed number of bits."""
 
     _bits: ClassVar[int]
     _signed: ClassVar[bool] = True
@@ -36,7 +37,7 @@ class _Fixed(int):
 
 
 class Int8(_Fixed):
-    """A signed integer that is serialized as 1 byte.
+    """Signed integer serialized as 1 byte.
 
     >>> z_serialize(Int8(-1)).to_bytes()
     b'\\xff'
@@ -46,7 +47,7 @@ class Int8(_Fixed):
 
 
 class Int16(_Fixed):
-    """A signed integer that is serialized as 2 bytes.
+    """Signed integer serialized as 2 bytes.
 
     >>> z_serialize(Int16(2)).to_bytes()
     b'\\x02\\x00'
@@ -56,7 +57,7 @@ class Int16(_Fixed):
 
 
 class Int32(_Fixed):
-    """A signed integer that is serialized as 4 bytes; so is a plain int.
+    """Signed integer serialized as 4 bytes, like a plain int.
 
     >>> z_serialize(Int32(2)) == z_serialize(2)
     True
@@ -66,7 +67,7 @@ class Int32(_Fixed):
 
 
 class Int64(_Fixed):
-    """A signed integer that is serialized as 8 bytes.
+    """Signed integer serialized as 8 bytes.
 
     >>> len(z_serialize(Int64(2)))
     8
@@ -76,7 +77,7 @@ class Int64(_Fixed):
 
 
 class Int128(_Fixed):
-    """A signed integer that is serialized as 16 bytes.
+    """Signed integer serialized as 16 bytes.
 
     >>> len(z_serialize(Int128(2)))
     16
@@ -86,7 +87,7 @@ class Int128(_Fixed):
 
 
 class UInt8(_Fixed):
-    """An unsigned integer that is serialized as 1 byte.
+    """Unsigned integer serialized as 1 byte.
 
     >>> z_serialize(UInt8(255)).to_bytes()
     b'\\xff'
@@ -97,7 +98,7 @@ class UInt8(_Fixed):
 
 
 class UInt16(_Fixed):
-    """An unsigned integer that is serialized as 2 bytes.
+    """Unsigned integer serialized as 2 bytes.
 
     >>> z_serialize(UInt16(258)).to_bytes()
     b'\\x02\\x01'
@@ -108,7 +109,7 @@ class UInt16(_Fixed):
 
 
 class UInt32(_Fixed):
-    """An unsigned integer that is serialized as 4 bytes.
+    """Unsigned integer serialized as 4 bytes.
 
     >>> len(z_serialize(UInt32(2)))
     4
@@ -119,7 +120,7 @@ class UInt32(_Fixed):
 
 
 class UInt64(_Fixed):
-    """An unsigned integer that is serialized as 8 bytes.
+    """Unsigned integer serialized as 8 bytes.
 
     >>> len(z_serialize(UInt64(2)))
     8
@@ -130,7 +131,7 @@ class UInt64(_Fixed):
 
 
 class UInt128(_Fixed):
-    """An unsigned integer that is serialized as 16 bytes.
+    """Unsigned integer serialized as 16 bytes.
 
     >>> len(z_serialize(UInt128(2)))
     16
@@ -141,7 +142,7 @@ class UInt128(_Fixed):
 
 
 class Float32(float):
-    """A number that is serialized as 4 bytes.
+    """Number serialized as 4 bytes.
 
     >>> z_serialize(Float32(0.5)).to_bytes()
     b'\\x00\\x00\\x00?'
@@ -149,14 +150,14 @@ class Float32(float):
 
 
 class Float64(float):
-    """A number that is serialized as 8 bytes; so is a plain float.
+    """Number serialized as 8 bytes, like a plain float.
 
     >>> z_serialize(Float64(0.5)) == z_serialize(0.5)
     True
     """
 
 
-# Each type's code in `struct`. Types are looked up exactly: a subclass may mean something else.
+# `struct` code of each type. Types are looked up exactly: a subclass may have another meaning.
 CODES: dict[type, str] = {
     bool: "?",
     int: "i",
@@ -173,7 +174,7 @@ CODES: dict[type, str] = {
     Float64: "d",
 }
 PLAIN = (bool, int, float)
-WIDE: dict[type, bool] = {Int128: True, UInt128: False}  # signed
+WIDE: dict[type, bool] = {Int128: True, UInt128: False}  # Whether the type is signed.
 WIDE_BYTES = 16
 TEXTS: dict[type, Callable[[bytes], Any]] = {
     str: lambda data: str(data, "utf-8"),
@@ -311,7 +312,7 @@ def z_deserialize(tp: Any, zbytes: ZBytes) -> Any:
 
 @lru_cache(maxsize=256)
 def _reader(tp: Any, depth: int) -> tuple[Read, int]:
-    """How a type is read, and the fewest bytes that it takes."""
+    """Return the reader of a type, and the fewest bytes that a value takes."""
     if tp in CODES:
         return _number_reader(tp), struct.calcsize(f"<{CODES[tp]}")
     if tp in WIDE:
@@ -337,11 +338,11 @@ def _reader(tp: Any, depth: int) -> tuple[Read, int]:
 
 
 def _unpack(tp: type, data: bytes, at: int, count: int) -> tuple[Iterable[Any], int]:
-    """`count` numbers in a row, all at once."""
+    """Read `count` consecutive numbers at once."""
     layout = f"<{count}{CODES[tp]}"
-    end = _checked_end(data, at, struct.calcsize(layout), tp)
+    end = _check_end(data, at, struct.calcsize(layout), tp)
     if tp is bool and max(data[at:end], default=0) > 1:
-        raise _refused(tp, at, "a bool is 0 or 1")
+        raise _error(tp, at, "a bool is 0 or 1")
     values = struct.unpack_from(layout, data, at)
     if tp in PLAIN:
         return values, end
@@ -361,7 +362,7 @@ def _numbers_reader(kind: type, tp: type) -> Read:
     least = struct.calcsize(f"<{CODES[tp]}")
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        count, at = _checked_count(data, at, least, kind)
+        count, at = _check_count(data, at, least, kind)
         values, at = _unpack(tp, data, at, count)
         return kind(values), at
 
@@ -370,7 +371,7 @@ def _numbers_reader(kind: type, tp: type) -> Read:
 
 def _wide_reader(tp: type) -> Read:
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        end = _checked_end(data, at, WIDE_BYTES, tp)
+        end = _check_end(data, at, WIDE_BYTES, tp)
         return tp(int.from_bytes(data[at:end], "little", signed=WIDE[tp])), end
 
     return read
@@ -381,11 +382,11 @@ def _text_reader(tp: type) -> Read:
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
         count, start = _read_count(data, at)
-        end = _checked_end(data, start, count, tp)
+        end = _check_end(data, start, count, tp)
         try:
             return make(data[start:end]), end
         except UnicodeDecodeError as problem:
-            raise _refused(tp, start + problem.start, "the text is not UTF-8") from None
+            raise _error(tp, start + problem.start, "the text is not UTF-8") from None
 
     return read
 
@@ -405,7 +406,7 @@ def _tuple_reader(parts: Sequence[tuple[Read, int]]) -> tuple[Read, int]:
 
 def _items_reader(kind: type, item: Read, least: int) -> Read:
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        count, at = _checked_count(data, at, least, kind)
+        count, at = _check_count(data, at, least, kind)
         values = []
         for _ in range(count):
             value, at = item(data, at)
@@ -415,12 +416,12 @@ def _items_reader(kind: type, item: Read, least: int) -> Read:
     return read
 
 
-def _checked_count(data: bytes, at: int, least: int, kind: type) -> tuple[int, int]:
-    """A count of items of which each takes at least so many bytes."""
+def _check_count(data: bytes, at: int, least: int, kind: type) -> tuple[int, int]:
+    """Read a count of items, each of at least `least` bytes."""
     count, at = _read_count(data, at)
     most = (len(data) - at) // least if least else MAX_EMPTY_ITEMS
     if count > most:
-        raise _refused(kind, at, f"{count} items do not fit in the {len(data) - at} bytes left")
+        raise _error(kind, at, f"{count} items do not fit in the {len(data) - at} bytes left")
     return count, at
 
 
@@ -432,14 +433,14 @@ def _read_count(data: bytes, at: int) -> tuple[int, int]:
             if value >> 64:
                 break
             return value, at + place + 1
-    raise _refused(int, at, "there is no whole LEB128 count of at most 64 bits")
+    raise _error(int, at, "there is no whole LEB128 count of at most 64 bits")
 
 
-def _checked_end(data: bytes, at: int, count: int, tp: type) -> int:
+def _check_end(data: bytes, at: int, count: int, tp: type) -> int:
     if count > len(data) - at:
-        raise _refused(tp, at, f"{count} bytes are needed and {len(data) - at} are left")
+        raise _error(tp, at, f"{count} bytes are needed and {len(data) - at} are left")
     return at + count
 
 
-def _refused(tp: type, at: int, why: str) -> ZDeserializeError:
+def _error(tp: type, at: int, why: str) -> ZDeserializeError:
     return ZDeserializeError(f"deserialization error: {tp.__name__} at byte {at}: {why}")

@@ -1,4 +1,4 @@
-"""`Config`: what a session is opened with, checked key by key as it is written.
+"""`Config`: the configuration of a session, checked key by key as it is written.
 
 Knows JSON5, YAML and TOML, keys as paths, and values by mode. Does not know what a key does.
 """
@@ -16,25 +16,25 @@ from typing import Any
 import json5
 import yaml
 
-from zenlake.api.config.schema import FREE_KINDS, ROLES, TREE, Field, Misfit, Section, unknown
+from zenlake.api.config.schema import FREE_KINDS, ROLES, TREE, Field, Misfit, Section, unknown_field
 from zenlake.errors import ZError
 from zenlake.wire.enums import WireWhatAmI
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
-SECRETS = ("password", "private_key_pem")  # and what is hidden: not shown by repr()
-FREE = "plugins"  # below it anything may stand
+SECRETS = ("password", "private_key_pem")  # Fields that repr() masks, besides hidden ones.
+FREE = "plugins"  # Section below which any key and value is allowed.
 _JSON5_ERROR = re.compile(r'<string>:(\d+) Unexpected "?(.*?)"? at column (\d+)')
-PRIVATE = "private"  # what is below such a name in FREE is not shown
+PRIVATE = "private"  # Name in the FREE section below which values are not printed.
 
 
 class NotJson5(ZError):
-    """A text that is not JSON5; says at which line and column."""
+    """Text that is not JSON5; the error names line and column."""
 
 
 class Config:
-    """The configuration of a session.
+    """Configuration of a session.
 
-    Keys are paths, values are texts in JSON5. What is unset is `null` and has a default that may
+    Keys are paths, values are JSON5 texts. An unset value is `null` and has a default that may
     depend on the mode; a value that differs by mode is `{router: ..., peer: ..., client: ...}`.
 
     >>> config = Config()
@@ -48,17 +48,17 @@ class Config:
     """
 
     __slots__ = ("_tree",)
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # A Config is mutable.
 
     DEFAULT_CONFIG_PATH_ENV = "ZENOH_CONFIG"
-    "The environment variable that names the file of `from_env`."
+    "Environment variable that names the file of `from_env`."
 
     def __init__(self) -> None:
         self._tree: dict[str, Any] = TREE({})
 
     @classmethod
     def from_env(cls) -> "Config":
-        """From the file that the environment variable ZENOH_CONFIG names."""
+        """Read the file that the environment variable ZENOH_CONFIG names."""
         path = os.environ.get(cls.DEFAULT_CONFIG_PATH_ENV)
         if path is None:
             name = cls.DEFAULT_CONFIG_PATH_ENV
@@ -67,7 +67,7 @@ class Config:
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> "Config":
-        """From a file in JSON5, YAML or TOML, as the end of its name says."""
+        """Read a file in JSON5, YAML or TOML, by the extension of its name."""
         at = Path(os.fsdecode(path))
         read = READERS.get(at.suffix)
         if read is None:
@@ -92,7 +92,8 @@ class Config:
 
     @classmethod
     def from_json5(cls, json: str) -> "Config":
-        """
+        """Read a JSON5 text.
+
         >>> Config.from_json5("{mode: 'client', /* by default a peer */}").get_json("mode")
         '"client"'
         """
@@ -108,15 +109,17 @@ class Config:
         return config
 
     def get_json(self, /, key: str) -> str:
-        """What stands at `key`, a value or a whole section, as JSON.
+        """Return the value or section at `key` as JSON.
 
         >>> Config().get_json("transport/link/tx/lease"), Config().get_json("mode")
         ('10000', 'null')
         """
-        return _to_json(self._shown(_text("key", key)))
+        return _to_json(self._value_at(_text("key", key)))
 
     def insert_json5(self, /, key: str, value: str) -> None:
-        """Put the JSON5 text `value` at `key`; of a section, what it does not name is reset."""
+        """Set `key` to the JSON5 text `value`; in a section, fields that `value` does not name are
+        reset.
+        """
         path = _split(_text("key", key))
         given = _read_json5(_text("value", value))
         if path[:1] == [FREE] and len(path) > 1:
@@ -129,12 +132,14 @@ class Config:
             raise _error(Misfit(misfit.problem, *path, *misfit.path)) from None
 
     def _find(self, path: list[str], key: str, problem: str) -> tuple[Field, dict[str, Any]]:
-        """The field that `path` names, and the section of this configuration that holds it."""
+        """Return the field that `path` names, and the section of this configuration that contains
+        it.
+        """
         section: Section | None = TREE
         home = self._tree
         for depth, name in enumerate(path):
             if section is None or name not in section.fields:
-                near = unknown(name, list(section.fields)).problem if section else ""
+                near = unknown_field(name, list(section.fields)).problem if section else ""
                 hint = near.partition(";")[2]
                 raise ZError(f"{problem} `{key}`" + (f";{hint}" if hint else ""))
             field = section.fields[name]
@@ -144,17 +149,17 @@ class Config:
             home = home[name]
         raise ZError(f"{problem} `{key}`: it names nothing")
 
-    def _shown(self, key: str) -> Any:
+    def _value_at(self, key: str) -> Any:
         path = _split(key)
         if path[:1] == [FREE]:
             return _get_free(self._tree[FREE], path[1:], key)
         field, home = self._find(path, key, "NoMatchingKey: no key")
         value = home[path[-1]]
-        return _visible(field.kind, value) if isinstance(field.kind, Section) else value
+        return _without_hidden(field.kind, value) if isinstance(field.kind, Section) else value
 
     def __str__(self) -> str:
-        """All of it as JSON, keys sorted, without secrets that have no file."""
-        return _to_json(_sift(_visible(TREE, self._tree)), sort_keys=True)
+        """Return the configuration as JSON with sorted keys; without secrets that have no file."""
+        return _to_json(_without_private(_without_hidden(TREE, self._tree)), sort_keys=True)
 
     def __repr__(self) -> str:
         changed = (
@@ -181,11 +186,11 @@ def _restore(tree: dict[str, Any]) -> Config:
     return config
 
 
-# ---- for those who open sessions
+# ---- for opening a session
 
 
 def for_mode(config: Config, key: str, whatami: WireWhatAmI) -> Any:
-    """What `key` means for a node of this role: the value, that of its mode, or the default.
+    """Return what `key` means for a node of this role: the value, that of its mode, or the default.
 
     >>> for_mode(Config(), "listen/endpoints", WireWhatAmI.ROUTER)
     ['tcp/[::]:7447']
@@ -201,14 +206,14 @@ def for_mode(config: Config, key: str, whatami: WireWhatAmI) -> Any:
 
 
 def of_mode(value: Any, whatami: WireWhatAmI) -> Any:
-    """The part for one role, if `value` has one for each."""
+    """Return the part for one role if `value` has parts by role, else `value`."""
     if isinstance(value, dict) and all(name in ROLES for name in value):
         return value.get(str(whatami.name).lower())
     return value
 
 
 def changes(config: Config) -> Iterator[tuple[str, Any]]:
-    """Every key whose value is not the default, with the value."""
+    """Yield every key whose value is not the default, with the value."""
 
     def walk(section: Section, mine: Any, theirs: Any, at: str) -> Iterator[tuple[str, Any]]:
         for name, field in section.fields.items():
@@ -237,7 +242,7 @@ def _to_json(value: Any, *, sort_keys: bool = False) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=sort_keys)
 
 
-def _no_twins(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for name, value in pairs:
         if name in seen:
@@ -248,20 +253,24 @@ def _no_twins(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def _read_json5(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_no_twins, parse_constant=_no_constant)
+        return json.loads(
+            text, object_pairs_hook=_reject_duplicates, parse_constant=_reject_constant
+        )
     except json.JSONDecodeError:
-        pass  # it may be JSON5
+        pass  # Not JSON; the text may be JSON5.
     except (ValueError, RecursionError) as error:
         raise NotJson5(f"JSON5: {error}") from None
     try:
-        return json5.loads(text, object_pairs_hook=_no_twins, parse_constant=_no_constant)
+        return json5.loads(
+            text, object_pairs_hook=_reject_duplicates, parse_constant=_reject_constant
+        )
     except (ValueError, RecursionError) as error:
         found = _JSON5_ERROR.fullmatch(str(error))
         where = f"line {found[1]}, column {found[3]}: unexpected {found[2]}" if found else error
         raise NotJson5(f"JSON5: {where}") from None
 
 
-def _no_constant(name: str) -> float:
+def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is not a value for a configuration")
 
 
@@ -286,19 +295,21 @@ def _error(misfit: Misfit) -> ZError:
 # ---- what is shown
 
 
-def _visible(section: Section, tree: dict[str, Any]) -> dict[str, Any]:
+def _without_hidden(section: Section, tree: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: _visible(field.kind, tree[name]) if isinstance(field.kind, Section) else tree[name]
+        name: _without_hidden(field.kind, tree[name])
+        if isinstance(field.kind, Section)
+        else tree[name]
         for name, field in section.fields.items()
         if not field.hidden
     }
 
 
-def _sift(value: Any) -> Any:
+def _without_private(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _sift(item) for name, item in value.items() if name != PRIVATE}
+        return {name: _without_private(item) for name, item in value.items() if name != PRIVATE}
     if isinstance(value, list):
-        return [_sift(item) for item in value]
+        return [_without_private(item) for item in value]
     return value
 
 
@@ -313,7 +324,7 @@ def _is_secret(key: str) -> bool:
 
 def _get_free(value: Any, path: list[str], key: str) -> Any:
     if not path:
-        return _sift(value)
+        return _without_private(value)
     for name in path:
         try:
             value = value[int(name) if isinstance(value, list) else name]
@@ -323,7 +334,7 @@ def _get_free(value: Any, path: list[str], key: str) -> Any:
 
 
 def _insert_free(value: Any, path: list[str], given: Any, key: str) -> None:
-    """Lists and objects come into being on the way; `+` is the end of a list."""
+    """Set a value in a free section; make missing lists and objects. `+` is the end of a list."""
     for name, after in zip(path, [*path[1:], None], strict=True):
         fresh = given if after is None else [] if after in ("0", "+") else {}
         if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Logging from the environment: which parts of zenlake tell how much, on stderr.
+"""Logging by environment variables: the levels of zenlake's loggers, on stderr.
 
 Knows the syntax of ZENLAKE_LOG and RUST_LOG. Does not know what is logged.
 """
@@ -9,8 +9,8 @@ import sys
 
 log = logging.getLogger("zenlake")
 
-VARIABLES = ("ZENLAKE_LOG", "RUST_LOG")  # the first that is set counts
-RUST_NAME = "zenoh"  # what the Rust implementation and its parts are called in RUST_LOG
+VARIABLES = ("ZENLAKE_LOG", "RUST_LOG")  # Environment variables; the first one that is set counts.
+RUST_NAME = "zenoh"  # Name of the Rust implementation and prefix of its crates in RUST_LOG.
 FORMAT = "%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
 TRACE = 5
 OFF = logging.CRITICAL + 10
@@ -25,24 +25,25 @@ LEVELS = {
 
 
 def init_log_from_env_or(level: str) -> None:
-    """Log as ZENLAKE_LOG or RUST_LOG says, or as `level` says when neither is set.
+    """Configure logging by ZENLAKE_LOG or RUST_LOG, or by `level` when neither is set.
 
-    All hold a level (off, error, warn, info, debug, trace), or levels by part:
-    `warn,zenlake.link=debug`. It may be called again: the last call counts. Where the program
-    configured `logging` itself, only levels are set, and records go where it said.
+    Each holds a level (off, error, warn, info, debug, trace), or levels by logger:
+    `warn,zenlake.link=debug`. A later call replaces an earlier one. If the program configured
+    `logging` itself, only levels are set, and records go to the program's handlers.
     """
     _configure(_from_environment() or level)
 
 
 def try_init_log_from_env() -> None:
-    """Log as ZENLAKE_LOG or RUST_LOG says; when neither is set nothing changes."""
+    """Configure logging by ZENLAKE_LOG or RUST_LOG; change nothing when neither is set."""
     directives = _from_environment()
     if directives:
         _configure(directives)
 
 
 def log_levels(directives: str) -> dict[str, int]:
-    """The level of each of our loggers. What is not about them, or cannot be read, is left out.
+    """Return the level of each zenlake logger; ignore other loggers and directives that cannot be
+    read.
 
     >>> log_levels("warn,zenlake.link=debug")
     {'zenlake': 30, 'zenlake.link': 10}
@@ -63,7 +64,9 @@ def log_levels(directives: str) -> dict[str, int]:
 
 
 def _logger_name(target: str) -> str:
-    """Our logger for `zenlake.link` (itself) or `zenoh_link::tcp` (all of ours); "" for others."""
+    """Return the logger that a target means: `zenlake.link` itself, "zenlake" for
+    `zenoh_link::tcp`, "" for others.
+    """
     name = target.strip().replace("::", ".")
     first = name.partition(".")[0]
     if first == log.name:
@@ -76,7 +79,7 @@ def _from_environment() -> str:
 
 
 class _Stderr(logging.Handler):
-    """Writes to stderr unless the program has told `logging` where to write."""
+    """Handler that writes to stderr unless the program has configured handlers of its own."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:
@@ -97,4 +100,4 @@ def _configure(directives: str) -> None:
         logging.getLogger(name).setLevel(level)
     _configured.clear()
     _configured.update(levels)
-    log.addHandler(_stderr)  # adds it once
+    log.addHandler(_stderr)  # addHandler ignores a handler that is there already.

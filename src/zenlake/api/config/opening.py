@@ -1,7 +1,7 @@
-"""From a configuration to a running node: what the keys mean, and what `open` waits for.
+"""Opening: from a configuration to a running node, and the waiting that `open` does.
 
-Knows which key becomes which setting, and which are not honoured here. Does not know sessions of
-the API: their owner gives the node its handler.
+Knows which key becomes which setting, and which keys have no effect. Does not know API sessions:
+SessionCore gives the node its handler.
 """
 
 import logging
@@ -36,13 +36,13 @@ from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
 
 log = logging.getLogger("zenlake.config")
 
-LOOK_SECONDS = 0.02  # between two looks at what may have changed while `open` waits
+LOOK_SECONDS = 0.02  # Interval between checks while `open` waits.
 DEFAULT_RETRY = {"period_init_ms": 1000, "period_max_ms": 4000, "period_increase_factor": 2.0}
 RESOLUTIONS = {"8bit": 0, "16bit": 1, "32bit": 2}
 STRATEGIES = {strategy.value: strategy for strategy in Strategy}
 ROLE_OF = {"router": WireWhatAmI.ROUTER, "peer": WireWhatAmI.PEER, "client": WireWhatAmI.CLIENT}
 
-NOT_HONOURED = (
+IGNORED_KEYS = (
     "adminspace",
     "aggregation",
     "downsampling",
@@ -67,36 +67,38 @@ NOT_HONOURED = (
     "transport/multicast",
     "transport/unicast/max_links",
 )
-"""Keys, or the sections above them, that say nothing to this implementation. Shared memory is not
-among them: a node without it is one that does not offer it."""
+"""Keys, or their sections, without effect in this implementation. Shared memory is not listed: a
+node without it is a node that does not offer it.
+"""
 AS_IF_UNSET = {"gateway": {"south": "auto"}}
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionSettings:
-    """What a configuration means for one session. Times are in seconds."""
+    """Settings of one session, derived from its configuration. Times are in seconds."""
 
     config: Config
-    "A copy: what is changed later in the one that was given does not count."
+    "Copy of the configuration, so that later changes of the original have no effect."
     whatami: WireWhatAmI
     zid: WireZenohId
     node: NodeConfig
     network: LinkProvider
-    "For the node: links that keep to `transport/link`."
+    "Provider of links that keep to `transport/link`."
     listen: tuple[EndPoint, ...]
     listen_retry: RetryPolicy
-    "With a timeout: None for ever, 0 one attempt."
+    "Retries of listening; timeout None: for ever, 0: one attempt."
     listen_must: bool
-    "Whether opening fails where listening does (`exit_on_failure`)."
+    "Whether opening fails when listening fails (`exit_on_failure`)."
     connect: tuple["EndPoints", ...]
     connect_retry: RetryPolicy
     connect_must: bool
     scouting: bool
     scouting_timeout: float
-    "How long a client looks for somebody to connect to."
+    "Time in which a client looks for a node to connect to."
     scouting_delay: float
-    "How long `open` of others waits for those that it found, and for their declarations."
+    """Time for which `open` of a peer or router waits for nodes found by scouting and their
+    declarations."""
     wait_scouted: bool
     wait_declares: bool
     queries_default_timeout: float
@@ -106,7 +108,7 @@ class SessionSettings:
 
 @dataclass(frozen=True)
 class EndPoints:
-    """One entry of `connect/endpoints`: an endpoint, or several that belong together."""
+    """One entry of `connect/endpoints`: an endpoint, or several that form a group."""
 
     endpoints: tuple[EndPoint, ...]
     strategy: str | None = None
@@ -122,15 +124,15 @@ class EndPoints:
 # ---- from keys to settings
 
 
-def settings(config: Config) -> SessionSettings:
-    """What `config` means. ZError: it contradicts itself, or names a file that is no good."""
+def read_settings(config: Config) -> SessionSettings:
+    """Return the settings of `config`. ZError: it contradicts itself, or names an unusable file."""
     config = copy(config)
     role = ROLE_OF[for_mode(config, "mode", WireWhatAmI.PEER)]
 
     def get(key: str) -> Any:
         return for_mode(config, key, role)
 
-    _say_what_is_not_honoured(config)
+    _warn_of_ignored_keys(config)
     if get("access_control/enabled"):
         raise ZError(
             "access_control/enabled: access control is not there yet, and nothing would be denied; "
@@ -165,14 +167,14 @@ def settings(config: Config) -> SessionSettings:
 Get = Callable[[str], Any]
 
 
-def _say_what_is_not_honoured(config: Config) -> None:
+def _warn_of_ignored_keys(config: Config) -> None:
     for key, value in changes(config):
         if value == AS_IF_UNSET.get(key):
             continue
         parts = key.split("/")
         above = {"/".join(parts[: depth + 1]) for depth in range(len(parts))}
-        if key not in _said and not above.isdisjoint(NOT_HONOURED):
-            _said.add(key)
+        if key not in _warned and not above.isdisjoint(IGNORED_KEYS):
+            _warned.add(key)
             log.warning("configuration: %s has no effect here", key)
 
 
@@ -255,7 +257,8 @@ def _authenticators(get: Get) -> Iterator[Authenticator]:
         key = Path(named)
     known = get("transport/auth/pubkey/known_keys_file")
     if key is not None:
-        from zenlake.transport.pubkey import PublicKey  # cryptography takes long to load
+        # Imported late: cryptography takes long to load.
+        from zenlake.transport.pubkey import PublicKey
 
         yield PublicKey(key, [] if known is None else [Path(known)])
     elif any(get(f"transport/auth/pubkey/public_key_{form}") for form in ("pem", "file")):
@@ -269,7 +272,9 @@ def _tls(get: Get) -> TlsOptions:
 
 
 def _discovery(get: Get, role: WireWhatAmI, *, has_endpoints: bool) -> DiscoveryConfig | None:
-    """A client with endpoints looks for nobody; without, for the first who answers."""
+    """Return the discovery settings; a client with endpoints does not scout, one without takes the
+    first answer.
+    """
     is_client = role is WireWhatAmI.CLIENT
     answer = get("scouting/multicast/listen")
     scouted = _autoconnect(get, "multicast", role)
@@ -284,7 +289,7 @@ def _discovery(get: Get, role: WireWhatAmI, *, has_endpoints: bool) -> Discovery
         return None
     return DiscoveryConfig(
         group=group,
-        must=False,  # there are machines without multicast
+        must=False,  # Opening must succeed on machines without multicast.
         answer=answer,
         gossip=gossip,
         multihop=get("scouting/gossip/multihop"),
@@ -295,7 +300,7 @@ def _discovery(get: Get, role: WireWhatAmI, *, has_endpoints: bool) -> Discovery
 
 
 def scouting_group(get: Get) -> str:
-    """The endpoint of the multicast group to scout in."""
+    """Return the endpoint of the multicast group to scout in."""
     options = {"ttl": str(get("scouting/multicast/ttl"))}
     names = [name.strip() for name in get("scouting/multicast/interface").split(",")]
     if names != ["auto"]:
@@ -332,7 +337,7 @@ def _roles(names: Iterable[str]) -> WireWhatAmI:
 
 
 class ConfiguredLinks:
-    """Links of the protocols that are allowed, with the buffers that are asked for."""
+    """Provider of links for the allowed protocols, with the configured socket buffers."""
 
     def __init__(
         self,
@@ -390,11 +395,11 @@ def _network(get: Get) -> LinkProvider:
 
 
 class StartConditions:
-    """What `open` waits for: the endpoints it connects to, and what is declared at first.
+    """Conditions that `open` waits for: configured endpoints, and initial declarations.
 
-    `declared(zid)` is called by the owner of the node, from any thread, when the first
-    declarations of `zid` are in, or when none will come. Without `wait_declares` an open session
-    is enough.
+    The owner of the node calls `declared(zid)`, from any thread, when the initial declarations of
+    `zid` are complete, or when none will follow. Without `wait_declares` an open transport is
+    enough.
     """
 
     def __init__(self, wait_declares: bool = False) -> None:
@@ -408,8 +413,10 @@ class StartConditions:
             self._declared.add(zid)
             self._changed.notify_all()
 
-    def awaits(self, endpoint: EndPoint) -> Callable[[TransportSession | ZError], None]:
-        """Wait for a session at `endpoint`; gives what to call when there is one, or none."""
+    def expect(self, endpoint: EndPoint) -> Callable[[TransportSession | ZError], None]:
+        """Wait for a session at `endpoint`; return the function to call with the session or the
+        error.
+        """
         self._unreached.add(endpoint)
 
         def done(found: TransportSession | ZError) -> None:
@@ -420,7 +427,7 @@ class StartConditions:
         return done
 
     def wait(self, node: Node, seconds: float) -> bool:
-        """Whether everything that is known of was there within `seconds`."""
+        """Wait up to `seconds`; return whether all known conditions were met."""
         end = time.monotonic() + seconds
         with self._changed:
             while not self._met(node):
@@ -442,8 +449,8 @@ def open_node(
 ) -> None:
     """Start `node`, which was made of `settings`: listen, connect, and wait as configured.
 
-    ZError: it cannot; the node is closed then. `conditions` is for an owner that knows when the
-    declarations of a peer are in.
+    ZError: it cannot be opened; the node is then closed. `conditions` is for an owner that knows
+    when the declarations of a peer are complete.
     """
     try:
         _listen(node, settings)
@@ -470,7 +477,7 @@ def _open_client(node: Node, settings: SessionSettings) -> None:
         while not node.sessions:
             if time.monotonic() >= end:
                 raise ZError(
-                    f"timeout: nobody answered within {settings.scouting_timeout:g} s "
+                    f"timeout: no node answered within {settings.scouting_timeout:g} s "
                     "(scouting/timeout); give connect/endpoints"
                 )
             time.sleep(LOOK_SECONDS)
@@ -498,7 +505,7 @@ def _connect(
     began: float,
     conditions: StartConditions,
 ) -> None:
-    """One attempt, or as many as there is time for, or from now on in the background."""
+    """Connect to `endpoint`: once, until the timeout, or in the background, as configured."""
     check_unicast(endpoint)
     policy = settings.connect_retry
     must = must_succeed(endpoint, settings.connect_must)
@@ -510,16 +517,16 @@ def _connect(
         left = None if policy.timeout is None else began + policy.timeout - time.monotonic()
         error = _first_outcome(node, endpoint, _with_timeout(policy, None), left)
         if error is not None:
-            raise _unable(settings, error, late=True) from error
+            raise _connect_error(settings, error, late=True) from error
     else:
-        done = conditions.awaits(endpoint)
+        done = conditions.expect(endpoint)
         node.keep_connected(endpoint, policy=_with_timeout(policy, None), done=done)
 
 
 def _first_outcome(
     node: Node, endpoint: EndPoint, policy: RetryPolicy, seconds: float | None
 ) -> ZError | None:
-    """Dial and wait; gives why there is no session."""
+    """Connect and wait; return the error, or None when there is a session."""
     over = threading.Event()
     outcome: list[TransportSession | ZError] = []
 
@@ -584,12 +591,12 @@ def check_unicast(endpoint: EndPoint) -> None:
 
 
 def must_succeed(endpoint: EndPoint, default: bool) -> bool:
-    """What the endpoint itself says of `exit_on_failure`."""
+    """Return the endpoint's own `exit_on_failure`, or `default`."""
     said = endpoint.config.get("exit_on_failure")
     return default if said not in ("true", "false") else said == "true"
 
 
-def _unable(settings: SessionSettings, last: ZError | None, *, late: bool) -> ZError:
+def _connect_error(settings: SessionSettings, last: ZError | None, *, late: bool) -> ZError:
     """Return the error of a node that reached no configured endpoint; `last` is the last cause."""
     entries = ", ".join(str(entry) for entry in settings.connect)
     text = f"Unable to connect to any of [{entries}]{'. Timeout!' if late else '!'}"
@@ -601,7 +608,7 @@ def _unable(settings: SessionSettings, last: ZError | None, *, late: bool) -> ZE
 
 
 class ClientConnector:
-    """A client's: with the first endpoint that answers, and again when it is lost."""
+    """Connects a client to the first endpoint that answers, and again when that session is lost."""
 
     def __init__(self, node: Node, settings: SessionSettings) -> None:
         self._node = node
@@ -621,7 +628,7 @@ class ClientConnector:
             return
         self._given_up = True
         late = bool(timeout) or not in_time
-        raise _unable(self._settings, self._error, late=late) from self._error
+        raise _connect_error(self._settings, self._error, late=late) from self._error
 
     def _try(self, index: int) -> None:
         if not self._given_up and not self._node.closing:

@@ -1,4 +1,4 @@
-"""Every key of the configuration: what may stand there, its default, and what "unset" means.
+"""Schema of the configuration: every key with its kind, its default, and its meaning when unset.
 
 Knows the tree and the kinds of its values. Does not know files, syntaxes, nor what a key does.
 """
@@ -26,13 +26,13 @@ U16, U32, U64 = 2**16 - 1, 2**32 - 1, 2**64 - 1
 I64 = 2**63
 
 REQUIRED: Final = object()
-"The default of a field that has none."
+"Default of a field that must be given."
 Kind = Callable[[Any], Any]
-"Gives the value as it is kept; Misfit if it is not of this kind."
+"Function that returns the value as stored; Misfit: the value is not of this kind."
 
 
 class Misfit(Exception):
-    """A value that is not what its place wants. `path` leads to it from where it was given."""
+    """Value that does not fit its place. `path` leads to it from the checked value."""
 
     def __init__(self, problem: str, *path: str) -> None:
         super().__init__(problem)
@@ -43,15 +43,15 @@ class Misfit(Exception):
         return Misfit(self.problem, name, *self.path)
 
 
-def unwanted(given: object, wanted: str) -> Misfit:
+def wrong_value(given: object, wanted: str) -> Misfit:
     text = json.dumps(given, ensure_ascii=False, default=repr)
     return Misfit(f"is {shorten(text)}, but {wanted} is wanted")
 
 
-def unknown(name: str, known: list[str]) -> Misfit:
+def unknown_field(name: str, known: list[str]) -> Misfit:
     near = nearest(name, known)
     hint = f"; did you mean `{near}`?" if near else ""
-    expected = ", ".join(f"`{one}`" for one in known)
+    expected = ", ".join(f"`{field}`" for field in known)
     return Misfit(f"unknown field `{name}`, expected one of {expected}{hint}")
 
 
@@ -64,7 +64,7 @@ def anything(value: Any) -> Any:
 
 def plugins(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise unwanted(value, "an object with one object for each plugin")
+        raise wrong_value(value, "an object with one object for each plugin")
     return value
 
 
@@ -73,19 +73,19 @@ FREE_KINDS = (anything, plugins)
 
 def boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise unwanted(value, "true or false")
+        raise wrong_value(value, "true or false")
     return value
 
 
 def text(value: Any) -> str:
     if not isinstance(value, str):
-        raise unwanted(value, "a string")
+        raise wrong_value(value, "a string")
     return value
 
 
 def number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise unwanted(value, "a number")
+        raise wrong_value(value, "a number")
     return float(value)
 
 
@@ -93,7 +93,7 @@ def integer(least: int, most: int) -> Kind:
     def take(value: Any) -> int:
         whole = isinstance(value, int | float) and not isinstance(value, bool)
         if not whole or value != value // 1 or not least <= value <= most:
-            raise unwanted(value, f"an integer from {least} to {most}")
+            raise wrong_value(value, f"an integer from {least} to {most}")
         return int(value)
 
     return take
@@ -102,7 +102,7 @@ def integer(least: int, most: int) -> Kind:
 def one_of(*names: str) -> Kind:
     def take(value: Any) -> str:
         if not isinstance(value, str) or value not in names:
-            raise unwanted(value, "one of " + ", ".join(f'"{name}"' for name in names))
+            raise wrong_value(value, "one of " + ", ".join(f'"{name}"' for name in names))
         return value
 
     return take
@@ -115,7 +115,7 @@ def optional(kind: Kind) -> Kind:
 def list_of(kind: Kind, *, filled: bool = False) -> Kind:
     def take(value: Any) -> list[Any]:
         if not isinstance(value, list) or (filled and not value):
-            raise unwanted(value, "a list that is not empty" if filled else "a list")
+            raise wrong_value(value, "a list that is not empty" if filled else "a list")
         return [_take(kind, item, str(index)) for index, item in enumerate(value)]
 
     return take
@@ -126,7 +126,9 @@ def either(is_first: Callable[[Any], bool], first: Kind, second: Kind) -> Kind:
 
 
 def named(prefix: str, kind: Kind) -> Kind:
-    """One value, or one for each role under `prefix` and its name; roles may be left out."""
+    """Return the kind of one value, or of an object with a value per role, named by `prefix` and
+    role.
+    """
     names = [prefix + role for role in ROLES]
 
     def take(value: Any) -> Any:
@@ -134,7 +136,7 @@ def named(prefix: str, kind: Kind) -> Kind:
             return kind(value)
         for name in value:
             if name not in names:
-                raise unknown(name, names)
+                raise unknown_field(name, names)
         return {
             name: _take(kind, value[name], name) for name in names if value.get(name) is not None
         }
@@ -155,7 +157,7 @@ def _take(kind: Kind, value: Any, name: str) -> Any:
 
 def zid(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)  # YAML without quotes
+        value = str(value)  # YAML reads an id without quotes as a number.
     try:
         return str(WireZenohId.parse(text(value)))
     except ValueError as error:
@@ -178,7 +180,7 @@ def key_expr(value: Any) -> str:
 
 def namespace(value: Any) -> str:
     if "*" in key_expr(value):
-        raise unwanted(value, "a key expression without wildcards")
+        raise wrong_value(value, "a key expression without wildcards")
     return key_expr(value)
 
 
@@ -189,7 +191,7 @@ def roles(value: Any) -> list[str]:
 
 def region_name(value: Any) -> str:
     if len(text(value).encode()) not in REGION_NAME_BYTES:
-        raise unwanted(value, "a name of 1 to 32 bytes")
+        raise wrong_value(value, "a name of 1 to 32 bytes")
     return text(value)
 
 
@@ -203,21 +205,21 @@ def socket_address(value: Any) -> str:
         if not 0 <= int(port) <= U16:
             raise ValueError
     except ValueError:
-        raise unwanted(value, 'an address and a port, such as "224.0.0.224:7446"') from None
+        raise wrong_value(value, 'an address and a port, such as "224.0.0.224:7446"') from None
     return text(value)
 
 
 def size_range(value: Any) -> str:
     bounds = text(value).split("..")
     if len(bounds) != 2 or not all(bound.isdecimal() or not bound for bound in bounds):
-        raise unwanted(value, 'a range such as "0..99" or "100.."')
+        raise wrong_value(value, 'a range such as "0..99" or "100.."')
     return text(value)
 
 
 def resolution(value: Any) -> str:
     given: str = one_of("8bit", "16bit", "32bit", "64bit")(value)
     if given == "64bit":
-        raise unwanted(value, "at most 32bit")
+        raise wrong_value(value, "at most 32bit")
     return given
 
 
@@ -226,26 +228,26 @@ class Field:
     kind: Kind
     default: Any = None
     unset: Any = None
-    "What is meant where null stands; of a value by mode, one for each role."
+    "Value that null stands for; by role if it depends on the mode."
     hidden: bool = False
-    "Not shown with its section: a secret, or without effect."
+    "Whether printing its section leaves the field out: a secret, or without effect."
 
 
 @dataclass(frozen=True)
 class Struct:
-    """An object with known fields. Those that are left out have their defaults."""
+    """Object with known fields. A field that is left out has its default."""
 
     fields: Mapping[str, Field]
     loose: bool = False
-    "Fields that are not known are left out with a warning, as Zenoh does in these places."
+    "Whether unknown fields are ignored with a warning, as Zenoh does in these places."
     rule: Callable[[dict[str, Any]], None] = anything
 
     def __call__(self, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise unwanted(value, "an object")
+            raise wrong_value(value, "an object")
         for name in value:
             if name not in self.fields:
-                problem = unknown(name, list(self.fields))
+                problem = unknown_field(name, list(self.fields))
                 if not self.loose:
                     raise problem
                 log.warning("configuration: %s", problem.problem)
@@ -264,7 +266,7 @@ class Struct:
 
 
 class Section(Struct):
-    """A struct whose fields are keys of the configuration."""
+    """Struct whose fields are keys of the configuration."""
 
 
 def _copy(value: Any) -> Any:
@@ -498,12 +500,12 @@ USER_PASSWORD = Section(
 MILLISECONDS = integer(0, U64)
 SIGNED = integer(-I64, I64 - 1)
 STRATEGY = named("to_", one_of("always", "greater-zid"))
-ANYBODY = [*ROLES]
+ALL_ROLES = [*ROLES]
 ROUTERS_AND_PEERS = ["router", "peer"]
 
 
 def _strategies(value: Any) -> Any:
-    """By mode, or by target, or by both."""
+    """Check strategies by mode, by target, or by both."""
     targets = isinstance(value, dict) and any(name.startswith("to_") for name in value)
     return STRATEGY(value) if targets else by_mode(STRATEGY)(value)
 
@@ -560,7 +562,7 @@ TREE = Section(
                 interface=maybe(text, "auto"),
                 ttl=maybe(integer(0, U32), 1),
                 autoconnect=maybe(
-                    by_mode(roles), {"router": [], "peer": ANYBODY, "client": ANYBODY}
+                    by_mode(roles), {"router": [], "peer": ALL_ROLES, "client": ALL_ROLES}
                 ),
                 autoconnect_strategy=maybe(_strategies, "always"),
                 listen=maybe(by_mode(boolean), True),
@@ -573,7 +575,7 @@ TREE = Section(
                     {"router": ROUTERS_AND_PEERS, "peer": ROUTERS_AND_PEERS, "client": []},
                 ),
                 autoconnect=maybe(
-                    by_mode(roles), {"router": [], "peer": ANYBODY, "client": ANYBODY}
+                    by_mode(roles), {"router": [], "peer": ALL_ROLES, "client": ALL_ROLES}
                 ),
                 autoconnect_strategy=maybe(_strategies, "always"),
             ),

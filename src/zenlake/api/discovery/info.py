@@ -1,6 +1,7 @@
-"""What a session knows of its node's transports and links, and who is told when they change.
+"""SessionInfo: the transports and links of a session, and listeners for their changes.
 
-Knows how they look and who listens. Does not open or close any: the owner says `opened`, `closed`.
+Knows how they are presented, and the listeners. Does not open or close any: SessionCore calls
+`opened` and `closed`.
 """
 
 import threading
@@ -21,7 +22,7 @@ from zenlake.wire import enums as wire
 from zenlake.wire import zenohid
 from zenlake.wire.framing import Framing
 
-CALLBACK_SECONDS = 5.0  # for a callback to end, when its listener is undeclared
+CALLBACK_SECONDS = 5.0  # Time for a running callback to end when its listener is undeclared.
 ALL_PRIORITIES = (wire.WirePriority.CONTROL.value, wire.WirePriority.BACKGROUND.value)
 
 H = TypeVar("H")
@@ -29,7 +30,7 @@ E = TypeVar("E")
 
 
 def _debug(value: Any) -> str:
-    """As the reference shows such values."""
+    """Return `value` in the notation of the reference."""
     match value:
         case bool():
             return str(value).lower()
@@ -56,24 +57,24 @@ class _Described(metaclass=Unconstructed):
 
 @dataclass(frozen=True, kw_only=True, repr=False, slots=True)
 class Transport(_Described):
-    """A session with one other node."""
+    """Session with one other node."""
 
     zid: ZenohId
-    "The other node's."
+    "Zenoh id of the other node."
     whatami: WhatAmI
-    "What the other node is."
+    "Role of the other node."
     is_qos: bool
-    "Whether messages of different priorities pass each other."
+    "Whether messages of different priorities travel on lanes of their own."
     is_multicast: bool
     is_shm: bool
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, slots=True)
 class Link(_Described):
-    """What a transport's bytes go through."""
+    """Connection that carries the bytes of a transport."""
 
     zid: ZenohId
-    "The other node's."
+    "Zenoh id of the other node."
     src: str
     dst: str
     group: str | None
@@ -81,19 +82,19 @@ class Link(_Described):
     is_streamed: bool
     _interfaces: tuple[str, ...]
     auth_identifier: str | None
-    "The common name in the other node's certificate."
+    "Common name in the certificate of the other node."
     priorities: tuple[int, int] | None
     reliability: Reliability | None
 
     @property
     def interfaces(self) -> list[str]:
-        """The network interfaces that it goes through."""
+        """Network interfaces that the link uses."""
         return list(self._interfaces)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, slots=True)
 class TransportEvent(_Described):
-    """A transport that has opened (PUT) or closed (DELETE)."""
+    """Opening (PUT) or closing (DELETE) of a transport."""
 
     kind: SampleKind
     transport: Transport
@@ -101,7 +102,7 @@ class TransportEvent(_Described):
 
 @dataclass(frozen=True, kw_only=True, repr=False, slots=True)
 class LinkEvent(_Described):
-    """A link that has opened (PUT) or closed (DELETE)."""
+    """Opening (PUT) or closing (DELETE) of a link."""
 
     kind: SampleKind
     link: Link
@@ -145,7 +146,7 @@ def _interfaces_of(address: str) -> tuple[str, ...]:
 
 
 class Listeners(Generic[E]):
-    """Those who want to hear of one kind of event."""
+    """Sinks of the listeners for one kind of event."""
 
     def __init__(self, event: Callable[[SampleKind, TransportSession], E]) -> None:
         self._event = event
@@ -161,10 +162,12 @@ class Listeners(Generic[E]):
         sink.close()
 
     def tell(self, kind: SampleKind, session: TransportSession) -> None:
-        """Never waits: a listener that does not read keeps its events."""
+        """Push an event to all sinks, without waiting: a listener that does not read keeps its
+        events.
+        """
         if self._sinks:
             event = self._event(kind, session)
-            for sink in tuple(self._sinks):  # a listener may be dropped anywhere
+            for sink in tuple(self._sinks):  # A copy: a dropped listener may leave during the loop.
                 sink.push([event], 1)
 
     def close(self) -> None:
@@ -174,7 +177,7 @@ class Listeners(Generic[E]):
 
 
 class EventsListener(Receiver[H]):
-    """Receives events until undeclared, or until it is dropped and has no callback."""
+    """Receiver of events until it is undeclared, or dropped without a callback."""
 
     def __init__(self, info: "SessionInfo", listeners: Listeners[Any], handler: object) -> None:
         sink, shown, self._background = make_sink(handler, f"zenlake {self._what}")
@@ -183,37 +186,38 @@ class EventsListener(Receiver[H]):
         self._listeners = listeners
 
     def undeclare(self, /) -> None:
-        """No more is received."""
+        """Stop receiving."""
         self._check()
         self._undeclared = True
-        self._info._leave(self._listeners, self._sink)
+        self._info._remove(self._listeners, self._sink)
         self._sink.join(CALLBACK_SECONDS)
 
     def __del__(self) -> None:
         if not getattr(self, "_undeclared", True) and not self._background:
-            # A collection may come while this thread, or one that waits for it, holds any lock.
-            leave = partial(self._info._leave, self._listeners, self._sink)
+            # The garbage collector may run while this thread, or one that waits for it, holds any
+            # lock.
+            leave = partial(self._info._remove, self._listeners, self._sink)
             self._info._node.reactor.call_soon(leave)
 
 
 class TransportEventsListener(EventsListener[H]):
-    """Receives TransportEvents."""
+    """Receiver of TransportEvents."""
 
     _what = "transport events listener"
     _given_by = "session.info.declare_transport_events_listener"
 
 
 class LinkEventsListener(EventsListener[H]):
-    """Receives LinkEvents."""
+    """Receiver of LinkEvents."""
 
     _what = "link events listener"
     _given_by = "session.info.declare_link_events_listener"
 
 
 class SessionInfo(metaclass=Unconstructed):
-    """Who this session is, and who it is connected to.
+    """Zenoh ids of this session and of the nodes it is connected to; its transports and links.
 
-    The owner of `node` calls `opened` and `closed` on the I/O thread, and `close` at the end.
+    SessionCore calls `opened` and `closed` on the I/O thread, and `close` at the end.
     """
 
     _given_by = "session.info"
@@ -233,58 +237,58 @@ class SessionInfo(metaclass=Unconstructed):
     # ---- for everybody
 
     def zid(self, /) -> ZenohId:
-        """This session's id."""
+        """Return the Zenoh id of this session."""
         return ZenohId.of(self._node.zid)
 
     def routers_zid(self, /) -> list[ZenohId]:
-        """The ids of the routers that it is connected to."""
-        return [ZenohId.of(zid) for zid in self._with(wire.WireWhatAmI.ROUTER)]
+        """Return the Zenoh ids of the connected routers."""
+        return [ZenohId.of(zid) for zid in self._zids_of_role(wire.WireWhatAmI.ROUTER)]
 
     def peers_zid(self, /) -> list[ZenohId]:
-        """The ids of the peers that it is connected to."""
-        return [ZenohId.of(zid) for zid in self._with(wire.WireWhatAmI.PEER)]
+        """Return the Zenoh ids of the connected peers."""
+        return [ZenohId.of(zid) for zid in self._zids_of_role(wire.WireWhatAmI.PEER)]
 
-    def _with(self, whatami: wire.WireWhatAmI) -> Iterator[zenohid.WireZenohId]:
+    def _zids_of_role(self, whatami: wire.WireWhatAmI) -> Iterator[zenohid.WireZenohId]:
         for zid, session in self._node.sessions.items():
             if session.agreement.whatami is whatami:
                 yield zid
 
     def transports(self, /) -> list[Transport]:
-        """The open ones."""
+        """Return the open transports."""
         return [transport_of(session) for session in self._node.sessions.values()]
 
     def links(self, /) -> list[Link]:
-        """The open ones."""
+        """Return the open links."""
         return [link_of(session) for session in self._node.sessions.values()]
 
     def declare_transport_events_listener(
         self, /, handler: Any = None, *, history: bool | None = None
     ) -> TransportEventsListener[Any]:
-        """Hear of transports that open and close; with `history` of those that are open now."""
+        """Receive an event when a transport opens or closes; with `history` also for open ones."""
         listener: TransportEventsListener[Any] = make(
             TransportEventsListener, self, self._transports, handler
         )
-        self._enter(listener, history)
+        self._add(listener, history)
         return listener
 
     def declare_link_events_listener(
         self, /, handler: Any = None, *, history: bool | None = None
     ) -> LinkEventsListener[Any]:
-        """Hear of links that open and close; with `history` of those that are open now."""
+        """Receive an event when a link opens or closes; with `history` also for open ones."""
         listener: LinkEventsListener[Any] = make(LinkEventsListener, self, self._links, handler)
-        self._enter(listener, history)
+        self._add(listener, history)
         return listener
 
     # ---- for the listeners
 
-    def _enter(self, listener: EventsListener[Any], history: bool | None) -> None:
+    def _add(self, listener: EventsListener[Any], history: bool | None) -> None:
         with self._lock:
             if self._is_closed:
                 raise ZError("session closed")
             known = self._open.values() if history else ()
             listener._listeners.add(listener._sink, known)
 
-    def _leave(self, listeners: Listeners[Any], sink: Sink[Any]) -> None:
+    def _remove(self, listeners: Listeners[Any], sink: Sink[Any]) -> None:
         with self._lock:
             listeners.remove(sink)
 
@@ -305,7 +309,7 @@ class SessionInfo(metaclass=Unconstructed):
         self._links.tell(kind, session)
 
     def close(self) -> None:
-        """No more events; what waits is still received."""
+        """End all listeners; queued events are still received."""
         with self._lock:
             self._is_closed = True
             self._transports.close()

@@ -1,16 +1,17 @@
-"""Liveliness: tokens that are alive as long as their session, and who wants to know of them.
+"""Liveliness: tokens that live as long as their session, and subscribers and queries of them.
 
-Knows tokens as key expressions. Does not know how their end is noticed: routing tells.
+Knows tokens as key expressions. Does not know how the end of a session is noticed: routing is told.
 """
 
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-from zenlake.api.arguments import IntoKeyExpr, instance, key_of, seconds
+from zenlake.api.arguments import IntoKeyExpr, check_timeout, instance, key_of
 from zenlake.api.discovery.matching import SessionInterests
 from zenlake.api.entity import Entity
-from zenlake.api.gc_finalize import ExchangeLike, finalize_safely
+from zenlake.api.exchange_protocol import ExchangeLike
+from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import Sink, make_sink
 from zenlake.api.pubsub.subscriber import Subscriber, SubscriberEntry
 from zenlake.api.query.cancellation import CancellationToken
@@ -31,7 +32,9 @@ _ALIVE, _GONE = Put(), Del()
 
 
 class LivelinessToken(Entity):
-    """Others see its key as alive until it is undeclared, or its session ends."""
+    """Liveliness token: other sessions see its key as alive until it is undeclared or its session
+    ends.
+    """
 
     _what = "LivelinessToken"
     _given_by = "session.liveliness().declare_token"
@@ -45,7 +48,7 @@ class LivelinessToken(Entity):
         self._undeclared = False
 
     def undeclare(self, /) -> None:
-        """It is alive no more."""
+        """Undeclare this token."""
         self._check()
         self._undeclared = True
         _undeclare(self._exchange, self._number)
@@ -60,19 +63,19 @@ class LivelinessToken(Entity):
 
 
 def _undeclare(exchange: ExchangeLike, number: int) -> None:
-    with suppress(ZError):  # the tokens of a closed session are gone
+    with suppress(ZError):  # The tokens of a closed session are gone already.
         exchange.send(Declare(UndeclareToken(number), qos=qos.DECLARE))
 
 
 class _TokenSubscription:
-    """A liveliness subscriber, as Interests knows it."""
+    """Liveliness subscriber, as SessionInterests sees it."""
 
     def __init__(self, key: KeyExpr, history: bool, sink: Sink[Sample]) -> None:
         self.key = key
         self.history = history
         self._sink = sink
 
-    def token(self, key: str, alive: bool) -> None:
+    def on_token(self, key: str, alive: bool) -> None:
         self._sink.push((Sample.of(key, _ALIVE if alive else _GONE, qos.DEFAULT),), 1)
 
     def end(self) -> None:
@@ -80,7 +83,7 @@ class _TokenSubscription:
 
 
 class _TokenSubscriberHandle:
-    """What a Subscriber needs to undeclare itself, for those of tokens."""
+    """Stand-in for `Subscribers` with which a liveliness Subscriber undeclares itself."""
 
     def __init__(self, interests: SessionInterests) -> None:
         self.exchange = interests.exchange
@@ -92,7 +95,7 @@ class _TokenSubscriberHandle:
 
 
 class Liveliness(metaclass=Unconstructed):
-    """Tokens, and how to find out about them; made by `Session.liveliness`."""
+    """API for liveliness tokens; made by `Session.liveliness`."""
 
     _given_by = "session.liveliness()"
 
@@ -102,7 +105,7 @@ class Liveliness(metaclass=Unconstructed):
         self._queries = queries
 
     def declare_token(self, /, key_expr: IntoKeyExpr) -> LivelinessToken:
-        """Be alive on `key_expr`: everybody who asks about it is told, also when that ends."""
+        """Declare a token on `key_expr`; matching liveliness subscribers see it appear and end."""
         return make(LivelinessToken, self._exchange, key_of(key_expr))
 
     def get(
@@ -114,9 +117,9 @@ class Liveliness(metaclass=Unconstructed):
         timeout: float | None = None,
         cancellation_token: CancellationToken | None = None,
     ) -> Any:
-        """The tokens that are alive now, each key once, as replies with an empty sample."""
+        """Query the tokens that are alive now: one reply with an empty sample per key."""
         key = key_of(key_expr)
-        limit = seconds(timeout, self._exchange.query_timeout)
+        limit = check_timeout(timeout, self._exchange.query_timeout)
         if cancellation_token is not None:
             instance("cancellation_token", cancellation_token, CancellationToken)
         if self._exchange.closed:
@@ -132,9 +135,9 @@ class Liveliness(metaclass=Unconstructed):
     def declare_subscriber(
         self, /, key_expr: IntoKeyExpr, handler: Any = None, *, history: bool | None = None
     ) -> Subscriber[Any]:
-        """Receive a PUT for each token that appears, a DELETE for each that goes.
+        """Receive a PUT for each token that appears and a DELETE for each that ends.
 
-        With `history`, also a PUT for each that is there already.
+        With `history`, also a PUT for each token that is alive already.
         """
         key = key_of(key_expr)
         if self._exchange.closed:
@@ -144,7 +147,7 @@ class Liveliness(metaclass=Unconstructed):
         declared = SubscriberEntry({number: key}, Locality.ANY, sink)
         return make(
             Subscriber,
-            cast(Any, _TokenSubscriberHandle(self._interests)),
+            _TokenSubscriberHandle(self._interests),
             declared,
             reader,
             background,

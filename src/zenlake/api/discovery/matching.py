@@ -1,18 +1,19 @@
-"""What is declared elsewhere, as far as this session wants to know: matching status and tokens.
+"""Matching status and liveliness tokens: declarations of other sessions that this session watches.
 
-Knows the INTERESTs of one session and what was declared for them. Does not know who declared it,
-nor what publishers, queriers and liveliness subscribers do with it.
+Knows the INTERESTs of one session and the declarations received for them. Does not know who
+declared, nor what publishers, queriers and liveliness subscribers do with it.
 """
 
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from zenlake.api.gc_finalize import ExchangeLike, finalize_safely
+from zenlake.api.exchange_protocol import ExchangeLike
+from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import Receiver, make_sink
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.wrapped import Unconstructed, Value, make
@@ -20,6 +21,7 @@ from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.match import includes, intersects
 from zenlake.keyexpr.tree import KeyExprTree
+from zenlake.serial import SerialExecutor
 from zenlake.wire import qos
 from zenlake.wire.declare import (
     Declare,
@@ -35,7 +37,8 @@ from zenlake.wire.enums import InterestMode, InterestOptions, Mapping
 from zenlake.wire.interest import Interest
 from zenlake.wire.wireexpr import WireExpr
 
-MAX_DECLARED = 1_048_576  # of each kind, declared elsewhere; more are not seen, and counted
+# Upper bound on remote declarations of each kind; further ones are ignored and counted.
+MAX_DECLARED = 1_048_576
 
 Kind = Literal["subscribers", "queryables"]
 H = TypeVar("H")
@@ -48,7 +51,7 @@ _TOKENS = InterestOptions.KEYEXPRS | InterestOptions.TOKENS
 
 
 class MatchingStatus(Value, metaclass=Unconstructed):
-    """Whether anything matches a publisher's or querier's key expression."""
+    """Whether a subscriber or queryable matches the key expression of a publisher or querier."""
 
     __slots__ = ("_matching",)
 
@@ -57,7 +60,7 @@ class MatchingStatus(Value, metaclass=Unconstructed):
 
     @property
     def matching(self) -> bool:
-        """Is there a subscriber for the publisher, a queryable for the querier?"""
+        """Whether a subscriber matches the publisher, or a queryable the querier."""
         return self._matching
 
     def _key(self) -> bool:
@@ -67,31 +70,11 @@ class MatchingStatus(Value, metaclass=Unconstructed):
         return f"MatchingStatus(matching={self._matching})"
 
 
-class _Sayings:
-    """Calls to make in order, one at a time, by whoever comes, outside of all locks."""
-
-    __slots__ = ("_busy", "_calls")
-
-    def __init__(self) -> None:
-        self._calls: deque[Callable[[], None]] = deque()
-        self._busy = threading.Lock()
-
-    def note(self, call: Callable[[], None]) -> None:
-        self._calls.append(call)
-
-    def say(self) -> None:
-        while self._calls and self._busy.acquire(blocking=False):
-            try:
-                while self._calls:
-                    self._calls.popleft()()
-            finally:
-                self._busy.release()
-
-
 class MatchWatch:
-    """Whether there is a match for a key: something that was declared elsewhere, or here.
+    """Watch of whether any entity, remote or local, matches a key.
 
-    `local` says whether there is one in this very session; `recheck` when that may have changed.
+    `local` returns whether an entity of this session matches; call `recheck` when that may have
+    changed.
     """
 
     def __init__(
@@ -105,43 +88,43 @@ class MatchWatch:
     ) -> None:
         self.key = key
         self.complete = complete
-        "Only a complete queryable counts, whose key includes this one."
-        self.hears = destination is not Locality.SESSION_LOCAL
-        "What others declare counts."
+        "Whether only a complete queryable counts whose key includes this one."
+        self.counts_remote = destination is not Locality.SESSION_LOCAL
+        "Whether declarations of other sessions count."
         self.remote: set[int] = set()
-        "Declarations of others that intersect the key."
+        "Ids of remote declarations that intersect the key."
         self.exchange = interests.exchange
         self._interests = interests
         self._kind = kind
         self._local = local
         self._destination = destination
         self._listeners: dict[object, tuple[Callable[[bool], None], Callable[[], None]]] = {}
-        self._said = False
-        "What the listeners were told last."
-        self._sayings = _Sayings()
+        self._told = False
+        "Status that the listeners were told last."
+        self._notifications = SerialExecutor("matching")
         self._closed = False
 
     @property
     def matching(self) -> bool:
-        """Is there one now?"""
-        if self.hears and self._interests.matches(self._kind, self):
+        """Whether there is a match now."""
+        if self.counts_remote and self._interests.matches(self._kind, self):
             return True
         return self._destination is not Locality.REMOTE and self._local()
 
     def status(self) -> MatchingStatus:
-        """The same, as the API shows it."""
+        """Return the matching status as an API object."""
         return make(MatchingStatus, self.matching)
 
     def declare_listener(self, handler: Any = None) -> "MatchingListener[Any]":
-        """Be told when it changes."""
+        """Declare a listener that receives each change."""
         return make(MatchingListener, self, handler)
 
     def listen(
         self, call: Callable[[bool], None], end: Callable[[], None] = lambda: None
     ) -> Callable[[], None]:
-        """`call` with True if there is a match, then with every change; `end` when this closes.
+        """Call `call` with True if there is a match now, then with every change; `end` on closing.
 
-        The result stops it.
+        Returns a function that stops the calls.
         """
         token = object()
         with self._interests.lock:
@@ -152,17 +135,17 @@ class MatchWatch:
         return partial(self._stop, token)
 
     def recheck(self) -> None:
-        """Something has changed: tell the listeners, if it makes a difference."""
+        """Notify the listeners if the status has changed."""
         if self._listeners:
             self._update()
 
     def close(self) -> None:
-        """Nobody wants to know any more."""
+        """Stop watching, and end the listeners."""
         self._interests.unwatch(self._kind, self)
         self.end()
 
     def end(self) -> None:
-        """The listeners hear no more."""
+        """End the listeners."""
         with self._interests.lock:
             self._closed = True
             listeners, self._listeners = list(self._listeners.values()), {}
@@ -176,113 +159,116 @@ class MatchWatch:
             end()
 
     def _update(self, news: Callable[[bool], None] | None = None) -> None:
-        """Find out, outside of all locks, and note who is to be told; again until it is so."""
+        """Re-evaluate the match without holding locks and queue notifications, until stable."""
         while True:
             now = self.matching
             with self._interests.lock:
-                if now != self._said:
-                    self._said = now
+                if now != self._told:
+                    self._told = now
                     for call, _ in self._listeners.values():
-                        self._sayings.note(partial(call, now))
+                        self._notifications.submit(partial(call, now))
                 elif now and news is not None:
-                    self._sayings.note(partial(news, now))
+                    self._notifications.submit(partial(news, now))
                 news = None
-            self._sayings.say()
+            self._notifications.run()
             if self.matching == now:
                 return
 
 
 class TokenWatch(Protocol):
-    """A liveliness subscriber."""
+    """Liveliness subscriber."""
 
     @property
     def key(self) -> KeyExpr: ...
     @property
     def history(self) -> bool: ...
-    def token(self, key: str, alive: bool) -> None: ...
+    def on_token(self, key: str, alive: bool) -> None: ...
     def end(self) -> None: ...
 
 
 class TokenQuery(Protocol):
-    """A liveliness query."""
+    """Liveliness query."""
 
-    def token(self, key: str) -> None: ...
-    def final(self) -> None: ...
+    def add_token(self, key: str) -> None: ...
+    def finish(self) -> None: ...
 
 
 @dataclass(slots=True)
 class _RemoteDeclarations:
-    """What was declared elsewhere, of one kind, and who watches it."""
+    """Remote declarations of one kind, and the watches on them."""
 
     keys: dict[int, tuple[str, bool]] = field(default_factory=dict)
-    "By id: key, and whether a queryable is complete."
+    "Key, and whether a queryable is complete, by declaration id."
     by_key: KeyExprTree[int] = field(default_factory=KeyExprTree)
     watches: KeyExprTree[MatchWatch] = field(default_factory=KeyExprTree)
-    heard_by: dict[int, set[MatchWatch]] = field(default_factory=dict)
-    "By id: the watches that count it."
+    counted_by: dict[int, set[MatchWatch]] = field(default_factory=dict)
+    "Watches that count a declaration, by its id."
     interests: dict[str, tuple[int, int]] = field(default_factory=dict)
-    "By key: the INTEREST's id, and how many watches share it."
+    "Id of the INTEREST and number of watches that share it, by key."
 
     def add(self, number: int, key: str, complete: bool) -> set[MatchWatch]:
-        """Those that it may make a difference for."""
+        """Add a declaration; return the watches whose status it may change."""
         if self.keys.get(number) == (key, complete):
-            return set()  # every INTEREST is told of it; who asked has counted it
+            return set()  # Each INTEREST gets the declaration; it was counted the first time.
         touched = self.remove(number)
         self.keys[number] = key, complete
         self.by_key.insert(key, number)
         found = (watch for _, watches in self.watches.intersecting(key) for watch in watches)
-        hearing = self.heard_by[number] = {watch for watch in found if watch.hears}
-        for watch in hearing:
+        counting = self.counted_by[number] = {watch for watch in found if watch.counts_remote}
+        for watch in counting:
             watch.remote.add(number)
-        return touched | hearing
+        return touched | counting
 
     def remove(self, number: int) -> set[MatchWatch]:
-        """Those that it may make a difference for."""
+        """Remove a declaration; return the watches whose status that may change."""
         key, _ = self.keys.pop(number, (None, False))
         if key is None:
             return set()
         self.by_key.remove(key, number)
-        touched = self.heard_by.pop(number)
+        touched = self.counted_by.pop(number)
         for watch in touched:
             watch.remote.discard(number)
         return touched
 
     def open(self, watch: MatchWatch) -> None:
         self.watches.insert(watch.key, watch)
-        if watch.hears:
+        if watch.counts_remote:
             for _, ids in self.by_key.intersecting(watch.key):
                 watch.remote.update(ids)
             for number in watch.remote:
-                self.heard_by[number].add(watch)
+                self.counted_by[number].add(watch)
 
     def close(self, watch: MatchWatch) -> bool:
-        """Take `watch` away, and what only it wanted to know; False if it was not there."""
+        """Remove `watch` and the declarations that only it counted; return False if it was not
+        there.
+        """
         if not self.watches.remove(watch.key, watch):
             return False
         for number in tuple(watch.remote):
-            self.heard_by[number].discard(watch)
-            if not self.heard_by[number]:  # it would grow old unnoticed
+            self.counted_by[number].discard(watch)
+            # Without an INTEREST its undeclaration would not be received.
+            if not self.counted_by[number]:
                 self.remove(number)
         watch.remote = set()
         return True
 
 
 class SessionInterests:
-    """What one session wants to know of what others declare."""
+    """Watches of one session on the declarations of other sessions."""
 
     def __init__(self, exchange: ExchangeLike) -> None:
         self.exchange = exchange
         self.lock = threading.RLock()
         self.counters: Counter[str] = Counter()
-        "What came beyond MAX_DECLARED, by kind."
+        "Declarations beyond MAX_DECLARED, by kind."
         self._kinds = {"subscribers": _RemoteDeclarations(), "queryables": _RemoteDeclarations()}
         self._tokens: dict[int, str] = {}
         self._alive: Counter[str] = Counter()
-        "How many tokens each key has."
+        "Number of tokens per key."
         self._token_watches: dict[int, TokenWatch] = {}
         self._questions: dict[int, TokenQuery] = {}
-        self._sayings = _Sayings()
-        "What the token watches are to be told."
+        self._notifications = SerialExecutor("liveliness")
+        "Queued calls of token watches."
 
     # ---- matching
 
@@ -295,7 +281,9 @@ class SessionInterests:
         local: Callable[[], bool] = lambda: False,
         destination: Locality = Locality.ANY,
     ) -> MatchWatch:
-        """Whether a subscriber or queryable matches `key`: here (`local`), elsewhere, or both."""
+        """Watch whether a subscriber or queryable matches `key`: of this session (`local`), of
+        others, or both.
+        """
         if self.exchange.closed:
             raise ZError("session closed")
         watch = MatchWatch(self, kind, key, complete, local, destination)
@@ -303,7 +291,7 @@ class SessionInterests:
         new = self.exchange.next_id()
         with self.lock:
             declared.open(watch)
-            if not watch.hears:
+            if not watch.counts_remote:
                 return watch
             interest, sharing = declared.interests.get(key, (new, 0))
             declared.interests[key] = interest, sharing + 1
@@ -312,10 +300,10 @@ class SessionInterests:
         return watch
 
     def unwatch(self, kind: Kind, watch: MatchWatch) -> None:
-        """Forget `watch`; nothing happens when that was done."""
+        """Stop a watch; further calls do nothing."""
         declared = self._kinds[kind]
         with self.lock:
-            if not declared.close(watch) or not watch.hears:
+            if not declared.close(watch) or not watch.counts_remote:
                 return
             interest, sharing = declared.interests.pop(watch.key)
             if sharing > 1:
@@ -324,7 +312,7 @@ class SessionInterests:
             self._send_final(interest)
 
     def matches(self, kind: Kind, watch: MatchWatch) -> bool:
-        """Was anything declared elsewhere that `watch` counts?"""
+        """Return whether a remote declaration counts for `watch`."""
         if not watch.complete:
             return bool(watch.remote)
         with self.lock:
@@ -332,7 +320,7 @@ class SessionInterests:
         return any(complete and includes(key, watch.key) for key, complete in found)
 
     def local_changed(self, kind: Kind = "subscribers") -> None:
-        """The session's own subscribers or queryables have changed."""
+        """Re-evaluate the watches after a change of the session's own subscribers or queryables."""
         with self.lock:
             watches = [watch for _, some in self._kinds[kind].watches for watch in some]
         _recheck_all(watches)
@@ -340,21 +328,23 @@ class SessionInterests:
     # ---- tokens
 
     def watch_tokens(self, watch: TokenWatch) -> int:
-        """Tell `watch` about tokens, those that are there too if it has `history`; its id."""
+        """Start telling `watch` of tokens, with `history` also of present ones; return the interest
+        id.
+        """
         interest = self.exchange.next_id()
         with self.lock:
             self._token_watches[interest] = watch
             if watch.history:
                 for key in self._alive:
                     if intersects(watch.key, key):
-                        self._sayings.note(partial(watch.token, key, True))
-        self._sayings.say()
+                        self._notifications.submit(partial(watch.on_token, key, True))
+        self._notifications.run()
         mode = InterestMode.CURRENT_FUTURE if watch.history else InterestMode.FUTURE
         self._send(interest, mode, _TOKENS, watch.key)
         return interest
 
     def unwatch_tokens(self, interest: int) -> None:
-        """Forget that watch; nothing happens when that was done."""
+        """Stop a token watch; further calls do nothing."""
         with self.lock:
             gone = self._token_watches.pop(interest, None)
             if gone is None:
@@ -362,12 +352,12 @@ class SessionInterests:
             others = [watch.key for watch in self._token_watches.values()]
             for number, key in list(self._tokens.items()):
                 if not any(intersects(other, key) for other in others):
-                    del self._tokens[number]  # it would grow old unnoticed
+                    del self._tokens[number]  # Without an INTEREST its end would not be received.
                     self._forget_alive(key)
         self._send_final(interest)
 
     def ask_tokens(self, interest: int, key: KeyExpr, question: TokenQuery) -> None:
-        """Tell `question` each token that there is now, then that these were all."""
+        """Ask for the present tokens; `question` gets each of them, then `finish`."""
         with self.lock:
             self._questions[interest] = question
         try:
@@ -377,20 +367,20 @@ class SessionInterests:
             raise
 
     def forget_question(self, interest: int) -> None:
-        """Its answers are not wanted any more."""
+        """Drop a token query whose replies are no longer wanted."""
         with self.lock:
             self._questions.pop(interest, None)
 
     # ---- from routing
 
     def on_declare(self, message: Declare) -> None:
-        """What somebody else has declared or taken back."""
+        """Handle a declaration or undeclaration of another session."""
         handle = _HANDLERS.get(type(message.body))
         if handle is not None:
             handle(self, message, message.body)
 
     def close(self) -> None:
-        """Nobody is told anything any more."""
+        """End all watches."""
         with self.lock:
             watches = [
                 watch
@@ -411,7 +401,7 @@ class SessionInterests:
         for token_watch in tokens:
             token_watch.end()
 
-    def _declared(self, kind: Kind, body: DeclareSubscriber | DeclareQueryable) -> None:
+    def _on_declared(self, kind: Kind, body: DeclareSubscriber | DeclareQueryable) -> None:
         complete = isinstance(body, DeclareQueryable) and body.info.complete
         with self.lock:
             declared = self._kinds[kind]
@@ -421,7 +411,7 @@ class SessionInterests:
             touched = declared.add(body.id, body.key.suffix, complete)
         _recheck_all(touched)
 
-    def _undeclared(self, kind: Kind, number: int) -> None:
+    def _on_undeclared(self, kind: Kind, number: int) -> None:
         with self.lock:
             touched = self._kinds[kind].remove(number)
         _recheck_all(touched)
@@ -430,7 +420,7 @@ class SessionInterests:
         key, interest = body.key.suffix, message.interest_id
         with self.lock:
             question = None if interest is None else self._questions.get(interest)
-            # Without an id it answers a question; one that has ended has no use for it.
+            # A token without an id answers a query; it is useless once that has ended.
             if question is None and body.id and body.id not in self._tokens:
                 if len(self._tokens) >= MAX_DECLARED:
                     self.counters["tokens"] += 1
@@ -439,9 +429,9 @@ class SessionInterests:
                 self._alive[key] += 1
                 if self._alive[key] == 1:
                     self._tell(key, True, current=interest is not None)
-        self._sayings.say()
+        self._notifications.run()
         if question is not None:
-            question.token(key)
+            question.add_token(key)
 
     def _on_token_gone(self, message: Declare, body: UndeclareToken) -> None:
         with self.lock:
@@ -449,23 +439,23 @@ class SessionInterests:
             if known is not None:
                 if self._forget_alive(known):
                     self._tell(known, False)
-            elif body.key is not None and body.key.suffix:  # one that was there before the watch
+            elif body.key is not None and body.key.suffix:  # A token older than the watch.
                 self._tell(body.key.suffix, False)
-        self._sayings.say()
+        self._notifications.run()
 
     def _on_final(self, message: Declare, body: DeclareFinal) -> None:
         with self.lock:
             question = self._questions.pop(message.interest_id or 0, None)
         if question is not None:
-            question.final()
+            question.finish()
 
     def _tell(self, key: str, alive: bool, current: bool = False) -> None:
         for watch in self._token_watches.values():
             if (watch.history or not current) and intersects(watch.key, key):
-                self._sayings.note(partial(watch.token, key, alive))
+                self._notifications.submit(partial(watch.on_token, key, alive))
 
     def _forget_alive(self, key: str) -> bool:
-        """Whether that was the last token of `key`."""
+        """Count down the tokens of `key`; return whether it was the last."""
         self._alive[key] -= 1
         if self._alive[key] > 0:
             return False
@@ -479,7 +469,7 @@ class SessionInterests:
         self.exchange.send(Interest(number, mode, options, wire_key, qos.DECLARE))
 
     def _send_final(self, number: int) -> None:
-        with suppress(ZError):  # a closed session has ended all
+        with suppress(ZError):  # A closed session has ended all interests.
             self.exchange.send(Interest(number, qos=qos.DECLARE))
 
 
@@ -489,10 +479,12 @@ def _recheck_all(watches: Iterable[MatchWatch]) -> None:
 
 
 _HANDLERS: dict[type, Callable[[SessionInterests, Declare, Any], None]] = {
-    DeclareSubscriber: lambda interests, _, body: interests._declared("subscribers", body),
-    UndeclareSubscriber: lambda interests, _, body: interests._undeclared("subscribers", body.id),
-    DeclareQueryable: lambda interests, _, body: interests._declared("queryables", body),
-    UndeclareQueryable: lambda interests, _, body: interests._undeclared("queryables", body.id),
+    DeclareSubscriber: lambda interests, _, body: interests._on_declared("subscribers", body),
+    UndeclareSubscriber: lambda interests, _, body: interests._on_undeclared(
+        "subscribers", body.id
+    ),
+    DeclareQueryable: lambda interests, _, body: interests._on_declared("queryables", body),
+    UndeclareQueryable: lambda interests, _, body: interests._on_undeclared("queryables", body.id),
     DeclareToken: SessionInterests._on_token,
     UndeclareToken: SessionInterests._on_token_gone,
     DeclareFinal: SessionInterests._on_final,
@@ -500,9 +492,9 @@ _HANDLERS: dict[type, Callable[[SessionInterests, Declare, Any], None]] = {
 
 
 class MatchingListener(Receiver[H], Generic[H]):
-    """Receives a MatchingStatus whenever it changes; made by a publisher or a querier.
+    """Receiver of each change of a matching status; made by a publisher or a querier.
 
-    The first comes at once if there is a match.
+    If there is a match already, the first status is received at once.
     """
 
     _what = "matching listener"
@@ -524,7 +516,7 @@ class MatchingListener(Receiver[H], Generic[H]):
         super().__init__(sink, reader)
 
     def undeclare(self, /) -> None:
-        """Receive no more."""
+        """Stop receiving."""
         self._check()
         self._undeclared = True
         self._stop()

@@ -1,7 +1,7 @@
-"""`scout`: who is there, asked again and again until stopped.
+"""`scout`: asks for nodes by multicast, repeatedly, until stopped.
 
-Knows the thread that asks and hears. When to ask and what an answer is, transport/scouting.py
-knows; nobody is dialled here.
+Knows the thread that sends SCOUT and receives HELLO; `transport/scouting.py` knows when to ask and
+how to read an answer. Connects to no node.
 """
 
 import logging
@@ -29,16 +29,16 @@ from zenlake.wire.locator import EndPoint
 
 log = logging.getLogger("zenlake.scouting")
 
-EVERYBODY = WhatAmIMatcher("router|peer|client")
-READS_PER_TURN = 32  # answers; then it is looked whether to ask again, or to stop
-STOP_SECONDS = 5.0  # for the thread to end, and for a callback
+ANY_ROLE = WhatAmIMatcher("router|peer|client")
+READS_PER_TURN = 32  # Answers read before the thread looks again whether to ask or to stop.
+STOP_SECONDS = 5.0  # Upper bound on waiting for the thread, and for a callback, to end.
 
 H = TypeVar("H")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello(metaclass=Unconstructed):
-    """A node that answered."""
+    """Answer of one node."""
 
     whatami: WhatAmI
     zid: ZenohId
@@ -46,7 +46,7 @@ class Hello(metaclass=Unconstructed):
 
     @property
     def locators(self) -> list[str]:
-        """Where it can be reached."""
+        """Locators at which the node can be reached."""
         return list(self._locators)
 
     @classmethod
@@ -66,7 +66,7 @@ class Hello(metaclass=Unconstructed):
 
 
 class Scout(Receiver[H]):
-    """Receives a Hello for every answer, so for one node several, until stopped or dropped."""
+    """Receiver of a Hello for every answer, several per node, until stopped or dropped."""
 
     _what = "scout"
     _given_by = "zenlake.scout"
@@ -81,7 +81,7 @@ class Scout(Receiver[H]):
             raise ZError("Stopped scout")
 
     def stop(self, /) -> None:
-        """Ask no more; the handler's iteration ends after what it holds."""
+        """Stop asking; iteration over the handler ends after the answers it holds."""
         self._check()
         self._undeclared = True
         self._asking.stop()
@@ -96,7 +96,7 @@ class Scout(Receiver[H]):
 
 
 class ScoutThread:
-    """The thread. It does not know its Scout, which so may be dropped."""
+    """Thread that asks and receives. It does not refer to its Scout, so that one can be dropped."""
 
     def __init__(self, link: multicast.MulticastLink, what: wire.WireWhatAmI, sink: Sink[Hello]):
         self._link = link
@@ -104,12 +104,13 @@ class ScoutThread:
         self._scouter = Scouter(what, time.monotonic())
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
-        self._lock = threading.RLock()  # a Scout may be dropped anywhere
+        # Reentrant: the garbage collector may drop a Scout while this thread holds the lock.
+        self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="zenlake scout", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """From any thread; may be repeated."""
+        """Stop the thread, from any thread; further calls do nothing."""
         with self._lock:
             if not self._stopping:
                 self._stopping = True
@@ -151,7 +152,7 @@ class ScoutThread:
     def _ask(self, datagram: bytes) -> None:
         try:
             self._link.send(datagram)
-        except LinkError as error:  # no route now: the next one may go
+        except LinkError as error:  # No route at the moment; the next datagram may get through.
             log.debug("scouting: %s", error)
 
 
@@ -179,7 +180,7 @@ def scout(
 def _matcher(what: object) -> WhatAmIMatcher:
     match what:
         case None:
-            return EVERYBODY
+            return ANY_ROLE
         case WhatAmIMatcher():
             return what
         case WhatAmI() | str():

@@ -1,4 +1,4 @@
-"""Stats: what a session has sent and received, and what was lost where and why.
+"""Stats: counts of what a session has sent and received, and of losses with place and reason.
 
 Knows the counters of all layers. Does not count anything itself.
 """
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gap:
-    """What one lane of a link has missed."""
+    """Sequence numbers that one lane of a link has missed."""
 
     lane: str
-    "The priority's name, and whether it is reliable."
+    "Name of the priority, and whether the lane is reliable."
     gaps: int
-    "How often numbers were missing,"
+    "Number of interruptions of the sequence."
     missing: int
-    "and how many."
+    "Total of missing sequence numbers."
     stale: int
-    "Numbers that came too late, or again."
+    "Sequence numbers that were received late or twice."
 
 
 @dataclass(frozen=True)
 class TransportStats:
-    """One open transport."""
+    """Counts of one open transport."""
 
     zid: ZenohId
     whatami: WhatAmI
@@ -43,52 +43,48 @@ class TransportStats:
     received_frames: int
     received_bytes: int
     dropped: dict[str, int]
-    "Messages given up in sending or receiving, by the name of their `DropReason`."
+    "Messages dropped while sending or receiving, by the name of their `DropReason`."
     gaps: tuple[Gap, ...]
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Since the session opened; of transports that have ended only the sums are kept."""
+    """Counts since the session opened; ended transports are included in the sums only."""
 
     sent_messages: int
     sent_bytes: int
     received_frames: int
     received_bytes: int
     dropped: dict[str, int]
-    "Messages given up anywhere in the session, by the name of their `DropReason`."
+    "Dropped messages by the name of their `DropReason`, over all layers."
     missing: int
-    "Frames that never came, by the numbers of their lanes."
+    "Frames that were never received, by the sequence numbers of their lanes."
     transports: tuple[TransportStats, ...] = field(default=())
 
 
 class EndedTransports:
-    """The sums of transports that are no more."""
+    """Sums of the transports that have ended."""
 
     def __init__(self) -> None:
         self.sums: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
 
     def add(self, session: TransportSession) -> None:
-        one = _transport(session)
-        for name in SUMMED:
-            self.sums[name] += getattr(one, name)
-        self.sums["missing"] += sum(gap.missing for gap in one.gaps)
-        self.dropped.update(one.dropped)
+        _add(_transport(session), self.sums, self.dropped)
 
 
-OF_QUERIES = {
+QUERY_DROP_REASONS = {
     "late": DropReason.REPLY_LATE,
     "disjoint": DropReason.REPLY_DISJOINT,
     "dropped": DropReason.REPLY_LIMIT,
     "refused": DropReason.GET_LIMIT,
 }
-OF_INTERESTS = {
+INTEREST_DROP_REASONS = {
     "subscribers": DropReason.REMOTE_SUBSCRIBER_LIMIT,
     "queryables": DropReason.REMOTE_QUERYABLE_LIMIT,
     "tokens": DropReason.REMOTE_TOKEN_LIMIT,
 }
-SUMMED = ("sent_messages", "sent_bytes", "received_frames", "received_bytes")
+SUMMED_FIELDS = ("sent_messages", "sent_bytes", "received_frames", "received_bytes")
 
 
 def _by_name(dropped: Mapping[DropReason, int]) -> dict[str, int]:
@@ -120,23 +116,28 @@ def _transport(session: TransportSession) -> TransportStats:
     )
 
 
-def stats(core: "SessionCore") -> Stats:
+def _add(transport: TransportStats, sums: Counter[str], dropped: Counter[str]) -> None:
+    for name in SUMMED_FIELDS:
+        sums[name] += getattr(transport, name)
+    sums["missing"] += sum(gap.missing for gap in transport.gaps)
+    dropped.update(transport.dropped)
+
+
+def collect_stats(core: "SessionCore") -> Stats:
+    """Return the counts of a session."""
     transports = tuple(_transport(session) for session in core.node.sessions.values())
     sums = Counter(core.ended.sums)
     dropped: Counter[str] = Counter(core.ended.dropped)
-    for one in transports:
-        for name in SUMMED:
-            sums[name] += getattr(one, name)
-        sums["missing"] += sum(gap.missing for gap in one.gaps)
-        dropped.update(one.dropped)
+    for transport in transports:
+        _add(transport, sums, dropped)
     dropped.update(_by_name(core.exchange.dropped))
     dropped.update(_by_name(core.exchange.routing.counters))
     dropped[DropReason.HANDLER_FULL] += core.subscribers.dropped
-    for name, reason in OF_QUERIES.items():
+    for name, reason in QUERY_DROP_REASONS.items():
         dropped[reason] += core.queries.counters[name]
     dropped[DropReason.QUERY_LIMIT] += core.queryables.counters["refused"]
     for name, count in dict(core.interests.counters).items():
-        dropped[OF_INTERESTS[name]] += count
+        dropped[INTEREST_DROP_REASONS[name]] += count
     return Stats(
         sent_messages=sums["sent_messages"],
         sent_bytes=sums["sent_bytes"],

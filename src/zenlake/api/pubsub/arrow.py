@@ -1,7 +1,7 @@
-"""Arrow: a subscriber that yields record batches, and record batches that are put at once.
+"""Arrow: a handler that yields record batches, and `put_batch` for record batches.
 
-Knows the schema of `columnar/` and its limits. No Python runs for each sample. Arrow, NumPy and
-Numba load when this is first used.
+Knows the schema of `columnar/` and its limits. Runs no Python per sample. Arrow, NumPy and Numba
+are loaded on first use.
 """
 
 import threading
@@ -15,7 +15,7 @@ from zenlake.api.handlers import Channel
 from zenlake.api.pubsub.subscriber import RunSink
 from zenlake.api.values.encoding import Encoding
 from zenlake.api.values.enums import Locality
-from zenlake.api.values.sample import PLAIN, Sample
+from zenlake.api.values.sample import PLAIN, Sample, push_of
 from zenlake.errors import EncodeError, SessionEnded, ZError
 from zenlake.keyexpr import validate
 from zenlake.keytable import KeyTable
@@ -28,6 +28,7 @@ from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
     from zenlake.api.pubsub.publisher import OutboundRoute
@@ -38,21 +39,22 @@ if TYPE_CHECKING:
     from zenlake.wire.push_run import PushRun
     from zenlake.wire.scan import Scanner
 
-BATCHES = 4  # full ones that may wait to be read
-LARGE_BYTES = 16 << 10  # a sample of so many that came alone is scanned as it came
-SINGLES_BYTES = 64 << 10  # of samples that came one by one, before they are scanned together
+BATCHES = 4  # Full batches that may wait to be read.
+LARGE_BYTES = 16 << 10  # Least size of a sample that is scanned alone, as its encoded message.
+# Bytes of single samples that are collected before they are scanned together.
+SINGLES_BYTES = 64 << 10
 MAX_ROWS = 65_536
 MAX_BYTES = 16 << 20
 MAX_AGE = 0.1
 
 
 class ArrowBatches(RunSink, Channel[Any]):
-    """A handler for `declare_subscriber`: samples as Arrow record batches.
+    """Handler for `declare_subscriber` that yields samples as Arrow record batches.
 
-    A batch is given out when it has `max_rows` samples or `max_bytes` of payloads, or when its
-    first sample has waited `max_age` seconds. When `batches` full ones wait the network is not
-    read, or with `overflow="drop"` samples are let go and counted (`dropped`). One handler serves
-    one subscriber.
+    A batch is complete when it has `max_rows` samples or `max_bytes` of payloads, or when its first
+    sample has waited `max_age` seconds. While `batches` full ones wait, the network is not read, or
+    with `overflow="drop"` samples are dropped and counted (`dropped`). One handler serves one
+    subscriber.
 
     >>> ArrowBatches(max_rows=1000, max_age=0.5)
     ArrowBatches(max_rows=1000, max_bytes=16777216, max_age=0.5, batches=4, overflow='block')
@@ -84,9 +86,9 @@ class ArrowBatches(RunSink, Channel[Any]):
         self._room = threading.Condition(self._lock)
         self._open: SampleBatcher | None = None
         self._since = 0.0
-        "When the open batch got its first sample."
+        "Time at which the open batch got its first sample."
         self._spare: SampleBatcher | None = None
-        "One that was given out: it knows how much room a batch needs."
+        "Batcher that was read out: it knows how much room a batch needs."
         self._full: deque[SampleBatcher] = deque()
         self._singles = bytearray()
         self._single_count = 0
@@ -124,7 +126,7 @@ class ArrowBatches(RunSink, Channel[Any]):
             return self._has_room()
 
     def push_one(self, sample: Sample) -> bool:
-        push = sample._push()
+        push = push_of(sample)
         body = Put(bytes(sample.payload)) if push is PLAIN else push.body
         w = ByteWriter()
         NETWORK.write(w, Push(WireExpr(0, str(sample.key_expr)), body, push.qos))
@@ -133,7 +135,7 @@ class ArrowBatches(RunSink, Channel[Any]):
                 self.dropped += 1
                 return True
             if not self._single_count and self._open is None:
-                self._started()
+                self._note_start()
             self._singles += w.out
             self._single_count += 1
             if len(self._singles) >= SINGLES_BYTES or self._single_count >= self.max_rows:
@@ -141,7 +143,7 @@ class ArrowBatches(RunSink, Channel[Any]):
             return self._has_room()
 
     def _take_singles(self) -> None:
-        """What came one by one, into the open batch."""
+        """Move the collected single samples into the open batch."""
         if not self._single_count:
             return
         data, self._singles, self._single_count = bytes(self._singles), bytearray(), 0
@@ -164,22 +166,22 @@ class ArrowBatches(RunSink, Channel[Any]):
                 return
             batcher = self._open
             if batcher is None:
-                batcher = self._open = self._spare or self._made()
+                batcher = self._open = self._spare or self._new_batcher()
                 self._spare = None
-                self._started()
+                self._note_start()
             at = batcher.append(rows, data, keys, now, at, checked=True)
             if at < len(rows) or len(batcher) >= self.max_rows:
                 self._full.append(batcher)
                 self._open = None
                 self._ready.notify()
 
-    def _made(self) -> "SampleBatcher":
+    def _new_batcher(self) -> "SampleBatcher":
         from zenlake.columnar.read import SampleBatcher
 
         return SampleBatcher(self.max_rows, self.max_bytes)
 
-    def _started(self) -> None:
-        """The first sample of a batch: whoever waits has to look at the clock from now on."""
+    def _note_start(self) -> None:
+        """Note the time of a batch's first sample, and wake a reader, which now has a deadline."""
         self._since = time.monotonic()
         self._ready.notify()
 
@@ -197,8 +199,8 @@ class ArrowBatches(RunSink, Channel[Any]):
                         raise ZError("channel is empty and closed")
                     self._ready.wait(wait)
                     continue
-                calls = self._made_room()
-            return self._given(batch, calls)
+                calls = self._notify_room()
+            return self._finish_batch(batch, calls)
 
     def try_recv(self) -> "pa.RecordBatch | None":
         with self._lock:
@@ -207,11 +209,11 @@ class ArrowBatches(RunSink, Channel[Any]):
                 if self._closed:
                     raise ZError("channel is empty and closed")
                 return None
-            calls = self._made_room()
-        return self._given(batch, calls)
+            calls = self._notify_room()
+        return self._finish_batch(batch, calls)
 
     def _next(self) -> "tuple[SampleBatcher | None, float | None]":
-        """The batch to give out, or how long to wait for one (None: until something comes)."""
+        """Return the next batch, or how long to wait for one (None: until a sample is received)."""
         if self._full:
             return self._full.popleft(), None
         if self._open is None and not self._single_count:
@@ -225,14 +227,16 @@ class ArrowBatches(RunSink, Channel[Any]):
         batcher, self._open = self._open, None
         return batcher, None
 
-    def _made_room(self) -> list[Callable[[], None]]:
+    def _notify_room(self) -> list[Callable[[], None]]:
         self._room.notify_all()
         if 2 * len(self._full) > self.batches and not self._closed:
             return []
         calls, self._room_calls = self._room_calls, []
         return calls
 
-    def _given(self, batcher: "SampleBatcher", calls: list[Callable[[], None]]) -> "pa.RecordBatch":
+    def _finish_batch(
+        self, batcher: "SampleBatcher", calls: list[Callable[[], None]]
+    ) -> "pa.RecordBatch":
         for call in calls:
             call()
         batch = batcher.finish()
@@ -255,7 +259,7 @@ class ArrowBatches(RunSink, Channel[Any]):
         with self._lock:
             self._closed = True
             self._ready.notify_all()
-            calls = self._made_room()
+            calls = self._notify_room()
         for call in calls:
             call()
 
@@ -279,13 +283,13 @@ class ArrowBatches(RunSink, Channel[Any]):
 
 
 def put_batch(core: "SessionCore", batch: "pa.RecordBatch", way: "OutboundRoute | None") -> int:
-    """Every row to whoever wants it; as `way` says if one is given. Gives how many rows."""
+    """Publish every row, with the options of `way` if it is given; return the number of rows."""
     from zenlake.columnar.write import split_lanes
 
     if core.exchange.closed:
         raise ZError("session closed")
     if way is not None:
-        batch = _as_published(batch, way)
+        batch = _with_publisher_columns(batch, way)
     elif "key" not in batch.schema.names:
         raise EncodeError("is missing: a sample needs a key", "column 'key'")
     for priority, reliable, rows in split_lanes(batch):
@@ -293,8 +297,8 @@ def put_batch(core: "SessionCore", batch: "pa.RecordBatch", way: "OutboundRoute 
     return batch.num_rows  # type: ignore[no-any-return]
 
 
-def _as_published(batch: "pa.RecordBatch", way: "OutboundRoute") -> "pa.RecordBatch":
-    """With the key of a publisher, and its encoding and QoS where the batch says nothing."""
+def _with_publisher_columns(batch: "pa.RecordBatch", way: "OutboundRoute") -> "pa.RecordBatch":
+    """Return `batch` with the publisher's key, and its encoding and QoS if the batch has none."""
     import pyarrow as pa
 
     from zenlake.columnar.schema import CONGESTION_CONTROLS
@@ -334,22 +338,23 @@ def _put_lane(
     exchange = core.exchange
     destination = way.destination if way is not None else Locality.ANY
     keys = pc.unique(rows.column("key")).cast(pa.string()).to_pylist()
-    wanted: dict[Any, dict[str, WireExpr]] = {}
+    wanted: dict[SessionFace, dict[str, WireExpr]] = {}
     heard = False
     for key in keys:
         if key is None:
-            continue  # refused below, with its reason
+            continue  # Refused below, with the reason.
         validate(key)
         if destination is not Locality.SESSION_LOCAL:
             for port, wire in exchange.way_out(key):
                 wanted.setdefault(port, {})[key] = wire
         if destination is not Locality.REMOTE:
             heard = heard or bool(core.subscribers.of(key, local=True))
-    # A row has one timestamp, whoever gets it.
+    # Every receiver of a row gets the same timestamp.
     first = exchange.reserve_stamps(rows.num_rows) if exchange.stamps else 0
     times = np.arange(first, first + rows.num_rows, dtype=np.uint64)
     if not wanted and not heard:
-        push_columns_of(exchange, rows, _full_text, times)  # an error is one, though nobody listens
+        # Raises for invalid rows, even without a subscriber.
+        push_columns_of(exchange, rows, _full_text, times)
     for port, wires in wanted.items():
         part, of_part = rows, times
         if len(wires) < len(keys):
@@ -362,13 +367,18 @@ def _put_lane(
         except SessionEnded:
             exchange.dropped[DropReason.SESSION_CLOSED] += part.num_rows
     if heard:
-        _put_here(core, push_columns_of(exchange, rows, _full_text, times))
+        _deliver_here(core, push_columns_of(exchange, rows, _full_text, times))
 
 
 def push_columns_of(
-    exchange: "Exchange", rows: "pa.RecordBatch", key_of: Callable[[str], WireExpr], times: Any
+    exchange: "Exchange",
+    rows: "pa.RecordBatch",
+    key_of: Callable[[str], WireExpr],
+    times: "np.ndarray[tuple[int], np.dtype[np.uint64]]",
 ) -> "PushColumns":
-    """What is sent for `rows`; with `times` if this session stamps what has no timestamp."""
+    """Return the columns to send for `rows`; `times` fills missing timestamps if the session
+    stamps.
+    """
     from zenlake.columnar.write import push_columns
 
     columns = push_columns(rows, key_of)
@@ -379,8 +389,8 @@ def _full_text(key: str) -> WireExpr:
     return WireExpr(0, key, Mapping.SENDER)
 
 
-def _put_here(core: "SessionCore", columns: "PushColumns") -> None:
-    """To the session's own subscribers; waits where there is no room."""
+def _deliver_here(core: "SessionCore", columns: "PushColumns") -> None:
+    """Deliver to the session's own subscribers; wait while a sink has no room."""
     from zenlake.wire.emit import Emitter
 
     emitter = Emitter(columns, None)

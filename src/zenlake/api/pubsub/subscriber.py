@@ -1,14 +1,16 @@
-"""Subscribers: those a session has declared, and the samples that reach them.
+"""Subscribers of one session, and the delivery of samples to them.
 
-Knows who wants a key, and how samples are handed over. Does not know where samples come from.
+Knows which subscribers match a key, and how samples are handed over. Does not know where samples
+come from.
 """
 
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from zenlake.api.arguments import IntoKeyExpr, key_of, member
+from zenlake.api.exchange_protocol import ExchangeLike
 from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import Receiver, Sink, make_sink
 from zenlake.api.values.enums import Locality
@@ -18,6 +20,7 @@ from zenlake.api.values.wrapped import make
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.tree import KeyExprTree
+from zenlake.keytable import LONG_KEY
 from zenlake.runtime.exchange import Exchange
 from zenlake.wire import entity, qos
 from zenlake.wire.declare import Declare, DeclareSubscriber, UndeclareSubscriber
@@ -26,25 +29,25 @@ from zenlake.wire.wireexpr import WireExpr
 
 if TYPE_CHECKING:
     from zenlake.api.discovery.matching import SessionInterests
+    from zenlake.keytable import KeyTable
     from zenlake.runtime.exchange import RawPush, SessionFace
     from zenlake.wire.push_run import PushRun
 
-MAX_KNOWN_KEYS = 8_192  # whose subscribers are remembered,
-LONG_KEY = 1024  # unless they are longer
-NOBODY: tuple["SubscriberEntry", ...] = ()
+MAX_KNOWN_KEYS = 8_192  # Keys whose matching subscribers are remembered.
+NO_SUBSCRIBERS: tuple["SubscriberEntry", ...] = ()
 
 H = TypeVar("H")
 
 
 class SubscriberEntry:
-    """A subscriber, as long as it is declared."""
+    """Declared subscriber: its keys, allowed origin and sink."""
 
     __slots__ = ("id", "keys", "origin", "sink")
 
     def __init__(self, keys: dict[int, KeyExpr], origin: Locality, sink: Sink[Any]) -> None:
         self.id = next(iter(keys))
         self.keys = keys
-        "By the number of the declaration. What several of them match it hears once."
+        "Key expressions by declaration id; a sample that several of them match is delivered once."
         self.origin = origin
         self.sink = sink
 
@@ -53,14 +56,17 @@ class SubscriberEntry:
 
 
 class RunSink(Sink[Any]):
-    """A sink that takes samples by the run, as the scan found them: no Sample is made."""
+    """Sink that takes samples by the run, as the scan found them, so that no Sample is made."""
 
     messages_from: int | None = None
-    """From how many bytes on a sample that came alone is given as the message that it was, to
-    `push_message`; None: never."""
+    """Least size in bytes from which a sample that arrived alone is passed to `push_message` as its
+    encoded message; None: never.
+    """
 
-    def push_run(self, run: "PushRun", rows: Any, keys: Any, port: "SessionFace | None") -> bool:
-        """The rows of `run` that `rows` names (None: all), by the key table of their link."""
+    def push_run(
+        self, run: "PushRun", rows: Any, keys: "KeyTable", port: "SessionFace | None"
+    ) -> bool:
+        """Take the rows of `run` that `rows` selects (None: all), and their link's key table."""
         raise NotImplementedError
 
     def push_message(self, one: "RawPush") -> bool:
@@ -76,19 +82,27 @@ class RunSink(Sink[Any]):
         return room
 
 
-class Subscriber(Receiver[H], Generic[H]):
-    """Receives samples on a key expression; made by `Session.declare_subscriber`.
+class SubscriberOwner(Protocol):
+    """Table that a Subscriber belongs to, and that undeclares it."""
 
-    Iterate it, or call `recv()`; with a callback it needs nothing more. Undeclared by
-    `undeclare()`, by the end of a `with` block, and when nothing holds it any more (unless a
-    callback gets its samples: that goes on until the session closes).
+    @property
+    def exchange(self) -> ExchangeLike: ...
+    def undeclare(self, declared: SubscriberEntry) -> None: ...
+
+
+class Subscriber(Receiver[H], Generic[H]):
+    """Receiver of samples on a key expression; made by `Session.declare_subscriber`.
+
+    Iterate it, or call `recv()`; with a callback neither is needed. It is undeclared by
+    `undeclare()`, by the end of a `with` block, and when the last reference to it goes. With a
+    callback it stays until the session closes, whether it is referenced or not.
     """
 
     _what = "subscriber"
     _given_by = "session.declare_subscriber"
 
     def __init__(
-        self, subscribers: "Subscribers", declared: SubscriberEntry, handler: H, background: bool
+        self, subscribers: SubscriberOwner, declared: SubscriberEntry, handler: H, background: bool
     ) -> None:
         super().__init__(declared.sink, handler)
         self._subscribers = subscribers
@@ -97,19 +111,19 @@ class Subscriber(Receiver[H], Generic[H]):
 
     @property
     def id(self) -> EntityGlobalId:
-        """Its id in the whole system."""
+        """Global entity id of this subscriber."""
         self._check()
         zid = self._subscribers.exchange.zid
         return EntityGlobalId.of(entity.WireEntityId(zid, self._declared.id))
 
     @property
     def key_expr(self) -> KeyExpr:
-        """What it subscribed to."""
+        """Key expression it was declared on."""
         self._check()
         return self._declared.keys[self._declared.id]
 
     def undeclare(self, /) -> None:
-        """Receive no more. Whoever waits in `recv()` is woken."""
+        """Stop receiving. A thread that waits in `recv()` is woken."""
         self._check()
         self._undeclared = True
         self._subscribers.undeclare(self._declared)
@@ -126,21 +140,22 @@ class Subscriber(Receiver[H], Generic[H]):
 
 
 class Subscribers:
-    """The subscribers of one session."""
+    """Subscribers of one session."""
 
     def __init__(self, exchange: Exchange, interests: "SessionInterests") -> None:
         self.exchange = exchange
         self._interests = interests
         self._tree: KeyExprTree[SubscriberEntry] = KeyExprTree()
         self._all: dict[int, SubscriberEntry] = {}
-        self._found: tuple[
+        self._by_key: tuple[
             dict[str, tuple[SubscriberEntry, ...]], dict[str, tuple[SubscriberEntry, ...]]
         ]
-        self._found = ({}, {})
-        "Who hears what comes from others, and what the session itself puts, by key."
+        self._by_key = ({}, {})
+        """Matching subscribers by key: of samples from other sessions, and of this session's own
+        puts."""
         self._sets: dict[tuple[int, ...], tuple[SubscriberEntry, ...]] = {}
-        self._let_go = 0
-        "By handlers of subscribers that are no more."
+        self._dropped_before = 0
+        "Drops counted by handlers of subscribers that were undeclared."
 
     def declare(
         self, key_expr: IntoKeyExpr, handler: Any, allowed_origin: Locality | None
@@ -153,7 +168,7 @@ class Subscribers:
     def declare_sink(
         self, keys: Iterable[KeyExpr], sink: Sink[Any], origin: Locality = Locality.DEFAULT
     ) -> SubscriberEntry:
-        """One subscriber, whatever the number of its keys."""
+        """Declare one subscriber on any number of keys."""
         declared = SubscriberEntry({self.exchange.next_id(): key for key in keys}, origin, sink)
         with self.exchange.lock:
             self._all[declared.id] = declared
@@ -175,15 +190,15 @@ class Subscribers:
                 self._tree.remove(key, declared)
             self._changed()
         if declared.origin is not Locality.SESSION_LOCAL:
-            with suppress(ZError):  # a closed session has taken all back
+            with suppress(ZError):  # A closed session has undeclared everything.
                 for number in declared.keys:
                     self.exchange.send(Declare(UndeclareSubscriber(number), qos=qos.DECLARE))
         declared.sink.close()
-        self._let_go += declared.sink.dropped
+        self._dropped_before += declared.sink.dropped
         self._interests.local_changed()
 
     def close(self) -> list[Sink[Any]]:
-        """Nothing comes any more; gives the sinks, some of which still deliver what waits."""
+        """Close all sinks and return them; some still deliver queued samples."""
         with self.exchange.lock:
             sinks = [declared.sink for declared in self._all.values()]
             self._all.clear()
@@ -191,22 +206,22 @@ class Subscribers:
             self._changed()
         for sink in sinks:
             sink.close()
-            self._let_go += sink.dropped
+            self._dropped_before += sink.dropped
         return sinks
 
     @property
     def dropped(self) -> int:
-        """Samples that the handlers let go."""
-        return self._let_go + sum(one.sink.dropped for one in list(self._all.values()))
+        """Number of samples that handlers dropped."""
+        return self._dropped_before + sum(entry.sink.dropped for entry in list(self._all.values()))
 
     def _changed(self) -> None:
-        self._found = ({}, {})
+        self._by_key = ({}, {})
         self._sets = {}
         self.exchange.changed()
 
     def of(self, key: str, *, local: bool = False) -> tuple[SubscriberEntry, ...]:
         """Who hears what is put on `key` by others, or by the session itself (`local`)."""
-        known = self._found[local]
+        known = self._by_key[local]
         found = known.get(key)
         if found is None:
             with self.exchange.lock:
@@ -218,8 +233,8 @@ class Subscribers:
                 }
                 numbers = tuple(sorted(hearing))
                 found = tuple(hearing[number] for number in numbers)
-                found = self._sets.setdefault(numbers, found) if found else NOBODY
-                known = self._found[local]
+                found = self._sets.setdefault(numbers, found) if found else NO_SUBSCRIBERS
+                known = self._by_key[local]
                 if len(known) >= MAX_KNOWN_KEYS:
                     known.clear()
                 if len(key) <= LONG_KEY:
@@ -241,7 +256,7 @@ class Subscribers:
         """Hand samples over (see `runtime.exchange.Local`); gives the sinks that have enough."""
         full: list[Sink[Any]] = []
         items: Iterable[Sample] = ()
-        if run is None or not all(isinstance(one.sink, RunSink) for one in subscribers):
+        if run is None or not all(isinstance(entry.sink, RunSink) for entry in subscribers):
             if run is not None:
                 places = run[0].places(run[1])
                 chunk = SampleChunk(data, starts.copy(), ends.copy(), places)

@@ -1,6 +1,6 @@
-"""CancellationToken: ends queries that wait for replies.
+"""CancellationToken: ends queries in flight.
 
-Knows what can be cancelled, and waits for its last callback. Does not know queries.
+Knows what can be cancelled, and waits for running callbacks. Does not know queries.
 """
 
 import threading
@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from zenlake.api.handlers import Sink
 from zenlake.errors import ZError
 
-TIDY_FROM = 64  # entries, before those that have ended are looked for
+TIDY_FROM = 64  # Least number of entries before ended ones are removed.
 
 
 class Cancellable(Protocol):
-    """A query in flight."""
+    """Query in flight, as a token sees it."""
 
     @property
     def sink(self) -> Sink[Any]: ...
@@ -23,7 +23,7 @@ class Cancellable(Protocol):
 
 
 class CancellationToken:
-    """Given to `get`, it can end that query before its last reply has come.
+    """Token passed to `get` that can end the query before its last reply.
 
     >>> token = CancellationToken()
     >>> token.cancel()
@@ -41,13 +41,13 @@ class CancellationToken:
 
     @property
     def is_cancelled(self) -> bool:
-        """Was `cancel` called?"""
+        """Whether `cancel` was called."""
         return self._cancelled
 
     def cancel(self, /) -> None:
-        """End every query that was given this token, and all that will be.
+        """End every query with this token, present and future.
 
-        Returns when no callback of theirs is running, nor will run; called by such a callback, it
+        Returns when none of their callbacks is running or will run. Called from such a callback, it
         does not wait for that one.
         """
         with self._lock:
@@ -58,15 +58,15 @@ class CancellationToken:
         for entry in entries:
             entry.sink.join(None)
         with self._lock:
-            self._entries = [entry for entry in self._entries if not _over(entry)]
+            self._entries = [entry for entry in self._entries if not _has_ended(entry)]
 
     def add(self, entry: Cancellable) -> None:
-        """Cancel `entry` when this is cancelled; a ZError when it is already."""
+        """Cancel `entry` together with this token. ZError: the token is cancelled already."""
         with self._lock:
             if self._cancelled:
                 raise ZError("Query was cancelled")
             if len(self._entries) >= self._tidy_at:
-                self._entries = [entry for entry in self._entries if not _over(entry)]
+                self._entries = [entry for entry in self._entries if not _has_ended(entry)]
                 self._tidy_at = max(TIDY_FROM, 2 * len(self._entries))
             self._entries.append(entry)
 
@@ -74,6 +74,6 @@ class CancellationToken:
         return f"CancellationToken(is_cancelled={self._cancelled})"
 
 
-def _over(entry: Cancellable) -> bool:
-    """Whether neither replies nor callbacks of it are to come."""
+def _has_ended(entry: Cancellable) -> bool:
+    """Return whether neither replies nor callbacks of `entry` are outstanding."""
     return entry.ended and entry.sink.join(0)

@@ -1,7 +1,7 @@
-"""Queries: the gets of one session that wait for replies.
+"""Gets of one session: queries that wait for replies.
 
-Knows which reply belongs to which get, what consolidation leaves of them, and when a get is over.
-Does not know how queries travel, nor how the user takes replies out.
+Knows which reply belongs to which get, how replies are consolidated, and when a get is over. Does
+not know how queries travel, nor how the user reads replies.
 """
 
 import heapq
@@ -10,25 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import ceil
-from typing import Any, Self
+from typing import Any, Unpack
 
-from zenlake.api.arguments import (
-    attachment_of,
-    checked_key,
-    encoding_of,
-    instance,
-    member,
-    qos_of,
-    seconds,
-)
-from zenlake.api.gc_finalize import ExchangeLike, Stamp, TimerLike, unstamped
+from zenlake.api.arguments import attachment_of, checked_key, encoding_of, instance
+from zenlake.api.exchange_protocol import ExchangeLike, Stamp, TimerLike, unstamped
 from zenlake.api.handlers import Sink, make_sink
 from zenlake.api.query.cancellation import CancellationToken
+from zenlake.api.query.options import IntoConsolidation, QueryContent, QueryData, QueryOptions
 from zenlake.api.query.queryable import Queryables
 from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import (
     CongestionControl,
-    ConsolidationMode,
     InterceptionPoint,
     Locality,
     Priority,
@@ -37,7 +29,7 @@ from zenlake.api.values.enums import (
 )
 from zenlake.api.values.ids import SourceInfo
 from zenlake.api.values.instrumentation import TimestampInstrumentation
-from zenlake.api.values.reply import Reply, joined
+from zenlake.api.values.reply import Reply, join_slices
 from zenlake.api.values.selector import (
     ANY_KEY,
     TIME_RANGE,
@@ -46,103 +38,39 @@ from zenlake.api.values.selector import (
     Selector,
     accepts_any_key,
 )
-from zenlake.api.values.wrapped import Value
 from zenlake.api.values.zbytes import IntoZBytes, payload_bytes
 from zenlake.errors import InvalidKeyExpr, ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.match import intersects
 from zenlake.routing.queries import TIMEOUT
 from zenlake.wire import encoding
-from zenlake.wire import qos as wire_qos
 from zenlake.wire import reply as wire_reply
 from zenlake.wire.cursor import U64
 from zenlake.wire.enums import Consolidation, Mapping
 from zenlake.wire.err import Err
 from zenlake.wire.put import Put
-from zenlake.wire.qos import QoS
 from zenlake.wire.query import WireQuery
 from zenlake.wire.querybody import QueryBody
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.timestamp import WireTimestamp
+from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr
 
-MAX_GETS = 65_536  # of one session that wait for replies; one more is refused
-MAX_KEPT_REPLIES = 262_144  # keys that consolidation keeps for one get
-MAX_KEPT_BYTES = 268_435_456  # of payloads that LATEST keeps for one get
-MAX_WAITING_REPLIES = 1_048_576  # of one get, beyond what its handler has room for
-TIDY_FROM = 1_024  # deadlines, before those of gets that are over are let go
+MAX_GETS = 65_536  # Upper bound on gets of one session in flight; a further one is refused.
+MAX_KEPT_REPLIES = 262_144  # Upper bound on keys whose replies consolidation keeps for one get.
+MAX_KEPT_BYTES = 268_435_456  # Upper bound on payload bytes that LATEST keeps for one get.
+# Upper bound on replies of one get beyond the capacity of its handler.
+MAX_WAITING_REPLIES = 1_048_576
+TIDY_FROM = 1_024  # Least number of deadlines before those of ended gets are removed.
 
 LOCAL, REMOTE = 1, 2
-"Whose end a get waits for."
+"Sides whose end a get waits for."
 WAITS_FOR = {Locality.ANY: LOCAL | REMOTE, Locality.REMOTE: REMOTE, Locality.SESSION_LOCAL: LOCAL}
 
-_USUAL = (None,) * 8
+_NOT_GIVEN = (None,) * 8
 _ALIVE = wire_reply.WireReply(Put())
 _TIMEOUT = Response(0, WireExpr(), Err(TIMEOUT, encoding.WireEncoding.parse("zenoh/string")))
-
-
-class QueryConsolidation(Value):
-    """A ConsolidationMode, in the form that other bindings of Zenoh have it.
-
-    >>> QueryConsolidation(ConsolidationMode.LATEST).mode()
-    ConsolidationMode.LATEST
-    """
-
-    __slots__ = ("_mode",)
-
-    AUTO: "QueryConsolidation"
-    DEFAULT: "QueryConsolidation"
-
-    def __init__(self, mode: ConsolidationMode | None) -> None:
-        self._mode = member("mode", mode, ConsolidationMode.DEFAULT)
-
-    def mode(self, /) -> ConsolidationMode:
-        """Which replies are kept."""
-        return self._mode
-
-    def _key(self) -> ConsolidationMode:
-        return self._mode
-
-    def __reduce__(self) -> tuple[type[Self], tuple[ConsolidationMode]]:
-        return type(self), (self._mode,)
-
-    def __repr__(self) -> str:
-        return f"QueryConsolidation({self._mode})"
-
-
-QueryConsolidation.AUTO = QueryConsolidation.DEFAULT = QueryConsolidation(ConsolidationMode.AUTO)
-
-IntoConsolidation = ConsolidationMode | QueryConsolidation
-
-
-class QueryOptions:
-    """How to ask: what stays the same for all gets of a querier."""
-
-    __slots__ = ("any_key", "consolidation", "destination", "qos", "target", "timeout")
-
-    def __init__(
-        self,
-        default_timeout: float,
-        target: QueryTarget | None = None,
-        consolidation: IntoConsolidation | None = None,
-        accept_replies: ReplyKeyExpr | None = None,
-        timeout: float | None = None,
-        congestion_control: CongestionControl | None = None,
-        priority: Priority | None = None,
-        express: bool | None = None,
-        allowed_destination: Locality | None = None,
-    ) -> None:
-        mode = (
-            consolidation.mode() if isinstance(consolidation, QueryConsolidation) else consolidation
-        )
-        self.consolidation = member("consolidation", mode, ConsolidationMode.DEFAULT).wire
-        self.target = member("target", target, QueryTarget.DEFAULT).wire
-        accept = member("accept_replies", accept_replies, ReplyKeyExpr.DEFAULT)
-        self.any_key = accept is ReplyKeyExpr.ANY
-        self.timeout = seconds(timeout, default_timeout)
-        self.qos: QoS = qos_of(wire_qos.REQUEST, priority, congestion_control, express)
-        self.destination = member("allowed_destination", allowed_destination, Locality.DEFAULT)
 
 
 class PendingGet:
@@ -168,6 +96,7 @@ class PendingGet:
     def __init__(
         self,
         queries: "SessionQueries",
+        *,
         key: str,
         any_key: bool,
         mode: Consolidation,
@@ -184,34 +113,35 @@ class PendingGet:
         self.waits_for = waits_for
         self.sink = sink
         self.forget = forget
-        "Tells who brings the replies that no more are wanted."
+        "Function that tells routing, or the interests, that no more replies are wanted."
         self.owner = owner
         self.ended = False
         self.kept: dict[str, Response] = {}
-        "The newest reply of each key."
+        "Newest reply of each key."
         self.kept_bytes = 0
         self.timed_out: Response | None = None
-        "That somebody was silent, as a node on the way or our clock says; it comes last, once."
+        "Timeout reported by a node on the way or by this session; delivered last, once."
         self.over = 0
-        "How many replies the handler has been given since it was full."
+        "Replies pushed since the handler became full."
 
     def cancel(self) -> None:
-        """End it, without what it kept."""
+        """End this get without its kept replies."""
         self._queries.cancel(self.id)
 
-    def token(self, key: str) -> None:
-        """A token, for one that asks about tokens; each key counts once."""
+    def add_token(self, key: str) -> None:
+        """Deliver a liveliness token as a reply; each key counts once."""
         if key not in self.kept:
             message = Response(self.id, WireExpr(0, key, Mapping.SENDER), _ALIVE)
             if len(self.kept) < MAX_KEPT_REPLIES:
                 self.kept[key] = message
             self._queries.on_response(message)
 
-    def final(self) -> None:
-        """There are no more tokens."""
+    def finish(self) -> None:
+        """End this get: all tokens were delivered."""
         self._queries.on_final(self.id)
 
-    def room(self) -> None:
+    def on_room(self) -> None:
+        """Reset the count: the handler has room."""
         self.over = 0
 
 
@@ -223,18 +153,19 @@ class SessionQueries:
     ) -> None:
         self.exchange = exchange
         self.counters: Counter[str] = Counter()
-        """refused: gets beyond MAX_GETS. late: replies and ends for no get that waits. disjoint:
-        replies on a key that was not asked for. older: what consolidation left out. early: kept
-        replies that were given out before the end, to stay below the limits. dropped: replies
-        beyond MAX_WAITING_REPLIES. timeouts: gets that ended so."""
+        """Counts by name. refused: gets beyond MAX_GETS. late: replies and ends for a get that is
+        over. disjoint: replies on a key that was not asked for. older: replies that consolidation
+        removed. early: kept replies delivered before the end, to stay below the limits. dropped:
+        replies beyond MAX_WAITING_REPLIES. timeouts: gets that timed out.
+        """
         self.queryables = queryables
         self._stamp = stamp
         self._lock = threading.RLock()
-        self._usual = QueryOptions(exchange.query_timeout)
+        self._defaults = QueryOptions(exchange.query_timeout)
         self._gets: dict[int, PendingGet] = {}
-        "By request id; who takes one out ends it."
+        "Gets by request id; the thread that removes one ends it."
         self._deadlines: list[tuple[float, int]] = []
-        "A heap; gets that are over leave theirs behind."
+        "Heap of (time, request id); entries of ended gets are removed lazily."
         self._timer: TimerLike | None = None
         self._timer_at = 0.0
 
@@ -250,17 +181,12 @@ class SessionQueries:
         congestion_control: CongestionControl | None = None,
         priority: Priority | None = None,
         express: bool | None = None,
-        payload: IntoZBytes | None = None,
-        encoding: IntoEncoding | None = None,
-        attachment: IntoZBytes | None = None,
         allowed_destination: Locality | None = None,
-        source_info: SourceInfo | None = None,
-        cancellation_token: CancellationToken | None = None,
-        timestamp_instrumentation: TimestampInstrumentation | None = None,
+        **content: Unpack[QueryContent],
     ) -> Any:
-        """As `Session.get`."""
+        """Check the arguments of `Session.get` and send the query."""
         key, parameters = _split(selector)
-        how = (
+        given = (
             target,
             consolidation,
             accept_replies,
@@ -270,61 +196,33 @@ class SessionQueries:
             express,
             allowed_destination,
         )
-        asking = self._usual if how == _USUAL else QueryOptions(self.exchange.query_timeout, *how)
-        return self.ask(
-            key,
-            parameters,
-            asking,
-            handler,
-            payload=payload,
-            encoding=encoding,
-            attachment=attachment,
-            source_info=source_info,
-            cancellation_token=cancellation_token,
-            timestamp_instrumentation=timestamp_instrumentation,
-        )
+        options = self._defaults
+        if given != _NOT_GIVEN:
+            options = QueryOptions(self.exchange.query_timeout, *given)
+        return self.ask(key, parameters, options, handler, **content)
 
     def ask(
         self,
         key: KeyExpr,
         parameters: str,
-        asking: QueryOptions,
+        options: QueryOptions,
         handler: Any,
         *,
-        payload: IntoZBytes | None = None,
-        encoding: IntoEncoding | None = None,
-        attachment: IntoZBytes | None = None,
-        source_info: SourceInfo | None = None,
+        owner: object = None,
         cancellation_token: CancellationToken | None = None,
         timestamp_instrumentation: TimestampInstrumentation | None = None,
-        owner: object = None,
+        **data: Unpack[QueryData],
     ) -> Any:
-        """Send a query as `asking` says; what the user reads its replies from."""
-        if asking.any_key:
+        """Send a query with the given options and data; return the reader of its replies.
+
+        `cancel_of(owner)` ends it.
+        """
+        if options.any_key:
             parameters = _with_any_key(parameters)
-        mode = asking.consolidation
-        if mode is Consolidation.AUTO:
-            mode = Consolidation.LATEST
-            if TIME_RANGE in parameters and TIME_RANGE in Parameters(parameters):
-                mode = Consolidation.NONE
-        body = None
-        if payload is not None or encoding is not None:
-            body = QueryBody(
-                b"" if payload is None else bytes(payload_bytes(payload)), encoding_of(encoding)
-            )
-        query = WireQuery(
-            mode,
-            parameters,
-            None if source_info is None else instance("source_info", source_info, SourceInfo).wire,
-            body,
-            attachment_of(attachment),
-        )
+        query = _query(options.consolidation, parameters, **data)
         stack = None
         if timestamp_instrumentation is not None:
-            stack = instance(
-                "timestamp_instrumentation", timestamp_instrumentation, TimestampInstrumentation
-            ).stack()
-            stack = self._stamp(stack, InterceptionPoint.SEND)
+            stack = self._first_stamp(timestamp_instrumentation)
         if cancellation_token is not None:
             instance("cancellation_token", cancellation_token, CancellationToken)
         if self.exchange.closed:
@@ -332,33 +230,35 @@ class SessionQueries:
         sink, reader, _ = make_sink(handler, f"zenlake get {key}")
         get = PendingGet(
             self,
-            key,
-            accepts_any_key(parameters),
-            mode,
-            WAITS_FOR[asking.destination],
-            sink,
-            self.exchange.forget_query,
-            owner,
+            key=key,
+            any_key=accepts_any_key(parameters),
+            mode=query.consolidation,
+            waits_for=WAITS_FOR[options.destination],
+            sink=sink,
+            forget=self.exchange.forget_query,
+            owner=owner,
         )
-        self._begin(get, asking.timeout, cancellation_token)
+        self._begin(get, options.timeout, cancellation_token)
         request = Request(
             get.id,
             WireExpr(0, key, Mapping.SENDER),
             query,
-            asking.qos,
-            None,
-            asking.target,
-            None,
-            min(ceil(asking.timeout * 1000), U64),
-            0,
-            stack,
+            options.qos,
+            target=options.target,
+            timeout_ms=min(ceil(options.timeout * 1000), U64),
+            ts_stack=stack,
         )
         try:
-            self._send(request, asking.destination)
+            self._send(request, options.destination)
         except BaseException:
             self.cancel(get.id)
             raise
         return reader
+
+    def _first_stamp(self, instrumentation: TimestampInstrumentation) -> WireTimestampStack:
+        name = "timestamp_instrumentation"
+        stack = instance(name, instrumentation, TimestampInstrumentation).stack()
+        return self._stamp(stack, InterceptionPoint.SEND)
 
     def ask_tokens(
         self,
@@ -369,9 +269,19 @@ class SessionQueries:
         send: Callable[[PendingGet], None],
         forget: Callable[[int], None],
     ) -> Any:
-        """A get whose replies are tokens: `send` asks for them."""
+        """Start a get whose replies are tokens; `send` asks for them. Return the reader of its
+        replies.
+        """
         sink, reader, _ = make_sink(handler, f"zenlake liveliness get {key}")
-        get = PendingGet(self, key, True, Consolidation.NONE, REMOTE, sink, forget)
+        get = PendingGet(
+            self,
+            key=key,
+            any_key=True,
+            mode=Consolidation.NONE,
+            waits_for=REMOTE,
+            sink=sink,
+            forget=forget,
+        )
         self._begin(get, timeout, cancellation_token)
         try:
             send(get)
@@ -383,7 +293,7 @@ class SessionQueries:
     # ---- from routing
 
     def on_response(self, message: Response) -> None:
-        """An answer to a get, from wherever it comes."""
+        """Deliver or consolidate one reply, remote or local."""
         get = self._gets.get(message.request_id)
         if get is None:
             self.counters["late"] += 1
@@ -404,13 +314,13 @@ class SessionQueries:
             self._consolidate(get, message)
 
     def on_final(self, request_id: int) -> None:
-        """The others have answered to the end."""
+        """Note that all remote replies were delivered."""
         self._final(request_id, REMOTE)
 
     # ---- ends
 
     def cancel(self, request_id: int) -> None:
-        """End a get at once: what it kept is not given out."""
+        """End a get at once; its kept replies are dropped."""
         get = self._gets.pop(request_id, None)
         if get is not None:
             self._forget(get)
@@ -423,7 +333,7 @@ class SessionQueries:
                 self.cancel(get.id)
 
     def close(self) -> None:
-        """End all."""
+        """End all gets."""
         for number in list(self._gets):
             get = self._gets.pop(number, None)
             if get is not None:
@@ -481,9 +391,9 @@ class SessionQueries:
             self._end(get)
 
     def _end(self, get: PendingGet) -> None:
-        """The last of it; the caller has taken it out."""
+        """Deliver the kept replies and close the sink; the caller has removed `get`."""
         if get.mode is Consolidation.LATEST and get.kept:
-            self._give_kept(get)
+            self._deliver_kept(get)
         if get.timed_out is not None:
             self._push(get, (Reply.of(get.timed_out),), 1)
         get.ended = True
@@ -493,7 +403,7 @@ class SessionQueries:
         get.kept, get.timed_out = {}, None
         self._end(get)
 
-    def _give_kept(self, get: PendingGet) -> None:
+    def _deliver_kept(self, get: PendingGet) -> None:
         kept, get.kept, get.kept_bytes = get.kept, {}, 0
         self._push(get, [Reply.of(response) for response in kept.values()], len(kept))
 
@@ -503,10 +413,12 @@ class SessionQueries:
         elif not get.sink.push(replies, count):
             get.over += count
             if get.over == count:
-                get.sink.when_room(get.room)
+                get.sink.when_room(get.on_room)
 
     def _consolidate(self, get: PendingGet, message: Response) -> None:
-        """LATEST: keep the newest of each key until the end. MONOTONIC: let pass what is newer."""
+        """Keep the newest reply of each key until the end (LATEST), or pass on newer ones
+        (MONOTONIC).
+        """
         latest = get.mode is Consolidation.LATEST
         key = message.key.suffix
         full = False
@@ -529,7 +441,7 @@ class SessionQueries:
             if full:
                 get.kept = {}
         elif full:
-            self._give_kept(get)
+            self._deliver_kept(get)
 
     # ---- time
 
@@ -545,7 +457,7 @@ class SessionQueries:
             self._arm()
 
     def _arm(self) -> None:
-        """One timer for all, at the first deadline. The lock is held."""
+        """Arm one timer for all gets, at the first deadline. The caller holds the lock."""
         while self._deadlines and self._deadlines[0][1] not in self._gets:
             heapq.heappop(self._deadlines)
         if self._timer is not None:
@@ -577,13 +489,13 @@ class SessionQueries:
         self._end(get)
 
     def _forget(self, get: PendingGet) -> None:
-        """Routing need not look for its replies any more."""
+        """Tell routing that no more replies are wanted."""
         if get.waits_for & REMOTE and not self.exchange.closed:
             get.forget(get.id)
 
 
 def _split(selector: IntoSelector) -> tuple[KeyExpr, str]:
-    """The key expression and the text of the parameters."""
+    """Return the key expression and the text of the parameters."""
     if type(selector) is KeyExpr:
         return selector, ""
     if isinstance(selector, str):
@@ -591,6 +503,29 @@ def _split(selector: IntoSelector) -> tuple[KeyExpr, str]:
         return checked_key(key), str(Parameters(parameters)) if mark else ""
     chosen = instance("selector", selector, Selector)
     return chosen.key_expr, str(chosen.parameters)
+
+
+def _query(
+    mode: Consolidation,
+    parameters: str,
+    *,
+    payload: IntoZBytes | None = None,
+    encoding: IntoEncoding | None = None,
+    attachment: IntoZBytes | None = None,
+    source_info: SourceInfo | None = None,
+) -> WireQuery:
+    """Check the content of a query, and resolve consolidation AUTO as `zenoh` does."""
+    if mode is Consolidation.AUTO:
+        has_time = TIME_RANGE in parameters and TIME_RANGE in Parameters(parameters)
+        mode = Consolidation.NONE if has_time else Consolidation.LATEST
+    body = None
+    if payload is not None or encoding is not None:
+        data = b"" if payload is None else bytes(payload_bytes(payload))
+        body = QueryBody(data, encoding_of(encoding))
+    source = None
+    if source_info is not None:
+        source = instance("source_info", source_info, SourceInfo).wire
+    return WireQuery(mode, parameters, source, body, attachment_of(attachment))
 
 
 def _with_any_key(parameters: str) -> str:
@@ -602,7 +537,7 @@ def _with_any_key(parameters: str) -> str:
 
 
 def _belongs(asked: str, answered: str) -> bool:
-    """Is a reply for `answered` one to a query on `asked`?"""
+    """Return whether a reply on `answered` matches a query on `asked`."""
     if asked == answered:
         return True
     try:
@@ -617,11 +552,11 @@ def _timestamp(message: Response) -> WireTimestamp | None:
 
 
 def _is_older(message: Response, before: Response) -> bool:
-    """A reply without a timestamp is older than any that has one."""
+    """Return whether `message` is older; without a timestamp it is older than any with one."""
     new, old = _timestamp(message), _timestamp(before)
     return old is not None and (new is None or new < old)
 
 
 def _size(message: Response) -> int:
     body = message.body.body if not isinstance(message.body, Err) else None
-    return len(joined(body.payload)) if isinstance(body, Put) else 0
+    return len(join_slices(body.payload)) if isinstance(body, Put) else 0

@@ -1,6 +1,6 @@
-"""Querier: many queries on one key expression, asked in the same way.
+"""Querier: many queries on one key expression with the same options.
 
-Knows how to ask, once. Does not know what becomes of a query: queries.py does.
+Knows those options. Does not know what becomes of a query: `get.py` does.
 """
 
 from functools import partial
@@ -17,7 +17,8 @@ from zenlake.api.discovery.matching import (
 from zenlake.api.entity import Entity
 from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.query.cancellation import CancellationToken
-from zenlake.api.query.get import QueryOptions, SessionQueries
+from zenlake.api.query.get import SessionQueries
+from zenlake.api.query.options import QueryOptions
 from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import ReplyKeyExpr
 from zenlake.api.values.ids import EntityGlobalId, SourceInfo
@@ -29,7 +30,7 @@ from zenlake.wire import entity, enums
 
 
 class Querier(Entity):
-    """Asks on one key expression; made by `Session.declare_querier`."""
+    """Sends queries on one key expression; made by `Session.declare_querier`."""
 
     __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
     _what = "querier"
@@ -40,12 +41,12 @@ class Querier(Entity):
         interests: SessionInterests,
         queries: SessionQueries,
         key_expr: IntoKeyExpr,
-        asking: QueryOptions,
+        options: QueryOptions,
     ) -> None:
         exchange = interests.exchange
         key = key_of(key_expr)
-        self._asking = asking
-        complete = asking.target is enums.WireQueryTarget.ALL_COMPLETE
+        self._options = options
+        complete = options.target is enums.WireQueryTarget.ALL_COMPLETE
         self._key_expr = key
         self._queries = queries
         self._number = exchange.next_id()
@@ -54,36 +55,36 @@ class Querier(Entity):
             key,
             complete=complete,
             local=partial(queries.queryables.matches, key, complete),
-            destination=asking.destination,
+            destination=options.destination,
         )
         self._undeclared = False
 
     @property
     def id(self) -> EntityGlobalId:
-        """Its id in the whole system."""
+        """Global entity id of this querier."""
         self._check()
         return EntityGlobalId.of(entity.WireEntityId(self._queries.exchange.zid, self._number))
 
     @property
     def key_expr(self) -> KeyExpr:
-        """What it asks about."""
+        """Key expression it was declared on."""
         self._check()
         return self._key_expr
 
     @property
     def accept_replies(self) -> ReplyKeyExpr:
-        """Whether replies may be for keys that the key expression does not match."""
+        """Whether replies may be on keys that the key expression does not match."""
         self._check()
-        return ReplyKeyExpr.ANY if self._asking.any_key else ReplyKeyExpr.MATCHING_QUERY
+        return ReplyKeyExpr.ANY if self._options.any_key else ReplyKeyExpr.MATCHING_QUERY
 
     @property
     def matching_status(self) -> MatchingStatus:
-        """Whether there is a queryable that can answer."""
+        """Whether a queryable matches now."""
         self._check()
         return self._watch.status()
 
     def declare_matching_listener(self, /, handler: Any = None) -> MatchingListener[Any]:
-        """Be told when that changes."""
+        """Declare a listener that receives each change of the matching status."""
         self._check()
         return self._watch.declare_listener(handler)
 
@@ -100,12 +101,12 @@ class Querier(Entity):
         cancellation_token: CancellationToken | None = None,
         timestamp_instrumentation: TimestampInstrumentation | None = None,
     ) -> Any:
-        """Ask; what the replies are read from, unless a callback gets them."""
+        """Send a query; return a reader of the replies, or None with a callback."""
         self._check()
         return self._queries.ask(
             self._key_expr,
             "" if parameters is None else str(Parameters(parameters)),
-            self._asking,
+            self._options,
             handler,
             payload=payload,
             encoding=encoding,
@@ -117,7 +118,7 @@ class Querier(Entity):
         )
 
     def undeclare(self, /) -> None:
-        """Ask no more. Queries that wait for replies end."""
+        """Undeclare this querier and end its queries in flight."""
         self._check()
         self._undeclared = True
         _end(self._queries, self._watch)

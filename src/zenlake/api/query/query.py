@@ -1,7 +1,7 @@
-"""Query: a question that reached a queryable, and the ways to answer it.
+"""Query: a query that reached a queryable, and the methods to answer it.
 
-Knows when a question has been answered for good: when no Query of it is left. Does not know who
-asked, nor how answers get there.
+Knows when a query is answered to the end: when its last Query object is gone. Does not know who
+asked, nor how replies travel.
 """
 
 import warnings
@@ -10,7 +10,8 @@ from itertools import count
 from typing import Self
 
 from zenlake.api.arguments import IntoKeyExpr, attachment_of, encoding_of, instance, key_of
-from zenlake.api.gc_finalize import ExchangeLike, Stamp, finalize_safely
+from zenlake.api.exchange_protocol import ExchangeLike, Stamp
+from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.values.encoding import Encoding, IntoEncoding
 from zenlake.api.values.enums import CongestionControl, InterceptionPoint, Priority, ReplyKeyExpr
 from zenlake.api.values.ids import SourceInfo
@@ -37,7 +38,7 @@ IGNORED = "{} in Query.{} is deprecated, it will be ignored"
 
 
 class PendingRequest:
-    """One REQUEST while queryables answer it, `shares` of them. All of them hold this."""
+    """One REQUEST while `shares` queryables answer it; each of their Query objects refers to it."""
 
     __slots__ = (
         "_answer",
@@ -69,19 +70,19 @@ class PendingRequest:
         self.ended = False
 
     def give_back(self) -> None:
-        """A share has ended. To be called once by each; the last one ends the whole."""
-        if next(self._given_back) == self.shares:  # atomic: no two threads get the same number
+        """End one share; the last one ends the request. Each share calls this once."""
+        if next(self._given_back) == self.shares:  # Atomic: no two threads get the same number.
             self.finish()
 
     def finish(self) -> None:
-        """No more answers, whoever still holds a share."""
+        """End the request, whether shares are left or not."""
         self._finish(self)
 
     def answer(
         self, key: str, body: wire.WireReply | Err, qos: QoS, responder: WireEntityId
     ) -> None:
-        """Send one answer of a queryable."""
-        if self.ended:  # by the end of the session
+        """Send one reply of a queryable."""
+        if self.ended:  # The session was closed.
             raise ZError("Dropped query")
         request = self.request
         stack = request.ts_stack
@@ -99,10 +100,10 @@ class PendingRequest:
 
 
 class Query:
-    """A question to a queryable: answer it, any number of times, then let it go.
+    """Query received by a queryable: reply any number of times, then drop it.
 
-    The one who asked waits until the query has ended: leave its `with` block, call `drop`, or
-    let go of the last reference.
+    The querying side waits until the query has ended: leave its `with` block, call `drop`, or
+    delete the last reference.
     """
 
     __slots__ = ("__weakref__", "_held", "_responder")
@@ -112,9 +113,9 @@ class Query:
 
     @classmethod
     def of(cls, asked: PendingRequest, responder: WireEntityId) -> Self:
-        """The share of one queryable in `asked`."""
+        """Return the share of one queryable in `asked`."""
         self = object.__new__(cls)
-        self._held = [asked]  # until dropped; taking it out is atomic
+        self._held = [asked]  # Holds the request until dropped; `pop` is atomic.
         self._responder = responder
         return self
 
@@ -123,51 +124,51 @@ class Query:
 
     @property
     def key_expr(self) -> KeyExpr:
-        """What is asked about. It may have wildcards: replies are for keys that it matches."""
+        """Key expression of the query; with wildcards, replies are on keys that it matches."""
         return KeyExpr.trusted(self._asked.request.key.suffix)
 
     @property
     def parameters(self) -> Parameters:
-        """What was written behind the `?`."""
+        """Parameters behind the `?` of the selector."""
         return Parameters(self._asked.request.body.parameters)
 
     @property
     def selector(self) -> Selector:
-        """The key expression with the parameters."""
+        """Key expression with the parameters."""
         return Selector(self.key_expr, self.parameters)
 
     @property
     def payload(self) -> ZBytes | None:
-        """The value that came with the question, if any."""
+        """Payload of the query, if any."""
         body = self._asked.request.body.body
         return None if body is None else ZBytes.of(body.payload)
 
     @property
     def encoding(self) -> Encoding | None:
-        """What the payload is, if there is one."""
+        """Encoding of the payload, if any."""
         body = self._asked.request.body.body
         return None if body is None else Encoding.of(body.encoding)
 
     @property
     def attachment(self) -> ZBytes | None:
-        """The attachment that came with the question, if any."""
+        """Attachment of the query, if any."""
         attachment = self._asked.request.body.attachment
         return None if attachment is None else ZBytes.of(attachment)
 
     @property
     def source_info(self) -> SourceInfo | None:
-        """Who asked, if it was said."""
+        """Source of the query, if it was given."""
         source = self._asked.request.body.source_info
         return None if source is None else SourceInfo.of(source)
 
     @property
     def timestamp_stack(self) -> TimestampStack | None:
-        """The times recorded on the way here, if that was asked for."""
+        """Times recorded on the way here, if the querying side asked for them."""
         stack = self._asked.request.ts_stack
         return None if stack is None else TimestampStack.of(stack)
 
     def accepts_replies(self, /) -> ReplyKeyExpr:
-        """Whether replies may be for keys that the query does not match."""
+        """Return whether replies may be on keys that the query does not match."""
         anything = accepts_any_key(self._asked.request.body.parameters)
         return ReplyKeyExpr.ANY if anything else ReplyKeyExpr.MATCHING_QUERY
 
@@ -184,7 +185,7 @@ class Query:
         attachment: IntoZBytes | None = None,
         timestamp: Timestamp | None = None,
     ) -> None:
-        """Answer with a value for `key_expr`. Its QoS is the query's."""
+        """Reply with a value for `key_expr`, with the QoS of the query."""
         if congestion_control is not None or priority is not None:
             _warn_ignored("reply", congestion_control, priority)
         body = Put(
@@ -207,19 +208,19 @@ class Query:
         attachment: IntoZBytes | None = None,
         timestamp: Timestamp | None = None,
     ) -> None:
-        """Answer that `key_expr` has no value. Its QoS is the query's."""
+        """Reply that `key_expr` has no value, with the QoS of the query."""
         if congestion_control is not None or priority is not None:
             _warn_ignored("reply_del", congestion_control, priority)
         self._reply(key_expr, Del(_stamp_of(timestamp), None, attachment_of(attachment)), express)
 
     def reply_err(self, /, payload: IntoZBytes, *, encoding: IntoEncoding | None = None) -> None:
-        """Answer that there is no answer; `payload` says why."""
+        """Reply with an error that `payload` describes."""
         asked = self._asked
         body = Err(bytes(payload_bytes(payload)), encoding_of(encoding))
         asked.answer(asked.request.key.suffix, body, asked.request.qos, self._responder)
 
     def drop(self, /) -> None:
-        """No more answers come from here. To say it again does nothing."""
+        """End this share of the query. Further calls do nothing."""
         try:
             asked = self._held.pop()
         except IndexError:
@@ -262,6 +263,15 @@ class Query:
         return f"Query({str(self.selector)!r})"
 
     __repr__ = __str__
+
+
+reply_with = Query._reply
+"""Reply to a query with a Put or Del that exists already; arguments as `Query._reply`."""
+
+
+def request_of(query: Query) -> PendingRequest:
+    """Return the request that `query` is a share of. ZError: the query was dropped."""
+    return query._asked
 
 
 def _stamp_of(timestamp: Timestamp | None) -> timestamps.WireTimestamp | None:

@@ -1,7 +1,7 @@
-"""Queryables: those a session has declared, and the questions that reach them.
+"""Queryables of one session, and the delivery of queries to them.
 
-Knows which queryable a REQUEST is for, and that each REQUEST gets one RESPONSE_FINAL. Does not
-know where a REQUEST comes from: routing hands in those of others, the session's own gets theirs.
+Knows which queryables match a REQUEST, and that each REQUEST gets one RESPONSE_FINAL. Does not know
+where a REQUEST comes from: routing passes those of other sessions, `get.py` the session's own.
 """
 
 import threading
@@ -14,7 +14,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from zenlake.api.arguments import IntoKeyExpr, key_of, member
 from zenlake.api.discovery.matching import SessionInterests
-from zenlake.api.gc_finalize import ExchangeLike, Stamp, finalize_safely, unstamped
+from zenlake.api.exchange_protocol import ExchangeLike, Stamp, unstamped
+from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import Receiver, Sink, make_sink
 from zenlake.api.query.query import PendingRequest, Query
 from zenlake.api.values.enums import InterceptionPoint, Locality
@@ -34,15 +35,15 @@ from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
 from zenlake.wire.wireexpr import WireExpr
 
-MAX_OPEN_QUERIES = 65_536  # that a session's queryables have not answered to the end
-MAX_KNOWN_KEYS = 1_024  # whose matching queryables are remembered
+MAX_OPEN_QUERIES = 65_536  # Upper bound on queries in progress at a session's queryables.
+MAX_KNOWN_KEYS = 1_024  # Keys whose matching queryables are remembered.
 TOO_MANY = Err(b"too many queries wait for this session's queryables: ask again later")
 
 H = TypeVar("H")
 
 
 class _QueryableEntry(NamedTuple):
-    """A queryable, as long as it is declared."""
+    """Declared queryable: its id, key, options and sink."""
 
     entity: entity.WireEntityId
     key: KeyExpr
@@ -55,14 +56,14 @@ class _QueryableEntry(NamedTuple):
         return self.entity.eid
 
     def takes(self, target: WireQueryTarget, local: bool) -> bool:
-        """Is a query with this `target`, from this side of the border, for it?"""
+        """Return whether a query with this `target`, from this session or another, is for it."""
         if target is WireQueryTarget.ALL_COMPLETE and not self.complete:
             return False
         return self.origin is Locality.ANY or local is (self.origin is Locality.SESSION_LOCAL)
 
 
 class Queryable(Receiver[H], Generic[H]):
-    """Receives queries on a key expression; made by `Session.declare_queryable`."""
+    """Receiver of queries on a key expression; made by `Session.declare_queryable`."""
 
     _what = "queryable"
     _given_by = "session.declare_queryable"
@@ -77,18 +78,18 @@ class Queryable(Receiver[H], Generic[H]):
 
     @property
     def id(self) -> EntityGlobalId:
-        """Its id in the whole system: the `replier_id` of its replies."""
+        """Global entity id of this queryable, the `replier_id` of its replies."""
         self._check()
         return EntityGlobalId.of(self._declared.entity)
 
     @property
     def key_expr(self) -> KeyExpr:
-        """What it answers for."""
+        """Key expression it was declared on."""
         self._check()
         return self._declared.key
 
     def undeclare(self, /) -> None:
-        """Receive no more queries. Those received can still be answered."""
+        """Stop receiving queries. Received ones can still be answered."""
         self._check()
         self._undeclared = True
         self._queryables.undeclare(self._declared)
@@ -104,23 +105,24 @@ class Queryable(Receiver[H], Generic[H]):
 
 
 class Queryables:
-    """The queryables of one session."""
+    """Queryables of one session."""
 
     def __init__(
         self, exchange: ExchangeLike, interests: SessionInterests, *, stamp: Stamp = unstamped
     ) -> None:
         self.exchange = exchange
         self.counters: Counter[str] = Counter()
-        "refused: queries beyond MAX_OPEN_QUERIES. unmatched: that no queryable was for."
+        """Counts by name. refused: queries beyond MAX_OPEN_QUERIES. unmatched: queries without a
+        matching queryable."""
         self._interests = interests
         self._stamp = stamp
         self._lock = threading.RLock()
         self._declared: dict[int, _QueryableEntry] = {}
         self._by_key: KeyExprTree[int] = KeyExprTree()
-        self._known: dict[str, tuple[_QueryableEntry, ...]] = {}
-        "What matches a key that was asked about before."
+        self._by_exact_key: dict[str, tuple[_QueryableEntry, ...]] = {}
+        "Matching queryables by key."
         self._open: dict[int, PendingRequest] = {}
-        "By id(); who takes one out sends its end."
+        "Requests in progress by `id()`; the thread that removes one sends its end."
 
     def declare(
         self,
@@ -130,7 +132,7 @@ class Queryables:
         complete: bool | None = None,
         allowed_origin: Locality | None = None,
     ) -> Queryable[Any]:
-        """As `Session.declare_queryable`."""
+        """Check the arguments of `Session.declare_queryable` and declare."""
         key = key_of(key_expr)
         origin = member("allowed_origin", allowed_origin, Locality.DEFAULT)
         if self.exchange.closed:
@@ -141,7 +143,7 @@ class Queryables:
         with self._lock:
             self._declared[declared.id] = declared
             self._by_key.insert(key, declared.id)
-            self._known.clear()
+            self._by_exact_key.clear()
         try:
             if origin is not Locality.SESSION_LOCAL:
                 info = QueryableInfo(complete=declared.complete)
@@ -154,20 +156,20 @@ class Queryables:
         return make(Queryable, self, declared, reader, background)
 
     def undeclare(self, declared: _QueryableEntry) -> None:
-        """Take it back; nothing happens when that was done."""
+        """Undeclare a queryable; further calls do nothing."""
         with self._lock:
             if self._declared.pop(declared.id, None) is None:
                 return
             self._by_key.remove(declared.key, declared.id)
-            self._known.clear()
+            self._by_exact_key.clear()
         if declared.origin is not Locality.SESSION_LOCAL:
-            with suppress(ZError):  # a closed session has taken all back
+            with suppress(ZError):  # A closed session has undeclared everything.
                 self.exchange.send(Declare(UndeclareQueryable(declared.id), qos=qos.DECLARE))
         declared.sink.close()
         self._interests.local_changed("queryables")
 
     def matches(self, key: str, complete: bool) -> bool:
-        """Is there one that a query of this session on `key` reaches?"""
+        """Return whether a query of this session on `key` reaches a queryable of this session."""
         return any(
             declared.origin is not Locality.REMOTE
             and (not complete or (declared.complete and includes(declared.key, key)))
@@ -175,16 +177,18 @@ class Queryables:
         )
 
     def on_request(self, request: Request) -> None:
-        """A query of another session."""
+        """Deliver a query of another session."""
         request = self._received(request)
-        with suppress(ZError):  # a session that is being closed answers no more
+        with suppress(ZError):  # A session that is being closed answers no more.
             if not self._ask(request, False, self.exchange.send, self._finish_remote):
                 self.exchange.send(ResponseFinal(request.id, request.qos))
 
     def ask(
         self, request: Request, answer: Callable[[Response], None], final: Callable[[int], None]
     ) -> bool:
-        """A query of this session. Whether any was asked: then `final` will be called, once."""
+        """Deliver a query of this session. Return whether a queryable got it; then `final` is
+        called once.
+        """
 
         def finish(asked: PendingRequest) -> None:
             if self._end(asked):
@@ -193,19 +197,19 @@ class Queryables:
         return self._ask(self._received(request), True, answer, finish)
 
     def close(self) -> None:
-        """Every queryable and every query ends."""
+        """Close every queryable and end every query."""
         with self._lock:
             declared, self._declared = list(self._declared.values()), {}
             self._by_key = KeyExprTree()
-            self._known.clear()
-        for one in declared:
-            one.sink.close()
+            self._by_exact_key.clear()
+        for entry in declared:
+            entry.sink.close()
         for asked in list(self._open.values()):
             asked.finish()
 
     @property
     def open_queries(self) -> int:
-        """How many questions have not been answered to the end."""
+        """Number of queries in progress."""
         return len(self._open)
 
     def _received(self, request: Request) -> Request:
@@ -222,7 +226,7 @@ class Queryables:
         finish: Callable[[PendingRequest], None],
     ) -> bool:
         key, target = request.key.suffix, request.target
-        chosen = [one for one in self._matching(key) if one.takes(target, local)]
+        chosen = [entry for entry in self._matching(key) if entry.takes(target, local)]
         if not chosen:
             self.counters["unmatched"] += 1
             return False
@@ -232,28 +236,28 @@ class Queryables:
             return False
         asked = PendingRequest(self.exchange, request, len(chosen), answer, finish, self._stamp)
         self._open[id(asked)] = asked
-        for one in chosen:
-            one.sink.push((Query.of(asked, one.entity),), 1)
+        for entry in chosen:
+            entry.sink.push((Query.of(asked, entry.entity),), 1)
         return True
 
     def _matching(self, key: str) -> tuple[_QueryableEntry, ...]:
-        """Those whose key intersects `key`, in the order they were declared."""
-        found = self._known.get(key)
+        """Return the queryables whose key intersects `key`, in the order of declaration."""
+        found = self._by_exact_key.get(key)
         if found is None:
             with self._lock:
                 numbers = sorted(n for _, some in self._by_key.intersecting(key) for n in some)
                 found = tuple(self._declared[number] for number in numbers)
-                if len(self._known) >= MAX_KNOWN_KEYS:
-                    self._known.clear()
-                self._known[key] = found
+                if len(self._by_exact_key) >= MAX_KNOWN_KEYS:
+                    self._by_exact_key.clear()
+                self._by_exact_key[key] = found
         return found
 
     def _finish_remote(self, asked: PendingRequest) -> None:
         if self._end(asked):
-            with suppress(ZError):  # a closed session has ended all
+            with suppress(ZError):  # A closed session has ended all queries.
                 self.exchange.send(ResponseFinal(asked.request.id, asked.request.qos))
 
     def _end(self, asked: PendingRequest) -> bool:
-        """Whether `asked` ends with this call."""
+        """Return whether this call ended `asked`."""
         asked.ended = True
         return self._open.pop(id(asked), None) is not None

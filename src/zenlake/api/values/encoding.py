@@ -1,6 +1,7 @@
-"""Encoding: what a payload is, as a media type with an optional schema.
+"""Encoding: media type of a payload, with an optional schema.
 
-Knows the predefined names; their numbers and bytes are known to wire/encoding.py. Does not decode.
+Knows the predefined names; `wire/encoding.py` knows their numbers and bytes. Does not decode
+payloads.
 """
 
 import re
@@ -13,7 +14,7 @@ from zenlake.wire import encoding as codec
 
 
 class Encoding(Wrapped[codec.WireEncoding]):
-    """`type/subtype` or `type/subtype;schema`; equal to its text, and a key for the same entry.
+    """Media type `type/subtype` or `type/subtype;schema`; equal to its text, with an equal hash.
 
     >>> Encoding("text/plain;utf-8") == "text/plain;utf-8"
     True
@@ -83,17 +84,19 @@ class Encoding(Wrapped[codec.WireEncoding]):
         known = _BY_TEXT.get(s or "")
         if known is None:
             return cls.of(_checked(codec.WireEncoding.parse, s or ""))
-        return known  # type: ignore[return-value]  # there are no subclasses
+        return known  # type: ignore[return-value]  # Encoding has no subclasses.
 
     @classmethod
     def of(cls, wire: codec.WireEncoding) -> Self:
-        """The API's face of `wire`; the same object for every predefined one without schema."""
+        """Return the API object for `wire`; for a predefined one without schema always the same
+        object.
+        """
         if wire.schema is None and wire.id < len(_PLAIN):
-            return _PLAIN[wire.id]  # type: ignore[return-value]  # there are no subclasses
+            return _PLAIN[wire.id]  # type: ignore[return-value]  # Encoding has no subclasses.
         return super().of(wire)
 
     def with_schema(self, /, schema: str) -> Self:
-        """The same type with another schema.
+        """Return this type with another schema.
 
         >>> str(Encoding("text/plain;a").with_schema("b"))
         'text/plain;b'

@@ -1,6 +1,6 @@
-"""The enumerations of the API, and how they convert to the numbers of the wire and back.
+"""Enumerations of the API, and their conversion to the numbers of the wire and back.
 
-Knows names and numbers only. To the wire: `member.wire`. From it: a table, as `PRIORITY_OF[5]`.
+Knows names and numbers only. To the wire: `member.wire`. From it: a table such as `PRIORITY_OF[5]`.
 """
 
 from enum import Enum, EnumType, nonmember
@@ -38,16 +38,16 @@ __all__ = [
 
 
 class _Listed(EnumType):
-    """What `dir` shows, and so what an editor offers, includes DEFAULT and the like."""
+    """Metaclass that lists DEFAULT and other aliases in `dir`, so that editors offer them."""
 
     def __dir__(cls) -> list[str]:
         return sorted({*super().__dir__(), *cls.__members__, *vars(cls)})
 
 
 class OrderedEnum(Enum, metaclass=_Listed):
-    """Named numbers that sort among themselves, show as `Class.NAME`, and equal nothing else."""
+    """Base of enumerations that sort by number, print as `Class.NAME`, and equal no number."""
 
-    __hash__ = object.__hash__  # members are unique: faster than hashing the name
+    __hash__ = object.__hash__  # Members are unique: faster than hashing the name.
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -73,7 +73,7 @@ class OrderedEnum(Enum, metaclass=_Listed):
 
 
 class CongestionControl(OrderedEnum):
-    """What happens to a message when the queue it should enter is full.
+    """Treatment of a message when the queue it should enter is full.
 
     >>> CongestionControl.DEFAULT
     CongestionControl.DROP
@@ -84,41 +84,41 @@ class CongestionControl(OrderedEnum):
     BLOCK = 1
     "The sender waits until there is room."
     BLOCK_FIRST = 2
-    "The sender waits with one message; those that come while it waits are dropped."
+    "The sender waits with one message; messages sent meanwhile are dropped."
     DEFAULT = DROP
 
     wire: codec.WireCongestionControl
 
 
 class ConsolidationMode(OrderedEnum):
-    """Which replies of a query are kept when several are for one key."""
+    """Selection among several replies for one key."""
 
     AUTO = 0
     "LATEST, or NONE when the selector asks for a range of time."
     NONE = 1
-    "All of them."
+    "Every reply is delivered."
     MONOTONIC = 2
-    "As they come, without those that are older than one already given."
+    "Replies are delivered at once, except those older than one already delivered."
     LATEST = 3
-    "The newest of each key, after all have come."
+    "The newest reply of each key is delivered, after the last reply."
     DEFAULT = AUTO
 
     wire: codec.Consolidation
 
 
 class InterceptionPoint(OrderedEnum):
-    """Where on a message's way a time is recorded."""
+    """Point of a message's path at which a time is recorded."""
 
     SEND = 0
     ROUTE = 1
     RECEIVE = 2
 
     wire: int
-    "Its bit in a timestamp stack."
+    "Bit of this point in a timestamp stack."
 
 
 class Locality(OrderedEnum):
-    """Which side of the session's border data may come from or go to."""
+    """Sessions that data may be received from, or sent to."""
 
     SESSION_LOCAL = 0
     "Within this session only."
@@ -129,7 +129,7 @@ class Locality(OrderedEnum):
 
 
 class Priority(OrderedEnum):
-    """The lane a message takes: the smaller the number, the sooner it is sent.
+    """Lane of a message: the smaller the number, the sooner it is sent.
 
     >>> int(Priority.DATA), Priority.MAX, Priority.REAL_TIME < Priority.DATA
     (5, Priority.REAL_TIME, True)
@@ -151,10 +151,10 @@ class Priority(OrderedEnum):
 
 
 class QueryTarget(OrderedEnum):
-    """Which of the matching queryables a query is for."""
+    """Selection among the matching queryables of a query."""
 
     BEST_MATCHING = 0
-    "The nearest complete one, or all when there is none."
+    "The nearest complete queryable, or all when there is none."
     ALL = 1
     ALL_COMPLETE = 2
     DEFAULT = BEST_MATCHING
@@ -163,7 +163,7 @@ class QueryTarget(OrderedEnum):
 
 
 class Reliability(OrderedEnum):
-    """Whether the transport makes good what a link loses."""
+    """Whether the transport resends what a link loses."""
 
     BEST_EFFORT = 0
     RELIABLE = 1
@@ -171,7 +171,7 @@ class Reliability(OrderedEnum):
 
 
 class ReplyKeyExpr(OrderedEnum):
-    """Which keys a query accepts in its replies."""
+    """Keys that a query accepts in its replies."""
 
     ANY = 0
     MATCHING_QUERY = 1
@@ -179,14 +179,14 @@ class ReplyKeyExpr(OrderedEnum):
 
 
 class SampleKind(OrderedEnum):
-    """Whether a sample is a new value or the end of one."""
+    """Whether a sample sets or deletes a value."""
 
     PUT = 0
     DELETE = 1
 
 
 class WhatAmI(OrderedEnum):
-    """What a node is.
+    """Role of a node.
 
     >>> WhatAmI("peer") is WhatAmI.PEER, str(WhatAmI.PEER | WhatAmI.ROUTER)
     (True, 'router|peer')
@@ -229,7 +229,7 @@ def _whatami(value: WhatAmI | str) -> WhatAmI:
 
 
 class WhatAmIMatcher(Value):
-    """A set of WhatAmI, written as `router|peer`; immutable.
+    """Set of WhatAmI, written as `router|peer`; immutable.
 
     >>> matcher = WhatAmIMatcher("peer|router")
     >>> str(matcher), WhatAmI.PEER in matcher, "client" in matcher
@@ -239,7 +239,7 @@ class WhatAmIMatcher(Value):
     __slots__ = ("mask",)
 
     mask: int
-    "The bits of SCOUT's mask."
+    "Bits of the mask in SCOUT."
 
     def __init__(self, s: str | None) -> None:
         if not isinstance(s, str | None):
@@ -256,34 +256,34 @@ class WhatAmIMatcher(Value):
 
     @classmethod
     def of(cls, mask: int) -> Self:
-        """From the bits of SCOUT's mask."""
+        """Make a matcher from the mask in SCOUT."""
         matcher = cls("")
         matcher.mask = mask & 0b111
         return matcher
 
     @classmethod
     def empty(cls) -> Self:
-        """Matches nothing."""
+        """Make a matcher that matches nothing."""
         return cls.of(0)
 
     def router(self, /) -> Self:
-        """This, and routers."""
+        """Return this matcher with routers added."""
         return self.of(self.mask | WhatAmI.ROUTER.value)
 
     def peer(self, /) -> Self:
-        """This, and peers."""
+        """Return this matcher with peers added."""
         return self.of(self.mask | WhatAmI.PEER.value)
 
     def client(self, /) -> Self:
-        """This, and clients."""
+        """Return this matcher with clients added."""
         return self.of(self.mask | WhatAmI.CLIENT.value)
 
     def is_empty(self, /) -> bool:
-        """Does it match nothing?"""
+        """Return whether it matches nothing."""
         return not self.mask
 
     def matches(self, /, whatami: WhatAmI | str) -> bool:
-        """Is `whatami` one of those in it?"""
+        """Return whether `whatami` is in the set."""
         return bool(self.mask & _whatami(whatami).value)
 
     __contains__ = matches
@@ -301,7 +301,7 @@ class WhatAmIMatcher(Value):
         return f"WhatAmIMatcher({str(self)!r})"
 
 
-# Plain attributes, since they are read for every message.
+# Plain attributes: they are read for every message.
 for _congestion_control in CongestionControl:
     _congestion_control.wire = codec.WireCongestionControl(_congestion_control.value)
 for _consolidation in ConsolidationMode:
@@ -319,14 +319,14 @@ CONGESTION_CONTROL_OF = tuple(CongestionControl)
 CONSOLIDATION_OF = tuple(ConsolidationMode)
 QUERY_TARGET_OF = tuple(QueryTarget)
 PRIORITY_OF: tuple[Priority, ...] = (Priority.DEFAULT, *Priority)
-"By wire number; a sample that claims the CONTROL lane (0) shows the default, as in Zenoh."
+"Priority by wire number; a sample that claims the CONTROL lane (0) shows the default, as in Zenoh."
 WHATAMI_OF = {member.wire: member for member in WhatAmI}
 INTERCEPTION_POINT_OF = {member.wire: member for member in InterceptionPoint}
 
 _ALL_QOS = tuple(QoS.from_byte(byte) for byte in range(256))
 QOS_PRIORITY = tuple(PRIORITY_OF[qos.priority] for qos in _ALL_QOS)
-"By QoS byte."
+"Priority by QoS byte."
 QOS_CONGESTION_CONTROL = tuple(CONGESTION_CONTROL_OF[qos.congestion_control] for qos in _ALL_QOS)
-"By QoS byte."
+"Congestion control by QoS byte."
 QOS_EXPRESS = tuple(qos.express for qos in _ALL_QOS)
-"By QoS byte."
+"Express flag by QoS byte."

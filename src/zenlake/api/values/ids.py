@@ -1,6 +1,6 @@
-"""ZenohId, EntityGlobalId and SourceInfo as the API shows them.
+"""ZenohId, EntityGlobalId and SourceInfo: the API objects.
 
-Knows how they look; what they are on the wire is known to wire/zenohid.py and wire/entity.py.
+Knows their text; `wire/zenohid.py` and `wire/entity.py` know their bytes.
 """
 
 from operator import index
@@ -16,7 +16,7 @@ SourceSn = int
 
 
 class ZenohId(Wrapped[zenohid.WireZenohId]):
-    """The identity of a node: shown in hexadecimal, `bytes()` of it is little-endian.
+    """Identity of a node: printed in hexadecimal, `bytes()` of it is little-endian.
 
     >>> zid = ZenohId.parse("a1b2")
     >>> zid, bytes(zid)
@@ -27,7 +27,7 @@ class ZenohId(Wrapped[zenohid.WireZenohId]):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From its text: lower-case hexadecimal without a leading zero."""
+        """Parse lower-case hexadecimal without a leading zero."""
         try:
             return cls.of(zenohid.WireZenohId.parse(text))
         except ValueError as error:
@@ -41,18 +41,18 @@ class ZenohId(Wrapped[zenohid.WireZenohId]):
 
 
 class EntityGlobalId(Wrapped[entity.WireEntityId]):
-    """A publisher, subscriber, querier or queryable, within the whole system."""
+    """Global id of a publisher, subscriber, querier or queryable."""
 
     __slots__ = ()
 
     @property
     def zid(self) -> ZenohId:
-        """The session it belongs to."""
+        """Zenoh id of the entity's session."""
         return ZenohId.of(self.wire.zid)
 
     @property
     def eid(self) -> EntityId:
-        """Its number within that session."""
+        """Number of the entity within its session."""
         return self.wire.eid
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class EntityGlobalId(Wrapped[entity.WireEntityId]):
 
 
 class SourceInfo(Wrapped[entity.WireSourceInfo]):
-    """Which entity sent a sample, and as its how-manieth."""
+    """Entity that sent a sample, and the sample's sequence number."""
 
     __slots__ = ()
 
@@ -73,12 +73,12 @@ class SourceInfo(Wrapped[entity.WireSourceInfo]):
 
     @property
     def source_id(self) -> EntityGlobalId:
-        """The entity that sent it."""
+        """Entity that sent the sample."""
         return EntityGlobalId.of(self.wire.id)
 
     @property
     def source_sn(self) -> SourceSn:
-        """The entity's own count of what it sent."""
+        """Sequence number of the sample, counted by its entity."""
         return self.wire.sn
 
     def __repr__(self) -> str:

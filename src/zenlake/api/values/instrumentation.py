@@ -1,6 +1,6 @@
-"""Timestamp stacks: which points of a message's way record the time, and what they recorded.
+"""Timestamp stacks: the points of a message's path that record the time, and their records.
 
-Knows the API's face of wire/tsstack.py, and how a record is added. Reads no clock.
+Knows the API objects for `wire/tsstack.py`, and how a record is added. Reads no clock.
 """
 
 from typing import Self
@@ -17,18 +17,18 @@ _POINT_BITS = ~tsstack.CUSTOM_CONTENT & 0xFF
 
 
 class TimestampContext(Wrapped[tuple[zenohid.WireZenohId, WhatAmI]]):
-    """The node that asks a timestamp callback for a time."""
+    """Node that asks a timestamp callback for a time."""
 
     __slots__ = ()
 
     @property
     def zid(self) -> ZenohId:
-        """The node's id."""
+        """Zenoh id of the node."""
         return ZenohId.of(self.wire[0])
 
     @property
     def whatami(self) -> WhatAmI:
-        """The node's mode."""
+        """Role of the node."""
         return self.wire[1]
 
     def __repr__(self) -> str:
@@ -36,7 +36,7 @@ class TimestampContext(Wrapped[tuple[zenohid.WireZenohId, WhatAmI]]):
 
 
 class TimestampInstrumentation(Wrapped[int]):
-    """The points that shall record the time; made by TimestampInstrumentationBuilder.
+    """Points that are to record the time; made by TimestampInstrumentationBuilder.
 
     >>> TimestampInstrumentationBuilder().set_send(True).set_receive(True).build()
     TimestampInstrumentation(SEND, RECEIVE)
@@ -45,13 +45,13 @@ class TimestampInstrumentation(Wrapped[int]):
     __slots__ = ()
 
     def is_instrumented(self, /, point: InterceptionPoint) -> bool:
-        """Does `point` record?"""
+        """Return whether `point` records."""
         if not isinstance(point, InterceptionPoint):
             raise TypeError(f"point is an InterceptionPoint, not {type(point).__name__}")
         return bool(self.wire & point.wire)
 
     def stack(self) -> tsstack.WireTimestampStack:
-        """What a message carries from the beginning: nothing recorded yet."""
+        """Return the stack that a new message carries, without records."""
         return tsstack.WireTimestampStack(self.wire)
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class TimestampInstrumentation(Wrapped[int]):
 
 
 class TimestampInstrumentationBuilder:
-    """Chooses the points that shall record the time.
+    """Builder that selects the points that are to record the time.
 
     >>> TimestampInstrumentationBuilder().build()
     Traceback (most recent call last):
@@ -73,19 +73,19 @@ class TimestampInstrumentationBuilder:
         self._conf = 0
 
     def set_send(self, /, enabled: bool) -> Self:
-        """Record when the message is sent?"""
+        """Select whether sending records the time."""
         return self._with(InterceptionPoint.SEND, enabled)
 
     def set_route(self, /, enabled: bool) -> Self:
-        """Record whenever the message is routed?"""
+        """Select whether each routing node records the time."""
         return self._with(InterceptionPoint.ROUTE, enabled)
 
     def set_receive(self, /, enabled: bool) -> Self:
-        """Record when the message is received?"""
+        """Select whether receiving records the time."""
         return self._with(InterceptionPoint.RECEIVE, enabled)
 
     def build(self, /) -> TimestampInstrumentation:
-        """What was chosen; a ZError when that is nothing."""
+        """Return the selection. ZError: it is empty."""
         if not self._conf:
             raise ZError(
                 "no interception point is enabled: call set_send, set_route or set_receive"
@@ -101,22 +101,22 @@ class TimestampInstrumentationBuilder:
 
 
 class TimestampStackRecord(Wrapped[tuple[int, bytes]]):
-    """One time, recorded at one point of a message's way."""
+    """Time recorded at one point of a message's path."""
 
     __slots__ = ()
 
     @property
     def point(self) -> InterceptionPoint:
-        """Where it was recorded."""
+        """Point at which it was recorded."""
         return INTERCEPTION_POINT_OF[self.wire[0] & _POINT_BITS]
 
     @property
     def is_custom(self) -> bool:
-        """Did a node's own callback give it?"""
+        """Whether a node's own callback made the record."""
         return bool(self.wire[0] & tsstack.CUSTOM_CONTENT)
 
     def timestamp(self, /) -> Timestamp | bytes:
-        """A Timestamp, or the bytes that a node's own callback gave."""
+        """Return the Timestamp, or the bytes that a node's own callback returned."""
         content = self.wire[1]
         if self.is_custom:
             return content
@@ -127,18 +127,18 @@ class TimestampStackRecord(Wrapped[tuple[int, bytes]]):
 
 
 class TimestampStack(Wrapped[tsstack.WireTimestampStack]):
-    """What was recorded on a message's way, in order."""
+    """Times recorded along a message's path, in order."""
 
     __slots__ = ()
 
     @property
     def instrumentation(self) -> TimestampInstrumentation:
-        """Which points were asked to record."""
+        """Points that were asked to record."""
         return TimestampInstrumentation.of(self.wire.conf)
 
     @property
     def records(self) -> list[TimestampStackRecord]:
-        """Every record that can be read; a hop may have written what is not."""
+        """Records that can be read; a node on the way may have written invalid ones."""
         records = map(TimestampStackRecord.of, self.wire.entries)
         return [record for record in records if _readable(record)]
 
@@ -153,14 +153,14 @@ def _readable(record: TimestampStackRecord) -> bool:
         return False
 
 
-def stamped(
+def record_stamp(
     stack: tsstack.WireTimestampStack,
     point: InterceptionPoint,
     when: timestamp.WireTimestamp | bytes,
 ) -> tsstack.WireTimestampStack:
-    """`stack` with `when` recorded at `point`, if that was asked for and there is room.
+    """Return `stack` with `when` recorded at `point`, if the stack asks for it and has room.
 
-    `when` is a Timestamp of the codec, or the bytes of a node's own callback (none: no record).
+    `when` is a wire timestamp, or the bytes of a node's own callback (empty: no record).
     """
     if not stack.conf & point.wire or not when or len(stack.entries) >= tsstack.MAX_ENTRIES:
         return stack

@@ -1,6 +1,6 @@
-"""Reply and ReplyError: what a query is answered with.
+"""Reply and ReplyError: the answers to a query.
 
-Knows the API's face of RESPONSE. Does not know which query it belongs to, or what was left out.
+Knows the API objects for RESPONSE. Does not know the query, nor consolidation.
 """
 
 from zenlake.api.values.encoding import Encoding
@@ -15,23 +15,23 @@ from zenlake.wire.response import Response
 
 
 class ReplyError(Wrapped[Response]):
-    """Why a query was not answered; made by `Query.reply_err`, or by a timeout."""
+    """Error reply to a query; made by `Query.reply_err`, or by a timeout."""
 
     __slots__ = ()
 
     @property
     def payload(self) -> ZBytes:
-        """What went wrong, in the replier's words."""
-        return ZBytes.of(joined(self._err.payload))
+        """Error text or data, in the replier's words."""
+        return ZBytes.of(join_slices(self._err.payload))
 
     @property
     def encoding(self) -> Encoding:
-        """What the payload is."""
+        """Encoding of the payload."""
         return Encoding.of(self._err.encoding)
 
     @property
     def timestamp_stack(self) -> TimestampStack | None:
-        """The times recorded on the way there and back, if the query asked for them."""
+        """Times recorded on the way there and back, if the query asked for them."""
         stack = self.wire.ts_stack
         return None if stack is None else TimestampStack.of(stack)
 
@@ -54,7 +54,7 @@ class Reply(Wrapped[Response]):
 
     @property
     def result(self) -> Sample | ReplyError:
-        """The sample or the error."""
+        """Sample or error."""
         response = self.wire
         body = response.body
         if isinstance(body, Err):
@@ -63,18 +63,18 @@ class Reply(Wrapped[Response]):
 
     @property
     def ok(self) -> Sample | None:
-        """The sample; None when this is an error."""
+        """Sample; None when this is an error."""
         result = self.result
         return result if isinstance(result, Sample) else None
 
     @property
     def err(self) -> ReplyError | None:
-        """The error; None when this is a sample."""
+        """Error; None when this is a sample."""
         return ReplyError.of(self.wire) if isinstance(self.wire.body, Err) else None
 
     @property
     def replier_id(self) -> EntityGlobalId | None:
-        """The queryable that answered, if it said so."""
+        """Queryable that replied, if the reply names it."""
         responder = self.wire.responder
         return None if responder is None else EntityGlobalId.of(responder)
 
@@ -85,6 +85,6 @@ class Reply(Wrapped[Response]):
         return f"Reply({self.result!r}, replier_id={self.replier_id})"
 
 
-def joined(payload: bytes | tuple[Slice, ...]) -> bytes:
-    """A payload in one piece: one that came in slices is put together."""
+def join_slices(payload: bytes | tuple[Slice, ...]) -> bytes:
+    """Return a payload in one piece; join its slices."""
     return b"".join(piece.data for piece in payload) if isinstance(payload, tuple) else payload

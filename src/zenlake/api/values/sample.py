@@ -1,13 +1,13 @@
-"""Sample: what a subscriber or a query gets, made from received bytes and read only when asked.
+"""Sample: a received value, made of received bytes and decoded only where it is read.
 
-Knows where in the buffer its parts stand. Does not know who sent it or who else has it.
+Knows the positions of its parts in the buffer. Does not know sender or receivers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from zenlake.api.values.encoding import Encoding
 from zenlake.api.values.enums import (
@@ -32,24 +32,29 @@ from zenlake.wire.qos import QoS
 from zenlake.wire.tsstack import WireTimestampStack as WireStack
 from zenlake.wire.wireexpr import WireExpr
 
-PLAIN = Push(WireExpr())  # what a sample comes in that has a payload and nothing else
-SHORT = 3  # the length of a sample that leaves the rest to its chunk
+if TYPE_CHECKING:
+    import numpy as np
+
+    Positions = np.ndarray[tuple[int], np.dtype[np.signedinteger[Any]]]
+
+PLAIN = Push(WireExpr())  # PUSH of a sample with a payload and nothing else.
+SHORT = 3  # Length of a sample tuple that leaves the rest to its chunk.
 
 Parts = tuple[bytes, int, int, Any]
 
 
 @final
 class Sample(tuple[Any, ...]):
-    """One value, or its end, on one key.
+    """One value, or its deletion, on one key.
 
-    Payload and attachment are views of the received bytes, not copies: a sample that is kept keeps
-    the buffer it came in.
+    Payload and attachment are views of the received bytes, not copies: a sample keeps its whole
+    receive buffer alive.
     """
 
-    # (key, data, start, end, rest): the payload is data[start:end]; `rest` is None when nothing
-    # stands beside it, a PUSH, or where in `data` the PUSH starts. Or (key, chunk, number), where
-    # the chunk knows the same of many. A tuple is made without a line of Python, which is what
-    # receiving millions of them a second takes.
+    # (key, data, start, end, rest): the payload is data[start:end]; `rest` is None if there is only
+    # a payload, else a PUSH, or the position of the PUSH in `data`. Or (key, chunk, number), with a
+    # chunk that has these values of many samples. A tuple is made without running Python code,
+    # which receiving millions of samples per second requires.
     __slots__ = ()
 
     def __new__(cls, *_args: object, **_kwargs: object) -> "Sample":
@@ -64,14 +69,14 @@ class Sample(tuple[Any, ...]):
         reliable: bool = True,
         ts_stack: WireStack | None = None,
     ) -> "Sample":
-        """From what was decoded."""
+        """Make a sample of a decoded message."""
         payload = body.payload if type(body) is Put else b""
         assert not isinstance(payload, tuple)
         push = Push(WireExpr(), body, QoS.from_byte(qos), ts_stack=ts_stack)
         return _new((KeyExpr.trusted(key), payload, 0, len(payload), push))
 
     def _parts(self) -> Parts:
-        """(data, start, end, rest)"""
+        """Return (data, start, end, rest)."""
         if len(self) == SHORT:
             chunk: SampleChunk = self[1]
             return chunk.part(self[2])
@@ -86,11 +91,16 @@ class Sample(tuple[Any, ...]):
             return message
         return rest  # type: ignore[no-any-return]
 
-    key_expr: property = property(itemgetter(0), doc="The key it is about.")
+    if TYPE_CHECKING:
+
+        @property
+        def key_expr(self) -> KeyExpr: ...
+    else:
+        key_expr = property(itemgetter(0), doc="Key of the sample.")  # Runs no Python code.
 
     @property
     def payload(self) -> ZBytes:
-        """The value; empty when this is a delete."""
+        """Value; empty for a delete."""
         if len(self) == SHORT:
             chunk: SampleChunk = self[1]
             return chunk.payload(self[2])
@@ -106,61 +116,61 @@ class Sample(tuple[Any, ...]):
 
     @property
     def encoding(self) -> Encoding:
-        """How the payload is to be read."""
+        """Encoding of the payload."""
         body = self._push().body
         return Encoding.of(body.encoding) if type(body) is Put else Encoding.ZENOH_BYTES
 
     @property
     def timestamp(self) -> Timestamp | None:
-        """When it was put, by the clock of who stamped it."""
+        """Time of the put, by the clock of the node that stamped it."""
         stamp = self._push().body.timestamp
         return None if stamp is None else Timestamp.of(stamp)
 
     @property
     def priority(self) -> Priority:
-        """The priority it was sent with."""
+        """Priority it was sent with."""
         return QOS_PRIORITY[self._push().qos]
 
     @property
     def congestion_control(self) -> CongestionControl:
-        """What was to happen where there was no room for it."""
+        """Congestion control it was sent with."""
         return QOS_CONGESTION_CONTROL[self._push().qos]
 
     @property
     def express(self) -> bool:
-        """Whether it was sent without waiting for company."""
+        """Whether it was sent at once, without waiting for a fuller batch."""
         return QOS_EXPRESS[self._push().qos]
 
     @property
     def source_info(self) -> SourceInfo | None:
-        """Who put it, and as its how-manieth."""
+        """Entity that sent it, and its sequence number."""
         info = self._push().body.source_info
         return None if info is None else SourceInfo.of(info)
 
     @property
     def attachment(self) -> ZBytes | None:
-        """What the sender sent beside the payload."""
+        """Data that the sender attached to the payload."""
         attached = self._push().body.attachment
         return None if attached is None else ZBytes.of(attached)
 
     @property
     def timestamp_stack(self) -> TimestampStack | None:
-        """Where and when it passed, if the sender asked for that."""
+        """Points and times recorded on its path, if the sender asked for them."""
         stack = self._push().ts_stack
         return None if stack is None else TimestampStack.of(stack)
 
     def _value(self) -> tuple[Any, ...]:
-        """What makes it this sample; of one key the earlier comes first."""
+        """Return the values that equality and order compare; of one key the earlier is less."""
         push = self._push()
         body = push.body
         return (
             str(self[0]),
-            _maybe(body.timestamp),
+            _comparable(body.timestamp),
             type(body) is Del,
             bytes(self.payload),
             str(self.encoding),
-            _maybe(body.source_info),
-            _maybe(body.attachment),
+            _comparable(body.source_info),
+            _comparable(body.attachment),
             int(push.qos),
         )
 
@@ -188,28 +198,32 @@ class Sample(tuple[Any, ...]):
     def __reduce__(self) -> tuple[Callable[..., "Sample"], tuple[Any, ...]]:
         push = self._push()
         body = Put(bytes(self.payload)) if push is PLAIN else push.body
-        return _restored, (str(self[0]), body, int(push.qos), push.ts_stack)
+        return _restore, (str(self[0]), body, int(push.qos), push.ts_stack)
 
     def __repr__(self) -> str:
         kind = self.kind.name
         return f"Sample({kind} {str(self[0])!r} {self.payload!r} {self.encoding})"
 
 
-def _maybe(value: object) -> tuple[object, ...]:
-    """None as something that can be compared."""
+def _comparable(value: object) -> tuple[object, ...]:
+    """Return a tuple that compares, with None as the least value."""
     return () if value is None else (value,)
 
+
+push_of = Sample._push
+"""Return the PUSH that a sample was received in, or PLAIN if it has a payload only."""
 
 _new: Callable[[Iterable[Any]], Sample] = partial(tuple.__new__, Sample)
 
 
 class SampleChunk:
-    """Samples that came together. Where their parts stand is made into Python's numbers when the
-    first is asked for it."""
+    """Samples that were received together; positions become Python integers on first use."""
 
     __slots__ = ("_data", "_ends", "_read", "_rests", "_starts")
 
-    def __init__(self, data: bytes, starts: Any, ends: Any, rests: Sequence[int] | None) -> None:
+    def __init__(
+        self, data: bytes, starts: "Positions", ends: "Positions", rests: Sequence[int] | None
+    ) -> None:
         self._data = data
         self._starts = starts
         self._ends = ends
@@ -217,7 +231,7 @@ class SampleChunk:
         self._read: tuple[memoryview, list[int], list[int]] | None = None
 
     def _places(self) -> tuple[memoryview, list[int], list[int]]:
-        """Twice, if two threads are the first: to the same end."""
+        """Convert the positions; two threads may both do it, with equal results."""
         self._read = memoryview(self._data), self._starts.tolist(), self._ends.tolist()
         return self._read
 
@@ -231,12 +245,12 @@ class SampleChunk:
         return self._data, starts[number], ends[number], rest
 
 
-def _restored(key: str, body: Put | Del, qos: int, stack: WireStack | None) -> Sample:
+def _restore(key: str, body: Put | Del, qos: int, stack: WireStack | None) -> Sample:
     return Sample.of(key, body, qos, ts_stack=stack)
 
 
 def samples_of(keys: Iterable[KeyExpr], chunk: SampleChunk, count: int) -> Iterator[Sample]:
-    """The samples of a chunk as they are asked for, at the speed of `zip`."""
+    """Yield the samples of a chunk lazily, at the speed of `zip`."""
     return map(_new, zip(keys, repeat(chunk), range(count), strict=False))
 
 
@@ -247,5 +261,5 @@ def samples(
     ends: Iterable[int],
     rests: Iterable[Any],
 ) -> Iterator[Sample]:
-    """Samples as they are asked for, at the speed of `zip`."""
+    """Yield samples lazily, at the speed of `zip`."""
     return map(_new, zip(keys, data, starts, ends, rests, strict=False))

@@ -1,6 +1,6 @@
 """Selector: a key expression with parameters; and Parameters.
 
-Knows the text forms and the reserved names. What `_time` means is in quantities.py.
+Knows the text forms and the reserved names. `quantities.py` knows what `_time` means.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,9 +10,9 @@ from zenlake.api.values.wrapped import Value
 from zenlake.keyexpr import KeyExpr
 
 ANY_KEY = "_anyke"
-"""Present: replies may be for keys that the query does not match."""
+"""Parameter whose presence allows replies on keys that the query does not match."""
 TIME_RANGE = "_time"
-"""The range of time that replies are asked for; see `zenlake.quantities.time_range`."""
+"""Parameter that limits replies to a range of time; see `zenlake.quantities.time_range`."""
 
 Item = tuple[str, str]
 
@@ -35,11 +35,11 @@ class Parameters(Value):
         self._text = _text_of(obj)
 
     def is_empty(self, /) -> bool:
-        """Is there nothing in it?"""
+        """Return whether there are no parameters."""
         return not self._text
 
     def get(self, /, key: str, default: str | None = None) -> str | None:
-        """The value of the first `key`; `default` when there is none."""
+        """Return the value of the first `key`; `default` when there is none."""
         _require_text(key)
         if default is not None:
             _require_text(default)
@@ -51,27 +51,27 @@ class Parameters(Value):
         return [] if value is None else value.split("|")
 
     def insert(self, /, key: str, value: str) -> str | None:
-        """Put `key` at the end with `value`; what it had before is returned."""
+        """Append `key` with `value`; return its former value."""
         _require_text(value)
         old = self.get(key)
-        self._text = _joined([*self._without({key}), (key, value)])
+        self._text = _join([*self._without({key}), (key, value)])
         return old
 
     def remove(self, /, key: str) -> str | None:
-        """Take every `key` out; the first's value is returned."""
+        """Remove every `key`; return the value of the first."""
         old = self.get(key)
-        self._text = _joined(self._without({key}))
+        self._text = _join(self._without({key}))
         return old
 
     def extend(self, /, parameters: "IntoParameters") -> None:
-        """Put all of `parameters` at the end, in place of those with the same names."""
+        """Append all of `parameters`; they replace those with equal names."""
         if parameters is None:
             raise TypeError("parameters are text, a dict or Parameters, not None")
         new = list(Parameters(parameters))
-        self._text = _joined([*self._without({name for name, _ in new}), *new])
+        self._text = _join([*self._without({name for name, _ in new}), *new])
 
     def is_ordered(self, /) -> bool:
-        """Are the names sorted?"""
+        """Return whether the names are sorted."""
         names = [name for name, _ in self]
         return names == sorted(names)
 
@@ -117,7 +117,7 @@ def _text_of(obj: IntoParameters | None) -> str:
         for name, value in obj.items():
             _require_text(name)
             _require_text(value)
-        return _joined(obj.items())
+        return _join(obj.items())
     _require_text(obj)
     return obj.rstrip(";=|")
 
@@ -129,12 +129,12 @@ def _require_text(obj: object) -> None:
         )
 
 
-def _joined(items: Iterable[Item]) -> str:
+def _join(items: Iterable[Item]) -> str:
     return ";".join(f"{name}={value}" if value else name for name, value in items if name)
 
 
 class Selector(Value):
-    """What a query asks for: `key/expression?parameters`; immutable.
+    """Subject of a query: `key/expression?parameters`; immutable.
 
     >>> selector = Selector("robot/*?_time=[now(-1h)..]")
     >>> selector.key_expr, selector.parameters
@@ -147,7 +147,9 @@ class Selector(Value):
 
     def __init__(self, arg: KeyExpr | str, /, parameters: IntoParameters | None = None) -> None:
         if not isinstance(arg, str):
-            raise TypeError(f"'{type(arg).__name__}' object is no selector: write `key?parameters`")
+            raise TypeError(
+                f"'{type(arg).__name__}' object is not a selector: write `key?parameters`"
+            )
         if parameters is None and type(arg) is not KeyExpr:
             arg, _, parameters = arg.partition("?")
         self._key_expr = KeyExpr(arg)
@@ -155,12 +157,12 @@ class Selector(Value):
 
     @property
     def key_expr(self) -> KeyExpr:
-        """What stands before the first `?`."""
+        """Key expression before the first `?`."""
         return self._key_expr
 
     @property
     def parameters(self) -> Parameters:
-        """What stands behind the first `?`; a copy."""
+        """Copy of the parameters behind the first `?`."""
         return Parameters(self._parameters)
 
     def _key(self) -> str:
@@ -180,7 +182,7 @@ IntoSelector = Selector | KeyExpr | str
 
 
 def accepts_any_key(parameters: Parameters | str) -> bool:
-    """Is `_anyke` among the parameters?
+    """Return whether `_anyke` is among the parameters.
 
     >>> accepts_any_key("a=1;_anyke"), accepts_any_key("a=_anyke")
     (True, False)

@@ -1,6 +1,6 @@
-"""NTP64, TimestampId and Timestamp as the API shows them.
+"""NTP64, TimestampId and Timestamp: the API objects.
 
-Knows their texts and how they convert to Python's own types; bytes are known to wire/timestamp.py.
+Knows their texts and the conversions to Python's own types; `wire/timestamp.py` knows their bytes.
 Reads no clock.
 """
 
@@ -29,9 +29,9 @@ _HEX = re.compile(r"[1-9a-fA-F][0-9a-fA-F]{0,31}")
 
 
 class NTP64(Wrapped[int]):
-    """A time since the UNIX epoch in 64 bits: 32 of seconds, 32 of binary fraction.
+    """Time since the UNIX epoch in 64 bits: 32 of seconds, 32 of binary fraction.
 
-    It ends in 2106; what lies outside is an OverflowError.
+    The range ends in 2106; a time outside of it is an OverflowError.
 
     >>> time = NTP64(1719841872, 129693000)
     >>> time.as_nanos(), time.to_string_rfc3339_lossy()
@@ -56,7 +56,7 @@ class NTP64(Wrapped[int]):
 
     @classmethod
     def parse_rfc3339(cls, s: str) -> Self:
-        """From RFC 3339, as `2024-07-01T13:51:12.129693000Z`.
+        """Parse RFC 3339, such as `2024-07-01T13:51:12.129693000Z`.
 
         >>> NTP64.parse_rfc3339("2024-07-01T13:51:12.5Z").subsec_nanos()
         500000000
@@ -70,32 +70,34 @@ class NTP64(Wrapped[int]):
             ) from None
 
     def as_secs_f64(self, /) -> float:
-        """In seconds; a float cannot tell times apart that are less than a microsecond apart."""
+        """Return seconds; a float does not distinguish times less than a microsecond apart."""
         return (self.wire >> 32) + (self.wire & U32) / 2**32
 
     def as_secs(self, /) -> int:
-        """The whole seconds."""
+        """Return the whole seconds."""
         return self.wire >> 32
 
     def as_nanos(self, /) -> int:
-        """In nanoseconds."""
+        """Return nanoseconds."""
         return nanos_from_ntp64(self.wire)
 
     def subsec_nanos(self, /) -> int:
-        """The fraction of a second in nanoseconds, rounded up: what was given comes back."""
+        """Return the fraction of a second in nanoseconds, rounded up, so that the given value is
+        returned.
+        """
         return subsec_nanos(self.wire)
 
     def to_datetime(self, /) -> datetime:
-        """In UTC, cut to microseconds."""
+        """Return the time in UTC, cut to microseconds."""
         return EPOCH + timedelta(microseconds=self.as_nanos() // 1000)
 
     def to_string_rfc3339_lossy(self, /) -> str:
-        """As RFC 3339 with nanoseconds; a quarter of one is lost."""
+        """Return RFC 3339 with nanoseconds; a quarter of one is lost."""
         return to_rfc3339(self.as_nanos())
 
 
 class TimestampId(Wrapped[zenohid.WireZenohId]):
-    """Whose clock gave a time: 1 to 16 little-endian bytes, shown in hexadecimal.
+    """Identity of a clock: 1 to 16 little-endian bytes, printed in hexadecimal.
 
     >>> TimestampId(b"\\x01\\x02"), bytes(TimestampId([1, 2, 0]))
     (201, b'\\x01\\x02')
@@ -127,7 +129,7 @@ IntoTimestampId = TimestampId | bytes | bytearray | Iterable[int]
 
 
 class Timestamp(Wrapped[timestamp.WireTimestamp]):
-    """A time and the clock that gave it: no two are equal, and all are ordered.
+    """Time with the clock that gave it: no two are equal, and all are ordered.
 
     >>> stamp = Timestamp.parse_rfc3339("2024-07-01T13:51:12.129693000Z/33")
     >>> stamp, stamp.get_id(), stamp.get_time().year
@@ -148,31 +150,32 @@ class Timestamp(Wrapped[timestamp.WireTimestamp]):
 
     @classmethod
     def parse_rfc3339(cls, s: str) -> Self:
-        """From `<RFC 3339>/<id in hexadecimal>`."""
+        """Parse `<RFC 3339>/<id in hexadecimal>`."""
         time, slash, owner = s.partition("/")
         if not slash:
             raise ZError(f"No '/' found in '{s[:80]}': write <time>/<id>")
         ntp64 = NTP64.parse_rfc3339(time)
         if not _HEX.fullmatch(owner):
             raise ZError(
-                f"'{owner[:80]}' is no id: write 1 to 32 hexadecimal digits, the first not 0"
+                f"'{owner[:80]}' is not an id: write 1 to 32 hexadecimal digits, the first not 0"
             )
         return cls.of(timestamp.WireTimestamp(ntp64.wire, zenohid.WireZenohId.parse(owner.lower())))
 
     def get_time(self, /) -> datetime:
-        """The time in UTC, cut to microseconds."""
+        """Return the time in UTC, cut to microseconds."""
         return self.get_time_as_ntp64().to_datetime()
 
     def get_time_as_ntp64(self, /) -> NTP64:
-        """The time, exactly."""
+        """Return the exact time."""
         return NTP64.of(self.wire.time)
 
     def get_id(self, /) -> TimestampId:
-        """Whose clock gave it."""
+        """Return the id of the clock that gave it."""
         return TimestampId.of(self.wire.id)
 
     def get_diff_duration(self, /, other: "Timestamp") -> timedelta:
-        """How much later this is than `other`, cut to microseconds; negative when it is earlier.
+        """Return by how much this is later than `other`, cut to microseconds; negative when
+        earlier.
 
         >>> early, late = (Timestamp(NTP64(second, 0), b"a") for second in (1, 3))
         >>> late.get_diff_duration(early).total_seconds()
@@ -187,5 +190,5 @@ class Timestamp(Wrapped[timestamp.WireTimestamp]):
         return distance if ticks >= 0 else -distance
 
     def to_string_rfc3339_lossy(self, /) -> str:
-        """As `<RFC 3339 with nanoseconds>/<id>`."""
+        """Return `<RFC 3339 with nanoseconds>/<id>`."""
         return f"{self.get_time_as_ntp64().to_string_rfc3339_lossy()}/{self.wire.id}"

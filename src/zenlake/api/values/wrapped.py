@@ -1,6 +1,6 @@
-"""How the API's values compare, hash, sort, copy and pickle; most are a wire value's other face.
+"""Base classes of API values: comparison, hash, order, copy, pickle; most wrap a wire value.
 
-And which classes a user cannot call. Does not know what any of them means.
+Knows which classes a user cannot construct. Does not know what any value means.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,9 @@ P = ParamSpec("P")
 
 
 def materialize_inherited(kind: type, *names: str) -> None:
-    """Make what `kind` inherits under these names its own, where whoever lists a class looks."""
+    """Copy inherited attributes into `kind` itself, for readers of a class that list only its own
+    names.
+    """
     for name in names:
         if name not in vars(kind):
             setattr(kind, name, getattr_static(kind, name))
@@ -23,7 +25,7 @@ class Unconstructed(type):
     """Class of the objects that a user is given but cannot construct: `make` constructs them."""
 
     _given_by = ""
-    "What a user calls to get one; empty where they only arrive."
+    "Call that gives a user such an object; empty where they are only received."
 
     def __call__(cls, *_args: Any, **_kwargs: Any) -> Any:
         remedy = f": use {cls._given_by}" if cls._given_by else ""
@@ -37,7 +39,7 @@ def make(kind: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 class Value:
-    """Values of one class relate as their `_key()` does, and never equal one of another class."""
+    """Base of values that compare by `_key()` within their class, and equal no other class."""
 
     __slots__ = ()
 
@@ -46,7 +48,7 @@ class Value:
         materialize_inherited(cls, "__eq__", "__hash__", "__str__")
 
     def _key(self) -> Any:
-        """What makes it this value."""
+        """Return the data that equality and order compare."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -69,7 +71,7 @@ class Value:
 
 
 class Wrapped(Value, Generic[W]):
-    """`wire` is the codec's own object: `X.of(wire)` and `x.wire` convert without a copy."""
+    """Value that wraps an object of the codec: `X.of(wire)` and `x.wire` convert without a copy."""
 
     __slots__ = ("wire",)
 
@@ -80,7 +82,7 @@ class Wrapped(Value, Generic[W]):
 
     @classmethod
     def of(cls, wire: W) -> Self:
-        """The API's face of `wire`, which is trusted and must never change."""
+        """Wrap `wire`, which is trusted and must never change."""
         self = object.__new__(cls)
         self.wire = wire
         return self

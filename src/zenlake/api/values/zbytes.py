@@ -1,4 +1,4 @@
-"""ZBytes: a payload or an attachment, and what may be given as one.
+"""ZBytes: a payload or an attachment, and the types that convert to one.
 
 Knows bytes and views of them. Does not know encodings or serialisation.
 """
@@ -10,16 +10,16 @@ IntoZBytes = Any
 """ZBytes, bytes, bytearray, str, or any C-contiguous buffer (memoryview, numpy, pyarrow)."""
 
 _SHOWN = 64
-"""Bytes that a repr shows."""
+"""Upper bound on the bytes that a repr prints."""
 
 _new = object.__new__
 
 
 def payload_bytes(obj: object) -> bytes | memoryview:
-    """What `obj` stands for as a payload.
+    """Return the bytes that `obj` stands for as a payload.
 
-    Buffers are not copied: they must stay as they are until the data has left. A bytearray is
-    copied, since nothing else can keep it from changing.
+    Buffers are not copied: they must not change until the data has been sent. A bytearray is
+    copied, since nothing else keeps it from changing.
 
     >>> payload_bytes("é"), payload_bytes(bytearray(b"x"))
     (b'\\xc3\\xa9', b'x')
@@ -33,7 +33,8 @@ def payload_bytes(obj: object) -> bytes | memoryview:
     if isinstance(obj, (bytes, bytearray)):
         return bytes(obj)
     try:
-        view = memoryview(obj)  # type: ignore[arg-type]  # that is the question
+        # memoryview decides whether it is a buffer.
+        view = memoryview(obj)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"expected bytes/str type, found '{type(obj).__name__}'") from None
     if not view.c_contiguous:
@@ -48,7 +49,7 @@ def payload_bytes(obj: object) -> bytes | memoryview:
 
 @total_ordering
 class ZBytes:
-    """Bytes, as they came or are to be sent; immutable.
+    """Bytes, as received or to be sent; immutable.
 
     >>> data = ZBytes("hé")
     >>> data.to_bytes(), str(data), len(data), data == b"h\\xc3\\xa9"
@@ -60,37 +61,37 @@ class ZBytes:
     __slots__ = ("buffer",)
 
     buffer: bytes | memoryview
-    "The bytes themselves, as they came."
+    "Bytes, or the view of the receive buffer."
 
     def __init__(self, obj: IntoZBytes) -> None:
-        if type(obj) is bytes:  # the common case, without a call
+        if type(obj) is bytes:  # The common case, without a call.
             self.buffer = obj
         else:
             self.buffer = b"" if obj is None else payload_bytes(obj)
 
     @classmethod
     def of(cls, buffer: bytes | memoryview) -> Self:
-        """`buffer` itself: not copied, not checked, and never to be changed."""
+        """Wrap `buffer`: not copied, not checked, and never to be changed."""
         self = _new(cls)
         self.buffer = buffer
         return self
 
     @property
     def view(self) -> memoryview:
-        """The bytes without a copy, read-only."""
+        """Bytes as a read-only view, without a copy."""
         return memoryview(self.buffer).toreadonly()
 
     def to_bytes(self, /) -> bytes:
-        """The bytes; a copy only when this is a view of a larger buffer."""
+        """Return the bytes; copies only a view of a larger buffer."""
         buffer = self.buffer
         return buffer if type(buffer) is bytes else bytes(buffer)
 
     def to_string(self, /) -> str:
-        """The bytes as UTF-8; a ValueError when they are not."""
+        """Return the bytes as UTF-8 text. ValueError: they are not UTF-8."""
         return str(self.buffer, "utf-8")
 
     def as_shm(self, /) -> None:
-        """Nothing: no payload is in shared memory here."""
+        """Return None: no payload is in shared memory."""
         return
 
     __bytes__ = to_bytes
