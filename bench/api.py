@@ -21,7 +21,7 @@ from typing import Any
 import zenlake
 from bench.api_peer import PROFILE
 from bench.figures import Figure, Figures
-from zenlake.api.pubsub.publisher import OutboundRoute
+from zenlake.api.pubsub.outbound_route import OutboundRoute
 from zenlake.routing import Routing
 from zenlake.wire.declare import Declare, DeclareSubscriber
 from zenlake.wire.enums import WireWhatAmI
@@ -386,7 +386,7 @@ def routes() -> Figures:
         "scouting/multicast/enabled": "false",
     }.items():
         config.insert_json5(key, value)
-    taken: dict[str, dict[int, float]] = {"Routing.destinations": {}, "Way.find": {}}
+    taken: dict[str, dict[int, float]] = {"Routing.destinations": {}, "OutboundRoute.refresh": {}}
     for count in SUBSCRIPTIONS:
         with zenlake.open(config) as session:
             core = session._core
@@ -396,7 +396,7 @@ def routes() -> Figures:
             key = zenlake.KeyExpr("bench/flow/put")
             jobs: dict[str, Callable[[], object]] = {
                 "Routing.destinations": partial(routing.destinations, routing.local, key),
-                "Way.find": OutboundRoute(core, key, DEFAULT).find,
+                "OutboundRoute.refresh": OutboundRoute(core, key, DEFAULT).refresh,
             }
             for name, job in jobs.items():
                 taken[name][count] = in_turns({name: partial(microseconds, job)})[name]

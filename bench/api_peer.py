@@ -67,7 +67,7 @@ class Sink:
 
     def closed(self, session: TransportSession, why: SessionEnded) -> None: ...
 
-    def frame(
+    def on_frame(
         self,
         session: TransportSession,
         priority: WirePriority,
@@ -142,7 +142,7 @@ class Silent:
 
     def closed(self, session: TransportSession, why: SessionEnded) -> None: ...
 
-    def frame(
+    def on_frame(
         self,
         session: TransportSession,
         priority: WirePriority,

@@ -138,7 +138,7 @@ class Pinging:
 
     def closed(self, session: TransportSession, why: SessionEnded) -> None: ...
 
-    def frame(
+    def on_frame(
         self,
         session: TransportSession,
         priority: WirePriority,
@@ -246,7 +246,7 @@ class Awaiting(Counting):
         super().__init__()
         self.over = threading.Event()
 
-    def frame(
+    def on_frame(
         self,
         session: TransportSession,
         priority: WirePriority,
@@ -397,7 +397,7 @@ def idle() -> Figures:
 
         nodes = [Node(NodeConfig(offer=offer()), Counting(), reactor=reactor) for _ in range(count)]
         for number, node in enumerate(nodes):
-            node.dial(other.facts["endpoint"], done)
+            node.connect_soon(other.facts["endpoint"], done)
             with progress:  # a handful at a time: the acceptor limits those under way
                 while len(opened) < number - AT_ONCE:
                     assert progress.wait(PATIENCE)

@@ -71,7 +71,7 @@ class Inline:
         if self._on_open is not None:
             self._on_open(session)
 
-    def frame(
+    def on_frame(
         self,
         session: TransportSession,
         priority: WirePriority,
@@ -118,7 +118,7 @@ class Delivery(Inline):
     def opened(self, session: TransportSession) -> None:
         self._put(0, lambda: super(Delivery, self).opened(session))
 
-    def frame(
+    def on_frame(
         self,
         session: TransportSession,
         priority: WirePriority,

@@ -41,7 +41,9 @@ class UnicastHandler(Protocol):
     def opened(self) -> None:
         """The handshake is over."""
 
-    def frame(self, priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int) -> int:
+    def on_frame(
+        self, priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int
+    ) -> int:
         """Network messages from `pos` on; gives the position after the last of them.
 
         They end at `end`, or before a byte that starts no network message. DecodeError: the
@@ -84,7 +86,7 @@ class Unicast:
         self.last_sent = now
         self.handshake = handshake
         self._opened = handler.opened
-        self._deliver: Deliver = handler.frame
+        self._deliver: Deliver = handler.on_frame
         self._framing = framing
         self._max_message = max_message
         self._memory = ByteBudget(MAX_SESSION_BYTES, process)
