@@ -221,7 +221,7 @@ def test_what_fails_at_the_start_leaves_nothing(
             with pytest.raises(ZeroDivisionError):
                 Recorder(tmp_path / "log", "rec/**", session=session)
         assert session._core.watchers == ()
-        assert session._core.subscribers.of("rec/a") == ()
+        assert session._core.subscribers.matching("rec/a") == ()
         session.put("rec/a", b"still open")
     nowhere = configured(connect__endpoints=["tcp/127.0.0.1:1"], connect__exit_on_failure=True)
     nowhere.insert_json5("connect/timeout_ms", "100")
