@@ -298,7 +298,7 @@ def test_a_full_disk_is_said_and_is_status_1(
     assert "durable to 0 (2 waiting)" in done.stderr
     assert "NOT WRITING: " in done.stderr
     *_, last = done.stderr.splitlines()
-    assert last.startswith("zenlake record: 2 samples are not durable: ")
+    assert last.startswith("zenlake record: 2 samples not durable: ")
     assert "No space left on device" in last
 
 

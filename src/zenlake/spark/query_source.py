@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from zenlake.errors import ZError
+from zenlake.quantities import counted
 from zenlake.routing.queries import TIMEOUT
 from zenlake.spark.options import Options
 
@@ -70,7 +71,8 @@ def _replies(options: Options) -> "Iterator[pa.RecordBatch]":
     to.check()
     dropped = to.session.stats().dropped.get(BEYOND_LIMIT, 0) - dropped
     if dropped:
-        raise ZError(f"{options['selector']}: {dropped} replies too many: ask for less at once")
+        many = counted(dropped, "reply")
+        raise ZError(f"{options['selector']}: {many} too many: ask for less at once")
     collected.close()
     while (batch := _last(collected)) is not None:
         yield batch

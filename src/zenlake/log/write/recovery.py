@@ -36,6 +36,7 @@ from zenlake.log.format import (
     crc32,
     offsets_text,
 )
+from zenlake.quantities import counted
 
 MARK, TORN = "mark", "torn"
 _NO_MARK = Mark(0, 0, -1, SEGMENT_BYTES, 0, 0, WRITING)
@@ -55,7 +56,7 @@ class Damage(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.segment} at byte {self.position}, {self.length} bytes: "
+            f"{self.segment} at byte {self.position}, {counted(self.length, 'byte')}: "
             f"{offsets_text(self.first, self.end)}: {self.reason}"
         )
 
