@@ -111,7 +111,7 @@ class StandInSession:
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A lake with ten samples, on no Spark."""
-    monkeypatch.setattr(runner, "Pipelines", StandInSession)
+    monkeypatch.setattr(runner, "PipelineSession", StandInSession)
     monkeypatch.setattr(StandInSession, "script", [])
     monkeypatch.setattr(StandInSession, "started", 0)
     monkeypatch.setattr(StandInSession, "runs", 0)
