@@ -470,7 +470,7 @@ def test_close_on_a_disk_that_fails_says_how_many(
     disk.fault = errno.EIO
     for _ in range(3):
         recorder.session.put("rec/a", b"lost")
-    with pytest.raises(zenlake.ZError, match=r"3 samples are not durable: .*EIO"):
+    with pytest.raises(zenlake.ZError, match=r"3 samples not durable: .*EIO"):
         recorder.close()
     recorder.close()
     assert recorder.stats().dropped == 3
