@@ -20,10 +20,10 @@ from zenlake.api.config.opening import StartConditions, open_node, read_settings
 from zenlake.api.discovery.info import SessionInfo
 from zenlake.api.discovery.matching import SessionInterests
 from zenlake.api.discovery.stats import EndedTransports
-from zenlake.api.handlers import Sink
 from zenlake.api.pubsub.subscriber import SubscriberEntry, Subscribers
 from zenlake.api.query.get import SessionQueries
 from zenlake.api.query.queryable import Queryables
+from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import WHATAMI_OF, InterceptionPoint
 from zenlake.api.values.instrumentation import TimestampContext, record_stamp
 from zenlake.api.values.wrapped import make

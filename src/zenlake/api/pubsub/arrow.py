@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from zenlake.api.handlers import Channel
 from zenlake.api.pubsub.subscriber import RunSink
+from zenlake.api.sinks import Channel
 from zenlake.api.values.encoding import Encoding
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.sample import PLAIN, Sample, push_of

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from zenlake.api.arguments import IntoKeyExpr, key_of, member
 from zenlake.api.exchange_protocol import ExchangeLike
 from zenlake.api.gc_finalize import finalize_safely
-from zenlake.api.handlers import Receiver, Sink, make_sink
+from zenlake.api.handlers import Receiver, make_sink
+from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.sample import Sample, SampleChunk, samples, samples_of
