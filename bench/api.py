@@ -20,7 +20,7 @@ import zenlake
 from bench.figures import Figure, Figures, medians, run_in_turns
 from bench.peer import PROFILE, session_config
 from bench.process import PATIENCE, Process, process
-from zenlake.api.pubsub.publisher import OutboundRoute
+from zenlake.api.pubsub.outbound_route import OutboundRoute
 from zenlake.routing import Routing
 from zenlake.wire.declare import Declare, DeclareSubscriber
 from zenlake.wire.enums import WireWhatAmI
@@ -310,7 +310,7 @@ def router() -> Figures:
 def routes() -> Figures:
     """Measure the time to find the route of a put among subscriptions that do not match."""
     config = session_config(zenlake, "router")
-    taken: dict[str, dict[int, float]] = {"Routing.destinations": {}, "Way.find": {}}
+    taken: dict[str, dict[int, float]] = {"Routing.destinations": {}, "OutboundRoute.refresh": {}}
     for count in SUBSCRIPTIONS:
         with zenlake.open(config) as session:
             core = session._core
@@ -320,7 +320,7 @@ def routes() -> Figures:
             key = zenlake.KeyExpr("bench/flow/put")
             jobs: dict[str, Callable[[], object]] = {
                 "Routing.destinations": partial(routing.destinations, routing.local, key),
-                "Way.find": OutboundRoute(core, key, DEFAULT).find,
+                "OutboundRoute.refresh": OutboundRoute(core, key, DEFAULT).refresh,
             }
             for name, job in jobs.items():
                 taken[name][count] = medians({name: partial(microseconds, job)})[name]

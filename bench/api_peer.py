@@ -68,7 +68,7 @@ class Sink:
 
     def closed(self, session: TransportSession, why: SessionEnded) -> None: ...
 
-    def frame(
+    def on_frame(
         self,
         session: TransportSession,
         priority: WirePriority,
@@ -143,7 +143,7 @@ class Silent:
 
     def closed(self, session: TransportSession, why: SessionEnded) -> None: ...
 
-    def frame(
+    def on_frame(
         self,
         session: TransportSession,
         priority: WirePriority,

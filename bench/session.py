@@ -99,7 +99,7 @@ class Pinging:
 
     def closed(self, session: TransportSession, why: SessionEnded) -> None: ...
 
-    def frame(
+    def on_frame(
         self,
         session: TransportSession,
         priority: WirePriority,
@@ -190,7 +190,7 @@ class Awaiting(Counting):
         super().__init__()
         self.over = threading.Event()
 
-    def frame(
+    def on_frame(
         self,
         session: TransportSession,
         priority: WirePriority,
@@ -325,7 +325,7 @@ def idle() -> Figures:
 
         nodes = [Node(NodeConfig(offer=offer()), Counting(), reactor=reactor) for _ in range(count)]
         for number, node in enumerate(nodes):
-            node.dial(other.facts["endpoint"], done)
+            node.connect_soon(other.facts["endpoint"], done)
             with progress:  # A few at a time: the acceptor limits pending handshakes.
                 while len(opened) < number - AT_ONCE:
                     assert progress.wait(PATIENCE)

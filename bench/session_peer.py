@@ -44,7 +44,7 @@ class Counting:
 
     def closed(self, session: TransportSession, why: SessionEnded) -> None: ...
 
-    def frame(
+    def on_frame(
         self,
         session: TransportSession,
         priority: WirePriority,

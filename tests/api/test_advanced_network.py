@@ -137,16 +137,16 @@ def numbers(values: Iterable[int]) -> list[str]:
 
 def lose_at_sender(monkeypatch: pytest.MonkeyPatch, publishing: Any, lost: set[str]) -> None:
     """What our publisher publishes and keeps, but nobody gets."""
-    send = publishing._way.send
+    send = publishing._route.send
 
     class Losing:
-        encoding = publishing._way.encoding
+        encoding = publishing._route.encoding
 
         def send(self, body: Any, instrumentation: Any) -> None:
             if bytes(body.payload).decode() not in lost:
                 send(body, instrumentation)
 
-    monkeypatch.setattr(publishing, "_way", Losing())
+    monkeypatch.setattr(publishing, "_route", Losing())
 
 
 def lose_at_receiver(monkeypatch: pytest.MonkeyPatch, subscribing: Any, lost: set[str]) -> None:

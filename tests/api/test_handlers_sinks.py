@@ -19,7 +19,6 @@ import zenoh
 from tests.support.waiting import until
 from zenlake import handlers
 from zenlake.api.handlers import (
-    CALLBACK_ITEMS,
     FIFO_ITEMS,
     Callback,
     DefaultHandler,
@@ -27,9 +26,9 @@ from zenlake.api.handlers import (
     Handler,
     Receiver,
     RingChannel,
-    Sink,
     make_sink,
 )
+from zenlake.api.sinks import CALLBACK_ITEMS, Sink
 from zenlake.api.values.wrapped import make
 from zenlake.errors import ZError
 

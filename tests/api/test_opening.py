@@ -240,7 +240,7 @@ def test_the_config_is_copied() -> None:
 def test_what_is_not_honoured_is_said_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "_said", set())
+    monkeypatch.setattr(opening, "_warned", set())
     told = config(
         transport__link__tx__queue__size__data=4,
         transport__shared_memory__enabled=False,
@@ -337,7 +337,7 @@ def test_buffers_of_sockets() -> None:
     with opened() as peer:
         sized = {"transport__link__tcp": {"so_sndbuf": 50_000, "so_rcvbuf": 60_000}}
         with opened("client", connect__endpoints=[where(peer)], **sized) as node:
-            (session,) = node.sessions.values()
+            (session,) = until(lambda: tuple(node.sessions.values()))
             with socket.socket(fileno=os.dup(session.link.fileno())) as sock:
                 sizes = [
                     sock.getsockopt(socket.SOL_SOCKET, option)
@@ -346,7 +346,7 @@ def test_buffers_of_sockets() -> None:
             assert sizes == [100_000, 120_000]  # Linux doubles what it is told
         own = f"{where(peer)}#so_sndbuf=40000"
         with opened("client", connect__endpoints=[own], **sized) as node:
-            (session,) = node.sessions.values()
+            (session,) = until(lambda: tuple(node.sessions.values()))
             with socket.socket(fileno=os.dup(session.link.fileno())) as sock:
                 assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 80_000
 
@@ -645,7 +645,7 @@ def test_the_same_keys_mean_the_same_on_both_sides(
     with opened("router", listen__endpoints=["tls/127.0.0.1:0"], **mine) as node:
         them = reference.open("client", {"connect/endpoints": [where(node)], **connecting})
         try:
-            (session,) = node.sessions.values()
+            (session,) = until(lambda: tuple(node.sessions.values()))
             assert session.agreement.identities == {"user-password": "u"}
         finally:
             them.close()

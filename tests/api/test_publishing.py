@@ -64,7 +64,7 @@ def test_threads_that_put_small_large_and_with_attachments(receivers: int) -> No
         with sender.declare_publisher("p/x") as probe:
             until(lambda: probe.matching_status.matching, bool, PATIENCE)
         # A peer gets everything until it has said what it declares at first, then what it wants.
-        ways = partial(sender._core.exchange.way_out, "p/x")
+        ways = partial(sender._core.exchange.outbound_ports, "p/x")
         until(
             lambda: sum(port.face.initial_done for port, _ in ways()),
             lambda n: n == receivers,
@@ -135,22 +135,22 @@ def test_a_put_loses_nothing_while_another_thread_looks_for_its_way(
     with opened() as session:
         heard: list[bytes] = []
         publisher = session.declare_publisher("t/x")
-        assert publisher._way.plain == (), "nobody listens, here or elsewhere"
+        assert publisher._route.plain == (), "nobody listens, here or elsewhere"
         subscriber = session.declare_subscriber("t/x", lambda s: heard.append(bytes(s.payload)))
-        way = publisher._way
-        way.find()  # as another thread does, after this one has seen the way for plain puts
+        way = publisher._route
+        way.refresh()  # as another thread does, after this one has seen the way for plain puts
         assert way.plain is None
         way.put_plain(b"1")
         during = []
-        way_out = way.exchange.way_out
+        outbound_ports = way.exchange.outbound_ports
 
         def looking(key: str) -> Any:
             during.append((way.ports, way.local))
-            return way_out(key)
+            return outbound_ports(key)
 
         before = (way.ports, way.local)
-        monkeypatch.setattr(way.exchange, "way_out", looking)
-        way.find()
+        monkeypatch.setattr(way.exchange, "outbound_ports", looking)
+        way.refresh()
         assert during == [before], "who wants it is known all the time"
         assert before[1]
         publisher.put(b"2")

@@ -7,7 +7,7 @@ import pytest
 import zenlake
 from tests.support.session_pairs import pair, publisher_for
 from tests.support.waiting import until
-from zenlake.api import handlers
+from zenlake.api import sinks
 from zenlake.api.discovery.liveliness import Liveliness
 from zenlake.wire.declare import Declare, DeclareToken, UndeclareToken
 from zenlake.wire.wireexpr import WireExpr
@@ -16,7 +16,7 @@ LARGE = 1 << 20
 
 
 def test_large_samples_for_a_callback_that_waits_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers, "CALLBACK_BYTES", 8 * LARGE)
+    monkeypatch.setattr(sinks, "CALLBACK_BYTES", 8 * LARGE)
     go = threading.Event()
     got: list[int] = []
 
@@ -44,7 +44,7 @@ def test_large_samples_for_a_callback_that_waits_are_few(monkeypatch: pytest.Mon
             return 5 in got
 
         until(small)
-        assert sink.capacity == handlers.CALLBACK_ITEMS  # type: ignore[attr-defined]
+        assert sink.capacity == sinks.CALLBACK_ITEMS  # type: ignore[attr-defined]
 
 
 def test_a_late_answer_to_a_liveliness_get_is_no_token_of_a_subscriber() -> None:

@@ -298,7 +298,7 @@ def test_a_full_disk_is_said_and_is_status_1(
     assert "durable to 0 (2 waiting)" in done.stderr
     assert "NOT WRITING: " in done.stderr
     *_, last = done.stderr.splitlines()
-    assert last.startswith("zenlake record: 2 samples are not durable: ")
+    assert last.startswith("zenlake record: 2 samples not durable: ")
     assert "No space left on device" in last
 
 
@@ -378,7 +378,7 @@ def test_a_line_tells_what_is_wrong() -> None:
         disk_left=1 << 40,
         failure="disk \x1b[31m full",
     )
-    line = recording.format_stats(stats, recording.Rate(12_345.6, 3 << 20))
+    line = recording.format_stats(stats, recording.RecordRate(12_345.6, 3 << 20))
     assert line == (
         "12,346 samples/s, 3 MiB/s, durable to 1,200 (5 waiting), 1 gap, 2 dropped, 1 TiB left, "
         r"NOT WRITING: disk \x1b[31m full"

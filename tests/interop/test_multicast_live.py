@@ -61,7 +61,7 @@ class Ear:
         self._keys[member] = KeyTable()
         self.came.append(member)
 
-    def frame(
+    def on_frame(
         self,
         member: Member,
         priority: WirePriority,

@@ -324,7 +324,7 @@ def test_a_session_lives_through_a_flood(
             dialled = len(ours.links.dialled)
             assert 0 < dialled <= discovery.MAX_ATTEMPTS * (lasted / discovery.WINDOW + 2)
             threads = [t.name for t in threading.enumerate() if "resolver" in t.name]
-            assert len(threads) <= discovery.MAX_DIALS
+            assert len(threads) <= discovery.MAX_CONNECTING
             # It has not become deaf: who comes now is found.
             settings = scouting(group, **THEY_DIAL_NOBODY)
             with reference_session(reference, "peer", settings) as late:

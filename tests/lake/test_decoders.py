@@ -361,7 +361,7 @@ def test_cbor_has_a_form_for_all(value: Any, expected: Any) -> None:
     ("payload", "said"),
     [
         (b"", "not CBOR"),
-        (b"\x01\x02", "1 bytes follow it"),
+        (b"\x01\x02", "1 byte after it"),
         (b"\x81" * 500 + b"\x01", "depth"),
         (b"\xa2\x01\x01\x61\x31\x02", "two keys of one object"),
         (b"\xa2\x01\x01\x01\x02", "Duplicate"),

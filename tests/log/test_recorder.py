@@ -221,7 +221,7 @@ def test_what_fails_at_the_start_leaves_nothing(
             with pytest.raises(ZeroDivisionError):
                 Recorder(tmp_path / "log", "rec/**", session=session)
         assert session._core.watchers == ()
-        assert session._core.subscribers.of("rec/a") == ()
+        assert session._core.subscribers.matching("rec/a") == ()
         session.put("rec/a", b"still open")
     nowhere = configured(connect__endpoints=["tcp/127.0.0.1:1"], connect__exit_on_failure=True)
     nowhere.insert_json5("connect/timeout_ms", "100")
@@ -470,7 +470,7 @@ def test_close_on_a_disk_that_fails_says_how_many(
     disk.fault = errno.EIO
     for _ in range(3):
         recorder.session.put("rec/a", b"lost")
-    with pytest.raises(zenlake.ZError, match=r"3 samples are not durable: .*EIO"):
+    with pytest.raises(zenlake.ZError, match=r"3 samples not durable: .*EIO"):
         recorder.close()
     recorder.close()
     assert recorder.stats().dropped == 3

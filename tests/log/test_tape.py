@@ -20,7 +20,7 @@ from zenlake.log.format import MAX_LINKS
 from zenlake.log.write import recording_sink as tapes
 from zenlake.log.write.recording_sink import RecordingSink
 from zenlake.log.write.writer import Writer
-from zenlake.runtime.exchange import SessionFace
+from zenlake.runtime.session_face import SessionFace
 from zenlake.wire import qos
 from zenlake.wire.cursor import ByteWriter as Bytes
 from zenlake.wire.enums import Mapping, WireWhatAmI

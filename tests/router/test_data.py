@@ -12,7 +12,7 @@ import pytest
 from tests.support.interop_pair import THEIRS, Side
 from tests.support.routed_sessions import PATIENCE, SIDES, Heard, Net, routed, unique
 from tests.support.waiting import until
-from zenlake.runtime.exchange import Exchange
+from zenlake.runtime.forwarding import Forwarder
 from zenlake.wire.push_run import PushRun
 
 pytestmark = [pytest.mark.interop, pytest.mark.kernel]
@@ -65,13 +65,13 @@ some_ways = pytest.mark.parametrize("way", SOME_WAYS, ids=_name, indirect=True)
 def forwarded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of the runs that were passed on as bytes."""
     lengths: list[int] = []
-    forward = Exchange._forward_run
+    forward = Forwarder.forward_run
 
-    def spy(self: Exchange, *arguments: Any) -> None:
+    def spy(self: Forwarder, *arguments: Any) -> None:
         lengths.extend(len(run) for run in arguments if isinstance(run, PushRun))
         forward(self, *arguments)
 
-    monkeypatch.setattr(Exchange, "_forward_run", spy)
+    monkeypatch.setattr(Forwarder, "forward_run", spy)
     return lengths
 
 

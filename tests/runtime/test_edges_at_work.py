@@ -251,7 +251,7 @@ class Circle:
         self.came.append(member)
         raise ValueError("on purpose")
 
-    def frame(
+    def on_frame(
         self,
         member: Member,
         priority: WirePriority,

@@ -12,6 +12,7 @@ from zenlake.errors import DecodeError, Reason
 from zenlake.keyexpr import intersects
 from zenlake.runtime import kernel_loader
 from zenlake.runtime.exchange import Exchange
+from zenlake.runtime.local_delivery import Delivery
 from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.declare import (
     Declare,
@@ -105,34 +106,26 @@ class Here:
         self.got: dict[str, list[Any]] = {key: [] for key in wanted}
         self._sets: dict[tuple[str, ...], tuple[str, ...]] = {}
 
-    def who_hears(self, key: str) -> tuple[str, ...]:
+    def matching_subscribers(self, key: str) -> tuple[str, ...]:
         found = tuple(one for one in self.wanted if intersects(one, key))
         return self._sets.setdefault(found, found)
 
-    def deliver(
-        self,
-        subscribers: tuple[str, ...],
-        keys: Any,
-        data: bytes,
-        starts: Any,
-        ends: Any,
-        rests: Any,
-        count: int,
-        run: Any,
-        one: Any,
-    ) -> tuple[()]:
-        if one is not None:  # the message as it came holds what is delivered
+    def deliver(self, subscribers: tuple[str, ...], delivery: Delivery) -> tuple[()]:
+        data, count, rests = delivery.data, delivery.count, delivery.rests
+        starts, ends = delivery.starts, delivery.ends
+        if delivery.message is not None:  # the message as received holds what is delivered
             assert count == 1
-            r = ByteReader(one[3], one[4], one[5])
+            _, _, _, whole, start, end, _ = delivery.message
+            r = ByteReader(whole, start, end)
             push = NETWORK.read(r)
-            assert (type(push), r.pos) == (Push, one[5])
+            assert (type(push), r.pos) == (Push, end)
             assert getattr(push.body, "payload", b"") == data[starts[0] : ends[0]]
-        if run is not None:
-            rests = run[0].places(run[1]) or [None] * count
-        made = [_seen(s) for s in samples(keys, [data] * count, starts, ends, rests)]
+        if delivery.part is not None:
+            rests = delivery.part.run.places(delivery.part.rows) or [None] * count
+        made = [_seen(s) for s in samples(delivery.keys, [data] * count, starts, ends, rests)]
         assert len(made) == count
-        for one in subscribers:
-            self.got[one] += made
+        for subscriber in subscribers:
+            self.got[subscriber] += made
         return ()
 
     def routed(self, stack: WireTimestampStack) -> WireTimestampStack:
@@ -185,7 +178,7 @@ class World:
         reliable: bool = True,
     ) -> Any:
         try:
-            return self.exchange.frame(link, priority, reliable, data, 0, len(data))  # type: ignore[arg-type]
+            return self.exchange.handler.on_frame(link, priority, reliable, data, 0, len(data))  # type: ignore[arg-type]
         except DecodeError as error:
             return error.reason, error.offset
 

@@ -21,7 +21,7 @@ from tests.support.hostile import (
 from tests.support.runtime_nodes import BLOCK, DROP, Record, make_node, new_zid, payload_of, put
 from tests.support.waiting import until
 from zenlake.errors import SessionClosed, ZError
-from zenlake.runtime import transport_session as session_module
+from zenlake.runtime import sending as session_module
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.fragments import ByteBudget
 from zenlake.transport.outbox import BLOCK_SECONDS

@@ -292,8 +292,8 @@ class ByPeer:
     def opened(self, session: TransportSession) -> None:
         self.handlers[session.zid].opened(session)
 
-    def frame(self, session: TransportSession, *what: Any) -> int:
-        position: int = self.handlers[session.zid].frame(session, *what)
+    def on_frame(self, session: TransportSession, *what: Any) -> int:
+        position: int = self.handlers[session.zid].on_frame(session, *what)
         return position
 
     def closed(self, session: TransportSession, why: SessionEnded) -> None:
@@ -432,7 +432,7 @@ def test_handler_that_raises_when_told_of_sessions(caplog: Log) -> None:
 
 def test_handler_whose_frame_raises_ends_that_session_and_no_other(caplog: Log) -> None:
     class Wrong(Record):
-        def frame(self, session: TransportSession, *_: Any) -> int:
+        def on_frame(self, session: TransportSession, *_: Any) -> int:
             raise KeyError("a defect")
 
     handler = Wrong()

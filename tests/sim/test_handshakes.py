@@ -397,7 +397,7 @@ def test_nothing_is_left_of_a_thousand_answers_that_are_made_up() -> None:
     trap = Trap(world, random)
     found: list[TransportSession | ZError] = []
     for _ in range(1000):
-        node.dial(f"memory/trap{random.choice(('', '', '', '#datagram=1'))}", found.append)
+        node.connect_soon(f"memory/trap{random.choice(('', '', '', '#datagram=1'))}", found.append)
         world.run(random.random() * 0.5)
     world.run(GONE_AFTER)
     for stranger in trap.met:
@@ -423,7 +423,7 @@ def test_a_crowd_that_says_nothing_is_held_to_the_limit(strangers: int) -> None:
     assert node.pending == 0
     assert all(stranger.ended for stranger in crowd)
     friend = world.node("friend", Heard())
-    friend.dial("memory/open_door", lambda found: None)
+    friend.connect_soon("memory/open_door", lambda found: None)
     world.run_until(lambda: node.zid in friend.sessions, within=1)
     world.close()
     assert_nothing_left(world, node, friend)
@@ -436,7 +436,7 @@ def test_one_address_cannot_take_all_places() -> None:
     world.run(1)
     assert node.pending == node.config.limits.pending_per_address
     friend = world.node("friend", Heard())
-    friend.dial("memory/open_door", lambda found: None)
+    friend.connect_soon("memory/open_door", lambda found: None)
     world.run_until(lambda: node.zid in friend.sessions, within=1)
     world.close()
     assert all(stranger.ended for stranger in crowd)

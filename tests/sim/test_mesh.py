@@ -10,7 +10,8 @@ import pytest
 
 from zenlake.errors import SessionEnded
 from zenlake.keyexpr import KeyExpr
-from zenlake.runtime.exchange import Backpressured, Exchange
+from zenlake.runtime.exchange import Exchange
+from zenlake.runtime.local_delivery import Backpressured, Delivery
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.sim import World
 from zenlake.transport.admission import AdmissionLimits
@@ -61,7 +62,7 @@ class Peer:
         self.exchange.send(Declare(DeclareSubscriber(number, wire), qos=qos.DECLARE))
 
     def put(self, key: str, payload: bytes) -> None:
-        for port, wire in self.exchange.way_out(key):
+        for port, wire in self.exchange.outbound_ports(key):
             port.session.send(Push(wire, Put(payload)))
 
     # ---- Local
@@ -90,23 +91,12 @@ class Peer:
     ) -> None:
         raise AssertionError(f"{missing} frames are missing from {first} on")
 
-    def who_hears(self, key: str) -> tuple[Any, ...]:
+    def matching_subscribers(self, key: str) -> tuple[Any, ...]:
         return (self,) if self.key.intersects(key) else ()
 
-    def deliver(
-        self,
-        subscribers: tuple[Any, ...],
-        keys: Iterable[KeyExpr],
-        data: bytes,
-        starts: Iterable[int],
-        ends: Iterable[int],
-        rests: Iterable[Any],
-        count: int,
-        run: Any,
-        one: Any,
-    ) -> Iterable[Backpressured]:
-        for key, start, end in zip(keys, starts, ends, strict=False):
-            self.heard[key, data[start:end]] += 1
+    def deliver(self, subscribers: tuple[Any, ...], delivery: Delivery) -> Iterable[Backpressured]:
+        for key, start, end in zip(delivery.keys, delivery.starts, delivery.ends, strict=False):
+            self.heard[key, delivery.data[start:end]] += 1
         return ()
 
 
@@ -126,7 +116,7 @@ def test_200_peers_in_a_full_mesh_hear_every_put_once() -> None:
     peers = [Peer(world, f"p{i}", "fleet/**" if i % 2 else f"fleet/p{i}") for i in range(200)]
     for i, peer in enumerate(peers):
         for j in range(i):
-            peer.node.dial(f"memory/p{j}", lambda done: None)
+            peer.node.connect_soon(f"memory/p{j}", lambda done: None)
     world.run_until(lambda: all(len(peer.known) == 199 for peer in peers), within=60)
     for i, peer in enumerate(peers[:40]):
         peer.put(f"fleet/p{i}", b"%d" % i)
@@ -145,7 +135,7 @@ def line(world: World, *roles: WireWhatAmI) -> list[Peer]:
     """Nodes of which each has dialled the one before; all subscribe to everything."""
     peers = [Peer(world, f"n{i}", "**", role) for i, role in enumerate(roles)]
     for i in range(1, len(peers)):
-        peers[i].node.dial(f"memory/n{i - 1}", lambda done: None)
+        peers[i].node.connect_soon(f"memory/n{i - 1}", lambda done: None)
     world.run(2)
     return peers
 
@@ -161,7 +151,7 @@ def test_a_router_passes_on_what_either_side_puts(ends: tuple[WireWhatAmI, WireW
         Peer(world, "n2", "**", ends[1]),
     )
     for peer in (one, other):
-        peer.node.dial("memory/n0", lambda done: None)
+        peer.node.connect_soon("memory/n0", lambda done: None)
     world.run(2)
     one.put("a", b"1")
     other.put("b", b"2")

@@ -17,7 +17,7 @@ import pytest
 
 from tests.sim.test_mesh import Peer
 from zenlake.api.pubsub.arrow import put_batch
-from zenlake.api.pubsub.publisher import OutboundRoute
+from zenlake.api.pubsub.outbound_route import OutboundRoute
 from zenlake.keyexpr import KeyExpr
 from zenlake.keytable import KeyTable
 from zenlake.log.replay.encoded_sender import EncodedSender
@@ -80,7 +80,7 @@ class Caller:
         self._ways: list[OutboundRoute] = []
         self._messages = EncodedSender(self)  # type: ignore[arg-type]
 
-    def of(self, key: str, *, local: bool = False) -> tuple[Any, ...]:
+    def matching(self, key: str, *, local: bool = False) -> tuple[Any, ...]:
         """Nobody on this node listens."""
         return ()
 
@@ -213,14 +213,15 @@ class Chain:
         self.b = Peer(world, "b", "**", middle, **settings)
         self.c = Peer(world, "c", "**", middle, **settings)
         for peer in (self.b, self.c):
-            peer.exchange.handler.frame = partial(declared_first, peer.exchange.frame)
-        self.b.node.dial("memory/c", lambda done: None)
+            frame = peer.exchange.handler.on_frame
+            peer.exchange.handler.on_frame = partial(declared_first, frame)  # type: ignore[method-assign]
+        self.b.node.connect_soon("memory/c", lambda done: None)
         world.run_until(lambda: self.c.open and self.b.open, within=5)
         self.dial()
         self.caller = Caller(world, self.a, random)
 
     def dial(self) -> None:
-        self.a.node.dial("memory/b", lambda done: None)
+        self.a.node.connect_soon("memory/b", lambda done: None)
         self.world.run_until(lambda: self.a.open and len(self.b.open) > 1, within=5)
         self.world.run(1)
 

@@ -39,7 +39,7 @@ def test_two_peers_that_dial_each_other_have_one_session(spread: float) -> None:
     def dialling(node: Node, other: str) -> None:
         found[node] = []
         at = random.random() * spread
-        world.reactor.call_at(at, lambda: node.dial(f"memory/{other}", found[node].append))
+        world.reactor.call_at(at, lambda: node.connect_soon(f"memory/{other}", found[node].append))
 
     for i in range(200):
         a, b = world.node(f"a{i}", Heard()), world.node(f"b{i}", Heard())
@@ -70,8 +70,8 @@ def test_two_peers_that_dial_each_other_have_one_session(spread: float) -> None:
 def test_when_both_dial_at_once_the_link_of_the_greater_id_stays() -> None:
     world = World(2, Faults(delay=(0.001, 0.001)))
     a, b = world.node("a", Heard()), world.node("b", Heard())
-    a.dial("memory/b", lambda found: None)
-    b.dial("memory/a", lambda found: None)
+    a.connect_soon("memory/b", lambda found: None)
+    b.connect_soon("memory/a", lambda found: None)
     world.run(1)
     greater, lesser = (a, b) if a.zid > b.zid else (b, a)
     name = "a" if greater is a else "b"
@@ -84,9 +84,9 @@ def test_a_second_node_with_the_same_id_is_refused_with_close_4() -> None:
     server = world.node("server", Heard())
     first, second = world.node("one", Heard(), zid=twin), world.node("two", Heard(), zid=twin)
     found: Found = []
-    first.dial("memory/server", lambda found: None)
+    first.connect_soon("memory/server", lambda found: None)
     world.run(1)
-    second.dial("memory/server", found.append)
+    second.connect_soon("memory/server", found.append)
     world.run(1)
     assert refusal(found).reason == CloseReason.MAX_LINKS
     assert refusal(found).by_peer
@@ -94,7 +94,7 @@ def test_a_second_node_with_the_same_id_is_refused_with_close_4() -> None:
     assert set(first.sessions) == {server.zid}
     assert set(server.sessions) == {twin}
     world.close("one")
-    second.dial("memory/server", found.append)
+    second.connect_soon("memory/server", found.append)
     world.run(1)
     assert set(second.sessions) == {server.zid}, "the place was given back"
 
@@ -104,8 +104,8 @@ def test_a_second_session_with_the_same_node_is_refused_with_close_4() -> None:
     session, _ = pair(world)
     found: Found = []
     a, b = world.nodes["a"], world.nodes["b"]
-    a.dial("memory/b", found.append)
-    b.dial("memory/a", found.append)
+    a.connect_soon("memory/b", found.append)
+    b.connect_soon("memory/a", found.append)
     world.run(1)
     assert len(found) == 2
     assert set(found) == {a.sessions[b.zid], b.sessions[a.zid]}, "they get the one that there is"
@@ -117,7 +117,7 @@ def test_a_node_that_dials_itself_is_refused_with_close_7() -> None:
     world = World(5)
     node = world.node("me", Heard())
     found: Found = []
-    node.dial("memory/me", found.append)
+    node.connect_soon("memory/me", found.append)
     world.run(1)
     assert refusal(found).reason == CloseReason.CONNECTION_TO_SELF
     assert dict(node.refused) == {"CONNECTION_TO_SELF": 1}
@@ -128,7 +128,7 @@ def test_another_node_than_expected_is_refused() -> None:
     world = World(6)
     a, b = world.node("a", Heard()), world.node("b", Heard())
     found: Found = []
-    a.dial("memory/b", found.append, expect=WireZenohId(b"other"))
+    a.connect_soon("memory/b", found.append, expect=WireZenohId(b"other"))
     world.run(1)
     assert refusal(found).reason == CloseReason.INVALID
     assert_nothing_left(world, a, b)
@@ -292,7 +292,7 @@ def test_keep_alives_keep_a_hundred_idle_sessions_for_an_hour() -> None:
     routers = [world.node(f"r{i}", Heard(), lease_ms=lease) for i in range(10)]
     clients = [world.node(f"c{i}", Heard(), listen=False, lease_ms=lease) for i in range(100)]
     for i, client in enumerate(clients):
-        client.dial(f"memory/r{i % 10}", lambda found: None)
+        client.connect_soon(f"memory/r{i % 10}", lambda found: None)
     world.run(3600)
     assert sum(len(router.sessions) for router in routers) == 100
     assert all(len(client.sessions) == 1 for client in clients)

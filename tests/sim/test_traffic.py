@@ -182,7 +182,7 @@ def test_a_peer_that_takes_nothing_is_given_up() -> None:
     session, _ = pair(world)
     others = [world.node(f"n{i}") for i in range(9)]
     for node in others:
-        node.dial("memory/a", lambda found: None)
+        node.connect_soon("memory/a", lambda found: None)
     world.run(1)
     a = world.nodes["a"]
     assert len(a.sessions) == 10

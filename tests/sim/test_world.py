@@ -59,7 +59,7 @@ class Churn:
                 again = reactor.now() + self.random.random() * 5
                 reactor.call_at(again, self._dialling(client, router))
 
-        return lambda: self.world.nodes[client].dial(f"memory/{router}", on_done)
+        return lambda: self.world.nodes[client].connect_soon(f"memory/{router}", on_done)
 
     def _break_something(self) -> None:
         world, random = self.world, self.random
@@ -201,7 +201,7 @@ def test_callbacks_that_never_wait_are_found(how: str, monkeypatch: pytest.Monke
 def test_what_waits_in_production_is_refused_here() -> None:
     world = World()
     node = world.node("a")
-    with pytest.raises(RuntimeError, match="use dial"):
+    with pytest.raises(RuntimeError, match="use connect_soon"):
         node.connect("memory/b")
     with pytest.raises(RuntimeError, match="use shut"):
         node.close()
@@ -214,8 +214,8 @@ def test_names_and_protocols() -> None:
         with pytest.raises(ValueError, match="not a valid name"):
             world.node(bad)
     found: list[TransportSession | ZError] = []
-    a.dial("tcp/127.0.0.1:1", found.append)
-    a.dial("memory/nobody", found.append)
+    a.connect_soon("tcp/127.0.0.1:1", found.append)
+    a.connect_soon("memory/nobody", found.append)
     world.run(1)
     assert isinstance(found[0], LinkError)
     assert "the protocol is memory" in str(found[0])
@@ -237,7 +237,7 @@ def test_nodes_close_and_come_back() -> None:
     assert_nothing_left(world, a, b)
     again = world.node("a", Heard())
     assert again.zid != a.zid
-    again.dial("memory/b", lambda found: None)
+    again.connect_soon("memory/b", lambda found: None)
     world.run_until(lambda: again.zid in b.sessions, within=1)
     world.close()
     assert world.nodes == {}

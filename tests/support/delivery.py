@@ -48,7 +48,7 @@ class Delivery(Inline):
     def opened(self, session: TransportSession) -> None:
         self._put(0, lambda: super(Delivery, self).opened(session))
 
-    def frame(
+    def on_frame(
         self,
         session: TransportSession,
         priority: WirePriority,

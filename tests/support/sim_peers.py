@@ -65,7 +65,7 @@ def pair(
     """Nodes `a` and `b`, and both ends of their session, which `a` dialled."""
     a = world.node("a", Heard(), **settings)
     b = world.node("b", Heard(), **settings)
-    a.dial(endpoint, lambda found: None)
+    a.connect_soon(endpoint, lambda found: None)
     world.run_until(lambda: b.zid in a.sessions and a.zid in b.sessions, within=5)
     return a.sessions[b.zid], b.sessions[a.zid]
 

@@ -74,7 +74,9 @@ class Recorder:
         if self.on_open is not None:
             self.on_open()
 
-    def frame(self, priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int) -> int:
+    def on_frame(
+        self, priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int
+    ) -> int:
         r = ByteReader(data, pos, end)
         while r.pos < end and is_network(data[r.pos]):
             self.received.append((priority, reliable, NETWORK.read(r)))

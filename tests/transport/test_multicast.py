@@ -55,7 +55,7 @@ class Ear:
     def joined(self, member: Member) -> None:
         self.joined_ids.append(member.zid)
 
-    def frame(
+    def on_frame(
         self,
         member: Member,
         priority: WirePriority,

@@ -22,6 +22,7 @@ from tests.support.transport_pair import (
 from zenlake.errors import EncodeError
 from zenlake.transport import outbox as outbox_module
 from zenlake.transport.counters import Counters
+from zenlake.transport.lane import OutboundLane
 from zenlake.transport.outbox import (
     BACKLOG_BYTES,
     BACKLOG_ENTRY_BYTES,
@@ -30,7 +31,6 @@ from zenlake.transport.outbox import (
     FLUSH_SECONDS,
     FRAGMENT_DROP_SECONDS,
     LANE_BATCHES,
-    OutboundLane,
     Outbox,
     PushResult,
 )
@@ -680,14 +680,14 @@ SOON = BURST_SECONDS / 2
 def test_an_answer_does_not_wait_and_a_burst_may() -> None:
     outbox = make(100)
     assert outbox.due(START, False), "nothing was written yet"
-    outbox.written()
+    outbox.on_all_written()
     assert not outbox.due(START + SOON, False), "a second message, right after the first"
     assert outbox.due(START + SOON, True), "express"
     assert outbox.due(START + 9 * SOON, False), "a caller that was away"
-    outbox.written()
+    outbox.on_all_written()
     outbox.answering = True
     assert outbox.due(START + 10 * SOON, False), "something came in"
-    outbox.written()
+    outbox.on_all_written()
     fill(outbox, put(b"x" * 60))
     assert not outbox.due(START + 11 * SOON, False), "the batch that is open may wait,"
     assert outbox.full, "a whole one does not"
@@ -698,25 +698,25 @@ def test_an_answer_does_not_wait_and_a_burst_may() -> None:
 
 def test_a_burst_is_written_after_a_millisecond_at_the_latest() -> None:
     outbox = make(100)
-    outbox.written()
+    outbox.on_all_written()
     now = START
     assert outbox.due(now, False)
-    outbox.written()
+    outbox.on_all_written()
     for _ in range(int(FLUSH_SECONDS / SOON) - 1):
         now += SOON
         assert not outbox.due(now, False)
     assert outbox.flush_at == pytest.approx(START + SOON + FLUSH_SECONDS)
     assert outbox.due(now + SOON, False) or outbox.due(now + 2 * SOON, False)
-    outbox.written()
+    outbox.on_all_written()
     assert outbox.flush_at is None
 
 
 def test_a_session_that_hears_something_answers_at_once() -> None:
     hand = Hand()
     outbox = hand.side.outbox
-    outbox.written()
+    outbox.on_all_written()
     assert outbox.due(START, False)
-    outbox.written()
+    outbox.on_all_written()
     assert not outbox.due(START, False)
     hand.say(KeepAlive())
     assert outbox.due(START, False)
@@ -738,16 +738,16 @@ def test_counters_are_the_session_s() -> None:
     assert (counters.sent_messages, counters.sent_batches) == (1, 1)
 
 
-# The short way
+# The fast path
 
 
-def short(outbox: Outbox) -> OutboundLane:
-    """A lane with a message in its open batch, to which more may be added."""
+def open_lane(outbox: Outbox) -> OutboundLane:
+    """A lane with a message in its open batch, to which more may be appended."""
     outbox.push(put(b"first"), now=START)
-    lane = outbox.short_way(DATA)
+    lane = outbox.fast_path(DATA)
     assert lane is not None
     before = lane.open
-    outbox.open_short_way(DATA)
+    outbox.enable_fast_path(DATA)
     assert (before, lane.open) == (False, True)
     return lane
 
@@ -775,59 +775,59 @@ def payload_of(message: NetworkMessage) -> bytes:
     return message.body.payload
 
 
-def test_what_was_added_follows_what_is_there_and_comes_before_what_comes_later() -> None:
+def test_appended_messages_keep_their_place_between_pushes() -> None:
     outbox = make(1000)
-    lane = short(outbox)
-    lane.added += [encoded(put(b"second")), encoded(put(b"third"))]
+    lane = open_lane(outbox)
+    lane.appended += [encoded(put(b"second")), encoded(put(b"third"))]
     outbox.push(put(b"fourth"), now=START)
     assert not lane.open
-    assert not lane.added
+    assert not lane.appended
     assert payloads(outbox) == [b"first", b"second", b"third", b"fourth"]
     assert outbox.counters.sent_messages == 4
 
 
-def test_more_than_a_batch_may_have_been_added() -> None:
+def test_appended_messages_may_fill_several_batches() -> None:
     outbox = make(100)
-    lane = short(outbox)
+    lane = open_lane(outbox)
     several = [b"%d" % i * 20 for i in range(10, 40)]
-    lane.added += [encoded(put(payload)) for payload in several]
+    lane.appended += [encoded(put(payload)) for payload in several]
     assert payloads(outbox) == [b"first", *several]
 
 
-def test_whoever_writes_closes_the_way_first() -> None:
+def test_a_pull_closes_the_lane_before_it_takes_the_messages() -> None:
     outbox = make(1000)
-    lane = short(outbox)
+    lane = open_lane(outbox)
     assert payloads(outbox) == [b"first"]
     assert lane.open is False
-    lane.added.append(encoded(put(b"too late")))  # by one who saw it open before
+    lane.appended.append(encoded(put(b"too late")))  # by a caller that saw the lane open before
     assert outbox.pull(START) is None
-    outbox.settle(lane)
+    outbox.absorb_appended(lane)
     assert payloads(outbox) == [b"too late"]
 
 
-def test_behind_a_large_message_it_waits_its_turn() -> None:
+def test_an_appended_message_waits_behind_a_large_one() -> None:
     outbox = make(100)
-    lane = short(outbox)
+    lane = open_lane(outbox)
     outbox.push(put(bytes(500)), now=START)
-    lane.added.append(encoded(put(b"behind")))
-    outbox.settle(lane)
+    lane.appended.append(encoded(put(b"behind")))
+    outbox.absorb_appended(lane)
     assert payloads(outbox)[-1] == b"behind"
 
 
 @pytest.mark.parametrize("reliable", [True, False])
-def test_only_reliable_messages_are_added(reliable: bool) -> None:
+def test_only_a_reliable_batch_opens_the_lane(reliable: bool) -> None:
     outbox = make(1000)
     outbox.push(put(b"x"), reliable, now=START)
-    outbox.open_short_way(DATA)
-    lane = outbox.short_way(DATA)
+    outbox.enable_fast_path(DATA)
+    lane = outbox.fast_path(DATA)
     assert lane is not None
     assert lane.open is reliable
 
 
-def test_a_session_that_ends_closes_every_short_way() -> None:
+def test_a_session_that_ends_closes_every_lane_for_appending() -> None:
     outbox = make(1000)
-    lane = short(outbox)
-    outbox.close_short_ways()
+    lane = open_lane(outbox)
+    outbox.disable_fast_paths()
     assert not lane.open
 
 

@@ -108,10 +108,10 @@ class Sender:
             message = self.message(priority, reliable, count)
             if outbox.push(message, reliable, now=START) is PushResult.FULL:
                 assert outbox.push_beyond(encoded(message), qos, reliable, START)
-        elif way == "short" and (lane := outbox.short_way(qos)) is not None:
+        elif way == "short" and (lane := outbox.fast_path(qos)) is not None:
             for _ in range(count):
-                if lane.open and (len(lane.added) + 1) * 32 < outbox.top:
-                    lane.added.append(encoded(self.message(priority, True)))
+                if lane.open and (len(lane.appended) + 1) * 32 < outbox.top:
+                    lane.appended.append(encoded(self.message(priority, True)))
         elif way == "run":
             messages = [encoded(self.message(priority, reliable)) for _ in range(count)]
             self._run(messages, priority, reliable)
@@ -157,7 +157,7 @@ def test_no_message_overtakes_the_declaration_of_its_key(shape: str, steps: list
         elif kind == "pull":
             sender.pull(*arguments)
         elif kind == "open":
-            sender.outbox.open_short_way(QoS(arguments[0], BLOCK))
+            sender.outbox.enable_fast_path(QoS(arguments[0], BLOCK))
         else:
             sender.send(kind, *arguments)
     while sender.pull(False, 1):
@@ -201,7 +201,7 @@ def test_whole_batches_that_leave_early_let_declarations_leave_first(
     control = sender.outbox.full
     if way == "short":
         sender.send("object", priority, True, 1)
-        sender.outbox.open_short_way(QoS(priority, BLOCK))
+        sender.outbox.enable_fast_path(QoS(priority, BLOCK))
         sender.send("short", priority, True, 3)
         way = "object"  # the message that does not fit behind the others seals their batch
     sender.send(way, priority, True, 5)

@@ -8,13 +8,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 from zenlake.aio.sink import EMPTY, AsyncSink, CallbackSink, RingSink
-from zenlake.api.handlers import (
-    FIFO_ITEMS,
-    Callback,
-    DefaultHandler,
-    FifoChannel,
-    RingChannel,
-)
+from zenlake.api.handlers import FIFO_ITEMS, Callback, DefaultHandler, FifoChannel, RingChannel
 from zenlake.errors import ZError
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from contextlib import suppress
 from inspect import isawaitable
 from typing import Any, Final, TypeVar
 
-from zenlake.api.handlers import Sink, callback_capacity, release_each
+from zenlake.api.sinks import Sink, callback_capacity, release_each
 from zenlake.errors import ZError
 
 log = logging.getLogger("zenlake.aio")

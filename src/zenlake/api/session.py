@@ -12,7 +12,8 @@ from zenlake.api.discovery.info import SessionInfo
 from zenlake.api.discovery.liveliness import Liveliness
 from zenlake.api.discovery.stats import Stats, collect_stats
 from zenlake.api.entity import Entity
-from zenlake.api.pubsub.publisher import OutboundRoute, Publisher, del_body
+from zenlake.api.pubsub.outbound_route import OutboundRoute, del_body
+from zenlake.api.pubsub.publisher import Publisher
 from zenlake.api.pubsub.subscriber import Subscriber
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.query.options import IntoConsolidation, QueryOptions

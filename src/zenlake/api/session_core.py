@@ -20,16 +20,17 @@ from zenlake.api.config.opening import StartConditions, open_node, read_settings
 from zenlake.api.discovery.info import SessionInfo
 from zenlake.api.discovery.matching import SessionInterests
 from zenlake.api.discovery.stats import EndedTransports
-from zenlake.api.handlers import Sink
 from zenlake.api.pubsub.subscriber import SubscriberEntry, Subscribers
 from zenlake.api.query.get import SessionQueries
 from zenlake.api.query.queryable import Queryables
+from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import WHATAMI_OF, InterceptionPoint
 from zenlake.api.values.instrumentation import TimestampContext, record_stamp
 from zenlake.api.values.wrapped import make
 from zenlake.errors import SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr
-from zenlake.runtime.exchange import Exchange, RawPush, SessionFace
+from zenlake.runtime.exchange import Exchange
+from zenlake.runtime.local_delivery import Delivery
 from zenlake.runtime.node import Node
 from zenlake.runtime.transport_session import TransportSession as Transport
 from zenlake.wire.declare import Declare
@@ -45,7 +46,6 @@ from zenlake.wire.tsstack import WireTimestampStack
 if TYPE_CHECKING:
     from zenlake.api.pubsub.publisher import Publisher
     from zenlake.api.session import Session
-    from zenlake.wire.push_run import PushRun
 
 log = logging.getLogger("zenlake.api")
 
@@ -134,31 +134,20 @@ class SessionCore:
         for watcher in self.watchers:
             watcher.lost(session, priority, reliable, first, missing)
 
-    def who_hears(self, key: str) -> tuple[SubscriberEntry, ...]:
-        return self.subscribers.of(key)
+    def matching_subscribers(self, key: str) -> tuple[SubscriberEntry, ...]:
+        return self.subscribers.matching(key)
 
     def deliver(
-        self,
-        subscribers: tuple[SubscriberEntry, ...],
-        keys: Iterable[KeyExpr],
-        data: bytes,
-        starts: Any,
-        ends: Any,
-        rests: Iterable[Any],
-        count: int,
-        run: "tuple[PushRun, Any, Any, SessionFace | None] | None",
-        one: "RawPush | None" = None,
+        self, subscribers: tuple[SubscriberEntry, ...], delivery: Delivery
     ) -> Iterable[Sink[Any]]:
-        if count == 1 and run is None:
-            rests = tuple(map(self._received, rests))
-        return self.subscribers.deliver(
-            subscribers, keys, data, starts, ends, rests, count, run, one
-        )
+        if delivery.part is None:
+            delivery.rests = tuple(map(self._received, delivery.rests))
+        return self.subscribers.deliver(subscribers, delivery)
 
     def routed(self, stack: WireTimestampStack) -> WireTimestampStack:
         return self.record(stack, InterceptionPoint.ROUTE)
 
-    def _received(self, rest: object) -> object:
+    def _received(self, rest: int | Push | None) -> int | Push | None:
         if type(rest) is Push and rest.ts_stack is not None:
             rest.ts_stack = self.record(rest.ts_stack, InterceptionPoint.RECEIVE)
         return rest
@@ -175,7 +164,7 @@ class SessionCore:
             payload = bytes(push.body.payload)  # type: ignore[arg-type]
             push.body.payload = payload  # A copy: the caller may change its buffer after the put.
         size = len(payload)
-        full = self.deliver(subscribers, (key,), payload, (0,), (size,), (push,), 1, None)
+        full = self.deliver(subscribers, Delivery((key,), payload, (0,), (size,), 1, (push,)))
         if full and not self.node.reactor.inside:
             for sink in full:
                 sink.wait_room()

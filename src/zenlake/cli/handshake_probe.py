@@ -46,7 +46,9 @@ class _Listener:
     def opened(self) -> None:
         """Do nothing: the loop looks at the agreement."""
 
-    def frame(self, priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int) -> int:
+    def on_frame(
+        self, priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int
+    ) -> int:
         """Skip the frame."""
         return end
 

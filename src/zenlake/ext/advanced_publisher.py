@@ -12,7 +12,8 @@ from zenlake.api.arguments import encoding_of
 from zenlake.api.entity import Entity
 from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import Callback
-from zenlake.api.pubsub.publisher import OutboundRoute, Publisher, del_body, put_body
+from zenlake.api.pubsub.outbound_route import OutboundRoute, del_body, put_body
+from zenlake.api.pubsub.publisher import Publisher
 from zenlake.api.session_core import core_of
 from zenlake.api.values.encoding import Encoding, IntoEncoding
 from zenlake.api.values.enums import CongestionControl, Locality, Priority, Reliability
@@ -85,7 +86,7 @@ class AdvancedPublisher(Entity):
     _what = "publisher"
     _given_by = "declare_advanced_publisher"
     _publisher: Publisher
-    _way: OutboundRoute
+    _route: OutboundRoute
     _exchange: Exchange
     _id: entity.WireEntityId
     _numbered: bool
@@ -97,7 +98,7 @@ class AdvancedPublisher(Entity):
 
     def __init__(self, publisher: Publisher, numbered: bool) -> None:
         self._publisher = publisher
-        self._way = publisher._way
+        self._route = publisher._route
         self._exchange = core_of(publisher).exchange
         self._id = publisher.id.wire
         self._numbered = numbered
@@ -174,7 +175,7 @@ class AdvancedPublisher(Entity):
         timestamp_instrumentation: TimestampInstrumentation | None = None,
     ) -> None:
         """Publish a value; with a cache, keep it."""
-        encoded = self._way.encoding if encoding is None else encoding_of(encoding)
+        encoded = self._route.encoding if encoding is None else encoding_of(encoding)
         body = put_body(payload, encoded, attachment, timestamp, None)
         if self._cache is not None:
             body.payload = bytes(body.payload)  # type: ignore[arg-type]  # Not slices.
@@ -206,7 +207,7 @@ class AdvancedPublisher(Entity):
             if self._cache is not None:
                 self._cache.keep(body)
             try:
-                self._way.send(body, instrumentation)
+                self._route.send(body, instrumentation)
             except BaseException:
                 if self._cache is not None:
                     self._cache.take_back()

@@ -13,8 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final, overload
 
 from zenlake.api.gc_finalize import finalize_safely
-from zenlake.api.handlers import Callback, Handler, Receiver, Sink, make_sink
+from zenlake.api.handlers import Callback, Handler, Receiver, make_sink
 from zenlake.api.session_core import core_of
+from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import (
     ConsolidationMode,
     Locality,

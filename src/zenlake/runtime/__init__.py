@@ -1,4 +1,4 @@
-"""What drives the core: one I/O thread a node, its links, timers and sessions.
+"""The runtime: one I/O thread per node, with its links, timers and sessions.
 
-Knows threads, clocks and chance. Does not know the protocol (transport/) or sockets (link/).
+Knows threads, clocks and random numbers. The protocol is in transport/, sockets are in link/.
 """

@@ -1,7 +1,7 @@
-"""Discovery: finding other nodes by scouting and by gossip, and dialling those that are wanted.
+"""Discovery: finding other nodes by scouting and gossip, and connecting to the wanted ones.
 
-Knows the scouting group's sockets and a node's sessions. The rules (who answers, who is dialled,
-what is passed on) are in transport/: scouting.py, autoconnect.py, gossip.py.
+Knows the scouting group's sockets and a node's sessions. The rules (which nodes answer, which are
+connected to, what is passed on) are in transport/: scouting.py, autoconnect.py, gossip.py.
 """
 
 import logging
@@ -36,37 +36,37 @@ if TYPE_CHECKING:
 log = logging.getLogger("zenlake.runtime")
 
 DEFAULT_GROUP = "udp/224.0.0.224:7446"
-READS_PER_TURN = 32  # datagrams; then the other links have their turn
-MAX_DIALS = 16  # nodes that are being dialled at the same time
-MAX_ATTEMPTS = 100  # locators that are dialled within one WINDOW, whoever names how many
-WINDOW = 1.0  # seconds
-MAX_ANSWERS = 10_000  # that one scout() gives
-AGAIN_SECONDS = 1.0  # before a node that could not be reached is dialled again
-MAX_REMEMBERED = 4096  # nodes that could not be reached
+READS_PER_TURN = 32  # Datagrams read before the other links have their turn.
+MAX_CONNECTING = 16  # Nodes that are being connected to at the same time.
+MAX_ATTEMPTS = 100  # Locators tried per WINDOW, however many the peers name.
+WINDOW = 1.0  # Seconds in which attempts are counted.
+MAX_ANSWERS = 10_000  # Nodes that one scout() returns at most.
+AGAIN_SECONDS = 1.0  # Pause before the next attempt to connect to a node that failed.
+MAX_REMEMBERED = 4096  # Nodes whose failure is remembered.
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoveryConfig:
-    """How a node finds others."""
+    """How a node finds other nodes."""
 
     group: str | None = DEFAULT_GROUP
-    "Where to scout and to answer; None: do neither. `#iface=` chooses the interface."
+    "Group in which to scout and to answer; None: do neither. `#iface=` chooses the interface."
     must: bool = True
-    "Whether a group that cannot be joined is an error; if not it is logged."
+    "Whether a group that cannot be joined is an error; if not, it is logged."
     answer: bool = True
-    "Answer those who scout."
+    "Whether to answer SCOUT messages."
     gossip: bool = True
     multihop: bool = False
     target: WireWhatAmI | None = None
-    "Whom to tell of others by gossip; None: whom the own role tells."
+    "Roles to send gossip to; None: those of the node's own role."
     scouted: Autoconnect = DEFAULTS["multicast"]
-    "Whom to dial of those that answered."
+    "Which nodes that answered a SCOUT to connect to."
     told: Autoconnect = DEFAULTS["gossip"]
-    "Whom to dial of those that others told of."
+    "Which nodes that gossip named to connect to."
 
 
 class Discovery:
-    """Of one node. All methods but start() on its I/O thread."""
+    """Discovery of one node. All methods but start() are called on its I/O thread."""
 
     def __init__(self, node: "Node", config: DiscoveryConfig) -> None:
         self.config = config
@@ -87,7 +87,7 @@ class Discovery:
         self._numbers: dict[int, TransportSession] = {}
         self._number_of: dict[TransportSession, int] = {}
         self._next_number = 0
-        self._dialling: set[WireZenohId] = set()
+        self._connecting: set[WireZenohId] = set()
         self._failed: OrderedDict[WireZenohId, float] = OrderedDict()
         self._window = self._reactor.now()
         self._attempts = 0
@@ -96,12 +96,12 @@ class Discovery:
         self._timer: Timer | None = None
 
     @property
-    def dialling(self) -> int:
-        """How many nodes that were found are being dialled."""
-        return len(self._dialling)
+    def connecting(self) -> int:
+        """Number of discovered nodes that are being connected to."""
+        return len(self._connecting)
 
     def start(self) -> None:
-        """Join the scouting group, from any thread. LinkError: that is not possible here."""
+        """Join the scouting group, on any thread. LinkError: that is not possible here."""
         if self.config.group is None:
             return
         try:
@@ -109,7 +109,7 @@ class Discovery:
         except LinkError as error:
             if self.config.must:
                 raise
-            log.warning("nobody is found by scouting: %s", error)
+            log.warning("no node is found by scouting: %s", error)
             return
         self._sending = SendingSocket(self._link)
         self._reactor.call_soon(self._begin)
@@ -143,7 +143,7 @@ class Discovery:
         self._timer = self._reactor.call_at(self._scouter.deadline, self._scout)
 
     def _has_enough(self) -> bool:
-        """A client has one session, and looks no further."""
+        """Whether the node looks no further: a client has one session."""
         return self._whatami is WireWhatAmI.CLIENT and bool(self._node.sessions)
 
     def _on_group(self, readable: bool, writable: bool) -> None:
@@ -181,7 +181,7 @@ class Discovery:
         try:
             if self._link is not None:
                 send(self._link)
-        except LinkError as error:  # no route now: the next one may go
+        except LinkError as error:  # No route now; a later datagram may leave.
             log.debug("scouting: %s", error)
 
     # ---- gossip
@@ -194,15 +194,15 @@ class Discovery:
         self._failed.pop(session.zid, None)
         if self.config.gossip:
             agreed = session.agreement
-            self._tell(self._gossip.opened(number, agreed.zid, agreed.whatami))
+            self._send_gossip(self._gossip.opened(number, agreed.zid, agreed.whatami))
 
     def closed(self, session: TransportSession) -> None:
         number = self._number_of.pop(session)
         del self._numbers[number]
-        self._tell(self._gossip.closed(number))
+        self._send_gossip(self._gossip.closed(number))
 
     def link_states(self, session: TransportSession, body: bytes) -> None:
-        """A peer says whom it knows. What does not decode is counted and left."""
+        """Take a peer's link states; a body that does not decode is counted and ignored."""
         if not self.config.gossip:
             return
         try:
@@ -211,26 +211,26 @@ class Discovery:
             session.counters.drop_received(DropReason.LINK_STATE_INVALID)
             log.debug("link states from %s: %s", session.zid, error)
             return
-        self._tell(bodies)
+        self._send_gossip(bodies)
         for node in found:
             self._found(node.zid, node.whatami, node.locators, self.config.told)
 
-    def _tell(self, bodies: Bodies) -> None:
+    def _send_gossip(self, bodies: Bodies) -> None:
         for number, body in bodies:
             session = self._numbers.get(number)
             if session is not None:
-                self._tell_one(session, body)
+                self._send_link_states(session, body)
 
-    def _tell_one(self, session: TransportSession, body: bytes) -> None:
-        """What hinders one session concerns none of the others."""
+    def _send_link_states(self, session: TransportSession, body: bytes) -> None:
+        """Send link states to one session; count a failure, so that the others get theirs."""
         try:
             session.send(NetworkOam(LINK_STATE, body, qos=DECLARE))
-        except SessionEnded:  # it is on its way out
+        except SessionEnded:  # It is being closed.
             session.counters.drop_sent(DropReason.SESSION_CLOSED)
         except EncodeError:
             session.counters.drop_sent(DropReason.MESSAGE_TOO_LARGE)
 
-    # ---- dialling
+    # ---- connecting
 
     def _found(
         self,
@@ -240,20 +240,20 @@ class Discovery:
         rule: Autoconnect,
     ) -> None:
         node = self._node
-        if not locators or zid in node.sessions or zid in self._dialling or self._has_enough():
+        if not locators or zid in node.sessions or zid in self._connecting or self._has_enough():
             return
         if not rule.wants(node.zid, self._whatami, zid, whatami):
             return
         now = self._reactor.now()
-        at_once = 1 if self._whatami is WireWhatAmI.CLIENT else MAX_DIALS
-        if len(self._dialling) >= at_once or now - self._failed.get(zid, -inf) < AGAIN_SECONDS:
+        at_once = 1 if self._whatami is WireWhatAmI.CLIENT else MAX_CONNECTING
+        if len(self._connecting) >= at_once or now - self._failed.get(zid, -inf) < AGAIN_SECONDS:
             return
         if self._may_attempt():
-            self._dialling.add(zid)
-            self._dial(zid, locators)
+            self._connecting.add(zid)
+            self._connect(zid, locators)
 
     def _may_attempt(self) -> bool:
-        """Whether one more locator may be dialled now; a flood of names is not one of links."""
+        """Whether one more locator may be tried now: many names must not cause many links."""
         now = self._reactor.now()
         if now - self._window >= WINDOW:
             self._window, self._attempts = now, 0
@@ -262,30 +262,30 @@ class Discovery:
         self._attempts += 1
         return True
 
-    def _dial(self, zid: WireZenohId, locators: tuple[Locator, ...]) -> None:
-        """One locator after another, until there is a session."""
+    def _connect(self, zid: WireZenohId, locators: tuple[Locator, ...]) -> None:
+        """Try one locator after another, until there is a session."""
 
         def done(found: TransportSession | ZError) -> None:
             if isinstance(found, TransportSession) or zid in self._node.sessions:
-                self._dialling.discard(zid)
+                self._connecting.discard(zid)
             elif len(locators) > 1 and self._may_attempt():
-                self._dial(zid, locators[1:])
+                self._connect(zid, locators[1:])
             else:
                 log.info("%s was found at %s, but: %s", zid, locators[0], found)
-                self._dialling.discard(zid)
+                self._connecting.discard(zid)
                 self._remember_failure(zid)
                 if isinstance(found, SessionRefused) and found.reason == CloseReason.MAX_LINKS:
-                    # Both dialled at once, and neither was let in: the next that comes may be late.
+                    # Both nodes connected at once and both were refused; try again later.
                     again = self._reactor.now() + AGAIN_SECONDS
-                    self._reactor.call_at(again, lambda: self._dial_again(zid, locators[:1]))
+                    self._reactor.call_at(again, lambda: self._connect_again(zid, locators[:1]))
 
-        self._node.dial(locators[0], done, expect=zid)
+        self._node.connect_soon(locators[0], done, expect=zid)
 
-    def _dial_again(self, zid: WireZenohId, locators: tuple[Locator, ...]) -> None:
-        free = zid not in self._node.sessions and zid not in self._dialling
+    def _connect_again(self, zid: WireZenohId, locators: tuple[Locator, ...]) -> None:
+        free = zid not in self._node.sessions and zid not in self._connecting
         if free and not self._node.closing and self._may_attempt():
-            self._dialling.add(zid)
-            self._dial(zid, locators)
+            self._connecting.add(zid)
+            self._connect(zid, locators)
 
     def _remember_failure(self, zid: WireZenohId) -> None:
         self._failed.pop(zid, None)
@@ -295,7 +295,7 @@ class Discovery:
 
 
 class ScoutAnswer(NamedTuple):
-    """Who answered, and from where."""
+    """A HELLO and the address it was sent from."""
 
     hello: WireHello
     source: str
@@ -308,7 +308,7 @@ def scout(
     group: str = DEFAULT_GROUP,
     options: LinkOptions | None = None,
 ) -> Iterator[ScoutAnswer]:
-    """Ask who is there, and give each node once, as it answers, for `seconds`."""
+    """Scout for `seconds`; yield each node once, as it answers."""
     link = multicast.join(EndPoint(group), options or LinkOptions())
     try:
         end = time.monotonic() + seconds

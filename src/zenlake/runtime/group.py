@@ -1,6 +1,7 @@
-"""A multicast group at work: the group's link and its core, on a node's I/O thread.
+"""A multicast group: the group's link and its core, on a node's I/O thread.
 
-Knows who may touch what, as session.py does for one peer. Does not know what messages mean.
+Knows which thread may do what, as transport_session.py does for one peer. Does not know what
+messages mean.
 """
 
 import logging
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zenlake.runtime")
 
-READS_PER_TURN = 32  # datagrams; then the other links have their turn
-BURST_DATAGRAMS = 8  # that leave in one go: receivers have room for a few dozen
-BURST_PAUSE = 0.001  # seconds until the next ones, for a message in many fragments
-CLOSE_SECONDS = 1.0  # that close() waits for the I/O thread
+READS_PER_TURN = 32  # Datagrams read before the other links have their turn.
+BURST_DATAGRAMS = 8  # Datagrams sent in one go: receivers have room for a few dozen.
+BURST_PAUSE = 0.001  # Seconds between two bursts of a message in many fragments.
+CLOSE_SECONDS = 1.0  # Time that close() gives the I/O thread.
 
 
 class SendingSocket:
-    """The socket of a group that sends: what is said to us alone comes in there."""
+    """The sending socket of a group; it receives datagrams that are sent to this node alone."""
 
     def __init__(self, group: link.MulticastLink) -> None:
         self._group = group
@@ -41,10 +42,10 @@ class SendingSocket:
 
 
 class _GuardedHandler:
-    """A group's handler, whose failures are logged: the group goes on without it."""
+    """A group's handler whose failures are logged, so that they do not end the group."""
 
     def __init__(self, handler: GroupHandler) -> None:
-        self.frame = handler.frame
+        self.on_frame = handler.on_frame  # Not guarded: its errors end the member's batch.
         self._handler = handler
 
     def joined(self, member: Member) -> None:
@@ -55,7 +56,7 @@ class _GuardedHandler:
 
 
 class Group:
-    """Membership of one group. `send` and `close`: from any thread."""
+    """Membership of one group. `send` and `close` may be called on any thread."""
 
     def __init__(
         self, node: "Node", endpoint: str, offer: GroupOffer, handler: GroupHandler
@@ -90,7 +91,7 @@ class Group:
         return self._core
 
     def send(self, message: NetworkMessage, reliable: bool = True) -> bool:
-        """To everybody in the group. False: dropped and counted; a group makes nobody wait."""
+        """Send to all members, without waiting; False: the message was dropped and counted."""
         with self._lock:
             if self._closing:
                 raise SessionClosed("this node left the group", CloseReason.GENERIC)
@@ -107,14 +108,14 @@ class Group:
             return True
 
     def close(self) -> None:
-        """Tell the group, and leave it. Waits until that is done, unless on the I/O thread."""
+        """Send CLOSE to the group and leave it. Waits for that, unless on the I/O thread."""
         if self._reactor.inside:
             self._close()
         else:
             self._reactor.call_soon(self._close)
             self._closed.wait(CLOSE_SECONDS)
 
-    # ---- the I/O thread
+    # ---- on the I/O thread
 
     def _start(self) -> None:
         if self._closing:
@@ -127,14 +128,14 @@ class Group:
         self._read(self._link.receive)
 
     def _on_answer(self, readable: bool, writable: bool) -> None:
-        """Members talk to the group; what comes to the sending socket is read as well."""
+        """Read the sending socket, too, although members send to the group."""
         self._read(self._link.receive_unicast)
 
     def _read(self, receive: Callable[[], link.Received | None]) -> None:
         try:
             for _ in range(READS_PER_TURN):
                 received = None if self._closing else receive()
-                if received is None:  # or a handler has closed the group
+                if received is None:  # Or a handler has closed the group.
                     break
                 data, sender = received
                 self._core.receive(data, sender, self._reactor.now())
@@ -145,7 +146,7 @@ class Group:
     def _on_time(self) -> None:
         if self._closing:
             return
-        self._core.on_time(self._reactor.now())  # without the lock: handlers are called
+        self._core.on_time(self._reactor.now())  # Without the lock: handlers are called.
         with self._lock:
             self._flush()
         self._timer = self._reactor.call_at(self._core.deadline(), self._on_time)
@@ -162,7 +163,7 @@ class Group:
             self._reactor.call_at(when, self._flush_due)
 
     def _flush(self, *, everything: bool = False) -> None:
-        """Datagrams that the socket does not take now are lost, as on every such link."""
+        """Send queued datagrams; one that the socket does not take now is lost and counted."""
         now = self._reactor.now()
         sent = 0
         while (everything or sent < BURST_DATAGRAMS) and (data := self._core.pull(now)) is not None:
@@ -173,8 +174,8 @@ class Group:
             except LinkError as error:
                 self._core.counters.drop_sent(DropReason.GROUP_LINK_FAILED)
                 log.warning("cannot send to a group: %s", error)
-                return  # the rest with the next JOIN
-        self._core.outbox.written()
+                return  # The rest leaves with the next JOIN.
+        self._core.outbox.on_all_written()
         if self._core.waiting:
             self._flush_at(now + BURST_PAUSE)
 
@@ -184,7 +185,7 @@ class Group:
         with self._lock:
             self._closing = True
             self._flush(everything=True)
-        self._core.close()  # without the lock: handlers are called
+        self._core.close()  # Without the lock: handlers are called.
         with self._lock:
             self._flush()
         if self._timer is not None:

@@ -1,6 +1,6 @@
-"""The compiled readers, loaded beside the work: the first load may compile for half a minute.
+"""Loader of the compiled readers, in the background: the first load may compile for half a minute.
 
-Knows whether they are there. Until then, and for small frames, the object codec does the work.
+Knows whether they are loaded. Until then, and for small frames, the object codec does the work.
 """
 
 import logging
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zenlake.runtime")
 
-FRAME_ROWS = 8192  # read at once: nearly always a whole frame
+FRAME_ROWS = 8192  # Messages scanned at once: nearly always a whole frame.
 THREAD_NAME = "zenlake kernels"
 
 
 class Kernels(NamedTuple):
-    """One reader's own arrays."""
+    """Readers with arrays of their own, for one thread."""
 
     scanner: "Scanner"
     grouper: "KeyGrouper"
@@ -32,7 +32,7 @@ _loading: threading.Thread | None = None
 
 
 def make() -> Kernels | None:
-    """Readers for one thread, or None: they are being loaded."""
+    """Return readers for one thread; None: they are being loaded."""
     if not _ready:
         _load()
         return None
@@ -40,7 +40,7 @@ def make() -> Kernels | None:
 
 
 def load() -> None:
-    """Load them now; returns when they are there."""
+    """Load the readers; return when they are loaded."""
     _load()
     loading = _loading
     if loading is not None:
@@ -63,7 +63,7 @@ def _load() -> None:
 
 
 def _run() -> None:
-    """Compile, or take from the cache, by reading one message."""
+    """Compile the kernels, or load them from the cache, by reading one message."""
     global _ready
     try:
         from zenlake.wire.push_run import rewrite
@@ -76,11 +76,11 @@ def _run() -> None:
             rewrite(run, [WireExpr(0, "a")], 1, b"\x00\x01")
         _ready = True
     except Exception:
-        log.exception("the compiled readers do not load; everything works without, slower")
+        log.exception("the compiled readers do not load; messages are read by slower code")
 
 
 def _after_fork() -> None:
-    """The thread that loads does not live on in a child."""
+    """Forget the loading thread in the child of a fork, where it does not run."""
     global _lock, _loading
     _lock = threading.Lock()
     _loading = None

@@ -1,4 +1,4 @@
-"""A node: who listens, who is dialled, which sessions are open. All on its one I/O thread.
+"""A node: its listeners, its connections and its open sessions, all on one I/O thread.
 
 Knows limits, retries and duplicates. Does not know messages: a `NodeHandler` gets them.
 """
@@ -21,6 +21,7 @@ from zenlake.link.options import LinkOptions
 from zenlake.runtime.discovery import Discovery, DiscoveryConfig
 from zenlake.runtime.group import Group
 from zenlake.runtime.reactor import EventLoop, Reactor, guard
+from zenlake.runtime.sending import SendingSession
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.admission import Admission, AdmissionLimits, Ticket
 from zenlake.transport.auth import Authenticator, Entropy
@@ -36,20 +37,20 @@ from zenlake.wire.zenohid import WireZenohId
 
 log = logging.getLogger("zenlake.runtime")
 
-ACCEPTS_PER_TURN = 32  # then the other links have their turn
-ACCEPT_PAUSE = 0.1  # seconds, when a listener cannot accept (no file descriptors left)
-CLOSE_SECONDS = 5.0  # for all sessions together, when a node closes
-LOG_SECONDS = 1.0  # between two lines about the same kind of refusal
+ACCEPTS_PER_TURN = 32  # Links accepted from one listener before other links have their turn.
+ACCEPT_PAUSE = 0.1  # Seconds without accepting, when no file descriptors are left.
+CLOSE_SECONDS = 5.0  # Time for all sessions together to end, when a node closes.
+LOG_SECONDS = 1.0  # Interval between two log lines about one kind of refusal.
 CLOSE_REASONS = frozenset(CloseReason)
-SHARED_ADDRESSES = ("unixsock-stream",)  # one name for everybody: no limit by address
+SHARED_ADDRESSES = ("unixsock-stream",)  # Addresses of all peers alike: no limit per address.
 
 
 class NodeHandler(Protocol):
-    """Who gets what a node's sessions do. Called on the I/O thread: never wait here."""
+    """Receiver of the events of a node's sessions. Called on the I/O thread: it must never wait."""
 
     def opened(self, session: TransportSession) -> None: ...
 
-    def frame(
+    def on_frame(
         self,
         session: TransportSession,
         priority: WirePriority,
@@ -58,10 +59,10 @@ class NodeHandler(Protocol):
         pos: int,
         end: int,
     ) -> int:
-        """Network messages from `pos` on; gives the position after the last of them.
+        """Take the network messages from `pos` on; return the position after the last of them.
 
-        They end at `end`, or before a byte that starts no network message. What is raised here
-        (DecodeError, or SessionEnded of whomever) ends the session.
+        They end at `end`, or before a byte that does not start a network message. An error that is
+        raised here (DecodeError, SessionEnded) ends the session.
         """
 
     def closed(self, session: TransportSession, why: SessionEnded) -> None: ...
@@ -69,20 +70,20 @@ class NodeHandler(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeConfig:
-    """What a node is and what it allows."""
+    """Identity, limits and options of a node."""
 
     offer: Offer
     authenticators: Sequence[Authenticator] = ()
     options: LinkOptions = field(default_factory=LinkOptions)
     limits: AdmissionLimits = field(default_factory=AdmissionLimits)
     open_seconds: float | None = None
-    "How long a handshake that this node began may take; None: as long as an accepted one."
+    "Time for a handshake that this node began; None: that of an accepted one."
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     max_message: int = MAX_MESSAGE_BYTES
     memory: ByteBudget = PROCESS
     entropy: Entropy = secrets.token_bytes
     discovery: DiscoveryConfig | None = None
-    "None: this node finds nobody and is found by nobody."
+    "None: this node neither scouts nor answers, and sends no gossip."
 
     @property
     def patience(self) -> float:
@@ -91,7 +92,7 @@ class NodeConfig:
 
 
 class LinkProvider(Protocol):
-    """Where links come from: `zenlake.link`, or a simulated network."""
+    """Source of links: `zenlake.link`, or a simulated network."""
 
     def resolve(self, endpoint: EndPoint) -> list[Any]: ...
     def connect(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink: ...
@@ -99,10 +100,11 @@ class LinkProvider(Protocol):
 
 
 Done = Callable[[TransportSession | ZError], None]
+"Called on the I/O thread with the open session, or with the reason why there is none."
 
 
 class Node:
-    """Listens, dials and keeps sessions. Use as a context manager, or start() and close()."""
+    """Listens, connects and keeps sessions. Use as a context manager, or start() and close()."""
 
     def __init__(
         self,
@@ -115,10 +117,10 @@ class Node:
         self.config = config
         self.handler = handler
         self.on_gap: Callable[[TransportSession, WirePriority, bool, int, int], None] | None = None
-        "Told of sequence numbers that never came: priority, reliable, the first, how many."
+        "Called with sequence numbers that were never received: priority, reliable, first, count."
         self.reactor: EventLoop = reactor or Reactor(f"zenlake {config.offer.zid}")
         self.refused: Counter[str] = Counter()
-        "Handshakes that came to nothing, by CLOSE reason."
+        "Failed handshakes of accepted links, by CLOSE reason."
         self._network = network
         self._admission = Admission(config.offer.zid, config.limits)
         self._throttle = Throttle()
@@ -126,7 +128,7 @@ class Node:
         self._by_zid: dict[WireZenohId, TransportSession] = {}
         self._handshakes: dict[TransportSession, Ticket | None] = {}
         self._connectors: dict[EndPoint, Connector] = {}
-        self._to_flush: list[TransportSession] = []
+        self._to_flush: list[SendingSession] = []
         self._groups: list[Group] = []
         self._discovery: Discovery | None = None
         if config.discovery is not None:
@@ -136,7 +138,7 @@ class Node:
         self._closing = False
         self._logged: dict[str, float] = {}
 
-    # ---- for everybody
+    # ---- on any thread
 
     def start(self) -> None:
         """Start the I/O thread. LinkError: the scouting group cannot be joined."""
@@ -167,12 +169,12 @@ class Node:
 
     @property
     def sessions(self) -> dict[WireZenohId, TransportSession]:
-        """The open ones, by the peer's id."""
+        """Open sessions, by the peer's id."""
         return {zid: session for zid, session in dict(self._by_zid).items() if session.is_open}
 
     @property
     def pending(self) -> int:
-        """Handshakes under way."""
+        """Number of handshakes under way."""
         return len(self._handshakes)
 
     @property
@@ -182,23 +184,23 @@ class Node:
 
     @property
     def found(self) -> int:
-        """Nodes that were found and are being dialled."""
-        return 0 if self._discovery is None else self._discovery.dialling
+        """Number of discovered nodes that are being connected to."""
+        return 0 if self._discovery is None else self._discovery.connecting
 
     @property
     def locators(self) -> tuple[Locator, ...]:
-        """Where this node is reached."""
+        """Locators at which this node accepts sessions."""
         return tuple(locator for listener in self._listeners for locator in listener.locators)
 
     def listen(self, endpoint: str) -> tuple[Locator, ...]:
-        """Accept sessions at `endpoint`; gives where it is reached. LinkError: it cannot."""
-        self._must_be_up(endpoint)
+        """Accept sessions at `endpoint`; return its locators. LinkError: that is not possible."""
+        self._check_not_closed(endpoint)
         listener = self._network.listen(EndPoint(endpoint), self.config.options)
         self._listeners.append(listener)
-        self.reactor.call_soon(lambda: self._open_door(listener))
+        self.reactor.call_soon(lambda: self._watch_listener(listener))
         return listener.locators
 
-    def _open_door(self, listener: Listener) -> None:
+    def _watch_listener(self, listener: Listener) -> None:
         if self._closing:
             listener.close()
             return
@@ -206,13 +208,13 @@ class Node:
             listener, lambda readable, writable: self._accept(listener), read=True, write=False
         )
 
-    def _must_be_up(self, endpoint: str) -> None:
+    def _check_not_closed(self, endpoint: str) -> None:
         if self._closing:
-            at = EndPoint(endpoint).locator  # what stands after '#' may be a key
+            at = EndPoint(endpoint).locator  # The part after '#' may hold a private key.
             raise LinkError(f"{at}: this node is closed; make another one")
 
     def keep_listening(self, endpoint: str) -> None:
-        """Listen at `endpoint` as soon as that is possible, trying again and again."""
+        """Listen at `endpoint` as soon as that is possible; retries until then."""
         at = EndPoint(endpoint)
         policy = RetryPolicy.from_config(at.config, self.config.retry)
         retry = Retry(policy, self.reactor.now())
@@ -221,7 +223,7 @@ class Node:
             if not self._closing:
                 self.reactor.off_thread(listen)
 
-        def listen() -> Callable[[], None]:  # which may wait for DNS
+        def listen() -> Callable[[], None]:  # It may wait for DNS.
             try:
                 self.listen(endpoint)
             except ZError as error:
@@ -231,20 +233,20 @@ class Node:
 
         def failed(error: ZError) -> None:
             again = retry.failed(self.reactor.now())
-            self._say("listen", "cannot listen yet: %s", error)
+            self._log_limited("listen", "cannot listen yet: %s", error)
             if again is not None:
                 self.reactor.call_at(again, attempt)
 
         self.reactor.call_soon(attempt)
 
     def connect(self, endpoint: str, *, expect: WireZenohId | None = None) -> TransportSession:
-        """Open one session with whoever is at `endpoint`, or give the one that there is; wait.
+        """Open a session with the node at `endpoint`, or return the one that exists; waits.
 
-        SessionRefused, LinkError: there is none, and why.
+        SessionRefused, LinkError: the reason why there is none.
         """
         if self.reactor.inside:
-            raise RuntimeError("connect() waits: not on the I/O thread; use dial()")
-        self._must_be_up(endpoint)
+            raise RuntimeError("connect() waits: not on the I/O thread; use connect_soon()")
+        self._check_not_closed(endpoint)
         done = threading.Event()
         result: list[TransportSession | ZError] = []
 
@@ -263,19 +265,19 @@ class Node:
             return found
         raise found
 
-    def dial(self, endpoint: str, done: Done, *, expect: WireZenohId | None = None) -> None:
-        """The same without waiting: `done` is called on the I/O thread."""
+    def connect_soon(self, endpoint: str, done: Done, *, expect: WireZenohId | None = None) -> None:
+        """Connect without waiting: `done` is called on the I/O thread."""
         at = EndPoint(endpoint)
         self.reactor.off_thread(lambda: self._resolve(at, done, expect))
 
     def _resolve(self, at: EndPoint, done: Done, expect: WireZenohId | None) -> Callable[[], None]:
-        """Ask for the endpoint's addresses, which may take long; gives what is to be done then."""
+        """Resolve the endpoint's addresses, which may take long; return the call that goes on."""
         try:
             addresses = self._network.resolve(at)
         except ZError as error:
             failure = error
             return lambda: done(failure)
-        return lambda: self._dial(at, addresses, done, expect)
+        return lambda: self._connect(at, addresses, done, expect)
 
     def keep_connected(
         self,
@@ -285,7 +287,7 @@ class Node:
         policy: RetryPolicy | None = None,
         done: Done | None = None,
     ) -> "Connector":
-        """Have a session with whoever is at `endpoint`, again and again, until stopped.
+        """Keep a session with the node at `endpoint`; connect again whenever it ends.
 
         `done` is called once, on the I/O thread: with the first session, or with the last error
         if the policy gives up before.
@@ -299,19 +301,19 @@ class Node:
         return connector
 
     def join(self, endpoint: str, offer: GroupOffer, handler: GroupHandler) -> Group:
-        """Be a member of the multicast group at `endpoint`."""
-        self._must_be_up(endpoint)
+        """Join the multicast group at `endpoint`."""
+        self._check_not_closed(endpoint)
         group = Group(self, endpoint, offer, handler)
         self._groups.append(group)
         return group
 
     def link_states(self, session: TransportSession, body: bytes) -> None:
-        """A peer's OAM says whom it knows (called by the handler, on the I/O thread)."""
+        """Pass a peer's link states to discovery (called by the handler, on the I/O thread)."""
         if self._discovery is not None:
             self._discovery.link_states(session, body)
 
     def close(self) -> None:
-        """Close every session with its last words, every link, and the I/O thread.
+        """Close every session after its last messages, every link, and the I/O thread.
 
         May be called again.
         """
@@ -327,13 +329,13 @@ class Node:
             listener.close()
 
     def shut(self, done: Callable[[], None]) -> None:
-        """The same without waiting, and the I/O thread stays: `done` is called on it."""
+        """Close all but the I/O thread without waiting: `done` is called on that thread."""
         self.reactor.call_soon(lambda: self._close(done))
 
-    # ---- the I/O thread
+    # ---- on the I/O thread
 
-    def flush_later(self, session: TransportSession) -> None:
-        """Write what `session` has to send at the end of this turn, in one go."""
+    def flush_later(self, session: SendingSession) -> None:
+        """Write the messages of `session` at the end of this turn, in one go."""
         if not self._to_flush:
             self.reactor.call_soon(self._flush)
         self._to_flush.append(session)
@@ -358,9 +360,9 @@ class Node:
                     self._pause(listener)
                 break
             self._admit_link(link)
-        else:  # some may wait inside the listener (UDP), where the reactor cannot see them
+        else:  # Links may wait inside the listener (UDP), where the reactor cannot see them.
             self.reactor.call_soon(lambda: self._accept_more(listener))
-        for session in self._handshakes:  # datagrams that came before their link was there
+        for session in self._handshakes:  # Datagrams may have arrived before their link.
             if session.link.more:
                 session.read_more()
 
@@ -369,18 +371,18 @@ class Node:
             self._accept(listener)
 
     def _pause(self, listener: Listener) -> None:
-        """Look away for a while: whoever knocks keeps on knocking, and cannot be let in."""
+        """Stop accepting for a while: connections keep waiting, and cannot be accepted now."""
         where = ", ".join(listener.locators)
-        self._say("accept", "%s: no file descriptors left; raise `ulimit -n`", where)
+        self._log_limited("accept", "%s: no file descriptors left; raise `ulimit -n`", where)
         self.reactor.forget(listener)
         again = self.reactor.now() + ACCEPT_PAUSE
-        self.reactor.call_at(again, lambda: self._open_door(listener))
+        self.reactor.call_at(again, lambda: self._watch_listener(listener))
 
     def _admit_link(self, link: TransportLink) -> None:
         limited = link.address not in SHARED_ADDRESSES
         ticket = self._admission.enter(link.address, limited)
         if isinstance(ticket, str):
-            self._say("limit", "refused %s: %s", link.remote, ticket)
+            self._log_limited("limit", "refused %s: %s", link.remote, ticket)
             self.refused["limit"] += 1
             link.close()
             return
@@ -398,34 +400,35 @@ class Node:
         self._handshakes[session] = ticket
 
     def _admit_peer(self, zid: WireZenohId) -> None:
-        """Whether there may be a session with `zid`, which has dialled us.
+        """Admit or refuse a session with `zid`, which has connected to this node.
 
-        When two nodes dial each other at once, the link that the greater id dialled stays.
+        When two nodes connect to each other at once, the link that the greater id opened stays.
         """
-        if self._is_dialled(zid):
-            raise SessionRefused(f"{zid} is being dialled from here", CloseReason.MAX_LINKS)
+        if self._is_connecting_to(zid):
+            raise SessionRefused(f"this node is connecting to {zid} itself", CloseReason.MAX_LINKS)
         self._claim(zid)
 
     def must_wait(self, session: TransportSession) -> bool:
-        """Whether a link that was dialled by a greater id has to wait with its OPEN syn.
+        """Whether an accepted link of a greater id has to wait with its OPEN syn.
 
-        That node may have acknowledged ours already, and then refuses its own: with both
-        acknowledged none would be left. How ours ends tells.
+        That node may have acknowledged this node's own link already, and then it refuses the
+        accepted one. If both were acknowledged, neither would be left. So the accepted link waits
+        until this node's own handshake has ended.
         """
         peer = session.peer
         if peer is None or not isinstance(session.handshake, Acceptor) or self.zid > peer:
             return False
-        return self._is_dialled(peer)
+        return self._is_connecting_to(peer)
 
-    def _is_dialled(self, zid: WireZenohId) -> bool:
-        """Whether a dial from here waits for the OPEN ack of `zid`."""
+    def _is_connecting_to(self, zid: WireZenohId) -> bool:
+        """Whether a link that this node opened waits for the OPEN ack of `zid`."""
         return any(
             session.handshake.state is HandshakeState.OPEN_ACK and session.peer == zid
             for session in self._handshakes
         )
 
-    def _dialled(self, session: TransportSession) -> None:
-        """A dial has come to its end: whoever waited for that goes on."""
+    def _resume_accepted(self, session: TransportSession) -> None:
+        """Resume accepted links that waited for the handshake of `session` to end."""
         for other in self._handshakes:
             if other.peer == session.peer:
                 other.resume()
@@ -435,10 +438,10 @@ class Node:
         if refusal is not None:
             raise SessionRefused(refusal.why, refusal.reason)
 
-    def _dial(
+    def _connect(
         self, at: EndPoint, addresses: Sequence[Any], done: Done, expect: WireZenohId | None
     ) -> None:
-        """Try the addresses one after another, until one answers at all."""
+        """Connect to the addresses one after another, until one of them answers."""
         if self._closing:
             done(LinkError(f"{at.locator}: this node is closing"))
             return
@@ -447,7 +450,7 @@ class Node:
             link = self._network.connect(at, address, self.config.options)
         except ZError as error:
             if others:
-                self._dial(at, others, done, expect)
+                self._connect(at, others, done, expect)
             else:
                 done(error)
             return
@@ -469,7 +472,7 @@ class Node:
             elif not others:
                 done(end.__cause__ if isinstance(end.__cause__, LinkError) else end)
             else:
-                self._dial(at, others, done, expect)
+                self._connect(at, others, done, expect)
 
         session = TransportSession(self, link, opener, config.patience, ended, done)
         self._handshakes[session] = None
@@ -477,13 +480,13 @@ class Node:
     def _other_session(
         self, session: TransportSession, end: SessionEnded
     ) -> TransportSession | None:
-        """The one that stood in the way of `session`: there is one for each peer."""
+        """Return the open session because of which `session` was refused: a peer has one."""
         if end.reason != CloseReason.MAX_LINKS or session.peer is None:
             return None
         return self.sessions.get(session.peer)
 
     def _check_peer(self, zid: WireZenohId, whatami: WireWhatAmI) -> None:
-        """Before OPEN syn: not if there is a session with that peer already."""
+        """Refuse a second session with a peer, before OPEN syn."""
         if zid in self._by_zid:
             raise SessionRefused(
                 f"{zid} has a session here already, and a session has one link",
@@ -491,12 +494,12 @@ class Node:
             )
 
     def session_opened(self, session: TransportSession) -> None:
-        """The handshake is over (called by the session)."""
+        """Register a session whose handshake is over (called by the session)."""
         ticket = self._handshakes.pop(session)
         if ticket is not None:
             self._admission.leave(ticket)
         else:
-            self._dialled(session)
+            self._resume_accepted(session)
             self._claim(session.zid)
         self._by_zid[session.zid] = session
         session.is_open = True
@@ -507,7 +510,7 @@ class Node:
             session.on_open(session)
 
     def penalty(self, session: TransportSession, end: SessionEnded) -> float:
-        """How long a refusal has to wait: those who guess passwords are slowed down."""
+        """Return the seconds before a refusal is sent: a peer that guesses passwords is slowed."""
         if isinstance(end.__cause__, AuthError) and isinstance(session.handshake, Acceptor):
             return self._throttle.failed(session.link.address, self.reactor.now())
         return 0.0
@@ -518,25 +521,27 @@ class Node:
             return
         named = end.reason in CLOSE_REASONS
         self.refused[CloseReason(end.reason).name if named else str(end.reason)] += 1
-        if end.reason == CloseReason.MAX_LINKS and end.by_peer:  # it has a session with us: well
+        if (
+            end.reason == CloseReason.MAX_LINKS and end.by_peer
+        ):  # It has another session with this node.
             log.debug("no second session with %s: %s", session.link.remote, end)
         else:
-            self._say("handshake", "no session with %s: %s", session.link.remote, end)
+            self._log_limited("handshake", "no session with %s: %s", session.link.remote, end)
 
     def _forget(self, session: TransportSession) -> bool:
-        """Whether it was open."""
+        """Remove a session that ended; return whether it was open."""
         ticket = self._handshakes.pop(session, None)
         if ticket is not None:
             self._admission.leave(ticket)
         elif isinstance(session.handshake, Opener):
-            self._dialled(session)
+            self._resume_accepted(session)
         agreed = session.handshake.agreement
         if session.is_open:
             del self._by_zid[session.zid]
             self._admission.close_session(session.zid)
             return True
         if agreed is not None and isinstance(session.handshake, Acceptor):
-            self._admission.close_session(agreed.zid)  # claimed, and cut before it was open
+            self._admission.close_session(agreed.zid)  # Claimed, and ended before it was open.
         return False
 
     def _report_closed(self, session: TransportSession, end: SessionEnded) -> None:
@@ -545,8 +550,8 @@ class Node:
             self._discovery.closed(session)
         guard(self.handler.closed, session, end)
 
-    def _say(self, kind: str, text: str, *values: object) -> None:
-        """One line a second of each kind: a flood of peers is not a flood of lines."""
+    def _log_limited(self, kind: str, text: str, *values: object) -> None:
+        """Log at most one line per LOG_SECONDS and kind: many peers must not fill the log."""
         now = self.reactor.now()
         if now - self._logged.get(kind, -LOG_SECONDS) >= LOG_SECONDS:
             self._logged[kind] = now
@@ -589,7 +594,7 @@ def _no_descriptors(listener: Listener) -> bool:
 
 
 class Connector:
-    """One endpoint that a node wants a session with, for as long as it lives."""
+    """Keeps a node connected to one endpoint."""
 
     def __init__(
         self,
@@ -611,13 +616,13 @@ class Connector:
         self._retry = Retry(policy, node.reactor.now())
 
     def stop(self) -> None:
-        """Dial no more; an open session stays."""
+        """Do not connect again; an open session stays."""
         self.stopped = True
 
     def attempt(self) -> None:
         if not self.stopped:
             self.attempts += 1
-            self._node.dial(self.endpoint, self._done, expect=self._expect)
+            self._node.connect_soon(self.endpoint, self._done, expect=self._expect)
 
     def _done(self, found: TransportSession | ZError) -> None:
         now = self._node.reactor.now()
@@ -646,6 +651,6 @@ class Connector:
 
     def _again(self, when: float | None) -> None:
         if when is None:
-            self.stop()  # given up: keep_connected() makes a new one
+            self.stop()  # The policy gives up; keep_connected() makes a new connector.
         elif not self.stopped:
             self._node.reactor.call_at(when, self.attempt)

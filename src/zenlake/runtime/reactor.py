@@ -1,7 +1,7 @@
-"""The I/O thread: waits for links and timers, and calls back. The only wait of a node.
+"""The I/O thread: waits for links and timers, and calls back. The only place where a node waits.
 
-Knows epoll and the clock. Does not know what a link or a timer is for. The simulator has another
-one with the same methods and a clock of its own (sim/).
+Knows epoll and the clock. Does not know what a link or a timer is for. The simulator has an event
+loop with the same methods and a virtual clock (sim/).
 """
 
 import heapq
@@ -17,31 +17,31 @@ from typing import Protocol
 
 log = logging.getLogger("zenlake.runtime")
 
-MAX_WAIT = 3600.0  # seconds; epoll takes no infinite float
-EVENTS_AT_ONCE = 256
-LOOK_SECONDS = 150e-6  # how long to look for the next event before going to sleep
-EAGER_WITHIN = 400e-6  # seconds: an event that came this soon makes the next look worth it
-MAX_VAIN_LOOKS = 3  # in a row; then to sleep at once
-STOP_SECONDS = 10.0
-RESOLVER_SECONDS = 1.0  # that stop() waits for names that are being resolved
-TIDY_FROM = 1024  # timers: those that were cancelled may be as many as those that were not
+MAX_WAIT = 3600.0  # Longest sleep in seconds: epoll takes no infinite float.
+EVENTS_AT_ONCE = 256  # Events taken from epoll per call.
+LOOK_SECONDS = 150e-6  # Time to poll for the next event before going to sleep.
+EAGER_WITHIN = 400e-6  # An event this soon after the last one makes polling worth it.
+MAX_VAIN_LOOKS = 3  # Polls without an event in a row; after them the thread sleeps at once.
+STOP_SECONDS = 10.0  # Time that stop() gives the thread.
+RESOLVER_SECONDS = 1.0  # Time that stop() gives names that are being resolved.
+TIDY_FROM = 1024  # Timers from which on cancelled ones are removed, once they are the majority.
 
 BROKEN = select.EPOLLHUP | select.EPOLLERR
 READABLE = select.EPOLLIN | BROKEN
 WRITABLE = select.EPOLLOUT | BROKEN
 
 Ready = Callable[[bool, bool], None]
-"(readable, writable)"
+"Called with (readable, writable)."
 
 
 class PollSource(Protocol):
-    """Anything that epoll can watch."""
+    """An object that epoll can watch."""
 
     def fileno(self) -> int: ...
 
 
 class Timer:
-    """A call that is due at `when`; `cancel` forgets it."""
+    """A call that is due at `when`."""
 
     __slots__ = ("call", "when")
 
@@ -50,11 +50,12 @@ class Timer:
         self.call: Callable[[], None] | None = call
 
     def cancel(self) -> None:
+        """Do not make the call."""
         self.call = None
 
 
 class EventLoop(Protocol):
-    """What a node needs of whoever drives it: the Reactor, or the simulator's."""
+    """The event loop of a node: the `Reactor`, or that of the simulator."""
 
     @property
     def inside(self) -> bool: ...
@@ -71,8 +72,8 @@ class EventLoop(Protocol):
 
 
 class Reactor:
-    """Callbacks run on its thread, one after another. `call_at`, `call_soon` and `watch` may be
-    called from any thread."""
+    """Event loop on a thread of its own. Callbacks run there, one after another; `call_at`,
+    `call_soon` and `watch` may be called on any thread."""
 
     def __init__(self, name: str = "zenlake") -> None:
         self._name = name
@@ -87,15 +88,15 @@ class Reactor:
         self._order = itertools.count()
         self._asleep = False
         self.eager = 0
-        "How many more looks to take before going to sleep."
+        "Number of further polls before the thread sleeps."
         self._last = -1
-        "Whose event came last."
+        "File descriptor of the last event."
         self._stopping = False
         self._released = False
         self._thread: threading.Thread | None = None
         self._resolvers: set[threading.Thread] = set()
         self.ident: int | None = None
-        "Of the thread, once it runs."
+        "Identifier of the thread, once it runs."
 
     now = staticmethod(time.monotonic)
 
@@ -104,7 +105,7 @@ class Reactor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, after what it is doing. On the thread itself: as soon as it can."""
+        """End the thread after its current callback; waits for that on any other thread."""
         if not self.inside:
             end = self.now() + RESOLVER_SECONDS
             for resolver in list(self._resolvers):
@@ -115,14 +116,15 @@ class Reactor:
             self._release()
         elif not self.inside:
             self._thread.join(STOP_SECONDS)
-            if self._thread.is_alive():  # a callback hangs: the thread is a daemon, say so
+            if self._thread.is_alive():  # A callback hangs; the thread is a daemon.
                 log.error("the I/O thread did not end within %g s", STOP_SECONDS)
 
     def abandon(self) -> None:
-        """In the child of a fork: everything here is the parent's, and the thread is not here.
+        """Let go of the parent's descriptors in the child of a fork, where the thread is gone.
 
-        The numbers stay, so that whoever closes them closes nothing else; behind them is nothing
-        any more. Were the sockets left open here, the parent could not close them.
+        The descriptor numbers stay valid, so that a later close() of their owners closes nothing
+        else, but they refer to /dev/null. If the sockets stayed open here, the parent could not
+        close its connections.
         """
         self._lock = threading.RLock()
         if not self._released:
@@ -160,7 +162,7 @@ class Reactor:
         return timer
 
     def _tidy(self) -> None:
-        """Let go of cancelled timers, of which some would be due in months (certificates)."""
+        """Remove cancelled timers, some of which would be due in months (certificates)."""
         self._timers[:] = [entry for entry in self._timers if entry[2].call is not None]
         heapq.heapify(self._timers)
         self._tidy_at = max(TIDY_FROM, 2 * len(self._timers))
@@ -171,7 +173,8 @@ class Reactor:
             self._rouse()
 
     def off_thread(self, work: Callable[[], Callable[[], None]]) -> None:
-        """Run `work`, which may block (a name to resolve), elsewhere; what it gives runs here."""
+        """Run `work`, which may block (resolving a name), on another thread; the call that it
+        returns runs here."""
 
         def job() -> None:
             try:
@@ -194,7 +197,7 @@ class Reactor:
         self._epoll.modify(source.fileno(), _mask(read, write))
 
     def forget(self, source: PollSource) -> None:
-        """Before the source is closed."""
+        """Stop watching `source`; to be called before it is closed."""
         fd = source.fileno()
         if self._ready.pop(fd, None) is not None:
             self._epoll.unregister(fd)
@@ -203,7 +206,7 @@ class Reactor:
 
     def _rouse(self) -> None:
         if self._asleep:
-            with self._lock:  # its number may be another file's once it is closed
+            with self._lock:  # Its number may belong to another file once it is closed.
                 if not self._released:
                     self._asleep = False
                     os.eventfd_write(self._wake, 1)
@@ -217,19 +220,19 @@ class Reactor:
                     os.eventfd_read(fd)
                     continue
                 ready = self._ready.get(fd)
-                if ready is not None:  # an earlier callback may have closed it
+                if ready is not None:  # An earlier callback may have closed it.
                     guard(ready, mask & READABLE != 0, mask & WRITABLE != 0)
             if self._soon:
                 self._run_soon()
             self._run_timers()
-        self._run_soon()  # whoever waits for an answer gets one
+        self._run_soon()  # Callers that wait for an answer get one.
         self._release()
 
     def _wait(self) -> list[tuple[int, int]]:
-        """Until something is ready or due.
+        """Return the next events; wait until a source is ready or a timer is due.
 
-        To sleep and be woken costs more than most answers take. So if one source has something
-        again, and soon, the next is looked for a little while before going to sleep.
+        Sleeping and waking costs more time than most peers need to answer. So if one source was
+        ready twice in short order, the thread polls for a little while before it sleeps.
         """
         if self.eager:
             events = self._look()
@@ -267,14 +270,14 @@ class Reactor:
             return min(max(self._timers[0][0] - self.now(), 0.0), MAX_WAIT)
 
     def _run_soon(self) -> None:
-        for _ in range(len(self._soon)):  # what they add waits for the next turn
+        for _ in range(len(self._soon)):  # Calls that they add wait for the next turn.
             guard(self._soon.popleft())
 
     def _run_timers(self) -> None:
         now = self.now()
         if not self._timers or self._timers[0][0] > now:
             return
-        due: list[Timer] = []  # what they add waits for the next turn, though it be due
+        due: list[Timer] = []  # Timers that they add wait for the next turn, even if due.
         with self._lock:
             while self._timers and self._timers[0][0] <= now:
                 due.append(heapq.heappop(self._timers)[2])
@@ -287,15 +290,15 @@ _here = threading.local()
 
 
 def rest() -> None:
-    """Another thread has been woken: an I/O thread that calls this does not look for its next event
-    but sleeps, so that the other gets the interpreter at once."""
+    """Let the calling I/O thread sleep instead of polling: another thread has been woken, and is to
+    get the interpreter at once."""
     reactor: Reactor | None = getattr(_here, "reactor", None)
     if reactor is not None:
         reactor.eager = 0
 
 
 def guard(call: Callable[..., None], *arguments: object) -> None:
-    """Call what others wrote: that it raises, or wants to exit, is logged and hurts nobody else."""
+    """Make a call of user code; an error, or an attempt to exit, is logged and goes no further."""
     try:
         call(*arguments)
     except (Exception, SystemExit):

@@ -61,7 +61,7 @@ class Inline:
         if self._on_open is not None:
             self._on_open(session)
 
-    def frame(
+    def on_frame(
         self,
         session: TransportSession,
         priority: WirePriority,

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from zenlake.errors import ZError
+from zenlake.quantities import counted
 from zenlake.routing.queries import TIMEOUT
 from zenlake.spark.options import Options
 from zenlake.transport.drop_reason import DropReason
@@ -71,7 +72,8 @@ def _read_replies(options: Options) -> "Iterator[pa.RecordBatch]":
     connection.check_links()
     dropped = session.stats().dropped.get(DropReason.REPLY_LIMIT, 0) - dropped
     if dropped:
-        raise ZError(f"{options['selector']}: {dropped} replies too many: narrow the selector")
+        many = counted(dropped, "reply")
+        raise ZError(f"{options['selector']}: {many} too many: narrow the selector")
     collected.close()
     while (batch := _next_remaining(collected)) is not None:
         yield batch

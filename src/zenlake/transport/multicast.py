@@ -96,7 +96,7 @@ class GroupHandler(Protocol):
 
     def joined(self, member: Member) -> None: ...
 
-    def frame(
+    def on_frame(
         self,
         member: Member,
         priority: WirePriority,
@@ -324,7 +324,7 @@ class Multicast:
             static,
             counters,
         )
-        member.deliver = partial(self._handler.frame, member)
+        member.deliver = partial(self._handler.on_frame, member)
         self.members[sender] = member
         self._handler.joined(member)
 

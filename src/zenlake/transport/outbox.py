@@ -1,14 +1,14 @@
-"""The way out of a session: messages into batches, lane by lane, one encode for each.
+"""The outbox of a session: encodes messages into the batches of their lanes.
 
 Knows lanes, sequence numbers, batch sizes, fragments and how much may wait. Does not know the
-link, nor who waits when a lane is full: `push` says FULL and the caller decides.
+link, nor who waits when a lane is full: `push` returns FULL and the caller decides.
 
 The rule of order: **a lane is pulled only when nothing waits in a lane of a higher priority.**
 Messages depend on declarations: a key id means nothing to a peer that has not read its D_KEYEXPR.
 A declaration names Priority.CONTROL (`qos.DECLARE`), whose lane is the first, and is pushed before
 the first message that uses it. So it leaves before that message, whatever lane and reliability the
-message has and however it came in: alone, in a run, in whole batches that the caller wrote, added
-without a lock, as a large message or into the backlog. `Outbox.pull` enforces the rule, and nothing
+message has and however it was pushed: alone, in a run, in whole batches that the caller wrote, on
+the fast path, as a large message or into the backlog. `Outbox.pull` enforces the rule, and nothing
 else takes batches from a lane. It holds for `full_only` too: open batches of higher priorities
 leave before a whole batch of a lower one. A link without lanes has one queue, in the order of the
 pushes.
@@ -21,7 +21,6 @@ an open batch back.
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
@@ -30,12 +29,10 @@ from zenlake.errors import EncodeError
 from zenlake.transport.counters import Counters
 from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.fragments import MAX_FRAGMENTS, MAX_MESSAGE_BYTES
-from zenlake.transport.sequence import SequenceOut
-from zenlake.wire import frame
+from zenlake.transport.lane import FragmentedMessage, OutboundLane
 from zenlake.wire.batch import TransportMessage, write_batch
 from zenlake.wire.cursor import U32, ByteWriter
 from zenlake.wire.enums import PRIORITIES, WirePriority
-from zenlake.wire.extensions import FLAG_EXTENSIONS, LANE
 from zenlake.wire.fragment import Fragment, write_fragment
 from zenlake.wire.framing import Framing, compress
 from zenlake.wire.network import NETWORK, NetworkMessage
@@ -43,125 +40,61 @@ from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import BLOCK, BLOCK_FIRST, PRIORITY_BITS
 
-LANE_BATCHES = 4  # sealed batches that may wait in one lane
-BACKLOG_BYTES = 32 << 20  # that may wait beyond full lanes, for callers that cannot wait themselves
-BACKLOG_ENTRY_BYTES = 128  # what one of them takes beside its bytes
-CONTROL_MESSAGES = 16  # KEEP_ALIVE, CLOSE and JOIN that may wait
-FOUR_BYTES_FROM, FOUR_BYTES_TO = 1 << 21, (1 << 28) - 1  # sequence numbers of that length
-FRAGMENT_OVERHEAD = 16  # header, number, lane, First, and some room
+LANE_BATCHES = 4  # Sealed batches that may wait in one lane.
+BACKLOG_BYTES = 32 << 20  # Bytes beyond full lanes, for callers that cannot wait themselves.
+BACKLOG_ENTRY_BYTES = 128  # Memory of one backlog entry beside its message.
+CONTROL_MESSAGES = 16  # KEEP_ALIVE, CLOSE and JOIN messages that may wait.
+FOUR_BYTES_FROM, FOUR_BYTES_TO = 1 << 21, (1 << 28) - 1  # Sequence numbers encoded in four bytes.
+FRAGMENT_OVERHEAD = 16  # Bytes of a FRAGMENT beside its piece: header, number, lane, First, slack.
 
 FLUSH_SECONDS = 0.001
-"How long a message may wait for company in a batch."
+"How long a message may wait in a batch for further messages."
 BURST_SECONDS = 50e-6
-"A caller that is back this soon after its last message has more to say: its batch may fill."
+"A caller that pushes again this soon is sending a burst: its batch may fill before it leaves."
 DROP_SECONDS = 0.001
 "How long a message that may be dropped waits for room."
 FRAGMENT_DROP_SECONDS = 0.05
-"The same for a message in fragments, and for those behind it."
+"How long a droppable message in fragments, or a message behind it, waits for progress."
 BLOCK_SECONDS = 5.0
-"How long a message that must not be dropped waits; then the link is closed."
+"How long a message that must not be dropped waits without progress; then the link is closed."
 
 
 class IntegerSequence(Protocol):
-    """A list or an array of them."""
+    """A list or an array of integers."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
 
 
 class EmitLane(NamedTuple):
-    """Where whole batches go, as the link was negotiated."""
+    """Lane for batches that the caller writes whole, as the link was negotiated."""
 
     reliable: bool
     priority: WirePriority | None
-    "None on a link without lanes, which must never name one."
+    "None on a link without lanes, where no FRAME may name one."
     batch_size: int
-    "It counts the length prefix."
+    "Includes the length prefix."
     sn_mask: int
 
 
 class PushResult(IntEnum):
+    """Whether a push took its message."""
+
     DONE = 0
     FULL = 1
     "The lane has no room now; nothing was changed."
 
 
 def may_drop(qos: int) -> bool:
-    """Whether a message of this QoS may be given up when it does not move."""
+    """Whether a message of this QoS may be dropped when there is no room."""
     return not qos & (BLOCK | BLOCK_FIRST)
 
 
-@dataclass(slots=True)
-class FragmentedMessage:
-    """A message on its way in fragments. While it is there its lane takes no other."""
-
-    data: memoryview
-    reliable: bool
-    droppable: bool
-    pos: int = 0
-    moved_at: float = 0.0
-    "When a piece of it was last taken."
-
-
-class OutboundLane:
-    """The messages of one priority that wait: sealed batches, then a large one, or an open batch.
-
-    Both reliabilities share the batches; each has its own sequence numbers.
-    """
-
-    __slots__ = (
-        "added",
-        "backlog",
-        "bit",
-        "body",
-        "headers",
-        "large",
-        "name",
-        "open",
-        "priority",
-        "reliable",
-        "sealed",
-        "sequences",
-        "start",
-        "writer",
-    )
-
-    def __init__(
-        self, index: int, priority: WirePriority | None, first_sns: tuple[int, int], mask: int
-    ) -> None:
-        self.bit = 1 << index
-        "Of this lane in the outbox's sets of lanes."
-        self.priority = priority
-        "None where the link has no lanes: it must never be named there."
-        named = priority is not None and priority is not WirePriority.DATA
-        header = frame.ID | (FLAG_EXTENSIONS if named else 0)
-        self.headers = (header, header | frame.FLAG_RELIABLE)
-        "The first byte of a FRAME, of best effort and reliable,"
-        self.name = bytes((LANE.header, priority)) if named and priority is not None else b""
-        "and what follows its sequence number."
-        self.sequences = tuple(SequenceOut(first, mask) for first in first_sns)
-        "Of best effort and reliable."
-        self.writer: ByteWriter | None = None
-        "Writes into the open batch."
-        self.added: list[bytes] = []
-        "Reliable messages that follow what is in the open batch: see `Outbox.short_way`."
-        self.open = False
-        "Whether such may be added."
-        self.start = 0
-        self.body = 0
-        "Where the open FRAME starts in it, and where its messages do."
-        self.reliable: bool | None = None
-        "The open FRAME's reliability."
-        self.sealed: deque[bytes | bytearray | memoryview] = deque()
-        self.large: FragmentedMessage | None = None
-        self.backlog: deque[tuple[bytes, bool, bool]] = deque()
-
-
 class Outbox:
-    """What one session has to send.
+    """Messages that one session has to send.
 
-    `batch_size` counts the length prefix. Without `qos` there is one lane. With `low_latency`
-    messages go bare, each behind its own length.
+    `batch_size` includes the length prefix. Without `qos` there is one lane. With `low_latency`
+    messages are sent without FRAMEs, each behind its own length.
     """
 
     def __init__(
@@ -179,16 +112,16 @@ class Outbox:
     ) -> None:
         self.counters = counters or Counters()
         self.flush_at: float | None = None
-        "When the open batches have to go; None: there are none, or they go at once."
+        "When the open batches have to be written; None: there are none, or they leave at once."
         self.stalled_at: float | None = None
-        "While there is a backlog: since when nothing was pulled."
+        "When a batch was last pulled, while there is a backlog; None: there is no backlog."
         self.answering = True
-        "Whether something came in since the last write: then an answer must not wait."
+        "Whether bytes were received since the last write: then an answer must not wait."
         self._framing = Framing.LOW_LATENCY if framing and low_latency else framing
         self._low_latency = low_latency
         self._compression = compression
         self._max_message = max_message
-        # On a datagram the two bytes are not sent, yet the peer's size may count them.
+        # A datagram has no length prefix, yet the peer's batch size may include it.
         self._limit = batch_size - Framing.STREAM - compression
         self._prefix = bytes(self._framing)
         self._top = len(self._prefix) + self._limit
@@ -200,20 +133,20 @@ class Outbox:
             for index, (name, sns) in enumerate(zip(names, first_sns, strict=True))
         ]
         self._lane_of = self._lanes if qos else self._lanes * len(PRIORITIES)
-        "By the priority bits of a QoS."
+        "Lanes by the priority bits of a QoS."
         self._waiting = 0
-        "A bit for each lane that has something to send,"
+        "Set of lanes, by their bits, that have something to send."
         self.full = 0
-        "and for each that has a whole batch; such a lane always has something to send."
+        "Subset of `_waiting`: lanes that have a whole batch."
         self.blocked = 0
-        "And for each in which a message was dropped, and nothing has moved since."
+        "Set of lanes in which a message was dropped and nothing was pulled since."
         self._last_push = 0.0
 
     # ---- in
 
     def congested(self, qos: int, *, dropped: bool = False) -> bool:
-        """Whether one like this was dropped since anything has moved in its lane: then no other
-        need wait. `dropped`: one is now."""
+        """Whether a message was dropped on the lane of `qos` since the lane last made progress;
+        callers then drop at once instead of waiting. `dropped=True` records a drop."""
         bit = self._lane_of[qos & PRIORITY_BITS].bit
         if dropped:
             self.blocked |= bit
@@ -225,8 +158,8 @@ class Outbox:
         """Encode `message` into its lane's open batch. EncodeError: it can never be sent."""
         qos: int = message.qos
         lane = self._lane_of[qos & PRIORITY_BITS]
-        if lane.open or lane.added:
-            self._settle(lane)
+        if lane.open or lane.appended:
+            self._absorb(lane)
         if lane.large is not None or lane.backlog:
             return PushResult.FULL
         if self._low_latency:
@@ -255,7 +188,7 @@ class Outbox:
         return self._push_to_next(lane, encoded, reliable, may_drop(qos), now)
 
     def _is_large(self, message: NetworkMessage) -> bool:
-        """Whether `message` cannot fit a batch, as far as one look tells."""
+        """Whether the payload of `message` alone is larger than a batch."""
         if type(message) is not Push or type(message.body) is not Put:
             return False
         return len(message.body.payload) > self._limit
@@ -263,18 +196,19 @@ class Outbox:
     def push_encoded(
         self, data: bytes | memoryview, qos: int, reliable: bool = True, *, now: float = 0.0
     ) -> PushResult:
-        """The same for a message that is encoded already; `data` must not change any more.
+        """Push one message that is encoded already; `data` must not change any more.
 
-        Several may stand in it only if one batch surely holds them: fragments are one message.
+        `data` may hold several messages only if they surely fit one batch: fragments are one
+        message.
         """
         lane = self._lane_of[qos & PRIORITY_BITS]
-        if lane.open or lane.added:
-            self._settle(lane)
+        if lane.open or lane.appended:
+            self._absorb(lane)
         if lane.backlog or lane.large is not None:
             return PushResult.FULL
         w = lane.writer
         if w is not None and lane.reliable is reliable and len(w.out) + len(data) <= self._top:
-            w.out += data  # in a burst: all that there is to do
+            w.out += data  # In a burst nothing else is left to do.
             self.counters.sent_messages += 1
             return PushResult.DONE
         return self._push_encoded(lane, data, reliable, may_drop(qos), now)
@@ -309,14 +243,17 @@ class Outbox:
         first: int,
         now: float,
     ) -> int:
-        """The same for many: message i of `data` ends at ends[i]. From `first` on as many as there
-        is room for; gives the next. All go to the lane of `qos`, and none is fragmented. With low
-        latency each has to be pushed alone."""
+        """Push encoded messages from number `first` on, as many as there is room for; return the
+        number of the next. Message i of `data` ends at ends[i].
+
+        All go to the lane of `qos`, and none is fragmented. A low-latency session takes none: there
+        each message has to be pushed alone.
+        """
         if self._low_latency:
             return first
         lane = self._lane_of[qos & PRIORITY_BITS]
-        if lane.open or lane.added:
-            self._settle(lane)
+        if lane.open or lane.appended:
+            self._absorb(lane)
         total = len(ends)
         while first < total and not lane.backlog and lane.large is None:
             start = int(ends[first - 1]) if first else 0
@@ -333,12 +270,13 @@ class Outbox:
                 continue
             self._roll_back(lane, w, len(w.out))
             if lane.writer is None or len(lane.sealed) >= LANE_BATCHES:
-                break  # fits no batch, or there is no room
+                break  # The message fits no batch, or the lane is full.
             self._seal(lane)
         return first
 
     def emit_lane(self, priority: WirePriority, reliable: bool) -> EmitLane | None:
-        """The lane of `priority`, for whoever writes whole batches; None: not on this link."""
+        """Return the lane of `priority` for a caller that writes whole batches; None: this link
+        takes none."""
         if self._low_latency or self._compression or self._framing is not Framing.STREAM:
             return None
         lane = self._lane_of[priority]
@@ -351,13 +289,16 @@ class Outbox:
         priority: WirePriority,
         reliable: bool,
     ) -> PushResult:
-        """Whole batches that `write` makes from the next sequence number on: the bytes, how many
-        messages they hold, and the number that comes after them."""
+        """Push the whole batches that `write` makes from the next sequence number on.
+
+        `write` returns their bytes, the number of messages in them, and the sequence number that
+        follows.
+        """
         lane = self._lane_of[priority]
         if lane.backlog or lane.large is not None or len(lane.sealed) >= LANE_BATCHES:
             return PushResult.FULL
-        if lane.open or lane.added:
-            self._settle(lane)
+        if lane.open or lane.appended:
+            self._absorb(lane)
         if lane.writer is not None:
             self._seal(lane)
         sequence = lane.sequences[reliable]
@@ -368,52 +309,51 @@ class Outbox:
         self.counters.sent_messages += messages
         return PushResult.DONE
 
-    def short_way(self, qos: int) -> "OutboundLane | None":
-        """The lane of `qos`, for a caller that adds messages without any lock; None: it must not.
+    # ---- the fast path: its rules are in fast_path.py
 
-        While the lane is `open` it may append encoded messages to `added`, no more than one batch
-        holds, and then has to look again: if the lane is not open any more, nobody may have seen
-        the message, and `settle` is to be called.
-        """
+    def fast_path(self, qos: int) -> OutboundLane | None:
+        """Return the lane of `qos` for a caller that appends; None: there is no fast path."""
         return None if self._low_latency else self._lane_of[qos & PRIORITY_BITS]
 
-    def open_short_way(self, qos: int) -> None:
-        """What is in the lane of `qos` will be written soon: reliable messages may be added."""
+    def enable_fast_path(self, qos: int) -> None:
+        """Open the lane of `qos` for appending, if it has a reliable open batch (rule 1).
+
+        The caller sees to it that the batch is written soon.
+        """
         lane = self._lane_of[qos & PRIORITY_BITS]
         busy = lane.writer is None or lane.large is not None or lane.backlog
         lane.open = not busy and lane.reliable is True and not self._low_latency
 
-    def close_short_ways(self) -> None:
+    def disable_fast_paths(self) -> None:
+        """Close every lane for appending: the session ends."""
         for lane in self._lanes:
             lane.open = False
 
     @property
     def top(self) -> int:
-        """How long an open batch may get, its length prefix included."""
+        """Upper bound on the bytes of an open batch, its length prefix included."""
         return self._top
 
-    def settle(self, lane: "OutboundLane") -> None:
-        """Take what was added to a lane that may be open no more."""
-        if lane.added:
-            self._settle(lane)
+    def absorb_appended(self, lane: OutboundLane) -> None:
+        """Queue the messages that were appended while the lane was being closed (rule 3)."""
+        if lane.appended:
+            self._absorb(lane)
 
-    def _settle(self, lane: "OutboundLane") -> None:
-        """What was added goes where it belongs: behind what is in the open batch."""
-        lane.open = False  # first: whoever adds from now on sees it
-        count = len(lane.added)
-        messages = lane.added[:count]
-        del lane.added[:count]
+    def _absorb(self, lane: OutboundLane) -> None:
+        """Close a lane for appending and queue the messages that were appended to it (rule 4)."""
+        messages = lane.take_appended()
+        count = len(messages)
         self.counters.sent_messages += count
         if lane.large is not None or lane.backlog:
             lane.backlog.extend((message, True, False) for message in messages)
             self._backlog_bytes += sum(map(len, messages)) + count * BACKLOG_ENTRY_BYTES
         elif count:
-            self._add(lane, messages)
+            self._fill_batches(lane, messages)
         if count:
             self._waiting |= lane.bit
 
-    def _add(self, lane: "OutboundLane", messages: list[bytes]) -> None:
-        """Into the open batch, and more batches if need be; each message fits one."""
+    def _fill_batches(self, lane: OutboundLane, messages: list[bytes]) -> None:
+        """Write messages into the open batch, and into further ones as needed; each fits one."""
         ends = list(accumulate(map(len, messages)))
         data = memoryview(b"".join(messages))
         first = start = 0
@@ -430,19 +370,21 @@ class Outbox:
                 if lane.writer is not None:
                     self._seal(lane)
 
+    # ---- beyond a full lane
+
     def push_beyond(
         self, message: NetworkMessage | bytes, qos: int, reliable: bool, now: float
     ) -> bool:
-        """Keep `message` although its lane is full, for a caller that cannot wait.
+        """Keep `message` in the backlog of its full lane, for a caller that cannot wait.
 
-        False: the backlog is full too. It is sent in order, as soon as there is room.
+        It is sent in order, as soon as there is room. False: the backlog is full too.
         EncodeError: it can never be sent.
         """
         if not isinstance(message, bytes):
             w = ByteWriter()
             NETWORK.write(w, message)
             message = bytes(w.out)
-        self._check_size(len(message))
+        self.check_size(len(message))
         size = len(message) + BACKLOG_ENTRY_BYTES
         if self._backlog_bytes + size > BACKLOG_BYTES:
             return False
@@ -456,20 +398,20 @@ class Outbox:
 
     @property
     def backlog_bytes(self) -> int:
-        """What waits beyond full lanes."""
+        """Bytes that wait beyond full lanes."""
         return self._backlog_bytes
 
     def has_room(self, qos: int) -> bool:
-        """Whether a message of this QoS would be taken now."""
+        """Whether a message of this QoS would be queued now."""
         lane = self._lane_of[qos & PRIORITY_BITS]
         return lane.large is None and not lane.backlog and len(lane.sealed) < LANE_BATCHES
 
     def in_fragments(self, qos: int) -> bool:
-        """Whether a message in fragments holds up the lane of `qos`."""
+        """Whether a message in fragments blocks the lane of `qos`."""
         return self._lane_of[qos & PRIORITY_BITS].large is not None
 
     def push_control(self, message: TransportMessage) -> None:
-        """A transport message of its own batch, before everything else."""
+        """Queue a transport message, in a batch of its own, before all other messages."""
         if len(self._control) >= CONTROL_MESSAGES:
             self._control.popleft()
             self.counters.drop_sent(DropReason.CONTROL_BACKLOG)
@@ -479,16 +421,15 @@ class Outbox:
 
     @property
     def waiting(self) -> bool:
+        """Whether there is something to send."""
         return bool(self._control or self._waiting)
 
     def due(self, now: float, express: bool) -> bool:
-        """After a push: whether all that waits is to be written now, or by `flush_at` at last.
-
-        It may wait while a caller has more to say. Batches that are `full` are written at once.
-        """
+        """After a push: whether the caller is to write everything now; if not, `flush_at` is the
+        latest time for it. Open batches may wait during a burst; `full` ones leave at once."""
         burst = now - self._last_push < BURST_SECONDS
         self._last_push = now
-        if self.full:  # what comes after a full batch is a burst, however long the batch took
+        if self.full:  # A message behind a full batch is part of a burst, however long that took.
             self.flush_at = None
             burst = True
         if express or self.answering or not burst:
@@ -499,19 +440,19 @@ class Outbox:
         return now >= self.flush_at
 
     def pull(self, now: float, full_only: bool = False) -> bytes | bytearray | memoryview | None:
-        """The next batch, framed: control first, then by priority. None: nothing waits, or with
-        `full_only` nothing that is a whole batch.
+        """Take the next batch, framed: control first, then by priority. None: nothing waits, or
+        with `full_only` no whole batch.
 
-        Before a whole batch there leaves all that waits in lanes of a higher priority, in open
-        batches too: see the rule of order above.
+        Everything in lanes of a higher priority leaves before a whole batch, in open batches too:
+        see the rule of order above.
         """
         if self._control:
             return self.pull_control()
         while self.full if full_only else self._waiting:
             lanes = self._waiting
             lane = self._lanes[(lanes & -lanes).bit_length() - 1]
-            if lane.open or lane.added:
-                self._settle(lane)
+            if lane.open or lane.appended:
+                self._absorb(lane)
             if lane.backlog:
                 self._refill(lane, now)
             batch = self._pull_lane(lane, now)
@@ -531,19 +472,20 @@ class Outbox:
             self._waiting &= ~lane.bit
 
     def pull_control(self) -> bytes | bytearray | memoryview | None:
-        """The next control message alone: all that is left to say once a session is over."""
+        """Take the next control message; the only kind that is sent once a session has ended."""
         if not self._control:
             return None
         self.counters.sent_batches += 1
         return self._finish(self._prefix + self._control.popleft())
 
-    def written(self) -> None:
-        """Everything that was pulled has been written."""
+    def on_all_written(self) -> None:
+        """Note that every pulled batch has been written."""
         self.answering = False
         self.flush_at = None
 
     def give_up_stale(self, now: float) -> bool:
-        """Abandon large messages that may be dropped and no longer move; whether there was one."""
+        """Drop fragmented messages that may be dropped and make no progress; whether there was
+        one."""
         found = False
         for lane in self._lanes:
             large = lane.large
@@ -555,7 +497,7 @@ class Outbox:
         return found
 
     def next_sns(self) -> list[tuple[int, int]]:
-        """(reliable, best effort) of each lane, as JOIN announces them."""
+        """Return (reliable, best effort) of each lane, as JOIN announces them."""
         return [(lane.sequences[1].next, lane.sequences[0].next) for lane in self._lanes]
 
     # ---- batches
@@ -572,7 +514,7 @@ class Outbox:
         lane.reliable = reliable
         out.append(lane.headers[reliable])
         sn = lane.sequences[reliable].take()
-        if FOUR_BYTES_FROM <= sn <= FOUR_BYTES_TO:  # nearly always, and at once
+        if FOUR_BYTES_FROM <= sn <= FOUR_BYTES_TO:  # Nearly always; faster than `zint`.
             low, high = sn & 0x7F | (sn & 0x3F80) << 1, (sn & 0x1FC000) << 2 | (sn & 0xFE00000) << 3
             out += (low | high | 0x808080).to_bytes(4, "little")
         else:
@@ -581,7 +523,7 @@ class Outbox:
         lane.body = len(out)
 
     def _roll_back(self, lane: OutboundLane, w: ByteWriter, mark: int) -> None:
-        """Take back what was written after `mark`, and the FRAME and batch that were left empty."""
+        """Remove the bytes after `mark`, and then an empty FRAME and an empty batch."""
         del w.out[mark:]
         assert lane.reliable is not None
         if len(w.out) == lane.body:
@@ -599,8 +541,8 @@ class Outbox:
         may_drop: bool,
         now: float,
     ) -> PushResult:
-        """What does not fit the open batch: into a new one, or in fragments."""
-        self._check_size(len(encoded))
+        """Queue a message that does not fit the open batch: in a new one, or in fragments."""
+        self.check_size(len(encoded))
         if len(lane.sealed) >= LANE_BATCHES:
             return PushResult.FULL
         if lane.writer is not None:
@@ -618,15 +560,15 @@ class Outbox:
         return PushResult.DONE
 
     def _push_bare(self, lane: OutboundLane, encoded: bytes | bytearray | memoryview) -> PushResult:
-        """Low latency: no FRAME, no number, no fragments; each message behind its own length."""
-        self._check_size(len(encoded))
+        """Queue a message of a low-latency session: no FRAME, no sequence number, no fragments."""
+        self.check_size(len(encoded))
         if len(lane.sealed) >= LANE_BATCHES:
             return PushResult.FULL
         out = lane.writer.out if lane.writer else bytearray()
         if self._framing:
             out += len(encoded).to_bytes(self._framing, "little")
         out += encoded
-        if not self._framing or len(out) >= self._limit:  # one message is one datagram
+        if not self._framing or len(out) >= self._limit:  # One message per datagram.
             lane.sealed.append(out)
             lane.writer = None
             self.full |= lane.bit
@@ -636,8 +578,8 @@ class Outbox:
         self.counters.sent_messages += 1
         return PushResult.DONE
 
-    def _check_size(self, size: int) -> None:
-        """EncodeError for a message that no batch and no row of fragments can carry."""
+    def check_size(self, size: int) -> None:
+        """Raise EncodeError for a message that no batch and no series of fragments can carry."""
         if self._low_latency:
             if size > self._limit:
                 raise EncodeError(
@@ -681,7 +623,7 @@ class Outbox:
         piece = self._fragment(lane, large, more=more, first=start == 0)
         piece += large.data[start:end]
         if not more:
-            sequence.skip()  # as every implementation does; receivers do not count it as a loss
+            sequence.skip()  # As every implementation does; receivers do not count a loss.
             lane.large = None
         return self._finish(piece)
 
@@ -711,14 +653,14 @@ class Outbox:
     def _abandon(self, lane: OutboundLane, large: FragmentedMessage) -> None:
         self.counters.drop_sent(DropReason.CONGESTION_FRAGMENTS)
         lane.large = None
-        if large.pos:  # the receiver holds pieces of it; the last one ends it where Drop is unknown
+        if large.pos:  # The receiver has pieces; a last one ends them where Drop is unknown.
             marker = self._fragment(lane, large, more=False, drop=True)
             lane.sealed.append(self._finish(marker))
         elif not lane.sealed:
             self._no_longer_full(lane)
 
     def _finish(self, out: bytes | bytearray) -> bytes | bytearray:
-        """A batch behind its prefix, as it goes out: compressed if agreed, its length in place."""
+        """Compress a batch, if that was agreed, and write its length into its prefix."""
         start = len(self._prefix)
         if self._compression:
             out = self._prefix + compress(bytes(out[start:]))
@@ -728,7 +670,7 @@ class Outbox:
         return out
 
     def _refill(self, lane: OutboundLane, now: float) -> None:
-        """Move from the backlog into the lane what has room there."""
+        """Move messages from the backlog into the lane while it has room."""
         while lane.backlog and lane.large is None:
             data, reliable, may_drop = lane.backlog[0]
             if self._push_encoded(lane, data, reliable, may_drop, now) is PushResult.FULL:

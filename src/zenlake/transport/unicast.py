@@ -41,7 +41,9 @@ class UnicastHandler(Protocol):
     def opened(self) -> None:
         """Called when the handshake is complete."""
 
-    def frame(self, priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int) -> int:
+    def on_frame(
+        self, priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int
+    ) -> int:
         """Handle the network messages from `pos` on; return the position after the last.
 
         They end at `end`, or before a byte that does not start a network message. DecodeError: the
@@ -84,7 +86,7 @@ class Unicast:
         self.last_sent = now
         self.handshake = handshake
         self._opened = handler.opened
-        self._deliver: Deliver = handler.frame
+        self._deliver: Deliver = handler.on_frame
         self._framing = framing
         self._max_message = max_message
         self._memory = ByteBudget(MAX_SESSION_BYTES, process)

@@ -632,7 +632,7 @@ class ClientConnector:
 
     def _try(self, index: int) -> None:
         if not self._given_up and not self._node.closing:
-            self._node.dial(self._endpoints[index], lambda found: self._done(index, found))
+            self._node.connect_soon(self._endpoints[index], lambda found: self._done(index, found))
 
     def _done(self, index: int, found: TransportSession | ZError) -> None:
         now = self._node.reactor.now()

@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from zenlake.api.handlers import Receiver, Sink, make_sink
+from zenlake.api.handlers import Receiver, make_sink
+from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import WHATAMI_OF, Reliability, SampleKind, WhatAmI
 from zenlake.api.values.ids import ZenohId
 from zenlake.api.values.wrapped import Unconstructed, make

@@ -12,10 +12,11 @@ from zenlake.api.discovery.matching import SessionInterests
 from zenlake.api.entity import Entity
 from zenlake.api.exchange_protocol import ExchangeLike
 from zenlake.api.gc_finalize import finalize_safely
-from zenlake.api.handlers import Sink, make_sink
+from zenlake.api.handlers import make_sink
 from zenlake.api.pubsub.subscriber import Subscriber, SubscriberEntry
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.query.get import PendingGet, SessionQueries
+from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.sample import Sample
 from zenlake.api.values.wrapped import Unconstructed, make

@@ -15,7 +15,8 @@ from weakref import finalize
 
 from zenlake.api.config.config import Config, for_mode
 from zenlake.api.config.opening import scouting_group
-from zenlake.api.handlers import Receiver, Sink, make_sink
+from zenlake.api.handlers import Receiver, make_sink
+from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import WHATAMI_OF, WhatAmI, WhatAmIMatcher
 from zenlake.api.values.ids import ZenohId
 from zenlake.api.values.wrapped import Unconstructed, make

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from zenlake.api.handlers import Channel
 from zenlake.api.pubsub.subscriber import RunSink
+from zenlake.api.sinks import Channel
 from zenlake.api.values.encoding import Encoding
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.sample import PLAIN, Sample, push_of
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from zenlake.api.pubsub.publisher import OutboundRoute
+    from zenlake.api.pubsub.outbound_route import OutboundRoute
     from zenlake.api.session_core import SessionCore
     from zenlake.columnar.read import SampleBatcher
-    from zenlake.runtime.exchange import Exchange, RawPush, SessionFace
+    from zenlake.runtime.exchange import Exchange
+    from zenlake.runtime.local_delivery import RawPush
+    from zenlake.runtime.session_face import SessionFace
     from zenlake.wire.kernels.emit import PushColumns
     from zenlake.wire.push_run import PushRun
     from zenlake.wire.scan import Scanner
@@ -345,10 +347,10 @@ def _put_lane(
             continue  # Refused below, with the reason.
         validate(key)
         if destination is not Locality.SESSION_LOCAL:
-            for port, wire in exchange.way_out(key):
+            for port, wire in exchange.outbound_ports(key):
                 wanted.setdefault(port, {})[key] = wire
         if destination is not Locality.REMOTE:
-            heard = heard or bool(core.subscribers.of(key, local=True))
+            heard = heard or bool(core.subscribers.matching(key, local=True))
     # Every receiver of a row gets the same timestamp.
     first = exchange.reserve_stamps(rows.num_rows) if exchange.stamps else 0
     times = np.arange(first, first + rows.num_rows, dtype=np.uint64)
@@ -396,5 +398,7 @@ def _deliver_here(core: "SessionCore", columns: "PushColumns") -> None:
     emitter = Emitter(columns, None)
     while not emitter.done:
         data = bytes(emitter.next().data)
-        for sink in core.exchange.deliver_own(data, partial(core.subscribers.of, local=True)):
+        for sink in core.exchange.delivery.deliver_encoded(
+            data, partial(core.subscribers.matching, local=True)
+        ):
             sink.wait_room()  # type: ignore[attr-defined]

@@ -1,33 +1,23 @@
-"""Publisher: puts and deletes on one key, on the shortest way to whoever wants them.
+"""Publisher: the handle that puts and deletes on one key.
 
-Knows what a message looks like but for its payload, and prepares that once. Does not know who
-wants it: routing says, and says when that has changed.
+Knows the publisher's options and its life. Where its messages go is in outbound_route.py.
 """
 
-import logging
-from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from zenlake.api.arguments import (
-    IntoKeyExpr,
-    attachment_of,
-    encoding_of,
-    instance,
-    key_of,
-    member,
-    qos_of,
-)
+from zenlake.api.arguments import IntoKeyExpr, encoding_of, key_of, member, qos_of
 from zenlake.api.discovery.matching import MatchingListener, MatchingStatus
 from zenlake.api.entity import Entity
 from zenlake.api.gc_finalize import finalize_safely
+from zenlake.api.pubsub.outbound_route import OutboundRoute, PutCall, del_body
 from zenlake.api.values.encoding import Encoding, IntoEncoding
 from zenlake.api.values.enums import (
     QOS_CONGESTION_CONTROL,
     QOS_PRIORITY,
     CongestionControl,
-    InterceptionPoint,
     Locality,
     Priority,
     Reliability,
@@ -35,277 +25,26 @@ from zenlake.api.values.enums import (
 from zenlake.api.values.ids import EntityGlobalId, SourceInfo
 from zenlake.api.values.instrumentation import TimestampInstrumentation
 from zenlake.api.values.timestamps import Timestamp
-from zenlake.api.values.zbytes import IntoZBytes, ZBytes, payload_bytes
-from zenlake.errors import SessionEnded, ZError
+from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.keyexpr import KeyExpr
-from zenlake.runtime.transport_session import FastPath
-from zenlake.transport.drop_reason import DropReason
-from zenlake.wire import encoding as wire_encoding
 from zenlake.wire import entity
-from zenlake.wire.cursor import ByteWriter
-from zenlake.wire.delete import Del
-from zenlake.wire.plain_push import write_plain_head
-from zenlake.wire.push import Push
-from zenlake.wire.put import Put
 from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
-from zenlake.wire.qos import QoS
-from zenlake.wire.wireexpr import WireExpr
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from zenlake.api.session_core import SessionCore
 
-log = logging.getLogger("zenlake.api")
-
-NEVER = -1  # the version of a way that was not found yet, or is no more
-
-
-ALONE = (None,) * 5
-SMALL = 4096  # bytes of a received payload that is put again
-PutCall = Callable[..., None]
-
-
-class OutboundRoute:
-    """How puts on one key leave this session: found once, and again when routes have changed."""
-
-    __slots__ = (
-        "core",
-        "destination",
-        "encoding",
-        "exchange",
-        "key",
-        "local",
-        "on_short",
-        "plain",
-        "ports",
-        "qos",
-        "reliable",
-        "short",
-        "version",
-    )
-
-    def __init__(
-        self,
-        core: "SessionCore",
-        key: KeyExpr,
-        qos: QoS,
-        reliable: bool = True,
-        encoding: wire_encoding.WireEncoding = wire_encoding.DEFAULT,
-        destination: Locality = Locality.ANY,
-    ) -> None:
-        self.core = core
-        self.exchange = core.exchange
-        self.key = key
-        self.qos = qos
-        self.reliable = reliable
-        self.encoding = encoding
-        self.destination = destination
-        self.version = NEVER
-        self.ports: tuple[tuple[Any, WireExpr], ...] = ()
-        self.local: tuple[Any, ...] = ()
-        self.short: PutCall | None = None
-        "The same as `put`, where there is just one session that wants it: much faster."
-        self.on_short: Callable[[PutCall | None], None] | None = None
-        "Called when that is another."
-        self.plain: tuple[tuple[Any, bytes], ...] | None = None
-        "For puts of a payload alone: each session, and the put up to the length of its payload."
-
-    def find(self) -> None:
-        """Look again where puts leave.
-
-        Another thread may put meanwhile: it finds what was known before, or all that is new.
-        """
-        exchange = self.core.exchange
-        with exchange.lock:
-            self._set_short(None)
-            remote = self.destination is not Locality.SESSION_LOCAL
-            ports = exchange.way_out(self.key) if remote else ()
-            local: tuple[Any, ...] = ()
-            if self.destination is not Locality.REMOTE:
-                local = self.core.subscribers.of(self.key, local=True)
-            plain: tuple[tuple[Any, bytes], ...] | None = None
-            if not local and not exchange.stamps:
-                plain = tuple(
-                    (port.session, write_plain_head(wire, self.encoding, self.qos))
-                    for port, wire in ports
-                )
-            self.ports, self.local, self.plain = ports, local, plain
-            self.version = exchange.version
-            if plain is not None and len(plain) == 1:
-                session, head = plain[0]
-                short = session.short_way(head, self.qos, self.reliable)
-                self._set_short(None if short is None else _short_put(self, short))
-
-    def _set_short(self, short: PutCall | None) -> None:
-        self.short = short
-        if self.on_short is not None:
-            self.on_short(short)
-
-    def end(self) -> None:
-        """It is not to be used any more."""
-        self._set_short(None)
-        self.on_short = None
-
-    def current(self) -> tuple[tuple[Any, WireExpr], ...]:
-        """Those who want it now, each with the key as it knows it."""
-        if self.version != self.exchange.version:
-            self.find()
-        return self.ports
-
-    def put(
-        self,
-        payload: IntoZBytes,
-        *,
-        encoding: IntoEncoding | None = None,
-        attachment: IntoZBytes | None = None,
-        timestamp: Timestamp | None = None,
-        timestamp_instrumentation: TimestampInstrumentation | None = None,
-        source_info: SourceInfo | None = None,
-    ) -> None:
-        if self.exchange.closed:
-            raise ZError("session closed")
-        if self.version != self.exchange.version:
-            self.find()
-        beside = (encoding, attachment, timestamp, timestamp_instrumentation, source_info)
-        if type(payload) is ZBytes:
-            payload = payload.buffer
-            if type(payload) is memoryview and len(payload) <= SMALL:
-                payload = bytes(payload)  # cheaper than a longer way
-        if beside == ALONE and type(payload) is bytes and self.plain is not None:
-            (self.short or self.put_plain)(payload)
-            return
-        kind = self.encoding if encoding is None else encoding_of(encoding)
-        body = put_body(payload, kind, attachment, timestamp, source_info)
-        self.send(body, timestamp_instrumentation)
-
-    def put_plain(self, payload: bytes) -> None:
-        """Put `payload` and nothing else, on the way for such where there is one."""
-        plain = self.plain
-        if plain is None:  # since the caller looked, another thread has found another way
-            self.send(put_body(payload, self.encoding, None, None, None), None)
-            return
-        for session, head in plain:
-            w = ByteWriter(bytearray(head))
-            w.block("payload", payload)
-            try:
-                session.send_encoded(bytes(w.out), self.qos, self.reliable)
-            except SessionEnded as end:
-                self._ended(end)
-
-    def _ended(self, end: SessionEnded) -> None:
-        self.exchange.dropped[DropReason.SESSION_CLOSED] += 1
-        log.debug("%s: %s", self.key, end)
-
-    def send(self, body: Put | Del, instrumentation: TimestampInstrumentation | None) -> None:
-        """To everybody who wants it; waits for room as the congestion control says."""
-        core = self.core
-        if core.exchange.closed:
-            raise ZError("session closed")
-        if self.version != self.exchange.version:
-            self.find()
-        if core.exchange.stamps and body.timestamp is None:
-            body.timestamp = core.exchange.stamp()
-        stack = None
-        if instrumentation is not None:
-            stack = core.record(instrumentation.stack(), InterceptionPoint.SEND)
-        leaving = stack and core.routed(stack)
-        for port, wire in self.ports:
-            try:
-                port.session.send(Push(wire, body, self.qos, ts_stack=leaving), self.reliable)
-            except SessionEnded as end:
-                self._ended(end)
-        if self.local:
-            core.deliver_local(
-                self.local, self.key, Push(WireExpr(), body, self.qos, ts_stack=stack)
-            )
-
-
-def _short_put(way: OutboundRoute, short: FastPath) -> PutCall:
-    """`way.put` while the way is what it is now: a message is added to an open lane."""
-    lane, heads, overhead, most, settle = short
-    added = lane.added
-    add = added.append
-    exchange, version = way.exchange, way.version
-
-    def put(
-        payload: IntoZBytes,
-        *,
-        encoding: IntoEncoding | None = None,
-        attachment: IntoZBytes | None = None,
-        timestamp: Timestamp | None = None,
-        timestamp_instrumentation: TimestampInstrumentation | None = None,
-        source_info: SourceInfo | None = None,
-    ) -> None:
-        if (
-            type(payload) is bytes
-            and encoding is None
-            and attachment is None
-            and timestamp is None
-            and timestamp_instrumentation is None
-            and source_info is None
-            and exchange.version == version
-        ):
-            size = len(payload)
-            if lane.open and (len(added) + 1) * (size + overhead) < most:
-                add(heads[size] + payload)
-                if not lane.open:
-                    # Somebody has just taken what was added, maybe without this.
-                    settle()  # type: ignore[unreachable]
-                return
-            way.put_plain(payload)
-            return
-        way.put(
-            payload,
-            encoding=encoding,
-            attachment=attachment,
-            timestamp=timestamp,
-            timestamp_instrumentation=timestamp_instrumentation,
-            source_info=source_info,
-        )
-
-    return put
-
-
-def put_body(
-    payload: IntoZBytes,
-    encoding: wire_encoding.WireEncoding,
-    attachment: IntoZBytes | None,
-    timestamp: Timestamp | None,
-    source_info: SourceInfo | None,
-) -> Put:
-    return Put(
-        payload_bytes(payload),  # type: ignore[arg-type]  # a view is written as bytes are
-        None if timestamp is None else instance("timestamp", timestamp, Timestamp).wire,
-        encoding,
-        None if source_info is None else instance("source_info", source_info, SourceInfo).wire,
-        attachment_of(attachment),
-    )
-
-
-def del_body(
-    attachment: IntoZBytes | None, timestamp: Timestamp | None, source_info: SourceInfo | None
-) -> Del:
-    return Del(
-        timestamp=None if timestamp is None else instance("timestamp", timestamp, Timestamp).wire,
-        source_info=None
-        if source_info is None
-        else instance("source_info", source_info, SourceInfo).wire,
-        attachment=attachment_of(attachment),
-    )
-
-
-def _take_over(publisher: "ref[Publisher]", short: PutCall | None) -> None:
-    """An instance's own `put` goes before its class's: no call in between."""
-    found = publisher()
-    if found is not None:
-        found.__dict__.pop("put", None)
-        if short is not None:
-            found.__dict__["put"] = short
-
 
 class Publisher(Entity):
-    """Publishes on one key expression; made by `Session.declare_publisher`."""
+    """Publishes on one key expression; made by `Session.declare_publisher`.
+
+    While exactly one session wants the puts, `put` is not the method below but a function that the
+    instance holds under the same name, with the same signature: it appends the message to the
+    session's open batch without a lock (`transport/fast_path.py`). It replaces the method because a
+    call in between would make each put a fifth slower. A breakpoint in `Publisher.put`, or a patch
+    of the class, does not see such puts; patch the instance instead.
+    """
 
     _what = "publisher"
     _given_by = "session.declare_publisher"
@@ -327,17 +66,17 @@ class Publisher(Entity):
         qos = qos_of(DEFAULT_QOS, priority, congestion_control, express)
         self._core = core
         self._number = core.exchange.next_id()
-        self._way = OutboundRoute(core, key, qos, reliable, encoding_of(encoding), destination)
+        self._route = OutboundRoute(core, key, qos, reliable, encoding_of(encoding), destination)
         self._watch = core.interests.watch(
             "subscribers",
             key,
-            local=lambda: bool(core.subscribers.of(key, local=True)),
+            local=lambda: bool(core.subscribers.matching(key, local=True)),
             destination=destination,
         )
         self._undeclared = False
         core.publishers[self._number] = None
-        self._way.on_short = partial(_take_over, ref(self))
-        self._way.find()
+        self._route.on_fast_path_changed = partial(_use_fast_put, ref(self))
+        self._route.refresh()
 
     def put(
         self,
@@ -352,7 +91,7 @@ class Publisher(Entity):
     ) -> None:
         """Publish `payload`. A buffer other than bytes must not change until it has left."""
         self._check()
-        self._way.put(
+        self._route.put(
             payload,
             encoding=encoding,
             attachment=attachment,
@@ -370,18 +109,18 @@ class Publisher(Entity):
         timestamp_instrumentation: TimestampInstrumentation | None = None,
         source_info: SourceInfo | None = None,
     ) -> None:
-        """Say that the value of the key is no more."""
+        """Publish that the value of the key was deleted."""
         self._check()
-        self._way.send(del_body(attachment, timestamp, source_info), timestamp_instrumentation)
+        self._route.send(del_body(attachment, timestamp, source_info), timestamp_instrumentation)
 
     def has_room(self) -> bool:
         """Whether a put would leave at once: neither wait nor be dropped."""
         self._check()
-        way = self._way
-        return all(port.session.has_room(way.qos) for port, _ in way.current())
+        route = self._route
+        return all(port.session.has_room(route.qos) for port, _ in route.current_ports())
 
     def put_batch(self, batch: "pa.RecordBatch") -> int:
-        """Publish every row of `batch` on this key, at once; gives how many.
+        """Publish every row of `batch` on this key, at once; return how many.
 
         Columns as in `zenlake.columnar.schema`, all but `payload` may be missing. Waits while
         there is no room; nothing is dropped.
@@ -389,75 +128,86 @@ class Publisher(Entity):
         from zenlake.api.pubsub.arrow import put_batch
 
         self._check()
-        way = self._way
-        return put_batch(self._core, batch, way)
+        return put_batch(self._core, batch, self._route)
 
     @property
     def id(self) -> EntityGlobalId:
-        """Its id in the whole system."""
+        """The publisher's id, unique in the whole system."""
         self._check()
         return EntityGlobalId.of(entity.WireEntityId(self._core.exchange.zid, self._number))
 
     @property
     def key_expr(self) -> KeyExpr:
-        """What it publishes on."""
+        """The key expression it publishes on."""
         self._check()
-        return self._way.key
+        return self._route.key
 
     @property
     def encoding(self) -> Encoding:
-        """How payloads are to be read, unless a put says otherwise."""
+        """The encoding of payloads, unless a put names another."""
         self._check()
-        return Encoding.of(self._way.encoding)
+        return Encoding.of(self._route.encoding)
 
     @property
     def congestion_control(self) -> CongestionControl:
-        """What happens where there is no room."""
+        """Whether a put waits or is dropped when there is no room."""
         self._check()
-        return QOS_CONGESTION_CONTROL[self._way.qos]
+        return QOS_CONGESTION_CONTROL[self._route.qos]
 
     @property
     def priority(self) -> Priority:
-        """Which goes first where there is not room for all."""
+        """The priority of its messages."""
         self._check()
-        return QOS_PRIORITY[self._way.qos]
+        return QOS_PRIORITY[self._route.qos]
 
     @property
     def reliability(self) -> Reliability:
-        """Whether links that lose messages are to be avoided."""
+        """Whether messages are sent reliably, or with best effort."""
         self._check()
-        return Reliability.RELIABLE if self._way.reliable else Reliability.BEST_EFFORT
+        return Reliability.RELIABLE if self._route.reliable else Reliability.BEST_EFFORT
 
     @property
     def matching_status(self) -> MatchingStatus:
-        """Whether anybody subscribed to what it publishes."""
+        """Whether there is a subscriber that matches the key expression."""
         self._check()
         return self._watch.status()
 
     def declare_matching_listener(self, /, handler: Any = None) -> MatchingListener[Any]:
-        """Be told when that changes."""
+        """Call `handler` whenever the matching status changes."""
         self._check()
         return self._watch.declare_listener(handler)
 
     def undeclare(self, /) -> None:
-        """Publish no more."""
+        """Undeclare the publisher; it cannot be used afterwards."""
         self._check()
         self._end()
 
     def _end(self) -> None:
         self._undeclared = True
         self._core.publishers.pop(self._number, None)
-        self._way.end()
+        self._route.end()
         self._watch.close()
 
     def __del__(self) -> None:
         if not self._undeclared:
             self._undeclared = True
             watch = self._watch
-            self._way.end()
+            self._route.end()
             self._core.publishers.pop(self._number, None)
             finalize_safely(self._core.exchange, watch.close)
 
     def __repr__(self) -> str:
         self._check()
-        return f"Publisher({self._way.key!r})"
+        return f"Publisher({self._route.key!r})"
+
+
+def _use_fast_put(publisher: "ref[Publisher]", put: PutCall | None) -> None:
+    """Let `put` be the instance's `put`, before that of its class; None: use the class's again."""
+    found = publisher()
+    if found is None:
+        return
+    if put is not None:
+        found.put = put  # type: ignore[method-assign]
+    else:
+        with suppress(AttributeError):  # The instance has none.
+            del found.put

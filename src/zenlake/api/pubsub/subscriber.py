@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from zenlake.api.arguments import IntoKeyExpr, key_of, member
 from zenlake.api.exchange_protocol import ExchangeLike
 from zenlake.api.gc_finalize import finalize_safely
-from zenlake.api.handlers import Receiver, Sink, make_sink
+from zenlake.api.handlers import Receiver, make_sink
+from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.sample import Sample, SampleChunk, samples, samples_of
@@ -30,7 +31,8 @@ from zenlake.wire.wireexpr import WireExpr
 if TYPE_CHECKING:
     from zenlake.api.discovery.matching import SessionInterests
     from zenlake.keytable import KeyTable
-    from zenlake.runtime.exchange import RawPush, SessionFace
+    from zenlake.runtime.local_delivery import Delivery, RawPush, RunPart
+    from zenlake.runtime.session_face import SessionFace
     from zenlake.wire.push_run import PushRun
 
 MAX_KNOWN_KEYS = 8_192  # Keys whose matching subscribers are remembered.
@@ -51,7 +53,8 @@ class SubscriberEntry:
         self.origin = origin
         self.sink = sink
 
-    def hears(self, local: bool) -> bool:
+    def accepts(self, local: bool) -> bool:
+        """Whether it wants the puts of its own session (`local`), or those of other sessions."""
         return self.origin is Locality.ANY or local is (self.origin is Locality.SESSION_LOCAL)
 
 
@@ -219,20 +222,21 @@ class Subscribers:
         self._sets = {}
         self.exchange.changed()
 
-    def of(self, key: str, *, local: bool = False) -> tuple[SubscriberEntry, ...]:
-        """Who hears what is put on `key` by others, or by the session itself (`local`)."""
+    def matching(self, key: str, *, local: bool = False) -> tuple[SubscriberEntry, ...]:
+        """Return the subscribers that match a put on `key` by other sessions, or by this session
+        (`local`). Equal sets return the identical tuple."""
         known = self._by_key[local]
         found = known.get(key)
         if found is None:
             with self.exchange.lock:
-                hearing = {
+                accepting = {
                     declared.id: declared
                     for _, values in self._tree.intersecting(key)
                     for declared in values
-                    if declared.hears(local)
+                    if declared.accepts(local)
                 }
-                numbers = tuple(sorted(hearing))
-                found = tuple(hearing[number] for number in numbers)
+                numbers = tuple(sorted(accepting))
+                found = tuple(accepting[number] for number in numbers)
                 found = self._sets.setdefault(numbers, found) if found else NO_SUBSCRIBERS
                 known = self._by_key[local]
                 if len(known) >= MAX_KNOWN_KEYS:
@@ -242,42 +246,42 @@ class Subscribers:
         return found
 
     def deliver(
-        self,
-        subscribers: tuple[SubscriberEntry, ...],
-        keys: Iterable[KeyExpr],
-        data: bytes,
-        starts: Any,
-        ends: Any,
-        rests: Iterable[Any],
-        count: int,
-        run: "tuple[PushRun, Any, Any, SessionFace | None] | None",
-        one: "RawPush | None" = None,
+        self, subscribers: tuple[SubscriberEntry, ...], delivery: "Delivery"
     ) -> list[Sink[Any]]:
-        """Hand samples over (see `runtime.exchange.Local`); gives the sinks that have enough."""
+        """Hand samples to `subscribers`; return the sinks that are now over capacity."""
         full: list[Sink[Any]] = []
         items: Iterable[Sample] = ()
-        if run is None or not all(isinstance(entry.sink, RunSink) for entry in subscribers):
-            if run is not None:
-                places = run[0].places(run[1])
-                chunk = SampleChunk(data, starts.copy(), ends.copy(), places)
-                items = samples_of(keys, chunk, count)
-            else:
-                items = samples(keys, repeat(data), starts, ends, rests)
-            if len(subscribers) > 1:
-                items = tuple(items)
+        part, message, count = delivery.part, delivery.message, delivery.count
+        if part is None:
+            data = repeat(delivery.data)
+            items = samples(delivery.keys, data, delivery.starts, delivery.ends, delivery.rests)
+        elif not all(isinstance(entry.sink, RunSink) for entry in subscribers):
+            items = _scanned_samples(delivery, part)
+        if len(subscribers) > 1:
+            items = tuple(items)
         for declared in subscribers:
             sink = declared.sink
             if sink.elastic:
-                sink.fit(int(ends[-1] - starts[0]) // count)
-            if run is not None and isinstance(sink, RunSink):
-                room = sink.push_run(*run)
-            elif one is not None and isinstance(sink, RunSink) and _wants(sink, one):
-                room = sink.push_message(one)
+                sink.fit(int(delivery.ends[-1] - delivery.starts[0]) // count)
+            if part is not None and isinstance(sink, RunSink):
+                room = sink.push_run(*part)
+            elif message is not None and isinstance(sink, RunSink) and _wants(sink, message):
+                room = sink.push_message(message)
             else:
                 room = sink.push(items, count)
             if not room:
                 full.append(sink)
         return full
+
+
+def _scanned_samples(delivery: "Delivery", part: "RunPart") -> Iterable[Sample]:
+    """Return the samples of scanned rows, made as they are taken."""
+    starts, ends = delivery.starts, delivery.ends
+    assert not isinstance(starts, tuple)
+    assert not isinstance(ends, tuple)
+    # Copies: the next scan overwrites the arrays.
+    chunk = SampleChunk(delivery.data, starts.copy(), ends.copy(), part.run.places(part.rows))
+    return samples_of(delivery.keys, chunk, delivery.count)
 
 
 def _wants(sink: RunSink, one: "RawPush") -> bool:

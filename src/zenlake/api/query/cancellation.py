@@ -6,7 +6,7 @@ Knows what can be cancelled, and waits for running callbacks. Does not know quer
 import threading
 from typing import Any, Protocol
 
-from zenlake.api.handlers import Sink
+from zenlake.api.sinks import Sink
 from zenlake.errors import ZError
 
 TIDY_FROM = 64  # Least number of entries before ended ones are removed.

@@ -14,10 +14,11 @@ from typing import Any, Unpack
 
 from zenlake.api.arguments import attachment_of, checked_key, encoding_of, instance
 from zenlake.api.exchange_protocol import ExchangeLike, Stamp, TimerLike, unstamped
-from zenlake.api.handlers import Sink, make_sink
+from zenlake.api.handlers import make_sink
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.query.options import IntoConsolidation, QueryContent, QueryData, QueryOptions
 from zenlake.api.query.queryable import Queryables
+from zenlake.api.sinks import Sink
 from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import (
     CongestionControl,

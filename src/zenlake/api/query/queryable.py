@@ -16,8 +16,9 @@ from zenlake.api.arguments import IntoKeyExpr, key_of, member
 from zenlake.api.discovery.matching import SessionInterests
 from zenlake.api.exchange_protocol import ExchangeLike, Stamp, unstamped
 from zenlake.api.gc_finalize import finalize_safely
-from zenlake.api.handlers import Receiver, Sink, make_sink
+from zenlake.api.handlers import Receiver, make_sink
 from zenlake.api.query.query import PendingRequest, Query
+from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import InterceptionPoint, Locality
 from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.wrapped import make

@@ -52,7 +52,7 @@ def init(
         str | None, typer.Option(help="Name of the lake (default: the folder's name).")
     ] = None,
 ) -> None:
-    """Create a lake: a folder with settings and transformations to edit.
+    """Create a folder with settings and transformations.
 
     Exit status: 0 created, 1 there is one already, or it cannot be written, 2 wrong usage.
 

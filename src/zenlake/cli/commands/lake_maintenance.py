@@ -43,7 +43,7 @@ TableOption = Annotated[
 
 @reports_errors("lake")
 def compact(lake: LakeArgument, table: TableOption = None, json: JsonOption = False) -> None:
-    """Merge small files of the tables, and delete files that are no longer part of a table.
+    """Merge small files of the tables, and delete old files.
 
     It may run beside `zenlake lake run`, which does this by itself (see [upkeep] in lake.toml).
     Files that were merged stay on the disk for readers for the time of vacuum_after.
@@ -104,7 +104,7 @@ def retain(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Remove rows that are older than [retention] in lake.toml allows.
+    """Remove rows that are older than [retention] allows.
 
     One run removes at most the two oldest days of a table, and says if there are more. If the clock
     is more than a day ahead of the newest row, the time of that row is used instead.
@@ -143,7 +143,7 @@ def _format_expired(expired: "RetentionResult") -> str:
 
 @reports_errors("lake")
 def info(lake: LakeArgument, json: JsonOption = False) -> None:
-    """Show the tables of a lake: rows, size, newest row, and how far they are behind the log.
+    """Show the tables: rows, size, newest row, samples behind.
 
     Exit status: 0 done, 1 there is no lake, 2 wrong usage.
 
@@ -208,10 +208,11 @@ def sql(
         str, typer.Option("--master", metavar="URL", help="Spark master that runs the query.")
     ] = "local[*]",
 ) -> None:
-    """Query the tables of a lake in SQL; each is a view: samples, latest, messages ...
+    """Query the tables in SQL.
 
-    It starts Spark, which takes some seconds. Payloads are printed as text if possible, else as
-    hexadecimal; in --json and --csv they are base64.
+    Each table is a view: samples, latest, messages ... The command starts Spark, which takes some
+    seconds. Payloads are printed as text if possible, else as hexadecimal; in --json and --csv
+    they are base64.
 
     Exit status: 0 done, 1 there is no lake, or Spark rejects the query, 2 wrong usage.
 

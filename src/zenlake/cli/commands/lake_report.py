@@ -52,10 +52,10 @@ def report(
         bool, typer.Option("--json", help="Print the summary as a JSON object.")
     ] = False,
 ) -> None:
-    """Write a page about the samples of a lake: keys, rates, losses, latencies, sources.
+    """Write an HTML page about the samples.
 
-    The page is one HTML file that loads nothing from the network. Times are rounded to whole
-    minutes. Payloads are not read, so it takes seconds.
+    It shows keys, rates, losses, latencies and sources, in one HTML file that loads nothing from
+    the network. Times are rounded to whole minutes. Payloads are not read, so it takes seconds.
 
     Exit status: 0 the page is written, 1 there is no lake or it cannot be read or written, 2 wrong
     usage.

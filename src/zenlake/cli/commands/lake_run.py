@@ -91,10 +91,11 @@ def run(
         typer.Option("--json", help="Print one JSON object per line: flow, cycle, failed, ..."),
     ] = False,
 ) -> None:
-    """Record samples and write them to the lake's tables, cycle after cycle.
+    """Record samples and write them to the tables.
 
-    A flow that fails is shown and tried again in the next cycle; the other flows go on. A run that
-    was killed is completed by the next one; every row is in its table once.
+    It works in cycles, each over the samples that have become durable since the last one. A flow
+    that fails is shown and tried again in the next cycle; the other flows go on. A run that was
+    killed is completed by the next one; every row is in its table once.
 
     SIGTERM or Ctrl-C seals the log and ends after the current cycle. A second one ends it at once.
 

@@ -71,7 +71,7 @@ def info(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show what a recording holds: partitions, offsets, times, sizes, losses and keys.
+    """Show partitions, offsets, times, sizes, losses and keys.
 
     Exit status: 0 done, 1 there is no log, 2 wrong usage.
 
@@ -95,7 +95,7 @@ def info(
 
 @_command
 def verify(path: LogArgument, json: JsonOption = False) -> None:
-    """Check every checksum of a recording, and that no block is missing.
+    """Check every checksum, and that no block is missing.
 
     Torn files do not count as damage: their bytes were never acknowledged.
 
@@ -214,7 +214,9 @@ def cat(
         typer.Option("--json", help="Print one JSON object per sample, as `zenlake sub` does."),
     ] = False,
 ) -> None:
-    """Print recorded samples as `zenlake sub` does, one partition after another.
+    """Print samples as `zenlake sub` does.
+
+    Partitions are printed one after another.
 
     Exit status: 0 done, 1 there is no log, or it is damaged, 2 wrong usage, 130 Ctrl-C
     without --follow.

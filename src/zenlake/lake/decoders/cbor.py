@@ -11,6 +11,7 @@ import cbor2
 import pyarrow as pa
 
 from zenlake.lake.decoders.values import MAX_DEPTH, Decode, Decoded, Undecodable, decode_rows
+from zenlake.quantities import counted
 
 
 def decoder(home: Path) -> Decode:
@@ -33,7 +34,9 @@ def read(data: bytes) -> Any:
     except cbor2.CBORDecodeError as error:
         raise Undecodable(f"not CBOR: {error}") from None
     if stream.tell() != len(data):
-        raise Undecodable(f"not one CBOR item: {len(data) - stream.tell()} bytes follow it")
+        raise Undecodable(
+            f"not one CBOR item: {counted(len(data) - stream.tell(), 'byte')} after it"
+        )
     return value
 
 

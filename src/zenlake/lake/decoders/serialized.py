@@ -25,6 +25,7 @@ from zenlake.lake.decoders.values import (
     fail_all,
     spread,
 )
+from zenlake.quantities import counted
 
 MAX_TYPE_DEPTH = 16
 MAX_TYPE_LENGTH = 1024
@@ -88,7 +89,7 @@ def read(parsed: Any, data: bytes) -> Any:
             f"{parsed}: keys and items of sets are numbers, texts or tuples"
         ) from None
     if end != len(data):
-        raise Undecodable(f"{len(data) - end} bytes are left over: the type is another one")
+        raise Undecodable(f"{counted(len(data) - end, 'byte')} left over: the type is another one")
     return value
 
 

@@ -317,8 +317,8 @@ class EncodedSender:
         return route
 
     def _way(self, key: KeyExpr) -> _ReplayRoute:
-        local = self._core.subscribers.of(key, local=True)
-        return _ReplayRoute(key, local, self._exchange.way_out(key))
+        local = self._core.subscribers.matching(key, local=True)
+        return _ReplayRoute(key, local, self._exchange.outbound_ports(key))
 
     # ---- plain puts, copied by a kernel
 
@@ -475,9 +475,9 @@ class EncodedSender:
         self._here = self._here or kernel_loader.make()
         for first, stop, reliable in _lane_ranges(lanes & _RELIABLE, len(ends)):
             part = bytes(data[int(ends[first - 1]) if first else 0 : int(ends[stop - 1])])
-            for sink in self._exchange.deliver_own(
+            for sink in self._exchange.delivery.deliver_encoded(
                 part,
-                partial(self._core.subscribers.of, local=True),
+                partial(self._core.subscribers.matching, local=True),
                 self._here,
                 reliable=bool(reliable),
             ):

@@ -28,6 +28,7 @@ from zenlake.keyexpr import includes
 from zenlake.log.format import Mark
 from zenlake.log.write.recording_sink import CLOSE_SECONDS, SYNC_BYTES, SYNC_SECONDS, RecordingSink
 from zenlake.log.write.writer import ROTATE_BYTES, Writer
+from zenlake.quantities import counted
 from zenlake.runtime import kernel_loader
 
 ASK_SECONDS = 10.0  # Longest time that a query waits for durability.
@@ -233,12 +234,14 @@ class Recorder:
         sink = self.sink
         self._stop_receiving()
         if not sink.join(JOIN_SECONDS):
-            raise ZError(f"{self._unsaved} samples are not durable: the disk does not answer")
+            raise ZError(
+                f"{counted(self._unsaved, 'sample')} not durable: the disk does not answer"
+            )
         self._answering.join(JOIN_SECONDS)
         self.writer.close()
         self._closed = True
         if self._unsaved:
-            raise ZError(f"{self._unsaved} samples are not durable: {sink.failure}")
+            raise ZError(f"{counted(self._unsaved, 'sample')} not durable: {sink.failure}")
 
     @property
     def _unsaved(self) -> int:

@@ -29,7 +29,8 @@ from zenlake.wire.wireexpr import WireExpr
 
 if TYPE_CHECKING:
     from zenlake.keytable import KeyTable
-    from zenlake.runtime.exchange import RawPush, SessionFace
+    from zenlake.runtime.local_delivery import RawPush
+    from zenlake.runtime.session_face import SessionFace
     from zenlake.runtime.transport_session import TransportSession
     from zenlake.wire.push_run import PushRun
 
@@ -155,7 +156,7 @@ class RecordingSink(RunSink):
 
     def push_message(self, message: "RawPush") -> bool:
         port, reliable, name, data, start, end, push = message
-        number, suffix = name if type(name) is tuple else (name, b"")
+        number, suffix = (name, b"") if isinstance(name, int) else name
         prefix = (port.face.keys.prefix(number) or b"") if number & _SCOPE else b""
         gaps = self._gaps_of(push)
         view = memoryview(data)[start:end]

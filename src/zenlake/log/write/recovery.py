@@ -38,6 +38,7 @@ from zenlake.log.format import (
     crc32,
     offsets_text,
 )
+from zenlake.quantities import counted
 
 _NO_MARK = Mark(0, 0, -1, SEGMENT_BYTES, 0, 0, WRITING)
 MAX_SEARCH_BYTES = 4 << 30  # Bytes of bad candidates that one walk checks CRCs of.
@@ -56,7 +57,7 @@ class DamagedBytes(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.segment} at byte {self.position}, {self.length} bytes: "
+            f"{self.segment} at byte {self.position}, {counted(self.length, 'byte')}: "
             f"{offsets_text(self.first, self.end)}: {self.reason}"
         )
 

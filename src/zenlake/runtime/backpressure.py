@@ -1,0 +1,66 @@
+"""Back-pressure: pausing the sessions whose receivers cannot follow.
+
+Knows how much may wait for a receiver and when a receiver counts as stuck. Does not know messages.
+"""
+
+from typing import TYPE_CHECKING
+
+from zenlake.runtime.local_delivery import Backpressured
+from zenlake.runtime.session_face import SessionFace
+from zenlake.runtime.transport_session import TransportSession
+
+if TYPE_CHECKING:
+    from zenlake.runtime.exchange import Exchange
+
+MAX_LAG_BYTES = 8 << 20  # Backlog per receiver above which the sessions that send to it are paused.
+STUCK_SECONDS = 0.5  # A receiver without progress for this long is stuck and pauses no session.
+RECHECK_SECONDS = 0.01  # Interval at which a lagging receiver is looked at.
+
+
+class Backpressure:
+    """Pauses and resumes the reading of an exchange's sessions."""
+
+    def __init__(self, exchange: "Exchange") -> None:
+        self._exchange = exchange
+
+    def pause_until_room(self, port: SessionFace, full: Backpressured) -> None:
+        """Pause `port` until `full`, a local sink that it filled, has room."""
+        self._pause(port)
+        full.when_room(lambda: self._resume(port))
+
+    def throttle(self, port: SessionFace, other: SessionFace) -> None:
+        """Pause `port` while `other`, which it sends to, is draining slowly."""
+        if other.session.lag[1] is None:
+            return  # It has no backlog: the usual case, for every forwarded message.
+        if other not in port.throttled_by and self._is_lagging(other.session):
+            port.throttled_by.add(other)
+            self._pause(port)
+            self._recheck(port, other)
+
+    def _recheck(self, port: SessionFace, other: SessionFace) -> None:
+        if self._is_lagging(other.session):
+            self._exchange.call_later(RECHECK_SECONDS, lambda: self._recheck(port, other))
+        else:
+            port.throttled_by.discard(other)
+            self._resume(port)
+
+    def _is_lagging(self, session: TransportSession) -> bool:
+        """Whether `session` has a large backlog of messages that must not be dropped, and makes
+        progress with it."""
+        waiting, since = session.lag
+        if since is None or waiting <= MAX_LAG_BYTES:
+            return False
+        return self._exchange.now() - since < STUCK_SECONDS
+
+    def _pause(self, port: SessionFace) -> None:
+        with self._exchange.lock:
+            port.pauses += 1
+        port.session.pause()
+
+    def _resume(self, port: SessionFace) -> None:
+        """Remove one cause of a pause; read on if it was the last. Called on any thread."""
+        with self._exchange.lock:
+            port.pauses -= 1
+            if port.pauses:
+                return
+        port.session.resume()

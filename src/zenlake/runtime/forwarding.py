@@ -1,0 +1,129 @@
+"""Forwarding: PUSH messages passed on to other sessions as bytes, with each session's own keys.
+
+Knows how to rewrite the key of a message and of a run. Does not know which sessions want it:
+an `InboundRoute` says so.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from zenlake.errors import SessionEnded, ZError
+from zenlake.runtime.local_delivery import Routes
+from zenlake.runtime.session_face import ForwardingPort, SessionFace
+from zenlake.transport.drop_reason import DropReason
+from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.network import NETWORK
+from zenlake.wire.push import Push
+from zenlake.wire.qos import PRIORITY_BITS
+from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED, WireExpr
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from zenlake.runtime.exchange import Exchange
+    from zenlake.wire.push_run import PushRun
+
+log = logging.getLogger("zenlake.runtime")
+
+KEY_FLAGS = FLAG_NAMED | FLAG_MAPPING  # Header flags of a PUSH that belong to its key.
+
+
+class Forwarder:
+    """Sends what one session of an exchange put to the other sessions that want it."""
+
+    def __init__(self, exchange: "Exchange") -> None:
+        self._dropped = exchange.dropped
+        self._throttle = exchange.backpressure.throttle
+
+    def forward_put(
+        self,
+        port: SessionFace,
+        out: tuple[ForwardingPort, ...],
+        header: int,
+        tail: bytes,
+        qos: int,
+        reliable: bool,
+    ) -> None:
+        """Forward one PUSH: its `header` with another key's flags, that key, then `tail`."""
+        for other, _, flags, key in out:
+            head = bytes((header & ~KEY_FLAGS | flags,))
+            self._send(port, other, head + key + tail, qos, reliable)
+
+    def forward_push(
+        self, port: SessionFace, out: tuple[ForwardingPort, ...], push: Push, reliable: bool
+    ) -> None:
+        """Encode a decoded PUSH for every session of `out`; its key is overwritten."""
+        for other, wire, _, _ in out:
+            push.key = wire
+            w = ByteWriter()
+            NETWORK.write(w, push)
+            self._send(port, other, bytes(w.out), push.qos, reliable)
+
+    def forward_run(
+        self,
+        port: SessionFace,
+        reliable: bool,
+        run: "PushRun",
+        routes: Routes,
+        stamps: tuple[int, bytes],
+    ) -> None:
+        """Forward a run to each session that wants some of its keys.
+
+        The run is rewritten once for all sessions that know the keys by the same ids.
+        """
+        keys: dict[SessionFace, list[WireExpr | None]] = {}
+        for code, route in enumerate(routes):
+            for other, wire, _, _ in route.out if route is not None else ():
+                keys.setdefault(other, [None] * len(routes))[code] = wire
+        if not keys:
+            return
+        from zenlake.wire.push_run import rewrite
+
+        written = {}
+        for other, wires in keys.items():
+            name = tuple(wires)
+            if name not in written:
+                qos = run.rows["qos"][run.first : run.stop]
+                if None in wires:
+                    qos = qos[run.chosen([wire is not None for wire in wires])]
+                written[name] = (*rewrite(run, wires, *stamps), qos)
+            self._send_run(port, other, *written[name], reliable)
+
+    def _send_run(
+        self,
+        port: SessionFace,
+        other: SessionFace,
+        data: memoryview,
+        ends: "npt.NDArray[np.int64]",
+        qos: "npt.NDArray[np.uint8]",
+        reliable: bool,
+    ) -> None:
+        """Send each message on the lane that its own QoS names: the link that it was received from
+        may have no lanes."""
+        lanes = qos & PRIORITY_BITS
+        if not len(ends):
+            return
+        if (lanes == lanes[0]).all():
+            try:
+                other.session.send_run(data, ends, qos, reliable, int(lanes[0]))
+            except SessionEnded:
+                self._dropped[DropReason.SESSION_CLOSED] += len(ends)
+            self._throttle(port, other)
+            return
+        start = 0
+        for end, level in zip(ends.tolist(), qos.tolist(), strict=True):
+            self._send(port, other, bytes(data[start:end]), level, reliable)
+            start = end
+
+    def _send(
+        self, port: SessionFace, other: SessionFace, message: bytes, qos: int, reliable: bool
+    ) -> None:
+        try:
+            other.session.send_encoded(message, qos, reliable)
+            self._throttle(port, other)
+        except SessionEnded:
+            self._dropped[DropReason.SESSION_CLOSED] += 1
+        except ZError as error:  # It is too large for that session.
+            self._dropped[DropReason.MESSAGE_TOO_LARGE] += 1
+            log.warning("%s: %s", other.session, error)

@@ -1,0 +1,296 @@
+"""Inbound frames: the bytes of a FRAME become puts, objects or runs, and each finds its route.
+
+Knows three ways to read a FRAME: a plain PUSH by hand, any message by the object codec, and many
+messages by the compiled scan. Delivering and forwarding are in local_delivery.py, forwarding.py.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from zenlake.errors import ClockDrift, SessionEnded
+from zenlake.keyexpr import KeyExpr
+from zenlake.runtime import kernel_loader
+from zenlake.runtime.backpressure import Backpressure
+from zenlake.runtime.forwarding import Forwarder
+from zenlake.runtime.local_delivery import (
+    Backpressured,
+    Delivery,
+    LocalDelivery,
+    LocalSession,
+    RawPush,
+    Routes,
+)
+from zenlake.runtime.session_face import InboundRoute, ReceivedKey, SessionFace
+from zenlake.runtime.transport_session import TransportSession
+from zenlake.transport.drop_reason import DropReason
+from zenlake.transport.lanes import skip_messages
+from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.dispatch import ID_MASK
+from zenlake.wire.enums import WirePriority
+from zenlake.wire.network import NETWORK, NetworkMessage, is_network
+from zenlake.wire.oam import LINK_STATE, NetworkOam
+from zenlake.wire.plain_push import PlainPutFields, read_plain_push
+from zenlake.wire.push import ID as PUSH
+from zenlake.wire.push import Push
+from zenlake.wire.put import FLAG_TIMESTAMP, Put
+from zenlake.wire.put import ID as PUT
+from zenlake.wire.request import Request
+from zenlake.wire.response import Response
+from zenlake.wire.timestamp import WireTimestamp, write_timestamp
+from zenlake.wire.wireexpr import WireExpr
+
+if TYPE_CHECKING:
+    from zenlake.runtime.exchange import Exchange
+    from zenlake.wire.push_run import PushRun
+
+SCAN_FROM = 512  # Bytes behind the first message of a FRAME from which on the scan is faster.
+STACKED = (Push, Request, Response)  # Messages that may carry a timestamp stack.
+
+
+class InboundFrames:
+    """The node's handler: takes the events of an exchange's sessions, on the I/O thread."""
+
+    def __init__(self, exchange: "Exchange", local: LocalSession) -> None:
+        self._exchange = exchange
+        self._local = local
+        self._delivery: LocalDelivery = exchange.delivery
+        self._forwarder: Forwarder = exchange.forwarder
+        self._backpressure: Backpressure = exchange.backpressure
+        self._kernels: kernel_loader.Kernels | None = None
+        self._stamped_kernels: kernel_loader.Kernels | None = None
+        "Second pair of readers, for a run that is read again while the first pair is in use."
+
+    def opened(self, session: TransportSession) -> None:
+        """Make `session` a face of the routing."""
+        self._exchange.open_port(session)
+
+    def closed(self, session: TransportSession, why: SessionEnded) -> None:
+        """Remove the face of `session`."""
+        self._exchange.close_port(session, why)
+
+    def on_frame(
+        self,
+        session: TransportSession,
+        priority: WirePriority,
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
+    ) -> int:
+        """Route the network messages of a FRAME; return where they end (see `NodeHandler`)."""
+        port: SessionFace | None = session.face
+        if port is None:  # The session was refused and is being closed.
+            return skip_messages(data, pos, end)
+        if port.routes.version != self._exchange.version:
+            port.routes.renew(self._exchange.version)
+        while pos < end and is_network(data[pos]):
+            put = read_plain_push(data, pos, end)
+            more = end - (put[-1] if put is not None else pos)
+            if more >= SCAN_FROM and (self._kernels or self._load_kernels()):
+                return self._scan(port, reliable, data, pos, end)
+            if put is not None:
+                self._on_plain_put(port, reliable, data, pos, put)
+                pos = put[-1]
+            elif data[pos] & ID_MASK == PUSH:
+                pos = self._on_push(port, reliable, data, pos, end)
+            else:
+                pos = self._on_message(port, data, pos, end)
+        return pos
+
+    def _load_kernels(self) -> bool:
+        self._kernels = kernel_loader.make()
+        return self._kernels is not None
+
+    # ---- one message
+
+    def _on_message(self, port: SessionFace, data: bytes, pos: int, end: int) -> int:
+        """Decode any message but a PUSH and route it; return where it ends."""
+        r = ByteReader(data, pos, end)
+        message = NETWORK.read(r)
+        if type(message) is NetworkOam and message.id == LINK_STATE:
+            port.session.link_states(message.body)
+        self._exchange.on_message(port, stamp_route(message, self._local))
+        return r.pos
+
+    def _on_plain_put(
+        self, port: SessionFace, reliable: bool, data: bytes, pos: int, put: PlainPutFields
+    ) -> None:
+        """Deliver and forward a put that was read by hand; no object is made of it."""
+        exchange = self._exchange
+        name, after_key, body, qos, start, stop = put
+        try:
+            route = port.routes.get(name) or exchange.find_route(port, name)
+        except UnicodeDecodeError:  # The codec raises the error with its position.
+            self._on_push(port, reliable, data, pos, stop)
+            raise
+        if route is None:
+            return
+        if route.local and exchange.stamps:  # Subscribers get the timestamp, too.
+            self._on_push(port, reliable, data, pos, stop)
+            return
+        if route.local:
+            rest = None if after_key == body else pos
+            message = (port, reliable, name, data, pos, stop, None)
+            delivery = Delivery((route.key,), data, (start,), (stop,), 1, (rest,), None, message)
+            for full in self._local.deliver(route.local, delivery):
+                self._backpressure.pause_until_room(port, full)
+        if route.out:
+            stamped = bytes((PUT | FLAG_TIMESTAMP,)) + self._stamp() if exchange.stamps else b"\x01"
+            tail = data[after_key:body] + stamped + data[body + 1 : stop]
+            self._forwarder.forward_put(port, route.out, data[pos], tail, qos, reliable)
+
+    def _on_push(self, port: SessionFace, reliable: bool, data: bytes, pos: int, end: int) -> int:
+        """Decode a PUSH by the object codec, deliver and forward it; return where it ends."""
+        exchange = self._exchange
+        r = ByteReader(data, pos, end)
+        push: Push = NETWORK.read(r)
+        key = push.key
+        number = key.mapping << 16 | key.scope
+        name: ReceivedKey = (number, key.suffix.encode()) if key.suffix else number
+        route = port.routes.get(name) or exchange.find_route(port, name)
+        if route is None:
+            return r.pos
+        changed = exchange.stamps or push.ts_stack is not None
+        if push.ts_stack is not None:
+            push.ts_stack = self._local.routed(push.ts_stack)
+        if exchange.stamps and type(push.body) is Put:
+            try:
+                with exchange.lock:
+                    push.body.timestamp = exchange.routing.stamp_forwarded(push.body.timestamp)
+            except ClockDrift:
+                exchange.dropped[DropReason.TIMESTAMP_FUTURE] += 1
+                return r.pos
+        self._forwarder.forward_push(port, route.out, push, reliable)
+        if route.local:
+            message: RawPush | None = (port, reliable, name, data, pos, r.pos, push)
+            if changed:
+                message = self._reencode(port, reliable, route.key, push)
+            for full in self._delivery.deliver_push(route.local, route.key, push, message):
+                self._backpressure.pause_until_room(port, full)
+        return r.pos
+
+    def _reencode(
+        self, port: SessionFace, reliable: bool, key: KeyExpr, push: Push
+    ) -> RawPush | None:
+        """Return a message that was changed here as bytes again; None if no sink takes messages."""
+        if not self._exchange.wants_messages:
+            return None
+        push.key = WireExpr(0, key)
+        w = ByteWriter()
+        NETWORK.write(w, push)
+        name = (push.key.mapping << 16, key.encode())
+        return (port, reliable, name, bytes(w.out), 0, len(w.out), push)
+
+    def _stamp(self) -> bytes:
+        w = ByteWriter()
+        write_timestamp(w, "timestamp", self._exchange.stamp())
+        return bytes(w.out)
+
+    # ---- many messages
+
+    def _scan(self, port: SessionFace, reliable: bool, data: bytes, pos: int, end: int) -> int:
+        """Scan the messages of a FRAME: PUSH messages by the run, others one at a time."""
+        assert self._kernels is not None
+        scanner, grouper = self._kernels
+        view = memoryview(data)[pos:end]
+        done = pos
+        for rows, consumed, error in scanner.bare(view, reliable=reliable):
+            at = 0
+            while at < len(rows):
+                run = grouper.run(view, pos, rows, at)
+                if run.stop > at:
+                    self._on_run(port, reliable, data, run)
+                    at = run.stop
+                else:
+                    start = pos + int(rows[at]["start"])
+                    if rows[at]["kind"] == PUSH:
+                        self._on_push(port, reliable, data, start, end)
+                    else:
+                        self._on_message(port, data, start, end)
+                    at += 1
+            done = pos + consumed
+            if error is not None:
+                error.offset += pos
+                raise error
+        return done
+
+    def _on_run(self, port: SessionFace, reliable: bool, data: bytes, run: "PushRun") -> None:
+        """Deliver and forward the PUSH messages of a run."""
+        if self._exchange.stamps and not self._update_clock(run):
+            for row in run.rows[run.first : run.stop]:  # Some timestamps are in the future.
+                start, end = run.base + int(row["start"]), run.base + int(row["end"])
+                self._on_push(port, reliable, data, start, end)
+            return
+        routes = self._find_routes(port, run)
+        stamps = self._reserve_stamps(run)
+        if stamps[1] and any(route and route.local for route in routes):
+            filled = self._deliver_stamped(port, reliable, run, routes, stamps)
+        else:
+            filled = self._delivery.deliver_run(data, run, routes, port.face.keys, port)
+        for full in filled:
+            self._backpressure.pause_until_room(port, full)
+        self._forwarder.forward_run(port, reliable, run, routes, stamps)
+
+    def _find_routes(self, port: SessionFace, run: "PushRun") -> Routes:
+        """Return the route of each key of a run; count the messages whose key id is unknown."""
+        routes: list[InboundRoute | None] = []
+        for number, suffix in run.keys:
+            name: ReceivedKey = (number, suffix) if suffix else number
+            routes.append(port.routes.get(name) or self._exchange.find_route(port, name))
+        unknown = routes.count(None)
+        if unknown:
+            lost = [code for code, route in enumerate(routes) if route is None]
+            count = sum(int((run.codes == code).sum()) for code in lost)
+            # The routing has counted one message of each key.
+            self._exchange.routing.count_unknown(count - unknown)
+        return routes
+
+    def _update_clock(self, run: "PushRun") -> bool:
+        """Update the clock by the latest timestamp of a run; False if that is too far ahead."""
+        exchange = self._exchange
+        latest = int(run.rows["time"][run.first : run.stop].max())
+        try:
+            with exchange.lock:
+                exchange.clock.update(WireTimestamp(latest, exchange.zid), exchange.ntp64())
+        except ClockDrift:
+            return False
+        return True
+
+    def _reserve_stamps(self, run: "PushRun") -> tuple[int, bytes]:
+        """Return the time before the first timestamp of a run, and the encoded clock id; an empty
+        id if no message of the run gets a timestamp here."""
+        if not self._exchange.stamps or not run.stampless:
+            return 0, b""
+        return self._exchange.reserve_stamps(len(run)) - 1, self._exchange.clock_id
+
+    def _deliver_stamped(
+        self,
+        port: SessionFace,
+        reliable: bool,
+        run: "PushRun",
+        routes: Routes,
+        stamps: tuple[int, bytes],
+    ) -> list[Backpressured]:
+        """Deliver a run with timestamps: it is rewritten with them, and scanned again."""
+        from zenlake.wire.push_run import rewrite
+
+        keys = [
+            WireExpr(0, route.key) if route is not None and route.local else None
+            for route in routes
+        ]
+        data = bytes(rewrite(run, keys, *stamps).data)
+        self._stamped_kernels = self._stamped_kernels or kernel_loader.make()
+        return self._delivery.deliver_encoded(
+            data,
+            self._local.matching_subscribers,
+            self._stamped_kernels,
+            reliable=reliable,
+            port=port,
+        )
+
+
+def stamp_route(message: NetworkMessage, local: LocalSession) -> NetworkMessage:
+    """Return `message` with the time at which it passed this node, if it asks for that."""
+    if isinstance(message, STACKED) and message.ts_stack is not None:
+        return replace(message, ts_stack=local.routed(message.ts_stack))
+    return message
