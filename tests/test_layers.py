@@ -27,7 +27,6 @@ ORDER = (
     "transport",
     "routing",
     "filelock",
-    "serial",
     "link",
     "runtime",
     "sim",

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 import zenlake.api as zenoh
+from zenlake.api.session_core import core_of
 from zenlake.errors import ZError
 from zenlake.spark.options import Options
 from zenlake.wire.locator import EndPoint
@@ -44,7 +45,7 @@ class Connection:
 
     def watch_links(self) -> None:
         """Remember the current links: `is_intact` tells from now on whether one was lost."""
-        self._links = tuple(self.session._core.node.sessions.values())
+        self._links = tuple(core_of(self.session).node.sessions.values())
 
     @property
     def is_intact(self) -> bool:

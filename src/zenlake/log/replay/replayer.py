@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zenlake.api.session import Session
+from zenlake.api.session_core import core_of
 from zenlake.errors import InvalidKeyExpr, ZError
 from zenlake.keyexpr import KeyExpr, includes, intersects, validate
 from zenlake.log.format import RELIABLE, Entries
@@ -251,7 +252,7 @@ class Replayer:
         self._stopped = threading.Event()
         self._sleep = sleep or self._stopped.wait
         rename = self._rename if self._key_expr is not None or self._remap is not None else None
-        self._out = EncodedSender(session._core, rename=rename, restamp=timestamps == "new")
+        self._out = EncodedSender(core_of(session), rename=rename, restamp=timestamps == "new")
         self._sent = SendOutcome()
         self._starts: dict[int, int] = {}
         self._passed: dict[int, int] = {}

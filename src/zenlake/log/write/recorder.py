@@ -22,7 +22,7 @@ from zenlake.api.pubsub.subscriber import SubscriberEntry
 from zenlake.api.query.query import Query
 from zenlake.api.query.queryable import Queryable
 from zenlake.api.session import Session
-from zenlake.api.session_core import SessionCore
+from zenlake.api.session_core import SessionCore, core_of
 from zenlake.errors import ZError
 from zenlake.keyexpr import includes
 from zenlake.log.format import Mark
@@ -124,7 +124,7 @@ class Recorder:
                 overflow=overflow,
             )
             self._session = session or sessions.open(config or Config())
-            self._core: SessionCore = self._session._core
+            self._core: SessionCore = core_of(self._session)
             self._core.watchers += (self._sink,)
             self._core.exchange.wants_messages = True
             self._declared = self._core.subscribers.declare_sink(_without_covered(keys), self._sink)
@@ -250,7 +250,7 @@ class Recorder:
     def _stop_receiving(self) -> None:
         """Undeclare the subscriber and the queryable, and close the sink. May be repeated."""
         if self._session is not None:
-            core = self._session._core
+            core = core_of(self._session)
             if self._queryable is not None and not core.exchange.closed:
                 with suppress(ZError):  # An interrupted close has undeclared it.
                     self._queryable.undeclare()
