@@ -105,6 +105,7 @@ def a_java(home: Path, version: str) -> Path:
     return home
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("home", "path", "taken"),
     [
