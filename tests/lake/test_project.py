@@ -91,7 +91,7 @@ def test_only_a_name_is_required() -> None:
         ("[lake]\nname = 'x'\nformat = 'iceberg'", "the only format of tables"),
         (
             "[lake]\nname = 'x'\nformat = 'catalog'",
-            "format = 'catalog': write \"delta\", the only format",
+            "[lake] format: 'catalog' is not \"delta\", the only format of tables",
         ),
         ("lake = 'x'", "lake is a section: write [lake]"),
         ("[lake]\nname = 'x'\n[recrod]", "no [recrod]; did you mean [record]?"),
@@ -331,6 +331,7 @@ def test_flows_are_collected_only_inside_the_block() -> None:
     assert flows._collected.get() is None
 
 
+@pytest.mark.process
 def test_views_are_exported_and_loaded_on_first_use() -> None:
     program = (
         "import sys, zenlake.lake as lake\n"
