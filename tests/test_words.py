@@ -1,28 +1,20 @@
 """The wording of docstrings, comments, messages and pages: see CONTRIBUTING.md, "How words look".
 
-`python tests/support/words.py PATH ...` prints the findings. `tests/words_pending.txt` lists the
-files that are not clean yet (`python tests/support/words.py --pending` writes it); it is to become
-empty.
+`python tests/support/words.py PATH ...` prints the findings.
 """
 
 from pathlib import Path
 
 import pytest
 
-from tests.support.words import ROOT, RULES, Rule, findings, pending, scope
+from tests.support.words import ROOT, RULES, Rule, findings, scope
 
 FILES = {path.relative_to(ROOT).as_posix(): path for path in scope()}
 
 
-@pytest.mark.parametrize("name", sorted(FILES.keys() - pending()))
+@pytest.mark.parametrize("name", sorted(FILES))
 def test_the_words_of_a_file(name: str) -> None:
     assert not (found := findings(FILES[name])), "\n".join(["", *map(str, found)])
-
-
-@pytest.mark.parametrize("name", sorted(pending()))
-def test_a_pending_file_is_not_clean_yet(name: str) -> None:
-    assert name in FILES, f"{name} is not there: remove its line from tests/words_pending.txt"
-    assert findings(FILES[name]), f"{name} is clean: remove its line from tests/words_pending.txt"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ Reads docstrings, comments, string literals and loop variables of Python files, 
 Markdown pages. As a script it prints the findings of files and folders:
 
     python tests/support/words.py src/zenlake/api README.md
-    python tests/support/words.py --pending > tests/words_pending.txt
 """
 
 import ast
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-PENDING = ROOT / "tests" / "words_pending.txt"
 
 DOCSTRING = "docstring"
 COMMENT = "comment"
@@ -222,12 +220,6 @@ def scope() -> list[Path]:
     return sorted([*(ROOT / "src").rglob("*.py"), *pages])
 
 
-def pending() -> set[str]:
-    """Return the files that are known not to be clean yet."""
-    lines = PENDING.read_text().splitlines() if PENDING.exists() else []
-    return {line for line in lines if line and not line.startswith("#")}
-
-
 def _files(paths: Iterable[str]) -> Iterator[Path]:
     for path in map(Path, paths):
         if path.is_dir():
@@ -238,12 +230,6 @@ def _files(paths: Iterable[str]) -> Iterator[Path]:
 
 def main(arguments: list[str]) -> int:
     """Print the findings of the files and folders in `arguments`; of all in scope without any."""
-    if arguments == ["--pending"]:
-        print("# Files that tests/test_words.py does not hold to its rules yet; see there.")  # noqa: T201
-        for path in scope():
-            if findings(path):
-                print(path.relative_to(ROOT).as_posix())  # noqa: T201
-        return 0
     count = 0
     for path in _files(arguments) if arguments else scope():
         for finding in findings(path.resolve()):

@@ -35,14 +35,14 @@ OPTIONS = {
     "flow": "the name of the flow, if it shall not be that of its tables",
     "partitionBy": "the column by which a table of your own is partitioned",
 }
-OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # what Spark itself adds
+OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # Options that Spark itself adds.
 _FILE = re.compile(r"file:(?://)?(/(?!/).*)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 
 
 class SinkOptions(NamedTuple):
-    """What the options say."""
+    """Options of the sink, checked."""
 
     path: Path
     into: tuple[str, ...]
@@ -66,7 +66,9 @@ class SinkOptions(NamedTuple):
         into = tuple(name.strip() for name in given["into"].split(","))
         for name in into:
             if not _NAME.fullmatch(name):
-                raise ZError(f"option 'into': {name!r} is no name of a table: letters, digits, _")
+                raise ZError(
+                    f"option 'into': {name!r} is not a valid table name: use letters, digits, _"
+                )
         if len(set(into)) < len(into):
             raise ZError(f"option 'into': tables are named more than once: {', '.join(into)}")
         if "tombstones" in into:
@@ -83,7 +85,7 @@ def _folder(text: str) -> Path:
     """As it is, or as a URI of a file in any form."""
     found = _FILE.fullmatch(text)
     if found is None and _SCHEME.match(text):
-        raise ZError(f"option 'path': {text!r} is no folder that can be written here: name one")
+        raise ZError(f"option 'path': {text!r} is not a folder that can be written here: name one")
     return Path(found[1] if found else text).absolute()
 
 
