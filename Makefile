@@ -38,7 +38,7 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)
 	@$(BIN)/python -m demo $(DEMO)
 
-# Each tier is two runs side by side; tests/tiers.py says what is in which.
+# Each tier is several runs side by side; tests/tiers.py says what is in which.
 unit test campaign: $(READY)
 	@$(BIN)/python -m tests.tiers $@
 

@@ -1,7 +1,7 @@
 """Run a tier of the tests: `python -m tests.tiers unit`, `test` or `campaign`.
 
-A tier has two lanes that run side by side, for two processors; a lane is a list of steps. What the
-first lane prints is shown as it comes, the rest after it; a summary ends the run.
+A tier has lanes that run side by side; a lane is a list of steps. The output of the first lane is
+shown while it runs, the output of the others after it; a summary ends the run.
 """
 
 import os
@@ -21,13 +21,12 @@ REPORTS = ROOT / ".pytest_cache" / "tiers"
 UNIT = "not spark and not process and not interop and not slow and not campaign"
 TEST = "not campaign"
 
-# Both lanes of a tier take about as long. The first lane waits most of the time, for other nodes
-# and processes; the second computes. Kernels are compiled by the second lane, while the first
-# checks types.
-WAITING = [
-    f"tests/{name}"
-    for name in ("aio", "api", "cli", "demo", "examples", "interop", "link", "router", "runtime")
-]
+# The lanes of a tier take about as long. Tests of nodes and of commands wait most of the time, for
+# other nodes and processes, so that three lanes fit two processors; the last lane computes. It
+# compiles the kernels while the first checks types.
+NODES = [f"tests/{name}" for name in ("interop", "router", "runtime", "link")]
+COMMANDS = [f"tests/{name}" for name in ("api", "aio", "cli", "demo", "examples")]
+WAITING = [*NODES, *COMMANDS]
 KERNELS_FIRST = [f"tests/{name}" for name in ("columnar", "wire", "capture")]
 PURE = [f"tests/{name}" for name in ("keyexpr", "routing", "sim", "transport")]
 COMPUTING = [
@@ -127,7 +126,7 @@ def rest() -> list[str]:
     return sorted({"/".join(part) for part in parts} - named)
 
 
-def lanes(tier: str) -> tuple[list[Step], list[Step]]:
+def lanes(tier: str) -> tuple[list[Step], ...]:
     computing = [*COMPUTING, *rest()]
     match tier:
         case "unit":
@@ -137,7 +136,8 @@ def lanes(tier: str) -> tuple[list[Step], list[Step]]:
             )
         case "test":
             return (
-                [*checks(), tests("waiting", "-m", TEST, *WAITING)],
+                [*checks(), tests("nodes", "-m", TEST, *NODES)],
+                [tests("commands", "-m", TEST, *COMMANDS)],
                 [tests("computing", "-m", TEST, *computing)],
             )
         case "campaign":
@@ -167,11 +167,14 @@ def run(tier: str) -> int:
     """Run the tier; return 0 if every step went well."""
     REPORTS.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    shown, kept = lanes(tier)
-    beside = threading.Thread(target=run_lane, args=(kept, False))
-    beside.start()
+    shown, *beside = lanes(tier)
+    threads = [threading.Thread(target=run_lane, args=(steps, False)) for steps in beside]
+    for thread in threads:
+        thread.start()
     run_lane(shown, True)
-    beside.join()
+    for thread in threads:
+        thread.join()
+    kept = [step for steps in beside for step in steps]
     for step in kept:
         sys.stdout.write(f"\n---- {step.name}\n{step.output.read_text(errors='replace')}")
     steps = [*shown, *kept]

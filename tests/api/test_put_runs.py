@@ -419,7 +419,7 @@ def refused(change: Callable[[bytes], bytes], error: type[Exception], **options:
 
 def test_bytes_that_are_no_messages_are_refused() -> None:
     interest = bytes(encoded([Interest(1)]))
-    assert "no PUSH" in str(refused(lambda data: data + interest, ZError))
+    assert "is not a PUSH" in str(refused(lambda data: data + interest, ZError))
     assert "bytes" in str(refused(lambda data: data + b"\x00", ZError))
     refused(lambda data: data[:-1], DecodeError)
     assert "of 11" in str(refused(lambda data: data, ZError, counts=np.array([11])))

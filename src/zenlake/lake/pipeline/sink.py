@@ -66,9 +66,7 @@ class SinkOptions(NamedTuple):
         into = tuple(name.strip() for name in given["into"].split(","))
         for name in into:
             if not _NAME.fullmatch(name):
-                raise ZError(
-                    f"option 'into': {name!r} is not a valid table name: use letters, digits, _"
-                )
+                raise ZError(f"option 'into': {name!r} is not a valid table name: [A-Za-z0-9_]")
         if len(set(into)) < len(into):
             raise ZError(f"option 'into': tables are named more than once: {', '.join(into)}")
         if "tombstones" in into:
