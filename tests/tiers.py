@@ -24,11 +24,14 @@ TEST = "not campaign"
 # The lanes of a tier take about as long. Tests of nodes and of commands wait most of the time, for
 # other nodes and processes, so that three lanes fit two processors; the last lane computes. It
 # compiles the kernels while the first checks types.
-NODES = [f"tests/{name}" for name in ("interop", "router", "runtime", "link")]
+NODES = [
+    f"tests/{name}"
+    for name in ("interop", "router", "runtime", "link", "sim", "routing", "keyexpr")
+]
 COMMANDS = [f"tests/{name}" for name in ("api", "aio", "cli", "demo", "examples")]
 WAITING = [*NODES, *COMMANDS]
 KERNELS_FIRST = [f"tests/{name}" for name in ("columnar", "wire", "capture")]
-PURE = [f"tests/{name}" for name in ("keyexpr", "routing", "sim", "transport")]
+PURE = ["tests/transport"]
 COMPUTING = [
     *KERNELS_FIRST,
     *PURE,
@@ -136,8 +139,8 @@ def lanes(tier: str) -> tuple[list[Step], ...]:
             )
         case "test":
             return (
-                [*checks(), tests("nodes", "-m", TEST, *NODES)],
-                [tests("commands", "-m", TEST, *COMMANDS)],
+                [*checks(), tests("commands", "-m", TEST, *COMMANDS)],
+                [tests("nodes", "-m", TEST, *NODES)],
                 [tests("computing", "-m", TEST, *computing)],
             )
         case "campaign":
