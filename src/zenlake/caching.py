@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-LONG_KEY = 1024  # Longest key, in bytes, whose entry is kept: hostile keys must not fill memory.
+LONG_KEY = 1024  # Longest key whose entry is kept: hostile keys must not fill memory.
 
 
 class BoundedCache(dict[K, V], Generic[K, V]):

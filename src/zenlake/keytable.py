@@ -8,7 +8,6 @@ import itertools
 from zenlake.wire.enums import Mapping
 from zenlake.wire.wireexpr import WireExpr
 
-LONG_KEY = 1024  # Characters of a key above which caches by key leave it out.
 _MAPPING_SHIFT = 16  # Bits of a scope.
 _versions = itertools.count(1)
 

@@ -35,6 +35,7 @@ from zenlake.api.values.selector import IntoSelector
 from zenlake.api.values.timestamps import Timestamp
 from zenlake.api.values.wrapped import Unconstructed, make
 from zenlake.api.values.zbytes import IntoZBytes
+from zenlake.caching import BoundedCache
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire import entity
@@ -80,7 +81,7 @@ class Session(metaclass=Unconstructed):
     def of(cls, core: SessionCore) -> Self:
         self = object.__new__(cls)
         self._core = core
-        self._routes = {}
+        self._routes = BoundedCache(MAX_ROUTES)
         self._liveliness = None
         self._finalizer = finalize(self, core.drop)
         # The exit handler of session_core.py closes open sessions, without a thread.
@@ -88,7 +89,7 @@ class Session(metaclass=Unconstructed):
         return self
 
     _core: SessionCore
-    _routes: dict[object, OutboundRoute]
+    _routes: BoundedCache[object, OutboundRoute]
     _liveliness: Liveliness | None
     _finalizer: "finalize[[], Self]"
 
@@ -234,9 +235,7 @@ class Session(metaclass=Unconstructed):
             destination = member("allowed_destination", allowed_destination, Locality.DEFAULT)
             qos = qos_of(DEFAULT_QOS, priority, congestion_control, express)
             route = OutboundRoute(self._core, key_of(key_expr), qos, destination=destination)
-            if len(self._routes) >= MAX_ROUTES:
-                self._routes.clear()
-            self._routes[name] = route
+            self._routes.keep(name, route)
         return route
 
     # ---- declarations

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zenlake.caching import LONG_KEY, BoundedCache
 from zenlake.keyexpr import MAX_KEY_BYTES, is_canonical
 from zenlake.keytable import KeyTable, number_of
 from zenlake.routing.policy import Policy
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 MAX_KEY_IDS = 8192  # Key ids that one side may declare to the other.
 MAX_KEY_ID_BYTES = 8 << 20  # Bytes of all keys that a neighbour's ids may stand for.
 MAX_KEY_TEXTS = 4096  # Resolved keys in the cache of one face.
-LONG_KEY = 1024  # Characters above which a key is neither cached nor given an id.
 CHUNK_BYTES = 384  # Approximate memory of one key chunk in a tree of keys.
 MAX_WEIGHT = 256 << 20  # Approximate memory for the declarations and interests of a neighbour.
 FIRST_SCOPE = 1  # Key ids start at 1; 0 stands for no id.
@@ -61,7 +61,6 @@ class Face:
         "_next_scope",
         "_our_scopes",
         "_texts",
-        "_texts_version",
         "_their_bytes",
         "_their_ids",
         "_their_scopes",
@@ -106,8 +105,7 @@ class Face:
         self._their_bytes = 0
         self._our_scopes: dict[str, int] = {}
         self._next_scope = FIRST_SCOPE
-        self._texts: dict[WireExpr, str | None] = {}
-        self._texts_version = self.keys.version
+        self._texts = BoundedCache[WireExpr, str | None](MAX_KEY_TEXTS)
         self._next_id = 0
         self.declared: dict[tuple[Kind, Hashable], str] = {}
         "The key of each entity that the neighbour declared, by kind and id."
@@ -158,17 +156,15 @@ class Face:
         """Return a received key in full; None: its id is unknown, or it is not a valid key."""
         if not key.scope and self.is_local:
             return key.suffix if is_canonical(key.suffix) else None
-        if self._texts_version != self.keys.version or len(self._texts) >= MAX_KEY_TEXTS:
-            self._texts.clear()
-            self._texts_version = self.keys.version
-        elif key in self._texts:
+        if self._texts.version != self.keys.version:
+            self._texts.renew(self.keys.version)
+        if key in self._texts:
             return self._texts[key]
         text = self.keys.text(key)
         if text is not None and not is_canonical(text):
             text = None
-        if len(key.suffix) <= LONG_KEY:
-            self._texts[WireExpr(key.scope, key.suffix, key.mapping)] = text
-        return text
+        cached = WireExpr(key.scope, key.suffix, key.mapping)
+        return self._texts.keep(cached, text, len(key.suffix))
 
     def learn(self, scope: int, key: WireExpr) -> bool:
         """Store a key id of the neighbour; return False if it is beyond the limits or not valid."""

@@ -18,10 +18,10 @@ from zenlake.api.values.enums import Locality
 from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.sample import Sample, SampleChunk, samples, samples_of
 from zenlake.api.values.wrapped import make
+from zenlake.caching import BoundedCache
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.tree import KeyExprTree
-from zenlake.keytable import LONG_KEY
 from zenlake.runtime.exchange import Exchange
 from zenlake.wire import entity, qos
 from zenlake.wire.declare import Declare, DeclareSubscriber, UndeclareSubscriber
@@ -39,6 +39,7 @@ MAX_KNOWN_KEYS = 8_192  # Keys whose matching subscribers are remembered.
 NO_SUBSCRIBERS: tuple["SubscriberEntry", ...] = ()
 
 H = TypeVar("H")
+_EntryCache = BoundedCache[str, tuple["SubscriberEntry", ...]]
 
 
 class SubscriberEntry:
@@ -142,6 +143,11 @@ class Subscriber(Receiver[H], Generic[H]):
         return f"Subscriber({self.key_expr!r})"
 
 
+def _new_caches() -> tuple[_EntryCache, _EntryCache]:
+    """Return empty caches of matches: for puts by other sessions, and by this one."""
+    return _EntryCache(MAX_KNOWN_KEYS), _EntryCache(MAX_KNOWN_KEYS)
+
+
 class Subscribers:
     """Subscribers of one session."""
 
@@ -150,10 +156,7 @@ class Subscribers:
         self._interests = interests
         self._tree: KeyExprTree[SubscriberEntry] = KeyExprTree()
         self._all: dict[int, SubscriberEntry] = {}
-        self._by_key: tuple[
-            dict[str, tuple[SubscriberEntry, ...]], dict[str, tuple[SubscriberEntry, ...]]
-        ]
-        self._by_key = ({}, {})
+        self._by_key = _new_caches()
         """Matching subscribers by key: of samples from other sessions, and of this session's own
         puts."""
         self._sets: dict[tuple[int, ...], tuple[SubscriberEntry, ...]] = {}
@@ -218,7 +221,7 @@ class Subscribers:
         return self._dropped_before + sum(entry.sink.dropped for entry in list(self._all.values()))
 
     def _changed(self) -> None:
-        self._by_key = ({}, {})
+        self._by_key = _new_caches()
         self._sets = {}
         self.exchange.changed()
 
@@ -238,11 +241,7 @@ class Subscribers:
                 numbers = tuple(sorted(accepting))
                 found = tuple(accepting[number] for number in numbers)
                 found = self._sets.setdefault(numbers, found) if found else NO_SUBSCRIBERS
-                known = self._by_key[local]
-                if len(known) >= MAX_KNOWN_KEYS:
-                    known.clear()
-                if len(key) <= LONG_KEY:
-                    known[key] = found
+                self._by_key[local].keep(key, found, len(key))
         return found
 
     def deliver(

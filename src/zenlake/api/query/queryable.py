@@ -22,6 +22,7 @@ from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import InterceptionPoint, Locality
 from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.wrapped import make
+from zenlake.caching import BoundedCache
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.match import includes
@@ -120,7 +121,7 @@ class Queryables:
         self._lock = threading.RLock()
         self._declared: dict[int, _QueryableEntry] = {}
         self._by_key: KeyExprTree[int] = KeyExprTree()
-        self._by_exact_key: dict[str, tuple[_QueryableEntry, ...]] = {}
+        self._by_exact_key = BoundedCache[str, tuple[_QueryableEntry, ...]](MAX_KNOWN_KEYS)
         "Matching queryables by key."
         self._open: dict[int, PendingRequest] = {}
         "Requests in progress by `id()`; the thread that removes one sends its end."
@@ -248,9 +249,7 @@ class Queryables:
             with self._lock:
                 numbers = sorted(n for _, some in self._by_key.intersecting(key) for n in some)
                 found = tuple(self._declared[number] for number in numbers)
-                if len(self._by_exact_key) >= MAX_KNOWN_KEYS:
-                    self._by_exact_key.clear()
-                self._by_exact_key[key] = found
+                self._by_exact_key.keep(key, found)
         return found
 
     def _finish_remote(self, asked: PendingRequest) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from zenlake.caching import BoundedCache
 from zenlake.errors import EncodeError, InvalidKeyExpr, SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr, validate
 from zenlake.runtime import kernel_loader
@@ -39,7 +40,6 @@ log = logging.getLogger("zenlake.api")
 
 CHUNK_ROWS = 16_384  # Messages that are grouped by key at once.
 MAX_ROUTES = 8192  # Upper bound on cached routes.
-LONG_KEY = 1024  # Longest key, in bytes, whose route is cached.
 FRAME_BYTES = 32  # Bytes of a batch reserved for its headers.
 MAX_PLAIN_KEYS = 1024  # Upper bound on the ids that the copying kernel knows.
 PLAIN_BYTES = 512 << 10  # Bytes that one call of the copying kernel may produce.
@@ -173,8 +173,7 @@ class EncodedSender:
         self._grouper = KeyGrouper(secrets.randbits(64), CHUNK_ROWS)
         self._here: kernel_loader.Kernels | None = None
         "Kernels for delivery to the session's own subscribers."
-        self._routes: dict[bytes, _ReplayRoute] = {}
-        self._version = -1
+        self._routes = BoundedCache[bytes, _ReplayRoute](MAX_ROUTES)
         self._keep = np.full(CHUNK_ROWS, BLOCK, np.uint8)
         self._plain = _PlainKeyTable((-1, -1))
         self._copied = np.empty(PLAIN_BYTES, np.uint8)
@@ -293,9 +292,8 @@ class EncodedSender:
         prefix = keys.prefix(number)
         if prefix is None:
             return _BAD
-        if self._version != self._exchange.version:
-            self._version = self._exchange.version
-            self._routes.clear()
+        if self._routes.version != self._exchange.version:
+            self._routes.renew(self._exchange.version)
         text = prefix + suffix
         return self._routes.get(text) or self._find(text)
 
@@ -310,11 +308,7 @@ class EncodedSender:
             route = _UNWANTED if key is None else self._way(KeyExpr(key))
         except (UnicodeDecodeError, InvalidKeyExpr) as error:
             log.warning("left out: %s", error)
-        if len(self._routes) >= MAX_ROUTES:
-            self._routes.clear()
-        if len(text) <= LONG_KEY:
-            self._routes[text] = route
-        return route
+        return self._routes.keep(text, route, len(text))
 
     def _way(self, key: KeyExpr) -> _ReplayRoute:
         local = self._core.subscribers.matching(key, local=True)
