@@ -186,7 +186,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", ["log", "tables"])
 def test_an_object_store_is_refused(name: str) -> None:
-    with pytest.raises(ZError, match=rf"\[lake\] {name} = 's3://fleet/x': write the path"):
+    with pytest.raises(
+        ZError, match=rf"\[lake\] {name}: 's3://fleet/x' is not the path of a folder"
+    ):
         Project.parse(f'[lake]\nname = "fleet"\n{name} = "s3://fleet/x"\n')
 
 

@@ -189,7 +189,9 @@ def _list_reader(read: Callable[[str], object]) -> Callable[[Any], tuple[str, ..
     return read_all
 
 
-FOLDER = Kind("the path of a folder on a file system, not the URL of a store", _read_folder)
+FOLDER = Kind(
+    "the path of a folder on a file system (object stores are not supported)", _read_folder
+)
 NAME = Kind("a name of letters, digits, '.', '_' and '-', such as fleet", _read_name)
 TIME = Kind("a duration such as 90s, 10m, 1h30m or 30d", _read_seconds)
 EVERY = Kind('a duration such as 10m or 1h, or "never"', _read_every)
