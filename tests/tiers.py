@@ -24,11 +24,8 @@ TEST = "not campaign"
 # The lanes of a tier take about as long. Tests of nodes and of commands wait most of the time, for
 # other nodes and processes, so that three lanes fit two processors; the last lane computes. It
 # compiles the kernels while the first checks types.
-NODES = [
-    f"tests/{name}"
-    for name in ("interop", "router", "runtime", "link", "sim", "routing", "keyexpr")
-]
-COMMANDS = [f"tests/{name}" for name in ("api", "aio", "cli", "demo", "examples")]
+NODES = [f"tests/{name}" for name in ("interop", "router", "runtime", "routing", "keyexpr")]
+COMMANDS = [f"tests/{name}" for name in ("api", "aio", "cli", "demo", "examples", "link", "sim")]
 WAITING = [*NODES, *COMMANDS]
 KERNELS_FIRST = [f"tests/{name}" for name in ("columnar", "wire", "capture")]
 PURE = ["tests/transport"]
