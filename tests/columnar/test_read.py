@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support import strategies as s
 from tests.support.plain_batches import plain_batches
+from tests.support.sample_rows import sample_row
 from zenlake.columnar.read import SampleBatcher, record_batches
 from zenlake.columnar.schema import SAMPLE
 from zenlake.errors import DecodeError
@@ -53,32 +54,8 @@ def stream(*frames: Frame) -> bytes:
 
 
 def sample(push: Push, frame: Frame, keys: KeyTable) -> dict[str, Any]:
-    """What a row must say, from the objects."""
-    body = push.body
-    encoding = body.encoding if isinstance(body, Put) else WireEncoding()
-    kind, schema = encoding.type, encoding.schema
-    text = None if schema is None else schema.decode(errors="replace")
-    if encoding.id == CUSTOM_ID and text is not None:
-        kind, separator, rest = text.partition(";")
-        text = rest if separator else None
-    stamp, source = body.timestamp, body.source_info
-    return {
-        "key": keys.text(push.key),
-        "kind": "put" if isinstance(body, Put) else "delete",
-        "payload": body.payload if isinstance(body, Put) else None,
-        "encoding": kind,
-        "schema": text,
-        "timestamp": None if stamp is None else {"time": stamp.time, "id": str(stamp.id)},
-        "source": None
-        if source is None
-        else {"id": str(source.id.zid), "entity": source.id.eid, "sn": source.sn},
-        "attachment": body.attachment,
-        "priority": int(push.qos.priority),
-        "congestion_control": push.qos.congestion_control.name.lower(),
-        "express": push.qos.express,
-        "reliable": frame.reliable,
-        "received_at": None,
-    }
+    """Return the row that a reader must produce for a message."""
+    return sample_row(push, keys.text(push.key), reliable=frame.reliable)
 
 
 def samples(frames: list[Frame], keys: KeyTable) -> list[dict[str, Any]]:

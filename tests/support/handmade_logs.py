@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.sample_rows import sample_row
 from zenlake.log.block import Loss, OpenBlock, SourceLink
 from zenlake.log.files import segment_name
 from zenlake.log.format import (
@@ -17,7 +18,6 @@ from zenlake.log.format import (
     SegmentHeader,
 )
 from zenlake.wire.cursor import ByteWriter
-from zenlake.wire.encoding import CUSTOM_ID, WireEncoding
 from zenlake.wire.enums import Mapping
 from zenlake.wire.push import Push, write_push
 from zenlake.wire.put import Put
@@ -132,33 +132,8 @@ def numbered_log(path: Path, *segments: Sequence[int], codec: str = "none") -> M
 
 def row_of(push: Push, key: str, offset: int, *, reliable: bool, time: int) -> dict[str, Any]:
     """Return the row that a reader must produce for a sample."""
-    body = push.body
-    encoding = body.encoding if isinstance(body, Put) else WireEncoding()
-    kind, schema = encoding.type, encoding.schema
-    text = None if schema is None else schema.decode(errors="replace")
-    if encoding.id == CUSTOM_ID and text is not None:
-        kind, separator, rest = text.partition(";")
-        text = rest if separator else None
-    stamp, source = body.timestamp, body.source_info
-    return {
-        "key": key,
-        "kind": "put" if isinstance(body, Put) else "delete",
-        "payload": body.payload if isinstance(body, Put) else None,
-        "encoding": kind,
-        "schema": text,
-        "timestamp": None if stamp is None else {"time": stamp.time, "id": str(stamp.id)},
-        "source": None
-        if source is None
-        else {"id": str(source.id.zid), "entity": source.id.eid, "sn": source.sn},
-        "attachment": body.attachment,
-        "priority": int(push.qos.priority),
-        "congestion_control": push.qos.congestion_control.name.lower(),
-        "express": push.qos.express,
-        "reliable": reliable,
-        "received_at": time // 1000,
-        "partition": 0,
-        "offset": offset,
-    }
+    place = {"received_at": time // 1000, "partition": 0, "offset": offset}
+    return sample_row(push, key, reliable=reliable) | place
 
 
 def loss_row(loss: Loss, offset: int, names: Sequence[str]) -> dict[str, Any]:

@@ -4,69 +4,18 @@ Run as a script it is that node; imported, `ReferenceNode` starts it and talks t
 """
 
 import json
-import socket
-import subprocess
 import sys
-from types import TracebackType
 from typing import Any
 
 import zenoh
 
-from tests.support.processes import module_command, python_environment
-
-STARTS = 3
+from tests.support.reference_child import ReferenceChild
 
 
-class ReferenceNode:
+class ReferenceNode(ReferenceChild):
     """A router of eclipse-zenoh listening on 127.0.0.1:`port`."""
 
-    def __init__(self) -> None:
-        for attempt in range(STARTS):  # another process may take the port that was free just now
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.port: int = probe.getsockname()[1]
-            self._process = subprocess.Popen(
-                module_command("tests.support.reference_node", str(self.port)),
-                env=python_environment(),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            try:
-                assert self.answer() == "ready"
-                return
-            except AssertionError:
-                self.__exit__(None, None, None)
-                if attempt == STARTS - 1:
-                    raise
-
-    def __enter__(self) -> "ReferenceNode":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            self._process.communicate(timeout=20)  # closing its input ends it
-        finally:
-            if self._process.poll() is None:
-                self._process.kill()
-                self._process.wait()
-
-    def ask(self, what: str, **arguments: Any) -> Any:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": what, **arguments}) + "\n")
-        self._process.stdin.flush()
-        return self.answer()
-
-    def answer(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the reference node ended"
-        return json.loads(line)
+    module = "tests.support.reference_node"
 
 
 def _sample(sample: zenoh.Sample) -> dict[str, Any]:
@@ -87,11 +36,11 @@ def _sample(sample: zenoh.Sample) -> dict[str, Any]:
     }
 
 
-def _serve(port: int) -> None:
+def _serve(endpoint: str) -> None:
     config = zenoh.Config()
     for path, value in {
         "mode": '"router"',
-        "listen/endpoints": f'["tcp/127.0.0.1:{port}"]',
+        "listen/endpoints": f'["{endpoint}"]',
         "scouting/multicast/enabled": "false",
         "transport/shared_memory/enabled": "false",
         "timestamping/enabled": '{"router": false, "peer": false, "client": false}',
@@ -151,4 +100,4 @@ def _say(answer: Any) -> None:
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    _serve(sys.argv[1])

@@ -9,79 +9,27 @@ JSON.
 
 import json
 import signal
-import socket
-import subprocess
 import sys
 import threading
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 import zenoh
 
-from tests.support.processes import module_command, python_environment
-
-STARTS = 3
-EXIT_SECONDS = 20.0
+from tests.support.reference_child import ReferenceChild
 
 
-class ReferenceRouter:
-    """Listens on `endpoint`. Its methods are those of `_Node`."""
+class ReferenceRouter(ReferenceChild):
+    """A router of eclipse-zenoh listening on `endpoint`. `ask` calls the methods of `_Node`."""
 
-    def __init__(self) -> None:
-        for attempt in range(STARTS):  # another process may take the port that was free just now
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.endpoint = f"tcp/127.0.0.1:{probe.getsockname()[1]}"
-            self._process = subprocess.Popen(
-                module_command("tests.support.reference_router", self.endpoint),
-                env=python_environment(),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            try:
-                assert self._answer() == "ready"
-                return
-            except AssertionError:
-                self.__exit__(None, None, None)
-                if attempt == STARTS - 1:
-                    raise
-
-    def __enter__(self) -> "ReferenceRouter":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            self._process.communicate(timeout=EXIT_SECONDS)  # closing its input ends it
-        finally:
-            if self._process.poll() is None:
-                self._process.kill()
-                self._process.wait()
+    module = "tests.support.reference_router"
 
     def stop(self) -> None:
-        """SIGSTOP: its links stay open and it takes nothing."""
+        """Stop its process by SIGSTOP: its links stay open and it takes nothing."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
-
-    def ask(self, what: str, **arguments: Any) -> Any:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": what, **arguments}) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the reference node ended"
-        return json.loads(line)
 
 
 class _Node:
