@@ -6,6 +6,7 @@ control waits for room. Does not know what messages mean; receiving is in transp
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -62,7 +63,7 @@ class BatchEmitter(Protocol):
         messages in them, and the sequence number that follows."""
 
 
-class SendingSession:
+class SendingSession(ABC):
     """The sending half of a `TransportSession`. Public methods may be called on any thread."""
 
     def __init__(self, node: "Node", link: TransportLink) -> None:
@@ -493,19 +494,24 @@ class SendingSession:
             self._outbox.disable_fast_paths()
             self._outbox = None
 
-    # ---- of the receiving half, in TransportSession
+    # ---- provided by the receiving half, TransportSession
 
+    @abstractmethod
     def _watch(self, *, read: bool | None = None, write: bool | None = None) -> None:
-        raise NotImplementedError
+        """Tell the reactor which events of the link matter; None leaves one as it is."""
 
+    @abstractmethod
     def _on_writable(self) -> None:
-        raise NotImplementedError
+        """Write on, now that the link may take bytes."""
 
+    @abstractmethod
     def _cannot_write(self, error: LinkError) -> None:
-        raise NotImplementedError
+        """Handle a link that failed while it was written to."""
 
+    @abstractmethod
     def _rearm(self) -> None:
-        raise NotImplementedError
+        """Set the timer to the core's next deadline."""
 
+    @abstractmethod
     def _end(self, end: SessionEnded) -> None:
-        raise NotImplementedError
+        """End the session for the given reason."""
