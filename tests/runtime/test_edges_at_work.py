@@ -373,7 +373,8 @@ def test_cancelled_timers_are_let_go() -> None:
     loop.stop()
 
 
-RESPONSE_FINAL = bytes.fromhex("1a01")  # the smallest message there is
+RESPONSE_FINAL = bytes.fromhex("1a01")  # The smallest message of the protocol.
+FLOOD_BATCHES = 8  # Of 20,000 messages each: several times the bytes that may wait.
 
 
 def test_a_compressed_flood_stays_within_what_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +383,7 @@ def test_a_compressed_flood_stays_within_what_may_wait(monkeypatch: pytest.Monke
     go_on = threading.Event()
     handler = Delivery(lambda *_: _wait(go_on))
     batches = []
-    for number in range(40):
+    for number in range(FLOOD_BATCHES):
         batch = write_batch([Frame(FIRST_SN + number)]) + RESPONSE_FINAL * 20_000
         packed = compress(batch)
         batches.append(len(packed).to_bytes(2, "little") + packed)
@@ -404,6 +405,6 @@ def test_a_compressed_flood_stays_within_what_may_wait(monkeypatch: pytest.Monke
         one_batch = 20_000 * (len(RESPONSE_FINAL) + delivery.MESSAGE_BYTES)
         assert handler._waiting_bytes <= (1 << 20) + 2 * one_batch
         go_on.set()
-        until(lambda: held.counters.received_frames == 40)
+        until(lambda: held.counters.received_frames == FLOOD_BATCHES)
         until(lambda: not handler._waiting_bytes)
     assert held.over is not None

@@ -277,12 +277,18 @@ def they_send(
         assert push.body.payload == payload(index, size, noise), f"message {index}, {size} bytes"
 
 
-def they_send_best_effort(ours: Ours, them: ReferencePeer, size: int, **qos: Any) -> None:
+class BestEffortLost(AssertionError):
+    """None of the best-effort messages of one session arrived."""
+
+
+def they_send_best_effort(
+    ours: Ours, them: ReferencePeer, size: int, *, tries: int = BEST_EFFORTS, **qos: Any
+) -> None:
     """They put a message that they may drop, in whole or in part, when the machine is busy: again
     and again until one has come. What comes is whole."""
     qos = {**RELIABLY, **qos, "reliability": "BEST_EFFORT"}
     until(lambda: them.matching(TO_US, **qos), bool)
-    for index in range(BEST_EFFORTS):
+    for index in range(tries):
         them.put(TO_US, [size], first=index, **qos)
         end = time.monotonic() + BEST_EFFORT_SECONDS
         while not ours.pushes and time.monotonic() < end:
@@ -293,7 +299,7 @@ def they_send_best_effort(ours: Ours, them: ReferencePeer, size: int, **qos: Any
             assert push.body.payload in [payload(i, size) for i in range(index + 1)]
         if heard:
             return
-    raise AssertionError(f"none of {BEST_EFFORTS} messages of {size} bytes came")
+    raise BestEffortLost(f"none of {tries} messages of {size} bytes came")
 
 
 def we_send(
