@@ -23,7 +23,7 @@ from zenlake import link as links
 from zenlake.api.config import opening
 from zenlake.api.config.config import Config
 from zenlake.api.config.opening import SessionSettings, StartConditions, open_node, read_settings
-from zenlake.api.config.schema import TREE
+from zenlake.api.config.schema import KEYS
 from zenlake.errors import AuthError, LinkError, SessionRefused, ZError
 from zenlake.runtime.node import Node
 from zenlake.transport.autoconnect import ANY_ROLE, NO_ROLE, Strategy
@@ -257,10 +257,10 @@ def test_what_is_not_honoured_is_said_once(
     ]
 
 
-def test_what_is_not_honoured_exists() -> None:
-    for key in opening.IGNORED_KEYS:
-        assert Config().get_json(key)
-        assert key.partition("/")[0] in TREE.fields
+def test_what_counts_as_unset_exists() -> None:
+    for key, value in opening.AS_IF_UNSET.items():
+        assert KEYS[key].ignored
+        assert KEYS[key].check(value, key) == value
 
 
 # ---- listening

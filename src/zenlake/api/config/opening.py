@@ -16,6 +16,7 @@ from typing import Any
 
 from zenlake import link as links
 from zenlake.api.config.config import Config, changes, for_mode, of_mode
+from zenlake.api.config.schema import KEYS, check_user_password
 from zenlake.errors import LinkError, SessionEnded, SessionRefused, ZError
 from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions, TlsOptions
@@ -42,34 +43,6 @@ RESOLUTIONS = {"8bit": 0, "16bit": 1, "32bit": 2}
 STRATEGIES = {strategy.value: strategy for strategy in Strategy}
 ROLE_OF = {"router": WireWhatAmI.ROUTER, "peer": WireWhatAmI.PEER, "client": WireWhatAmI.CLIENT}
 
-IGNORED_KEYS = (
-    "adminspace",
-    "aggregation",
-    "downsampling",
-    "gateway",
-    "low_pass_filter",
-    "metadata",
-    "namespace",
-    "plugins",
-    "plugins_loading",
-    "qos",
-    "routing/interests",
-    "routing/peer",
-    "routing/router/linkstate",
-    "routing/router/peers_failover_brokering",
-    "stats",
-    "transport/auth/pubkey/key_size",
-    "transport/link/rx/buffer_size",
-    "transport/link/tx/keep_alive",
-    "transport/link/tx/queue",
-    "transport/link/tx/threads",
-    "transport/link/unixpipe",
-    "transport/multicast",
-    "transport/unicast/max_links",
-)
-"""Keys, or their sections, without effect in this implementation. Shared memory is not listed: a
-node without it is a node that does not offer it.
-"""
 AS_IF_UNSET = {"gateway": {"south": "auto"}}
 _warned: set[str] = set()
 
@@ -169,11 +142,7 @@ Get = Callable[[str], Any]
 
 def _warn_of_ignored_keys(config: Config) -> None:
     for key, value in changes(config):
-        if value == AS_IF_UNSET.get(key):
-            continue
-        parts = key.split("/")
-        above = {"/".join(parts[: depth + 1]) for depth in range(len(parts))}
-        if key not in _warned and not above.isdisjoint(IGNORED_KEYS):
+        if KEYS[key].ignored and value != AS_IF_UNSET.get(key) and key not in _warned:
             _warned.add(key)
             log.warning("configuration: %s has no effect here", key)
 
@@ -247,8 +216,7 @@ def _offer(get: Get, role: WireWhatAmI, zid: WireZenohId) -> Offer:
 def _authenticators(get: Get) -> Iterator[Authenticator]:
     user, password = get("transport/auth/usrpwd/user"), get("transport/auth/usrpwd/password")
     file = get("transport/auth/usrpwd/dictionary_file")
-    if (user is None) != (password is None):
-        raise ZError("transport/auth/usrpwd: has only one of user and password: give both or none")
+    check_user_password(user, password)
     if user is not None or file is not None:
         dictionary = None if file is None else read_dictionary(Path(file))
         yield UserPassword(user, password, dictionary)
