@@ -148,10 +148,7 @@ class Config:
         return self._tree == other._tree if isinstance(other, Config) else NotImplemented
 
     def __copy__(self) -> "Config":
-        return _restore(copy.deepcopy(self._tree))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Config":
-        return self.__copy__()
+        return copy.deepcopy(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._tree,)

@@ -10,14 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from zenlake import link as links
 from zenlake.api.config.config import Config, changes, for_mode, of_mode
 from zenlake.api.config.schema import KEYS, check_user_password
-from zenlake.errors import LinkError, SessionEnded, SessionRefused, ZError
+from zenlake.errors import LinkError, SessionRefused, ZError
 from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions, TlsOptions
 from zenlake.runtime.discovery import DiscoveryConfig
@@ -172,7 +173,7 @@ def _node_config(
     get: Get, role: WireWhatAmI, zid: WireZenohId, *, has_endpoints: bool
 ) -> NodeConfig:
     largest = get("transport/link/rx/max_message_size")
-    default = for_mode(Config(), "transport/link/rx/max_message_size", role)
+    default = KEYS["transport/link/rx/max_message_size"].default
     return NodeConfig(
         offer=_offer(get, role, zid),
         authenticators=tuple(_authenticators(get)),
@@ -304,44 +305,33 @@ def _roles(names: Iterable[str]) -> WireWhatAmI:
 # ---- links that keep to the configuration
 
 
+@dataclass(frozen=True)
 class ConfiguredLinks:
     """Provider of links for the allowed protocols, with the configured socket buffers."""
 
-    def __init__(
-        self,
-        protocols: Sequence[str] | None,
-        buffers: dict[str, dict[str, str]],
-        below: LinkProvider,
-    ) -> None:
-        self._protocols = protocols
-        self._buffers = buffers
-        self._below = below
+    protocols: Sequence[str] | None
+    buffers: dict[str, dict[str, str]]
+    below: LinkProvider
 
     def resolve(self, endpoint: EndPoint) -> list[Any]:
-        self._check(endpoint)
-        return self._below.resolve(endpoint)
+        return self.below.resolve(self._configured(endpoint))
 
     def connect(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink:
-        return self._below.connect(self._with_buffers(endpoint), address, options)
+        return self.below.connect(self._configured(endpoint), address, options)
 
     def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener:
-        self._check(endpoint)
-        return self._below.listen(self._with_buffers(endpoint), options)
+        return self.below.listen(self._configured(endpoint), options)
 
-    def _check(self, endpoint: EndPoint) -> None:
-        if self._protocols is not None and endpoint.protocol not in self._protocols:
-            allowed = ", ".join(self._protocols)
+    def _configured(self, endpoint: EndPoint) -> EndPoint:
+        if self.protocols is not None and endpoint.protocol not in self.protocols:
+            allowed = ", ".join(self.protocols)
             raise LinkError(
                 f"Unsupported protocol: {endpoint.protocol}. Supported protocols are: [{allowed}] "
                 f"(transport/link/protocols), so not {endpoint.locator}"
             )
-
-    def _with_buffers(self, endpoint: EndPoint) -> EndPoint:
-        said = {**self._buffers.get(endpoint.protocol, {}), **endpoint.config}
-        if not said:
-            return endpoint
+        said = {**self.buffers.get(endpoint.protocol, {}), **endpoint.config}
         joined = ";".join(f"{name}={value}" if value else name for name, value in said.items())
-        return EndPoint(f"{endpoint.locator}#{joined}")
+        return EndPoint(f"{endpoint.locator}#{joined}") if said else endpoint
 
 
 def _network(get: Get) -> LinkProvider:
@@ -434,7 +424,11 @@ def open_node(
 
 def _open_client(node: Node, settings: SessionSettings) -> None:
     if settings.connect:
-        ClientConnector(node, settings).open()
+        endpoints = [endpoint for entry in settings.connect for endpoint in entry.endpoints]
+        timeout = settings.connect_retry.timeout
+        found = _first_outcome(node, endpoints, settings.connect_retry, timeout or None)
+        if not isinstance(found, TransportSession):
+            raise _connect_error(settings, found, late=bool(timeout)) from found
     elif not settings.scouting:
         raise ZError(
             "No peer specified and multicast scouting deactivated! "
@@ -478,40 +472,31 @@ def _connect(
     policy = settings.connect_retry
     must = must_succeed(endpoint, settings.connect_must)
     if policy.timeout == 0 or policy.first == 0:
-        error = _first_outcome(node, endpoint, _with_timeout(policy, 0), None)
-        if error is not None and must:
-            raise error
+        found = _first_outcome(node, [endpoint], replace(policy, timeout=0), None)
+        if isinstance(found, ZError) and must:
+            raise found
     elif must:
         left = None if policy.timeout is None else began + policy.timeout - time.monotonic()
-        error = _first_outcome(node, endpoint, _with_timeout(policy, None), left)
-        if error is not None:
+        found = _first_outcome(node, [endpoint], replace(policy, timeout=None), left)
+        if not isinstance(found, TransportSession):
+            error = found or ZError(f"{endpoint.locator}: no answer in time")
             raise _connect_error(settings, error, late=True) from error
     else:
         done = conditions.expect(endpoint)
-        node.keep_connected(endpoint, policy=_with_timeout(policy, None), done=done)
+        node.keep_connected(endpoint, policy=replace(policy, timeout=None), done=done)
 
 
 def _first_outcome(
-    node: Node, endpoint: EndPoint, policy: RetryPolicy, seconds: float | None
-) -> ZError | None:
-    """Connect and wait; return the error, or None when there is a session."""
-    over = threading.Event()
-    outcome: list[TransportSession | ZError] = []
-
-    def done(found: TransportSession | ZError) -> None:
-        outcome.append(found)
-        over.set()
-
-    connector = node.keep_connected(endpoint, policy=policy, done=done)
-    if not over.wait(seconds):
+    node: Node, endpoints: Sequence[EndPoint], policy: RetryPolicy, seconds: float | None
+) -> TransportSession | ZError | None:
+    """Connect and wait; return the session or the last error, None: nothing in time."""
+    outcome: SimpleQueue[TransportSession | ZError] = SimpleQueue()
+    connector = node.keep_connected(*endpoints, policy=policy, done=outcome.put)
+    try:
+        return outcome.get(timeout=None if seconds is None else max(0.0, seconds))
+    except Empty:
         connector.stop()
-        return connector.last_error or ZError(f"{endpoint.locator}: no answer in time")
-    found = outcome[0]
-    return None if isinstance(found, TransportSession) else found
-
-
-def _with_timeout(policy: RetryPolicy, timeout: float | None) -> RetryPolicy:
-    return RetryPolicy(policy.first, policy.factor, policy.longest, timeout)
+        return connector.last_error
 
 
 def _listen(node: Node, settings: SessionSettings) -> None:
@@ -573,55 +558,3 @@ def _connect_error(settings: SessionSettings, last: ZError | None, *, late: bool
     if isinstance(last, SessionRefused) and last.by_peer and last.reason == CloseReason.GENERIC:
         text += " The node refused: it may want user and password (transport/auth)."
     return ZError(text)
-
-
-class ClientConnector:
-    """Connects a client to the first endpoint that answers, and again when that session is lost."""
-
-    def __init__(self, node: Node, settings: SessionSettings) -> None:
-        self._node = node
-        self._settings = settings
-        self._endpoints = [e for entry in settings.connect for e in entry.endpoints]
-        self._retry = Retry(settings.connect_retry, node.reactor.now())
-        self._over = threading.Event()
-        self._error: ZError | None = None
-        self._given_up = False
-
-    def open(self) -> None:
-        """Wait for the first session."""
-        timeout = self._settings.connect_retry.timeout
-        self._node.reactor.call_soon(lambda: self._try(0))
-        in_time = self._over.wait(timeout or None)
-        if self._over.is_set() and self._error is None:
-            return
-        self._given_up = True
-        late = bool(timeout) or not in_time
-        raise _connect_error(self._settings, self._error, late=late) from self._error
-
-    def _try(self, index: int) -> None:
-        if not self._given_up and not self._node.closing:
-            self._node.connect_soon(self._endpoints[index], lambda found: self._done(index, found))
-
-    def _done(self, index: int, found: TransportSession | ZError) -> None:
-        now = self._node.reactor.now()
-        if isinstance(found, TransportSession):
-            self._retry.succeeded(now)
-            self._error = None
-            self._over.set()
-            found.on_end.append(self._lost)
-            return
-        log.info("%s: no session: %s", self._endpoints[index].locator, found)
-        self._error = found
-        if index + 1 < len(self._endpoints):
-            self._try(index + 1)
-        else:
-            self._again(self._retry.failed(now))
-
-    def _lost(self, end: SessionEnded) -> None:
-        self._again(self._retry.lost(self._node.reactor.now()))
-
-    def _again(self, when: float | None) -> None:
-        if when is None:
-            self._over.set()
-        else:
-            self._node.reactor.call_at(when, lambda: self._try(0))
