@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -50,49 +52,21 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True, kw_only=True)
 class SessionSettings:
-    """Settings of one session, derived from its configuration. Times are in seconds."""
+    """Settings of one session, derived from its configuration."""
 
     config: Config
     "Copy of the configuration, so that later changes of the original have no effect."
-    whatami: WireWhatAmI
-    zid: WireZenohId
     node: NodeConfig
     network: LinkProvider
     "Provider of links that keep to `transport/link`."
     listen: tuple[EndPoint, ...]
     listen_retry: RetryPolicy
     "Retries of listening; timeout None: for ever, 0: one attempt."
-    listen_must: bool
-    "Whether opening fails when listening fails (`exit_on_failure`)."
-    connect: tuple["EndPoints", ...]
-    connect_retry: RetryPolicy
-    connect_must: bool
-    scouting: bool
-    scouting_timeout: float
-    "Time in which a client looks for a node to connect to."
-    scouting_delay: float
-    """Time for which `open` of a peer or router waits for nodes found by scouting and their
-    declarations."""
-    wait_scouted: bool
-    wait_declares: bool
-    queries_default_timeout: float
-    timestamping: bool
-    drop_future_timestamp: bool
+    connect: tuple[EndPoint, ...]
 
-
-@dataclass(frozen=True)
-class EndPoints:
-    """One entry of `connect/endpoints`: an endpoint, or several that form a group."""
-
-    endpoints: tuple[EndPoint, ...]
-    strategy: str | None = None
-
-    def __str__(self) -> str:
-        """Return the entry as a configuration has it, without quotes around a single endpoint."""
-        if self.strategy is None:
-            return ", ".join(self.endpoints)
-        quoted = ", ".join(f'"{endpoint}"' for endpoint in self.endpoints)
-        return f'{{strategy: "{self.strategy}", locators: [{quoted}]}}'
+    def get(self, key: str) -> Any:
+        """Return what `key` means for the role of this node."""
+        return for_mode(self.config, key, self.node.offer.whatami)
 
 
 # ---- from keys to settings
@@ -114,27 +88,18 @@ def read_settings(config: Config) -> SessionSettings:
         )
     own = get("id")
     zid = WireZenohId.parse(own) if own else WireZenohId(secrets.token_bytes(MAX_BYTES))
-    connect = tuple(_endpoints(entry) for entry in get("connect/endpoints"))
+    connect = tuple(
+        EndPoint(text)
+        for entry in get("connect/endpoints")
+        for text in ([entry] if isinstance(entry, str) else entry["locators"])
+    )
     return SessionSettings(
         config=config,
-        whatami=role,
-        zid=zid,
         node=_node_config(get, role, zid, has_endpoints=bool(connect)),
         network=_network(get),
         listen=tuple(EndPoint(text) for text in get("listen/endpoints")),
         listen_retry=_retry(get, "listen", role),
-        listen_must=get("listen/exit_on_failure"),
         connect=connect,
-        connect_retry=_retry(get, "connect", role),
-        connect_must=get("connect/exit_on_failure"),
-        scouting=get("scouting/multicast/enabled"),
-        scouting_timeout=get("scouting/timeout") / 1000,
-        scouting_delay=get("scouting/delay") / 1000,
-        wait_scouted=get("open/return_conditions/connect_scouted"),
-        wait_declares=get("open/return_conditions/declares"),
-        queries_default_timeout=get("queries_default_timeout") / 1000,
-        timestamping=get("timestamping/enabled"),
-        drop_future_timestamp=get("timestamping/drop_future_timestamp"),
     )
 
 
@@ -146,12 +111,6 @@ def _warn_of_ignored_keys(config: Config) -> None:
         if KEYS[key].ignored and value != AS_IF_UNSET.get(key) and key not in _warned:
             _warned.add(key)
             log.warning("configuration: %s has no effect here", key)
-
-
-def _endpoints(entry: Any) -> EndPoints:
-    if isinstance(entry, str):
-        return EndPoints((EndPoint(entry),))
-    return EndPoints(tuple(EndPoint(text) for text in entry["locators"]), entry["strategy"])
 
 
 def _retry(get: Get, section: str, role: WireWhatAmI) -> RetryPolicy:
@@ -296,10 +255,7 @@ def _autoconnect(get: Get, found_by: str, role: WireWhatAmI) -> Autoconnect:
 
 
 def _roles(names: Iterable[str]) -> WireWhatAmI:
-    found = NO_ROLE
-    for name in names:
-        found |= ROLE_OF[name]
-    return found
+    return reduce(or_, (ROLE_OF[name] for name in names), NO_ROLE)
 
 
 # ---- links that keep to the configuration
@@ -413,7 +369,7 @@ def open_node(
     try:
         _listen(node, settings)
         node.start()
-        if settings.whatami is WireWhatAmI.CLIENT:
+        if settings.node.offer.whatami is WireWhatAmI.CLIENT:
             _open_client(node, settings)
         else:
             _open_others(node, settings, conditions or StartConditions())
@@ -424,22 +380,22 @@ def open_node(
 
 def _open_client(node: Node, settings: SessionSettings) -> None:
     if settings.connect:
-        endpoints = [endpoint for entry in settings.connect for endpoint in entry.endpoints]
-        timeout = settings.connect_retry.timeout
-        found = _first_outcome(node, endpoints, settings.connect_retry, timeout or None)
+        timeout = settings.node.retry.timeout
+        found = _first_outcome(node, settings.connect, settings.node.retry, timeout or None)
         if not isinstance(found, TransportSession):
             raise _connect_error(settings, found, late=bool(timeout)) from found
-    elif not settings.scouting:
+    elif not settings.get("scouting/multicast/enabled"):
         raise ZError(
             "No peer specified and multicast scouting deactivated! "
             "Give connect/endpoints, or set scouting/multicast/enabled"
         )
     else:
-        end = time.monotonic() + settings.scouting_timeout
+        timeout = settings.get("scouting/timeout") / 1000
+        end = time.monotonic() + timeout
         while not node.sessions:
             if time.monotonic() >= end:
                 raise ZError(
-                    f"timeout: no node answered within {settings.scouting_timeout:g} s "
+                    f"timeout: no node answered within {timeout:g} s "
                     "(scouting/timeout); give connect/endpoints"
                 )
             time.sleep(LOOK_SECONDS)
@@ -447,17 +403,13 @@ def _open_client(node: Node, settings: SessionSettings) -> None:
 
 def _open_others(node: Node, settings: SessionSettings, conditions: StartConditions) -> None:
     began = time.monotonic()
-    for entry in settings.connect:
-        for endpoint in entry.endpoints:
-            _connect(node, settings, endpoint, began, conditions)
-    waits = settings.scouting or bool(settings.connect)
-    if settings.wait_scouted and waits:
-        met = conditions.wait(node, settings.scouting_delay)
-        if not met and settings.connect:
-            log.warning(
-                "opened after %g s (scouting/delay) without all that is configured",
-                settings.scouting_delay,
-            )
+    for endpoint in settings.connect:
+        _connect(node, settings, endpoint, began, conditions)
+    waits = settings.connect or settings.get("scouting/multicast/enabled")
+    if waits and settings.get("open/return_conditions/connect_scouted"):
+        delay = settings.get("scouting/delay") / 1000
+        if not conditions.wait(node, delay) and settings.connect:
+            log.warning("opened after %g s (scouting/delay) without all that is configured", delay)
 
 
 def _connect(
@@ -469,8 +421,8 @@ def _connect(
 ) -> None:
     """Connect to `endpoint`: once, until the timeout, or in the background, as configured."""
     check_unicast(endpoint)
-    policy = settings.connect_retry
-    must = must_succeed(endpoint, settings.connect_must)
+    policy = settings.node.retry
+    must = must_succeed(endpoint, settings.get("connect/exit_on_failure"))
     if policy.timeout == 0 or policy.first == 0:
         found = _first_outcome(node, [endpoint], replace(policy, timeout=0), None)
         if isinstance(found, ZError) and must:
@@ -503,7 +455,7 @@ def _listen(node: Node, settings: SessionSettings) -> None:
     policy = settings.listen_retry
     began = time.monotonic()
     for endpoint in settings.listen:
-        must = must_succeed(endpoint, settings.listen_must)
+        must = must_succeed(endpoint, settings.get("listen/exit_on_failure"))
         check_unicast(endpoint)
         if policy.timeout == 0 or policy.first == 0:
             error = _try_to_listen(node, endpoint)
@@ -549,9 +501,17 @@ def must_succeed(endpoint: EndPoint, default: bool) -> bool:
     return default if said not in ("true", "false") else said == "true"
 
 
+def _entry_text(entry: Any) -> str:
+    """Return an entry of `connect/endpoints` as a configuration has it."""
+    if isinstance(entry, str):
+        return entry
+    quoted = ", ".join(f'"{endpoint}"' for endpoint in entry["locators"])
+    return f'{{strategy: "{entry["strategy"]}", locators: [{quoted}]}}'
+
+
 def _connect_error(settings: SessionSettings, last: ZError | None, *, late: bool) -> ZError:
     """Return the error of a node that reached no configured endpoint; `last` is the last cause."""
-    entries = ", ".join(str(entry) for entry in settings.connect)
+    entries = ", ".join(map(_entry_text, settings.get("connect/endpoints")))
     text = f"Unable to connect to any of [{entries}]{'. Timeout!' if late else '!'}"
     if last is not None:
         text += f" The last one: {last}."
