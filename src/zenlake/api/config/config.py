@@ -18,7 +18,7 @@ from typing import Any
 import json5
 import yaml
 
-from zenlake.api.config.schema import KEYS, ROLES, TREE, Field, Section, near_hint
+from zenlake.api.config.schema import KEYS, ROLES, TREE, Check, Field, Section, near_hint
 from zenlake.errors import ZError
 from zenlake.wire.enums import WireWhatAmI
 
@@ -110,7 +110,11 @@ class Config:
         >>> Config().get_json("transport/link/tx/lease"), Config().get_json("mode")
         ('10000', 'null')
         """
-        return _to_json(self._value_at(_text("key", key)))
+        path = _split(_text("key", key))
+        if path[:1] == [FREE]:
+            return _to_json(_get_free(self._tree[FREE], path[1:], key))
+        field = _find(path, key, "NoMatchingKey: no key")
+        return _to_json(_without_hidden(field.check, reduce(getitem, path, self._tree)))
 
     def insert_json5(self, /, key: str, value: str) -> None:
         """Set `key` to the JSON5 text `value`; in a section, fields that `value` does not name are
@@ -124,14 +128,6 @@ class Config:
         field = _find(path, key, "unknown key")
         taken = field.check(given, "/".join(path))
         reduce(getitem, path[:-1], self._tree)[path[-1]] = taken
-
-    def _value_at(self, key: str) -> Any:
-        path = _split(key)
-        if path[:1] == [FREE]:
-            return _get_free(self._tree[FREE], path[1:], key)
-        field = _find(path, key, "NoMatchingKey: no key")
-        value = reduce(getitem, path, self._tree)
-        return _without_hidden(field.check, value) if isinstance(field.check, Section) else value
 
     def __str__(self) -> str:
         """Return the configuration as JSON with sorted keys; without secrets that have no file."""
@@ -271,12 +267,12 @@ READERS: dict[str, Callable[[str], Any]] = {
 # ---- what is shown
 
 
-def _without_hidden(section: Section, tree: dict[str, Any]) -> dict[str, Any]:
+def _without_hidden(check: Check, value: Any) -> Any:
+    if not isinstance(check, Section):
+        return value
     return {
-        name: _without_hidden(field.check, tree[name])
-        if isinstance(field.check, Section)
-        else tree[name]
-        for name, field in section.fields.items()
+        name: _without_hidden(field.check, value[name])
+        for name, field in check.fields.items()
         if not field.hidden
     }
 

@@ -41,9 +41,7 @@ from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
 log = logging.getLogger("zenlake.config")
 
 LOOK_SECONDS = 0.02  # Interval between checks while `open` waits.
-DEFAULT_RETRY = {"period_init_ms": 1000, "period_max_ms": 4000, "period_increase_factor": 2.0}
 RESOLUTIONS = {"8bit": 0, "16bit": 1, "32bit": 2}
-STRATEGIES = {strategy.value: strategy for strategy in Strategy}
 ROLE_OF = {"router": WireWhatAmI.ROUTER, "peer": WireWhatAmI.PEER, "client": WireWhatAmI.CLIENT}
 
 AS_IF_UNSET = {"gateway": {"south": "auto"}}
@@ -114,12 +112,11 @@ def _warn_of_ignored_keys(config: Config) -> None:
 
 
 def _retry(get: Get, section: str, role: WireWhatAmI) -> RetryPolicy:
-    told = {
-        name: value
+    periods = {
+        f"retry_{name}": str(value)
         for name, values in (get(f"{section}/retry") or {}).items()
         if (value := of_mode(values, role)) is not None
     }
-    periods = {f"retry_{name}": str(value) for name, value in {**DEFAULT_RETRY, **told}.items()}
     timeout_ms = get(f"{section}/timeout_ms")
     base = RetryPolicy(timeout=None if timeout_ms < 0 else timeout_ms / 1000)
     try:
@@ -247,10 +244,7 @@ def _autoconnect(get: Get, found_by: str, role: WireWhatAmI) -> Autoconnect:
         strategy = {f"to_{name}": strategy for name in ROLE_OF}
     return Autoconnect(
         {role: _roles(get(f"scouting/{found_by}/autoconnect"))},
-        {
-            ROLE_OF[name.removeprefix("to_")]: STRATEGIES[chosen]
-            for name, chosen in strategy.items()
-        },
+        {ROLE_OF[name.removeprefix("to_")]: Strategy(chosen) for name, chosen in strategy.items()},
     )
 
 
