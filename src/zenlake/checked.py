@@ -13,11 +13,14 @@ from zenlake.quantities import Ambiguous
 MAX_SHOWN = 60  # Characters of a refused value that an error repeats.
 
 
+Reader = Callable[[Any], Any]
+
+
 class Kind(NamedTuple):
     """How a value is written, in words, and how it is read; ValueError or TypeError: it is not."""
 
     what: str
-    read: Callable[[Any], Any]
+    read: Reader
 
 
 def read(kind: Kind, value: Any, where: str, *, secret: bool = False) -> Any:
@@ -73,33 +76,30 @@ def unknown_option(name: str, known: Mapping[str, str]) -> ZError:
 # ---- readers that several kinds share
 
 
-def text(value: Any) -> str:
-    """Read a text that is not empty."""
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError
-    return value
+def when(fits: Callable[[Any], object], read: Callable[[Any], Any] | None = None) -> Reader:
+    """Return the reader of values that fit; `read` turns them into what is stored."""
 
-
-def whole(least: int, most: int = (1 << 63) - 1) -> Callable[[Any], int]:
-    """Read an integer from `least` to `most`."""
-
-    def take(value: Any) -> int:
-        if type(value) is not int or not least <= value <= most:
+    def take(value: Any) -> Any:
+        if not fits(value):
             raise ValueError
-        return value
+        return value if read is None else read(value)
 
     return take
 
 
+text = when(lambda value: isinstance(value, str) and value.strip())
+"Reads a text that is not empty."
+
+
+def whole(least: int, most: int = (1 << 63) - 1) -> Reader:
+    """Read an integer from `least` to `most`."""
+    return when(lambda value: type(value) is int and least <= value <= most)
+
+
 def one_of(*words: str, spell: Callable[[str], str] = str) -> Kind:
     """Read one of `words`, after `spell`."""
-
-    def take(value: Any) -> str:
-        if not isinstance(value, str) or spell(value) not in words:
-            raise ValueError
-        return spell(value)
-
-    return Kind(f"one of {', '.join(words)}", take)
+    fits = when(lambda value: isinstance(value, str) and spell(value) in words, spell)
+    return Kind(f"one of {', '.join(words)}", fits)
 
 
 TEXT = Kind("a text that is not empty", text)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zenlake.api.config.config import Config, changes, for_mode
-from zenlake.api.config.schema import TREE, Section
+from zenlake.api.config.schema import KEYS, TREE, Section
 from zenlake.errors import ZError
 from zenlake.wire.enums import WireWhatAmI
 
@@ -23,9 +23,9 @@ ROUTER, PEER, CLIENT = WireWhatAmI.ROUTER, WireWhatAmI.PEER, WireWhatAmI.CLIENT
 def keys(section: Section = TREE, at: str = "") -> Iterator[tuple[str, bool]]:
     """Every key, and whether it is a section."""
     for name, field in section.fields.items():
-        if isinstance(field.kind, Section):
+        if isinstance(field.check, Section):
             yield at + name, True
-            yield from keys(field.kind, f"{at}{name}/")
+            yield from keys(field.check, f"{at}{name}/")
         else:
             yield at + name, False
 
@@ -35,6 +35,15 @@ LEAVES = [key for key, is_section in keys() if not is_section]
 
 def test_the_tree_is_large() -> None:
     assert len(LEAVES) > 110
+
+
+@pytest.mark.parametrize("key", LEAVES)
+def test_every_key_says_what_it_does_and_its_default_is_of_its_kind(key: str) -> None:
+    field = KEYS[key]
+    assert field.does.endswith(".")
+    assert field.check(field.default, key) == field.default
+    for unset in field.unset.values() if isinstance(field.unset, dict) else [field.unset]:
+        assert unset is None or field.check(unset, key) == unset
 
 
 def test_defaults_are_the_reference_s() -> None:

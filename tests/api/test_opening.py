@@ -23,7 +23,7 @@ from zenlake import link as links
 from zenlake.api.config import opening
 from zenlake.api.config.config import Config
 from zenlake.api.config.opening import SessionSettings, StartConditions, open_node, read_settings
-from zenlake.api.config.schema import TREE
+from zenlake.api.config.schema import KEYS
 from zenlake.errors import AuthError, LinkError, SessionRefused, ZError
 from zenlake.runtime.node import Node
 from zenlake.transport.autoconnect import ANY_ROLE, NO_ROLE, Strategy
@@ -81,15 +81,17 @@ def where(node: Node) -> str:
 def test_defaults_of_a_peer() -> None:
     meant = read_settings(Config())
     offer = meant.node.offer
-    assert offer == Offer(zid=meant.zid, whatami=PEER)
-    assert (meant.whatami, meant.listen, meant.connect) == (PEER, (EndPoint("tcp/[::]:0"),), ())
-    assert (meant.listen_retry.timeout, meant.listen_must) == (0.0, True)
-    assert (meant.connect_retry, meant.connect_must) == (RetryPolicy(), False)
-    assert (meant.scouting, meant.scouting_timeout, meant.scouting_delay) == (True, 3.0, 0.5)
-    assert meant.wait_scouted
-    assert meant.wait_declares
-    assert meant.queries_default_timeout == 10.0
-    assert (meant.timestamping, meant.drop_future_timestamp) == (False, False)
+    assert offer == Offer(zid=offer.zid, whatami=PEER)
+    assert (meant.listen, meant.connect) == ((EndPoint("tcp/[::]:0"),), ())
+    assert (meant.listen_retry.timeout, meant.get("listen/exit_on_failure")) == (0.0, True)
+    assert (meant.node.retry, meant.get("connect/exit_on_failure")) == (RetryPolicy(), False)
+    assert meant.get("scouting/multicast/enabled")
+    assert (meant.get("scouting/timeout"), meant.get("scouting/delay")) == (3000, 500)
+    assert meant.get("open/return_conditions/connect_scouted")
+    assert meant.get("open/return_conditions/declares")
+    assert meant.get("queries_default_timeout") == 10_000
+    assert not meant.get("timestamping/enabled")
+    assert not meant.get("timestamping/drop_future_timestamp")
     assert meant.network is links
     assert meant.node.max_message == MAX_MESSAGE_BYTES
     assert (meant.node.limits.pending, meant.node.limits.sessions) == (100, 1000)
@@ -98,18 +100,18 @@ def test_defaults_of_a_peer() -> None:
 
 def test_modes_differ() -> None:
     router, client = meaning("router"), meaning("client", connect__endpoints=[NOWHERE])
-    assert (router.whatami, client.whatami) == (ROUTER, CLIENT)
-    assert (router.timestamping, client.timestamping) == (True, False)
+    assert (router.node.offer.whatami, client.node.offer.whatami) == (ROUTER, CLIENT)
+    assert [each.get("timestamping/enabled") for each in (router, client)] == [True, False]
     assert read_settings(Config.from_json5("{mode: 'router'}")).listen == (
         EndPoint("tcp/[::]:7447"),
     )
     assert client.listen == ()
-    assert (client.connect_retry.timeout, client.connect_must) == (0.0, True)
+    assert (client.node.retry.timeout, client.get("connect/exit_on_failure")) == (0.0, True)
 
 
 def test_ids_are_as_told_or_drawn() -> None:
-    assert meaning(id="a1b2").zid == WireZenohId.parse("a1b2")
-    assert meaning().zid != meaning().zid
+    assert meaning(id="a1b2").node.offer.zid == WireZenohId.parse("a1b2")
+    assert meaning().node.offer.zid != meaning().node.offer.zid
 
 
 def test_what_the_transport_is_told() -> None:
@@ -135,7 +137,7 @@ def test_what_the_transport_is_told() -> None:
     limits = meant.node.limits
     assert (limits.pending, limits.seconds, limits.sessions) == (7, 1.5, 3)
     assert (meant.node.patience, meant.node.max_message) == (2.0, 4096)
-    assert meant.queries_default_timeout == 0.25
+    assert meant.get("queries_default_timeout") == 250
 
 
 @pytest.mark.parametrize(
@@ -160,10 +162,10 @@ def test_settings_that_contradict(keys: dict[str, Any], words: str) -> None:
 def test_retries() -> None:
     retry = {"period_init_ms": {"peer": 10}, "period_max_ms": 20, "period_increase_factor": 3}
     meant = meaning(connect__retry=retry, connect__timeout_ms=500, listen__timeout_ms=-1)
-    assert meant.connect_retry == RetryPolicy(0.01, 3.0, 0.02, 0.5)
+    assert meant.node.retry == RetryPolicy(0.01, 3.0, 0.02, 0.5)
     assert meant.listen_retry == RetryPolicy(1.0, 2.0, 4.0, None)
     never = meaning(connect__retry={"period_init_ms": -1, "period_max_ms": 0})
-    assert never.connect_retry.first == 0.0
+    assert never.node.retry.first == 0.0
 
 
 def test_who_is_found_and_dialled() -> None:
@@ -257,10 +259,10 @@ def test_what_is_not_honoured_is_said_once(
     ]
 
 
-def test_what_is_not_honoured_exists() -> None:
-    for key in opening.IGNORED_KEYS:
-        assert Config().get_json(key)
-        assert key.partition("/")[0] in TREE.fields
+def test_what_counts_as_unset_exists() -> None:
+    for key, value in opening.AS_IF_UNSET.items():
+        assert KEYS[key].ignored
+        assert KEYS[key].check(value, key) == value
 
 
 # ---- listening

@@ -169,6 +169,19 @@ def test_an_endpoint_where_nobody_listens_is_dialled_after_1_2_4_4_seconds() -> 
     assert connector.session is a.sessions[b.zid]
 
 
+def test_every_endpoint_is_tried_before_each_wait() -> None:
+    world = World(7, Faults(delay=(0.0, 0.0)))
+    a = world.node("a", Heard())
+    times = attempts(world, "a")
+    connector = a.keep_connected("memory/b", "memory/c")
+    world.run(5)
+    assert times == [0.0, 0.0, 1.0, 1.0, 3.0, 3.0]
+    c = world.node("c", Heard())
+    assert world.run_until(lambda: c.zid in a.sessions, within=10) == 2.0
+    assert times[-2:] == [7.0, 7.0]
+    assert connector.session is a.sessions[c.zid]
+
+
 def test_a_partition_of_a_minute_is_survived() -> None:
     """The session expires, attempts time out, waits grow from 1 to 4 s; healed, one succeeds."""
     world = World(8, Faults(delay=(0.001, 0.001)))

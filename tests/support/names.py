@@ -169,7 +169,7 @@ class Index:
         self.anywhere |= {
             word
             for file in self.files
-            if file.startswith("src/") and file.endswith((".toml", ".yml", ".json5"))
+            if file.startswith("src/") and file.endswith((".json", ".toml", ".yml"))
             for word in WORD.findall((ROOT / file).read_text())
         }
         public = [PACKAGE / name for name in PUBLIC]

@@ -73,13 +73,14 @@ class SessionCore:
         self.publishers: dict[int, None] = {}
         self.watchers: tuple[LossObserver, ...] = ()
         "Observers of lost data."
+        get, offer = self.settings.get, self.settings.node.offer
         self.exchange = Exchange(
-            self.settings.zid,
-            self.settings.whatami,
+            offer.zid,
+            offer.whatami,
             self,
-            query_timeout=self.settings.queries_default_timeout,
-            timestamping=self.settings.timestamping,
-            drop_future_timestamp=self.settings.drop_future_timestamp,
+            query_timeout=get("queries_default_timeout") / 1000,
+            timestamping=get("timestamping/enabled"),
+            drop_future_timestamp=get("timestamping/drop_future_timestamp"),
         )
         self.number = self.exchange.next_id()
         "Entity number of the session itself."
@@ -91,7 +92,7 @@ class SessionCore:
         self.queries = SessionQueries(self.exchange, self.queryables, stamp=self.record)
         self.info = make(SessionInfo, self.node)
         self.ended = EndedTransports()
-        self._conditions = StartConditions(self.settings.wait_declares)
+        self._conditions = StartConditions(get("open/return_conditions/declares"))
         self._on: dict[type, Callable[[Any], None]] = {
             Request: self.queryables.on_request,
             Response: self.queries.on_response,

@@ -174,19 +174,31 @@ def build_config(at: SessionOptions) -> "zenlake.Config":
     """
     given = [(f"--cfg {text}", *_cfg(text)) for text in at.cfg or []]
     whole = [(option, value) for option, key, value in given if not key]
-    config = _whole(*whole[-1]) if whole else _config_file(at.config)
-    settings: list[tuple[str, str, str]] = []  # option, key, JSON5
-    if at.connect:
-        settings.append(("--connect", "connect/endpoints", jsonlib.dumps(_endpoints(at.connect))))
-    if at.listen:
-        settings.append(("--listen", "listen/endpoints", jsonlib.dumps(_endpoints(at.listen))))
-    if at.no_multicast_scouting:
-        settings.append(("--no-multicast-scouting", "scouting/multicast/enabled", "false"))
-    if at.mode:
-        settings.append(("--mode", "mode", jsonlib.dumps(at.mode.value)))
-    settings += [setting for setting in given if setting[1]]
-    for option, key, value in settings:
-        _insert(config, option, key, value)
+    if whole:
+        option, value = whole[-1]
+        with _as_usage(option):
+            config = zenlake.Config.from_json5(value)
+    elif at.config:
+        with _as_usage(f"--config {at.config}"):
+            config = zenlake.Config.from_file(at.config)
+    else:
+        config = zenlake.Config()
+    options: list[tuple[str, str, Any]] = [
+        ("--connect", "connect/endpoints", _endpoints(at.connect)),
+        ("--listen", "listen/endpoints", _endpoints(at.listen)),
+        (
+            "--no-multicast-scouting",
+            "scouting/multicast/enabled",
+            False if at.no_multicast_scouting else None,
+        ),
+        ("--mode", "mode", at.mode and at.mode.value),
+    ]
+    for option, key, setting in options:
+        if setting is not None:
+            _insert(config, option, key, jsonlib.dumps(setting))
+    for option, key, text in given:
+        if key:
+            _insert(config, option, key, text)
     if at.connect and not at.listen and config.get_json("mode") == "null":
         config.insert_json5("mode", '"client"')
     return config
@@ -200,9 +212,11 @@ def _cfg(text: str) -> tuple[str, str]:
     return key, value[0]
 
 
-def _whole(option: str, value: str) -> "zenlake.Config":
+@contextmanager
+def _as_usage(option: str) -> Iterator[None]:
+    """Turn a ZError of the `with` block into one of the option's usage."""
     try:
-        return zenlake.Config.from_json5(value)
+        yield
     except ZError as error:
         raise typer.BadParameter(f"{option}: {error}") from None
 
@@ -211,31 +225,17 @@ def _insert(config: "zenlake.Config", option: str, key: str, value: str) -> None
     """Insert a setting into `config`; a bare word is a string where a string is needed."""
     from zenlake.api.config.config import NotJson5
 
-    try:
+    with _as_usage(option):
         try:
             config.insert_json5(key, value)
-        except NotJson5:
+        except NotJson5 as error:
             if not _BARE_WORD.fullmatch(value):
-                raise
+                raise ZError(f"{error}. A shell takes quotes away: write {CFG_EXAMPLE}") from None
             config.insert_json5(key, jsonlib.dumps(value))
-    except NotJson5 as error:
-        hint = f"A shell takes quotes away: write {CFG_EXAMPLE}"
-        raise typer.BadParameter(f"{option}: {error}. {hint}") from None
-    except ZError as error:
-        raise typer.BadParameter(f"{option}: {error}") from None
 
 
-def _config_file(file: Path | None) -> "zenlake.Config":
-    if file is None:
-        return zenlake.Config()
-    try:
-        return zenlake.Config.from_file(file)
-    except ZError as error:
-        raise typer.BadParameter(f"--config {file}: {error}") from None
-
-
-def _endpoints(texts: list[str]) -> list[str]:
-    return [check_endpoint(text) for text in texts]
+def _endpoints(texts: list[str] | None) -> list[str] | None:
+    return [check_endpoint(text) for text in texts] if texts else None
 
 
 def check_endpoint(text: str) -> str:

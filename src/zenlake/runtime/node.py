@@ -127,7 +127,7 @@ class Node:
         self._listeners: list[Listener] = []
         self._by_zid: dict[WireZenohId, TransportSession] = {}
         self._handshakes: dict[TransportSession, Ticket | None] = {}
-        self._connectors: dict[EndPoint, Connector] = {}
+        self._connectors: dict[tuple[EndPoint, ...], Connector] = {}
         self._to_flush: list[SendingSession] = []
         self._groups: list[Group] = []
         self._discovery: Discovery | None = None
@@ -281,18 +281,18 @@ class Node:
 
     def keep_connected(
         self,
-        endpoint: str,
-        *,
+        *endpoints: str,
         expect: WireZenohId | None = None,
         policy: RetryPolicy | None = None,
         done: Done | None = None,
     ) -> "Connector":
-        """Keep a session with the node at `endpoint`; connect again whenever it ends.
+        """Keep a session with the first of `endpoints` that answers; connect again when it ends.
 
         `done` is called once, on the I/O thread: with the first session, or with the last error
-        if the policy gives up before.
+        if the policy gives up before. The retry settings of an endpoint apply if it is the only
+        one.
         """
-        at = EndPoint(endpoint)
+        at = tuple(EndPoint(endpoint) for endpoint in endpoints)
         connector = self._connectors.get(at)
         if connector is None or connector.stopped:
             connector = Connector(self, at, policy or self.config.retry, expect, done)
@@ -594,25 +594,28 @@ def _no_descriptors(listener: Listener) -> bool:
 
 
 class Connector:
-    """Keeps a node connected to one endpoint."""
+    """Keeps a node connected to the first of its endpoints that answers."""
 
     def __init__(
         self,
         node: Node,
-        endpoint: EndPoint,
+        endpoints: tuple[EndPoint, ...],
         policy: RetryPolicy,
         expect: WireZenohId | None,
         done: Done | None = None,
     ) -> None:
-        self.endpoint = endpoint
         self.session: TransportSession | None = None
         self.last_error: ZError | None = None
         self.attempts = 0
         self._node = node
+        self._endpoints = endpoints
+        self._tried = 0
+        "Endpoints that failed since the last session or wait."
         self._expect = expect
         self._report = done
         self.stopped = False
-        policy = RetryPolicy.from_config(endpoint.config, policy)
+        if len(endpoints) == 1:
+            policy = RetryPolicy.from_config(endpoints[0].config, policy)
         self._retry = Retry(policy, node.reactor.now())
 
     def stop(self) -> None:
@@ -622,20 +625,26 @@ class Connector:
     def attempt(self) -> None:
         if not self.stopped:
             self.attempts += 1
-            self._node.connect_soon(self.endpoint, self._done, expect=self._expect)
+            endpoint = self._endpoints[self._tried]
+            self._node.connect_soon(endpoint, self._done, expect=self._expect)
 
     def _done(self, found: TransportSession | ZError) -> None:
         now = self._node.reactor.now()
         if isinstance(found, TransportSession):
             self.session = found
             self.last_error = None
+            self._tried = 0
             self._retry.succeeded(now)
             found.on_end.append(self._lost)
             self._tell(found)
         else:
             self.last_error = found
-            log.info("%s: no session: %s", self.endpoint.locator, found)
-            self._again(self._retry.failed(now))
+            log.info("%s: no session: %s", self._endpoints[self._tried].locator, found)
+            self._tried = (self._tried + 1) % len(self._endpoints)
+            if self._tried:
+                self.attempt()
+            else:
+                self._again(self._retry.failed(now))
             if self.stopped:
                 self._tell(found)
 

@@ -9,6 +9,8 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
+from operator import getitem
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,11 @@ from typing import Any
 import json5
 import yaml
 
-from zenlake.api.config.schema import FREE_KINDS, ROLES, TREE, Field, Misfit, Section, unknown_field
+from zenlake.api.config.schema import KEYS, ROLES, TREE, Check, Field, Section, near_hint
 from zenlake.errors import ZError
 from zenlake.wire.enums import WireWhatAmI
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
-SECRETS = ("password", "private_key_pem")  # Fields that repr() masks, besides hidden ones.
 FREE = "plugins"  # Section below which any key and value is allowed.
 _JSON5_ERROR = re.compile(r'<string>:(\d+) Unexpected "?(.*?)"? at column (\d+)')
 PRIVATE = "private"  # Name in the FREE section below which values are not printed.
@@ -54,7 +55,7 @@ class Config:
     "Environment variable that names the file of `from_env`."
 
     def __init__(self) -> None:
-        self._tree: dict[str, Any] = TREE({})
+        self._tree: dict[str, Any] = TREE({}, "")
 
     @classmethod
     def from_env(cls) -> "Config":
@@ -101,12 +102,7 @@ class Config:
 
     @classmethod
     def _of(cls, value: Any) -> "Config":
-        config = cls.__new__(cls)
-        try:
-            config._tree = TREE(value)
-        except Misfit as misfit:
-            raise _error(misfit) from None
-        return config
+        return _restore(TREE(value, ""))
 
     def get_json(self, /, key: str) -> str:
         """Return the value or section at `key` as JSON.
@@ -114,7 +110,11 @@ class Config:
         >>> Config().get_json("transport/link/tx/lease"), Config().get_json("mode")
         ('10000', 'null')
         """
-        return _to_json(self._value_at(_text("key", key)))
+        path = _split(_text("key", key))
+        if path[:1] == [FREE]:
+            return _to_json(_get_free(self._tree[FREE], path[1:], key))
+        field = _find(path, key, "NoMatchingKey: no key")
+        return _to_json(_without_hidden(field.check, reduce(getitem, path, self._tree)))
 
     def insert_json5(self, /, key: str, value: str) -> None:
         """Set `key` to the JSON5 text `value`; in a section, fields that `value` does not name are
@@ -125,37 +125,9 @@ class Config:
         if path[:1] == [FREE] and len(path) > 1:
             _insert_free(self._tree[FREE], path[1:], given, key)
             return
-        field, home = self._find(path, key, "unknown key")
-        try:
-            home[path[-1]] = field.kind(given)
-        except Misfit as misfit:
-            raise _error(Misfit(misfit.problem, *path, *misfit.path)) from None
-
-    def _find(self, path: list[str], key: str, problem: str) -> tuple[Field, dict[str, Any]]:
-        """Return the field that `path` names, and the section of this configuration that contains
-        it.
-        """
-        section: Section | None = TREE
-        home = self._tree
-        for depth, name in enumerate(path):
-            if section is None or name not in section.fields:
-                near = unknown_field(name, list(section.fields)).problem if section else ""
-                hint = near.partition(";")[2]
-                raise ZError(f"{problem} `{key}`" + (f";{hint}" if hint else ""))
-            field = section.fields[name]
-            if depth == len(path) - 1:
-                return field, home
-            section = field.kind if isinstance(field.kind, Section) else None
-            home = home[name]
-        raise ZError(f"{problem} `{key}`: it names nothing")
-
-    def _value_at(self, key: str) -> Any:
-        path = _split(key)
-        if path[:1] == [FREE]:
-            return _get_free(self._tree[FREE], path[1:], key)
-        field, home = self._find(path, key, "NoMatchingKey: no key")
-        value = home[path[-1]]
-        return _without_hidden(field.kind, value) if isinstance(field.kind, Section) else value
+        field = _find(path, key, "unknown key")
+        taken = field.check(given, "/".join(path))
+        reduce(getitem, path[:-1], self._tree)[path[-1]] = taken
 
     def __str__(self) -> str:
         """Return the configuration as JSON with sorted keys; without secrets that have no file."""
@@ -163,7 +135,8 @@ class Config:
 
     def __repr__(self) -> str:
         changed = (
-            f"{key}={'***' if _is_secret(key) else _to_json(value)}" for key, value in changes(self)
+            f"{key}={'***' if KEYS[key].hidden or KEYS[key].secret else _to_json(value)}"
+            for key, value in changes(self)
         )
         return f"<Config {' '.join(changed) or 'of defaults'}>"
 
@@ -171,10 +144,7 @@ class Config:
         return self._tree == other._tree if isinstance(other, Config) else NotImplemented
 
     def __copy__(self) -> "Config":
-        return _restore(copy.deepcopy(self._tree))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Config":
-        return self.__copy__()
+        return copy.deepcopy(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._tree,)
@@ -184,6 +154,19 @@ def _restore(tree: dict[str, Any]) -> Config:
     config = Config.__new__(Config)
     config._tree = tree
     return config
+
+
+def _find(path: list[str], key: str, problem: str) -> Field:
+    """Return the field that `path` names; ZError with the nearest name in its section."""
+    field = Field(TREE, "section")
+    for name in path:
+        known = field.check.fields if isinstance(field.check, Section) else {}
+        if name not in known:
+            raise ZError(f"{problem} `{key}`{near_hint(name, known)}")
+        field = known[name]
+    if not path:
+        raise ZError(f"{problem} `{key}`: it names nothing")
+    return field
 
 
 # ---- for opening a session
@@ -197,10 +180,8 @@ def for_mode(config: Config, key: str, whatami: WireWhatAmI) -> Any:
     >>> for_mode(Config(), "connect/timeout_ms", WireWhatAmI.CLIENT)
     0
     """
-    path = _split(key)
-    field, home = config._find(path, key, "unknown key")
-    value = home[path[-1]]
-    if field.kind not in FREE_KINDS:
+    field, value = KEYS[key], reduce(getitem, key.split("/"), config._tree)
+    if "by mode" in field.kind:
         value = of_mode(value, whatami)
     return copy.deepcopy(of_mode(field.unset, whatami) if value is None else value)
 
@@ -215,14 +196,10 @@ def of_mode(value: Any, whatami: WireWhatAmI) -> Any:
 def changes(config: Config) -> Iterator[tuple[str, Any]]:
     """Yield every key whose value is not the default, with the value."""
 
-    def walk(section: Section, mine: Any, theirs: Any, at: str) -> Iterator[tuple[str, Any]]:
-        for name, field in section.fields.items():
-            if isinstance(field.kind, Section):
-                yield from walk(field.kind, mine[name], theirs[name], f"{at}{name}/")
-            elif mine[name] != theirs[name]:
-                yield at + name, mine[name]
-
-    return walk(TREE, config._tree, TREE({}), "")
+    for key, field in KEYS.items():
+        value = reduce(getitem, key.split("/"), config._tree)
+        if value != field.default:
+            yield key, value
 
 
 # ---- texts
@@ -287,20 +264,15 @@ READERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def _error(misfit: Misfit) -> ZError:
-    where = "/".join(misfit.path)
-    return ZError(f"{where}: {misfit.problem}" if where else misfit.problem)
-
-
 # ---- what is shown
 
 
-def _without_hidden(section: Section, tree: dict[str, Any]) -> dict[str, Any]:
+def _without_hidden(check: Check, value: Any) -> Any:
+    if not isinstance(check, Section):
+        return value
     return {
-        name: _without_hidden(field.kind, tree[name])
-        if isinstance(field.kind, Section)
-        else tree[name]
-        for name, field in section.fields.items()
+        name: _without_hidden(field.check, value[name])
+        for name, field in check.fields.items()
         if not field.hidden
     }
 
@@ -311,12 +283,6 @@ def _without_private(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_private(item) for item in value]
     return value
-
-
-def _is_secret(key: str) -> bool:
-    path = _split(key)
-    field, _ = Config()._find(path, key, "unknown key")
-    return field.hidden or path[-1] in SECRETS
 
 
 # ---- below `plugins`

@@ -10,13 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from zenlake import link as links
 from zenlake.api.config.config import Config, changes, for_mode, of_mode
-from zenlake.errors import LinkError, SessionEnded, SessionRefused, ZError
+from zenlake.api.config.schema import KEYS, check_user_password
+from zenlake.errors import LinkError, SessionRefused, ZError
 from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions, TlsOptions
 from zenlake.runtime.discovery import DiscoveryConfig
@@ -37,88 +41,30 @@ from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
 log = logging.getLogger("zenlake.config")
 
 LOOK_SECONDS = 0.02  # Interval between checks while `open` waits.
-DEFAULT_RETRY = {"period_init_ms": 1000, "period_max_ms": 4000, "period_increase_factor": 2.0}
 RESOLUTIONS = {"8bit": 0, "16bit": 1, "32bit": 2}
-STRATEGIES = {strategy.value: strategy for strategy in Strategy}
 ROLE_OF = {"router": WireWhatAmI.ROUTER, "peer": WireWhatAmI.PEER, "client": WireWhatAmI.CLIENT}
 
-IGNORED_KEYS = (
-    "adminspace",
-    "aggregation",
-    "downsampling",
-    "gateway",
-    "low_pass_filter",
-    "metadata",
-    "namespace",
-    "plugins",
-    "plugins_loading",
-    "qos",
-    "routing/interests",
-    "routing/peer",
-    "routing/router/linkstate",
-    "routing/router/peers_failover_brokering",
-    "stats",
-    "transport/auth/pubkey/key_size",
-    "transport/link/rx/buffer_size",
-    "transport/link/tx/keep_alive",
-    "transport/link/tx/queue",
-    "transport/link/tx/threads",
-    "transport/link/unixpipe",
-    "transport/multicast",
-    "transport/unicast/max_links",
-)
-"""Keys, or their sections, without effect in this implementation. Shared memory is not listed: a
-node without it is a node that does not offer it.
-"""
 AS_IF_UNSET = {"gateway": {"south": "auto"}}
 _warned: set[str] = set()
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionSettings:
-    """Settings of one session, derived from its configuration. Times are in seconds."""
+    """Settings of one session, derived from its configuration."""
 
     config: Config
     "Copy of the configuration, so that later changes of the original have no effect."
-    whatami: WireWhatAmI
-    zid: WireZenohId
     node: NodeConfig
     network: LinkProvider
     "Provider of links that keep to `transport/link`."
     listen: tuple[EndPoint, ...]
     listen_retry: RetryPolicy
     "Retries of listening; timeout None: for ever, 0: one attempt."
-    listen_must: bool
-    "Whether opening fails when listening fails (`exit_on_failure`)."
-    connect: tuple["EndPoints", ...]
-    connect_retry: RetryPolicy
-    connect_must: bool
-    scouting: bool
-    scouting_timeout: float
-    "Time in which a client looks for a node to connect to."
-    scouting_delay: float
-    """Time for which `open` of a peer or router waits for nodes found by scouting and their
-    declarations."""
-    wait_scouted: bool
-    wait_declares: bool
-    queries_default_timeout: float
-    timestamping: bool
-    drop_future_timestamp: bool
+    connect: tuple[EndPoint, ...]
 
-
-@dataclass(frozen=True)
-class EndPoints:
-    """One entry of `connect/endpoints`: an endpoint, or several that form a group."""
-
-    endpoints: tuple[EndPoint, ...]
-    strategy: str | None = None
-
-    def __str__(self) -> str:
-        """Return the entry as a configuration has it, without quotes around a single endpoint."""
-        if self.strategy is None:
-            return ", ".join(self.endpoints)
-        quoted = ", ".join(f'"{endpoint}"' for endpoint in self.endpoints)
-        return f'{{strategy: "{self.strategy}", locators: [{quoted}]}}'
+    def get(self, key: str) -> Any:
+        """Return what `key` means for the role of this node."""
+        return for_mode(self.config, key, self.node.offer.whatami)
 
 
 # ---- from keys to settings
@@ -140,27 +86,18 @@ def read_settings(config: Config) -> SessionSettings:
         )
     own = get("id")
     zid = WireZenohId.parse(own) if own else WireZenohId(secrets.token_bytes(MAX_BYTES))
-    connect = tuple(_endpoints(entry) for entry in get("connect/endpoints"))
+    connect = tuple(
+        EndPoint(text)
+        for entry in get("connect/endpoints")
+        for text in ([entry] if isinstance(entry, str) else entry["locators"])
+    )
     return SessionSettings(
         config=config,
-        whatami=role,
-        zid=zid,
         node=_node_config(get, role, zid, has_endpoints=bool(connect)),
         network=_network(get),
         listen=tuple(EndPoint(text) for text in get("listen/endpoints")),
         listen_retry=_retry(get, "listen", role),
-        listen_must=get("listen/exit_on_failure"),
         connect=connect,
-        connect_retry=_retry(get, "connect", role),
-        connect_must=get("connect/exit_on_failure"),
-        scouting=get("scouting/multicast/enabled"),
-        scouting_timeout=get("scouting/timeout") / 1000,
-        scouting_delay=get("scouting/delay") / 1000,
-        wait_scouted=get("open/return_conditions/connect_scouted"),
-        wait_declares=get("open/return_conditions/declares"),
-        queries_default_timeout=get("queries_default_timeout") / 1000,
-        timestamping=get("timestamping/enabled"),
-        drop_future_timestamp=get("timestamping/drop_future_timestamp"),
     )
 
 
@@ -169,28 +106,17 @@ Get = Callable[[str], Any]
 
 def _warn_of_ignored_keys(config: Config) -> None:
     for key, value in changes(config):
-        if value == AS_IF_UNSET.get(key):
-            continue
-        parts = key.split("/")
-        above = {"/".join(parts[: depth + 1]) for depth in range(len(parts))}
-        if key not in _warned and not above.isdisjoint(IGNORED_KEYS):
+        if KEYS[key].ignored and value != AS_IF_UNSET.get(key) and key not in _warned:
             _warned.add(key)
             log.warning("configuration: %s has no effect here", key)
 
 
-def _endpoints(entry: Any) -> EndPoints:
-    if isinstance(entry, str):
-        return EndPoints((EndPoint(entry),))
-    return EndPoints(tuple(EndPoint(text) for text in entry["locators"]), entry["strategy"])
-
-
 def _retry(get: Get, section: str, role: WireWhatAmI) -> RetryPolicy:
-    told = {
-        name: value
+    periods = {
+        f"retry_{name}": str(value)
         for name, values in (get(f"{section}/retry") or {}).items()
         if (value := of_mode(values, role)) is not None
     }
-    periods = {f"retry_{name}": str(value) for name, value in {**DEFAULT_RETRY, **told}.items()}
     timeout_ms = get(f"{section}/timeout_ms")
     base = RetryPolicy(timeout=None if timeout_ms < 0 else timeout_ms / 1000)
     try:
@@ -203,7 +129,7 @@ def _node_config(
     get: Get, role: WireWhatAmI, zid: WireZenohId, *, has_endpoints: bool
 ) -> NodeConfig:
     largest = get("transport/link/rx/max_message_size")
-    default = for_mode(Config(), "transport/link/rx/max_message_size", role)
+    default = KEYS["transport/link/rx/max_message_size"].default
     return NodeConfig(
         offer=_offer(get, role, zid),
         authenticators=tuple(_authenticators(get)),
@@ -247,8 +173,7 @@ def _offer(get: Get, role: WireWhatAmI, zid: WireZenohId) -> Offer:
 def _authenticators(get: Get) -> Iterator[Authenticator]:
     user, password = get("transport/auth/usrpwd/user"), get("transport/auth/usrpwd/password")
     file = get("transport/auth/usrpwd/dictionary_file")
-    if (user is None) != (password is None):
-        raise ZError("transport/auth/usrpwd: has only one of user and password: give both or none")
+    check_user_password(user, password)
     if user is not None or file is not None:
         dictionary = None if file is None else read_dictionary(Path(file))
         yield UserPassword(user, password, dictionary)
@@ -319,61 +244,44 @@ def _autoconnect(get: Get, found_by: str, role: WireWhatAmI) -> Autoconnect:
         strategy = {f"to_{name}": strategy for name in ROLE_OF}
     return Autoconnect(
         {role: _roles(get(f"scouting/{found_by}/autoconnect"))},
-        {
-            ROLE_OF[name.removeprefix("to_")]: STRATEGIES[chosen]
-            for name, chosen in strategy.items()
-        },
+        {ROLE_OF[name.removeprefix("to_")]: Strategy(chosen) for name, chosen in strategy.items()},
     )
 
 
 def _roles(names: Iterable[str]) -> WireWhatAmI:
-    found = NO_ROLE
-    for name in names:
-        found |= ROLE_OF[name]
-    return found
+    return reduce(or_, (ROLE_OF[name] for name in names), NO_ROLE)
 
 
 # ---- links that keep to the configuration
 
 
+@dataclass(frozen=True)
 class ConfiguredLinks:
     """Provider of links for the allowed protocols, with the configured socket buffers."""
 
-    def __init__(
-        self,
-        protocols: Sequence[str] | None,
-        buffers: dict[str, dict[str, str]],
-        below: LinkProvider,
-    ) -> None:
-        self._protocols = protocols
-        self._buffers = buffers
-        self._below = below
+    protocols: Sequence[str] | None
+    buffers: dict[str, dict[str, str]]
+    below: LinkProvider
 
     def resolve(self, endpoint: EndPoint) -> list[Any]:
-        self._check(endpoint)
-        return self._below.resolve(endpoint)
+        return self.below.resolve(self._configured(endpoint))
 
     def connect(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink:
-        return self._below.connect(self._with_buffers(endpoint), address, options)
+        return self.below.connect(self._configured(endpoint), address, options)
 
     def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener:
-        self._check(endpoint)
-        return self._below.listen(self._with_buffers(endpoint), options)
+        return self.below.listen(self._configured(endpoint), options)
 
-    def _check(self, endpoint: EndPoint) -> None:
-        if self._protocols is not None and endpoint.protocol not in self._protocols:
-            allowed = ", ".join(self._protocols)
+    def _configured(self, endpoint: EndPoint) -> EndPoint:
+        if self.protocols is not None and endpoint.protocol not in self.protocols:
+            allowed = ", ".join(self.protocols)
             raise LinkError(
                 f"Unsupported protocol: {endpoint.protocol}. Supported protocols are: [{allowed}] "
                 f"(transport/link/protocols), so not {endpoint.locator}"
             )
-
-    def _with_buffers(self, endpoint: EndPoint) -> EndPoint:
-        said = {**self._buffers.get(endpoint.protocol, {}), **endpoint.config}
-        if not said:
-            return endpoint
+        said = {**self.buffers.get(endpoint.protocol, {}), **endpoint.config}
         joined = ";".join(f"{name}={value}" if value else name for name, value in said.items())
-        return EndPoint(f"{endpoint.locator}#{joined}")
+        return EndPoint(f"{endpoint.locator}#{joined}") if said else endpoint
 
 
 def _network(get: Get) -> LinkProvider:
@@ -455,7 +363,7 @@ def open_node(
     try:
         _listen(node, settings)
         node.start()
-        if settings.whatami is WireWhatAmI.CLIENT:
+        if settings.node.offer.whatami is WireWhatAmI.CLIENT:
             _open_client(node, settings)
         else:
             _open_others(node, settings, conditions or StartConditions())
@@ -466,18 +374,22 @@ def open_node(
 
 def _open_client(node: Node, settings: SessionSettings) -> None:
     if settings.connect:
-        ClientConnector(node, settings).open()
-    elif not settings.scouting:
+        timeout = settings.node.retry.timeout
+        found = _first_outcome(node, settings.connect, settings.node.retry, timeout or None)
+        if not isinstance(found, TransportSession):
+            raise _connect_error(settings, found, late=bool(timeout)) from found
+    elif not settings.get("scouting/multicast/enabled"):
         raise ZError(
             "No peer specified and multicast scouting deactivated! "
             "Give connect/endpoints, or set scouting/multicast/enabled"
         )
     else:
-        end = time.monotonic() + settings.scouting_timeout
+        timeout = settings.get("scouting/timeout") / 1000
+        end = time.monotonic() + timeout
         while not node.sessions:
             if time.monotonic() >= end:
                 raise ZError(
-                    f"timeout: no node answered within {settings.scouting_timeout:g} s "
+                    f"timeout: no node answered within {timeout:g} s "
                     "(scouting/timeout); give connect/endpoints"
                 )
             time.sleep(LOOK_SECONDS)
@@ -485,17 +397,13 @@ def _open_client(node: Node, settings: SessionSettings) -> None:
 
 def _open_others(node: Node, settings: SessionSettings, conditions: StartConditions) -> None:
     began = time.monotonic()
-    for entry in settings.connect:
-        for endpoint in entry.endpoints:
-            _connect(node, settings, endpoint, began, conditions)
-    waits = settings.scouting or bool(settings.connect)
-    if settings.wait_scouted and waits:
-        met = conditions.wait(node, settings.scouting_delay)
-        if not met and settings.connect:
-            log.warning(
-                "opened after %g s (scouting/delay) without all that is configured",
-                settings.scouting_delay,
-            )
+    for endpoint in settings.connect:
+        _connect(node, settings, endpoint, began, conditions)
+    waits = settings.connect or settings.get("scouting/multicast/enabled")
+    if waits and settings.get("open/return_conditions/connect_scouted"):
+        delay = settings.get("scouting/delay") / 1000
+        if not conditions.wait(node, delay) and settings.connect:
+            log.warning("opened after %g s (scouting/delay) without all that is configured", delay)
 
 
 def _connect(
@@ -507,50 +415,41 @@ def _connect(
 ) -> None:
     """Connect to `endpoint`: once, until the timeout, or in the background, as configured."""
     check_unicast(endpoint)
-    policy = settings.connect_retry
-    must = must_succeed(endpoint, settings.connect_must)
+    policy = settings.node.retry
+    must = must_succeed(endpoint, settings.get("connect/exit_on_failure"))
     if policy.timeout == 0 or policy.first == 0:
-        error = _first_outcome(node, endpoint, _with_timeout(policy, 0), None)
-        if error is not None and must:
-            raise error
+        found = _first_outcome(node, [endpoint], replace(policy, timeout=0), None)
+        if isinstance(found, ZError) and must:
+            raise found
     elif must:
         left = None if policy.timeout is None else began + policy.timeout - time.monotonic()
-        error = _first_outcome(node, endpoint, _with_timeout(policy, None), left)
-        if error is not None:
+        found = _first_outcome(node, [endpoint], replace(policy, timeout=None), left)
+        if not isinstance(found, TransportSession):
+            error = found or ZError(f"{endpoint.locator}: no answer in time")
             raise _connect_error(settings, error, late=True) from error
     else:
         done = conditions.expect(endpoint)
-        node.keep_connected(endpoint, policy=_with_timeout(policy, None), done=done)
+        node.keep_connected(endpoint, policy=replace(policy, timeout=None), done=done)
 
 
 def _first_outcome(
-    node: Node, endpoint: EndPoint, policy: RetryPolicy, seconds: float | None
-) -> ZError | None:
-    """Connect and wait; return the error, or None when there is a session."""
-    over = threading.Event()
-    outcome: list[TransportSession | ZError] = []
-
-    def done(found: TransportSession | ZError) -> None:
-        outcome.append(found)
-        over.set()
-
-    connector = node.keep_connected(endpoint, policy=policy, done=done)
-    if not over.wait(seconds):
+    node: Node, endpoints: Sequence[EndPoint], policy: RetryPolicy, seconds: float | None
+) -> TransportSession | ZError | None:
+    """Connect and wait; return the session or the last error, None: nothing in time."""
+    outcome: SimpleQueue[TransportSession | ZError] = SimpleQueue()
+    connector = node.keep_connected(*endpoints, policy=policy, done=outcome.put)
+    try:
+        return outcome.get(timeout=None if seconds is None else max(0.0, seconds))
+    except Empty:
         connector.stop()
-        return connector.last_error or ZError(f"{endpoint.locator}: no answer in time")
-    found = outcome[0]
-    return None if isinstance(found, TransportSession) else found
-
-
-def _with_timeout(policy: RetryPolicy, timeout: float | None) -> RetryPolicy:
-    return RetryPolicy(policy.first, policy.factor, policy.longest, timeout)
+        return connector.last_error
 
 
 def _listen(node: Node, settings: SessionSettings) -> None:
     policy = settings.listen_retry
     began = time.monotonic()
     for endpoint in settings.listen:
-        must = must_succeed(endpoint, settings.listen_must)
+        must = must_succeed(endpoint, settings.get("listen/exit_on_failure"))
         check_unicast(endpoint)
         if policy.timeout == 0 or policy.first == 0:
             error = _try_to_listen(node, endpoint)
@@ -596,64 +495,20 @@ def must_succeed(endpoint: EndPoint, default: bool) -> bool:
     return default if said not in ("true", "false") else said == "true"
 
 
+def _entry_text(entry: Any) -> str:
+    """Return an entry of `connect/endpoints` as a configuration has it."""
+    if isinstance(entry, str):
+        return entry
+    quoted = ", ".join(f'"{endpoint}"' for endpoint in entry["locators"])
+    return f'{{strategy: "{entry["strategy"]}", locators: [{quoted}]}}'
+
+
 def _connect_error(settings: SessionSettings, last: ZError | None, *, late: bool) -> ZError:
     """Return the error of a node that reached no configured endpoint; `last` is the last cause."""
-    entries = ", ".join(str(entry) for entry in settings.connect)
+    entries = ", ".join(map(_entry_text, settings.get("connect/endpoints")))
     text = f"Unable to connect to any of [{entries}]{'. Timeout!' if late else '!'}"
     if last is not None:
         text += f" The last one: {last}."
     if isinstance(last, SessionRefused) and last.by_peer and last.reason == CloseReason.GENERIC:
         text += " The node refused: it may want user and password (transport/auth)."
     return ZError(text)
-
-
-class ClientConnector:
-    """Connects a client to the first endpoint that answers, and again when that session is lost."""
-
-    def __init__(self, node: Node, settings: SessionSettings) -> None:
-        self._node = node
-        self._settings = settings
-        self._endpoints = [e for entry in settings.connect for e in entry.endpoints]
-        self._retry = Retry(settings.connect_retry, node.reactor.now())
-        self._over = threading.Event()
-        self._error: ZError | None = None
-        self._given_up = False
-
-    def open(self) -> None:
-        """Wait for the first session."""
-        timeout = self._settings.connect_retry.timeout
-        self._node.reactor.call_soon(lambda: self._try(0))
-        in_time = self._over.wait(timeout or None)
-        if self._over.is_set() and self._error is None:
-            return
-        self._given_up = True
-        late = bool(timeout) or not in_time
-        raise _connect_error(self._settings, self._error, late=late) from self._error
-
-    def _try(self, index: int) -> None:
-        if not self._given_up and not self._node.closing:
-            self._node.connect_soon(self._endpoints[index], lambda found: self._done(index, found))
-
-    def _done(self, index: int, found: TransportSession | ZError) -> None:
-        now = self._node.reactor.now()
-        if isinstance(found, TransportSession):
-            self._retry.succeeded(now)
-            self._error = None
-            self._over.set()
-            found.on_end.append(self._lost)
-            return
-        log.info("%s: no session: %s", self._endpoints[index].locator, found)
-        self._error = found
-        if index + 1 < len(self._endpoints):
-            self._try(index + 1)
-        else:
-            self._again(self._retry.failed(now))
-
-    def _lost(self, end: SessionEnded) -> None:
-        self._again(self._retry.lost(self._node.reactor.now()))
-
-    def _again(self, when: float | None) -> None:
-        if when is None:
-            self._over.set()
-        else:
-            self._node.reactor.call_at(when, lambda: self._try(0))
