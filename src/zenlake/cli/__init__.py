@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from zenlake import __version__
-from zenlake.cli.commands.bench import bench
 from zenlake.cli.commands.decode import decode
 from zenlake.cli.commands.delete import delete
 from zenlake.cli.commands.get import get
@@ -40,7 +39,7 @@ app = typer.Typer(
 COMMANDS = (
     *(put, delete, get, sub, pub, queryable),
     *(record, replay, router, serve),
-    *(info, scout, ping, bench, decode),
+    *(info, scout, ping, decode),
 )
 for command in COMMANDS:
     app.command()(command)
