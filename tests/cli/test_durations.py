@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from zenlake.cli.durations import duration_option
+from zenlake.cli.options import duration_option
 
 app = typer.Typer()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zenlake.cli import quantities, session_options
+from zenlake.cli.options import json_option
 from zenlake.cli.quantities import Position
 from zenlake.cli.render.text import escape
 from zenlake.errors import ZError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 NOWHERE = Position(None, None)
 
 LogArgument = Annotated[Path, typer.Argument(metavar="LOG", help="Folder of the recording.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+JsonOption = Annotated[bool, json_option("Print JSON instead of text.")]
 KeyOption = Annotated[
     str | None,
     typer.Option("--key", "-k", metavar="KEYEXPR", help="Only samples whose key it matches."),

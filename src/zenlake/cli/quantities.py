@@ -4,16 +4,14 @@ Knows the name of an option in its error. The grammar is in zenlake.quantities.
 """
 
 import time
-from collections.abc import Callable
 from datetime import timedelta
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import typer
 
 from zenlake import quantities
+from zenlake.cli.failure import wrong_usage
 from zenlake.quantities import EPOCH, Limit
-
-T = TypeVar("T")
 
 MAX_OFFSET = (1 << 63) - 1
 _SECONDS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
@@ -35,7 +33,8 @@ def size(text: str, option: str) -> int:
     >>> size("256MiB", "--rotate")
     268435456
     """
-    return _read(quantities.size, text, option)
+    with wrong_usage(option):
+        return quantities.size(text)
 
 
 def seconds(text: str, option: str) -> float:
@@ -44,7 +43,8 @@ def seconds(text: str, option: str) -> float:
     >>> seconds("1h30m", "--duration")
     5400.0
     """
-    return _read(quantities.seconds, text, option)
+    with wrong_usage(option):
+        return quantities.seconds(text)
 
 
 def limit(text: str, option: str) -> Limit:
@@ -53,7 +53,8 @@ def limit(text: str, option: str) -> Limit:
     >>> limit("7d", "--retain")
     Limit(seconds=604800.0, bytes=None)
     """
-    return _read(quantities.limit, text, option)
+    with wrong_usage(option):
+        return quantities.limit(text)
 
 
 def moment(text: str, option: str, now: int | None = None) -> int:
@@ -62,15 +63,8 @@ def moment(text: str, option: str, now: int | None = None) -> int:
     >>> moment("-1h", "--from", now=3_600_000_000_001)
     1
     """
-    now = time.time_ns() if now is None else now
-    return _read(lambda text: quantities.instant(text, now), text, option)
-
-
-def _read(read: Callable[[str], T], text: str, option: str) -> T:
-    try:
-        return read(text)
-    except quantities.BadQuantity as error:
-        raise typer.BadParameter(f"{option}: {error}") from None
+    with wrong_usage(option):
+        return quantities.instant(text, time.time_ns() if now is None else now)
 
 
 def position(text: str, option: str, now: int | None = None) -> Position:

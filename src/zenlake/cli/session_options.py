@@ -17,9 +17,9 @@ from typing import Annotated, Any
 import typer
 
 import zenlake
-from zenlake.cli.choices import ModeChoice
-from zenlake.cli.failure import fail
-from zenlake.errors import InvalidKeyExpr, InvalidLocator, SessionRefused, ZError
+from zenlake.cli.failure import fail, wrong_usage
+from zenlake.cli.options import ModeChoice
+from zenlake.errors import SessionRefused, ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire.locator import EndPoint
 
@@ -173,20 +173,27 @@ def build_config(at: SessionOptions) -> "zenlake.Config":
     A --cfg without a key takes the place of the file, as it does in zenohd.
     """
     given = [(f"--cfg {text}", *_cfg(text)) for text in at.cfg or []]
+    config = zenlake.Config()
     whole = [(option, value) for option, key, value in given if not key]
-    config = _whole(*whole[-1]) if whole else _config_file(at.config)
-    settings: list[tuple[str, str, str]] = []  # option, key, JSON5
-    if at.connect:
-        settings.append(("--connect", "connect/endpoints", jsonlib.dumps(_endpoints(at.connect))))
-    if at.listen:
-        settings.append(("--listen", "listen/endpoints", jsonlib.dumps(_endpoints(at.listen))))
-    if at.no_multicast_scouting:
-        settings.append(("--no-multicast-scouting", "scouting/multicast/enabled", "false"))
-    if at.mode:
-        settings.append(("--mode", "mode", jsonlib.dumps(at.mode.value)))
-    settings += [setting for setting in given if setting[1]]
-    for option, key, value in settings:
-        _insert(config, option, key, value)
+    if whole:
+        option, value = whole[-1]
+        with wrong_usage(option):
+            config = zenlake.Config.from_json5(value)
+    elif at.config:
+        with wrong_usage(f"--config {at.config}"):
+            config = zenlake.Config.from_file(at.config)
+    scouting = False if at.no_multicast_scouting else None
+    for option, key, setting in (
+        ("--connect", "connect/endpoints", [check_endpoint(text) for text in at.connect or []]),
+        ("--listen", "listen/endpoints", [check_endpoint(text) for text in at.listen or []]),
+        ("--no-multicast-scouting", "scouting/multicast/enabled", scouting),
+        ("--mode", "mode", at.mode),
+    ):
+        if setting not in (None, []):
+            _insert(config, option, key, jsonlib.dumps(setting))
+    for option, key, value in given:
+        if key:
+            _insert(config, option, key, value)
     if at.connect and not at.listen and config.get_json("mode") == "null":
         config.insert_json5("mode", '"client"')
     return config
@@ -200,50 +207,24 @@ def _cfg(text: str) -> tuple[str, str]:
     return key, value[0]
 
 
-def _whole(option: str, value: str) -> "zenlake.Config":
-    try:
-        return zenlake.Config.from_json5(value)
-    except ZError as error:
-        raise typer.BadParameter(f"{option}: {error}") from None
-
-
 def _insert(config: "zenlake.Config", option: str, key: str, value: str) -> None:
     """Insert a setting into `config`; a bare word is a string where a string is needed."""
     from zenlake.api.config.config import NotJson5
 
-    try:
+    with wrong_usage(option):
         try:
             config.insert_json5(key, value)
-        except NotJson5:
+        except NotJson5 as error:
             if not _BARE_WORD.fullmatch(value):
-                raise
+                hint = f"A shell takes quotes away: write {CFG_EXAMPLE}"
+                raise ZError(f"{error}. {hint}") from None
             config.insert_json5(key, jsonlib.dumps(value))
-    except NotJson5 as error:
-        hint = f"A shell takes quotes away: write {CFG_EXAMPLE}"
-        raise typer.BadParameter(f"{option}: {error}. {hint}") from None
-    except ZError as error:
-        raise typer.BadParameter(f"{option}: {error}") from None
-
-
-def _config_file(file: Path | None) -> "zenlake.Config":
-    if file is None:
-        return zenlake.Config()
-    try:
-        return zenlake.Config.from_file(file)
-    except ZError as error:
-        raise typer.BadParameter(f"--config {file}: {error}") from None
-
-
-def _endpoints(texts: list[str]) -> list[str]:
-    return [check_endpoint(text) for text in texts]
 
 
 def check_endpoint(text: str) -> str:
     """Return an endpoint that a user wrote; BadParameter says what to write instead."""
-    try:
+    with wrong_usage():
         EndPoint(text)
-    except InvalidLocator as error:
-        raise typer.BadParameter(str(error)) from None
     return text
 
 
@@ -261,10 +242,8 @@ def _advice(at: SessionOptions) -> str:
 
 def check_key_expr(text: str) -> str:
     """Return a key expression that a user wrote; BadParameter says what to write instead."""
-    try:
+    with wrong_usage():
         return KeyExpr(text)
-    except InvalidKeyExpr as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def check_selector(text: str) -> str:

@@ -5,11 +5,10 @@ Knows options and tables. Does not know sessions: session_options does.
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 import zenlake
 from zenlake.cli import session_options
 from zenlake.cli.failure import fail
+from zenlake.cli.options import json_option
 from zenlake.cli.printing import print_object, print_table, properties_table
 from zenlake.cli.render.sample import member_name
 
@@ -24,7 +23,7 @@ LINK = ("src", "dst", "mtu", "reliability", "interfaces", "group", "auth", "zid"
 @session_options.expand_options
 def info(
     at: session_options.SessionOptions,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
     """Open a session and show its id, nodes and links.
 

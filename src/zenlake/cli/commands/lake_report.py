@@ -12,6 +12,7 @@ import typer
 
 from zenlake.cli import quantities
 from zenlake.cli.failure import reports_errors
+from zenlake.cli.options import LakeArgument, json_option
 from zenlake.cli.quantities import format_size
 from zenlake.cli.render.text import escape
 from zenlake.quantities import EPOCH, counted
@@ -34,9 +35,7 @@ ToOption = Annotated[
 
 @reports_errors("lake")
 def report(
-    lake: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of the lake, or its lake.toml.")
-    ],
+    lake: LakeArgument,
     out: Annotated[
         Path,
         typer.Option(
@@ -48,9 +47,7 @@ def report(
     ] = Path("report.html"),
     start: FromOption = None,
     end: ToOption = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as a JSON object.")
-    ] = False,
+    json: Annotated[bool, json_option("Print the summary as a JSON object.")] = False,
 ) -> None:
     """Write an HTML page about the samples.
 

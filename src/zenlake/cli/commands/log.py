@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,7 +29,8 @@ from zenlake.cli.log_selection import (
     check_offset,
     choose_partitions,
 )
-from zenlake.cli.printing import print_object, print_table, print_text
+from zenlake.cli.options import count_option, json_option
+from zenlake.cli.printing import print_line, print_object, print_table, print_text
 from zenlake.cli.quantities import format_duration, format_size
 from zenlake.cli.render.rows import Row, build_sample, describe_loss, read_rows
 from zenlake.cli.render.sample import describe_sample, format_sample
@@ -185,10 +186,8 @@ def trim(
         keep_bytes=size,
         partition=partition,
     )
-    if json:
-        print_object(removed._asdict())
-    else:
-        print_text(f"removed {counted(removed.segments, 'segment')}, {format_size(removed.bytes)}")
+    text = f"removed {counted(removed.segments, 'segment')}, {format_size(removed.bytes)}"
+    print_line(removed._asdict() if json else text)
 
 
 # ---- cat
@@ -201,17 +200,14 @@ def cat(
     partition: PartitionOption = None,
     start: FromOption = None,
     end: ToOption = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after this many samples.")
-    ] = None,
+    count: Annotated[int | None, count_option("samples")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with new samples, until Ctrl-C.")
     ] = False,
     losses: LossesOption = False,
     skip_damage: SkipOption = False,
     json: Annotated[
-        bool,
-        typer.Option("--json", help="Print one JSON object per sample, as `zenlake sub` does."),
+        bool, json_option("Print one JSON object per sample, as `zenlake sub` does.")
     ] = False,
 ) -> None:
     """Print samples as `zenlake sub` does.
@@ -229,11 +225,10 @@ def cat(
     if follow and end is not None:
         raise typer.BadParameter("--follow goes on until Ctrl-C: leave --until out")
     wanted = LogSelection(path, partition, start, end, key, losses=losses, skip_damage=skip_damage)
-    show = _print_object if json else _print_row
     rows = _follow(wanted) if follow else _rows(wanted, count)
     with suppress(KeyboardInterrupt) if follow else nullcontext():
         for number, row in enumerate(rows, 1):
-            show(row)
+            print_line(_describe_row(row) if json else _format_row(row))
             if number == count:
                 break
     wanted.print_skipped()
@@ -263,28 +258,23 @@ def _follow(wanted: LogSelection) -> Iterator[Row]:
             time.sleep(FOLLOW_SECONDS)
 
 
-def _print_row(row: Row) -> None:
-    from rich.text import Text
-
-    place = f"{row['partition']}:{row['offset']}  {row['received_at']}  "
-    print_text(Text.assemble((place, "dim"), _format_row(row)))
-
-
 def _format_row(row: Row) -> "Text":
     from rich.text import Text
 
+    place = f"{row['partition']}:{row['offset']}  {row['received_at']}  "
     if row["kind"] == "loss":
-        return Text.assemble(("LOSS", "bold red"), f"  {escape(describe_loss(row['loss']))}")
-    return format_sample(build_sample(row))
+        loss = f"  {escape(describe_loss(row['loss']))}"
+        return Text.assemble((place, "dim"), ("LOSS", "bold red"), loss)
+    return Text.assemble((place, "dim"), format_sample(build_sample(row)))
 
 
-def _print_object(row: Row) -> None:
+def _describe_row(row: Row) -> dict[str, Any]:
     fields = (
         {"kind": "LOSS", "loss": row["loss"]}
         if row["kind"] == "loss"
         else describe_sample(build_sample(row)) | {"reliable": row["reliable"]}
     )
-    print_object(fields | {name: row[name] for name in ("partition", "offset", "received_at")})
+    return fields | {name: row[name] for name in ("partition", "offset", "received_at")}
 
 
 # ---- export
@@ -355,7 +345,7 @@ def export(
 def _export_batches(
     wanted: LogSelection,
     bounds: dict[int, tuple[int, int]],
-    advance: "AdvanceBar | None",
+    advance: AdvanceBar,
     total: int,
 ) -> "Iterator[pa.RecordBatch]":
     """Yield the batches of all partitions, and move the progress bar."""
@@ -363,6 +353,5 @@ def _export_batches(
     for number, (start, end) in bounds.items():
         for batch in wanted.batches(number, start, wanted.end_of(end), EXPORT_ROWS):
             yield batch
-            if advance is not None:
-                advance(done + batch.column("offset")[-1].as_py() + 1 - start, total)
+            advance(done + batch.column("offset")[-1].as_py() + 1 - start, total)
         done += max(0, end - start)

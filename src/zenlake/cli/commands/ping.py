@@ -8,18 +8,16 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from zenlake.cli import session_options
-from zenlake.cli.choices import ModeChoice
 from zenlake.cli.display import error_console
-from zenlake.cli.durations import duration_option
-from zenlake.cli.failure import FAILURE, USAGE
+from zenlake.cli.failure import FAILURE, USAGE, wrong_usage
+from zenlake.cli.options import ModeChoice, duration_option, json_option
 from zenlake.cli.printing import print_object, print_table, properties_table
 from zenlake.cli.render.text import escape
 from zenlake.errors import AuthError, InvalidLocator, ZError
@@ -40,18 +38,11 @@ BITS = (8, 16, 32, 64)
 YES_NO = {True: "yes", False: "no"}
 
 
-class ResolutionChoice(StrEnum):
-    BITS_8 = "8"
-    BITS_16 = "16"
-    BITS_32 = "32"
-    BITS_64 = "64"
-
-
 @dataclass(frozen=True)
 class OfferOptions:
     """Options of the session that is offered."""
 
-    mode: Annotated[ModeChoice, typer.Option(help="Role to announce.")] = ModeChoice.CLIENT
+    mode: Annotated[ModeChoice, typer.Option(help="Role to announce.")] = "client"
     qos: Annotated[
         bool | None,
         typer.Option("--qos/--no-qos", help="Offer lanes by priority. Default: yes."),
@@ -75,8 +66,9 @@ class OfferOptions:
         ),
     ] = 10.0
     resolution: Annotated[
-        ResolutionChoice, typer.Option(help="Bits of sequence numbers and request ids.")
-    ] = ResolutionChoice.BITS_32
+        Literal["8", "16", "32", "64"],
+        typer.Option(help="Bits of sequence numbers and request ids."),
+    ] = "32"
 
     def build(self) -> "Offer":
         """Return the offer that the options describe."""
@@ -84,10 +76,10 @@ class OfferOptions:
         from zenlake.wire.enums import WireWhatAmI
 
         bits, size = BITS.index(int(self.resolution)), self.batch_size
-        try:
+        with wrong_usage():
             offer = Offer(
                 zid=_new_id(),
-                whatami=WireWhatAmI[self.mode.name],
+                whatami=WireWhatAmI[self.mode.upper()],
                 resolution=bits | bits << 2,
                 qos=not self.low_latency if self.qos is None else self.qos,
                 low_latency=self.low_latency,
@@ -95,8 +87,6 @@ class OfferOptions:
                 lease_ms=round(self.lease * 1000),
             )
             return offer if size is None else replace(offer, batch_size=size)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -190,9 +180,7 @@ def ping(
             "--timeout", most=MAX_TIMEOUT, help="Longest wait for one session. Default: 10s."
         ),
     ] = 10.0,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per session, one per line.")
-    ] = False,
+    json: Annotated[bool, json_option("Print one JSON object per session, one per line.")] = False,
 ) -> None:
     """Open a session with a node and show what was agreed on.
 

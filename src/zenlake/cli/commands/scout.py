@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zenlake.cli.durations import duration_option
 from zenlake.cli.failure import FAILURE, USAGE
+from zenlake.cli.options import duration_option, json_option
 from zenlake.cli.printing import console, print_object, print_table
 from zenlake.cli.render.text import escape
 from zenlake.errors import ZError
@@ -55,9 +55,7 @@ def scout(
     ] = None,
     json: Annotated[
         bool,
-        typer.Option(
-            "--json", help="Print one JSON object per node, one per line, as nodes answer."
-        ),
+        json_option("Print one JSON object per node, one per line, as nodes answer."),
     ] = False,
 ) -> None:
     """Find nodes by multicast and list them.
