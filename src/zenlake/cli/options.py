@@ -32,6 +32,18 @@ QueryTargetChoice = Literal["best-matching", "all", "all-complete"]
 ConsolidationChoice = Literal["auto", "none", "monotonic", "latest"]
 
 
+def command_group(help: str) -> typer.Typer:  # noqa: A002
+    """Return a group without commands."""
+    return typer.Typer(
+        help=help,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # Plain text without boxes leaves more room for words.
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
 def to_api(enumeration: str, choice: str | None) -> Any:
     """Return the member of the API's enumeration; None stays None."""
     if choice is None:

@@ -24,6 +24,9 @@ class Position(NamedTuple):
     time: int | None
 
 
+NOWHERE = Position(None, None)
+
+
 # ---- read
 
 
@@ -67,12 +70,14 @@ def moment(text: str, option: str, now: int | None = None) -> int:
         return quantities.instant(text, time.time_ns() if now is None else now)
 
 
-def position(text: str, option: str, now: int | None = None) -> Position:
-    """Return an offset if `text` is a bare number, else a time.
+def position(text: str | None, option: str, now: int | None = None) -> Position:
+    """Return an offset if `text` is a bare number, else a time; NOWHERE without `text`.
 
     >>> position("1500", "--from"), position("now", "--to", now=7)
     (Position(offset=1500, time=None), Position(offset=None, time=7))
     """
+    if text is None:
+        return NOWHERE
     text = text.strip()
     if text.isascii() and text.isdigit():
         if int(text[:20]) > MAX_OFFSET:

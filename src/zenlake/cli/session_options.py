@@ -106,7 +106,15 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
         group = parameter.annotation
         if isinstance(group, type) and is_dataclass(group):
             groups[name] = group
-            common[:0] = _parameters(group)
+            common[:0] = [
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=field.default,
+                    annotation=field.type,
+                )
+                for field in fields(group)
+            ]
         else:
             own.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
@@ -122,18 +130,6 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]
     run.__annotations__ = {}
     return run
-
-
-def _parameters(group: type[Any]) -> list[inspect.Parameter]:
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=field.type,
-        )
-        for field in fields(group)
-    ]
 
 
 @contextmanager

@@ -8,17 +8,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from zenlake.cli import session_options
 from zenlake.cli.callback_queue import CallbackQueue
 from zenlake.cli.display import error_console, print_event
-from zenlake.cli.failure import FAILURE, report_errors
+from zenlake.cli.failure import FAILURE, reports_errors
 from zenlake.cli.options import LakeArgument, ModeChoice, duration_option, json_option
 from zenlake.cli.quantities import format_duration
 from zenlake.cli.render.text import escape
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from zenlake.lake.pipeline.runner import RunEvent
+    from zenlake.lake.pipeline.runner import PipelineRunner, RunEvent
     from zenlake.lake.project import Project, RecordSettings
     from zenlake.log.write.recorder import Recorder, RecorderStats
 
@@ -39,30 +37,8 @@ STATUS = {"starting", "ready", "stopping", "stopped", "upkeep"}  # Events in the
 STYLES = {"FAILED": "bold red", "RUNNING": "cyan"}
 
 
-@dataclass(frozen=True)
-class SparkOptions:
-    """Options of the Spark that runs the flows."""
-
-    master: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            help="Spark master: local[2], spark://host:7077, or sc://host (Spark Connect).",
-        ),
-    ] = "local[*]"
-    conf: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
-    ] = None
-
-    def settings(self) -> dict[str, str]:
-        """Return the settings of --conf by name."""
-        return dict(_split_setting(text) for text in self.conf or [])
-
-
-@session_options.expand_options
+@reports_errors("lake")
 def run(
-    spark: SparkOptions,
     folder: LakeArgument,
     once: Annotated[
         bool,
@@ -88,6 +64,17 @@ def run(
     json: Annotated[
         bool, json_option("Print one JSON object per line: flow, cycle, failed, ...")
     ] = False,
+    master: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Spark master: local[2], spark://host:7077, or sc://host (Spark Connect).",
+        ),
+    ] = "local[*]",
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
+    ] = None,
 ) -> None:
     """Record samples and write them to the tables.
 
@@ -105,10 +92,35 @@ def run(
       zenlake lake run fleet --once --json | jq 'select(.event == "cycle")'
       zenlake lake run fleet --every 1m --conf spark.driver.memory=4g
     """
-    spark.settings()
+    settings = dict(_split_setting(text) for text in conf or [])
     events: CallbackQueue[RunEvent] = CallbackQueue()
-    with stop_on_signals(lambda _: events.close()), report_errors("lake run"):
-        ok = _run(folder, None if once else every, record and not once, json, events, spark)
+    with stop_on_signals(lambda _: events.close()):
+        from zenlake.lake.pipeline.runner import PipelineRunner
+        from zenlake.lake.project import Project
+
+        project = Project.load(folder)
+        recording = None if once or not record else project.record
+        with RunTable(project, error_console(), as_json=json).live() as display:
+            with _recording(recording, project) if recording else nullcontext() as recorder:
+                running = PipelineRunner(
+                    project,
+                    every=None if once else every,
+                    tell=events.offer,
+                    master=master,
+                    conf=settings,
+                )
+                stopped = _watch(running, recorder, events, display)
+                if stopped:
+                    display.show("stopping", {})
+            ended = running.stop()  # The log is sealed by now, however long the cycle takes.
+            for event in events.drain():
+                display.show(*event)
+            ok = running.ok or stopped
+            facts = {"cycles": running.cycles, "ok": ok, "unshown": events.dropped}
+            display.show("stopped", facts)
+    if not ended:  # A thread that waits for a killed Spark would keep the process alive.
+        sys.stdout.flush()
+        os._exit(0 if stopped else FAILURE)
     if not ok:
         raise typer.Exit(FAILURE)
 
@@ -120,45 +132,8 @@ def _split_setting(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _run(
-    folder: Path,
-    every: float | None,
-    record: bool,
-    json: bool,
-    events: "CallbackQueue[RunEvent]",
-    spark: SparkOptions,
-) -> bool:
-    """Run until the end or a signal; return whether all went well."""
-    from zenlake.lake.pipeline.runner import PipelineRunner
-    from zenlake.lake.project import Project
-
-    project = Project.load(folder)
-    with RunTable(project, error_console(), as_json=json).live() as display:
-        recording = _recording(project.record, project) if record and project.record else None
-        with recording or nullcontext() as recorder:
-            running = PipelineRunner(
-                project, every=every, tell=events.offer, master=spark.master, conf=spark.settings()
-            )
-            stopped = _watch(running, recorder, events, display)
-            if stopped:
-                display.show("stopping", {})
-        ended = running.stop()  # The log is sealed by now, however long the cycle takes.
-        for event in events.drain():
-            display.show(*event)
-        facts = {"cycles": running.cycles, "ok": running.ok or stopped, "unshown": events.dropped}
-        display.show("stopped", facts)
-    if not ended:  # A thread that waits for a killed Spark would keep the process alive.
-        sys.stdout.flush()
-        os._exit(0 if stopped else FAILURE)
-    return running.ok or stopped
-
-
-class _Running(Protocol):
-    def wait(self, seconds: float) -> bool: ...
-
-
 def _watch(
-    running: _Running,
+    running: "PipelineRunner",
     recorder: "Recorder | None",
     events: "CallbackQueue[RunEvent]",
     display: "RunTable",

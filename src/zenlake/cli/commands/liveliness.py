@@ -13,7 +13,13 @@ import zenlake
 from zenlake.cli import session_options
 from zenlake.cli.callback_queue import CallbackQueue
 from zenlake.cli.failure import fail
-from zenlake.cli.options import SecondsOption, TimeoutOption, count_option, json_option
+from zenlake.cli.options import (
+    SecondsOption,
+    TimeoutOption,
+    command_group,
+    count_option,
+    json_option,
+)
 from zenlake.cli.printing import print_line
 from zenlake.cli.render.sample import member_name
 from zenlake.quantities import counted
@@ -21,12 +27,7 @@ from zenlake.quantities import counted
 LONGEST_SLEEP = 3600.0
 ALIVE = {"PUT": True, "DELETE": False}
 
-liveliness = typer.Typer(
-    help="Declare, watch and list liveliness tokens.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+liveliness = command_group("Declare, watch and list liveliness tokens.")
 
 JsonOption = Annotated[
     bool, json_option("Print one JSON object per token, one per line: key, alive.")

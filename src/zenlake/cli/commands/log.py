@@ -16,7 +16,6 @@ from zenlake.cli import quantities
 from zenlake.cli.display import AdvanceBar, progress_bar
 from zenlake.cli.failure import FAILURE, reports_errors
 from zenlake.cli.log_selection import (
-    NOWHERE,
     FromOption,
     JsonOption,
     KeyOption,
@@ -28,8 +27,9 @@ from zenlake.cli.log_selection import (
     ToOption,
     check_offset,
     choose_partitions,
+    print_skipped,
 )
-from zenlake.cli.options import count_option, json_option
+from zenlake.cli.options import command_group, count_option, json_option
 from zenlake.cli.printing import print_line, print_object, print_table, print_text
 from zenlake.cli.quantities import format_duration, format_size
 from zenlake.cli.render.rows import Row, build_sample, describe_loss, read_rows
@@ -47,12 +47,7 @@ FOLLOW_SECONDS = 0.1  # Time between two checks for new durable samples.
 PRINTED_ROWS = 4096  # Rows per batch that is printed.
 EXPORT_ROWS = 65_536  # Rows per batch that is exported.
 
-log = typer.Typer(
-    help="Inspect, verify, trim, print and export a recording.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+log = command_group("Inspect, verify, trim, print and export a recording.")
 
 
 def _command(function: Callable[..., None]) -> Callable[..., None]:
@@ -176,7 +171,7 @@ def trim(
 
     if before is None and keep is None:
         raise typer.BadParameter("say what to remove: --before or --keep")
-    place = NOWHERE if before is None else quantities.position(before, "--before")
+    place = quantities.position(before, "--before")
     size = None if keep is None else quantities.size(keep, "--keep")
     opened = Log(path)
     check_offset(place, choose_partitions(opened, partition))
@@ -231,7 +226,7 @@ def cat(
             print_line(_describe_row(row) if json else _format_row(row))
             if number == count:
                 break
-    wanted.print_skipped()
+    print_skipped(wanted.skipped)
 
 
 def _rows(wanted: LogSelection, count: int | None) -> Iterator[Row]:
@@ -329,7 +324,7 @@ def export(
             overwrite=force,
         )
     seconds = time.monotonic() - began
-    wanted.print_skipped()
+    print_skipped(wanted.skipped)
     if json:
         print_object({"file": str(to), **done._asdict(), "seconds": round(seconds, 3)})
         return

@@ -12,7 +12,6 @@ from zenlake.cli import quantities, session_options
 from zenlake.cli.display import AdvanceBar, progress_bar
 from zenlake.cli.failure import fail, wrong_usage
 from zenlake.cli.log_selection import (
-    NOWHERE,
     KeyOption,
     LogArgument,
     SkipOption,
@@ -135,10 +134,7 @@ def replay(
     _print(stats, as_json=json)
     print_skipped(replayer.skipped)
     if stats.dropped:
-        fail(
-            "replay",
-            f"{counted(stats.dropped, 'sample')} could not be sent.",
-        )
+        fail("replay", f"{counted(stats.dropped, 'sample')} could not be sent.")
     if not stats.samples and not stopped:
         fail("replay", f"{log}: no sample in this range and on these keys.")
     if stopped and not loop:
@@ -149,8 +145,7 @@ def _parse_choice(
     speed: str, start: str | None, end: str | None, key: str | None, remap: list[str]
 ) -> dict[str, Any]:
     """Return the arguments of a Replayer that are given as text."""
-    first = NOWHERE if start is None else quantities.position(start, "--from")
-    last = NOWHERE if end is None else quantities.position(end, "--to")
+    first, last = quantities.position(start, "--from"), quantities.position(end, "--to")
     return {
         "speed": _parse_speed(speed),
         "start": first.offset,

@@ -24,7 +24,7 @@ from zenlake.quantities import counted
 from zenlake.transport.drop_reason import DropReason
 
 if TYPE_CHECKING:
-    from zenlake.router import Event, Router
+    from zenlake.router import Event
 
 WAIT_SECONDS = 0.5  # Longest time until a signal that arrives just before a wait is noticed.
 GENERIC = "GENERIC"  # Reason 0, of a session that ends normally.
@@ -87,7 +87,9 @@ def router(
                     show(*_describe(event))
         for event in events.drain():
             show(*_describe(event))
-        show("stopped", {**_collect_counts(running), "unshown": events.dropped})
+        counts = asdict(running.stats())
+        del counts["transports"]
+        show("stopped", {**counts, "unshown": events.dropped})
 
 
 def _describe(event: "Event") -> tuple[str, dict[str, Any]]:
@@ -99,12 +101,6 @@ def _describe(event: "Event") -> tuple[str, dict[str, Any]]:
         for name in ("why", "reason", "by_peer"):
             del facts[name]
     return "opened" if opened else "closed", facts
-
-
-def _collect_counts(running: "Router") -> dict[str, Any]:
-    counts = asdict(running.stats())
-    del counts["transports"]
-    return counts
 
 
 LINES = {

@@ -100,12 +100,8 @@ def _print_rates(
             for sample in inbox.items(None if count is None else count - received, span)
         ]
         received += len(sizes)
-        _print_rate(len(sizes), sum(sizes), time.monotonic() - start, received, as_json=as_json)
+        samples, size, took = len(sizes), sum(sizes), time.monotonic() - start
+        fields = {"samples": samples, "bytes": size, "seconds": round(took, 3), "total": received}
+        rates = f"{samples / took:,.0f} samples/s, {size / took / 1e6:,.2f} MB/s"
+        print_line(fields if as_json else f"{rates}, {received:,} in all")
     return received
-
-
-def _print_rate(samples: int, size: int, seconds: float, total: int, *, as_json: bool) -> None:
-    fields = {"samples": samples, "bytes": size, "seconds": round(seconds, 3), "total": total}
-    per_second, megabytes = samples / seconds, size / seconds / 1e6
-    text = f"{per_second:,.0f} samples/s, {megabytes:,.2f} MB/s, {total:,} in all"
-    print_line(fields if as_json else text)
