@@ -5,7 +5,7 @@ Knows options and the terminal. Does not know the handshake: cli/handshake_probe
 
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from zenlake.link.options import LinkOptions
     from zenlake.transport.auth import Authenticator
     from zenlake.transport.offer import Offer
-    from zenlake.wire.zenohid import WireZenohId
 
 MAX_COUNT = 10_000
 MAX_TIMEOUT = 3600.0
@@ -74,11 +73,12 @@ class OfferOptions:
         """Return the offer that the options describe."""
         from zenlake.transport.offer import Offer
         from zenlake.wire.enums import WireWhatAmI
+        from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
 
         bits, size = BITS.index(int(self.resolution)), self.batch_size
         with wrong_usage():
             offer = Offer(
-                zid=_new_id(),
+                zid=WireZenohId(secrets.token_bytes(MAX_BYTES)),
                 whatami=WireWhatAmI[self.mode.upper()],
                 resolution=bits | bits << 2,
                 qos=not self.low_latency if self.qos is None else self.qos,
@@ -195,7 +195,10 @@ def ping(
       zenlake ping tcp/10.0.0.5:7447 --count 20 --json
       zenlake ping tls/example.org:7447 --ca ca.pem --user alice --password-file secret.txt
     """
-    offer, options = offered.build(), certificates.build()
+    from zenlake.cli.handshake_probe import probe, suggest_remedy
+
+    # Each session has a new id: the peer may still remember the last one.
+    offers, options = [offered.build() for _ in range(count)], certificates.build()
     try:
         at = EndPoint(endpoint)
         authenticators = login.authenticators()
@@ -203,36 +206,17 @@ def ping(
         typer.echo(f"zenlake: {error}", err=True)
         raise typer.Exit(USAGE) from None
     opened: list[ProbeResult] = []
-    with _spinner(f"connecting to {at.locator} ..."):
-        for _ in range(count):
-            opened.append(_probe(at, offer, options, authenticators, timeout))
-            if json:
-                print_object(_facts(opened[-1], login.user))
-    if not json:
-        _print_table(opened, login.user)
-
-
-def _probe(
-    at: EndPoint,
-    offer: "Offer",
-    options: "LinkOptions",
-    authenticators: "Sequence[Authenticator]",
-    timeout: float,
-) -> "ProbeResult":
-    """Open one session under a new id: the peer may still remember the last one."""
-    from zenlake.cli.handshake_probe import probe, suggest_remedy
-
     try:
-        return probe(at, replace(offer, zid=_new_id()), options, authenticators, timeout)
+        with _spinner(f"connecting to {at.locator} ..."):
+            for offer in offers:
+                opened.append(probe(at, offer, options, authenticators, timeout))
+                if json:
+                    print_object(_facts(opened[-1], login.user))
     except ZError as error:
         typer.echo(_explain(at.locator, error, suggest_remedy(error)), err=True)
         raise typer.Exit(FAILURE) from None
-
-
-def _new_id() -> "WireZenohId":
-    from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
-
-    return WireZenohId(secrets.token_bytes(MAX_BYTES))
+    if not json:
+        _print_table(opened, login.user)
 
 
 def _spinner(text: str) -> AbstractContextManager[object]:
