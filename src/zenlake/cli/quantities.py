@@ -4,14 +4,17 @@ Knows the name of an option in its error. The grammar is in zenlake.quantities.
 """
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import typer
 
 from zenlake import quantities
 from zenlake.cli.failure import wrong_usage
-from zenlake.quantities import EPOCH, Limit
+from zenlake.quantities import EPOCH
+
+T = TypeVar("T")
 
 MAX_OFFSET = (1 << 63) - 1
 _SECONDS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
@@ -30,34 +33,14 @@ NOWHERE = Position(None, None)
 # ---- read
 
 
-def size(text: str, option: str) -> int:
-    """Return the bytes that a size means.
+def parse(read: Callable[[str], T], text: str, option: str) -> T:
+    """Return the quantity that the text of an option means.
 
-    >>> size("256MiB", "--rotate")
-    268435456
+    >>> parse(quantities.size, "256MiB", "--rotate"), parse(quantities.seconds, "1h30m", "--sync")
+    (268435456, 5400.0)
     """
     with wrong_usage(option):
-        return quantities.size(text)
-
-
-def seconds(text: str, option: str) -> float:
-    """Return a duration in seconds.
-
-    >>> seconds("1h30m", "--duration")
-    5400.0
-    """
-    with wrong_usage(option):
-        return quantities.seconds(text)
-
-
-def limit(text: str, option: str) -> Limit:
-    """Return an age, a size, or both.
-
-    >>> limit("7d", "--retain")
-    Limit(seconds=604800.0, bytes=None)
-    """
-    with wrong_usage(option):
-        return quantities.limit(text)
+        return read(text)
 
 
 def moment(text: str, option: str, now: int | None = None) -> int:
@@ -66,8 +49,8 @@ def moment(text: str, option: str, now: int | None = None) -> int:
     >>> moment("-1h", "--from", now=3_600_000_000_001)
     1
     """
-    with wrong_usage(option):
-        return quantities.instant(text, time.time_ns() if now is None else now)
+    now = time.time_ns() if now is None else now
+    return parse(lambda text: quantities.instant(text, now), text, option)
 
 
 def position(text: str | None, option: str, now: int | None = None) -> Position:

@@ -3,8 +3,8 @@
 Knows options. Does not know sessions: session_options does.
 """
 
-import time
 from contextlib import closing
+from threading import Event
 from typing import Annotated
 
 import typer
@@ -24,7 +24,6 @@ from zenlake.cli.printing import print_line
 from zenlake.cli.render.sample import member_name
 from zenlake.quantities import counted
 
-LONGEST_SLEEP = 3600.0
 ALIVE = {"PUT": True, "DELETE": False}
 
 liveliness = command_group("Declare, watch and list liveliness tokens.")
@@ -55,9 +54,7 @@ def token(
         tokens = [session.liveliness().declare_token(key) for key in checked]
         for key in checked:
             _print(key, True, as_json=json)
-        end = float("inf") if seconds is None else time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, LONGEST_SLEEP))
+        Event().wait(seconds)
         for declared in tokens:
             declared.undeclare()
 

@@ -36,6 +36,7 @@ from zenlake.cli.render.rows import Row, build_sample, describe_loss, read_rows
 from zenlake.cli.render.sample import describe_sample, format_sample
 from zenlake.cli.render.text import escape
 from zenlake.quantities import counted
+from zenlake.quantities import size as read_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -172,7 +173,7 @@ def trim(
     if before is None and keep is None:
         raise typer.BadParameter("say what to remove: --before or --keep")
     place = quantities.position(before, "--before")
-    size = None if keep is None else quantities.size(keep, "--keep")
+    size = None if keep is None else quantities.parse(read_size, keep, "--keep")
     opened = Log(path)
     check_offset(place, choose_partitions(opened, partition))
     removed = opened.trim(

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from zenlake.cli import quantities, session_options
+from zenlake import quantities
+from zenlake.cli import session_options
 from zenlake.cli.display import print_event, state_display, ticks
 from zenlake.cli.options import json_option
 from zenlake.cli.printing import print_text
-from zenlake.cli.quantities import format_duration, format_size
+from zenlake.cli.quantities import format_duration, format_size, parse
 from zenlake.cli.render.text import escape
 from zenlake.cli.signals import stop_on_signals
 from zenlake.log import MAX_PARTITION
@@ -114,7 +115,7 @@ def record(
         "overflow": overflow,
         **_parse_retention(retain or []),
     }
-    seconds = None if duration is None else quantities.seconds(duration, "--duration")
+    seconds = None if duration is None else parse(quantities.seconds, duration, "--duration")
     stopped = Event()
     with stop_on_signals(lambda _: stopped.set()), session_options.open_session(at) as session:
         from zenlake.log.write.recorder import Recorder
@@ -126,35 +127,35 @@ def record(
             title = f"recording {' '.join(checked)} into {place}"
             with state_display("recording", title, as_json=json) as show:
                 for stats, rate in _states(recorder, stopped, count, seconds):
-                    style = "red" if stats.failure else ""
-                    show(_describe_stats(stats, rate), format_stats(stats, rate), style)
+                    facts, style = stats._asdict() | rate._asdict(), "red" if stats.failure else ""
+                    show(facts, format_stats(stats, rate), style)
     _print_total(recorder, time.monotonic() - began, as_json=json)
 
 
 def _parse_rotate(text: str) -> int:
-    size = quantities.size(text, "--rotate")
+    size = parse(quantities.size, text, "--rotate")
     if size < MIN_ROTATE_BYTES:
         raise typer.BadParameter(f"--rotate {text}: a segment has at least 64KiB")
     return size
 
 
 def _parse_sync(text: str) -> float:
-    seconds = quantities.seconds(text, "--sync")
+    seconds = parse(quantities.seconds, text, "--sync")
     if seconds > MAX_SYNC_SECONDS:
         raise typer.BadParameter(f"--sync {text}: at most {MAX_SYNC_SECONDS:g}s")
     return seconds
 
 
 def _parse_retention(texts: list[str]) -> dict[str, Any]:
-    kept = quantities.limit(", ".join(texts), "--retain") if texts else Limit()
+    kept = parse(quantities.limit, ", ".join(texts), "--retain") if texts else Limit()
     return {"retain_seconds": kept.seconds, "retain_bytes": kept.bytes}
 
 
 class RecordRate(NamedTuple):
-    """Samples and bytes per second since the last tick."""
+    """Rates since the last tick."""
 
-    samples: float
-    bytes: float
+    samples_per_second: float
+    bytes_per_second: float
 
 
 def _states(
@@ -167,10 +168,8 @@ def _states(
     ):
         stats, now = recorder.stats(), time.monotonic()
         last, took = before or stats, now - at  # The first rates are 0.
-        yield (
-            stats,
-            RecordRate((stats.samples - last.samples) / took, (stats.bytes - last.bytes) / took),
-        )
+        samples, size = stats.samples - last.samples, stats.bytes - last.bytes
+        yield stats, RecordRate(round(samples / took, 1), round(size / took, 1))
         before, at = stats, now
 
 
@@ -193,8 +192,8 @@ def format_stats(stats: "RecorderStats", rate: RecordRate) -> str:
     """Return the live line."""
     waiting = stats.received - stats.durable
     parts = [
-        f"{rate.samples:,.0f} samples/s",
-        f"{format_size(rate.bytes)}/s",
+        f"{rate.samples_per_second:,.0f} samples/s",
+        f"{format_size(rate.bytes_per_second)}/s",
         f"durable to {stats.durable:,}" + (f" ({waiting:,} waiting)" if waiting else ""),
         counted(stats.gaps, "gap"),
         f"{stats.dropped:,} dropped",
@@ -203,14 +202,6 @@ def format_stats(stats: "RecorderStats", rate: RecordRate) -> str:
     if stats.failure:
         parts.append(f"NOT WRITING: {escape(stats.failure)}")
     return ", ".join(parts)
-
-
-def _describe_stats(stats: "RecorderStats", rate: RecordRate) -> dict[str, Any]:
-    rates = {
-        "samples_per_second": round(rate.samples, 1),
-        "bytes_per_second": round(rate.bytes, 1),
-    }
-    return {**stats._asdict(), **rates}
 
 
 def _print_total(recorder: "Recorder", seconds: float, *, as_json: bool) -> None:
