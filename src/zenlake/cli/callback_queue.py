@@ -6,11 +6,11 @@ Knows threads and a clock. Does not know the items.
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from queue import Empty, Full, Queue
+from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 CAPACITY = 10_000  # Items the queue holds.
-POLL_SECONDS = 0.1  # Longest time until a thread that waits for room notices `close`.
+POLL_SECONDS = 0.01  # Time between two looks of a thread that waits for room.
 
 T = TypeVar("T")
 
@@ -26,7 +26,8 @@ class CallbackQueue(Generic[T]):
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        self._queue: Queue[T | None] = Queue(capacity)
+        self._queue: SimpleQueue[T | None] = SimpleQueue()
+        self._capacity = capacity
         self.dropped = 0
         "Items that `offer` had no room for."
         self.closed = False
@@ -34,23 +35,22 @@ class CallbackQueue(Generic[T]):
 
     def put(self, item: T) -> None:
         """Append an item, waiting for room; drop it if the queue is closed."""
-        while not self.closed:
-            with suppress(Full):
-                self._queue.put(item, timeout=POLL_SECONDS)
-                return
+        while self._queue.qsize() >= self._capacity and not self.closed:
+            time.sleep(POLL_SECONDS)
+        if not self.closed:
+            self._queue.put(item)
 
     def offer(self, item: T) -> None:
         """Append an item; drop and count it if there is no room."""
-        try:
-            self._queue.put_nowait(item)
-        except Full:
+        if self._queue.qsize() < self._capacity:
+            self._queue.put(item)
+        else:
             self.dropped += 1
 
     def close(self) -> None:
         """Set `closed`, and wake the threads that wait."""
         self.closed = True
-        with suppress(Full):  # With items in it no thread waits in `take`.
-            self._queue.put_nowait(None)
+        self._queue.put(None)
 
     def take(self, seconds: float | None = None) -> T | None:
         """Return the next item; None if there is none within `seconds`, or on `close`."""

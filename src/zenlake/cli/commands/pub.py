@@ -74,7 +74,8 @@ def pub(
                 print_line(fields if json else format_line("PUT", key, payload, kind, []))
             if puts == count:
                 break
-            time.sleep(max(0.0, began + puts * pause - time.monotonic()))
+            if (left := began + puts * pause - time.monotonic()) > 0:
+                time.sleep(left)
     seconds = time.monotonic() - began
     total = {"key": key, "puts": puts, "bytes": size, "seconds": round(seconds, 3)}
     text = f"{counted(puts, 'put')}, {counted(size, 'byte')} in {seconds:.2f} s"
