@@ -42,12 +42,12 @@ def selector(text: str) -> float:
 
 REFUSED = (ZError, BadQuantity, typer.BadParameter)
 DURATIONS: dict[str, Callable[[str], float]] = {
-    "command line": lambda text: cli.seconds(text, "--every"),
+    "command line": lambda text: cli.parse(quantities.seconds, text, "--every"),
     "lake.toml": lake("upkeep", "every"),
     "spark": spark("sync"),
 }
 SIZES: dict[str, Callable[[str], int]] = {
-    "command line": lambda text: cli.size(text, "--rotate"),
+    "command line": lambda text: cli.parse(quantities.size, text, "--rotate"),
     "lake.toml": lake("upkeep", "target"),
     "spark": spark("rotate"),
 }

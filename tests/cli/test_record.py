@@ -22,6 +22,7 @@ from tests.support.cli_process import DEADLINE, Peer, Running, matching, peer
 from tests.support.cli_terminal import on_terminal
 from tests.support.reference_peer import ReferenceProcess, payload
 from tests.support.waiting import until
+from zenlake.cli import display
 from zenlake.cli.signals import STOP_SIGNALS
 from zenlake.log.format import SETTLED, Mark
 from zenlake.log.read.reader import Reader
@@ -255,8 +256,8 @@ def test_segments_rotate_and_old_ones_go(tmp_path: Path) -> None:
 
 
 def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "LINE_SECONDS", 0.0)
-    monkeypatch.setattr(recording, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(display, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(display, "TICK_SECONDS", 0.05)
     with peer() as met:
         done = zenlake(
             "record", "-e", met.endpoint, "-k", "a", "-o", str(tmp_path), "--duration", "200ms"
@@ -277,8 +278,8 @@ def test_a_full_disk_is_said_and_is_status_1(
 
     monkeypatch.setattr(Writer, "write", full)
     monkeypatch.setattr(recording_sink, "CLOSE_SECONDS", 0.1)
-    monkeypatch.setattr(recording, "LINE_SECONDS", 0.0)
-    monkeypatch.setattr(recording, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(display, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(display, "TICK_SECONDS", 0.05)
     shown, format_stats = threading.Event(), recording.format_stats
 
     def watched(stats: RecorderStats, rate: Any) -> str:

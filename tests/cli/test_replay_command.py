@@ -1,19 +1,19 @@
-"""`zenlake replay` as a process: what it sends, says, and how it ends."""
+"""`zenlake replay`: what it sends, says, and how it ends."""
 
 import json
+import os
 import signal
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from tests.support.cli_in_process import tool as in_process
-from tests.support.cli_process import DEADLINE, ENV, Peer, peer, running, tool
+from tests.support.cli_in_process import tool
+from tests.support.cli_process import DEADLINE, ENV, Peer, peer, running
 from tests.support.cli_terminal import SCRIPT, on_terminal
 from tests.support.waiting import until
-from zenlake.cli import app
 from zenlake.log.block import OpenBlock, SourceLink
 from zenlake.log.write.writer import Writer
 from zenlake.wire.cursor import ByteWriter as Bytes
@@ -57,7 +57,6 @@ def damage_first_segment(log: Path) -> None:
 KEYS = ["robot/1/pose", "robot/2/pose", "robot/1/battery", "other"]
 
 
-@pytest.mark.process
 def test_what_was_recorded_is_put_again(tmp_path: Path) -> None:
     log = record(tmp_path / "log", KEYS, SECOND // 100)
     with peer() as listener:
@@ -71,7 +70,6 @@ def test_what_was_recorded_is_put_again(tmp_path: Path) -> None:
     assert done.err == ""
 
 
-@pytest.mark.process
 def test_a_part_of_it_under_other_names_as_json(tmp_path: Path) -> None:
     log = record(tmp_path / "log", KEYS, SECOND)
     with peer() as listener:
@@ -106,20 +104,41 @@ def test_it_takes_its_time_and_a_terminal_may_be_spared_the_bar(tmp_path: Path) 
     assert said["seconds"] >= 0.2
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("loop", [True, False], ids=["loop", "once"])
-def test_control_c_ends_it_in_order(tmp_path: Path, loop: bool) -> None:
-    log = record(tmp_path / "log", KEYS, SECOND // 1000 if loop else 1000 * SECOND)
+def test_a_loop_starts_over_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    log = record(tmp_path / "log", KEYS, SECOND // 1000)
+    ended = threading.Event()
+
+    def stop() -> None:
+        try:
+            until(lambda: len(listener.samples) >= 9 or ended.is_set())
+        finally:
+            if not ended.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
+
     with peer() as listener:
         listener.watch("**")
-        options = ("--loop",) if loop else ()
-        with running("replay", str(log), "-e", listener.endpoint, "--json", *options) as process:
-            until(lambda: len(listener.samples) >= (9 if loop else 1))
-            done = process.interrupt()
-    assert done.status == (0 if loop else 130), done.err
+        thread = threading.Thread(target=stop)
+        thread.start()
+        done = tool("replay", str(log), "-e", listener.endpoint, "--json", "--loop")
+        ended.set()
+        thread.join(DEADLINE)
+    assert done.status == 0, done.err
     said = json.loads(done.out)
-    assert said["samples"] >= (9 if loop else 1)
-    assert (said["rounds"] >= 2) is loop
+    assert said["samples"] >= 9
+    assert said["rounds"] >= 2
+
+
+@pytest.mark.process
+def test_control_c_ends_it_in_order(tmp_path: Path) -> None:
+    log = record(tmp_path / "log", KEYS, 1000 * SECOND)
+    with peer() as listener:
+        listener.watch("**")
+        with running("replay", str(log), "-e", listener.endpoint, "--json") as process:
+            until(lambda: listener.samples)
+            done = process.interrupt()
+    assert done.status == 130, done.err
+    said = json.loads(done.out)
+    assert (said["samples"], said["rounds"]) == (1, 0)
     assert "Traceback" not in done.err
 
 
@@ -158,7 +177,6 @@ def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
         assert "4 samples" in seen
 
 
-@pytest.mark.process
 def test_nobody_listens_to_it(tmp_path: Path) -> None:
     log = record(tmp_path / "log", KEYS, 0)
     with peer() as listener:
@@ -173,13 +191,11 @@ def test_damage_is_skipped_only_with_the_option(tmp_path: Path) -> None:
     damage_first_segment(log)
     with peer() as listener:
         listener.watch("**")
-        refused = in_process("replay", str(log), "-e", listener.endpoint, "--speed", "max")
+        refused = tool("replay", str(log), "-e", listener.endpoint, "--speed", "max")
         assert refused.status == 1
         assert "Read around it, or with --skip-damage" in refused.err
         assert "on_damage" not in refused.err
-        done = in_process(
-            "replay", str(log), "-e", listener.endpoint, "--speed", "max", "--skip-damage"
-        )
+        done = tool("replay", str(log), "-e", listener.endpoint, "--speed", "max", "--skip-damage")
         assert done.status == 0, done.err
         assert done.err.startswith("passed over partition 0, offset")
         until(lambda: ("good", b"0") in got(listener, 1))
@@ -200,20 +216,19 @@ WRONG = {
 @pytest.mark.parametrize(("options", "said"), WRONG.values(), ids=list(WRONG))
 def test_wrong_usage(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
     log = record(tmp_path / "log", KEYS, 0)
-    done = CliRunner().invoke(app, ["replay", str(log), "-e", "tcp/127.0.0.1:1", *options])
-    assert done.exit_code == 2
-    assert said in done.stderr
+    done = tool("replay", str(log), "-e", "tcp/127.0.0.1:1", *options)
+    assert done.status == 2
+    assert said in done.err
 
 
-@pytest.mark.process
 def test_what_cannot_be_replayed(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["replay", str(tmp_path), "-e", "tcp/127.0.0.1:1"])
-    assert done.exit_code == 1
-    assert "not a log" in done.stderr
+    done = tool("replay", str(tmp_path), "-e", "tcp/127.0.0.1:1")
+    assert done.status == 1
+    assert "not a log" in done.err
     log = record(tmp_path / "log", KEYS, 0)
-    done = CliRunner().invoke(app, ["replay", str(log), "-e", "tcp/127.0.0.1:1"])
-    assert done.exit_code == 1
-    assert "no session" in done.stderr
+    done = tool("replay", str(log), "-e", "tcp/127.0.0.1:1")
+    assert done.status == 1
+    assert "no session" in done.err
     with peer() as listener:
         ended = tool("replay", str(log), "-e", listener.endpoint, "-k", "nothing/here")
     assert ended.status == 1

@@ -1,4 +1,4 @@
-"""`zenlake liveliness`, `info` and `bench`; what all commands share; and eclipse-zenoh opposite."""
+"""`zenlake liveliness` and `info`; what all commands share; and eclipse-zenoh opposite."""
 
 import json
 import subprocess
@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from tests.golden.proxy import free_port
 from tests.support.cli_in_process import tool
 from tests.support.cli_in_process import zenlake as zenlake_here
 from tests.support.cli_process import peer, running
@@ -21,7 +20,6 @@ COMMANDS = [
     ["pub"],
     ["queryable"],
     ["info"],
-    ["bench"],
     ["liveliness", "token"],
     ["liveliness", "sub"],
     ["liveliness", "get"],
@@ -137,48 +135,6 @@ def test_info_of_somebody_alone_is_status_1() -> None:
     assert done.status == 1
     assert json.loads(done.out)["links"] == []
     assert "no node is connected" in done.err
-
-
-# ---- bench
-
-MEASURED = ["put and put back", "get and reply", "puts", "samples received", "lost"]
-SHORT = ["--seconds", "0.2", "-n", "1000", "--rounds", "5"]
-
-
-@pytest.mark.process
-def test_bench_needs_nobody_else() -> None:
-    done = tool("bench", *SHORT, "--size", "100", "--json")
-    assert (done.status, done.err) == (0, "")
-    found = {line["measured"]: line for line in map(json.loads, done.out.splitlines())}
-    assert list(found) == MEASURED
-    assert found["put and put back"]["rounds"] == 5
-    assert 0 < found["puts"]["messages"] <= 1000
-    assert found["samples received"]["messages"] == found["puts"]["messages"]
-    assert found["lost"]["samples"] == 0
-    assert {line["size"] for line in found.values()} == {100}
-
-
-@pytest.mark.process
-def test_bench_against_another_process() -> None:
-    endpoint = f"tcp/127.0.0.1:{free_port()}"
-    with running("bench", "--serve", "-l", endpoint, "--no-multicast-scouting") as serving:
-        until(lambda: tool("ping", endpoint).status == 0)
-        done = tool("bench", "-e", endpoint, *SHORT)
-        assert serving.interrupt() == (0, "", "")
-    assert (done.status, done.err) == (0, "")
-    for measured in MEASURED:
-        assert measured in done.out
-
-
-@pytest.mark.process
-def test_ctrl_c_ends_bench_and_its_far_end() -> None:
-    with running(
-        "bench", "--rounds", "1", "--seconds", "600", "-n", "900000000", "--json"
-    ) as bench:
-        assert bench.line()
-        assert bench.line()
-        done = bench.interrupt()
-    assert (done.status, done.err) == (130, "")
 
 
 # ---- all of them

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,7 @@ def test_a_payload_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_an_inbox_keeps_the_order_and_its_limit() -> None:
-    with CallbackQueue[int](capacity=2) as inbox:
+    with closing(CallbackQueue[int](capacity=2)) as inbox:
         put: list[int] = []
 
         def fill() -> None:
@@ -93,10 +94,18 @@ def test_an_inbox_keeps_the_order_and_its_limit() -> None:
 
 
 def test_leaving_an_inbox_frees_who_waits() -> None:
-    with CallbackQueue[int](capacity=1) as inbox:
-        inbox.put(1)
-        thread = threading.Thread(target=inbox.put, args=(2,))
-        thread.start()
+    inbox = CallbackQueue[int](capacity=1)
+    inbox.put(1)
+    thread = threading.Thread(target=inbox.put, args=(2,))
+    thread.start()
+    inbox.close()
     thread.join(60)
     assert not thread.is_alive()
-    assert inbox.take(0) is None
+    assert list(inbox.drain()) == [1]
+
+
+def test_what_an_inbox_has_no_room_for_is_counted() -> None:
+    inbox = CallbackQueue[int](capacity=1)
+    inbox.offer(1)
+    inbox.offer(2)
+    assert (list(inbox.drain()), inbox.dropped) == ([1], 1)

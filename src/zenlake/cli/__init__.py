@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from zenlake import __version__
-from zenlake.cli.commands.bench import bench
 from zenlake.cli.commands.decode import decode
 from zenlake.cli.commands.delete import delete
 from zenlake.cli.commands.get import get
@@ -28,19 +27,14 @@ from zenlake.cli.commands.router import router
 from zenlake.cli.commands.scout import scout
 from zenlake.cli.commands.serve import serve
 from zenlake.cli.commands.sub import sub
+from zenlake.cli.options import command_group
 from zenlake.cli.signals import raise_interrupt_again
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # Plain text without boxes leaves more room for words.
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = command_group("Zenoh in Python, from the wire to the lakehouse.")
 COMMANDS = (
     *(put, delete, get, sub, pub, queryable),
     *(record, replay, router, serve),
-    *(info, scout, ping, bench, decode),
+    *(info, scout, ping, decode),
 )
 for command in COMMANDS:
     app.command()(command)
@@ -64,7 +58,7 @@ def zenlake(
         ),
     ] = False,
 ) -> None:
-    """Zenoh in Python, from the wire to the lakehouse."""
+    """Take the options before the command."""
 
 
 def main() -> None:

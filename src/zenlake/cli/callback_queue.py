@@ -1,71 +1,62 @@
-"""A bounded queue from a session's callbacks to the main thread, in order.
+"""A bounded queue from the threads of callbacks to the main thread, in order.
 
-Knows two threads and a clock. Does not know the items.
+Knows threads and a clock. Does not know the items.
 """
 
 import time
-from collections import deque
 from collections.abc import Iterator
-from threading import Condition
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
 
-CAPACITY = 10_000  # Items the queue holds; a callback waits while it is full.
+CAPACITY = 10_000  # Items the queue holds.
+POLL_SECONDS = 0.01  # Time between two looks of a thread that waits for room.
 
 T = TypeVar("T")
 
 
 class CallbackQueue(Generic[T]):
-    """Bounded queue; leave `with` before the session closes, so that no callback waits for room.
+    """Bounded queue; close it before the session, so that no callback waits for room.
 
-    >>> with CallbackQueue() as inbox:
-    ...     for word in ("a", "b", "c"):
-    ...         inbox.put(word)
-    ...     list(inbox.items(count=2))
+    >>> inbox = CallbackQueue()
+    >>> for word in ("a", "b", "c"):
+    ...     inbox.put(word)
+    >>> list(inbox.items(count=2))
     ['a', 'b']
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        self._items: deque[T] = deque()
+        self._queue: SimpleQueue[T | None] = SimpleQueue()
         self._capacity = capacity
-        self._changed = Condition()
-        self._closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with self._changed:
-            self._closed = True
-            self._items.clear()
-            self._changed.notify_all()
+        self.dropped = 0
+        "Items that `offer` had no room for."
+        self.closed = False
+        "Whether `close` was called."
 
     def put(self, item: T) -> None:
         """Append an item, waiting for room; drop it if the queue is closed."""
-        with self._changed:
-            while len(self._items) >= self._capacity and not self._closed:
-                self._changed.wait()
-            if not self._closed:
-                self._items.append(item)
-                self._changed.notify_all()
+        while self._queue.qsize() >= self._capacity and not self.closed:
+            time.sleep(POLL_SECONDS)
+        if not self.closed:
+            self._queue.put(item)
+
+    def offer(self, item: T) -> None:
+        """Append an item; drop and count it if there is no room."""
+        if self._queue.qsize() < self._capacity:
+            self._queue.put(item)
+        else:
+            self.dropped += 1
+
+    def close(self) -> None:
+        """Set `closed`, and wake the threads that wait."""
+        self.closed = True
+        self._queue.put(None)
 
     def take(self, seconds: float | None = None) -> T | None:
-        """Return the next item; None if none arrives within `seconds`."""
-        until = None if seconds is None else time.monotonic() + seconds
-        with self._changed:
-            while not self._items:
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
-                    return None
-                self._changed.wait(left)
-            item = self._items.popleft()
-            self._changed.notify_all()
-            return item
+        """Return the next item; None if there is none within `seconds`, or on `close`."""
+        with suppress(Empty):
+            return self._queue.get(timeout=seconds)
+        return None
 
     def items(self, count: int | None = None, seconds: float | None = None) -> Iterator[T]:
         """Yield the next `count` items; end early once `seconds` have passed."""
@@ -77,3 +68,9 @@ class CallbackQueue(Generic[T]):
                 return
             taken += 1
             yield item
+
+    def drain(self) -> Iterator[T]:
+        """Yield the items that wait now."""
+        while not self._queue.empty():
+            if (item := self._queue.get()) is not None:
+                yield item

@@ -37,6 +37,15 @@ def report_errors(command: str) -> Iterator[None]:
         fail(command, f"{error.filename}: {error.strerror}")
 
 
+@contextmanager
+def wrong_usage(option: str = "") -> Iterator[None]:
+    """Turn the refusal of a value into wrong usage of `option`."""
+    try:
+        yield
+    except (ZError, ValueError) as error:
+        raise typer.BadParameter(f"{option}: {error}" if option else str(error)) from None
+
+
 def reports_errors(group: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that runs a command of `group` under `report_errors`."""
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zenlake.cli import quantities, session_options
-from zenlake.cli.quantities import Position
+from zenlake.cli.options import json_option
+from zenlake.cli.quantities import NOWHERE, Position
 from zenlake.cli.render.text import escape
 from zenlake.errors import ZError
 from zenlake.log import MAX_PARTITION
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
 
     from zenlake.log.read.log import Log
 
-NOWHERE = Position(None, None)
-
 LogArgument = Annotated[Path, typer.Argument(metavar="LOG", help="Folder of the recording.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+JsonOption = Annotated[bool, json_option("Print JSON instead of text.")]
 KeyOption = Annotated[
     str | None,
     typer.Option("--key", "-k", metavar="KEYEXPR", help="Only samples whose key it matches."),
@@ -67,8 +66,8 @@ class LogSelection:
     ) -> None:
         from zenlake.log.read.log import Log
 
-        self.start = NOWHERE if start is None else quantities.position(start, "--from")
-        self.end = NOWHERE if end is None else quantities.position(end, "--until")
+        self.start = quantities.position(start, "--from")
+        self.end = quantities.position(end, "--until")
         self.key = None if key is None else session_options.check_key_expr(key)
         self.losses = losses
         self._skip = skip_damage
@@ -114,10 +113,6 @@ class LogSelection:
             raise name_skip_option(error) from None
         finally:
             self.skipped += reader.skipped
-
-    def print_skipped(self) -> None:
-        """List the damage that was skipped."""
-        print_skipped(self.skipped)
 
 
 def name_skip_option(error: ZError) -> ZError:

@@ -29,6 +29,14 @@ def print_text(text: "Text | str") -> None:
     console().print(text, soft_wrap=True)
 
 
+def print_line(line: "dict[str, Any] | Text | str") -> None:
+    """Print an object for programs, or a text for people."""
+    if isinstance(line, dict):
+        print_object(line)
+    else:
+        print_text(line)
+
+
 def print_table(table: "Table") -> None:
     """Print a table; if it is wider than the terminal, `name: value` lines instead.
 

@@ -12,7 +12,13 @@ from typing import Annotated
 import typer
 
 import zenlake
-from zenlake.cli import choices, session_options
+from zenlake.cli import session_options
+from zenlake.cli.options import (
+    CongestionControlChoice,
+    PriorityChoice,
+    ReliabilityChoice,
+    to_api,
+)
 from zenlake.cli.render.text import escape
 
 SUBSCRIBER_SECONDS = 1.0  # Time a subscriber gets to declare itself before the first put.
@@ -26,17 +32,17 @@ class PublishOptions:
         str | None, typer.Option(metavar="TEXT", help="Text to attach to the sample.")
     ] = None
     priority: Annotated[
-        choices.PriorityChoice,
+        PriorityChoice,
         typer.Option(help="Priority of the message; real-time is sent first."),
-    ] = choices.PriorityChoice.DATA
+    ] = "data"
     congestion_control: Annotated[
-        choices.CongestionControlChoice,
+        CongestionControlChoice,
         typer.Option(help="When the send queue is full: block waits, drop discards the message."),
-    ] = choices.CongestionControlChoice.BLOCK
+    ] = "block"
     reliability: Annotated[
-        choices.ReliabilityChoice,
+        ReliabilityChoice,
         typer.Option(help="best-effort may use links that lose messages."),
-    ] = choices.ReliabilityChoice.RELIABLE
+    ] = "reliable"
     express: Annotated[
         bool, typer.Option("--express", help="Send at once instead of in a batch.")
     ] = False
@@ -60,9 +66,9 @@ def declare_publisher(
     """Declare a publisher, and wait a moment for a subscriber; say so if there is none."""
     with session.declare_publisher(
         key,
-        priority=choices.to_api(options.priority),
-        congestion_control=choices.to_api(options.congestion_control),
-        reliability=choices.to_api(options.reliability),
+        priority=to_api("Priority", options.priority),
+        congestion_control=to_api("CongestionControl", options.congestion_control),
+        reliability=to_api("Reliability", options.reliability),
         express=options.express,
     ) as publisher:
         until = time.monotonic() + SUBSCRIBER_SECONDS

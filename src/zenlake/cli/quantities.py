@@ -11,7 +11,8 @@ from typing import NamedTuple, TypeVar
 import typer
 
 from zenlake import quantities
-from zenlake.quantities import EPOCH, Limit
+from zenlake.cli.failure import wrong_usage
+from zenlake.quantities import EPOCH
 
 T = TypeVar("T")
 
@@ -26,34 +27,20 @@ class Position(NamedTuple):
     time: int | None
 
 
+NOWHERE = Position(None, None)
+
+
 # ---- read
 
 
-def size(text: str, option: str) -> int:
-    """Return the bytes that a size means.
+def parse(read: Callable[[str], T], text: str, option: str) -> T:
+    """Return the quantity that the text of an option means.
 
-    >>> size("256MiB", "--rotate")
-    268435456
+    >>> parse(quantities.size, "256MiB", "--rotate"), parse(quantities.seconds, "1h30m", "--sync")
+    (268435456, 5400.0)
     """
-    return _read(quantities.size, text, option)
-
-
-def seconds(text: str, option: str) -> float:
-    """Return a duration in seconds.
-
-    >>> seconds("1h30m", "--duration")
-    5400.0
-    """
-    return _read(quantities.seconds, text, option)
-
-
-def limit(text: str, option: str) -> Limit:
-    """Return an age, a size, or both.
-
-    >>> limit("7d", "--retain")
-    Limit(seconds=604800.0, bytes=None)
-    """
-    return _read(quantities.limit, text, option)
+    with wrong_usage(option):
+        return read(text)
 
 
 def moment(text: str, option: str, now: int | None = None) -> int:
@@ -63,22 +50,17 @@ def moment(text: str, option: str, now: int | None = None) -> int:
     1
     """
     now = time.time_ns() if now is None else now
-    return _read(lambda text: quantities.instant(text, now), text, option)
+    return parse(lambda text: quantities.instant(text, now), text, option)
 
 
-def _read(read: Callable[[str], T], text: str, option: str) -> T:
-    try:
-        return read(text)
-    except quantities.BadQuantity as error:
-        raise typer.BadParameter(f"{option}: {error}") from None
-
-
-def position(text: str, option: str, now: int | None = None) -> Position:
-    """Return an offset if `text` is a bare number, else a time.
+def position(text: str | None, option: str, now: int | None = None) -> Position:
+    """Return an offset if `text` is a bare number, else a time; NOWHERE without `text`.
 
     >>> position("1500", "--from"), position("now", "--to", now=7)
     (Position(offset=1500, time=None), Position(offset=None, time=7))
     """
+    if text is None:
+        return NOWHERE
     text = text.strip()
     if text.isascii() and text.isdigit():
         if int(text[:20]) > MAX_OFFSET:

@@ -17,9 +17,9 @@ from typing import Annotated, Any
 import typer
 
 import zenlake
-from zenlake.cli.choices import ModeChoice
-from zenlake.cli.failure import fail
-from zenlake.errors import InvalidKeyExpr, InvalidLocator, SessionRefused, ZError
+from zenlake.cli.failure import fail, wrong_usage
+from zenlake.cli.options import ModeChoice
+from zenlake.errors import SessionRefused, ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire.locator import EndPoint
 
@@ -106,7 +106,15 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
         group = parameter.annotation
         if isinstance(group, type) and is_dataclass(group):
             groups[name] = group
-            common[:0] = _parameters(group)
+            common[:0] = [
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=field.default,
+                    annotation=field.type,
+                )
+                for field in fields(group)
+            ]
         else:
             own.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
@@ -122,18 +130,6 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]
     run.__annotations__ = {}
     return run
-
-
-def _parameters(group: type[Any]) -> list[inspect.Parameter]:
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=field.type,
-        )
-        for field in fields(group)
-    ]
 
 
 @contextmanager
@@ -173,32 +169,27 @@ def build_config(at: SessionOptions) -> "zenlake.Config":
     A --cfg without a key takes the place of the file, as it does in zenohd.
     """
     given = [(f"--cfg {text}", *_cfg(text)) for text in at.cfg or []]
+    config = zenlake.Config()
     whole = [(option, value) for option, key, value in given if not key]
     if whole:
         option, value = whole[-1]
-        with _as_usage(option):
+        with wrong_usage(option):
             config = zenlake.Config.from_json5(value)
     elif at.config:
-        with _as_usage(f"--config {at.config}"):
+        with wrong_usage(f"--config {at.config}"):
             config = zenlake.Config.from_file(at.config)
-    else:
-        config = zenlake.Config()
-    options: list[tuple[str, str, Any]] = [
-        ("--connect", "connect/endpoints", _endpoints(at.connect)),
-        ("--listen", "listen/endpoints", _endpoints(at.listen)),
-        (
-            "--no-multicast-scouting",
-            "scouting/multicast/enabled",
-            False if at.no_multicast_scouting else None,
-        ),
-        ("--mode", "mode", at.mode and at.mode.value),
-    ]
-    for option, key, setting in options:
-        if setting is not None:
+    scouting = False if at.no_multicast_scouting else None
+    for option, key, setting in (
+        ("--connect", "connect/endpoints", [check_endpoint(text) for text in at.connect or []]),
+        ("--listen", "listen/endpoints", [check_endpoint(text) for text in at.listen or []]),
+        ("--no-multicast-scouting", "scouting/multicast/enabled", scouting),
+        ("--mode", "mode", at.mode),
+    ):
+        if setting not in (None, []):
             _insert(config, option, key, jsonlib.dumps(setting))
-    for option, key, text in given:
+    for option, key, value in given:
         if key:
-            _insert(config, option, key, text)
+            _insert(config, option, key, value)
     if at.connect and not at.listen and config.get_json("mode") == "null":
         config.insert_json5("mode", '"client"')
     return config
@@ -212,38 +203,24 @@ def _cfg(text: str) -> tuple[str, str]:
     return key, value[0]
 
 
-@contextmanager
-def _as_usage(option: str) -> Iterator[None]:
-    """Turn a ZError of the `with` block into one of the option's usage."""
-    try:
-        yield
-    except ZError as error:
-        raise typer.BadParameter(f"{option}: {error}") from None
-
-
 def _insert(config: "zenlake.Config", option: str, key: str, value: str) -> None:
     """Insert a setting into `config`; a bare word is a string where a string is needed."""
     from zenlake.api.config.config import NotJson5
 
-    with _as_usage(option):
+    with wrong_usage(option):
         try:
             config.insert_json5(key, value)
         except NotJson5 as error:
             if not _BARE_WORD.fullmatch(value):
-                raise ZError(f"{error}. A shell takes quotes away: write {CFG_EXAMPLE}") from None
+                hint = f"A shell takes quotes away: write {CFG_EXAMPLE}"
+                raise ZError(f"{error}. {hint}") from None
             config.insert_json5(key, jsonlib.dumps(value))
-
-
-def _endpoints(texts: list[str] | None) -> list[str] | None:
-    return [check_endpoint(text) for text in texts] if texts else None
 
 
 def check_endpoint(text: str) -> str:
     """Return an endpoint that a user wrote; BadParameter says what to write instead."""
-    try:
+    with wrong_usage():
         EndPoint(text)
-    except InvalidLocator as error:
-        raise typer.BadParameter(str(error)) from None
     return text
 
 
@@ -261,10 +238,8 @@ def _advice(at: SessionOptions) -> str:
 
 def check_key_expr(text: str) -> str:
     """Return a key expression that a user wrote; BadParameter says what to write instead."""
-    try:
+    with wrong_usage():
         return KeyExpr(text)
-    except InvalidKeyExpr as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def check_selector(text: str) -> str:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from zenlake.cli import publish_options, session_options
-from zenlake.cli.printing import print_object, print_text
+from zenlake.cli.options import json_option
+from zenlake.cli.printing import print_line
 from zenlake.cli.render.sample import format_line
 
 
@@ -17,9 +18,7 @@ def delete(
     at: session_options.SessionOptions,
     options: publish_options.PublishOptions,
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Key expressions to delete.")],
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per delete, one per line.")
-    ] = False,
+    json: Annotated[bool, json_option("Print one JSON object per delete, one per line.")] = False,
 ) -> None:
     """Delete keys.
 
@@ -37,7 +36,4 @@ def delete(
         for key in checked:
             with publish_options.declare_publisher(session, key, options) as publisher:
                 publisher.delete(attachment=options.attachment)
-            if json:
-                print_object({"key": key})
-            else:
-                print_text(format_line("DELETE", key, b"", "", []))
+            print_line({"key": key} if json else format_line("DELETE", key, b"", "", []))

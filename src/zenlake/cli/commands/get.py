@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import zenlake
-from zenlake.cli import choices, payload_input, session_options
-from zenlake.cli.durations import duration_option
+from zenlake.cli import payload_input, session_options
 from zenlake.cli.failure import fail
+from zenlake.cli.options import (
+    ConsolidationChoice,
+    QueryTargetChoice,
+    TimeoutOption,
+    count_option,
+    json_option,
+    to_api,
+)
 from zenlake.cli.printing import print_object, print_table
 from zenlake.cli.render.sample import (
     KIND_STYLES,
@@ -51,26 +58,20 @@ def get(
         str | None, typer.Option(metavar="TEXT", help="Text to attach to the query.")
     ] = None,
     target: Annotated[
-        choices.QueryTargetChoice | None,
+        QueryTargetChoice | None,
         typer.Option(help="Which queryables to ask. Default: best-matching."),
     ] = None,
     consolidation: Annotated[
-        choices.ConsolidationChoice | None,
+        ConsolidationChoice | None,
         typer.Option(help="Which of several replies for one key to keep. Default: auto."),
     ] = None,
-    timeout: Annotated[
-        float,
-        duration_option("--timeout", least=0.01, help="Longest wait for replies. Default: 10s."),
-    ] = 10.0,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after this many replies.")
-    ] = None,
+    timeout: TimeoutOption = 10.0,
+    count: Annotated[int | None, count_option("replies")] = None,
     json: Annotated[
         bool,
-        typer.Option(
-            "--json",
-            help="Print one JSON object per reply, one per line, as it arrives; kind is PUT, "
-            "DELETE or ERR.",
+        json_option(
+            "Print one JSON object per reply, one per line, as it arrives; kind is PUT, DELETE or "
+            "ERR."
         ),
     ] = False,
 ) -> None:
@@ -91,8 +92,8 @@ def get(
     with session_options.open_session(at, meet=True) as session:
         for reply in session.get(
             selector,
-            target=choices.to_api(target),
-            consolidation=choices.to_api(consolidation),
+            target=to_api("QueryTarget", target),
+            consolidation=to_api("ConsolidationMode", consolidation),
             timeout=timeout,
             payload=data,
             encoding=None if data is None else payload_input.choose_encoding(value, file, encoding),

@@ -3,18 +3,14 @@
 Knows options and tables. Does not know sessions: session_options does.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import Annotated, Any
 
 import zenlake
 from zenlake.cli import session_options
 from zenlake.cli.failure import fail
+from zenlake.cli.options import json_option
 from zenlake.cli.printing import print_object, print_table, properties_table
 from zenlake.cli.render.sample import member_name
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 YES_NO = {True: "yes", False: "no"}
 TRANSPORT = ("zid", "whatami", "qos", "shm", "multicast")
@@ -24,7 +20,7 @@ LINK = ("src", "dst", "mtu", "reliability", "interfaces", "group", "auth", "zid"
 @session_options.expand_options
 def info(
     at: session_options.SessionOptions,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Annotated[bool, json_option("Print one JSON object.")] = False,
 ) -> None:
     """Open a session and show its id, nodes and links.
 
@@ -88,6 +84,7 @@ def _describe_link(link: "zenlake.Link") -> dict[str, Any]:
 def _print(facts: dict[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
     own = properties_table(
         [
@@ -99,20 +96,14 @@ def _print(facts: dict[str, Any]) -> None:
     own.box, own.pad_edge = None, False
     print_table(own)
     for title, columns in (("transports", TRANSPORT), ("links", LINK)):
-        if facts[title]:
+        if rows := facts[title]:
             table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-            _fill(table, columns, facts[title])
+            used = [name for name in columns if any(row[name] is not None for row in rows)]
+            for name in used:
+                table.add_column(name, overflow="fold", style="cyan" if name == "zid" else None)
+            for row in rows:
+                table.add_row(*(Text(_format_cell(row[name])) for name in used))
             print_table(table)
-
-
-def _fill(table: "Table", columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
-    from rich.text import Text
-
-    used = [name for name in columns if any(row[name] is not None for row in rows)]
-    for name in used:
-        table.add_column(name, overflow="fold", style="cyan" if name == "zid" else None)
-    for row in rows:
-        table.add_row(*(Text(_format_cell(row[name])) for name in used))
 
 
 def _format_cell(value: Any) -> str:

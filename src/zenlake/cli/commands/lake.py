@@ -3,6 +3,7 @@
 Knows options and what is printed. Does not know how a lake is created: lake/ does.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -12,22 +13,18 @@ from zenlake.cli import session_options
 from zenlake.cli.commands.lake_maintenance import compact, info, retain, sql
 from zenlake.cli.commands.lake_report import report
 from zenlake.cli.commands.lake_run import run
-from zenlake.cli.failure import fail
+from zenlake.cli.failure import reports_errors
+from zenlake.cli.options import command_group
 from zenlake.cli.printing import print_text
 from zenlake.cli.render.text import escape
-from zenlake.errors import ZError
 
 MAX_NAME = 64  # Longest name of a lake, in characters.
 
-lake = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Create, run, query and maintain Delta tables of samples.",
-)
+lake = command_group("Create, run, query and maintain Delta tables of samples.")
 
 
 @lake.command()
+@reports_errors("lake")
 def init(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Folder of the lake; created if missing.")
@@ -67,10 +64,7 @@ def init(
         raise typer.BadParameter("--key: name whom to record from, too: --connect ENDPOINT")
     endpoints = [session_options.check_endpoint(text) for text in connect or []]
     checked = [session_options.check_key_expr(key) for key in keys or ["**"]]
-    try:
-        project = create_project(folder, name or suggest_name(folder), endpoints, checked)
-    except ZError as error:
-        fail("lake init", error)
+    project = create_project(folder, name or suggest_name(folder), endpoints, checked)
     path = escape(str(folder))
     print_text(f"a lake named {project.name} is in {path}:")
     print_text("  lake.toml            the keys to record, their decoders, how long rows are kept")
@@ -88,10 +82,7 @@ def suggest_name(folder: Path) -> str:
     >>> suggest_name(Path("/data/my fleet")), suggest_name(Path("/"))
     ('my_fleet', 'lake')
     """
-    found = "".join(
-        character if character.isascii() and (character.isalnum() or character in "._-") else "_"
-        for character in folder.absolute().name
-    )
+    found = re.sub(r"[^A-Za-z0-9._-]", "_", folder.absolute().name)
     return found.lstrip("._-")[:MAX_NAME] or "lake"
 
 

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from zenlake.cli.failure import reports_errors
-from zenlake.cli.printing import print_object, print_table, print_text
+from zenlake.cli.options import LakeArgument, json_option
+from zenlake.cli.printing import print_line, print_object, print_table, print_text
 from zenlake.cli.quantities import format_size
 from zenlake.cli.render.text import escape
 from zenlake.quantities import counted
@@ -23,15 +23,11 @@ from zenlake.quantities import counted
 if TYPE_CHECKING:
     from zenlake.lake.tables.compaction import CompactionResult
     from zenlake.lake.tables.retention import RetentionResult
-    from zenlake.lake.tables.vacuum import VacuumResult
 
 PRINTED_ROWS = 100  # Rows of a result that people are shown.
 MAX_CELL = 200  # Characters of a value that people are shown.
 
-LakeArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Folder of the lake, or its lake.toml.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+JsonOption = Annotated[bool, json_option("Print one JSON object per line.")]
 TableOption = Annotated[
     list[str] | None,
     typer.Option("--table", "-t", metavar="NAME", help="Only this table; may be repeated."),
@@ -63,12 +59,11 @@ def compact(lake: LakeArgument, table: TableOption = None, json: JsonOption = Fa
     merged = maintenance.compact(project, table)
     cleared = maintenance.vacuum(project, table)
     for name, done in merged.items():
-        if json:
-            gone = cleared[name]
-            facts = {"removed_files": gone.files, "removed_bytes": gone.bytes}
-            print_object({"table": name, **done._asdict(), **facts})
-        else:
-            print_text(f"{escape(name)}: {_format_merged(done)}; {_format_removed(cleared[name])}")
+        gone = cleared[name]
+        removed = {"removed_files": gone.files, "removed_bytes": gone.bytes}
+        old = f"{counted(gone.files, 'old file')} removed, {format_size(gone.bytes)}"
+        text = f"{escape(name)}: {_format_merged(done)}; {old}"
+        print_line({"table": name, **done._asdict(), **removed} if json else text)
 
 
 def _format_merged(done: "CompactionResult") -> str:
@@ -83,10 +78,6 @@ def _format_merged(done: "CompactionResult") -> str:
         f"{counted(done.files, 'file')} into {done.into:,}, "
         f"{format_size(done.bytes_before)} into {format_size(done.bytes_after)}{given_up}"
     )
-
-
-def _format_removed(gone: "VacuumResult") -> str:
-    return f"{counted(gone.files, 'old file')} removed, {format_size(gone.bytes)}"
 
 
 # ---- retain
@@ -122,10 +113,8 @@ def retain(
     project = Project.load(lake)
     done = maintenance.retain(project, trust_clock=trust_clock)
     for name, expired in done.items():
-        if json:
-            print_object({"table": name, **expired._asdict()})
-        else:
-            print_text(f"{escape(name)}: {_format_expired(expired)}")
+        text = f"{escape(name)}: {_format_expired(expired)}"
+        print_line({"table": name, **expired._asdict()} if json else text)
     if not done and not json:
         print_text("nothing to remove: [retention] in lake.toml names no table of this lake")
 
@@ -198,9 +187,7 @@ def sql(
             help=f"Largest number of rows. Default: {PRINTED_ROWS} in a table, else all.",
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per row, one per line.")
-    ] = False,
+    json: Annotated[bool, json_option("Print one JSON object per row, one per line.")] = False,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print comma-separated values with a header.")
     ] = False,

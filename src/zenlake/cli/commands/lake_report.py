@@ -3,7 +3,6 @@
 Knows options and what is printed. Does not know tables: lake/report does.
 """
 
-import json as jsonlib
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,8 @@ import typer
 
 from zenlake.cli import quantities
 from zenlake.cli.failure import reports_errors
+from zenlake.cli.options import LakeArgument, json_option
+from zenlake.cli.printing import print_line
 from zenlake.cli.quantities import format_size
 from zenlake.cli.render.text import escape
 from zenlake.quantities import EPOCH, counted
@@ -34,9 +35,7 @@ ToOption = Annotated[
 
 @reports_errors("lake")
 def report(
-    lake: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of the lake, or its lake.toml.")
-    ],
+    lake: LakeArgument,
     out: Annotated[
         Path,
         typer.Option(
@@ -48,9 +47,7 @@ def report(
     ] = Path("report.html"),
     start: FromOption = None,
     end: ToOption = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as a JSON object.")
-    ] = False,
+    json: Annotated[bool, json_option("Print the summary as a JSON object.")] = False,
 ) -> None:
     """Write an HTML page about the samples.
 
@@ -72,7 +69,7 @@ def report(
     times = _parse_moment(start, "--from"), _parse_moment(end, "--to")
     summary = write_report(Project.load(lake), out, *times)
     fields = summary._asdict() | {"path": str(summary.path)}
-    typer.echo(jsonlib.dumps(fields) if json else format_summary(summary))
+    print_line(fields if json else format_summary(summary))
 
 
 def _parse_moment(text: str | None, option: str) -> datetime | None:

@@ -8,18 +8,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from zenlake.cli import session_options
-from zenlake.cli.choices import ModeChoice
-from zenlake.cli.display import EventDisplay, EventQueue, LineEvents, event_display
-from zenlake.cli.durations import duration_option
-from zenlake.cli.failure import FAILURE, report_errors
+from zenlake.cli.callback_queue import CallbackQueue
+from zenlake.cli.display import error_console, print_event
+from zenlake.cli.failure import FAILURE, reports_errors
+from zenlake.cli.options import LakeArgument, ModeChoice, duration_option, json_option
 from zenlake.cli.quantities import format_duration
 from zenlake.cli.render.text import escape
 from zenlake.cli.signals import stop_on_signals
@@ -29,42 +27,19 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from zenlake.lake.pipeline.runner import RunEvent
+    from zenlake.lake.pipeline.runner import PipelineRunner, RunEvent
     from zenlake.lake.project import Project, RecordSettings
     from zenlake.log.write.recorder import Recorder, RecorderStats
 
 WAIT_SECONDS = 0.25  # Longest time until a signal that arrives just before a wait is noticed.
 TICK_SECONDS = 1.0  # Time between two states of the recorder.
+STATUS = {"starting", "ready", "stopping", "stopped", "upkeep"}  # Events in the table's title.
 STYLES = {"FAILED": "bold red", "RUNNING": "cyan"}
 
 
-@dataclass(frozen=True)
-class SparkOptions:
-    """Options of the Spark that runs the flows."""
-
-    master: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            help="Spark master: local[2], spark://host:7077, or sc://host (Spark Connect).",
-        ),
-    ] = "local[*]"
-    conf: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
-    ] = None
-
-    def settings(self) -> dict[str, str]:
-        """Return the settings of --conf by name."""
-        return dict(_split_setting(text) for text in self.conf or [])
-
-
-@session_options.expand_options
+@reports_errors("lake")
 def run(
-    spark: SparkOptions,
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of the lake, or its lake.toml.")
-    ],
+    folder: LakeArgument,
     once: Annotated[
         bool,
         typer.Option("--once", help="Run one cycle over the samples that are durable now."),
@@ -87,9 +62,19 @@ def run(
         ),
     ] = True,
     json: Annotated[
-        bool,
-        typer.Option("--json", help="Print one JSON object per line: flow, cycle, failed, ..."),
+        bool, json_option("Print one JSON object per line: flow, cycle, failed, ...")
     ] = False,
+    master: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Spark master: local[2], spark://host:7077, or sc://host (Spark Connect).",
+        ),
+    ] = "local[*]",
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
+    ] = None,
 ) -> None:
     """Record samples and write them to the tables.
 
@@ -107,10 +92,35 @@ def run(
       zenlake lake run fleet --once --json | jq 'select(.event == "cycle")'
       zenlake lake run fleet --every 1m --conf spark.driver.memory=4g
     """
-    spark.settings()
-    events: EventQueue[RunEvent] = EventQueue()
-    with stop_on_signals(lambda _: events.stop()), report_errors("lake run"):
-        ok = _run(folder, None if once else every, record and not once, json, events, spark)
+    settings = dict(_split_setting(text) for text in conf or [])
+    events: CallbackQueue[RunEvent] = CallbackQueue()
+    with stop_on_signals(lambda _: events.close()):
+        from zenlake.lake.pipeline.runner import PipelineRunner
+        from zenlake.lake.project import Project
+
+        project = Project.load(folder)
+        recording = None if once or not record else project.record
+        with RunTable(project, error_console(), as_json=json).live() as display:
+            with _recording(recording, project) if recording else nullcontext() as recorder:
+                running = PipelineRunner(
+                    project,
+                    every=None if once else every,
+                    tell=events.offer,
+                    master=master,
+                    conf=settings,
+                )
+                stopped = _watch(running, recorder, events, display)
+                if stopped:
+                    display.show("stopping", {})
+            ended = running.stop()  # The log is sealed by now, however long the cycle takes.
+            for event in events.drain():
+                display.show(*event)
+            ok = running.ok or stopped
+            facts = {"cycles": running.cycles, "ok": ok, "unshown": events.dropped}
+            display.show("stopped", facts)
+    if not ended:  # A thread that waits for a killed Spark would keep the process alive.
+        sys.stdout.flush()
+        os._exit(0 if stopped else FAILURE)
     if not ok:
         raise typer.Exit(FAILURE)
 
@@ -122,52 +132,11 @@ def _split_setting(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _run(
-    folder: Path,
-    every: float | None,
-    record: bool,
-    json: bool,
-    events: "EventQueue[RunEvent]",
-    spark: SparkOptions,
-) -> bool:
-    """Run until the end or a signal; return whether all went well."""
-    from zenlake.lake.pipeline.runner import PipelineRunner
-    from zenlake.lake.project import Project
-
-    project = Project.load(folder)
-    with event_display(
-        as_json=json,
-        lines=lambda console: LineEvents(console, format_event, _format_change),
-        live=lambda console: RunTable(project, console),
-    ) as display:
-        recording = _recording(project.record, project) if record and project.record else None
-        with recording or nullcontext() as recorder:
-            running = PipelineRunner(
-                project, every=every, tell=events.put, master=spark.master, conf=spark.settings()
-            )
-            stopped = _watch(running, recorder, events, display)
-            if stopped:
-                display.show("stopping", {})
-        ended = running.stop()  # The log is sealed by now, however long the cycle takes.
-        for event in events.drain():
-            display.show(*event)
-        facts = {"cycles": running.cycles, "ok": running.ok or stopped, "unshown": events.dropped}
-        display.show("stopped", facts)
-    if not ended:  # A thread that waits for a killed Spark would keep the process alive.
-        sys.stdout.flush()
-        os._exit(0 if stopped else FAILURE)
-    return running.ok or stopped
-
-
-class _Running(Protocol):
-    def wait(self, seconds: float) -> bool: ...
-
-
 def _watch(
-    running: _Running,
+    running: "PipelineRunner",
     recorder: "Recorder | None",
-    events: "EventQueue[RunEvent]",
-    display: "EventDisplay[RecorderStats]",
+    events: "CallbackQueue[RunEvent]",
+    display: "RunTable",
 ) -> bool:
     """Show events until the run ends; return whether a signal ended it."""
     tick = 0.0
@@ -175,7 +144,7 @@ def _watch(
         event = events.take(WAIT_SECONDS)
         if event is not None:
             display.show(*event)
-        elif events.stopped:
+        elif events.closed:
             return True
         elif running.wait(0.0):
             return False
@@ -191,7 +160,7 @@ def _recording(record: "RecordSettings", project: "Project") -> "Iterator[Record
 
     at = session_options.SessionOptions(
         connect=[*record.connect] or None,
-        mode=ModeChoice(record.mode),
+        mode=cast(ModeChoice, record.mode),
         config=record.config,
     )
     with (
@@ -255,24 +224,31 @@ def _format_flow(flow: dict[str, Any]) -> str:
     return f"{escape(flow['flow'])}: {result}" + (" (failed)" if flow["state"] == "FAILED" else "")
 
 
-def _format_change(before: "RecorderStats | None", now: "RecorderStats") -> str | None:
-    """Return the line of a recorder that begins to fail, or works again."""
-    if now.failure == (before and before.failure):
-        return None
-    return f"recording: {escape(now.failure or 'works again')}"
-
-
 class RunTable:
-    """Live table of the flows; failures are lines above it."""
+    """Events of a run: JSON, a live table with failures as lines above it, or only lines."""
 
-    def __init__(self, project: "Project", console: "Console") -> None:
+    def __init__(self, project: "Project", console: "Console", *, as_json: bool = False) -> None:
         self._project = project
         self._console = console
+        self._json = as_json
         self._flows: dict[str, dict[str, Any]] = {}
         self._status = "starting"
         self._stats: RecorderStats | None = None
 
+    @contextmanager
+    def live(self) -> "Iterator[RunTable]":
+        """Keep the table on the terminal for the `with` block."""
+        from rich.live import Live
+
+        table = Live(self, console=self._console, refresh_per_second=2)
+        with nullcontext() if self._json or not self._console.is_terminal else table:
+            yield self
+
     def show(self, event: str, facts: dict[str, Any]) -> None:
+        """Show an event."""
+        if self._json:
+            print_event(event, facts)
+            return
         if event == "flow":
             self._flows.setdefault(facts["flow"], {}).update(facts)
         elif event == "cycle":
@@ -281,12 +257,17 @@ class RunTable:
             took = format_duration(facts["seconds"])
             self._status = f"cycle {facts['number']:,} took {took}"
         line = format_event(event, facts)
-        if line and event in ("starting", "ready", "stopping", "stopped", "upkeep"):
+        if line and self._console.is_terminal and event in STATUS:
             self._status = line
-        elif line and event != "cycle":
+        elif line and not (self._console.is_terminal and event == "cycle"):
             self._console.print(line, style="red", soft_wrap=True)
 
     def update(self, stats: "RecorderStats") -> None:
+        """Show the state of the recorder; as a line if it begins to fail, or works again."""
+        changed = stats.failure != (self._stats and self._stats.failure)
+        if changed and not self._json and not self._console.is_terminal:
+            line = f"recording: {escape(stats.failure or 'works again')}"
+            self._console.print(line, soft_wrap=True)
         self._stats = stats
 
     def __rich__(self) -> "Table":

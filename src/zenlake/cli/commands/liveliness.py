@@ -3,7 +3,8 @@
 Knows options. Does not know sessions: session_options does.
 """
 
-import time
+from contextlib import closing
+from threading import Event
 from typing import Annotated
 
 import typer
@@ -11,27 +12,24 @@ import typer
 import zenlake
 from zenlake.cli import session_options
 from zenlake.cli.callback_queue import CallbackQueue
-from zenlake.cli.durations import duration_option
 from zenlake.cli.failure import fail
-from zenlake.cli.printing import print_object, print_text
+from zenlake.cli.options import (
+    SecondsOption,
+    TimeoutOption,
+    command_group,
+    count_option,
+    json_option,
+)
+from zenlake.cli.printing import print_line
 from zenlake.cli.render.sample import member_name
 from zenlake.quantities import counted
 
-LONGEST_SLEEP = 3600.0
 ALIVE = {"PUT": True, "DELETE": False}
 
-liveliness = typer.Typer(
-    help="Declare, watch and list liveliness tokens.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+liveliness = command_group("Declare, watch and list liveliness tokens.")
 
-SecondsOption = Annotated[
-    float | None, duration_option("--seconds", help="End after this time, such as 30s.")
-]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object per token, one per line: key, alive.")
+    bool, json_option("Print one JSON object per token, one per line: key, alive.")
 ]
 
 
@@ -56,9 +54,7 @@ def token(
         tokens = [session.liveliness().declare_token(key) for key in checked]
         for key in checked:
             _print(key, True, as_json=json)
-        end = float("inf") if seconds is None else time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, LONGEST_SLEEP))
+        Event().wait(seconds)
         for declared in tokens:
             declared.undeclare()
 
@@ -75,10 +71,7 @@ def sub(
         bool,
         typer.Option("--history/--no-history", help="Also show the tokens that are alive already."),
     ] = True,
-    count: Annotated[
-        int | None,
-        typer.Option("--count", "-n", min=1, help="End after this many changes. Default: Ctrl-C."),
-    ] = None,
+    count: Annotated[int | None, count_option("changes", endless=True)] = None,
     seconds: SecondsOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -94,7 +87,7 @@ def sub(
     checked = [session_options.check_key_expr(key) for key in keys]
     received = 0
     inbox: CallbackQueue[zenlake.Sample] = CallbackQueue()
-    with session_options.open_session(at) as session, inbox:
+    with session_options.open_session(at) as session, closing(inbox):
         for key in checked:
             session.liveliness().declare_subscriber(key, inbox.put, history=history)
         with session_options.end_on_interrupt(count):
@@ -112,13 +105,8 @@ def get(
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="Key expression of the tokens, such as fleet/**.")
     ],
-    timeout: Annotated[
-        float,
-        duration_option("--timeout", least=0.01, help="Longest wait for replies. Default: 10s."),
-    ] = 10.0,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after this many tokens.")
-    ] = None,
+    timeout: TimeoutOption = 10.0,
+    count: Annotated[int | None, count_option("tokens")] = None,
     json: JsonOption = False,
 ) -> None:
     """List the tokens that are alive now.
@@ -148,8 +136,6 @@ def _print(key: str, alive: bool, *, as_json: bool) -> None:
 
     from zenlake.cli.render.text import escape
 
-    if as_json:
-        print_object({"key": key, "alive": alive})
-    else:
-        state = ("alive", "green") if alive else ("gone ", "red")
-        print_text(Text.assemble(state, "  ", (escape(key), "cyan")))
+    state = ("alive", "green") if alive else ("gone ", "red")
+    text = Text.assemble(state, "  ", (escape(key), "cyan"))
+    print_line({"key": key, "alive": alive} if as_json else text)

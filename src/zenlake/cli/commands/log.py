@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,6 @@ from zenlake.cli import quantities
 from zenlake.cli.display import AdvanceBar, progress_bar
 from zenlake.cli.failure import FAILURE, reports_errors
 from zenlake.cli.log_selection import (
-    NOWHERE,
     FromOption,
     JsonOption,
     KeyOption,
@@ -28,13 +27,16 @@ from zenlake.cli.log_selection import (
     ToOption,
     check_offset,
     choose_partitions,
+    print_skipped,
 )
-from zenlake.cli.printing import print_object, print_table, print_text
+from zenlake.cli.options import command_group, count_option, json_option
+from zenlake.cli.printing import print_line, print_object, print_table, print_text
 from zenlake.cli.quantities import format_duration, format_size
 from zenlake.cli.render.rows import Row, build_sample, describe_loss, read_rows
 from zenlake.cli.render.sample import describe_sample, format_sample
 from zenlake.cli.render.text import escape
 from zenlake.quantities import counted
+from zenlake.quantities import size as read_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,12 +48,7 @@ FOLLOW_SECONDS = 0.1  # Time between two checks for new durable samples.
 PRINTED_ROWS = 4096  # Rows per batch that is printed.
 EXPORT_ROWS = 65_536  # Rows per batch that is exported.
 
-log = typer.Typer(
-    help="Inspect, verify, trim, print and export a recording.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+log = command_group("Inspect, verify, trim, print and export a recording.")
 
 
 def _command(function: Callable[..., None]) -> Callable[..., None]:
@@ -175,8 +172,8 @@ def trim(
 
     if before is None and keep is None:
         raise typer.BadParameter("say what to remove: --before or --keep")
-    place = NOWHERE if before is None else quantities.position(before, "--before")
-    size = None if keep is None else quantities.size(keep, "--keep")
+    place = quantities.position(before, "--before")
+    size = None if keep is None else quantities.parse(read_size, keep, "--keep")
     opened = Log(path)
     check_offset(place, choose_partitions(opened, partition))
     removed = opened.trim(
@@ -185,10 +182,8 @@ def trim(
         keep_bytes=size,
         partition=partition,
     )
-    if json:
-        print_object(removed._asdict())
-    else:
-        print_text(f"removed {counted(removed.segments, 'segment')}, {format_size(removed.bytes)}")
+    text = f"removed {counted(removed.segments, 'segment')}, {format_size(removed.bytes)}"
+    print_line(removed._asdict() if json else text)
 
 
 # ---- cat
@@ -201,17 +196,14 @@ def cat(
     partition: PartitionOption = None,
     start: FromOption = None,
     end: ToOption = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after this many samples.")
-    ] = None,
+    count: Annotated[int | None, count_option("samples")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with new samples, until Ctrl-C.")
     ] = False,
     losses: LossesOption = False,
     skip_damage: SkipOption = False,
     json: Annotated[
-        bool,
-        typer.Option("--json", help="Print one JSON object per sample, as `zenlake sub` does."),
+        bool, json_option("Print one JSON object per sample, as `zenlake sub` does.")
     ] = False,
 ) -> None:
     """Print samples as `zenlake sub` does.
@@ -229,14 +221,13 @@ def cat(
     if follow and end is not None:
         raise typer.BadParameter("--follow goes on until Ctrl-C: leave --until out")
     wanted = LogSelection(path, partition, start, end, key, losses=losses, skip_damage=skip_damage)
-    show = _print_object if json else _print_row
     rows = _follow(wanted) if follow else _rows(wanted, count)
     with suppress(KeyboardInterrupt) if follow else nullcontext():
         for number, row in enumerate(rows, 1):
-            show(row)
+            print_line(_describe_row(row) if json else _format_row(row))
             if number == count:
                 break
-    wanted.print_skipped()
+    print_skipped(wanted.skipped)
 
 
 def _rows(wanted: LogSelection, count: int | None) -> Iterator[Row]:
@@ -263,28 +254,23 @@ def _follow(wanted: LogSelection) -> Iterator[Row]:
             time.sleep(FOLLOW_SECONDS)
 
 
-def _print_row(row: Row) -> None:
-    from rich.text import Text
-
-    place = f"{row['partition']}:{row['offset']}  {row['received_at']}  "
-    print_text(Text.assemble((place, "dim"), _format_row(row)))
-
-
 def _format_row(row: Row) -> "Text":
     from rich.text import Text
 
+    place = f"{row['partition']}:{row['offset']}  {row['received_at']}  "
     if row["kind"] == "loss":
-        return Text.assemble(("LOSS", "bold red"), f"  {escape(describe_loss(row['loss']))}")
-    return format_sample(build_sample(row))
+        loss = f"  {escape(describe_loss(row['loss']))}"
+        return Text.assemble((place, "dim"), ("LOSS", "bold red"), loss)
+    return Text.assemble((place, "dim"), format_sample(build_sample(row)))
 
 
-def _print_object(row: Row) -> None:
+def _describe_row(row: Row) -> dict[str, Any]:
     fields = (
         {"kind": "LOSS", "loss": row["loss"]}
         if row["kind"] == "loss"
         else describe_sample(build_sample(row)) | {"reliable": row["reliable"]}
     )
-    print_object(fields | {name: row[name] for name in ("partition", "offset", "received_at")})
+    return fields | {name: row[name] for name in ("partition", "offset", "received_at")}
 
 
 # ---- export
@@ -339,7 +325,7 @@ def export(
             overwrite=force,
         )
     seconds = time.monotonic() - began
-    wanted.print_skipped()
+    print_skipped(wanted.skipped)
     if json:
         print_object({"file": str(to), **done._asdict(), "seconds": round(seconds, 3)})
         return
@@ -355,7 +341,7 @@ def export(
 def _export_batches(
     wanted: LogSelection,
     bounds: dict[int, tuple[int, int]],
-    advance: "AdvanceBar | None",
+    advance: AdvanceBar,
     total: int,
 ) -> "Iterator[pa.RecordBatch]":
     """Yield the batches of all partitions, and move the progress bar."""
@@ -363,6 +349,5 @@ def _export_batches(
     for number, (start, end) in bounds.items():
         for batch in wanted.batches(number, start, wanted.end_of(end), EXPORT_ROWS):
             yield batch
-            if advance is not None:
-                advance(done + batch.column("offset")[-1].as_py() + 1 - start, total)
+            advance(done + batch.column("offset")[-1].as_py() + 1 - start, total)
         done += max(0, end - start)

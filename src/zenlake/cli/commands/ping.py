@@ -5,21 +5,19 @@ Knows options and the terminal. Does not know the handshake: cli/handshake_probe
 
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from zenlake.cli import session_options
-from zenlake.cli.choices import ModeChoice
 from zenlake.cli.display import error_console
-from zenlake.cli.durations import duration_option
-from zenlake.cli.failure import FAILURE, USAGE
+from zenlake.cli.failure import FAILURE, USAGE, wrong_usage
+from zenlake.cli.options import ModeChoice, duration_option, json_option
 from zenlake.cli.printing import print_object, print_table, properties_table
 from zenlake.cli.render.text import escape
 from zenlake.errors import AuthError, InvalidLocator, ZError
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from zenlake.link.options import LinkOptions
     from zenlake.transport.auth import Authenticator
     from zenlake.transport.offer import Offer
-    from zenlake.wire.zenohid import WireZenohId
 
 MAX_COUNT = 10_000
 MAX_TIMEOUT = 3600.0
@@ -40,18 +37,11 @@ BITS = (8, 16, 32, 64)
 YES_NO = {True: "yes", False: "no"}
 
 
-class ResolutionChoice(StrEnum):
-    BITS_8 = "8"
-    BITS_16 = "16"
-    BITS_32 = "32"
-    BITS_64 = "64"
-
-
 @dataclass(frozen=True)
 class OfferOptions:
     """Options of the session that is offered."""
 
-    mode: Annotated[ModeChoice, typer.Option(help="Role to announce.")] = ModeChoice.CLIENT
+    mode: Annotated[ModeChoice, typer.Option(help="Role to announce.")] = "client"
     qos: Annotated[
         bool | None,
         typer.Option("--qos/--no-qos", help="Offer lanes by priority. Default: yes."),
@@ -75,19 +65,21 @@ class OfferOptions:
         ),
     ] = 10.0
     resolution: Annotated[
-        ResolutionChoice, typer.Option(help="Bits of sequence numbers and request ids.")
-    ] = ResolutionChoice.BITS_32
+        Literal["8", "16", "32", "64"],
+        typer.Option(help="Bits of sequence numbers and request ids."),
+    ] = "32"
 
     def build(self) -> "Offer":
         """Return the offer that the options describe."""
         from zenlake.transport.offer import Offer
         from zenlake.wire.enums import WireWhatAmI
+        from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
 
         bits, size = BITS.index(int(self.resolution)), self.batch_size
-        try:
+        with wrong_usage():
             offer = Offer(
-                zid=_new_id(),
-                whatami=WireWhatAmI[self.mode.name],
+                zid=WireZenohId(secrets.token_bytes(MAX_BYTES)),
+                whatami=WireWhatAmI[self.mode.upper()],
                 resolution=bits | bits << 2,
                 qos=not self.low_latency if self.qos is None else self.qos,
                 low_latency=self.low_latency,
@@ -95,8 +87,6 @@ class OfferOptions:
                 lease_ms=round(self.lease * 1000),
             )
             return offer if size is None else replace(offer, batch_size=size)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -190,9 +180,7 @@ def ping(
             "--timeout", most=MAX_TIMEOUT, help="Longest wait for one session. Default: 10s."
         ),
     ] = 10.0,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per session, one per line.")
-    ] = False,
+    json: Annotated[bool, json_option("Print one JSON object per session, one per line.")] = False,
 ) -> None:
     """Open a session with a node and show what was agreed on.
 
@@ -207,7 +195,10 @@ def ping(
       zenlake ping tcp/10.0.0.5:7447 --count 20 --json
       zenlake ping tls/example.org:7447 --ca ca.pem --user alice --password-file secret.txt
     """
-    offer, options = offered.build(), certificates.build()
+    from zenlake.cli.handshake_probe import probe, suggest_remedy
+
+    # Each session has a new id: the peer may still remember the last one.
+    offers, options = [offered.build() for _ in range(count)], certificates.build()
     try:
         at = EndPoint(endpoint)
         authenticators = login.authenticators()
@@ -215,36 +206,17 @@ def ping(
         typer.echo(f"zenlake: {error}", err=True)
         raise typer.Exit(USAGE) from None
     opened: list[ProbeResult] = []
-    with _spinner(f"connecting to {at.locator} ..."):
-        for _ in range(count):
-            opened.append(_probe(at, offer, options, authenticators, timeout))
-            if json:
-                print_object(_facts(opened[-1], login.user))
-    if not json:
-        _print_table(opened, login.user)
-
-
-def _probe(
-    at: EndPoint,
-    offer: "Offer",
-    options: "LinkOptions",
-    authenticators: "Sequence[Authenticator]",
-    timeout: float,
-) -> "ProbeResult":
-    """Open one session under a new id: the peer may still remember the last one."""
-    from zenlake.cli.handshake_probe import probe, suggest_remedy
-
     try:
-        return probe(at, replace(offer, zid=_new_id()), options, authenticators, timeout)
+        with _spinner(f"connecting to {at.locator} ..."):
+            for offer in offers:
+                opened.append(probe(at, offer, options, authenticators, timeout))
+                if json:
+                    print_object(_facts(opened[-1], login.user))
     except ZError as error:
         typer.echo(_explain(at.locator, error, suggest_remedy(error)), err=True)
         raise typer.Exit(FAILURE) from None
-
-
-def _new_id() -> "WireZenohId":
-    from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
-
-    return WireZenohId(secrets.token_bytes(MAX_BYTES))
+    if not json:
+        _print_table(opened, login.user)
 
 
 def _spinner(text: str) -> AbstractContextManager[object]:

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from zenlake.cli import payload_input, publish_options, session_options
-from zenlake.cli.durations import duration_option
-from zenlake.cli.printing import print_object, print_text
+from zenlake.cli.options import count_option, duration_option, json_option
+from zenlake.cli.printing import print_line
 from zenlake.cli.render.sample import format_line
 from zenlake.quantities import counted
 
@@ -27,10 +27,7 @@ def pub(
         str,
         typer.Argument(metavar="VALUE", help="Payload; {i} in it becomes 0, 1, 2 and so on."),
     ],
-    count: Annotated[
-        int | None,
-        typer.Option("--count", "-n", min=1, help="End after this many puts. Default: Ctrl-C."),
-    ] = None,
+    count: Annotated[int | None, count_option("puts", endless=True)] = None,
     interval: Annotated[
         float | None,
         duration_option("--interval", least=0.0, help="Time between two puts. Default: 1s."),
@@ -43,9 +40,7 @@ def pub(
         bool, typer.Option("--quiet", "-q", help="Print only the totals at the end.")
     ] = False,
     encoding: publish_options.EncodingOption = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per put, one per line.")
-    ] = False,
+    json: Annotated[bool, json_option("Print one JSON object per put, one per line.")] = False,
 ) -> None:
     """Put a value repeatedly, until Ctrl-C or --count.
 
@@ -74,15 +69,14 @@ def pub(
             payload = value.replace(INDEX, str(puts)).encode(errors="surrogateescape")
             publisher.put(payload, encoding=kind, attachment=options.attachment)
             puts, size = puts + 1, size + len(payload)
-            if json and not quiet:
-                print_object({"key": key, "index": puts - 1, "size": len(payload)})
-            elif not quiet:
-                print_text(format_line("PUT", key, payload, kind, []))
+            if not quiet:
+                fields = {"key": key, "index": puts - 1, "size": len(payload)}
+                print_line(fields if json else format_line("PUT", key, payload, kind, []))
             if puts == count:
                 break
-            time.sleep(max(0.0, began + puts * pause - time.monotonic()))
+            if (left := began + puts * pause - time.monotonic()) > 0:
+                time.sleep(left)
     seconds = time.monotonic() - began
-    if json:
-        print_object({"key": key, "puts": puts, "bytes": size, "seconds": round(seconds, 3)})
-    else:
-        print_text(f"{counted(puts, 'put')}, {counted(size, 'byte')} in {seconds:.2f} s")
+    total = {"key": key, "puts": puts, "bytes": size, "seconds": round(seconds, 3)}
+    text = f"{counted(puts, 'put')}, {counted(size, 'byte')} in {seconds:.2f} s"
+    print_line(total if json else text)

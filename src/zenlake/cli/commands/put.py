@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from zenlake.cli import payload_input, publish_options, session_options
+from zenlake.cli.options import json_option
 from zenlake.cli.printing import print_object, print_text
 from zenlake.cli.render.sample import format_line
 from zenlake.quantities import counted
@@ -34,9 +35,7 @@ def put(
         int | None, typer.Option("--count", "-n", min=1, help="With --lines: end after this many.")
     ] = None,
     encoding: publish_options.EncodingOption = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per put, one per line.")
-    ] = False,
+    json: Annotated[bool, json_option("Print one JSON object per put, one per line.")] = False,
 ) -> None:
     """Put a value to the subscribers of KEY.
 

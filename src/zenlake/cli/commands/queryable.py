@@ -3,6 +3,7 @@
 Knows options. Does not know sessions: session_options does.
 """
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +12,9 @@ import typer
 import zenlake
 from zenlake.cli import payload_input, session_options
 from zenlake.cli.callback_queue import CallbackQueue
-from zenlake.cli.durations import duration_option
 from zenlake.cli.failure import fail
-from zenlake.cli.printing import print_object, print_text
+from zenlake.cli.options import SecondsOption, count_option, json_option
+from zenlake.cli.printing import print_line
 from zenlake.cli.render.sample import describe_payload, format_line
 from zenlake.quantities import counted
 
@@ -43,16 +44,9 @@ def queryable(
     error: Annotated[
         bool, typer.Option("--error", help="Reply with an error whose payload is VALUE.")
     ] = False,
-    count: Annotated[
-        int | None,
-        typer.Option("--count", "-n", min=1, help="End after this many queries. Default: Ctrl-C."),
-    ] = None,
-    seconds: Annotated[
-        float | None, duration_option("--seconds", help="End after this time, such as 30s.")
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per query, one per line.")
-    ] = False,
+    count: Annotated[int | None, count_option("queries", endless=True)] = None,
+    seconds: SecondsOption = None,
+    json: Annotated[bool, json_option("Print one JSON object per query, one per line.")] = False,
 ) -> None:
     """Answer every query on KEY and show it, until Ctrl-C.
 
@@ -71,17 +65,14 @@ def queryable(
     kind = None if answer is None else payload_input.choose_encoding(value, file, encoding)
     answered = 0
     inbox: CallbackQueue[zenlake.Query] = CallbackQueue()
-    with session_options.open_session(at) as session, inbox:
+    with session_options.open_session(at) as session, closing(inbox):
         session.declare_queryable(key, inbox.put, complete=complete)
         with session_options.end_on_interrupt(count):
             for query in inbox.items(count, seconds):
                 with query:
                     _answer(query, key, answer, kind or encoding, as_error=error)
                     answered += 1
-                    if json:
-                        print_object(_describe_query(query))
-                    else:
-                        print_text(_format_query(query))
+                    print_line(_describe_query(query) if json else _format_query(query))
     if count is not None and answered < count:
         fail("queryable", f"only {answered} of {counted(count, 'query')} on {key} in {seconds:g} s")
 

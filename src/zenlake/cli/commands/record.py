@@ -4,19 +4,19 @@ Knows options, signals and what is printed. Does not know files: log/ does.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from enum import StrEnum
+from collections.abc import Iterator
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from zenlake.cli import quantities, session_options
-from zenlake.cli.display import live_line, print_event
+from zenlake import quantities
+from zenlake.cli import session_options
+from zenlake.cli.display import print_event, state_display, ticks
+from zenlake.cli.options import json_option
 from zenlake.cli.printing import print_text
-from zenlake.cli.quantities import format_duration, format_size
+from zenlake.cli.quantities import format_duration, format_size, parse
 from zenlake.cli.render.text import escape
 from zenlake.cli.signals import stop_on_signals
 from zenlake.log import MAX_PARTITION
@@ -28,20 +28,6 @@ if TYPE_CHECKING:
 
 MAX_SYNC_SECONDS = 60.0
 MIN_ROTATE_BYTES = 1 << 16
-TICK_SECONDS = 1.0  # Time between two JSON objects, or two states of the live line.
-LINE_SECONDS = 10.0  # Time between two lines where there is no terminal.
-POLL_SECONDS = 0.05  # Time between two checks of --count.
-
-
-class CodecChoice(StrEnum):
-    NONE = "none"
-    LZ4 = "lz4"
-    ZSTD = "zstd"
-
-
-class OverflowChoice(StrEnum):
-    BLOCK = "block"
-    DROP = "drop"
 
 
 @session_options.expand_options
@@ -71,7 +57,9 @@ def record(
             help="Partition of the log; each has one recorder.",
         ),
     ] = 0,
-    codec: Annotated[CodecChoice, typer.Option(help="Compression of blocks.")] = CodecChoice.NONE,
+    codec: Annotated[
+        Literal["none", "lz4", "zstd"], typer.Option(help="Compression of blocks.")
+    ] = "none",
     rotate: Annotated[
         str, typer.Option(metavar="SIZE", help="Size at which a new segment is begun.")
     ] = "256MiB",
@@ -87,12 +75,12 @@ def record(
         str, typer.Option(metavar="DURATION", help="Longest time a sample waits to be written.")
     ] = "5ms",
     overflow: Annotated[
-        OverflowChoice,
+        Literal["block", "drop"],
         typer.Option(
             help="When the disk is too slow: block stops reading from the network, drop discards "
             "samples and records the loss."
         ),
-    ] = OverflowChoice.BLOCK,
+    ] = "block",
     count: Annotated[
         int | None,
         typer.Option("--count", "-n", min=1, help="End after at least this many samples."),
@@ -101,7 +89,7 @@ def record(
         str | None, typer.Option(metavar="DURATION", help="End after this time, such as 10m.")
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per second, and one at the end.")
+        bool, json_option("Print one JSON object per second, and one at the end.")
     ] = False,
 ) -> None:
     """Record samples into a log, until SIGTERM or Ctrl-C seals it.
@@ -121,85 +109,68 @@ def record(
     checked = [session_options.check_key_expr(key) for key in keys]
     options = {
         "partition": partition,
-        "codec": codec.value,
+        "codec": codec,
         "rotate_bytes": _parse_rotate(rotate),
         "sync_seconds": _parse_sync(sync),
-        "overflow": overflow.value,
+        "overflow": overflow,
         **_parse_retention(retain or []),
     }
-    seconds = None if duration is None else quantities.seconds(duration, "--duration")
-    signalled: SimpleQueue[int] = SimpleQueue()
-    with stop_on_signals(signalled.put), session_options.open_session(at) as session:
+    seconds = None if duration is None else parse(quantities.seconds, duration, "--duration")
+    stopped = Event()
+    with stop_on_signals(lambda _: stopped.set()), session_options.open_session(at) as session:
         from zenlake.log.write.recorder import Recorder
 
         with Recorder(output, checked, session=session, **options) as recorder:
             began = time.monotonic()
             _print_recovery(recorder.writer.recovery)
-            with _display(recorder, checked, as_json=json) as show:
-                _run(recorder, signalled, show, count, seconds)
+            place = f"{escape(str(recorder.writer.path))}, partition {partition}"
+            title = f"recording {' '.join(checked)} into {place}"
+            with state_display("recording", title, as_json=json) as show:
+                for stats, rate in _states(recorder, stopped, count, seconds):
+                    facts, style = stats._asdict() | rate._asdict(), "red" if stats.failure else ""
+                    show(facts, format_stats(stats, rate), style)
     _print_total(recorder, time.monotonic() - began, as_json=json)
 
 
 def _parse_rotate(text: str) -> int:
-    size = quantities.size(text, "--rotate")
+    size = parse(quantities.size, text, "--rotate")
     if size < MIN_ROTATE_BYTES:
         raise typer.BadParameter(f"--rotate {text}: a segment has at least 64KiB")
     return size
 
 
 def _parse_sync(text: str) -> float:
-    seconds = quantities.seconds(text, "--sync")
+    seconds = parse(quantities.seconds, text, "--sync")
     if seconds > MAX_SYNC_SECONDS:
         raise typer.BadParameter(f"--sync {text}: at most {MAX_SYNC_SECONDS:g}s")
     return seconds
 
 
 def _parse_retention(texts: list[str]) -> dict[str, Any]:
-    kept = quantities.limit(", ".join(texts), "--retain") if texts else Limit()
+    kept = parse(quantities.limit, ", ".join(texts), "--retain") if texts else Limit()
     return {"retain_seconds": kept.seconds, "retain_bytes": kept.bytes}
 
 
 class RecordRate(NamedTuple):
-    """Samples and bytes per second since the last tick."""
+    """Rates since the last tick."""
 
-    samples: float
-    bytes: float
-
-
-ShowRate = Callable[["RecorderStats", RecordRate], None]
+    samples_per_second: float
+    bytes_per_second: float
 
 
-def _run(
-    recorder: "Recorder",
-    signalled: "SimpleQueue[int]",
-    show: ShowRate,
-    count: int | None,
-    seconds: float | None,
-) -> None:
-    """Wait for a signal, `count` or `seconds`, and call `show` once per second."""
-    before, at = recorder.stats(), time.monotonic()
-    end = None if seconds is None else at + seconds
-    show(before, RecordRate(0.0, 0.0))
-    while True:
-        now = time.monotonic()
-        if now >= at + TICK_SECONDS:
-            stats, took = recorder.stats(), now - at
-            rate = RecordRate(
-                (stats.samples - before.samples) / took, (stats.bytes - before.bytes) / took
-            )
-            show(stats, rate)
-            before, at = stats, now
-        if end is not None and now >= end:
-            return
-        if count is not None and recorder.stats().samples >= count:
-            return
-        due = at + TICK_SECONDS if end is None else min(end, at + TICK_SECONDS)
-        wait = max(0.0, due - now) if count is None else min(POLL_SECONDS, max(0.0, due - now))
-        try:
-            signalled.get(timeout=wait)
-            return
-        except Empty:
-            continue
+def _states(
+    recorder: "Recorder", stopped: Event, count: int | None, seconds: float | None
+) -> "Iterator[tuple[RecorderStats, RecordRate]]":
+    """Yield the state and the rates every second, until a signal, `count` or `seconds`."""
+    before, at = None, 0.0
+    for _ in ticks(
+        stopped, seconds, lambda: count is not None and recorder.stats().samples >= count
+    ):
+        stats, now = recorder.stats(), time.monotonic()
+        last, took = before or stats, now - at  # The first rates are 0.
+        samples, size = stats.samples - last.samples, stats.bytes - last.bytes
+        yield stats, RecordRate(round(samples / took, 1), round(size / took, 1))
+        before, at = stats, now
 
 
 # ---- output
@@ -217,22 +188,12 @@ def _print_recovery(found: "Recovery") -> None:
         typer.echo(f"damaged: {escape(str(damage))}", err=True)
 
 
-@contextmanager
-def _display(recorder: "Recorder", keys: list[str], *, as_json: bool) -> Iterator[ShowRate]:
-    if as_json:
-        yield _print_json
-        return
-    place = f"{escape(str(recorder.writer.path))}, partition {recorder.writer.partition}"
-    with live_line(f"recording {' '.join(keys)} into {place}", LINE_SECONDS) as write:
-        yield lambda stats, rate: write(format_stats(stats, rate), "red" if stats.failure else "")
-
-
 def format_stats(stats: "RecorderStats", rate: RecordRate) -> str:
     """Return the live line."""
     waiting = stats.received - stats.durable
     parts = [
-        f"{rate.samples:,.0f} samples/s",
-        f"{format_size(rate.bytes)}/s",
+        f"{rate.samples_per_second:,.0f} samples/s",
+        f"{format_size(rate.bytes_per_second)}/s",
         f"durable to {stats.durable:,}" + (f" ({waiting:,} waiting)" if waiting else ""),
         counted(stats.gaps, "gap"),
         f"{stats.dropped:,} dropped",
@@ -241,14 +202,6 @@ def format_stats(stats: "RecorderStats", rate: RecordRate) -> str:
     if stats.failure:
         parts.append(f"NOT WRITING: {escape(stats.failure)}")
     return ", ".join(parts)
-
-
-def _print_json(stats: "RecorderStats", rate: RecordRate) -> None:
-    rates = {
-        "samples_per_second": round(rate.samples, 1),
-        "bytes_per_second": round(rate.bytes, 1),
-    }
-    print_event("recording", {**stats._asdict(), **rates})
 
 
 def _print_total(recorder: "Recorder", seconds: float, *, as_json: bool) -> None:

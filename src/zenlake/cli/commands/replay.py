@@ -3,24 +3,22 @@
 Knows options, signals and what is printed. Does not know files: log/ does.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from zenlake.cli import quantities, session_options
-from zenlake.cli.display import progress_bar
-from zenlake.cli.failure import fail
+from zenlake.cli.display import AdvanceBar, progress_bar
+from zenlake.cli.failure import fail, wrong_usage
 from zenlake.cli.log_selection import (
-    NOWHERE,
     KeyOption,
     LogArgument,
     SkipOption,
     name_skip_option,
     print_skipped,
 )
+from zenlake.cli.options import json_option
 from zenlake.cli.printing import print_object, print_text
 from zenlake.cli.signals import stop_on_signals
 from zenlake.errors import ZError
@@ -32,11 +30,6 @@ if TYPE_CHECKING:
 AS_FAST_AS_POSSIBLE = "max"
 MAX_SPEED = 1e6
 INTERRUPTED = 130
-
-
-class TimestampsChoice(StrEnum):
-    ORIGINAL = "original"
-    NEW = "new"
 
 
 @session_options.expand_options
@@ -75,11 +68,11 @@ def replay(
         ),
     ] = None,
     timestamps: Annotated[
-        TimestampsChoice,
+        Literal["original", "new"],
         typer.Option(
             help="original keeps timestamps; new replaces them by the time of this session."
         ),
-    ] = TimestampsChoice.ORIGINAL,
+    ] = "original",
     partition: Annotated[
         int | None,
         typer.Option(min=0, metavar="N", help="Only this partition. Default: all, merged by time."),
@@ -91,7 +84,7 @@ def replay(
         bool, typer.Option("--quiet", "-q", help="Show no progress bar on a terminal.")
     ] = False,
     skip_damage: SkipOption = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Annotated[bool, json_option("Print one JSON object at the end.")] = False,
 ) -> None:
     """Put the samples of a recording again.
 
@@ -111,16 +104,19 @@ def replay(
 
     choice = _parse_choice(speed, start, end, key, remap or [])
     found = Log(log)
-    with session_options.open_session(at, meet=True) as session, _progress(quiet) as progress:
+    with (
+        session_options.open_session(at, meet=True) as session,
+        progress_bar("", hide=quiet) as bar,
+    ):
         from zenlake.log.replay.replayer import Replayer
 
         replayer = Replayer(
             found,
             session,
             partition=partition,
-            timestamps=timestamps.value,
+            timestamps=timestamps,
             loop=loop,
-            on_progress=progress,
+            on_progress=partial(_advance, bar),
             on_damage="skip" if skip_damage else "raise",
             **choice,
         )
@@ -138,10 +134,7 @@ def replay(
     _print(stats, as_json=json)
     print_skipped(replayer.skipped)
     if stats.dropped:
-        fail(
-            "replay",
-            f"{counted(stats.dropped, 'sample')} could not be sent.",
-        )
+        fail("replay", f"{counted(stats.dropped, 'sample')} could not be sent.")
     if not stats.samples and not stopped:
         fail("replay", f"{log}: no sample in this range and on these keys.")
     if stopped and not loop:
@@ -152,8 +145,7 @@ def _parse_choice(
     speed: str, start: str | None, end: str | None, key: str | None, remap: list[str]
 ) -> dict[str, Any]:
     """Return the arguments of a Replayer that are given as text."""
-    first = NOWHERE if start is None else quantities.position(start, "--from")
-    last = NOWHERE if end is None else quantities.position(end, "--to")
+    first, last = quantities.position(start, "--from"), quantities.position(end, "--to")
     return {
         "speed": _parse_speed(speed),
         "start": first.offset,
@@ -180,34 +172,20 @@ def _parse_speed(text: str) -> float | None:
 
 
 def _parse_rule(text: str) -> tuple[str, str]:
-    from zenlake.errors import InvalidKeyExpr
     from zenlake.log.replay.replayer import Remap
 
     start, equals, to = text.partition("=")
     if not equals:
         raise typer.BadParameter(f"--remap {text}: write FROM=TO, such as robot=replay/robot")
-    try:
+    with wrong_usage(f"--remap {text}"):
         Remap([(start, to)])
-    except InvalidKeyExpr as error:
-        raise typer.BadParameter(f"--remap {text}: {error}") from None
     return start, to
 
 
-@contextmanager
-def _progress(quiet: bool) -> "Iterator[Callable[[ReplayStats], None] | None]":
-    """Show a progress bar on a terminal."""
-    with progress_bar("", hide=quiet) as advance:
-        if advance is None:
-            yield None
-            return
-
-        def show(stats: "ReplayStats") -> None:
-            again = f", round {stats.rounds + 1}" if stats.rounds and stats.done else ""
-            count = counted(stats.samples, "sample")
-            text = f"{count}, {_per_second(stats):,.0f}/s{again}"
-            advance(stats.done, stats.total or 1, text)
-
-        yield show
+def _advance(bar: AdvanceBar, stats: "ReplayStats") -> None:
+    again = f", round {stats.rounds + 1}" if stats.rounds and stats.done else ""
+    count = counted(stats.samples, "sample")
+    bar(stats.done, stats.total or 1, f"{count}, {_per_second(stats):,.0f}/s{again}")
 
 
 def _per_second(stats: "ReplayStats") -> float:

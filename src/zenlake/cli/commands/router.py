@@ -12,9 +12,10 @@ import typer
 
 import zenlake
 from zenlake.cli import session_options
-from zenlake.cli.choices import ModeChoice
-from zenlake.cli.display import EventQueue, print_event
+from zenlake.cli.callback_queue import CallbackQueue
+from zenlake.cli.display import print_event
 from zenlake.cli.failure import USAGE, fail
+from zenlake.cli.options import json_option
 from zenlake.cli.printing import print_text
 from zenlake.cli.render.text import escape
 from zenlake.cli.signals import stop_on_signals
@@ -23,7 +24,7 @@ from zenlake.quantities import counted
 from zenlake.transport.drop_reason import DropReason
 
 if TYPE_CHECKING:
-    from zenlake.router import Event, Router
+    from zenlake.router import Event
 
 WAIT_SECONDS = 0.5  # Longest time until a signal that arrives just before a wait is noticed.
 GENERIC = "GENERIC"  # Reason 0, of a session that ends normally.
@@ -41,10 +42,7 @@ def router(
     no_multicast_scouting: session_options.ScoutingOption = False,
     json: Annotated[
         bool,
-        typer.Option(
-            "--json",
-            help="Print one JSON object per line: listening, opened, closed, stopped.",
-        ),
+        json_option("Print one JSON object per line: listening, opened, closed, stopped."),
     ] = False,
 ) -> None:
     """Run a router until Ctrl-C or SIGTERM.
@@ -67,29 +65,31 @@ def router(
     if zid is not None:
         settings.insert(0, f"id={jsonlib.dumps(zid)}")
     options = session_options.SessionOptions(
-        connect, listen, ModeChoice.ROUTER, config, settings, no_multicast_scouting
+        connect, listen, "router", config, settings, no_multicast_scouting
     )
     try:
         built = session_options.build_config(options)
     except typer.BadParameter as error:
         fail("router", error, USAGE)
     show = print_event if json else _print_line
-    events: EventQueue[Event] = EventQueue()
-    with stop_on_signals(lambda _: events.stop()):
+    events: CallbackQueue[Event] = CallbackQueue()
+    with stop_on_signals(lambda _: events.close()):
         zenlake.init_log_from_env_or("error")  # A failure to open is printed once, below.
         try:
-            running = Router(built, events.put)
+            running = Router(built, events.offer)
         except ZError as error:
             fail("router", error)
         zenlake.init_log_from_env_or("warn")
         with running:
             show("listening", {"zid": str(running.zid), "locators": running.locators})
-            while not events.stopped:
+            while not events.closed:
                 if (event := events.take(WAIT_SECONDS)) is not None:
                     show(*_describe(event))
         for event in events.drain():
             show(*_describe(event))
-        show("stopped", {**_collect_counts(running), "unshown": events.dropped})
+        counts = asdict(running.stats())
+        del counts["transports"]
+        show("stopped", {**counts, "unshown": events.dropped})
 
 
 def _describe(event: "Event") -> tuple[str, dict[str, Any]]:
@@ -101,12 +101,6 @@ def _describe(event: "Event") -> tuple[str, dict[str, Any]]:
         for name in ("why", "reason", "by_peer"):
             del facts[name]
     return "opened" if opened else "closed", facts
-
-
-def _collect_counts(running: "Router") -> dict[str, Any]:
-    counts = asdict(running.stats())
-    del counts["transports"]
-    return counts
 
 
 LINES = {

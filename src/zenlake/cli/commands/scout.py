@@ -3,15 +3,14 @@
 Knows options and the table of nodes. Does not know sockets: runtime/discovery.py does.
 """
 
-from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zenlake.cli.durations import duration_option
 from zenlake.cli.failure import FAILURE, USAGE
+from zenlake.cli.options import duration_option, json_option
 from zenlake.cli.printing import console, print_object, print_table
 from zenlake.cli.render.text import escape
 from zenlake.errors import ZError
@@ -55,9 +54,7 @@ def scout(
     ] = None,
     json: Annotated[
         bool,
-        typer.Option(
-            "--json", help="Print one JSON object per node, one per line, as nodes answer."
-        ),
+        json_option("Print one JSON object per node, one per line, as nodes answer."),
     ] = False,
 ) -> None:
     """Find nodes by multicast and list them.
@@ -72,13 +69,30 @@ def scout(
       zenlake scout --what router --seconds 10s --iface eth0
       zenlake scout --json | jq -r '.locators[]'
     """
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    from zenlake.runtime import discovery
+    from zenlake.wire.enums import WireWhatAmI
+
     endpoint = group if iface is None else f"{group}{';' if '#' in group else '#'}iface={iface}"
+    roles = WireWhatAmI(0)
+    for role in what or RoleChoice:
+        roles |= WireWhatAmI[role.name]
     found: list[ScoutAnswer] = []
-    with suppress(KeyboardInterrupt):
-        for answer in _ask(what, seconds, endpoint, found, live=not json):
-            found.append(answer)
-            if json:
-                _print_answer(answer)
+    live = Live(Spinner("dots", "asking ..."), console=console(), transient=True)
+    shown = console().is_terminal and not json
+    try:
+        with suppress(KeyboardInterrupt), live if shown else nullcontext():
+            for answer in discovery.scout(seconds, roles, group=endpoint):
+                found.append(answer)
+                if json:
+                    print_object(_describe_answer(answer))
+                elif shown:
+                    live.update(_table(found), refresh=True)
+    except ZError as error:
+        typer.echo(f"zenlake: {error}", err=True)
+        raise typer.Exit(USAGE) from None
     if not found:
         typer.echo(_explain_nothing(what, group, iface), err=True)
         raise typer.Exit(FAILURE)
@@ -86,51 +100,14 @@ def scout(
         print_table(_table(found))
 
 
-def _ask(
-    what: list[RoleChoice] | None,
-    seconds: float,
-    endpoint: str,
-    found: list["ScoutAnswer"],
-    *,
-    live: bool,
-) -> Iterator["ScoutAnswer"]:
-    """Yield each node once; `live` shows the nodes in `found` meanwhile, on a terminal."""
-    from zenlake.runtime import discovery
-    from zenlake.wire.enums import WireWhatAmI
-
-    roles = WireWhatAmI(0)
-    for role in what or RoleChoice:
-        roles |= WireWhatAmI[role.name]
-    try:
-        answers = discovery.scout(seconds, roles, group=endpoint)
-        yield from _show_live(answers, found) if live and console().is_terminal else answers
-    except ZError as error:
-        typer.echo(f"zenlake: {error}", err=True)
-        raise typer.Exit(USAGE) from None
-
-
-def _show_live(
-    answers: Iterator["ScoutAnswer"], found: list["ScoutAnswer"]
-) -> Iterator["ScoutAnswer"]:
-    from rich.live import Live
-    from rich.spinner import Spinner
-
-    with Live(Spinner("dots", "asking ..."), console=console(), transient=True) as live:
-        for answer in answers:
-            yield answer
-            live.update(_table(found), refresh=True)
-
-
-def _print_answer(answer: "ScoutAnswer") -> None:
+def _describe_answer(answer: "ScoutAnswer") -> dict[str, Any]:
     hello, source = answer
-    print_object(
-        {
-            "zid": str(hello.zid),
-            "whatami": hello.whatami.name,
-            "locators": list(hello.locators),
-            "source": source,
-        }
-    )
+    return {
+        "zid": str(hello.zid),
+        "whatami": hello.whatami.name,
+        "locators": list(hello.locators),
+        "source": source,
+    }
 
 
 def _table(found: list["ScoutAnswer"]) -> "Table":

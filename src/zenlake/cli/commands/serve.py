@@ -3,17 +3,14 @@
 Knows options, signals and what is printed. Does not know tables: lake/serve does.
 """
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from queue import Empty, SimpleQueue
+from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from zenlake.cli import session_options
-from zenlake.cli.display import live_line, print_event
+from zenlake.cli.display import print_event, state_display, ticks
+from zenlake.cli.options import LakeArgument, json_option
 from zenlake.cli.printing import print_text
 from zenlake.cli.render.text import escape
 from zenlake.cli.signals import stop_on_signals
@@ -22,19 +19,11 @@ from zenlake.quantities import counted
 if TYPE_CHECKING:
     from zenlake.lake.serve.server import ServeStats
 
-TICK_SECONDS = 1.0
-LINE_SECONDS = 10.0  # Time between two lines where there is no terminal.
-POLL_SECONDS = 0.2  # Longest time until a signal that arrives just before a wait is noticed.
-
-ShowStats = Callable[["ServeStats"], None]
-
 
 @session_options.expand_options
 def serve(
     at: session_options.SessionOptions,
-    lake: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of the lake, or its lake.toml.")
-    ],
+    lake: LakeArgument,
     keys: Annotated[
         list[str] | None,
         typer.Option(
@@ -49,7 +38,7 @@ def serve(
         typer.Option("--complete/--no-complete", help="Declare the queryable complete."),
     ] = True,
     json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per second, and one at the end.")
+        bool, json_option("Print one JSON object per second, and one at the end.")
     ] = False,
 ) -> None:
     """Answer queries from a lake until Ctrl-C or SIGTERM.
@@ -67,45 +56,25 @@ def serve(
       zenlake get -e tcp/router:7447 'robot/**?_time=[..2026-11-15T10:00:00Z];_max=1'
     """
     checked = [session_options.check_key_expr(key) for key in keys or ["**"]]
-    signalled: SimpleQueue[int] = SimpleQueue()
-    with stop_on_signals(signalled.put):
+    stopped = Event()
+    with stop_on_signals(lambda _: stopped.set()):
         from zenlake.lake.project import Project
         from zenlake.lake.serve.server import Server
 
         project = Project.load(lake)
+        title = escape(f"answering {' '.join(checked)} from {project.name}")
         with (
             session_options.open_session(at) as session,
             Server(session, project, checked, complete=complete) as server,
-            _display(f"answering {' '.join(checked)} from {project.name}", as_json=json) as show,
+            state_display("serving", title, as_json=json) as show,
         ):
-            _run(server.stats, signalled, show)
+            for _ in ticks(stopped):
+                stats = server.stats()
+                show(stats._asdict(), format_stats(stats), "")
     if json:
         print_event("stopped", server.stats()._asdict())
     else:
         print_text(f"stopped: {format_stats(server.stats())}")
-
-
-def _run(stats: Callable[[], "ServeStats"], signalled: "SimpleQueue[int]", show: ShowStats) -> None:
-    """Wait for a signal, and call `show` once per second."""
-    due = time.monotonic()
-    while True:
-        if time.monotonic() >= due:
-            show(stats())
-            due += TICK_SECONDS
-        try:
-            signalled.get(timeout=POLL_SECONDS)
-            return
-        except Empty:
-            continue
-
-
-@contextmanager
-def _display(title: str, *, as_json: bool) -> Iterator[ShowStats]:
-    if as_json:
-        yield lambda stats: print_event("serving", stats._asdict())
-        return
-    with live_line(escape(title), LINE_SECONDS) as write:
-        yield lambda stats: write(format_stats(stats), "")
 
 
 def format_stats(stats: "ServeStats") -> str:

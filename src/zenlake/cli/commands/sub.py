@@ -4,6 +4,7 @@ Knows options. Does not know how a sample is printed: render/sample.py does.
 """
 
 import time
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -11,9 +12,9 @@ import typer
 import zenlake
 from zenlake.cli import session_options
 from zenlake.cli.callback_queue import CallbackQueue
-from zenlake.cli.durations import duration_option
 from zenlake.cli.failure import fail
-from zenlake.cli.printing import print_object, print_text
+from zenlake.cli.options import count_option, duration_option, json_option
+from zenlake.cli.printing import print_line
 from zenlake.cli.render.sample import describe_sample, format_sample
 from zenlake.quantities import counted
 
@@ -27,10 +28,7 @@ def sub(
         list[str],
         typer.Argument(metavar="KEY...", help="Key expressions to subscribe to, such as demo/**."),
     ],
-    count: Annotated[
-        int | None,
-        typer.Option("--count", "-n", min=1, help="End after this many samples. Default: Ctrl-C."),
-    ] = None,
+    count: Annotated[int | None, count_option("samples", endless=True)] = None,
     seconds: Annotated[
         float | None,
         duration_option("--seconds", "--timeout", help="End after this time, such as 30s."),
@@ -40,10 +38,9 @@ def sub(
     ] = False,
     json: Annotated[
         bool,
-        typer.Option(
-            "--json",
-            help="Print one JSON object per sample, one per line. value is JSON, text or "
-            "hexadecimal text: form says which.",
+        json_option(
+            "Print one JSON object per sample, one per line. value is JSON, text or hexadecimal "
+            "text: form says which."
         ),
     ] = False,
 ) -> None:
@@ -63,7 +60,7 @@ def sub(
     checked = [session_options.check_key_expr(key) for key in keys]
     received = 0
     inbox: CallbackQueue[zenlake.Sample] = CallbackQueue()
-    with session_options.open_session(at) as session, inbox:
+    with session_options.open_session(at) as session, closing(inbox):
         for key in checked:
             session.declare_subscriber(key, inbox.put)
         with session_options.end_on_interrupt(count):
@@ -72,10 +69,7 @@ def sub(
             else:
                 for sample in inbox.items(count, seconds):
                     received += 1
-                    if json:
-                        print_object(describe_sample(sample))
-                    else:
-                        print_text(format_sample(sample))
+                    print_line(describe_sample(sample) if json else format_sample(sample))
     if seconds is not None and received < (count or 1):
         wanted = f"only {received} of {counted(count, 'sample')}" if count else "no samples"
         fail(
@@ -106,14 +100,8 @@ def _print_rates(
             for sample in inbox.items(None if count is None else count - received, span)
         ]
         received += len(sizes)
-        _print_rate(len(sizes), sum(sizes), time.monotonic() - start, received, as_json=as_json)
+        samples, size, took = len(sizes), sum(sizes), time.monotonic() - start
+        fields = {"samples": samples, "bytes": size, "seconds": round(took, 3), "total": received}
+        rates = f"{samples / took:,.0f} samples/s, {size / took / 1e6:,.2f} MB/s"
+        print_line(fields if as_json else f"{rates}, {received:,} in all")
     return received
-
-
-def _print_rate(samples: int, size: int, seconds: float, total: int, *, as_json: bool) -> None:
-    if as_json:
-        fields = {"samples": samples, "bytes": size, "seconds": round(seconds, 3), "total": total}
-        print_object(fields)
-        return
-    per_second, megabytes = samples / seconds, size / seconds / 1e6
-    print_text(f"{per_second:,.0f} samples/s, {megabytes:,.2f} MB/s, {total:,} in all")

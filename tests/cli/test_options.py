@@ -1,21 +1,24 @@
-"""Options that are durations."""
+"""Options that several commands share: durations, and the choices of the API."""
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from zenlake.cli.durations import duration_option
+import zenlake
+from zenlake.cli import options
 
 app = typer.Typer()
 
 
 @app.command()
 def wait(
-    timeout: Annotated[float, duration_option("--timeout", most=60.0, help="Longest wait.")] = 10.0,
+    timeout: Annotated[
+        float, options.duration_option("--timeout", most=60.0, help="Longest wait.")
+    ] = 10.0,
     every: Annotated[
-        float | None, duration_option("--every", least=0.0, bare=False, help="Period.")
+        float | None, options.duration_option("--every", least=0.0, bare=False, help="Period.")
     ] = None,
 ) -> None:
     typer.echo(f"{timeout} {every}")
@@ -55,3 +58,21 @@ def test_another_text_is_refused_by_the_name_of_the_option(
     assert done.exit_code == 2
     assert args[0] in done.stderr
     assert problem in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("choice", "enumeration"),
+    [
+        (options.PriorityChoice, "Priority"),
+        (options.CongestionControlChoice, "CongestionControl"),
+        (options.ReliabilityChoice, "Reliability"),
+        (options.QueryTargetChoice, "QueryTarget"),
+        (options.ConsolidationChoice, "ConsolidationMode"),
+    ],
+)
+def test_every_choice_has_its_member(choice: object, enumeration: str) -> None:
+    for word in get_args(choice):
+        member = options.to_api(enumeration, word)
+        assert isinstance(member, getattr(zenlake, enumeration))
+        assert str(member).rpartition(".")[2] == word.upper().replace("-", "_")
+    assert options.to_api(enumeration, None) is None
