@@ -5,6 +5,7 @@ Does not route: `zenlake.routing` below the session does.
 
 import json
 import logging
+import select
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -110,13 +111,13 @@ class Router:
             return self._core.exchange.routing.size()
 
     def drain(self, seconds: float = DRAIN_SECONDS) -> bool:
-        """Wait until no byte is received for QUIET_SECONDS; return False after `seconds`."""
+        """Wait until no byte is received or unread for QUIET_SECONDS; False after `seconds`."""
         now = time.monotonic()
         end, since, before = now + seconds, now, self._received()
         while self._core.node.sessions and now < end:
             time.sleep(POLL_SECONDS)
             now, received = time.monotonic(), self._received()
-            if received != before:
+            if received != before or self._unread():
                 since, before = now, received
             elif now - since >= QUIET_SECONDS:
                 return True
@@ -125,6 +126,14 @@ class Router:
     def _received(self) -> int:
         sessions = self._core.node.sessions.values()
         return sum(session.counters.received_bytes for session in sessions)
+
+    def _unread(self) -> bool:
+        """Return whether a link has bytes that back-pressure or a busy machine left unread."""
+        links = select.poll()
+        for session in list(self._core.node.sessions.values()):
+            if session.link.fileno() >= 0:
+                links.register(session.link.fileno(), select.POLLIN)
+        return any(events & select.POLLIN for _, events in links.poll(0))
 
     def close(self) -> None:
         """Forward what was sent to the router before, and close. May be called again."""

@@ -1,14 +1,20 @@
 """A router in a program: `zenlake.router.run`."""
 
+import threading
+import time
+from typing import Any
+
 import pytest
 
 import zenlake
 import zenlake.router
-from tests.support.interop_pair import OURS, open_session
+from tests.support.interop_pair import OURS, THEIRS, Side, open_session
 from tests.support.waiting import until
 from zenlake.errors import ZError
 from zenlake.router import Event, Router
 from zenlake.runtime import kernel_loader
+
+STALL_LIMIT = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -84,3 +90,45 @@ def test_closing_waits_while_something_comes() -> None:
             until(lambda: router.stats().transports, bool)
             assert router.drain(seconds=0.0) is False
             assert router.drain() is True
+
+
+@pytest.mark.interop
+def test_closing_waits_while_a_receiver_stalls() -> None:
+    """Bytes that back-pressure keeps from being read are not drained."""
+    heard: list[bytes] = []
+    sent: list[bytes] = []
+    go_on = threading.Event()
+    router = zenlake.router.run()
+    at = tuple(router.locators)
+    receiver, sender = (open_session(THEIRS, "client", connect=at) for _ in range(2))
+
+    def on_sample(sample: Any) -> None:
+        go_on.wait(STALL_LIMIT)
+        heard.append(bytes(sample.payload))
+
+    subscriber = receiver.declare_subscriber("a", on_sample)
+    Side(THEIRS, sender).matching("a")
+    publisher = sender.declare_publisher("a", congestion_control=THEIRS.CongestionControl.BLOCK)
+
+    def put_until_it_stalls() -> None:
+        while not go_on.is_set():
+            payload = len(sent).to_bytes(4, "big") + bytes(20_000)
+            publisher.put(payload)
+            sent.append(payload)
+
+    putting = threading.Thread(target=put_until_it_stalls)
+    putting.start()
+    until(lambda: any(session._paused for session in router._core.node.sessions.values()))
+    closing = threading.Thread(target=router.close)
+    closing.start()
+    time.sleep(5 * zenlake.router.QUIET_SECONDS)
+    assert closing.is_alive()
+    before = list(sent)
+    go_on.set()
+    putting.join(STALL_LIMIT)
+    closing.join(STALL_LIMIT)
+    until(lambda: len(heard), lambda found: found >= len(before))
+    assert heard[: len(before)] == before
+    subscriber.undeclare()
+    sender.close()
+    receiver.close()
