@@ -1,10 +1,18 @@
-"""What delta-rs opens once in a process and keeps is open before the first test looks."""
+"""Opens what delta-rs keeps open in a process before the leak checks of the first test."""
 
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _delta(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _delta_is_awake(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Start the runtime of delta-rs, which keeps a pair of sockets for signals."""
+    awaken(tmp_path_factory.mktemp("delta"))
+
+
+def awaken(folder: Path) -> None:
     from deltalake import DeltaTable
 
-    DeltaTable.is_deltatable(str(tmp_path_factory.mktemp("delta")))
+    DeltaTable.create(folder, pa.schema([("one", pa.int64())]))
