@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 import zenlake as api
-from tests.storage.conftest import awaken
 from tests.support import spark_log
 from tests.support.cli_in_process import zenlake
 from tests.support.cli_process import matching, peer
+from tests.support.delta_runtime import start_delta_runtime
 from zenlake.cli.commands.lake_run import RunTable, format_event
 from zenlake.errors import ZError
 from zenlake.lake.pipeline import flows, runner
@@ -31,9 +31,8 @@ MANY = 600  # cycles until something must have happened
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _delta_is_awake(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Open what delta-rs keeps open until the process ends: its runtime has a pair of sockets."""
-    awaken(tmp_path_factory.mktemp("delta"))
+def _delta_runtime(tmp_path_factory: pytest.TempPathFactory) -> None:
+    start_delta_runtime(tmp_path_factory.mktemp("delta"))
 
 
 # ---- init

@@ -1,18 +1,10 @@
-"""Opens what delta-rs keeps open in a process before the leak checks of the first test."""
+"""Starts the runtime of delta-rs before the leak check of the first test."""
 
-from pathlib import Path
-
-import pyarrow as pa
 import pytest
+
+from tests.support.delta_runtime import start_delta_runtime
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _delta_is_awake(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Start the runtime of delta-rs, which keeps a pair of sockets for signals."""
-    awaken(tmp_path_factory.mktemp("delta"))
-
-
-def awaken(folder: Path) -> None:
-    from deltalake import DeltaTable
-
-    DeltaTable.create(folder, pa.schema([("one", pa.int64())]))
+def _delta_runtime(tmp_path_factory: pytest.TempPathFactory) -> None:
+    start_delta_runtime(tmp_path_factory.mktemp("delta"))

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import zenlake
-from tests.storage.test_history import FIRST, events, sampled
+from tests.lake.test_history import FIRST, events, sampled
 from tests.support.known_histories import Event, KnownHistory
 from tests.support.session_pairs import DEADLINE, dialling, listening, pair
 from tests.support.waiting import until
