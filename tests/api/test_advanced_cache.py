@@ -28,7 +28,7 @@ def body(sn: int, seconds_before_noon: int = 0) -> Body:
 
 def asked(parameters: str, kept: list[Body]) -> list[int]:
     found = select(kept, Parameters(parameters), NOON)
-    return [int(one.payload) for one in found if isinstance(one, Put)]  # type: ignore[arg-type]
+    return [int(entry.payload) for entry in found if isinstance(entry, Put)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

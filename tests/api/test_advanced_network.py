@@ -156,7 +156,9 @@ def lose_at_receiver(monkeypatch: pytest.MonkeyPatch, subscribing: Any, lost: se
     monkeypatch.setattr(
         intake,
         "_on_samples",
-        lambda samples: take([one for one in samples if one.payload.to_string() not in lost]),
+        lambda samples: take(
+            [sample for sample in samples if sample.payload.to_string() not in lost]
+        ),
     )
 
 
@@ -247,7 +249,7 @@ def test_what_is_kept_comes_as_it_was_published(pair: tuple[Side, Side]) -> None
         assert bytes(first.attachment) == b"beside"
         assert str(first.timestamp) == str(stamp)
         assert str(first.key_expr) == "adv/as/is"
-        assert [one.source_info.source_sn for one in (first, second, third)] == [0, 1, 2]
+        assert [sample.source_info.source_sn for sample in (first, second, third)] == [0, 1, 2]
         assert first.source_info.source_id.eid == p.id.eid
         assert str(first.source_info.source_id.zid) == str(p.id.zid)
         assert str(second.encoding) == "text/plain"

@@ -36,9 +36,9 @@ def pair() -> Iterator[Pair]:
     """Two sessions: (who listens, who has connected to it), each of the module that is given."""
     opened: list[Any] = []
 
-    def make(one: Any, other: Any, **settings: Any) -> tuple[Any, Any]:
+    def make(listener: Any, other: Any, **settings: Any) -> tuple[Any, Any]:
         at = f"tcp/127.0.0.1:{free_port()}"
-        opened.append(open_session(one, "peer", listen=at, settings=settings))
+        opened.append(open_session(listener, "peer", listen=at, settings=settings))
         opened.append(open_session(other, "peer", connect=(at,), settings=settings))
         return opened[-2], opened[-1]
 

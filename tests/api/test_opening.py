@@ -212,8 +212,8 @@ def test_credentials(tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text("a:b\n")
     usrpwd = {"user": "u", "password": "p", "dictionary_file": str(users)}
-    (one,) = meaning(transport__auth__usrpwd=usrpwd).node.authenticators
-    assert repr(one) == "UserPassword(user='u', users known=1)"
+    (authenticator,) = meaning(transport__auth__usrpwd=usrpwd).node.authenticators
+    assert repr(authenticator) == "UserPassword(user='u', users known=1)"
     assert meaning().node.authenticators == ()
 
 

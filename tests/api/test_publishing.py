@@ -71,11 +71,11 @@ def test_threads_that_put_small_large_and_with_attachments(receivers: int) -> No
             PATIENCE,
         )
         threads = [threading.Thread(target=put, args=(thread,)) for thread in range(4)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join(PATIENCE)
-            assert not one.is_alive()
+        for worker in threads:
+            worker.start()
+        for worker in threads:
+            worker.join(PATIENCE)
+            assert not worker.is_alive()
         expected = {f"p/{thread}": list(range(PUTS)) for thread in range(4)}
         for heard in got:
             count = partial(_count, heard)

@@ -227,7 +227,7 @@ def test_a_message_that_no_session_carries_is_counted_and_the_others_arrive() ->
 
 def test_lanes_that_take_turns_each_keep_their_order() -> None:
     first, second = (varied(200, qos) for qos in LEVELS[:2])
-    messages = [one for both in zip(first, second, strict=True) for one in both]
+    messages = [message for both in zip(first, second, strict=True) for message in both]
     data, keys = encoded(messages), table_of(**KEYS)
     with (
         connected() as (sender, receiver),
@@ -378,7 +378,7 @@ def test_a_timestamp_stack_stays_as_it_was_recorded() -> None:
         sender.declare_subscriber("t/**") as own,
     ):
         sent = EncodedSender(sender._core).put(data, keys)
-        far, near = ([one.recv() for _ in range(30)] for one in (got, own))
+        far, near = ([subscriber.recv() for _ in range(30)] for subscriber in (got, own))
     assert (sent.samples, sent.heard) == (30, 30)
     for found in (far, near):
         assert [bytes(s.payload) for s in found] == [

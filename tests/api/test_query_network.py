@@ -264,7 +264,8 @@ def test_tokens(pair: Pair) -> None:
     late = pair.asking.liveliness().declare_subscriber("net/alive/*", history=True)
     assert str(late.recv().key_expr) == "net/alive/a"
     token.undeclare()
-    assert [str(one.recv().kind) for one in (watching, late)] == ["SampleKind.DELETE"] * 2
+    kinds = [str(subscriber.recv().kind) for subscriber in (watching, late)]
+    assert kinds == ["SampleKind.DELETE"] * 2
     assert list(pair.asking.liveliness().get("net/alive/**")) == []
     watching.undeclare()
     late.undeclare()

@@ -327,7 +327,7 @@ def test_shares_given_back_by_many_threads_end_once() -> None:
     served = [answering.declare_queryable("q") for _ in range(8)]
     for _ in range(50):
         asking.get("q")
-        shares = [one.recv() for one in served]
+        shares = [server.recv() for server in served]
         start = threading.Barrier(8)
 
         def drop(query: Query, start: threading.Barrier = start) -> None:

@@ -113,7 +113,7 @@ def payloads(*args: str) -> list[int]:
     """What `log cat` of a log with numbers shows."""
     done = zenlake("log", "cat", "--json", *args)
     assert done.exit_code == 0, done.stderr
-    return [int(one["value"]) for one in objects(done.stdout)]
+    return [int(sample["value"]) for sample in objects(done.stdout)]
 
 
 # ---- cat
@@ -370,7 +370,7 @@ def test_a_log_that_is_damaged(tmp_path: Path) -> None:
     assert re.match(r"  damaged: .*offsets 20 to 29:.*00020\.zlog at byte 56", named[0])
     (found,) = objects(zenlake("log", "verify", str(path), "--json").stdout)
     assert (found["samples"], found["first"], found["end"]) == (40, 0, 50)
-    assert [(one["first"], one["end"]) for one in found["damage"]] == [(20, 30)]
+    assert [(span["first"], span["end"]) for span in found["damage"]] == [(20, 30)]
 
 
 @pytest.mark.process

@@ -110,8 +110,8 @@ def test_a_signal_seals(tmp_path: Path, number: signal.Signals) -> None:
     assert (last["gaps"], last["dropped"], last["failure"]) == (0, 0, None)
     assert mark_of(log).state == SETTLED
     found = recorded(log)
-    assert [one for one in found if one[0] == "demo/a"] == values[:500]
-    assert [one for one in found if one[0] == "other"] == values[500:]
+    assert [sample for sample in found if sample[0] == "demo/a"] == values[:500]
+    assert [sample for sample in found if sample[0] == "other"] == values[500:]
 
 
 @pytest.mark.process

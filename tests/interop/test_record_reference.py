@@ -233,34 +233,34 @@ def scenario(at: str, settings: dict[str, Any], large: bool) -> dict[str, Any]:
     """Two sessions, in turn."""
     both = [Publishing(name, name, at, settings) for name in ("client", "peer")]
     for step in ("burst", "singly", "declared", "carrying", "ways", "burst"):
-        for one in both:
-            getattr(one, step)()
+        for publishing in both:
+            getattr(publishing, step)()
     if large:
-        for one in both:
-            one.fragmented()
-    said = [one.durable() for one in both if one.asks]
-    found = {one.zid: one.ledger for one in both}
-    for one in both:
-        one.session.close()
+        for publishing in both:
+            publishing.fragmented()
+    said = [publishing.durable() for publishing in both if publishing.asks]
+    found = {publishing.zid: publishing.ledger for publishing in both}
+    for publishing in both:
+        publishing.session.close()
     return {"ledgers": found, "said": said}
 
 
 def best_effort(at: str, count: int) -> dict[str, Any]:
-    one = Publishing("client", "client", at, {})
-    one.best_effort(count)
-    one.durable()
-    one.session.close()
-    return {"ledger": one.ledger}
+    publishing = Publishing("client", "client", at, {})
+    publishing.best_effort(count)
+    publishing.durable()
+    publishing.session.close()
+    return {"ledger": publishing.ledger}
 
 
 def ask_for_all(at: str, count: int) -> dict[str, Any]:
     """How things stand, and what is said to who asks for what it put."""
-    one = Publishing("client", "client", at, {})
-    publisher = one.publisher("asked", {})
+    publishing = Publishing("client", "client", at, {})
+    publisher = publishing.publisher("asked", {})
     for _ in range(count):
         publisher.put(b"x" * 100)
-    said = {"before": one.durable(""), "after": one.durable()}
-    one.session.close()
+    said = {"before": publishing.durable(""), "after": publishing.durable()}
+    publishing.session.close()
     return said
 
 

@@ -102,11 +102,11 @@ def record_unnumbered(log: Path) -> list[ExpectedSample]:
         for number in range(PLAIN)
     ]
     with opened() as session, Recorder(log, "plain/**", session=session, partition=1) as recorder:
-        for one in said:
-            if one.payload is None:
-                session.delete(one.key)
+        for sample in said:
+            if sample.payload is None:
+                session.delete(sample.key)
             else:
-                session.put(one.key, one.payload)
+                session.put(sample.key, sample.payload)
         recorder.durable(DEADLINE)
     return said
 
@@ -272,9 +272,9 @@ def pour_all(tables: Path, some: "list[list[pa.RecordBatch]]", chance: random.Ra
     return failures
 
 
-def same_tables(one: Path, other: Path) -> None:
+def same_tables(first: Path, other: Path) -> None:
     for name in ("samples", "latest", "tombstones", "health"):
-        same_rows(one / name, other / name)
+        same_rows(first / name, other / name)
 
 
 @pytest.mark.spark

@@ -231,7 +231,7 @@ def test_progress_counts_completed_batches_only(tmp_path: Path) -> None:
     checkpoint(tmp_path, "own", tmp_path / "log", 90, 100)
     checkpoint(tmp_path, "own", tmp_path / "log", 10, 100, version=1)  # after a full refresh
     found = progress.committed_offsets(tmp_path, log_id)
-    assert {flow: one.offsets for flow, one in found.items()} == {
+    assert {flow: committed.offsets for flow, committed in found.items()} == {
         "samples": {0: 80},
         "own": {0: 10},
     }

@@ -237,8 +237,8 @@ def test_what_went_wrong_is_told(shown: Page) -> None:
         ("#lanes", ("data, reliable", "the recorder")),
         ("#tables", ("health", "tombstones")),
     ):
-        for one in words:
-            expect(shown.locator(part)).to_contain_text(one)
+        for word in words:
+            expect(shown.locator(part)).to_contain_text(word)
 
 
 def test_hostile_keys_are_text(shown: Page) -> None:
@@ -279,7 +279,7 @@ def test_no_width_scrolls_sideways(shown: Page) -> None:
 
 def test_the_busiest_is_named_by_its_minute(shown: Page) -> None:
     sums = Sums()
-    minute = max(range(MINUTES), key=lambda one: sums.per_minute[one])
+    minute = max(range(MINUTES), key=lambda number: sums.per_minute[number])
     tile = shown.locator("#headline .tile").filter(has_text="Busiest")
     expect(tile.locator(".sub")).to_have_text(f"in the minute of 10:{minute:02}")
 

@@ -149,7 +149,7 @@ def test_delay() -> None:
     assert len(times) == 100
     assert start + 0.1 <= times[0]
     assert times[-1] <= start + 0.3
-    assert all(one <= next_one for one, next_one in pairwise(times))
+    assert all(earlier <= later for earlier, later in pairwise(times))
     assert b"".join(read_all(clock.b)) == b"".join(sent)
 
 

@@ -79,21 +79,22 @@ def everybody_hears_everybody_once(sides: list[Side]) -> None:
         ]
 
         def found() -> list[list[bytes]]:
-            return [_of(one, f"{key}/{number}") for one in heard for number in numbers]
+            return [
+                _of(subscriber, f"{key}/{number}") for subscriber in heard for number in numbers
+            ]
 
         def said() -> list[int]:
             for publisher in publishers:
                 publisher.put(WARM)
-            return [len(one) for one in found()]
+            return [len(payloads) for payloads in found()]
 
         until(said, all, PATIENCE)  # from now on each knows the others
         for value in values:
             for publisher in publishers:
                 publisher.put(value)
-        until(found, lambda got: all(values[-1] in one for one in got), PATIENCE)
-        assert [[value for value in one if value != WARM] for one in found()] == [values] * (
-            len(sides) ** 2
-        )
+        until(found, lambda got: all(values[-1] in payloads for payloads in got), PATIENCE)
+        heard_values = [[value for value in payloads if value != WARM] for payloads in found()]
+        assert heard_values == [values] * (len(sides) ** 2)
 
 
 def everybody_answers_everybody_once(sides: list[Side]) -> None:
@@ -107,7 +108,7 @@ def everybody_answers_everybody_once(sides: list[Side]) -> None:
             consolidation=side.api.ConsolidationMode.NONE,
             timeout=PATIENCE,
         )
-        return sorted(one.key for one in replies(found))
+        return sorted(reply.key for reply in replies(found))
 
     with ExitStack() as stack:
         for name, side in zip(every, sides, strict=True):

@@ -107,7 +107,7 @@ class Here:
         self._sets: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def matching_subscribers(self, key: str) -> tuple[str, ...]:
-        found = tuple(one for one in self.wanted if intersects(one, key))
+        found = tuple(wanted for wanted in self.wanted if intersects(wanted, key))
         return self._sets.setdefault(found, found)
 
     def deliver(self, subscribers: tuple[str, ...], delivery: Delivery) -> tuple[()]:

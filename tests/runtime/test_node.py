@@ -163,8 +163,8 @@ def test_two_nodes_that_dial_each_other_have_one_session() -> None:
             assert [len(g.messages) for g in got] == [1, 1]
 
 
-def _joined(one: Node, other: Node) -> bool:
-    return list(one.sessions) == [other.zid] and list(other.sessions) == [one.zid]
+def _joined(node: Node, other: Node) -> bool:
+    return list(node.sessions) == [other.zid] and list(other.sessions) == [node.zid]
 
 
 def test_a_stopped_connector_can_be_had_again() -> None:

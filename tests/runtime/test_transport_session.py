@@ -239,8 +239,8 @@ def test_priority_goes_first_when_congested() -> None:
         (place,) = [n for n, f in enumerate(frames) if f.priority is WirePriority.REAL_TIME]
         behind = len(frames) - 1 - place
         assert behind >= LANE_BATCHES, "it overtook the batches that waited"
-        for one, other in pairwise(f.sn for f in frames if f.priority is WirePriority.BACKGROUND):
-            assert other == one + 1
+        numbers = [f.sn for f in frames if f.priority is WirePriority.BACKGROUND]
+        assert all(after == before + 1 for before, after in pairwise(numbers))
 
 
 def test_block_first_lets_one_wait_and_drops_the_others() -> None:

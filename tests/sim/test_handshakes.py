@@ -404,9 +404,12 @@ def test_nothing_is_left_of_a_thousand_answers_that_are_made_up() -> None:
         assert stranger.ended or not stranger.link.reliable
         stranger.leave()
     assert len(found) == len(trap.met) == 1000
-    sessions = [one for one in found if isinstance(one, TransportSession)]
+    sessions = [result for result in found if isinstance(result, TransportSession)]
     assert len(sessions) == len(heard(node).opened_sessions) > 50
-    assert {one.reason for one in found if isinstance(one, SessionRefused)} >= {GENERIC, INVALID}
+    assert {result.reason for result in found if isinstance(result, SessionRefused)} >= {
+        GENERIC,
+        INVALID,
+    }
     assert_nothing_left(world, node)
 
 

@@ -151,7 +151,7 @@ def test_secrets_are_not_shown() -> None:
 
 def test_the_table_has_one_option_of_a_name_for_each_purpose() -> None:
     for purpose in Purpose:
-        names = [one.name.lower() for one in OPTIONS if purpose in one.purposes]
+        names = [option.name.lower() for option in OPTIONS if purpose in option.purposes]
         assert len(names) == len(set(names))
 
 
@@ -181,7 +181,7 @@ def test_the_guide_lists_every_option(purpose: Purpose) -> None:
         cells = [cell.strip() for cell in row.split("|")]
         if purpose not in COLUMN or cells[COLUMN[purpose]] == "yes":
             listed.update(re.findall(r"`(\w+)`", cells[1]))
-    assert listed == {one.name for one in table(purpose).values()} - {"paths"}
+    assert listed == {option.name for option in table(purpose).values()} - {"paths"}
 
 
 # ---- the data source

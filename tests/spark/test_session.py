@@ -222,7 +222,9 @@ def test_spark_connect(peer: SparkPeer) -> None:
     assert "did you mean 'selector'?" in str(problem)
     assert rows == [["in/one", "x=1"]]
     until(peer.count, lambda count: count == 1, PATIENCE)
-    assert [(one["key"], one["payload"]) for one in peer.take()] == [("out/connect", b"x=1".hex())]
+    assert [(sample["key"], sample["payload"]) for sample in peer.take()] == [
+        ("out/connect", b"x=1".hex())
+    ]
 
 
 # ---- what planning may import

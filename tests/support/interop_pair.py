@@ -107,8 +107,8 @@ class Nets:
         net, _, direction = name.partition(": ")
         if net not in self._open:
             self._open[net] = NETS[net](self)
-        one, other, routers = self._open[net]
-        return Way(one, other, routers) if direction == THERE else Way(other, one, routers)
+        first, other, routers = self._open[net]
+        return Way(first, other, routers) if direction == THERE else Way(other, first, routers)
 
     def side(self, api: Any, mode: str, **arguments: Any) -> Side:
         session = open_session(api, mode, **arguments)
@@ -141,12 +141,12 @@ def direct(dials: Any, mode: str, listens: Any) -> Net:
     return opened
 
 
-def routed(one: Any, router: Any, other: Any, mode: str = "client") -> Net:
+def routed(first: Any, router: Any, other: Any, mode: str = "client") -> Net:
     """Two that know only a router."""
 
     def opened(nets: Nets) -> tuple[Side, Side, int]:
         _, at = nets.listener(router, "router")
-        return nets.side(one, mode, connect=(at,)), nets.side(other, mode, connect=(at,)), 1
+        return nets.side(first, mode, connect=(at,)), nets.side(other, mode, connect=(at,)), 1
 
     return opened
 

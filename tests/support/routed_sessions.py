@@ -67,7 +67,7 @@ class Net:
         until(self.neighbours, lambda found: zid in found, PATIENCE)
 
     def neighbours(self) -> set[str]:
-        return {str(one.zid) for one in self.router.stats().transports}
+        return {str(transport.zid) for transport in self.router.stats().transports}
 
     def settled(self, before: dict[str, int]) -> None:
         """Returns as soon as the router's tables are as they were."""

@@ -142,7 +142,7 @@ class Driver:
 def batches(folder: Path) -> int:
     """How many were planned so far."""
     planned = folder / "checkpoint" / "offsets"
-    return max((int(one.name) + 1 for one in planned.glob("[0-9]*")), default=0)
+    return max((int(file.name) + 1 for file in planned.glob("[0-9]*")), default=0)
 
 
 def main(folder: str, master: str, settings: dict[str, str]) -> None:

@@ -67,9 +67,9 @@ def test_a_strategy_may_hold_for_one_role_only() -> None:
 def test_exactly_one_of_two_dials_by_greater_zid() -> None:
     rule = Autoconnect({PEER: PEER}, strategy_for_all(Strategy.GREATER_ZID))
     ids = [WireZenohId(raw) for raw in (b"\x01", b"\x01\x01", b"\x02", b"\x00\x01", b"\xff" * 16)]
-    for one, other in product(ids, ids):
-        if one != other:
-            assert rule.wants(one, PEER, other, PEER) != rule.wants(other, PEER, one, PEER)
+    for own, other in product(ids, ids):
+        if own != other:
+            assert rule.wants(own, PEER, other, PEER) != rule.wants(other, PEER, own, PEER)
 
 
 def test_the_names_are_those_of_the_configuration() -> None:

@@ -346,8 +346,8 @@ def test_the_end_of_a_session_gives_its_memory_back(how: str) -> None:
 def test_endless_pieces_stay_within_the_limits_and_the_session_lives() -> None:
     process = ByteBudget(1 << 20)
     hand = Hand(process=process)
-    one = [hand.batch(Fragment(sn, b"x", first=sn == 0, more=True)) for sn in range(100_000)]
-    hand.side.take(b"".join(one))
+    batches = [hand.batch(Fragment(sn, b"x", first=sn == 0, more=True)) for sn in range(100_000)]
+    hand.side.take(b"".join(batches))
     assert hand.side.end is None
     assert process.held <= process.limit
     assert hand.core.counters.receive_dropped[DropReason.FRAGMENT_NO_MEMORY] == 1

@@ -376,13 +376,13 @@ class Net:
 
     def open(self, a: int, b: int) -> None:
         self.wires[a, b], self.wires[b, a] = deque(), deque()
-        for one, other in ((a, b), (b, a)):
-            self.post(one, self.nodes[one].opened(other, self.zids[other], PEER))
+        for end, other in ((a, b), (b, a)):
+            self.post(end, self.nodes[end].opened(other, self.zids[other], PEER))
 
     def close(self, a: int, b: int) -> None:
         del self.wires[a, b], self.wires[b, a]
-        for one, other in ((a, b), (b, a)):
-            self.post(one, self.nodes[one].closed(other))
+        for end, other in ((a, b), (b, a)):
+            self.post(end, self.nodes[end].closed(other))
 
     def post(self, sender: int, sent: list[tuple[int, bytes]]) -> None:
         for link, data in sent:
