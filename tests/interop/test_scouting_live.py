@@ -140,12 +140,13 @@ def test_peers_that_scout_have_one_session(reference: ReferenceProcess, who_dial
         with reference_session(reference, "peer", settings) as them:
             until(ours.found, lambda found: found == {them.zid})
             until(them.transports, lambda found: set(found) == {str(ours.zid)})
-            stays(lambda: (ours.found(), set(them.transports())), ({them.zid}, {str(ours.zid)}))
+            until(lambda: (ours.node.pending, ours.node.found), lambda counts: counts == (0, 0))
             (session,) = ours.node.sessions.values()
             if who_dials != "both":
                 assert isinstance(session.handshake, Opener) == (who_dials == "we")
             them.subscribe("theirs/**")
             both_send(ours, session, them, [64] * 20)
+            assert (ours.found(), set(them.transports())) == ({them.zid}, {str(ours.zid)})
         assert ours.end_of(session).by_peer
 
 
@@ -182,7 +183,8 @@ def test_the_greater_id_dials(reference: ReferenceProcess, we_are_greater: bool)
         until(ours.found, lambda found: found == {them.zid})
         (session,) = ours.node.sessions.values()
         assert isinstance(session.handshake, Opener) == we_are_greater
-        stays(ours.found, {them.zid})
+        they_send(ours, them, [64] * 20)
+        assert ours.found() == {them.zid}
         assert bool(ours.links.dialled) == we_are_greater
 
 
@@ -347,6 +349,7 @@ def test_a_hello_with_255_locators_that_lead_nowhere(reference: ReferenceProcess
             for _ in range(10):
                 sender.sendto(hello(zid, 255, closed), victim)
             until(lambda: len(ours.links.dialled), lambda dialled: dialled == MAX_LOCATORS)
+            until(lambda: ours.node.found, lambda count: count == 0)
             they_send(ours, them, [100] * 50)
-            stays(lambda: len(ours.links.dialled), MAX_LOCATORS)
+            assert len(ours.links.dialled) == MAX_LOCATORS
             assert ours.closed == []
