@@ -28,7 +28,7 @@ PAIRS = [
         "TransportEventsListener",
     )
 ]
-INSIDE = {"of", "opened", "closed", "SessionInfo.close"}  # what the session API's parts call
+INSIDE = {"of", "opened", "closed", "SessionInfo.close"}  # Called by the API's parts alone.
 WAITS = {"put", "delete", "get", "recv", "undeclare", "close", "reply", "reply_del", "reply_err"}
 
 

@@ -22,7 +22,7 @@ from zenlake.api.session import open as zenlake_open
 from zenlake.errors import ZError
 from zenlake.runtime import kernel_loader
 
-SOON = 30.0  # seconds; what has not happened then will not
+SOON = 30.0  # Seconds; an event that has not happened by then does not happen.
 BEAT = 0.05
 
 

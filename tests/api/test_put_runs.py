@@ -63,7 +63,7 @@ AS_RECORDED = [
     "reliable",
 ]
 unshared = pushes.filter(lambda push: not getattr(push.body, "shm", False))
-LARGE = 200_000  # bytes: no batch holds it
+LARGE = 200_000  # Bytes: more than a batch holds.
 Pair = tuple[zenlake.Session, zenlake.Session]
 
 

@@ -19,10 +19,10 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.interop
 
-PATIENCE = 20.0  # for what a busy machine may delay
+PATIENCE = 20.0  # Seconds, on a busy machine.
 APIS: dict[str, Any] = {"ours": zenlake, "theirs": zenoh}
 PAIRS = [("ours", "ours"), ("ours", "theirs"), ("theirs", "ours")]
-OPENS = 3  # another process may take the port that was free just now
+OPENS = 3  # Attempts: another process may take the port that was free.
 
 
 class Pair(NamedTuple):

@@ -29,7 +29,7 @@ FORMS = {
     "compressed": Form(compression=True),
     "low latency": Form(low_latency=True),
 }
-WRAP = (0xFFFF_FF00, 0xFFFF_FFF0)  # both sides' numbers pass zero
+WRAP = (0xFFFF_FF00, 0xFFFF_FFF0)  # First sequence numbers of both sides: both pass zero.
 
 
 def found_in(folder: Path, packets: list[Segment], **arguments: Any) -> Found:

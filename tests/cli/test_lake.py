@@ -27,7 +27,7 @@ from zenlake.lake.tables.delta import DeltaStore
 from zenlake.lake.tables.reduce import conform
 from zenlake.log.read.reader import Reader
 
-MANY = 600  # cycles until something must have happened
+MANY = 600  # Cycles after which the awaited event must have happened.
 
 
 @pytest.fixture(scope="module", autouse=True)

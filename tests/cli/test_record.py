@@ -36,7 +36,7 @@ LINE = (
     r"[\d,]+ samples/s, [\d.]+ \w+/s, durable to [\d,]+( \([\d,]+ waiting\))?, "
     r"\d+ gaps?, \d+ dropped, [\d.]+ \w+ left"
 )
-AT_MOST = ("--duration", "60s")  # so that a test that fails ends
+AT_MOST = ("--duration", "60s")  # Options that end the process of a test that fails.
 BLOCK = api.CongestionControl.BLOCK
 
 

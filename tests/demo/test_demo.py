@@ -16,8 +16,8 @@ import pytest
 from demo.child import defer_signals
 
 ROOT = Path(__file__).parents[2]
-DEMO_SECONDS = 550.0  # on a machine that has other things to do; alone it takes one minute
-GRACE_SECONDS = 15.0  # for workers of a Spark that has ended
+DEMO_SECONDS = 550.0  # Deadline on a busy machine; alone the demo takes one minute.
+GRACE_SECONDS = 15.0  # Time for workers of a Spark that has ended.
 MARK = "ZENLAKE_DEMO_MARK"
 
 

@@ -29,9 +29,9 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_error")]
 
-SHORT = 0.5  # seconds of a query that nobody answers
-ENOUGH = 3.0  # for a reply on a busy machine, before the time is out
-PROMPT = 5.0  # seconds within which a query ends that need not wait for its timeout
+SHORT = 0.5  # Seconds until a query without an answer times out.
+ENOUGH = 3.0  # Seconds in which a reply arrives on a busy machine.
+PROMPT = 5.0  # Seconds within which a query ends that need not wait for its timeout.
 TARGETS = ("BEST_MATCHING", "ALL", "ALL_COMPLETE")
 MODES = ("AUTO", "NONE", "MONOTONIC", "LATEST")
 ACCEPTED = ("MATCHING_QUERY", "ANY")

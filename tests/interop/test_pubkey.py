@@ -27,7 +27,7 @@ from zenlake.transport.usrpwd import UserPassword
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_error")]
 
-KEY_BITS = 1024  # the least that can be made here; the exchange is the same for all
+KEY_BITS = 1024  # Smallest key that can be made here; the exchange is the same for all.
 THEY_DIAL = [pair for pair in COMMON_PAIRS if not pair.we_dial]
 
 

@@ -42,8 +42,8 @@ from zenlake.wire.zenohid import WireZenohId
 
 pytestmark = pytest.mark.interop
 
-SCOUT_SECONDS = 30.0  # at most: a test stops listening when it has heard enough
-ROUNDS = 5  # of what two nodes do at the same time, each time a little differently
+SCOUT_SECONDS = 30.0  # Deadline: a test stops listening when it has heard enough.
+ROUNDS = 5  # Repetitions of what two nodes do at the same time: each differs a little.
 
 
 def config(group: str, **settings: Any) -> DiscoveryConfig:

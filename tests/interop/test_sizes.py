@@ -14,7 +14,7 @@ from tests.support.reference_peer import ReferenceProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_error")]
 
-OVERHEAD = 48  # more than prefix, FRAME, PUSH and PUT take around a payload here
+OVERHEAD = 48  # More bytes than prefix, FRAME, PUSH and PUT take around a payload.
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = [0, 1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, MIB, 16 * MIB, 1, 0]
 

@@ -34,11 +34,11 @@ from zenlake.log.write.writer import Writer
 
 pytestmark = pytest.mark.campaign
 
-ROWS = 2_000  # of each of two partitions, which have half of them in common
+ROWS = 2_000  # Rows per partition; two partitions have half of them in common.
 PIECE = 500
-DEADLINE = 420.0  # of a command, on a machine that others use
+DEADLINE = 420.0  # Seconds per command, on a busy machine.
 END_SECONDS = 60.0
-ATTEMPTS = 3  # of a command, where Spark's ten seconds for a Python to start were not enough
+ATTEMPTS = 3  # Runs of a command: Spark gives a Python ten seconds to start.
 SLOW = "Python worker failed to connect back"
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SPARK = {

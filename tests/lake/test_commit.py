@@ -24,7 +24,7 @@ from zenlake.lake.tables.definitions import HEALTH, LATEST, SAMPLES, TOMBSTONES
 from zenlake.lake.tables.delta import DeltaStore
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
-LEAF = 4  # rows: many leaves of few keys
+LEAF = 4  # Rows: many leaves of few keys.
 MINUTE = 60_000_000
 
 

@@ -48,13 +48,13 @@ pytestmark = pytest.mark.campaign
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 DRIVER_KILLS = 25 if FULL else 3
-AT_FIRST = 1500 if FULL else 300  # samples of each publisher before the first driver starts,
-PER_KILL = 90  # and while one works
+AT_FIRST = 1500 if FULL else 300  # Samples per publisher before the first driver starts.
+PER_KILL = 90  # Samples per publisher while one driver works.
 PER_BATCH = 40
-MOMENTS = 0.8  # seconds: longer than a micro-batch, so that a kill hits any part of one
-STANDBY = 2  # drivers that are up or coming up
-PLAIN = 200  # samples without number and timestamp
-FAULTS = 200 if FULL else 8  # steps at which commits break off
+MOMENTS = 0.8  # Seconds: longer than a micro-batch, so that a kill hits any part of one.
+STANDBY = 2  # Drivers that are up or coming up.
+PLAIN = 200  # Samples without number and timestamp.
+FAULTS = 200 if FULL else 8  # Steps at which commits break off.
 CLUSTER = {
     "spark.executor.memory": "1g",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

@@ -245,7 +245,7 @@ def test_invalid_offset_files_are_ignored(text: str) -> None:
 
 
 DAY = 86_400.0
-LAST = (spark_log.START + 999 * spark_log.STEP) / 1e9  # when the last of 1000 was received
+LAST = (spark_log.START + 999 * spark_log.STEP) / 1e9  # Time of the last of 1000 samples.
 
 
 def lake_of(tmp_path: Path, log: str) -> Project:

@@ -28,7 +28,7 @@ from zenlake.lake.report.span import MAX_BINS, MICROS, MINUTE, choose_span
 from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DeltaStore
 
-CLOSE = 0.03  # buckets of latency are exact to 2 %
+CLOSE = 0.03  # Relative tolerance: buckets of latency are exact to 2 %.
 
 
 @pytest.fixture(scope="module")

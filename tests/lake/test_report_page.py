@@ -17,7 +17,7 @@ from zenlake.lake.report import render_page, report
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
-PATIENCE = 30_000.0  # milliseconds
+PATIENCE = 30_000.0  # Milliseconds.
 WIDTHS = (1280, 768, 390, 320)
 
 

@@ -29,7 +29,7 @@ from zenlake.log import Recorder
 
 pytestmark = pytest.mark.spark
 
-DEADLINE = 420.0  # a JVM, and cycles on a machine that others use
+DEADLINE = 420.0  # Seconds for a JVM and its cycles, on a busy machine.
 POSES = 200
 SKIPPED = 3
 SPARK = {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WAIT_SECONDS = 120
-DAY = 86_400_000_000  # microseconds
+DAY = 86_400_000_000  # Microseconds.
 START = 20_000 * DAY + 1_000_000
 ALL = "samples,latest,health"
 

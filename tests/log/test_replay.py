@@ -165,7 +165,7 @@ def timed(
 
 # ---- time
 
-STEPS = [0, 1, 1, 7, 250, 251, 251, 1000, 1003, 4500]  # milliseconds
+STEPS = [0, 1, 1, 7, 250, 251, 251, 1000, 1003, 4500]  # Milliseconds between samples.
 
 
 def steps(path: Path) -> Path:

@@ -22,7 +22,7 @@ from zenlake.wire.wireexpr import WireExpr
 pytestmark = pytest.mark.interop
 
 TIMEOUT_SECONDS = 1.0
-SILENT_SECONDS = 5.0  # the one that answers does so before, on a busy machine too
+SILENT_SECONDS = 5.0  # Timeout of the silent queryable; the other one answers before it.
 TARGETS = ("BEST_MATCHING", "ALL", "ALL_COMPLETE")
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.interop
 OTHERS = 9
 SIZE = 60_000
 MESSAGES = 2 * BACKLOG_BYTES // SIZE
-SLOW_SECONDS = 0.002  # that a slow subscriber takes for one message
+SLOW_SECONDS = 0.002  # Time that a slow subscriber takes per message.
 NO_TIME = "congestion_no_wait"
 
 

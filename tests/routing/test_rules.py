@@ -55,7 +55,7 @@ from zenlake.wire.response_final import ResponseFinal
 from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
 
-SECOND = 1 << 32  # of NTP64
+SECOND = 1 << 32  # One second in NTP64.
 
 
 def opened(routing: Routing, *roles: WireWhatAmI) -> list[Face]:

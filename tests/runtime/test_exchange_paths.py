@@ -34,7 +34,7 @@ from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
-FRAMES = 120  # random ones, for each kind of node
+FRAMES = 120  # Random frames per kind of node.
 WALL = 1_700_000_000 * 10**9
 OWN = WireZenohId.parse("e0")
 KEYS = ["a", "a/b", "a/b/c", "b", "a/*", "**", "@v/a", "x/y/z", "a/$*c/d"]

@@ -27,7 +27,7 @@ from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.enums import CloseReason
 
 QUICK = RetryPolicy(first=0.01, factor=1.5, longest=0.05)
-MARGIN = 5.0  # seconds beyond a lease, for a machine that has other things to do
+MARGIN = 5.0  # Seconds beyond a lease, for a busy machine.
 LEASE = 1.0
 
 

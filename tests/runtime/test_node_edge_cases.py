@@ -373,7 +373,7 @@ def test_cancelled_timers_are_let_go() -> None:
     loop.stop()
 
 
-RESPONSE_FINAL = bytes.fromhex("1a01")  # the smallest message there is
+RESPONSE_FINAL = bytes.fromhex("1a01")  # The smallest message.
 
 
 def test_a_compressed_flood_stays_within_what_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:

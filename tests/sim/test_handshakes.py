@@ -44,7 +44,7 @@ from zenlake.wire.zenohid import WireZenohId
 
 STRANGERS = 10_000
 PER_SECOND = 10.0
-GONE_AFTER = 20.0 + MAX_LEASE  # virtual seconds: longer than handshake and lease together
+GONE_AFTER = 20.0 + MAX_LEASE  # Virtual seconds: longer than handshake and lease together.
 INVALID, GENERIC, SELF = (
     CloseReason.INVALID,
     CloseReason.GENERIC,

@@ -40,8 +40,8 @@ UNKNOWN = DropReason.UNKNOWN_KEY
 BLOCK = WireCongestionControl.BLOCK
 LEVELS = [priority for priority in PRIORITIES if priority is not WirePriority.CONTROL]
 FAST = Faults(delay=(0.0005, 0.002))
-PAUSES = (0.0, 10e-6, 100e-6, 0.002, 0.02)  # seconds: within a burst, after it, and after a flush
-SETTLED = 60.0  # virtual seconds in which everything arrives, however slow the links are
+PAUSES = (0.0, 10e-6, 100e-6, 0.002, 0.02)  # Seconds: within a burst, after it, and after a flush.
+SETTLED = 60.0  # Virtual seconds in which everything arrives, however slow the links are.
 
 
 class Room:

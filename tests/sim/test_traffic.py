@@ -14,7 +14,7 @@ from zenlake.transport.outbox import BLOCK_SECONDS
 from zenlake.wire.enums import CloseReason, WireCongestionControl, WirePriority
 from zenlake.wire.qos import QoS
 
-QUIET = {"lease_ms": 600_000}  # no KEEP_ALIVE meanwhile: all that is lost is data
+QUIET = {"lease_ms": 600_000}  # A lease without KEEP_ALIVE during a test: only data can be lost.
 DATAGRAMS = "memory/b#datagram=1"
 NEAR = Faults(delay=(0.001, 0.001))
 TEN_MBIT = Faults(delay=(0.001, 0.001), bandwidth=10e6 / 8)

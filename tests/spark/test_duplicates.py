@@ -38,7 +38,7 @@ from zenlake.spark.source import ZenohDataSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WITHIN = 40  # seconds: generations of ten
+WITHIN = 40  # Seconds: generations of ten.
 WAIT_SECONDS = 120
 LAST = (1 << 32) - 1
 

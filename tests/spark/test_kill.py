@@ -23,9 +23,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.campaign]
 DRIVER_KILLS = 100 if os.environ.get("ZENLAKE_FULL") else 5
 EXECUTOR_KILLS = 3
 PER_BATCH = 20
-MOMENTS = 0.4  # seconds: longer than a micro-batch, so that a kill hits any part of one
+MOMENTS = 0.4  # Seconds: longer than a micro-batch, so that a kill hits any part of one.
 WAIT_SECONDS = 120.0
-STANDBY = 2  # drivers that are up or coming up
+STANDBY = 2  # Drivers that are up or coming up.
 CLUSTER = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

@@ -18,7 +18,7 @@ from tests.support.waiting import until
 from zenlake.errors import ZError
 from zenlake.spark import local_session
 
-SUBPROCESS_SECONDS = 280.0  # on a busy machine; a quiet one takes 20
+SUBPROCESS_SECONDS = 280.0  # Deadline on a busy machine; a quiet one takes 20 s.
 PATIENCE = 60.0
 
 PROGRAM = """

@@ -15,9 +15,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from types import TracebackType
 
-BUFFER_BYTES = 64 * 1024  # of each socket, and what one way holds back at most
+BUFFER_BYTES = 64 * 1024  # Buffer per socket, and most bytes that one direction holds back.
 CHUNK_BYTES = 16 * 1024
-TICK_SECONDS = 0.005  # between two looks at what is delayed or throttled
+TICK_SECONDS = 0.005  # Pause between two looks at delayed or throttled bytes.
 JOIN_SECONDS = 10.0
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close() sends RST
 

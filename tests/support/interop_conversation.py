@@ -51,7 +51,7 @@ from zenlake.wire.zenohid import WireZenohId
 DEADLINE = 30.0
 POLL_SECONDS = 0.01
 BEST_EFFORTS, BEST_EFFORT_SECONDS = 20, 3.0
-LISTENS = 3  # another process may take the port that was free just now
+LISTENS = 3  # Attempts: another process may take the port that was free.
 
 CLIENT, PEER, ROUTER = WireWhatAmI.CLIENT, WireWhatAmI.PEER, WireWhatAmI.ROUTER
 MODES = {"client": CLIENT, "peer": PEER, "router": ROUTER}

@@ -21,10 +21,10 @@ OURS: Any = zenlake
 THEIRS: Any = zenoh
 "They have the same names; that their types are others is the point."
 
-PATIENCE = 20.0  # for what a busy machine may delay
-REPEAT_SECONDS = 1.0  # then what may have been dropped is sent again
+PATIENCE = 20.0  # Seconds, on a busy machine.
+REPEAT_SECONDS = 1.0  # Pause before a message that may have been dropped is sent again.
 QUERY_SECONDS = 30.0
-OPENS = 3  # another process may take the port that was free just now
+OPENS = 3  # Attempts: another process may take the port that was free.
 
 _numbers = count()
 

@@ -20,7 +20,7 @@ from zenlake.wire.zenohid import WireZenohId
 Row = dict[str, Any]
 Source = tuple[str, int, int] | None
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MINUTE = 60_000_000  # microseconds
+MINUTE = 60_000_000  # Microseconds.
 PARTITIONS = (0, 1)
 
 

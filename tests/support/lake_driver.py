@@ -26,7 +26,7 @@ from zenlake.lake.project import Project
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MAX_STARTS = 20  # of one query whose workers are killed
+MAX_STARTS = 20  # Starts of one query whose workers are killed.
 FLOWS = {
     "samples": ("samples,latest,health", {"duplicates": "mark"}),
     "loss": ("loss", {"includeLoss": "only"}),

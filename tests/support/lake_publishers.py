@@ -24,13 +24,13 @@ from typing import Any, NamedTuple, Self
 from tests.support.processes import call_command, python_environment
 
 ADMIN = "@/*/*/recorder/**?durable"
-WAIT_SECONDS = 60.0  # a busy machine makes it slow, not wrong
-ASK_SECONDS = 5.0  # for what is durable; who hears nothing puts it again
-PIECE = 60  # samples between two questions
-OPENS = 3  # another process may take the port that was free just now
-SOURCES = 2  # that number what a publisher puts
-TICK = 64  # of a second: such times are exact in NTP64 and in microseconds
-DYING_SECONDS = 0.03  # in which a recorder is killed after samples were put
+WAIT_SECONDS = 60.0  # Deadline: a busy machine is slow, not wrong.
+ASK_SECONDS = 5.0  # Timeout of the query for durability; without an answer samples are put again.
+PIECE = 60  # Samples between two queries for durability.
+OPENS = 3  # Attempts: another process may take the port that was free.
+SOURCES = 2  # Numbered sources per publisher.
+TICK = 64  # Ticks per second: such times are exact in NTP64 and in microseconds.
+DYING_SECONDS = 0.03  # Longest time between a put and the kill of the recorder.
 
 ENCODINGS = (
     "application/json",

@@ -26,7 +26,7 @@ from zenlake.wire.init import Init
 from zenlake.wire.zenohid import WireZenohId
 
 DEADLINE = 60.0
-TICK = 0.02  # how long one look at a socket waits; nothing depends on it
+TICK = 0.02  # Time that one look at a socket waits; no result depends on it.
 INIT_SYN = write_batch([Init(WireZenohId.parse("a1a2a3a4"), WireWhatAmI.CLIENT)])
 
 

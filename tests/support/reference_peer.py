@@ -24,7 +24,7 @@ import zenoh
 
 from tests.support.processes import module_command, python_environment
 
-ANSWER_SECONDS = 30.0  # for one command; a machine that is busy makes it slow, not wrong
+ANSWER_SECONDS = 30.0  # Deadline per command: a busy machine is slow, not wrong.
 EXIT_SECONDS = 10.0
 READ_BYTES = 1 << 16
 

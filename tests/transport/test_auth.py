@@ -481,7 +481,7 @@ def test_a_nonce_takes_64_bits_of_the_given_entropy(guard: Authenticator) -> Non
 
 
 EVERY_BYTE = range(1, 256)
-EVERY_BIT = [1 << bit for bit in range(8)]  # where every byte would be too many handshakes
+EVERY_BIT = [1 << bit for bit in range(8)]  # One flip per bit: all values would take too long.
 
 
 def damage_count(length: int, flips: Sequence[int]) -> int:

@@ -17,7 +17,7 @@ from zenlake.wire.framing import Framing
 from zenlake.wire.linkstate import read_link_states
 from zenlake.wire.scan import Scanner
 
-FULL = bool(os.environ.get("ZENLAKE_FULL"))  # minutes instead of seconds; see CONTRIBUTING.md
+FULL = bool(os.environ.get("ZENLAKE_FULL"))  # Minutes instead of seconds; see CONTRIBUTING.md.
 SEED = 20_240_701
 MUTATIONS = 5_000_000 if FULL else 200_000
 SLICES = 8
