@@ -1,4 +1,4 @@
-"""What every test is held to: nothing it started is left behind, examples repeat, marks are true.
+"""Rules for every test: nothing it started is left behind, examples repeat, marks are true.
 
 A test that starts a process says so with a mark, because `make unit` chooses by marks. With
 `ZENLAKE_NO_SKIPS=1` a skipped test fails the run, since a skipped test proves nothing.

@@ -1,4 +1,4 @@
-"""What the README shows is what happens."""
+"""The blocks of the README run and show what it says."""
 
 import doctest
 import re

@@ -1,4 +1,4 @@
-"""What a cache gives out for which parameters."""
+"""The samples that a cache gives out, by the parameters of the query."""
 
 import pytest
 

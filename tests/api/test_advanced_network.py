@@ -136,7 +136,7 @@ def numbers(values: Iterable[int]) -> list[str]:
 
 
 def lose_at_sender(monkeypatch: pytest.MonkeyPatch, publishing: Any, lost: set[str]) -> None:
-    """What our publisher publishes and keeps, but nobody gets."""
+    """Lose samples that our publisher publishes and keeps, before they are sent."""
     send = publishing._route.send
 
     class Losing:
@@ -150,7 +150,7 @@ def lose_at_sender(monkeypatch: pytest.MonkeyPatch, publishing: Any, lost: set[s
 
 
 def lose_at_receiver(monkeypatch: pytest.MonkeyPatch, subscribing: Any, lost: set[str]) -> None:
-    """What reaches our subscriber live, but is dropped before it is looked at."""
+    """Lose live samples that reached our subscriber, before it looks at them."""
     intake = subscribing._intake
     take = intake._on_samples
     monkeypatch.setattr(

@@ -32,7 +32,7 @@ def stamped(time: int, clock: bytes = b"\x01") -> Sample:
 
 
 def given(order: SampleOrder) -> list[int]:
-    """What was given out since this was asked last."""
+    """Return the numbers that were given out since the last call."""
     ready, order.ready = order.ready, []
     return [int(sample.payload.to_string()) for sample in ready]
 

@@ -163,7 +163,7 @@ session.close()
 
 
 def told_by(script: str) -> tuple[list[str], list[tuple[str, Any]]]:
-    """What a program of `script` puts, and whose transports opened and closed at its peer."""
+    """Return the puts of a program of `script`, and the transport events of its peer."""
     session, port = listening()
     with session:
         told: list[str] = []

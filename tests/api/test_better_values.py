@@ -1,4 +1,4 @@
-"""What a session gives can be compared, hashed, sorted, copied and pickled; payloads are views."""
+"""Values of a session can be compared, hashed, sorted, copied and pickled; payloads are views."""
 
 import copy
 import pickle

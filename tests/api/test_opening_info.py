@@ -1,4 +1,4 @@
-"""What a session says of its transports and links, and how it tells of changes."""
+"""Transports and links of a session, and the events that tell of their changes."""
 
 import gc
 import pickle

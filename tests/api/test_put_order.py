@@ -1,4 +1,4 @@
-"""What one thread puts on one key arrives in that order, whichever way each put took."""
+"""Puts of one thread on one key arrive in order, whichever path each put took."""
 
 import random
 import threading

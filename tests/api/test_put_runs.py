@@ -97,7 +97,7 @@ def table_of(**keys: str) -> KeyTable:
 
 
 def expected(data: memoryview, keys: KeyTable, reliable: bool = True) -> pa.Table:
-    """What the messages say, by the reader of samples."""
+    """Return the samples of encoded messages, by the reader of samples."""
     batcher = SampleBatcher()
     for part in Scanner().bare(data, reliable=reliable):
         batcher.append(part.rows, bytes(data), keys)
@@ -563,7 +563,7 @@ def is_usual(push: Push) -> bool:
 def copied(
     data: bytes, counts: list[int], links: list[int], codes: np.ndarray[Any, Any], room: int
 ) -> tuple[int, bytes, list[int], list[int]]:
-    """What the kernel does with key 1 (id 300 and a suffix) and key 2, which is left out."""
+    """Copy by the kernel, with key 1 (id 300 and a suffix) and key 2, which is left out."""
     w = ByteWriter()
     write_wireexpr(w, WireExpr(300, "/x"))
     keys = np.frombuffer(bytes(w.out), np.uint8)

@@ -60,7 +60,7 @@ def test_memory_is_refused_with_what_to_do_instead(use: Any) -> None:
 
 
 def outcome(call: Any) -> Any:
-    """What a call gives; of an error its name."""
+    """Return the result of a call, or the name of its error."""
     try:
         return call()
     except Exception as problem:  # noqa: BLE001  # whatever the reference raises

@@ -1,4 +1,4 @@
-"""The same packets give the same rows, whatever file and link they are in."""
+"""Equal packets give equal rows, in any file format and on any kind of link."""
 
 import pickle
 import subprocess

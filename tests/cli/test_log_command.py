@@ -110,7 +110,7 @@ def objects(text: str) -> list[dict[str, Any]]:
 
 
 def payloads(*args: str) -> list[int]:
-    """What `log cat` of a log with numbers shows."""
+    """Return the numbers that `log cat` shows of a log with numbers."""
     done = zenlake("log", "cat", "--json", *args)
     assert done.exit_code == 0, done.stderr
     return [int(sample["value"]) for sample in objects(done.stdout)]

@@ -303,7 +303,7 @@ def test_a_full_disk_is_said_and_is_status_1(
 
 
 def test_writing_may_fail_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be written is kept and written later; then it is sealed as ever."""
+    """Samples that could not be written are kept and written later; then the log is sealed."""
     write, failures = Writer.write, [ENOSPC] * 3
 
     def sometimes(writer: Writer, blocks: Any) -> Mark:

@@ -46,7 +46,7 @@ def demo(command: list[str], *options: str) -> "Iterator[tuple[subprocess.Popen[
 
 
 def left_of(mark: str) -> list[str]:
-    """What runs and was started by that demo, once workers had the time to end."""
+    """Return the processes that the demo started, once workers had the time to end."""
     end = time.monotonic() + GRACE_SECONDS
     while (left := list(_marked(mark))) and time.monotonic() < end:
         time.sleep(0.1)

@@ -62,7 +62,7 @@ def alive(side: Side, key: str) -> list[str]:
 
 @contextmanager
 def watching(side: Side, key: str, **options: Any) -> Iterator[list[tuple[str, str]]]:
-    """What a side's liveliness subscriber says: kinds and keys."""
+    """Declare a liveliness subscriber on a side, and yield the kinds and keys that it hears."""
     changes: list[tuple[str, str]] = []
 
     def on_change(sample: Any) -> None:

@@ -1,4 +1,4 @@
-"""What one asks the other answers, whoever is who and whatever is between."""
+"""Queries of one implementation are answered by the other, in either role and any topology."""
 
 import threading
 import time

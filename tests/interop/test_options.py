@@ -1,4 +1,4 @@
-"""What INIT negotiates, offered by us, by eclipse-zenoh or by both, whoever dials."""
+"""Parameters that INIT negotiates, offered by us, by eclipse-zenoh or by both, on either side."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -166,7 +166,7 @@ def test_priorities_at_once(reference: ReferenceProcess, pair: Pair) -> None:
 
 @pytest.mark.parametrize("pair", COMMON_PAIRS, ids=str)
 def test_too_large_for_low_latency(reference: ReferenceProcess, pair: Pair) -> None:
-    """What does not fit one batch is refused here, and the session lives on."""
+    """A message that does not fit one batch is refused here, and the session lives on."""
     with conversation(reference, pair, ours := Ours(pair.ours, **FAST), LOW_LATENCY) as (
         session,
         them,

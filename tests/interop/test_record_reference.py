@@ -1,5 +1,5 @@
-"""What eclipse-zenoh publishes, from another process, is in the log as it was put: all of it, once,
-in order, whatever it carries and however it came.
+"""Samples that eclipse-zenoh publishes in another process are in the log as they were put: all of
+them, once, in order, with any fields and over any kind of session.
 """
 
 # mypy: allow-untyped-calls
@@ -218,7 +218,7 @@ class Publishing:
         time.sleep(LET_GO_SECONDS)
 
     def durable(self, parameters: str = "?durable") -> Any:
-        """What the recorder says."""
+        """Return the recorder's answer."""
         (reply,) = list(self.session.get(ADMIN + parameters, timeout=ANSWER_SECONDS))
         assert reply.ok is not None, reply.err
         assert str(reply.ok.encoding) == "application/json"
@@ -400,7 +400,7 @@ def test_all_that_they_put_is_recorded(tmp_path: Path, other: Reference, link: s
 
 
 def test_best_effort_is_recorded_as_that(tmp_path: Path, other: Reference) -> None:
-    """What they let go by themselves has no number; all that came is there, in order."""
+    """Messages that they drop have no number; all others are in the log, in order."""
     path = tmp_path / "log"
     with recording(path) as (recorder, port):
         other.tell("best_effort", at=f"tcp/127.0.0.1:{port}", count=200)

@@ -67,7 +67,7 @@ def said(sample: Any) -> Said:
 
 
 class Puts:
-    """What one session puts, and what another one hears."""
+    """Samples that one session puts, and samples that another one hears."""
 
     def __init__(self, at: str) -> None:
         self.session, self.other = opened(at), opened(at)

@@ -1,4 +1,4 @@
-"""The same lake on a cluster: a master, a worker and its executors, each a process of its own.
+"""A lake on a cluster: a master, a worker and its executors, each a process of its own.
 
 What a local Spark makes of a log is what they have to make, by the commands of docs/cluster.md.
 ZENLAKE_FULL=1: also through a Spark Connect server, by Spark's own command, and in the cluster
@@ -96,7 +96,7 @@ def tables_of(project: Project) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What a local Spark makes of it."""
+    """Return the tables that a local Spark makes of the log."""
     project = new_lake(tmp_path_factory.mktemp("local") / "fleet")
     lake_run(project, "local[2]")
     found = tables_of(project)

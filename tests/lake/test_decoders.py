@@ -197,7 +197,7 @@ def outcome_text(text: str) -> str | None:
 @settings(max_examples=200)
 @given(st.text(alphabet='{}[]",:\\ \n1-ae', max_size=24))
 def test_nothing_behind_a_value_is_overlooked(text: str) -> None:
-    """What passes is a whole value, or no value at all: never a value and more."""
+    """Accepted text is a whole value, or not a value at all: never a value and more."""
     if outcome_text(text) is not None:
         return
     try:

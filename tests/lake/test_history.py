@@ -1,4 +1,4 @@
-"""What a lake says of the past is what a plain fold of all events says, however they are stored.
+"""A lake's history equals a plain fold of all events, however they are stored.
 
 ZENLAKE_FULL=1 tries many more pasts.
 """

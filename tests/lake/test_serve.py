@@ -59,7 +59,7 @@ def shown(time: int) -> str:
 
 
 def said(sample: zenlake.Sample) -> tuple[Any, ...]:
-    """What of a sample can be compared with an event."""
+    """Return the fields of a sample that can be compared with an event."""
     stamp = sample.timestamp
     put = sample.kind is zenlake.SampleKind.PUT
     return (

@@ -1,4 +1,4 @@
-"""What the sink `zenoh-lake` makes of rows: files, one commit a table, each batch once."""
+"""Rows through the sink `zenoh-lake`: files, one commit per table, each batch once."""
 
 import shutil
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What could go wrong between tables, log, upkeep and readers, each tried on purpose."""
+"""Faults between tables, log, maintenance and readers, each provoked on purpose."""
 
 import json
 import os

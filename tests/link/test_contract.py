@@ -1,4 +1,4 @@
-"""What base.py promises of every link and listener, on every kind."""
+"""The promises of base.py for every link and listener, on every kind."""
 
 import socket
 import struct

@@ -155,7 +155,7 @@ def test_peers_that_find_each_other_by_the_router(net: Net, pair: tuple[str, str
 
 
 def test_a_peer_that_leaves(net: Net) -> None:
-    """Those that it linked to are as before, and so are the tables."""
+    """The peers that it linked to are as before, and so are the tables."""
     one, at = listening(net, THEIRS)
     three = net.open(THEIRS)
     before = net.router.tables()

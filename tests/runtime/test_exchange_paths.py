@@ -1,4 +1,4 @@
-"""The same bytes mean the same, read one by one or by the compiled scan: deliveries, forwards."""
+"""Reading one by one and the compiled scan agree on equal bytes: deliveries, forwards."""
 
 import random
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What a node does: listen, dial, refuse, authenticate, close; and many sessions at once."""
+"""A node that listens, connects, refuses, authenticates and closes; many sessions at once."""
 
 import os
 import resource
@@ -210,7 +210,7 @@ def test_a_closed_node_says_so() -> None:
 
 
 def test_close_while_somebody_connects() -> None:
-    """Whoever waits in connect() is told at once, not after all of its patience."""
+    """A caller that waits in connect() is told at once, not after all of its patience."""
     with HostileServer(new_zid()) as silent, make_node() as client:
         caught: list[Exception] = []
 

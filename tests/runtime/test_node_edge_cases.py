@@ -1,4 +1,4 @@
-"""What a node does at its edges: others that fail, leave or come in the middle of something."""
+"""A node whose peers fail, leave or arrive in the middle of another step."""
 
 import socket
 import sys

@@ -1,4 +1,4 @@
-"""What sessions do between two nodes: who writes, what is batched, who waits, how they end."""
+"""Sessions between two nodes: which thread writes, batching, waiting, and how they end."""
 
 import threading
 import time

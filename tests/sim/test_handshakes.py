@@ -266,7 +266,7 @@ PLAYS: dict[str, set[int | None] | None] = {
     "cut_length": {GENERIC},
     "endless_fragments": {CloseReason.EXPIRED},
 }
-"What they hear at the end, where that is always the same; None in a set: no CLOSE."
+"Close reasons that strangers hear, where they are always the same; None in a set: no CLOSE."
 
 STREAMS_ONLY = {"dribbling", "cut_length"}
 
@@ -284,7 +284,7 @@ class Siege:
         self.met: list[tuple[str, Stranger]] = []
         self.peak_memory = self.peak_pending = 0
         self.overdue: list[str] = []
-        "What those did whom the node forgot to close."
+        "Plays of the strangers that the node forgot to close."
         self._count = count
         self._per_second = per_second
 

@@ -204,7 +204,7 @@ def test_loss_is_the_last_column_if_asked_for() -> None:
 
 
 def test_a_stream_that_cannot_be_says_why_when_it_starts() -> None:
-    """What streamReader() raises would be hidden by Spark."""
+    """Spark would hide an error that streamReader() raises."""
     reader = ZenohDataSource({"selector": "a"}).streamReader(SAMPLE_COLUMNS)
     assert isinstance(reader, RefusedStream)
     with pytest.raises(ZError, match="a query is answered once, it is not a stream"):

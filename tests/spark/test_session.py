@@ -55,7 +55,7 @@ spark.stop()
 
 
 def run(program: str, **environment: str) -> list[object]:
-    """What `program` found, in a process with `environment`; "" takes a variable away."""
+    """Run `program` with `environment` and return its findings; "" takes a variable away."""
     found = {**os.environ, **environment}
     done = subprocess.run(
         [sys.executable, "-c", program],

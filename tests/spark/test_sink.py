@@ -1,4 +1,4 @@
-"""What Spark writes, seen by a subscriber of eclipse-zenoh.
+"""Rows that Spark writes, seen by a subscriber of eclipse-zenoh.
 
 ZENLAKE_FULL=1 writes a million rows instead of some thousands: minutes, most of them the
 subscriber's, whom nobody may outrun.

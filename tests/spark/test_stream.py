@@ -44,7 +44,7 @@ def reader(path: Path, **options: Any) -> LogStreamReader:
 
 
 def taken(reading: LogStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
-    """What a batch reads, by a copy as executors have it."""
+    """Return the rows of a batch, read by a copy as executors have it."""
     copy = pickle.loads(pickle.dumps(reading))
     return [
         (row["partition"], row["offset"])

@@ -1,4 +1,4 @@
-"""What one module answers to the same doings, as JSON.
+"""Answers of one module to a fixed list of calls, as JSON.
 
 Run as `python -m tests.support.api_behaviour zenoh`, or with `zenlake`.
 

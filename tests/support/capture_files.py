@@ -35,7 +35,7 @@ Write = tuple[int, bytes]
 
 
 class Form(NamedTuple):
-    """What both sides agreed on."""
+    """Parameters that both sides agreed on."""
 
     low_latency: bool = False
     compression: bool = False

@@ -75,7 +75,7 @@ class Authority:
 
     @property
     def chain(self) -> list[x509.Certificate]:
-        """What a server sends after its own certificate: everything below the root."""
+        """Return the certificates that a server sends after its own: all below the root."""
         return [self._certificate, *self._above.chain] if self._above else []
 
     def server(

@@ -98,7 +98,7 @@ class Peer(NamedTuple):
     endpoint: str
     "Where it listens."
     samples: list[zenlake.Sample]
-    "What came on the keys that it watches."
+    "Samples on the keys that it watches."
 
     def watch(self, key: str) -> None:
         self.session.declare_subscriber(key, self.samples.append)

@@ -24,7 +24,7 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close() sends RST
 
 @dataclass
 class Way:
-    """What happens to the bytes of one direction, of every connection."""
+    """Faults for the bytes of one direction, of every connection."""
 
     cut_at: int | None = None
     "Close both ends after this many bytes of a connection."

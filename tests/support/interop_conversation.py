@@ -118,7 +118,7 @@ class Ours:
         self.opened.append(session)
 
     def _declare(self, session: TransportSession) -> None:
-        """What a node of our role says to one of theirs, unasked."""
+        """Send the declarations that a node of our role sends to one of theirs, unasked."""
         ours, theirs = self.whatami, session.agreement.whatami
         if theirs is CLIENT or (ours is ROUTER and theirs is PEER):
             return  # they say what they are interested in

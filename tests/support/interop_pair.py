@@ -225,7 +225,7 @@ def points(stack: Any) -> tuple[tuple[str, bool], ...] | None:
 
 
 class Ear:
-    """What a subscriber has heard."""
+    """Samples that a subscriber has heard."""
 
     def __init__(self) -> None:
         self.heard: list[Seen] = []
@@ -279,7 +279,7 @@ def passage(way: Way, which: tuple[str, ...] = ("send", "route", "receive")) -> 
 
 
 def replies(answers: Any) -> list[Any]:
-    """What came to a get: a sample as Seen, an error as its text with "err " before it."""
+    """Return the replies to a get: a sample as Seen, an error as its text with "err " before it."""
     found: list[Any] = []
     for reply in answers:
         ok, err = reply.ok, reply.err

@@ -194,7 +194,7 @@ def value_of(row: Row) -> Any:
 
 
 def order(said: ExpectedSample) -> tuple[int | None, str | None]:
-    """What decides who is the newest of a key; of what has no timestamp the last is."""
+    """Return the order that decides the newest of a key; without timestamps the last one is."""
     return (None, None) if said.stamp is None else (said.ntp64, said.stamp[1])
 
 
@@ -244,7 +244,7 @@ def group_of(row: Row) -> Hashable:
 
 
 def same(found: Iterable[Hashable], wanted: Iterable[Hashable]) -> None:
-    """The same, each as often, in any order."""
+    """Check that both have equal elements, each as often, in any order."""
     left, right = Counter(found), Counter(wanted)
     too_many, missing = left - right, right - left
     assert left == right, (

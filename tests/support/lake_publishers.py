@@ -79,7 +79,7 @@ class ExpectedSample(NamedTuple):
 
 
 class SampleGenerator:
-    """What one publisher has to say, made up as it goes: late, skipped, repeated and deleted."""
+    """Samples of one publisher, made up as it goes: late, skipped, repeated and deleted."""
 
     def __init__(self, name: str, clock: str, skew: float, seed: int) -> None:
         self.gaps: set[tuple[int, int, int]] = set()
@@ -285,7 +285,7 @@ class LedgerPublisher:
         self.session = session
         self.speech = SampleGenerator(name, clock, skew, seed=len(name) + int(skew))
         self.account: dict[Any, ExpectedSample] = {}
-        "What is durable, by source and number, in order."
+        "Durable samples by source and number, in order."
         self.sources: list[tuple[str, int]] = []
         self._last: dict[int, ExpectedSample] = {}
         self._fresh = False

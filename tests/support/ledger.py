@@ -164,7 +164,7 @@ _SOURCE = ("id", "entity", "sn")
 
 
 class Sums:
-    """What samples come to."""
+    """Sums over the samples of a ledger."""
 
     def __init__(self, first: int = 0, last: int = MINUTES) -> None:
         every = [sample for sample in samples() if first <= sample.minute < last]

@@ -44,7 +44,7 @@ def _tls_options(folder: Path) -> LinkOptions:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a link of this kind says of itself, and where one can be made."""
+    """Properties of a kind of link, and where one can be made."""
 
     protocol: str
     endpoint: str

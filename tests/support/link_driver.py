@@ -43,7 +43,7 @@ L = TypeVar("L", bound=TransportLink)
 
 
 class LinkStage(Generic[L]):
-    """What a test opens, closed at its end."""
+    """Links and listeners that a test opens, closed at its end."""
 
     def __init__(self, kind: type[L]) -> None:
         self._kind = kind

@@ -50,12 +50,12 @@ def payload(index: int, size: int, noise: bool = False) -> bytes:
 
 
 def fingerprint(data: bytes) -> list[Any]:
-    """What is told of a payload instead of the payload: its size and hash."""
+    """Return size and hash of a payload, which are sent instead of it."""
     return [len(data), hashlib.sha256(data).hexdigest()]
 
 
 class ReferenceFailed(Exception):
-    """What eclipse-zenoh said when it could not."""
+    """A command that eclipse-zenoh could not carry out, with its error text."""
 
 
 class ReferencePeer:
@@ -78,7 +78,7 @@ class ReferencePeer:
         return found
 
     def samples(self) -> list[dict[str, Any]]:
-        """What its subscribers got, in order: key, fingerprint, priority, express; each once."""
+        """Take the samples of its subscribers, in order: key, fingerprint, priority, express."""
         found: list[dict[str, Any]] = self._ask("samples")
         return found
 

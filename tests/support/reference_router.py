@@ -33,7 +33,7 @@ class ReferenceRouter(ReferenceChild):
 
 
 class _Node:
-    """What it can be told to do."""
+    """Node of eclipse-zenoh with one method per command."""
 
     def __init__(self, session: zenoh.Session) -> None:
         self._session = session

@@ -50,7 +50,7 @@ def answer(query: Any) -> None:
 
 
 def talk(scenario: dict[str, Any]) -> Said:
-    """What one session puts, deletes and asks; the other subscribes and replies."""
+    """Let one session put, delete and query; the other subscribes and replies."""
     at, name, settings = scenario["at"], scenario["name"], scenario["settings"]
     big = scenario.get("big", BIG)
     got: list[str] = []

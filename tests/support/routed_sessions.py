@@ -113,7 +113,7 @@ def routed(connect: Sequence[str] = (), **settings: str) -> Iterator[Net]:
 
 
 class Heard:
-    """What one subscriber of `side` has heard."""
+    """Samples that one subscriber of `side` has heard."""
 
     def __init__(self, side: Side, key: str, **options: Any) -> None:
         self.samples: list[Seen] = []

@@ -95,7 +95,7 @@ def final(interest_id: int | None) -> Declare:
 def links(
     own: WireZenohId, *others: WireZenohId, sn: int = 1, gateways: tuple[WireZenohId, ...] = ()
 ) -> NetworkOam:
-    """What a peer tells a router of its links."""
+    """Return the message with which a peer tells a router of its links."""
     states = [LinkState(0, sn, own, PEER, links=tuple(range(1, len(others) + 1)))]
     for psid, other in enumerate(others, 1):
         states.append(LinkState(psid, 0, other, PEER, gateway=other in gateways))

@@ -31,7 +31,7 @@ SETTINGS = {
 
 
 class Fast:
-    """What makes a start cheap: 11 instead of 23 seconds of processor time.
+    """Settings that make a start cheap: 11 instead of 23 seconds of processor time.
 
     Classes come from an archive that a first run left; workers import PySpark as it is installed,
     compiled, and not from the archive of sources that Spark prefers.

@@ -57,7 +57,7 @@ class SparkPeer:
         return found
 
     def take(self) -> list[dict[str, Any]]:
-        """What was put since the last time."""
+        """Return the samples that were put since the last call."""
         found: list[dict[str, Any]] = self.ask("take")
         return found
 

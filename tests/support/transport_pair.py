@@ -239,7 +239,7 @@ class Hand:
         self.side.take(framed, self.now)
 
     def hear(self) -> list[TransportMessage]:
-        """What our core has to send, read by the wire's own reader."""
+        """Return the messages that our core has to send, read by the wire's own reader."""
         return [
             message
             for data in self.side.pull_all(self.now)

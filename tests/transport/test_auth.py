@@ -247,7 +247,7 @@ def test_an_acceptor_must_confirm_what_was_offered() -> None:
 
 
 def test_a_stolen_public_key_is_not_enough() -> None:
-    """Whoever shows the key of another cannot read the nonce that is sealed for it."""
+    """A peer that shows the key of another cannot read the nonce that is sealed for it."""
     thief, owner = keyed("thief", "b"), keyed("a", "b")
     value = owner.opener(ENTROPY).init_syn()
     for _ in range(50):

@@ -753,7 +753,7 @@ def open_lane(outbox: Outbox) -> OutboundLane:
 
 
 def payloads(outbox: Outbox) -> list[bytes]:
-    """What `drain` gives, whole messages in the order in which they end."""
+    """Return the payloads of `drain`: whole messages in the order in which they end."""
     found: list[bytes] = []
     pieces = bytearray()
     for message in drain(outbox):
