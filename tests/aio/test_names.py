@@ -70,7 +70,7 @@ def test_options_have_the_types_of_the_keywords(name: str, theirs: Any, ours: An
             assert options.__required_keys__ == frozenset(), each
 
 
-def test_the_functions() -> None:
+def test_open_and_scout_are_coroutines_with_the_parameters_of_the_api() -> None:
     for name in ("open", "scout"):
         now = getattr(aio, name)
         assert parameters(now) == parameters(getattr(api, name))

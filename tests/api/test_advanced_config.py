@@ -107,7 +107,7 @@ def test_classes_have_what_those_of_the_reference_have(name: str) -> None:
         MissDetectionConfig(sporadic_heartbeat=1),
     ],
 )
-def test_they_are_values(value: Any) -> None:
+def test_configs_are_equal_after_pickle_and_copy(value: Any) -> None:
     again = pickle.loads(pickle.dumps(value))
     assert again == value == copy.deepcopy(value)
     assert hash(again) == hash(value)

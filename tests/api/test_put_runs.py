@@ -324,7 +324,7 @@ def test_keys_may_be_others_or_left_out_or_bad() -> None:
         assert rows(received(got, len(wanted))) == wanted
 
 
-def test_nobody_wants_it() -> None:
+def test_a_run_without_subscribers_is_sent_to_none() -> None:
     with opened() as session:
         sent = EncodedSender(session._core).put(encoded(varied(10)), table_of(**KEYS))
     assert (sent.samples, sent.heard) == (10, 0)

@@ -122,7 +122,7 @@ def test_policies_hold_policies() -> None:
         shm.Deallocate(3),
     ],
 )
-def test_values_are_values(value: Any) -> None:
+def test_values_are_equal_after_pickle_and_copy(value: Any) -> None:
     for again in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value)):
         assert again == value
         assert hash(again) == hash(value)

@@ -92,7 +92,7 @@ def rows_in(data: bytes) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS)
-def test_mutations() -> None:
+def test_mutated_captures_are_read_or_refused_in_bounded_memory() -> None:
     chance = random.Random(20_240_701)
     for seed in SEEDS:
         assert rows_in(seed) > 5

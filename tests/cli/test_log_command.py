@@ -384,7 +384,7 @@ def test_verifying_shows_how_far_it_is(log: Path) -> None:
 # ---- trim
 
 
-def test_the_oldest_go(tmp_path: Path) -> None:
+def test_trim_removes_the_oldest_segments(tmp_path: Path) -> None:
     path = long_log(tmp_path / "log")
     before = zenlake("log", "trim", str(path), "--before", "35", "--json")
     assert objects(before.stdout)[0]["segments"] == 3

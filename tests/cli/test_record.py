@@ -323,7 +323,7 @@ def test_writing_may_fail_for_a_while(tmp_path: Path, monkeypatch: pytest.Monkey
     assert recorded(log) == [("demo/a", b"1"), ("demo/a", b"2")]
 
 
-def test_no_session(tmp_path: Path) -> None:
+def test_without_a_session_no_log_is_made(tmp_path: Path) -> None:
     endpoint = f"tcp/127.0.0.1:{free_port()}"
     done = zenlake("record", "-e", endpoint, "-k", "a", "-o", str(tmp_path / "log"))
     assert done.exit_code == 1

@@ -80,7 +80,7 @@ def test_a_signal_waits_until_what_is_started_is_known() -> None:
 @pytest.mark.campaign
 @pytest.mark.spark
 @pytest.mark.timeout(DEMO_SECONDS + 60)
-def test_the_books_balance(tmp_path: Path) -> None:
+def test_the_demo_accounts_for_every_sample_and_leaves_no_process(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     command = ["make", "--no-print-directory", "demo"]  # as the README has it
     with demo(command, f"DEMO=--quick --out {report}") as (process, mark):

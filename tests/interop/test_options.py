@@ -84,7 +84,9 @@ OPTIONS = [
 
 @pytest.mark.parametrize("pair", COMMON_PAIRS, ids=str)
 @pytest.mark.parametrize("option", OPTIONS, ids=str)
-def test_option(reference: ReferenceProcess, pair: Pair, option: Option) -> None:
+def test_both_agree_on_each_option_and_exchange_messages(
+    reference: ReferenceProcess, pair: Pair, option: Option
+) -> None:
     ours = Ours(pair.ours, **option.ours)
     with conversation(reference, pair, ours, option.theirs) as (session, them):
         agreed = {name: getattr(session.agreement, name) for name in option.agreed}

@@ -20,7 +20,7 @@ SIZES = [0, 1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, MIB, 16 * MIB, 1, 0]
 
 
 @pytest.mark.parametrize("pair", COMMON_PAIRS, ids=str)
-def test_sizes(reference: ReferenceProcess, pair: Pair) -> None:
+def test_messages_of_every_size_arrive_both_ways(reference: ReferenceProcess, pair: Pair) -> None:
     with conversation(reference, pair, ours := Ours(pair.ours)) as (session, them):
         both_send(ours, session, them, SIZES, noise=True)
         assert not session.counters.receive_dropped

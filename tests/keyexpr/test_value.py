@@ -59,7 +59,7 @@ def test_is_immutable() -> None:
         KeyExpr("a").text = "b"  # type: ignore[attr-defined]
 
 
-def test_joining() -> None:
+def test_joined_keys_are_canonical_key_expressions() -> None:
     key = KeyExpr("a/**")
     for joined in (key / "**", key / KeyExpr("**"), key.join("**")):
         assert type(joined) is KeyExpr

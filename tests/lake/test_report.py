@@ -392,7 +392,9 @@ def run(tmp_path: Path) -> Any:
     return lambda *words: runner.invoke(app, [str(word) for word in words])
 
 
-def test_the_command(project: Project, run: Any, tmp_path: Path) -> None:
+def test_the_command_writes_the_page_and_its_totals(
+    project: Project, run: Any, tmp_path: Path
+) -> None:
     out = tmp_path / "page.html"
     done = run(project.home, "-o", out, "--json")
     assert done.exit_code == 0

@@ -94,7 +94,7 @@ def names(shown: Page) -> list[str]:
     return shown.locator("#tree tbody bdi").all_inner_texts()
 
 
-def test_the_headline(shown: Page) -> None:
+def test_the_headline_sums_up_samples_losses_and_failures(shown: Page) -> None:
     sums = Sums()
     expect(shown.locator("h1")).to_have_text("What flowed through ledger")
     words = shown.locator("#verdict").inner_text()
@@ -155,7 +155,7 @@ FILTERS: dict[str, set[str]] = {
 }
 
 
-def test_the_filter(shown: Page) -> None:
+def test_the_filter_shows_the_keys_that_match(shown: Page) -> None:
     found = shown.locator("#tree tbody tr:not([aria-expanded]) td.left")
     for words, keys in FILTERS.items():
         shown.locator("#filter").fill(words)

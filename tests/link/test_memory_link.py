@@ -139,7 +139,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 # --- faults
 
 
-def test_delay() -> None:
+def test_delayed_bytes_keep_their_order() -> None:
     clock = Clock(Faults(delay=(0.1, 0.3)))
     times: list[float] = []
     clock.b.on_ready = lambda: times.append(clock.network.now)

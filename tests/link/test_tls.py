@@ -817,7 +817,7 @@ def test_altered_bytes_are_an_error_after_what_came_before(stage: Stage) -> None
         accepted.receive()
 
 
-def test_closed_is_closed(stage: Stage) -> None:
+def test_a_closed_link_refuses_every_call(stage: Stage) -> None:
     dialled, _ = stage.pair()
     close_for_good(dialled)
 

@@ -372,7 +372,7 @@ def test_a_reset_is_an_error(stage: Stage) -> None:
         receive(accepted)
 
 
-def test_closed_is_closed(stage: Stage) -> None:
+def test_a_closed_link_refuses_every_call(stage: Stage) -> None:
     dialled, _ = stage.pair()
     close_for_good(dialled)
 

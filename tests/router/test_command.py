@@ -64,7 +64,7 @@ def command(*args: str) -> Iterator[Command]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_it_says(number: int) -> None:
+def test_the_command_prints_sessions_that_open_and_leave(number: int) -> None:
     with command(*AT, "--id", "abc") as router:
         locator = router.first.split()[-1]
         assert router.first.split()[1:5] == ["router", "abc", "listens", "at"]

@@ -124,7 +124,7 @@ def test_replies_deletes_and_errors(net: Net, asking: str, answers: str) -> None
     assert gone.kind.endswith("DELETE")
 
 
-def test_nobody_to_ask(net: Net) -> None:
+def test_a_query_without_queryables_ends_empty(net: Net) -> None:
     for name in SIDES:
         assert values(net.side(name), unique("nobody"), "ALL") == []
 
@@ -231,7 +231,7 @@ def test_a_get_times_out(net: Net, asking: str) -> None:
     net.settled(before)
 
 
-def test_a_budget(net: Net) -> None:
+def test_a_budget_limits_the_replies_of_a_query(net: Net) -> None:
     key = unique("budget")
     before = net.router.tables()
     (endpoint,) = net.router.locators

@@ -207,7 +207,7 @@ def test_what_waits_in_production_is_refused_here() -> None:
         node.close()
 
 
-def test_names_and_protocols() -> None:
+def test_wrong_names_protocols_and_settings_are_refused() -> None:
     world = World()
     a = world.node("a")
     for bad in ("a", "", "b:1", "b/c"):

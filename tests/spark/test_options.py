@@ -55,7 +55,7 @@ def value(name: str, text: str, purpose: Purpose = Purpose.LOG_STREAM) -> Any:
         ("config", "/etc/zenoh.json5", "/etc/zenoh.json5"),
     ],
 )
-def test_values(name: str, text: str, wanted: Any) -> None:
+def test_option_texts_are_read_as_values(name: str, text: str, wanted: Any) -> None:
     assert value(name, text) == wanted
 
 
@@ -136,7 +136,7 @@ def test_defaults_and_what_was_given() -> None:
         options["selector"]
 
 
-def test_what_is_missing() -> None:
+def test_a_missing_option_is_named_with_its_purpose() -> None:
     options = Options.parse({}, Purpose.LIVE)
     with pytest.raises(ZError, match=r"option 'connect' \(or 'config'\) is missing: endpoints of"):
         options.require("connect", "config")

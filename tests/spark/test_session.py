@@ -118,7 +118,7 @@ def a_java(home: Path, version: str) -> Path:
         (None, None, "small"),
     ],
 )
-def test_which_java(
+def test_the_first_usable_java_is_chosen(
     home: str | None,
     path: str | None,
     taken: str | None,

@@ -199,7 +199,7 @@ def test_recorded_public_key_is_read_and_written_alike() -> None:
         ([UserPassword(dictionary=DICTIONARY)], [], []),
     ],
 )
-def test_both_sides(
+def test_both_sides_agree_on_the_identities(
     opener_side: list[Authenticator],
     acceptor_side: list[Authenticator],
     identities: list[str],
@@ -230,7 +230,7 @@ def test_both_sides(
         ([USER, keyed("a")], [GUARD], "InitAck: the peer does not answer public-key"),
     ],
 )
-def test_refused(
+def test_a_missing_or_wrong_credential_is_refused_with_its_reason(
     opener_side: list[Authenticator], acceptor_side: list[Authenticator], why: str
 ) -> None:
     with pytest.raises(AuthError, match=why):

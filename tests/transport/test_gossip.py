@@ -181,7 +181,9 @@ def test_local_locators_are_said_only_if_there_are_no_others(
         (CLIENT, PEER, False),
     ],
 )
-def test_who_is_told(own: WireWhatAmI, other: WireWhatAmI, told: bool) -> None:
+def test_gossip_is_exchanged_between_routers_and_peers_only(
+    own: WireWhatAmI, other: WireWhatAmI, told: bool
+) -> None:
     assert bool(node(role=own).opened(1, A, other)) is told
 
 

@@ -39,7 +39,7 @@ def decode_or_refuse(data: bytes) -> bool:
     return True
 
 
-def test_there_are_shapes() -> None:
+def test_the_corpus_has_many_shapes() -> None:
     assert len(SHAPES) > 150
 
 
@@ -105,7 +105,7 @@ def mutate(random: Random, data: bytearray) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3000 if FULL else 300)
 @pytest.mark.parametrize("part", range(SLICES))
-def test_mutations(part: int) -> None:
+def test_mutated_messages_are_decoded_or_refused(part: int) -> None:
     random = Random(SEED + part)
     accepted = 0
     for _ in range(MUTATIONS // SLICES):
