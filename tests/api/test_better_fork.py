@@ -21,7 +21,7 @@ import zenlake
 def opened():
     config = zenlake.Config()
     config.insert_json5("scouting/multicast/enabled", "false")
-    config.insert_json5("scouting/gossip/enabled", "false")  # nobody dials anybody else
+    config.insert_json5("scouting/gossip/enabled", "false")  # no node connects to another one
     config.insert_json5("listen/endpoints", json.dumps(["tcp/127.0.0.1:0"]))
     config.insert_json5("connect/endpoints", json.dumps([sys.argv[1]]))
     session = zenlake.open(config)

@@ -187,7 +187,7 @@ def test_the_end_of_a_token_that_was_there_before() -> None:
 
 
 def test_tokens_that_nobody_watches_are_forgotten() -> None:
-    """Nobody would say when they end."""
+    """No message would say when they end."""
     side = Side()
     other = side.liveliness.declare_subscriber("b/*", history=True)
     with side.liveliness.declare_subscriber("*/*", history=True):

@@ -99,7 +99,7 @@ def test_watches_of_one_key_share_an_interest() -> None:
 
 
 def test_what_nobody_wants_to_know_is_forgotten() -> None:
-    """Nobody would say when it ends."""
+    """No message would say when it ends."""
     side = Side()
     first, second = watched(side, "a/*")[0], watched(side, "b")[0]
     tell(side, DeclareSubscriber(1, key("a/1")), DeclareSubscriber(2, key("*/**")))

@@ -135,7 +135,7 @@ def test_a_put_loses_nothing_while_another_thread_looks_for_its_way(
     with opened() as session:
         heard: list[bytes] = []
         publisher = session.declare_publisher("t/x")
-        assert publisher._route.plain == (), "nobody listens, here or elsewhere"
+        assert publisher._route.plain == (), "there is no subscriber, here or elsewhere"
         subscriber = session.declare_subscriber("t/x", lambda s: heard.append(bytes(s.payload)))
         way = publisher._route
         way.refresh()  # as another thread does, after this one has seen the way for plain puts

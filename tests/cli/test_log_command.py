@@ -81,7 +81,7 @@ def numbered(count: int, first: int = 0) -> list[tuple[str, Put | Del]]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Four samples, one a second, and a loss before the third."""
+    """Four samples, one per second, and a loss before the third."""
     path = tmp_path / "log"
     loss = Loss(LANE, BEGAN + SECOND, b"\xab", 4, 6, 3, lane=8 | 5)
     with Writer(path) as writer:

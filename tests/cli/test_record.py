@@ -198,7 +198,7 @@ def test_the_live_line(tmp_path: Path) -> None:
 def publishing(
     met: Peer, key: str, values: list[bytes], after: Callable[[int], None] | None = None
 ) -> Iterator[None]:
-    """Meanwhile puts `values`, once somebody subscribes, and calls `after` with how many."""
+    """Put `values` once there is a subscriber, and call `after` with their number."""
 
     def work() -> None:
         matching(met.session, key)

@@ -112,7 +112,7 @@ def test_every_target_consolidation_and_kind_of_reply(way: Way) -> None:
 
 
 def test_only_the_partial_one_is_there(way: Way) -> None:
-    """ALL_COMPLETE asks nobody then."""
+    """ALL_COMPLETE asks no queryable then."""
     api = way.sender.api
     key = unique("partial")
     with answering(way, f"{key}/a", lambda query: query.reply(f"{key}/a", "x")):
@@ -363,7 +363,7 @@ def test_a_queryable_that_never_answers(way: Way) -> None:
         assert set(ask(way, key, timeout=SHORT)) == {"err Timeout"}  # by every hop that noticed
         assert SHORT <= time.monotonic() - begin < PROMPT
         with held.pop() as query:
-            query.reply(key, "late")  # nobody waits for it, and nobody minds
+            query.reply(key, "late")  # no get waits for it, and there is no error
         held.clear()
 
 

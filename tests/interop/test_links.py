@@ -1,4 +1,4 @@
-"""Every kind of link with eclipse-zenoh, whoever dials: TLS, mutual TLS, UDP, unix, WebSocket."""
+"""Every kind of link with eclipse-zenoh, from both sides: TLS, mutual TLS, UDP, unix, WebSocket."""
 
 import secrets
 from pathlib import Path
@@ -88,7 +88,7 @@ def test_a_session_over_udp_carries_both_ways_and_closes(
 
 @pytest.mark.parametrize("pair", COMMON_PAIRS, ids=str)
 def test_udp_that_they_close(reference: ReferenceProcess, pair: Pair) -> None:
-    """A listener of theirs goes without CLOSE: our next KEEP_ALIVE finds nobody there."""
+    """A listener of theirs goes without CLOSE: our next KEEP_ALIVE reaches no node."""
     with conversation(reference, pair, ours := Ours(pair.ours), endpoint="udp/127.0.0.1:{}") as (
         session,
         them,

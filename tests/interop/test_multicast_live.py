@@ -197,7 +197,7 @@ def test_they_leave_and_come_back(reference: ReferenceProcess) -> None:
                 they_are_heard(ear, them, 100)
                 we_are_heard(joined, them, 100)
             # Their JOIN timer is a task of its own: a JOIN that follows their CLOSE admits them
-            # anew, as another member, until its lease expires.
+            # again, as another member, until its lease expires.
             (left,) = until(lambda: ear.closed_by(them.zid), bool)
             assert left not in joined.members
 

@@ -1,4 +1,4 @@
-"""Public keys, shown by eclipse-zenoh. It cannot be told whose keys it knows, so it dials only."""
+"""Public keys, shown by eclipse-zenoh. It takes no list of known keys, so it only connects."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Scouting with eclipse-zenoh: who is found, who dials, and what a hostile group can do."""
+"""Scouting with eclipse-zenoh: who is found, who connects, and what a hostile group can do."""
 
 import json
 import random
@@ -50,7 +50,7 @@ def config(group: str, **settings: Any) -> DiscoveryConfig:
     return DiscoveryConfig(group=on_lo(group), **settings)
 
 
-# ---- asking, without dialling
+# ---- asking, without connecting
 
 
 def test_our_scout_finds_whom_it_asks_for(reference: ReferenceProcess) -> None:
@@ -127,7 +127,7 @@ def test_who_does_not_answer_is_not_found() -> None:
         assert list(scout(1.0, group=on_lo(group))) == []
 
 
-# ---- dialling whom one has found
+# ---- connecting to discovered nodes
 
 
 @pytest.mark.parametrize("who_dials", ["we", "they", *["both"] * ROUNDS])

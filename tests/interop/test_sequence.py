@@ -1,4 +1,4 @@
-"""Sequence numbers of every resolution, across the wrap, each way, whoever dials."""
+"""Sequence numbers of every resolution, across the wrap, each way, from either side."""
 
 import secrets
 

@@ -1,4 +1,4 @@
-"""Messages of every size that may go wrong, whole or in fragments, each way, whoever dials."""
+"""Messages of every critical size, whole or in fragments, each way, from either side."""
 
 import pytest
 

@@ -91,7 +91,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 def record_unnumbered(log: Path) -> list[ExpectedSample]:
-    """Into partition 1, by a recorder that nobody kills: what has no number counts as it comes."""
+    """Put samples without a number, recorded into partition 1 by a recorder that is not killed."""
     chance = random.Random(3)
     said = [
         ExpectedSample(
@@ -301,7 +301,7 @@ def test_a_commit_may_break_off_at_any_step(lake: Lake, tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.interop
 def test_a_driver_that_is_thought_to_be_dead_may_go_on(lake: Lake, tmp_path: Path) -> None:
-    """Between two steps of its commit another one does that batch, and those that follow."""
+    """Between two steps of its commit another driver does that batch and the next ones."""
     chance = random.Random(6)
     some = [*batches(lake.home / "log", 120, 4)]
     assert not pour_all(tmp_path / "whole", some, chance)
@@ -324,6 +324,6 @@ def test_a_driver_that_is_thought_to_be_dead_may_go_on(lake: Lake, tmp_path: Pat
             for number in range(1, len(some)):
                 pour(tables, number, some[number])
 
-        with suppress(ZError, OSError):  # nobody hears what a dead one says
+        with suppress(ZError, OSError):  # the error of a dead driver has no reader
             commit(tables, Steps(step, after, others))
         same_tables(tables, tmp_path / "whole")

@@ -192,7 +192,7 @@ def test_a_run_ends_with_success(ran: Ran) -> None:
     assert ran.events[-1]["cycles"] >= 2
     assert "Traceback" not in ran.said
     with exclusive(ran.project), Recorder(ran.project.log, "x", config=config()):
-        pass  # nobody holds the lake or its log any more
+        pass  # no process holds the lake or its log any more
 
 
 def test_samples_are_there_once(ran: Ran) -> None:

@@ -244,7 +244,7 @@ def test_a_day_is_that_of_utc_whatever_zone_spark_is_in(zone: str) -> None:
 def test_a_late_put_is_not_served_as_alive_while_its_key_is_born_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K was deleted at 5, a put of 4 comes late, then a put of 6, folded while somebody asks."""
+    """K was deleted at 5, a put of 4 comes late, then a put of 6, folded during a query."""
     past = KnownHistory(tmp_path)
     past.record([stamped("k", 5, None, 10)])
     past.table({0: 1})

@@ -24,7 +24,7 @@ OPTIONS = LinkOptions()
 
 @pytest.fixture
 def port() -> int:
-    """A port that nobody on this machine has."""
+    """Return a port that no process on this machine has."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("0.0.0.0", 0))
         return int(sock.getsockname()[1])

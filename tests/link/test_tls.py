@@ -89,7 +89,7 @@ class Stage(LinkStage[TlsLink]):
     def pair(
         self, listening: LinkOptions | None = None, dialling: LinkOptions | None = None
     ) -> tuple[TlsLink, TlsLink]:
-        """A dialled and an accepted link, their handshakes done."""
+        """Return a connecting and an accepted link, their handshakes done."""
         listener = self.listen(listening)
         return self.join(listener, dialling)
 

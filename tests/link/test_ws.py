@@ -69,7 +69,7 @@ class Stage(LinkStage[WsLink]):
         return dialled, accepted
 
     def pair(self) -> tuple[WsLink, WsLink]:
-        """A dialled and an accepted link, their handshakes done."""
+        """Return a connecting and an accepted link, their handshakes done."""
         return self.join(self.listen())
 
     def raw_client(self) -> tuple[socket.socket, WsLink]:
@@ -83,7 +83,7 @@ class Stage(LinkStage[WsLink]):
         return raw, accepted
 
     def raw_server(self) -> tuple[socket.socket, WsLink]:
-        """The plain end of a dialled link, nothing said yet."""
+        """Return the plain end of a connecting link, before the first byte."""
         with socket.create_server(("127.0.0.1", 0)) as server:
             dialled = self.connect(f"ws/127.0.0.1:{server.getsockname()[1]}")
             server.settimeout(DEADLINE)

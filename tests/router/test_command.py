@@ -150,7 +150,7 @@ def test_a_port_that_is_taken() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("api", [THEIRS, OURS], ids=["theirs", "ours"])
 def test_what_was_put_before_the_signal_arrives(api: Any, number: int) -> None:
-    """Also by those that close at once, and at those that are slow to take it."""
+    """Also of senders that close at once, and to receivers that are slow."""
     heard: list[bytes] = []
     with command(*AT) as router:
         locator = router.first.split()[-1]

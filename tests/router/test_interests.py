@@ -145,7 +145,7 @@ def test_a_token_of_two_dies_with_the_last(net: Net, side: Side) -> None:
 
 
 def test_what_dies_with_its_process(net: Net, side: Side) -> None:
-    """Killed, not closed: nobody says goodbye, and the tables are as before."""
+    """Killed, not closed: no CLOSE is sent, and the tables are as before."""
     key = unique("killed")
     before = net.router.tables()
     changes = Changes()

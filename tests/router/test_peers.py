@@ -1,4 +1,4 @@
-"""Peers and routers around a router of ours: those that know only it reach each other, and those
+"""Peers and routers around a router of ours: peers that know only it reach each other, and peers
 that are linked otherwise as well hear everything once.
 """
 
@@ -31,7 +31,7 @@ def net() -> Iterator[Net]:
 
 
 def listening(net: Net, api: Any, mode: str = "peer") -> tuple[Side, str]:
-    """One that can be dialled too, and where."""
+    """Open a peer that listens, and return it and its endpoint."""
     for attempt in range(OPENS):  # another process may take the port that was free just now
         at = f"tcp/127.0.0.1:{free_port()}"
         try:
@@ -146,7 +146,7 @@ def test_peers_that_are_linked_as_well(net: Net, pair: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_peers_that_find_each_other_by_the_router(net: Net, pair: tuple[str, str]) -> None:
-    """It tells of those that listen; they dial each other."""
+    """It tells of the peers that listen; they connect to each other."""
     first, second = (APIS[name] for name in pair)
     one, _ = listening(net, first)
     two, _ = listening(net, second)

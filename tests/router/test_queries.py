@@ -1,4 +1,4 @@
-"""Queries through a router of ours: whom they reach, what comes back, and that they always end."""
+"""Queries through a router of ours: queryables they reach, their replies, and their ends."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -70,7 +70,7 @@ def values(side: Side, selector: str, target: str) -> list[bytes]:
 
 @pytest.mark.parametrize("asking", SIDES)
 def test_who_is_asked(net: Net, asking: str) -> None:
-    """Best matching: the complete one, else all; all; those that are complete."""
+    """Best matching: the complete one, else all; all; all complete ones."""
     side = net.side(asking)
     others = [net.side(name + " 2") for name in SIDES]
     key = unique("target")

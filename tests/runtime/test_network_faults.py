@@ -38,7 +38,7 @@ def same_bytes(size: int) -> bytes:
 
 @contextmanager
 def pair(**settings: object) -> Iterator[tuple[Node, Node, FaultProxy]]:
-    """A node that listens, one that dials, and the proxy between them."""
+    """A node that listens, one that connects, and the proxy between them."""
     with (
         make_node(**settings) as server,
         make_node(**settings) as client,

@@ -45,7 +45,7 @@ def free_port() -> int:
         return port_of(node.listen(ANYWHERE))
 
 
-# --- dialling and listening -----------------------------------------------------------------
+# --- connecting and listening -----------------------------------------------------------------
 
 
 def test_connect_to_nobody_names_the_endpoint() -> None:

@@ -94,7 +94,7 @@ def test_whom_others_tell_of_is_dialled_from_the_first_moment_on() -> None:
     world.close()
 
 
-# ---- dialling
+# ---- connecting
 
 
 @pytest.mark.parametrize("config", CANNOT_BE_DIALLED)

@@ -52,7 +52,7 @@ CHUNK = bytes(60_000)
 def pair(
     server_handler: Any = None, client_handler: Any = None, **settings: Any
 ) -> Iterator[tuple[Node, Node, TransportSession]]:
-    """A node that listens, one that has dialled it, and the latter's session."""
+    """A node that listens, one that connected to it, and the latter's session."""
     with (
         make_node(server_handler, **settings) as server,
         make_node(client_handler, **settings) as client,
@@ -96,7 +96,7 @@ def frames_of(peer: HostilePeer, count: int) -> list[Frame]:
 
 
 def test_the_calling_thread_writes_when_nothing_is_queued(monkeypatch: Patch) -> None:
-    """With nothing queued, the bytes leave on the thread of whoever called send()."""
+    """With nothing queued, the bytes leave on the thread that called send()."""
     writers: list[int] = []
     real = TcpLink.send
 

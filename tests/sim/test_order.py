@@ -81,7 +81,7 @@ class Caller:
         self._messages = EncodedSender(self)  # type: ignore[arg-type]
 
     def matching(self, key: str, *, local: bool = False) -> tuple[Any, ...]:
-        """Nobody on this node listens."""
+        """Return no subscriber: this node has none."""
         return ()
 
     @contextmanager
@@ -202,7 +202,7 @@ def declared_first(
 
 
 class Chain:
-    """A client, the node that it has dialled, and the node that this one has dialled."""
+    """A client, the node that it connected to, and the node that this one connected to."""
 
     def __init__(self, seed: int, middle: WireWhatAmI, **settings: Any) -> None:
         kernel_loader.load()
@@ -239,7 +239,7 @@ class Chain:
                 self.world.run(self.random.choice(PAUSES))
 
     def reconnect(self) -> None:
-        """Break the client's link while much waits; what comes after the next is to arrive."""
+        """Break the client's link while much waits; later messages must arrive over the next."""
         self.world.cut("a", "b")
         self.world.run_until(lambda: not self.a.open and len(self.b.open) == 1, within=30)
         self.caller.sure.clear()

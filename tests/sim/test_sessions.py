@@ -138,7 +138,7 @@ def test_another_node_than_expected_is_refused() -> None:
 
 
 def attempts(world: World, name: str) -> list[float]:
-    """When `name` dials, from now on."""
+    """Note the times at which `name` connects, from now on."""
     times: list[float] = []
     dial = world.network.connect
 

@@ -194,4 +194,4 @@ def test_a_peer_that_takes_nothing_is_given_up() -> None:
     assert BLOCK_SECONDS <= world.now - begin <= BLOCK_SECONDS + 10.0 / KEEP_ALIVES
     assert session.over is not None
     assert session.over.reason == CloseReason.UNRESPONSIVE
-    assert len(a.sessions) == 9, "nobody else is harmed"
+    assert len(a.sessions) == 9, "no other session is harmed"

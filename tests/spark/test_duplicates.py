@@ -233,7 +233,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_range_planned_again_has_the_same_repeats(path: Path) -> None:
-    """From memory, from the file, from the log; whoever plans, and however often."""
+    """From memory, from the file, from the log; in any process, however often."""
     samples = sent(300)
     spark_numbered.append(path, samples)
     (expected,) = expected_repeats(samples)

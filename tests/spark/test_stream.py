@@ -222,7 +222,7 @@ def test_one_line_records_a_live_system_and_goes_on_where_it_was(
             finally:
                 running.stop()
             until_query(lambda: not publisher.matching_status.matching, running)
-            with Writer(path) as writer:  # nobody holds the log any more
+            with Writer(path) as writer:  # no process holds the log any more
                 assert writer.next == total
     assert query.rows() == expected(p0=(0, 100))
 

@@ -281,7 +281,7 @@ def pcapng(
     resolution: int | None = None,
     kind: str = "enhanced",
 ) -> bytes:
-    """Packets in blocks of one kind, between blocks that nobody knows."""
+    """Packets in blocks of one kind, between blocks of unknown kinds."""
     number, wrap = LINKS[link]
     out = bytearray(section(order) + interface(number, order, resolution))
     for i, packet in enumerate(packets):

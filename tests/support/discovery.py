@@ -34,7 +34,7 @@ _hosts = itertools.count(1)
 
 
 def new_group() -> str:
-    """`address:port` of a group that nobody else is in."""
+    """Return `address:port` of a group without other members."""
     return f"224.0.1.{200 + next(_hosts) % 50}:{free_port(socket.SOCK_DGRAM)}"
 
 
@@ -65,7 +65,7 @@ def reference_session(
 
 
 class CountedLinks:
-    """The real links, and how often one was dialled."""
+    """The real links, and the endpoints that were connected to."""
 
     def __init__(self) -> None:
         self.dialled: list[str] = []

@@ -1,6 +1,6 @@
 """A TCP proxy on loopback that breaks what passes through it, at an exact byte or moment.
 
-Knows bytes and directions: `up` is from whoever connects to the target, `down` the other way.
+Knows bytes and directions: `up` is from the connecting side to the target, `down` the other way.
 Knows nothing of what the bytes mean. One thread, gone when the `with` ends.
 """
 
@@ -29,7 +29,7 @@ class Way:
     cut_at: int | None = None
     "Close both ends after this many bytes of a connection."
     swallow: bool = False
-    "Take the bytes and pass none on: the peer is gone, and nobody says so."
+    "Take the bytes and pass none on: the peer is gone without a CLOSE."
     paused: bool = False
     "Take nothing: the bytes wait in the sender."
     bytes_per_second: float | None = None
@@ -182,7 +182,7 @@ class FaultProxy:
         sink.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         try:
             sink.connect(("127.0.0.1", self._target))
-        except OSError:  # nobody there: as a refused connection would end
+        except OSError:  # no listener: as a refused connection would end
             source.close()
             sink.close()
             return

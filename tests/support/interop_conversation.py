@@ -194,7 +194,7 @@ class Ours:
 
 @dataclass(frozen=True)
 class Pair:
-    """Who talks with whom, and who dials."""
+    """Roles of a conversation, and which side connects."""
 
     ours: WireWhatAmI
     theirs: str
@@ -279,7 +279,7 @@ def they_send(
 
 def they_send_best_effort(ours: Ours, them: ReferencePeer, size: int, **qos: Any) -> None:
     """They put a message that they may drop, in whole or in part, when the machine is busy: again
-    and again until one has come. What comes is whole."""
+    and again until one arrives. A message that arrives is whole."""
     qos = {**RELIABLY, **qos, "reliability": "BEST_EFFORT"}
     until(lambda: them.matching(TO_US, **qos), bool)
     for index in range(BEST_EFFORTS):

@@ -76,7 +76,7 @@ def open_session(
     connect: tuple[str, ...] = (),
     settings: dict[str, Any] | None = None,
 ) -> Any:
-    """A session of `api` that meets nobody but those it is told to."""
+    """Open a session of `api` that meets only the nodes it is told to."""
     config = api.Config()
     values = {
         "mode": mode,
@@ -132,7 +132,7 @@ Net = Callable[[Nets], tuple[Side, Side, int]]
 
 
 def direct(dials: Any, mode: str, listens: Any) -> Net:
-    """One of `mode` dials a peer."""
+    """Return a net in which a session of `mode` connects to a peer."""
 
     def opened(nets: Nets) -> tuple[Side, Side, int]:
         listener, at = nets.listener(listens, "peer")
@@ -185,7 +185,7 @@ SOME_WAYS = tuple(
 
 
 class Seen(NamedTuple):
-    """A sample in plain values, the same whoever's it was."""
+    """A sample in plain values, equal for both implementations."""
 
     key: str
     kind: str

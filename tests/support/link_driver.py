@@ -1,6 +1,6 @@
 """Drives links over real sockets: opens, shakes hands, receives, closes; also eclipse-zenoh nodes.
 
-Knows no kind of link: a test file brings its own listen and dial. Every wait has a deadline.
+Knows no kind of link: a test file brings its own listen and connect. Every wait has a deadline.
 """
 
 import json

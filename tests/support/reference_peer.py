@@ -150,7 +150,7 @@ class ReferenceProcess:
         self.kill()
 
     def open(self, mode: str, settings: Settings | None = None) -> ReferencePeer:
-        """A session that neither listens nor dials unless `settings` say so."""
+        """Open a session that neither listens nor connects unless `settings` say so."""
         self._names += 1
         name = str(self._names)
         zid = self.ask("open", name=name, settings={**ALONE, "mode": mode, **(settings or {})})

@@ -137,7 +137,7 @@ class Node:
         return taken
 
     def data(self) -> list[tuple[str, bytes]]:
-        """The PUTs among what came, taken."""
+        """Take the PUTs among the received messages."""
         pushes: list[Any] = [message for message in self.take() if type(message) is Push]
         return [(message.key.suffix, message.body.payload) for message in pushes]
 

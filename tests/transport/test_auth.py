@@ -364,7 +364,7 @@ def test_an_unknown_user_costs_what_a_known_one_does(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("side", [[USER], [keyed("a", "b")], [USER, keyed("a", "b")]])
 def test_a_captured_open_syn_is_worth_nothing(side: list[Authenticator]) -> None:
-    def guards() -> list[Authenticator]:  # made anew: as after a restart
+    def guards() -> list[Authenticator]:  # made again: as after a restart
         names = {a.name for a in side}
         known = PublicKey(private_pem("b"), [pem_of("a")])
         every: list[Authenticator] = [UserPassword(dictionary=DICTIONARY), known]
@@ -670,7 +670,7 @@ def test_an_id_has_four_bits(ext_id: int) -> None:
         OpenerAuth([token], ENTROPY)
 
 
-# User and password: what is refused before anybody dials.
+# User and password: what is refused before any connection.
 
 
 @pytest.mark.parametrize(
@@ -935,7 +935,7 @@ def test_sizes_of_a_peers_key(bits: int) -> None:
 
 
 def test_a_nonce_is_eight_bytes() -> None:
-    """An opener decrypts nothing else for whoever it dials."""
+    """An opener decrypts nothing else for the peer that it connects to."""
     for secret in (b"", b"1234567", b"123456789", bytes(32)):
         w = ByteWriter()
         pubkey.write_key(w, private_key("b").public_key())

@@ -1,4 +1,4 @@
-"""Who dials whom: the tables of defaults, the masks and the strategies."""
+"""Which node connects to which: the tables of defaults, the masks and the strategies."""
 
 from itertools import product
 

@@ -508,7 +508,7 @@ def test_a_handler_may_end_the_session(in_one_batch: bool) -> None:
     hand.side.heard.on_message = lambda: hand.core.end(0)
     one, two = Frame(0, messages=[put(b"a")]), Frame(0, False, messages=[put(b"b")])
     pieces = hand.batch(one, two) if in_one_batch else hand.batch(one) + hand.batch(two)
-    hand.side.take(pieces + b"\xff\xff")  # a length that nobody looks at any more
+    hand.side.take(pieces + b"\xff\xff")  # a length that is not looked at any more
     assert hand.side.end is None
     assert hand.side.heard.messages == [put(b"a")]
     assert hand.hear() == [Close()]
