@@ -1,4 +1,4 @@
-"""What every test is held to: nothing it started is left behind, examples repeat, marks are true.
+"""Rules for every test: nothing it started is left behind, examples repeat, marks are true.
 
 A test that starts a process says so with a mark, because `make unit` chooses by marks. With
 `ZENLAKE_NO_SKIPS=1` a skipped test fails the run, since a skipped test proves nothing.
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 5.0  # Limit for threads that are ending.
 SPARK_END_SECONDS = 60.0  # Limit for the JVM of the local Spark to end.
-WITH_SPARK = ("lake", "spark")  # Folders whose tests run after all others.
 WITH_PROCESSES = ("process", "interop", "spark", "campaign")  # Marks that allow other processes.
 NO_SKIPS = bool(os.environ.get("ZENLAKE_NO_SKIPS"))
 
@@ -43,12 +42,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests with Spark last.
+    """Put the files that have a test with Spark last.
 
     A Spark that runs in this process opens connections whenever it likes, and changes how log
     records are shown.
     """
-    items.sort(key=lambda item: item.path.parent.name in WITH_SPARK)
+    with_spark = {item.path for item in items if item.get_closest_marker("spark")}
+    items.sort(key=lambda item: item.path in with_spark)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

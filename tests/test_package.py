@@ -1,4 +1,4 @@
-"""What importing costs, what the examples in docstrings say, and that the package is typed."""
+"""Cost of an import, examples in docstrings, and that the package is typed."""
 
 import doctest
 import importlib

@@ -230,7 +230,9 @@ def test_any_text_is_a_quantity_or_is_refused(text: str) -> None:
         ("[..now(-9999999w)]", (None, NOW - 9_999_999 * 604_800 * NANOS)),
     ],
 )
-def test_ranges(text: str, expected: tuple[int | None, int | None]) -> None:
+def test_a_time_range_is_read_as_its_bounds(
+    text: str, expected: tuple[int | None, int | None]
+) -> None:
     assert time_range(text, NOW) == expected
 
 
@@ -279,7 +281,7 @@ def test_any_text_is_a_range_or_a_zerror(text: str) -> None:
         ("[..]", "111"),
     ],
 )
-def test_holds(text: str, held: str) -> None:
+def test_a_range_holds_the_times_within_its_bounds(text: str, held: str) -> None:
     found = time_range(text, NOW)
     times = [(NOW + hours * HOUR) // NANOS << 32 for hours in range(3)]
     assert "".join(str(int(found.holds(time))) for time in times) == held

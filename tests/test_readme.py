@@ -1,4 +1,4 @@
-"""What the README shows is what happens."""
+"""The blocks of the README run and show what it says."""
 
 import doctest
 import re
@@ -42,7 +42,7 @@ def test_the_console_examples() -> None:
         assert [row.rstrip() for row in done.stdout.splitlines()] == want.splitlines()
 
 
-def test_its_files_exist() -> None:
+def test_files_that_the_readme_names_exist() -> None:
     for name in re.findall(r"\]\(([^)#]+)\)", TEXT):
         if not name.startswith("https://"):
             assert (README.parent / name).exists(), name

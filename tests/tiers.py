@@ -32,7 +32,7 @@ PURE = ["tests/transport"]
 COMPUTING = [
     *KERNELS_FIRST,
     *PURE,
-    *(f"tests/{name}" for name in ("log", "storage", "lake", "spark")),
+    *(f"tests/{name}" for name in ("log", "lake", "spark")),
 ]
 
 

@@ -28,7 +28,7 @@ PAIRS = [
         "TransportEventsListener",
     )
 ]
-INSIDE = {"of", "opened", "closed", "SessionInfo.close"}  # what the session API's parts call
+INSIDE = {"of", "opened", "closed", "SessionInfo.close"}  # Called by the API's parts alone.
 WAITS = {"put", "delete", "get", "recv", "undeclare", "close", "reply", "reply_del", "reply_err"}
 
 
@@ -70,7 +70,7 @@ def test_options_have_the_types_of_the_keywords(name: str, theirs: Any, ours: An
             assert options.__required_keys__ == frozenset(), each
 
 
-def test_the_functions() -> None:
+def test_open_and_scout_are_coroutines_with_the_parameters_of_the_api() -> None:
     for name in ("open", "scout"):
         now = getattr(aio, name)
         assert parameters(now) == parameters(getattr(api, name))

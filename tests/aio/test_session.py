@@ -108,7 +108,7 @@ def test_what_is_put_here_arrives_there(run: Run, reference: ReferenceRouter) ->
 
 @pytest.mark.interop
 @on_every_loop
-def test_record_batches(run: Run, reference: ReferenceRouter) -> None:
+def test_rows_of_record_batches_arrive_in_order(run: Run, reference: ReferenceRouter) -> None:
     async def main() -> None:
         async with (
             await aio.open(config(reference.endpoint)) as session,
@@ -353,7 +353,9 @@ def test_a_listener_hears_of_the_first_matching_subscriber(
 
 @pytest.mark.interop
 @on_every_loop
-def test_they_answer(run: Run, reference: ReferenceRouter) -> None:
+def test_replies_of_the_reference_reach_get_querier_and_callback(
+    run: Run, reference: ReferenceRouter
+) -> None:
     async def main() -> None:
         async with await aio.open(config(reference.endpoint)) as session:
             wanted = ["0", "1", "2", "err that was all"]
@@ -378,7 +380,9 @@ def test_they_answer(run: Run, reference: ReferenceRouter) -> None:
 
 @pytest.mark.interop
 @on_every_loop
-def test_we_answer(run: Run, reference: ReferenceRouter) -> None:
+def test_queries_of_the_reference_reach_our_queryables(
+    run: Run, reference: ReferenceRouter
+) -> None:
     async def main() -> None:
         async def answer(query: aio.Query) -> None:
             await asyncio.sleep(0)
@@ -463,7 +467,7 @@ def test_a_get_that_times_out_ends_with_an_error(run: Run, reference: ReferenceR
 
 @pytest.mark.interop
 @on_every_loop
-def test_liveliness(run: Run, reference: ReferenceRouter) -> None:
+def test_tokens_are_seen_in_both_directions(run: Run, reference: ReferenceRouter) -> None:
     async def main() -> None:
         async with await aio.open(config(reference.endpoint)) as session:
             liveliness = session.liveliness()
@@ -487,7 +491,7 @@ def test_liveliness(run: Run, reference: ReferenceRouter) -> None:
 
 @pytest.mark.interop
 @on_every_loop
-def test_info(run: Run, reference: ReferenceRouter) -> None:
+def test_info_names_the_router_and_tells_its_history(run: Run, reference: ReferenceRouter) -> None:
     async def main() -> None:
         async with await aio.open(config(reference.endpoint)) as session:
             info = session.info
@@ -511,7 +515,7 @@ def test_info(run: Run, reference: ReferenceRouter) -> None:
 
 
 @on_every_loop
-def test_scouting(run: Run) -> None:
+def test_a_session_is_found_by_scouting(run: Run) -> None:
     async def main() -> None:
         found = config()
         group = f"224.0.0.{random.randrange(1, 255)}:{random.randrange(20_000, 30_000)}"

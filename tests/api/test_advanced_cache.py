@@ -1,4 +1,4 @@
-"""What a cache gives out for which parameters."""
+"""The samples that a cache gives out, by the parameters of the query."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def body(sn: int, seconds_before_noon: int = 0) -> Body:
 
 def asked(parameters: str, kept: list[Body]) -> list[int]:
     found = select(kept, Parameters(parameters), NOON)
-    return [int(one.payload) for one in found if isinstance(one, Put)]  # type: ignore[arg-type]
+    return [int(entry.payload) for entry in found if isinstance(entry, Put)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def asked(parameters: str, kept: list[Body]) -> list[int]:
         ("_max=1;_time=[..now(-90s)];_anyke", [4]),
     ],
 )
-def test_parameters(parameters: str, numbers: list[int]) -> None:
+def test_parameters_select_by_number_count_and_time(parameters: str, numbers: list[int]) -> None:
     kept = [body(sn, seconds_before_noon=60 * (6 - sn)) for sn in (3, 4, 5, 6)]
     assert asked(parameters, kept) == numbers
 
 
-def test_numbers_wrap() -> None:
+def test_a_range_of_numbers_goes_on_past_the_wrap() -> None:
     kept = [body(sn) for sn in (U32 - 1, U32, U32 + 1, U32 + 2)]
     assert asked(f"_sn={U32}..", kept) == [U32, U32 + 1, U32 + 2]
     assert asked(f"_sn={U32}..0", kept) == [U32, U32 + 1]

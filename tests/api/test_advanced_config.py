@@ -85,14 +85,14 @@ def test_accepted_or_refused_alike(
 def test_declarations_have_the_signature_of_the_reference(name: str) -> None:
     def shape(function: Any) -> list[tuple[str, Any, Any]]:
         parameters = inspect.signature(function).parameters.values()
-        return [(one.name, one.kind, one.default) for one in parameters]
+        return [(parameter.name, parameter.kind, parameter.default) for parameter in parameters]
 
     assert shape(getattr(advanced, name)) == shape(getattr(zenoh.ext, name))
 
 
 @pytest.mark.parametrize("name", ["AdvancedPublisher", "AdvancedSubscriber", "SampleMissListener"])
 def test_classes_have_what_those_of_the_reference_have(name: str) -> None:
-    theirs = {one for one in dir(getattr(zenoh.ext, name)) if not one.startswith("_")}
+    theirs = {member for member in dir(getattr(zenoh.ext, name)) if not member.startswith("_")}
     assert theirs <= set(dir(getattr(advanced, name)))
 
 
@@ -107,7 +107,7 @@ def test_classes_have_what_those_of_the_reference_have(name: str) -> None:
         MissDetectionConfig(sporadic_heartbeat=1),
     ],
 )
-def test_they_are_values(value: Any) -> None:
+def test_configs_are_equal_after_pickle_and_copy(value: Any) -> None:
     again = pickle.loads(pickle.dumps(value))
     assert again == value == copy.deepcopy(value)
     assert hash(again) == hash(value)

@@ -22,7 +22,7 @@ from zenlake.api.session import open as zenlake_open
 from zenlake.errors import ZError
 from zenlake.runtime import kernel_loader
 
-SOON = 30.0  # seconds; what has not happened then will not
+SOON = 30.0  # Seconds; an event that has not happened by then does not happen.
 BEAT = 0.05
 
 
@@ -136,7 +136,7 @@ def numbers(values: Iterable[int]) -> list[str]:
 
 
 def lose_at_sender(monkeypatch: pytest.MonkeyPatch, publishing: Any, lost: set[str]) -> None:
-    """What our publisher publishes and keeps, but nobody gets."""
+    """Lose samples that our publisher publishes and keeps, before they are sent."""
     send = publishing._route.send
 
     class Losing:
@@ -150,13 +150,15 @@ def lose_at_sender(monkeypatch: pytest.MonkeyPatch, publishing: Any, lost: set[s
 
 
 def lose_at_receiver(monkeypatch: pytest.MonkeyPatch, subscribing: Any, lost: set[str]) -> None:
-    """What reaches our subscriber live, but is dropped before it is looked at."""
+    """Lose live samples that reached our subscriber, before it looks at them."""
     intake = subscribing._intake
     take = intake._on_samples
     monkeypatch.setattr(
         intake,
         "_on_samples",
-        lambda samples: take([one for one in samples if one.payload.to_string() not in lost]),
+        lambda samples: take(
+            [sample for sample in samples if sample.payload.to_string() not in lost]
+        ),
     )
 
 
@@ -247,7 +249,7 @@ def test_what_is_kept_comes_as_it_was_published(pair: tuple[Side, Side]) -> None
         assert bytes(first.attachment) == b"beside"
         assert str(first.timestamp) == str(stamp)
         assert str(first.key_expr) == "adv/as/is"
-        assert [one.source_info.source_sn for one in (first, second, third)] == [0, 1, 2]
+        assert [sample.source_info.source_sn for sample in (first, second, third)] == [0, 1, 2]
         assert first.source_info.source_id.eid == p.id.eid
         assert str(first.source_info.source_id.zid) == str(p.id.zid)
         assert str(second.encoding) == "text/plain"

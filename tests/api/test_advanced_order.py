@@ -32,7 +32,7 @@ def stamped(time: int, clock: bytes = b"\x01") -> Sample:
 
 
 def given(order: SampleOrder) -> list[int]:
-    """What was given out since this was asked last."""
+    """Return the numbers that were given out since the last call."""
     ready, order.ready = order.ready, []
     return [int(sample.payload.to_string()) for sample in ready]
 
@@ -109,7 +109,7 @@ def test_a_gap_that_opened_after_the_query_is_asked_for_by_another() -> None:
     assert order.missed == []
 
 
-def test_numbers_wrap() -> None:
+def test_order_is_kept_past_the_wrap_of_numbers() -> None:
     order = SampleOrder(None, recovers=True)
     source = take(order, numbered(U32 - 1), numbered(U32 + 3), numbered(U32 + 1))
     assert given(order) == [U32 - 1]
@@ -174,7 +174,7 @@ def test_timestamps_order_what_has_no_number() -> None:
     assert not order.has_gap(first)
 
 
-def test_sources_are_apart() -> None:
+def test_each_source_has_numbers_of_its_own() -> None:
     order = SampleOrder(None, recovers=True)
     take(order, numbered(5), numbered(100, YOU), numbered(6), numbered(101, YOU))
     assert given(order) == [5, 100, 6, 101]

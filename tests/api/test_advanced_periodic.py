@@ -64,7 +64,7 @@ def test_the_shorter_period_is_not_held_up_by_the_longer() -> None:
     longer.cancel()
 
 
-def test_false_ends_it() -> None:
+def test_a_call_that_returns_false_is_not_repeated() -> None:
     scheduler = Scheduler()
     called = Event()
 

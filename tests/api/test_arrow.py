@@ -36,9 +36,9 @@ def pair() -> Iterator[Pair]:
     """Two sessions: (who listens, who has connected to it), each of the module that is given."""
     opened: list[Any] = []
 
-    def make(one: Any, other: Any, **settings: Any) -> tuple[Any, Any]:
+    def make(listener: Any, other: Any, **settings: Any) -> tuple[Any, Any]:
         at = f"tcp/127.0.0.1:{free_port()}"
-        opened.append(open_session(one, "peer", listen=at, settings=settings))
+        opened.append(open_session(listener, "peer", listen=at, settings=settings))
         opened.append(open_session(other, "peer", connect=(at,), settings=settings))
         return opened[-2], opened[-1]
 
@@ -185,7 +185,9 @@ def test_a_publisher_gives_its_key_encoding_and_qos(pair: Pair) -> None:
     ],
     ids=["default", "compression", "low latency", "without lanes", "small batches"],
 )
-def test_whatever_was_negotiated(pair: Pair, settings: dict[str, Any]) -> None:
+def test_rows_arrive_in_order_with_any_negotiated_options(
+    pair: Pair, settings: dict[str, Any]
+) -> None:
     one, other = pair(zenlake, zenlake, **settings)
     subscriber = one.declare_subscriber("t/**", ArrowBatches(max_rows=500))
     known(other, "t/1")
@@ -322,7 +324,7 @@ def test_or_is_dropped_and_counted() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"max_rows": 0}, {"max_bytes": 0}, {"batches": 0}, {"max_age": -1}]
 )
-def test_limits_make_sense(wrong: dict[str, Any]) -> None:
+def test_limits_that_are_too_small_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="at least"):
         ArrowBatches(**wrong)
 

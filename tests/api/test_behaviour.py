@@ -1,4 +1,4 @@
-"""The same doings with `eclipse-zenoh` and with this package give the same answers.
+"""Equal calls of `eclipse-zenoh` and of this package give equal answers.
 
 `tests/support/api_behaviour.py` does them, in a process for each, and tells what users see; all
 must be the same.

@@ -92,7 +92,7 @@ def goodbyes() -> "Goodbyes":
 
 
 def ended_well(goodbyes: Goodbyes, script: str, status: int = 0) -> str:
-    """What a program of `script` says on stderr; it must end, and say goodbye on its link."""
+    """Return the stderr of a program of `script`; it must end, and say goodbye on its link."""
     log = logging.getLogger("zenlake.runtime")
     level = log.level
     log.addHandler(goodbyes)

@@ -21,7 +21,7 @@ import zenlake
 def opened():
     config = zenlake.Config()
     config.insert_json5("scouting/multicast/enabled", "false")
-    config.insert_json5("scouting/gossip/enabled", "false")  # nobody dials anybody else
+    config.insert_json5("scouting/gossip/enabled", "false")  # no node connects to another one
     config.insert_json5("listen/endpoints", json.dumps(["tcp/127.0.0.1:0"]))
     config.insert_json5("connect/endpoints", json.dumps([sys.argv[1]]))
     session = zenlake.open(config)
@@ -163,7 +163,7 @@ session.close()
 
 
 def told_by(script: str) -> tuple[list[str], list[tuple[str, Any]]]:
-    """What a program of `script` puts, and whose transports opened and closed at its peer."""
+    """Return the puts of a program of `script`, and the transport events of its peer."""
     session, port = listening()
     with session:
         told: list[str] = []

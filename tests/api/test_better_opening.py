@@ -1,4 +1,4 @@
-"""A machine without multicast is no reason not to open."""
+"""A session opens on a machine without multicast."""
 
 import logging
 from typing import Any

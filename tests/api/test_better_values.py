@@ -1,4 +1,4 @@
-"""What a session gives can be compared, hashed, sorted, copied and pickled; payloads are views."""
+"""Values of a session can be compared, hashed, sorted, copied and pickled; payloads are views."""
 
 import copy
 import pickle
@@ -95,7 +95,7 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-def test_pickled_and_back(values: dict[str, Any], name: str, protocol: int) -> None:
+def test_a_value_is_equal_after_pickle(values: dict[str, Any], name: str, protocol: int) -> None:
     value = values[name]
     back = pickle.loads(pickle.dumps(value, protocol))
     assert type(back) is type(value)
@@ -105,7 +105,7 @@ def test_pickled_and_back(values: dict[str, Any], name: str, protocol: int) -> N
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_copied(values: dict[str, Any], name: str) -> None:
+def test_a_value_equals_its_copies(values: dict[str, Any], name: str) -> None:
     value = values[name]
     assert copy.copy(value) == value
     assert copy.deepcopy(value) == value

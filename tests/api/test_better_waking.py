@@ -1,4 +1,4 @@
-"""Whoever waits is woken when there is nothing left to wait for; what nobody holds is let go."""
+"""A waiting call returns when its event can no longer happen; unreferenced entities are freed."""
 
 import gc
 import logging

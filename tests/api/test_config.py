@@ -307,7 +307,9 @@ def test_text_that_nests_without_end_is_an_error() -> None:
         ("a.toml", "mode = 'client'\n[connect]\nendpoints = ['tcp/a:1']\n"),
     ],
 )
-def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
+def test_a_file_of_any_format_is_read_as_the_reference_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
     path = tmp_path / name
     path.write_text(text)
     config = Config.from_file(path)

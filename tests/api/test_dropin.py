@@ -72,8 +72,8 @@ def assert_same_parameters(theirs: Callable[..., Any], ours: Callable[..., Any])
         return
     assert found is not None
     assert [row[:2] for row in found] == [row[:2] for row in expected]
-    for one, other in zip(expected, found, strict=True):
-        assert same_default(one[2], other[2]), one[0]
+    for wanted, other in zip(expected, found, strict=True):
+        assert same_default(wanted[2], other[2]), wanted[0]
 
 
 def test_there_is_something_to_compare() -> None:

@@ -85,7 +85,7 @@ def test_a_token_of_a_closed_session() -> None:
 # ---- get
 
 
-def test_get() -> None:
+def test_get_gives_each_token_once_and_ends_with_the_final() -> None:
     side = Side()
     replies = side.liveliness.get("lv/**")
     sent = last_interest(side)
@@ -134,7 +134,7 @@ def test_get_that_is_cancelled() -> None:
 # ---- subscribers
 
 
-def test_subscriber() -> None:
+def test_a_subscriber_hears_matching_tokens_until_it_is_undeclared() -> None:
     side = Side()
     subscriber = side.liveliness.declare_subscriber("lv/*")
     assert last_interest(side).mode is InterestMode.FUTURE
@@ -154,7 +154,7 @@ def test_subscriber() -> None:
         subscriber.recv()
 
 
-def test_history() -> None:
+def test_history_begins_with_the_tokens_that_live() -> None:
     side = Side()
     plain = side.liveliness.declare_subscriber("lv/*")
     first = side.liveliness.declare_subscriber("lv/*", history=True)
@@ -187,7 +187,7 @@ def test_the_end_of_a_token_that_was_there_before() -> None:
 
 
 def test_tokens_that_nobody_watches_are_forgotten() -> None:
-    """Nobody would say when they end."""
+    """No message would say when they end."""
     side = Side()
     other = side.liveliness.declare_subscriber("b/*", history=True)
     with side.liveliness.declare_subscriber("*/*", history=True):
@@ -229,7 +229,7 @@ def test_a_callback_may_ask_back() -> None:
     side.close()
 
 
-def test_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_beyond_the_limit_are_counted_and_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "MAX_DECLARED", 1)
     side = Side()
     subscriber = side.liveliness.declare_subscriber("*")

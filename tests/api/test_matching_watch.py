@@ -99,7 +99,7 @@ def test_watches_of_one_key_share_an_interest() -> None:
 
 
 def test_what_nobody_wants_to_know_is_forgotten() -> None:
-    """Nobody would say when it ends."""
+    """No message would say when it ends."""
     side = Side()
     first, second = watched(side, "a/*")[0], watched(side, "b")[0]
     tell(side, DeclareSubscriber(1, key("a/1")), DeclareSubscriber(2, key("*/**")))
@@ -134,7 +134,9 @@ def test_a_listener_is_told_the_state_if_it_is_a_match() -> None:
         (Locality.REMOTE, False, True),
     ],
 )
-def test_destination(destination: Locality, here: bool, elsewhere: bool) -> None:
+def test_the_destination_decides_which_subscribers_match(
+    destination: Locality, here: bool, elsewhere: bool
+) -> None:
     side = Side()
     local: list[int] = []
     watch, told = watched(side, local=lambda: bool(local), destination=destination)
@@ -149,7 +151,9 @@ def test_destination(destination: Locality, here: bool, elsewhere: bool) -> None
     assert len(interests(side)) == (2 if elsewhere else 0)
 
 
-def test_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_declarations_beyond_the_limit_are_counted_and_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(matching, "MAX_DECLARED", 1)
     side = Side()
     watch, told = watched(side, "**")
@@ -192,7 +196,7 @@ def test_declarations_of_no_interest_here_do_nothing() -> None:
 # ---- what users hold
 
 
-def test_listener() -> None:
+def test_a_listener_hears_changes_until_it_is_undeclared() -> None:
     side = Side()
     watch, _ = watched(side)
     listener = watch.declare_listener()

@@ -98,7 +98,7 @@ def test_defaults_of_a_peer() -> None:
     assert meant.node.patience == meant.node.limits.seconds == 10.0
 
 
-def test_modes_differ() -> None:
+def test_each_mode_has_defaults_of_its_own() -> None:
     router, client = meaning("router"), meaning("client", connect__endpoints=[NOWHERE])
     assert (router.node.offer.whatami, client.node.offer.whatami) == (ROUTER, CLIENT)
     assert [each.get("timestamping/enabled") for each in (router, client)] == [True, False]
@@ -159,7 +159,7 @@ def test_settings_that_contradict(keys: dict[str, Any], words: str) -> None:
     assert words in str(error.value)
 
 
-def test_retries() -> None:
+def test_retry_settings_become_a_policy() -> None:
     retry = {"period_init_ms": {"peer": 10}, "period_max_ms": 20, "period_increase_factor": 3}
     meant = meaning(connect__retry=retry, connect__timeout_ms=500, listen__timeout_ms=-1)
     assert meant.node.retry == RetryPolicy(0.01, 3.0, 0.02, 0.5)
@@ -178,7 +178,7 @@ def test_who_is_found_and_dialled() -> None:
     assert found.target == ROUTER | PEER
 
 
-def test_discovery_as_told() -> None:
+def test_scouting_settings_become_the_discovery_config() -> None:
     meant = meaning(
         scouting__multicast__enabled=True,
         scouting__multicast__address="224.0.0.1:5",
@@ -210,12 +210,12 @@ def test_nodes_that_find_nobody() -> None:
     assert meaning("client").node.discovery is None
 
 
-def test_credentials(tmp_path: Path) -> None:
+def test_user_and_password_become_an_authenticator(tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text("a:b\n")
     usrpwd = {"user": "u", "password": "p", "dictionary_file": str(users)}
-    (one,) = meaning(transport__auth__usrpwd=usrpwd).node.authenticators
-    assert repr(one) == "UserPassword(user='u', users known=1)"
+    (authenticator,) = meaning(transport__auth__usrpwd=usrpwd).node.authenticators
+    assert repr(authenticator) == "UserPassword(user='u', users known=1)"
     assert meaning().node.authenticators == ()
 
 

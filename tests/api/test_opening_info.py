@@ -1,4 +1,4 @@
-"""What a session says of its transports and links, and how it tells of changes."""
+"""Transports and links of a session, and the events that tell of their changes."""
 
 import gc
 import pickle
@@ -52,7 +52,7 @@ def connected(to: Node, whatami: wire.WireWhatAmI = wire.WireWhatAmI.PEER) -> It
         yield node
 
 
-def test_alone() -> None:
+def test_a_session_without_peers_has_no_transports_or_links() -> None:
     with informed() as (node, info):
         assert str(info.zid()) == str(node.zid)
         assert info.routers_zid() == info.peers_zid() == []
@@ -127,7 +127,7 @@ def test_listeners_get_each_transport_and_link_once_opened_and_once_closed() -> 
 
 
 @pytest.mark.parametrize("history", [None, False, True])
-def test_history(history: bool | None) -> None:
+def test_history_begins_with_the_open_transports_and_links(history: bool | None) -> None:
     with informed() as (node, info), connected(node) as peer:
         until(lambda: info.transports())
         with info.declare_transport_events_listener(history=history) as listener:
@@ -141,7 +141,7 @@ def test_history(history: bool | None) -> None:
             assert (links.try_recv() is not None) == bool(history)
 
 
-def test_callbacks() -> None:
+def test_a_callback_hears_events_until_its_listener_is_undeclared() -> None:
     events: list[TransportEvent] = []
     dropped: list[int] = []
     with informed() as (node, info):
@@ -158,7 +158,7 @@ def test_callbacks() -> None:
     assert [event.kind for event in events] == [PUT, DELETE]
 
 
-def test_after_undeclare() -> None:
+def test_an_undeclared_listener_refuses_every_call() -> None:
     with informed() as (_, info):
         transports = info.declare_transport_events_listener()
         links = info.declare_link_events_listener()
@@ -193,7 +193,7 @@ def test_a_callback_stays_when_its_listener_is_dropped() -> None:
             until(lambda: events)
 
 
-def test_after_close() -> None:
+def test_a_closed_session_ends_listeners_and_names_no_transports() -> None:
     with informed() as (node, info):
         listener = info.declare_transport_events_listener()
         with connected(node):

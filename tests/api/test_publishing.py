@@ -71,11 +71,11 @@ def test_threads_that_put_small_large_and_with_attachments(receivers: int) -> No
             PATIENCE,
         )
         threads = [threading.Thread(target=put, args=(thread,)) for thread in range(4)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join(PATIENCE)
-            assert not one.is_alive()
+        for worker in threads:
+            worker.start()
+        for worker in threads:
+            worker.join(PATIENCE)
+            assert not worker.is_alive()
         expected = {f"p/{thread}": list(range(PUTS)) for thread in range(4)}
         for heard in got:
             count = partial(_count, heard)
@@ -135,7 +135,7 @@ def test_a_put_loses_nothing_while_another_thread_looks_for_its_way(
     with opened() as session:
         heard: list[bytes] = []
         publisher = session.declare_publisher("t/x")
-        assert publisher._route.plain == (), "nobody listens, here or elsewhere"
+        assert publisher._route.plain == (), "there is no subscriber, here or elsewhere"
         subscriber = session.declare_subscriber("t/x", lambda s: heard.append(bytes(s.payload)))
         way = publisher._route
         way.refresh()  # as another thread does, after this one has seen the way for plain puts

@@ -63,7 +63,7 @@ AS_RECORDED = [
     "reliable",
 ]
 unshared = pushes.filter(lambda push: not getattr(push.body, "shm", False))
-LARGE = 200_000  # bytes: no batch holds it
+LARGE = 200_000  # Bytes: more than a batch holds.
 Pair = tuple[zenlake.Session, zenlake.Session]
 
 
@@ -97,7 +97,7 @@ def table_of(**keys: str) -> KeyTable:
 
 
 def expected(data: memoryview, keys: KeyTable, reliable: bool = True) -> pa.Table:
-    """What the messages say, by the reader of samples."""
+    """Return the samples of encoded messages, by the reader of samples."""
     batcher = SampleBatcher()
     for part in Scanner().bare(data, reliable=reliable):
         batcher.append(part.rows, bytes(data), keys)
@@ -227,7 +227,7 @@ def test_a_message_that_no_session_carries_is_counted_and_the_others_arrive() ->
 
 def test_lanes_that_take_turns_each_keep_their_order() -> None:
     first, second = (varied(200, qos) for qos in LEVELS[:2])
-    messages = [one for both in zip(first, second, strict=True) for one in both]
+    messages = [message for both in zip(first, second, strict=True) for message in both]
     data, keys = encoded(messages), table_of(**KEYS)
     with (
         connected() as (sender, receiver),
@@ -324,7 +324,7 @@ def test_keys_may_be_others_or_left_out_or_bad() -> None:
         assert rows(received(got, len(wanted))) == wanted
 
 
-def test_nobody_wants_it() -> None:
+def test_a_run_without_subscribers_is_sent_to_none() -> None:
     with opened() as session:
         sent = EncodedSender(session._core).put(encoded(varied(10)), table_of(**KEYS))
     assert (sent.samples, sent.heard) == (10, 0)
@@ -378,7 +378,7 @@ def test_a_timestamp_stack_stays_as_it_was_recorded() -> None:
         sender.declare_subscriber("t/**") as own,
     ):
         sent = EncodedSender(sender._core).put(data, keys)
-        far, near = ([one.recv() for _ in range(30)] for one in (got, own))
+        far, near = ([subscriber.recv() for _ in range(30)] for subscriber in (got, own))
     assert (sent.samples, sent.heard) == (30, 30)
     for found in (far, near):
         assert [bytes(s.payload) for s in found] == [
@@ -563,7 +563,7 @@ def is_usual(push: Push) -> bool:
 def copied(
     data: bytes, counts: list[int], links: list[int], codes: np.ndarray[Any, Any], room: int
 ) -> tuple[int, bytes, list[int], list[int]]:
-    """What the kernel does with key 1 (id 300 and a suffix) and key 2, which is left out."""
+    """Copy by the kernel, with key 1 (id 300 and a suffix) and key 2, which is left out."""
     w = ByteWriter()
     write_wireexpr(w, WireExpr(300, "/x"))
     keys = np.frombuffer(bytes(w.out), np.uint8)

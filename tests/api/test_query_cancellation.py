@@ -134,5 +134,5 @@ def test_a_token_forgets_what_is_over() -> None:
     assert len(token._entries) <= cancellation.TIDY_FROM
 
 
-def test_repr() -> None:
+def test_repr_shows_whether_it_is_cancelled() -> None:
     assert repr(CancellationToken()) == "CancellationToken(is_cancelled=False)"

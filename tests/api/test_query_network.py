@@ -19,10 +19,10 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.interop
 
-PATIENCE = 20.0  # for what a busy machine may delay
+PATIENCE = 20.0  # Seconds, on a busy machine.
 APIS: dict[str, Any] = {"ours": zenlake, "theirs": zenoh}
 PAIRS = [("ours", "ours"), ("ours", "theirs"), ("theirs", "ours")]
-OPENS = 3  # another process may take the port that was free just now
+OPENS = 3  # Attempts: another process may take the port that was free.
 
 
 class Pair(NamedTuple):
@@ -84,7 +84,7 @@ def payloads(replies: Any) -> list[str]:
     return [str(reply.result.payload) for reply in replies]
 
 
-def test_there_and_back(pair: Pair) -> None:
+def test_a_query_and_its_replies_arrive_with_all_fields(pair: Pair) -> None:
     with pair.answering.declare_queryable("net/all/**") as served:
         reachable(pair, "net/all/**")
         replies = pair.asking.get(
@@ -144,7 +144,9 @@ def test_a_forgotten_query_ends(pair: Pair) -> None:
     ("mode", "expected"),
     [("AUTO", 1), ("LATEST", 1), ("MONOTONIC", 3), ("NONE", 3)],
 )
-def test_consolidation(pair: Pair, mode: str, expected: int) -> None:
+def test_consolidation_keeps_as_many_replies_as_the_mode_says(
+    pair: Pair, mode: str, expected: int
+) -> None:
     key = f"net/consolidation/{mode}"
 
     def serve(query: Any) -> None:
@@ -159,7 +161,7 @@ def test_consolidation(pair: Pair, mode: str, expected: int) -> None:
         assert found == ["0", "1", "2"][-expected:]
 
 
-def test_any_key(pair: Pair) -> None:
+def test_a_reply_on_another_key_is_accepted_if_asked_for(pair: Pair) -> None:
     with pair.answering.declare_queryable("net/any", lambda query: query.reply("else", b"x")):
         reachable(pair, "net/any")
         replies = pair.asking.get("net/any", accept_replies=pair.api.ReplyKeyExpr.ANY)
@@ -218,7 +220,7 @@ def test_callbacks_and_their_end(pair: Pair) -> None:
         assert seen == ["x"]
 
 
-def test_cancellation(pair: Pair) -> None:
+def test_a_cancelled_query_ends_without_replies(pair: Pair) -> None:
     with pair.answering.declare_queryable("net/cancel") as served:
         reachable(pair, "net/cancel")
         token = pair.api.CancellationToken()
@@ -253,7 +255,7 @@ def test_matching_of_a_publisher(pair: Pair) -> None:
         assert not listener.recv().matching
 
 
-def test_tokens(pair: Pair) -> None:
+def test_tokens_are_heard_listed_and_gone(pair: Pair) -> None:
     watching = pair.asking.liveliness().declare_subscriber("net/alive/*")
     token = pair.answering.liveliness().declare_token("net/alive/a")
     born = watching.recv()
@@ -264,7 +266,8 @@ def test_tokens(pair: Pair) -> None:
     late = pair.asking.liveliness().declare_subscriber("net/alive/*", history=True)
     assert str(late.recv().key_expr) == "net/alive/a"
     token.undeclare()
-    assert [str(one.recv().kind) for one in (watching, late)] == ["SampleKind.DELETE"] * 2
+    kinds = [str(subscriber.recv().kind) for subscriber in (watching, late)]
+    assert kinds == ["SampleKind.DELETE"] * 2
     assert list(pair.asking.liveliness().get("net/alive/**")) == []
     watching.undeclare()
     late.undeclare()
@@ -282,7 +285,7 @@ def test_own_tokens_are_seen_once(pair: Pair) -> None:
             assert watching.try_recv() is None
 
 
-def test_instrumentation(pair: Pair) -> None:
+def test_query_and_reply_are_stamped_at_both_ends(pair: Pair) -> None:
     points = pair.api.TimestampInstrumentationBuilder().set_send(True).set_receive(True).build()
     with pair.answering.declare_queryable(
         "net/stack", lambda query: query.reply("net/stack", b"x")

@@ -170,7 +170,7 @@ def test_the_key_of_a_reply_must_match_the_query() -> None:
 
 
 @pytest.mark.parametrize("selector", ["q/z", "q/z?_anyke"])
-def test_any_key(selector: str) -> None:
+def test_a_reply_on_another_key_is_accepted_if_asked_for(selector: str) -> None:
     asking, answering = linked()
     answering.declare_queryable(
         "q/**", lambda query: query.reply("other/k", query.accepts_replies().name)
@@ -327,7 +327,7 @@ def test_shares_given_back_by_many_threads_end_once() -> None:
     served = [answering.declare_queryable("q") for _ in range(8)]
     for _ in range(50):
         asking.get("q")
-        shares = [one.recv() for one in served]
+        shares = [server.recv() for server in served]
         start = threading.Barrier(8)
 
         def drop(query: Query, start: threading.Barrier = start) -> None:
@@ -411,7 +411,7 @@ def test_too_many_open_queries(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- declarations
 
 
-def test_declarations() -> None:
+def test_only_queryables_for_others_are_declared() -> None:
     side = Side()
     served = side.declare_queryable("q/**", complete=True)
     side.declare_queryable("local", allowed_origin=Locality.SESSION_LOCAL).undeclare()
@@ -446,7 +446,9 @@ def test_a_closed_session_declares_and_asks_nothing() -> None:
     ("target", "served"),
     [(None, "ab"), (QueryTarget.ALL, "ab"), (QueryTarget.ALL_COMPLETE, "b")],
 )
-def test_target(target: QueryTarget | None, served: str) -> None:
+def test_the_target_decides_which_queryables_answer(
+    target: QueryTarget | None, served: str
+) -> None:
     asking, answering = linked()
     answering.declare_queryable("q", Callback(lambda query: query.reply("q", "a"), indirect=False))
     answering.declare_queryable(
@@ -479,7 +481,7 @@ def test_own_queryables_answer_too() -> None:
     answering.close()
 
 
-def test_origin() -> None:
+def test_the_allowed_origin_decides_whose_queries_are_answered() -> None:
     asking, answering = linked()
     for where in Locality:
         answering.declare_queryable("q", answer_with(where.name), allowed_origin=where)
@@ -544,7 +546,9 @@ def stamped(query: Query) -> None:
         (ConsolidationMode.MONOTONIC, ["0", "1", "2"], ["new", "other"]),
     ],
 )
-def test_consolidation(mode: Any, unstamped: list[str], with_stamps: list[str]) -> None:
+def test_each_mode_of_consolidation_keeps_its_replies(
+    mode: Any, unstamped: list[str], with_stamps: list[str]
+) -> None:
     asking, answering = linked()
     for serve, expected in ((same, unstamped), (stamped, with_stamps)):
         served = answering.declare_queryable("q/**", Callback(serve, indirect=False))
@@ -710,7 +714,7 @@ def test_a_send_that_fails_leaves_nothing() -> None:
     assert len(side.queries) == 0
 
 
-def test_what_get_returns() -> None:
+def test_get_returns_the_handler_that_the_caller_gave() -> None:
     asking, _ = linked()
     assert asking.get("q", lambda reply: None) is None
     assert asking.get("q", (lambda reply: None, "mine")) == "mine"
@@ -740,7 +744,7 @@ def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], text: 
     assert len(side.queries) == 0
 
 
-def test_values() -> None:
+def test_consolidations_compare_and_refuse_other_types() -> None:
     assert QueryConsolidation(NONE) == QueryConsolidation(NONE) != QueryConsolidation.AUTO
     assert QueryConsolidation.DEFAULT.mode() is ConsolidationMode.AUTO
     with pytest.raises(TypeError, match="cannot be converted to 'ConsolidationMode'"):
@@ -749,7 +753,7 @@ def test_values() -> None:
         Query()
 
 
-def test_instrumentation() -> None:
+def test_queries_and_replies_are_stamped_at_both_ends() -> None:
     def record(stack: Any, point: Any) -> Any:
         entry = (point.wire | 0x80, bytes([len(stack.entries)]))
         return type(stack)(stack.conf, (*stack.entries, entry))

@@ -48,7 +48,7 @@ def scouts() -> int:
     return sum(thread.name == THREAD for thread in threading.enumerate())
 
 
-def test_who_answers() -> None:
+def test_a_hello_names_the_node_and_its_locators() -> None:
     group = new_group()
     with answering(group) as node, scout(config=within(group)) as looking:
         hello = looking.recv()
@@ -69,7 +69,7 @@ def test_who_answers() -> None:
     ["peer", "peer|client", WhatAmI.PEER, WhatAmIMatcher("peer"), WhatAmI.PEER | WhatAmI.CLIENT],
     ids=str,
 )
-def test_who_is_asked(what: WhatAmIMatcher | WhatAmI | str) -> None:
+def test_only_nodes_of_the_asked_role_answer(what: WhatAmIMatcher | WhatAmI | str) -> None:
     group = new_group()
     with (
         answering(group, wire.WireWhatAmI.PEER) as peer,
@@ -80,7 +80,7 @@ def test_who_is_asked(what: WhatAmIMatcher | WhatAmI | str) -> None:
     assert {str(hello.zid) for hello in found} == {str(peer.zid)}
 
 
-def test_everybody_is_asked() -> None:
+def test_nodes_of_every_role_answer_by_default() -> None:
     group = new_group()
     roles = (wire.WireWhatAmI.ROUTER, wire.WireWhatAmI.PEER, wire.WireWhatAmI.CLIENT)
     with ExitStack() as stack:
@@ -89,7 +89,7 @@ def test_everybody_is_asked() -> None:
         assert {str(looking.recv().zid) for _ in nodes} == nodes
 
 
-def test_stop_ends_it() -> None:
+def test_a_stopped_scout_refuses_every_call() -> None:
     group = new_group()
     with answering(group):
         looking = scout(config=within(group))
@@ -149,7 +149,7 @@ def test_a_scout_that_is_dropped_ends(background: bool) -> None:
         until(lambda: not any("callback" in t.name for t in threading.enumerate()))
 
 
-def test_callbacks() -> None:
+def test_callbacks_hear_hellos_and_are_dropped_at_the_end() -> None:
     group = new_group()
     found: list[Hello] = []
     dropped: list[int] = []
@@ -198,7 +198,7 @@ def test_a_full_channel_holds_the_scout_and_stop_frees_it() -> None:
             assert ring.recv().whatami is WhatAmI.ROUTER
 
 
-def test_arguments() -> None:
+def test_wrong_arguments_are_refused_and_leave_no_scout() -> None:
     for arguments in ({"what": 5}, {"config": 5}):
         with pytest.raises(TypeError):
             scout(**arguments)  # type: ignore[arg-type]

@@ -130,7 +130,7 @@ def without_sets(shape: Shape) -> bool:
 
 
 def neutral(value: Any) -> Any:
-    """The same for equal values of the two modules, or of a quirk of theirs."""
+    """Return one form for equal values of the two modules, or of a quirk of theirs."""
     if isinstance(value, ZBytes | zenoh.ZBytes):
         return ("ZBytes", value.to_bytes())
     if isinstance(value, list | tuple):

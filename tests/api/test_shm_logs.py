@@ -60,7 +60,7 @@ def test_memory_is_refused_with_what_to_do_instead(use: Any) -> None:
 
 
 def outcome(call: Any) -> Any:
-    """What a call gives; of an error its name."""
+    """Return the result of a call, or the name of its error."""
     try:
         return call()
     except Exception as problem:  # noqa: BLE001  # whatever the reference raises
@@ -122,7 +122,7 @@ def test_policies_hold_policies() -> None:
         shm.Deallocate(3),
     ],
 )
-def test_values_are_values(value: Any) -> None:
+def test_values_are_equal_after_pickle_and_copy(value: Any) -> None:
     for again in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value)):
         assert again == value
         assert hash(again) == hash(value)

@@ -72,7 +72,7 @@ def label(values: list[Any]) -> str:
 
 
 @pytest.mark.parametrize("values", SORTED, ids=label)
-def test_order(values: list[Any]) -> None:
+def test_values_compare_in_their_order(values: list[Any]) -> None:
     backwards = values[::-1]
     assert sorted(backwards) == values
     for i, low in enumerate(values):

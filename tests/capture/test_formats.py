@@ -1,4 +1,4 @@
-"""The same packets give the same rows, whatever file and link they are in."""
+"""Equal packets give equal rows, in any file format and on any kind of link."""
 
 import pickle
 import subprocess
@@ -119,13 +119,13 @@ def test_pcapng_times(
     found = rows_of(tmp_path, pcapng(PACKETS, order=order, resolution=resolution))
     if resolution == 0x80 | 20:  # a microsecond is less than one of its units
         assert all(
-            abs((one["packet_time"] - other["packet_time"]).total_seconds()) < 2e-6
-            for one, other in zip(found.rows, expected, strict=True)
+            abs((row["packet_time"] - other["packet_time"]).total_seconds()) < 2e-6
+            for row, other in zip(found.rows, expected, strict=True)
         )
         found = found._replace(
             rows=[
-                {**one, "packet_time": other["packet_time"]}
-                for one, other in zip(found.rows, expected, strict=True)
+                {**row, "packet_time": other["packet_time"]}
+                for row, other in zip(found.rows, expected, strict=True)
             ]
         )
     assert found.rows == expected

@@ -37,7 +37,7 @@ from zenlake.wire.keepalive import KeepAlive
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 MUTATIONS = 200_000 if FULL else 600
 SECONDS = 4 * 3600 if FULL else 300
-MAX_GROWTH_KB = 600 << 10  # of the process, whatever the files say
+MAX_GROWTH_KB = 600 << 10  # Upper bound on the growth of the process.
 EXTREMES = (0, 1, 0x7F, 0x80, 0xFF)
 
 TCP = [tcp(segment) for segment in tcp_segments(talk(rounds=4))]
@@ -92,7 +92,7 @@ def rows_in(data: bytes) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS)
-def test_mutations() -> None:
+def test_mutated_captures_are_read_or_refused_in_bounded_memory() -> None:
     chance = random.Random(20_240_701)
     for seed in SEEDS:
         assert rows_in(seed) > 5

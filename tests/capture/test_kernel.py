@@ -67,12 +67,12 @@ FILES: list[Any] = [pcap, pcapng]
 def test_the_walk_finds_what_was_written(
     packets: list[Sent], link: str, make: Any, order: str
 ) -> None:
-    file = CaptureFile.of("made", make([one.packet for one in packets], link, order=order))
+    file = CaptureFile.of("made", make([packet.packet for packet in packets], link, order=order))
     rows = [row for window in file.windows() for row in window.copy()]
     expected = [
-        (number, one.seq, one.data)
-        for number, one in enumerate(packets, 1)
-        if one.data or one.packet[9 if one.packet[0] >> 4 == 4 else 40] == 17
+        (number, packet.seq, packet.data)
+        for number, packet in enumerate(packets, 1)
+        if packet.data or packet.packet[9 if packet.packet[0] >> 4 == 4 else 40] == 17
     ]
     found = [
         (int(r["number"]), int(r["seq"]), file.data[r["at"] : r["at"] + r["size"]].tobytes())
@@ -96,8 +96,8 @@ def test_the_walk_over_anything(noise: bytes, at: int) -> None:
                 assert (window["cut"] >= 0).all()
 
 
-SMALL = pcap([tcp(one) for one in tcp_segments(talk(rounds=1))][:6], "ethernet")
-SMALL_NG = pcapng([tcp(one, ENDS6) for one in tcp_segments(talk(rounds=1))][:6], "vlan")
+SMALL = pcap([tcp(segment) for segment in tcp_segments(talk(rounds=1))][:6], "ethernet")
+SMALL_NG = pcapng([tcp(segment, ENDS6) for segment in tcp_segments(talk(rounds=1))][:6], "vlan")
 
 
 @settings(max_examples=40)
@@ -105,7 +105,7 @@ SMALL_NG = pcapng([tcp(one, ENDS6) for one in tcp_segments(talk(rounds=1))][:6],
 def test_batches_are_split_as_the_codec_does(
     batches: list[bytes], rest: bytes, framing: int
 ) -> None:
-    data = b"".join(len(one).to_bytes(framing, "little") + one for one in batches) + rest
+    data = b"".join(len(batch).to_bytes(framing, "little") + batch for batch in batches) + rest
     expected, bad = [], False
     try:
         for _, end in split(data, Framing(framing), limit=1000):
@@ -183,7 +183,7 @@ def test_columns_of_bytes(data: bytes, draw: st.DataObject) -> None:
 
 @pytest.mark.parametrize("form", [PLAIN, Form(compression=True), Form(low_latency=True)])
 def test_a_whole_session(form: Form) -> None:
-    packets = [tcp(one) for one in tcp_segments(segments(talk(form, 3), 9))]
+    packets = [tcp(segment) for segment in tcp_segments(segments(talk(form, 3), 9))]
     head, rest = packets[:2], packets[2:]
     random.Random(4).shuffle(rest)
     reading = Reading(CaptureFile.of("made", pcap([*head, *rest])))

@@ -29,11 +29,11 @@ FORMS = {
     "compressed": Form(compression=True),
     "low latency": Form(low_latency=True),
 }
-WRAP = (0xFFFF_FF00, 0xFFFF_FFF0)  # both sides' numbers pass zero
+WRAP = (0xFFFF_FF00, 0xFFFF_FFF0)  # First sequence numbers of both sides: both pass zero.
 
 
 def found_in(folder: Path, packets: list[Segment], **arguments: Any) -> Found:
-    return rows_of(folder, pcap([tcp(one) for one in packets], **arguments))
+    return rows_of(folder, pcap([tcp(packet) for packet in packets], **arguments))
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_shuffled_and_repeated_segments_give_the_same_rows(
     folder = tmp_path_factory.getbasetemp()
     syns, data = _split(tcp_segments(segments(talk(form, 4), size), WRAP))
     expected = found_in(folder, [*syns, *data])
-    extra = [_part(one, chance) for one in data if chance.random() < repeated]
+    extra = [_part(segment, chance) for segment in data if chance.random() < repeated]
     packets = data + extra
     near = chance.randint(1, 40)
     order = sorted(range(len(packets)), key=lambda i: i % len(data) + chance.random() * near)
@@ -82,9 +82,9 @@ def test_shuffled_and_repeated_segments_give_the_same_rows(
     assert not found.report.unread
     # Between the two sides, order is that of the packets, which is another one now. So are keys
     # that one side uses before the packet with the other side's declaration.
-    for one, other in zip(by_side(expected), by_side(found), strict=True):
-        assert [_without_key(row) for row in one] == [_without_key(row) for row in other]
-        for row, again in zip(one, other, strict=True):
+    for wanted, other in zip(by_side(expected), by_side(found), strict=True):
+        assert [_without_key(row) for row in wanted] == [_without_key(row) for row in other]
+        for row, again in zip(wanted, other, strict=True):
             assert again["key"] in (row["key"], None)
             assert again["key"] == row["key"] or row["mapping"] == "receiver"
 
@@ -107,10 +107,10 @@ def _without_key(row: dict[str, Any]) -> dict[str, Any]:
 def test_the_first_copy_wins(folder: Path) -> None:
     packets = tcp_segments(talk())
     expected = found_in(folder, packets)
-    other = [one._replace(data=bytes(len(one.data))) for one in packets if one.data]
+    other = [packet._replace(data=bytes(len(packet.data))) for packet in packets if packet.data]
     found = found_in(folder, [*packets, *other])
     assert found.messages() == expected.messages()
-    sent = sum(len(one.data) for one in packets)
+    sent = sum(len(packet.data) for packet in packets)
     assert found.report.passed_over["bytes that TCP sent again"] == sent
     # A copy that overlaps what is held already, from both sides.
     early, late = packets[:-3], packets[-3:]
@@ -130,7 +130,7 @@ def test_a_hole_inside_of_a_batch_costs_that_batch_only(folder: Path) -> None:
     writes += talk(rounds=4)[-8:]
     packets = tcp_segments(segments(writes, 500))
     whole = found_in(folder, packets)
-    hit = [i for i, one in enumerate(packets) if len(one.data) == 500]
+    hit = [i for i, packet in enumerate(packets) if len(packet.data) == 500]
     for missing in hit[1:-1]:
         found = found_in(folder, packets[:missing] + packets[missing + 1 :])
         lost = [row for row in whole.messages() if row not in found.messages()]

@@ -38,7 +38,7 @@ class Taken:
 
     def __init__(self, path: Path, said: list[dict[str, Any]], ports: dict[str, int]) -> None:
         self.path = path
-        self.said = {one["name"]: one for one in said}
+        self.said = {talk["name"]: talk for talk in said}
         self.ports = ports
         self.reading = read(path)
         self.rows = [row for batch in self.reading for row in batch.to_pylist()]
@@ -55,7 +55,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> Taken:
     folder = tmp_path_factory.mktemp("real")
     for attempt in range(ATTEMPTS):
         path = folder / f"{attempt}.pcap"
-        ports = {name: free_port(_kind(one[0])) for name, one in SCENARIOS.items()}
+        ports = {name: free_port(_kind(settings[0])) for name, settings in SCENARIOS.items()}
         said, dropped = _take(TCPDUMP, path, ports)
         if not dropped:
             return Taken(path, said, ports)

@@ -1,4 +1,4 @@
-"""What Zenoh does in a stream: keys, fragments, forms of batches, datagrams, scouting."""
+"""Zenoh in a captured stream: keys, fragments, forms of batches, datagrams, scouting."""
 
 from pathlib import Path
 

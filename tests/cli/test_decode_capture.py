@@ -88,7 +88,7 @@ def test_what_cannot_be_read_is_counted(tmp_path: Path) -> None:
 def test_another_port(tmp_path: Path) -> None:
     ends = (("10.0.0.1", 40_000), ("10.0.0.2", 9999))
     path = tmp_path / "late.pcap"
-    path.write_bytes(pcap([tcp(one, ends) for one in tcp_segments(talk())][9:]))
+    path.write_bytes(pcap([tcp(segment, ends) for segment in tcp_segments(talk())][9:]))
     assert zenlake("decode", str(path)).stdout == ""
     assert len(zenlake("decode", "--port", "9999", str(path)).stdout.splitlines()) > 20
 

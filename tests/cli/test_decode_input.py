@@ -1,4 +1,4 @@
-"""What `zenlake decode` reads, and what it says of input that it cannot read."""
+"""Input that `zenlake decode` reads, and its errors about input that it cannot read."""
 
 from pathlib import Path
 

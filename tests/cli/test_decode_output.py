@@ -1,4 +1,4 @@
-"""What `zenlake decode` shows of the messages."""
+"""Output of `zenlake decode` for the messages."""
 
 import json
 import re

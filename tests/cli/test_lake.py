@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 import zenlake as api
-from tests.storage.conftest import awaken
 from tests.support import spark_log
 from tests.support.cli_in_process import zenlake
 from tests.support.cli_process import matching, peer
+from tests.support.delta_runtime import start_delta_runtime
 from zenlake.cli.commands.lake_run import RunTable, format_event
 from zenlake.errors import ZError
 from zenlake.lake.pipeline import flows, runner
@@ -27,13 +27,12 @@ from zenlake.lake.tables.delta import DeltaStore
 from zenlake.lake.tables.reduce import conform
 from zenlake.log.read.reader import Reader
 
-MANY = 600  # cycles until something must have happened
+MANY = 600  # Cycles after which the awaited event must have happened.
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _delta_is_awake(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Open what delta-rs keeps open until the process ends: its runtime has a pair of sockets."""
-    awaken(tmp_path_factory.mktemp("delta"))
+def _delta_runtime(tmp_path_factory: pytest.TempPathFactory) -> None:
+    start_delta_runtime(tmp_path_factory.mktemp("delta"))
 
 
 # ---- init
@@ -139,10 +138,10 @@ def test_once_takes_what_is_there(lake: Path) -> None:
     done = zenlake("lake", "run", str(lake), "--once", "--json")
     assert done.exit_code == 0, done.output
     found = events(done.stdout)
-    assert [one["event"] for one in found if one["event"] != "flow"] == [
+    assert [event["event"] for event in found if event["event"] != "flow"] == [
         *("starting", "ready", "cycle", "stopped")
     ]
-    (cycle,) = (one for one in found if one["event"] == "cycle")
+    (cycle,) = (event for event in found if event["event"] == "cycle")
     assert (cycle["number"], cycle["ok"]) == (1, True)
     assert cycle["flows"] == [
         {
@@ -184,8 +183,8 @@ def test_a_cycle_says_what_was_read_and_what_was_written(lake: Path) -> None:
     StandInSession.script = [writes, writes]
     done = zenlake("lake", "run", str(lake), "--once", "--json")
     assert done.exit_code == 0, done.output
-    first = next(one for one in events(done.stdout) if one["event"] == "cycle")["flows"]
-    assert [(one["rows"], one["wrote"]) for one in first] == [
+    first = next(event for event in events(done.stdout) if event["event"] == "cycle")["flows"]
+    assert [(flow["rows"], flow["wrote"]) for flow in first] == [
         ({"samples": 3, "latest": 1}, {"samples": 3}),
         ({"own": 1}, {"own": 1}),
     ]
@@ -213,7 +212,7 @@ def test_a_cycle_that_failed_is_tried_again_until_told_to_stop(lake: Path) -> No
     StandInSession.script = [failed, failed, stopped]
     done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
     assert done.exit_code == 0, done.output
-    cycles = [one["ok"] for one in events(done.stdout) if one["event"] == "cycle"]
+    cycles = [event["ok"] for event in events(done.stdout) if event["event"] == "cycle"]
     assert cycles == [False, False, True]
     assert StandInSession.started == 1
 
@@ -225,8 +224,8 @@ def test_without_news_there_is_no_cycle(lake: Path) -> None:
 
     StandInSession.script = [more, stopped]
     done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
-    cycles = [one for one in events(done.stdout) if one["event"] == "cycle"]
-    assert [one["flows"][0]["behind"] for one in cycles] == [10, 11]
+    cycles = [event for event in events(done.stdout) if event["event"] == "cycle"]
+    assert [cycle["flows"][0]["behind"] for cycle in cycles] == [10, 11]
 
 
 def test_a_spark_that_is_gone_is_started_again(lake: Path) -> None:
@@ -256,7 +255,7 @@ def test_a_cycle_that_does_not_end_is_broken_off(
     done = zenlake("lake", "run", str(lake), "--json")
     assert done.exit_code == 0, done.output
     assert killed.is_set()
-    assert "failed" not in [one["event"] for one in events(done.stdout)]
+    assert "failed" not in [event["event"] for event in events(done.stdout)]
 
 
 def test_it_records_while_it_runs(tmp_path: Path, lake: Path) -> None:
@@ -315,7 +314,7 @@ def test_the_live_table_shows_flows(tmp_path: Path) -> None:
     shown = RunTable(project, console)
     shown.show("starting", {"master": "local[2]"})
     shown.show("flow", {"flow": "samples", "state": "RUNNING", "reason": None})
-    one = {
+    flow = {
         "flow": "samples",
         "into": ("samples", "latest"),
         "state": "COMPLETED",
@@ -326,7 +325,7 @@ def test_the_live_table_shows_flows(tmp_path: Path) -> None:
         "wrote": {"samples": 1234},
         "reason": None,
     }
-    shown.show("cycle", {"number": 3, "ok": True, "seconds": 1.5, "flows": [one]})
+    shown.show("cycle", {"number": 3, "ok": True, "seconds": 1.5, "flows": [flow]})
     shown.show("flow", {"flow": "loss\x1b", "state": "FAILED", "reason": "bad\x1b[2J"})
     console.print(shown)
     text = console.export_text()

@@ -81,7 +81,7 @@ def numbered(count: int, first: int = 0) -> list[tuple[str, Put | Del]]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Four samples, one a second, and a loss before the third."""
+    """Four samples, one per second, and a loss before the third."""
     path = tmp_path / "log"
     loss = Loss(LANE, BEGAN + SECOND, b"\xab", 4, 6, 3, lane=8 | 5)
     with Writer(path) as writer:
@@ -110,10 +110,10 @@ def objects(text: str) -> list[dict[str, Any]]:
 
 
 def payloads(*args: str) -> list[int]:
-    """What `log cat` of a log with numbers shows."""
+    """Return the numbers that `log cat` shows of a log with numbers."""
     done = zenlake("log", "cat", "--json", *args)
     assert done.exit_code == 0, done.stderr
-    return [int(one["value"]) for one in objects(done.stdout)]
+    return [int(sample["value"]) for sample in objects(done.stdout)]
 
 
 # ---- cat
@@ -370,7 +370,7 @@ def test_a_log_that_is_damaged(tmp_path: Path) -> None:
     assert re.match(r"  damaged: .*offsets 20 to 29:.*00020\.zlog at byte 56", named[0])
     (found,) = objects(zenlake("log", "verify", str(path), "--json").stdout)
     assert (found["samples"], found["first"], found["end"]) == (40, 0, 50)
-    assert [(one["first"], one["end"]) for one in found["damage"]] == [(20, 30)]
+    assert [(span["first"], span["end"]) for span in found["damage"]] == [(20, 30)]
 
 
 @pytest.mark.process
@@ -384,7 +384,7 @@ def test_verifying_shows_how_far_it_is(log: Path) -> None:
 # ---- trim
 
 
-def test_the_oldest_go(tmp_path: Path) -> None:
+def test_trim_removes_the_oldest_segments(tmp_path: Path) -> None:
     path = long_log(tmp_path / "log")
     before = zenlake("log", "trim", str(path), "--before", "35", "--json")
     assert objects(before.stdout)[0]["segments"] == 3

@@ -173,7 +173,7 @@ def test_many_sessions_give_many_times() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "ws"])
-def test_other_links(protocol: str) -> None:
+def test_ping_names_the_protocol_of_the_link(protocol: str) -> None:
     with node(f"{protocol}/127.0.0.1:0") as at:
         assert facts(at)["protocol"] == protocol
 
@@ -265,7 +265,7 @@ def test_a_certificate_of_ours(authority: Authority) -> None:
 # ---- no session
 
 
-def test_nobody_listens() -> None:
+def test_a_refused_connection_is_explained_with_a_remedy() -> None:
     said = refusal(f"tcp/127.0.0.1:{free_port()}")
     assert "Connection refused" in said
     assert "start the other node, or correct the address" in said

@@ -10,7 +10,7 @@ from zenlake.quantities import counted
 
 
 @pytest.mark.parametrize(
-    ("noun", "one", "many"),
+    ("noun", "singular", "plural"),
     [
         ("message", "1 message", "1,200 messages"),
         ("query", "1 query", "1,200 queries"),
@@ -20,8 +20,8 @@ from zenlake.quantities import counted
         ("key", "1 key", "1,200 keys"),
     ],
 )
-def test_a_noun_is_in_the_plural_where_that_is_right(noun: str, one: str, many: str) -> None:
-    assert (counted(1, noun), counted(1200, noun)) == (one, many)
+def test_a_noun_is_in_the_plural_where_that_is_right(noun: str, singular: str, plural: str) -> None:
+    assert (counted(1, noun), counted(1200, noun)) == (singular, plural)
 
 
 def test_the_line_of_serve() -> None:

@@ -37,7 +37,7 @@ LINE = (
     r"[\d,]+ samples/s, [\d.]+ \w+/s, durable to [\d,]+( \([\d,]+ waiting\))?, "
     r"\d+ gaps?, \d+ dropped, [\d.]+ \w+ left"
 )
-AT_MOST = ("--duration", "60s")  # so that a test that fails ends
+AT_MOST = ("--duration", "60s")  # Options that end the process of a test that fails.
 BLOCK = api.CongestionControl.BLOCK
 
 
@@ -111,8 +111,8 @@ def test_a_signal_seals(tmp_path: Path, number: signal.Signals) -> None:
     assert (last["gaps"], last["dropped"], last["failure"]) == (0, 0, None)
     assert mark_of(log).state == SETTLED
     found = recorded(log)
-    assert [one for one in found if one[0] == "demo/a"] == values[:500]
-    assert [one for one in found if one[0] == "other"] == values[500:]
+    assert [sample for sample in found if sample[0] == "demo/a"] == values[:500]
+    assert [sample for sample in found if sample[0] == "other"] == values[500:]
 
 
 @pytest.mark.process
@@ -199,7 +199,7 @@ def test_the_live_line(tmp_path: Path) -> None:
 def publishing(
     met: Peer, key: str, values: list[bytes], after: Callable[[int], None] | None = None
 ) -> Iterator[None]:
-    """Meanwhile puts `values`, once somebody subscribes, and calls `after` with how many."""
+    """Put `values` once there is a subscriber, and call `after` with their number."""
 
     def work() -> None:
         matching(met.session, key)
@@ -304,7 +304,7 @@ def test_a_full_disk_is_said_and_is_status_1(
 
 
 def test_writing_may_fail_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be written is kept and written later; then it is sealed as ever."""
+    """Samples that could not be written are kept and written later; then the log is sealed."""
     write, failures = Writer.write, [ENOSPC] * 3
 
     def sometimes(writer: Writer, blocks: Any) -> Mark:
@@ -324,7 +324,7 @@ def test_writing_may_fail_for_a_while(tmp_path: Path, monkeypatch: pytest.Monkey
     assert recorded(log) == [("demo/a", b"1"), ("demo/a", b"2")]
 
 
-def test_no_session(tmp_path: Path) -> None:
+def test_without_a_session_no_log_is_made(tmp_path: Path) -> None:
     endpoint = f"tcp/127.0.0.1:{free_port()}"
     done = zenlake("record", "-e", endpoint, "-k", "a", "-o", str(tmp_path / "log"))
     assert done.exit_code == 1

@@ -24,7 +24,7 @@ SECONDS = "1.5"
 
 
 def group() -> str:
-    """Where nobody else is."""
+    """Return a group without other nodes."""
     return f"udp/224.0.0.240:{free_port()}"
 
 

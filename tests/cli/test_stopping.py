@@ -81,8 +81,8 @@ def test_what_is_lost_while_an_object_ends_comes_again() -> None:
 
 
 def test_no_python_of_ours_runs_in_the_cycle_collector() -> None:
-    """A signal that came in it would be lost for whoever uses a session."""
+    """A signal during it would be lost for the user of a session."""
     there: list[Any] = gc.callbacks
     assert gc_finalize._phases.move_to_end in there
-    python = [one for one in there if isinstance(one, FunctionType)]
-    assert not [one for one in python if one.__module__.startswith("zenlake")]
+    python = [callback for callback in there if isinstance(callback, FunctionType)]
+    assert not [function for function in python if function.__module__.startswith("zenlake")]

@@ -129,7 +129,7 @@ def test_long_keys_end_a_plain_batch_before_arrow_overflows(
         record_batches(framed(sent), KEYS, Framing.DATAGRAM, batcher=SampleBatcher(plain=True))
     )
     assert [len(batch) for batch in found] == [20, 20, 20]
-    payloads = [int(one) for batch in found for one in batch["payload"].to_pylist()]
+    payloads = [int(payload) for batch in found for payload in batch["payload"].to_pylist()]
     assert payloads == list(range(60))
 
 

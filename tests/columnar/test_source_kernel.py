@@ -54,12 +54,12 @@ def test_it_finds_what_a_plain_reading_finds(
         rehash(table, SEED)
     got = [
         (
-            int(where[one]),
-            table.low[codes[one]].tobytes() + table.high[codes[one]].tobytes(),
-            int(table.entity[codes[one]]),
-            int(numbers[one]),
+            int(where[row]),
+            table.low[codes[row]].tobytes() + table.high[codes[row]].tobytes(),
+            int(table.entity[codes[row]]),
+            int(numbers[row]),
         )
-        for one in range(count)
+        for row in range(count)
     ]
     assert got == plain(rows)
-    assert int(table.used[0]) == len({one[1:3] for one in got})
+    assert int(table.used[0]) == len({row[1:3] for row in got})

@@ -86,7 +86,7 @@ sample_rows = st.fixed_dictionaries(
 
 
 def normalised(row: dict[str, Any]) -> dict[str, Any]:
-    """What the wire cannot tell apart: a delete has neither payload nor encoding."""
+    """Drop the distinctions that the wire has not: a delete has neither payload nor encoding."""
     row = row | {"received_at": None}
     if row["kind"] == "delete":
         row |= {"payload": None, "encoding": "zenoh/bytes", "schema": None}

@@ -16,8 +16,8 @@ import pytest
 from demo.child import defer_signals
 
 ROOT = Path(__file__).parents[2]
-DEMO_SECONDS = 550.0  # on a machine that has other things to do; alone it takes one minute
-GRACE_SECONDS = 15.0  # for workers of a Spark that has ended
+DEMO_SECONDS = 550.0  # Deadline on a busy machine; alone the demo takes one minute.
+GRACE_SECONDS = 15.0  # Time for workers of a Spark that has ended.
 MARK = "ZENLAKE_DEMO_MARK"
 
 
@@ -46,7 +46,7 @@ def demo(command: list[str], *options: str) -> "Iterator[tuple[subprocess.Popen[
 
 
 def left_of(mark: str) -> list[str]:
-    """What runs and was started by that demo, once workers had the time to end."""
+    """Return the processes that the demo started, once workers had the time to end."""
     end = time.monotonic() + GRACE_SECONDS
     while (left := list(_marked(mark))) and time.monotonic() < end:
         time.sleep(0.1)
@@ -80,7 +80,7 @@ def test_a_signal_waits_until_what_is_started_is_known() -> None:
 @pytest.mark.campaign
 @pytest.mark.spark
 @pytest.mark.timeout(DEMO_SECONDS + 60)
-def test_the_books_balance(tmp_path: Path) -> None:
+def test_the_demo_accounts_for_every_sample_and_leaves_no_process(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     command = ["make", "--no-print-directory", "demo"]  # as the README has it
     with demo(command, f"DEMO=--quick --out {report}") as (process, mark):

@@ -10,8 +10,8 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WITH_SPARK = ("lake_stall.py", "lake_publish.py", "lake_fleet.py", "fleet.ipynb")
 MAX_LINES = 60
-SOON = 120.0  # seconds
-AT_LAST = 500.0  # seconds: four starts of a Spark on a machine that has other things to do
+SOON = 120.0  # Seconds.
+AT_LAST = 500.0  # Seconds for four starts of a Spark on a busy machine.
 SHARED = """
 import json, pathlib, runpy, sys
 from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""What a scenario records with: zenoh nodes on loopback with taps between them.
+"""Tools of a scenario that is recorded: zenoh nodes on loopback with taps between them.
 
 Knows zenoh's configuration keys; knows nothing of what the nodes say.
 """
@@ -145,7 +145,7 @@ class Stage:
         self.tape.settle(quiet)
 
     def vector(self, names: dict[str, str] | None = None) -> Vector:
-        """What the tape holds, less keep-alives that only repeat; `names` renames senders."""
+        """Return the tape without keep-alives that only repeat; `names` renames senders."""
         batches: list[tuple[str, bytes]] = []
         idle = {b"\x04", b"\x00\x04"} if self.compression else {b"\x04"}
         said: set[str] = set()

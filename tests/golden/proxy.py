@@ -32,7 +32,7 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
 
 
 class Tape:
-    """What was heard, in order; written by the taps' threads, read by the scenario."""
+    """Bytes that were heard, in order; written by the taps' threads, read by the scenario."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

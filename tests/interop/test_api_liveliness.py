@@ -1,4 +1,4 @@
-"""Tokens of one are seen by the other; each knows whether somebody listens to what it publishes."""
+"""Tokens of one are seen by the other; each knows whether its publishers have subscribers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,7 +62,7 @@ def alive(side: Side, key: str) -> list[str]:
 
 @contextmanager
 def watching(side: Side, key: str, **options: Any) -> Iterator[list[tuple[str, str]]]:
-    """What a side's liveliness subscriber says: kinds and keys."""
+    """Declare a liveliness subscriber on a side, and yield the kinds and keys that it hears."""
     changes: list[tuple[str, str]] = []
 
     def on_change(sample: Any) -> None:
@@ -113,7 +113,7 @@ def test_who_watches_hears_of_every_change(way: Way) -> None:
 
 @pytest.mark.parametrize("history", [None, False, True])
 def test_history(way: Way, history: bool | None) -> None:
-    """Who asks for history hears first of what lived before; both hear of what comes and goes."""
+    """A subscriber with history hears first of living tokens; both hear of later changes."""
     key = unique("history")
     tokens = way.sender.session.liveliness()
     before = tokens.declare_token(f"{key}/before")
@@ -193,7 +193,7 @@ def test_many_tokens(some_way: Way) -> None:
     assert alive(some_way.receiver, f"{key}/*") == []
 
 
-# ---- whether somebody listens
+# ---- matching
 
 
 def test_a_publisher_knows_whether_somebody_listens(way: Way) -> None:

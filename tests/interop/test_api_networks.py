@@ -54,7 +54,7 @@ def way(request: pytest.FixtureRequest, nets: Nets) -> Way:
 
 @pytest.fixture(autouse=True)
 def sessions() -> Iterator[ExitStack]:
-    """What a test opens for itself."""
+    """Close the sessions that a test opens for itself."""
     with settling(), ExitStack() as stack:
         yield stack
 

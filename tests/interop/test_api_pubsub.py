@@ -1,4 +1,4 @@
-"""What one publishes the other sees, whoever is who and whatever is between."""
+"""Samples of one implementation reach the other, in either role and any topology."""
 
 import time
 from collections.abc import Iterator
@@ -113,7 +113,7 @@ def test_the_encoding_of_a_publisher_and_of_one_put(way: Way) -> None:
 
 
 def test_every_quality_of_service(way: Way) -> None:
-    """What may be dropped is sent until it is heard; whatever is heard is as it was sent."""
+    """A message that may be dropped is sent until it is heard; a heard one is as it was sent."""
     api, session = way.sender
     key = unique("qos")
     kinds = list(product(PRIORITIES, CONTROLS, (False, True), RELIABILITIES))
@@ -362,7 +362,7 @@ def test_after_undeclare_nothing_comes(way: Way) -> None:
 
 
 def test_localities(way: Way) -> None:
-    """What is for the session itself does not leave it; what is remote does not stay."""
+    """A sample for the session itself does not leave it; a remote one does not stay."""
     api, session = way.sender
     key = unique("local")
     own: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What one asks the other answers, whoever is who and whatever is between."""
+"""Queries of one implementation are answered by the other, in either role and any topology."""
 
 import threading
 import time
@@ -29,9 +29,9 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_error")]
 
-SHORT = 0.5  # seconds of a query that nobody answers
-ENOUGH = 3.0  # for a reply on a busy machine, before the time is out
-PROMPT = 5.0  # seconds within which a query ends that need not wait for its timeout
+SHORT = 0.5  # Seconds until a query without an answer times out.
+ENOUGH = 3.0  # Seconds in which a reply arrives on a busy machine.
+PROMPT = 5.0  # Seconds within which a query ends that need not wait for its timeout.
 TARGETS = ("BEST_MATCHING", "ALL", "ALL_COMPLETE")
 MODES = ("AUTO", "NONE", "MONOTONIC", "LATEST")
 ACCEPTED = ("MATCHING_QUERY", "ANY")
@@ -112,7 +112,7 @@ def test_every_target_consolidation_and_kind_of_reply(way: Way) -> None:
 
 
 def test_only_the_partial_one_is_there(way: Way) -> None:
-    """ALL_COMPLETE asks nobody then."""
+    """ALL_COMPLETE asks no queryable then."""
     api = way.sender.api
     key = unique("partial")
     with answering(way, f"{key}/a", lambda query: query.reply(f"{key}/a", "x")):
@@ -363,7 +363,7 @@ def test_a_queryable_that_never_answers(way: Way) -> None:
         assert set(ask(way, key, timeout=SHORT)) == {"err Timeout"}  # by every hop that noticed
         assert SHORT <= time.monotonic() - begin < PROMPT
         with held.pop() as query:
-            query.reply(key, "late")  # nobody waits for it, and nobody minds
+            query.reply(key, "late")  # no get waits for it, and there is no error
         held.clear()
 
 

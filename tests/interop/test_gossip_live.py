@@ -8,11 +8,12 @@ from tests.support.discovery import (
     DIALS_NOBODY,
     LOOPBACK,
     THEY_DIAL_NOBODY,
+    AskedRule,
     Finder,
     reference_session,
     stays,
 )
-from tests.support.interop_conversation import PEER, ROUTER, both_send, listening
+from tests.support.interop_conversation import PEER, ROUTER, both_send, listening, they_send
 from tests.support.reference_peer import ReferencePeer, ReferenceProcess, Settings
 from tests.support.waiting import until
 from zenlake.runtime.discovery import DiscoveryConfig
@@ -43,7 +44,10 @@ def test_their_peers_find_each_other_through_us(
         ):
             until(lambda: neighbours(a), lambda ids: ids == {str(ours.zid), c.zid})
             until(lambda: neighbours(c), lambda ids: ids == {str(ours.zid), a.zid})
-            stays(ours.found, {a.zid, c.zid})
+            for them in (a, c):
+                them.subscribe("theirs/**")
+                both_send(ours, ours.session_with(them.zid), them, [64] * 20)
+            assert ours.found() == {a.zid, c.zid}
 
 
 def test_without_our_gossip_they_do_not(reference: ReferenceProcess) -> None:
@@ -68,17 +72,21 @@ def test_we_find_a_node_through_one_of_theirs(reference: ReferenceProcess, middl
         ):
             ours.node.connect(at)
             until(ours.found, lambda ids: ids == {a.zid, b.zid})
-            (session,) = [s for s in ours.node.sessions.values() if str(s.zid) == a.zid]
             a.subscribe("theirs/**")
-            both_send(ours, session, a, [64] * 20)
-            stays(ours.found, {a.zid, b.zid})
+            both_send(ours, ours.session_with(a.zid), a, [64] * 20)
+            assert ours.found() == {a.zid, b.zid}
 
 
 def test_we_do_not_dial_whom_we_do_not_want(reference: ReferenceProcess) -> None:
     b, at = listening(reference, "peer", {})
     with closing(b):
         settings = {**dials(at), **THEY_DIAL_NOBODY}
-        with reference_session(reference, "peer", settings), Finder(PEER, QUIET) as ours:
+        rule = AskedRule()
+        with (
+            reference_session(reference, "peer", settings) as a,
+            Finder(PEER, DiscoveryConfig(group=None, told=rule)) as ours,
+        ):
             ours.node.connect(at)
-            until(ours.found, lambda ids: ids == {b.zid})
-            stays(ours.found, {b.zid})
+            until(lambda: rule.asked, lambda ids: a.zid in ids)
+            they_send(ours, b, [64] * 20)
+            assert (ours.found(), ours.links.dialled) == ({b.zid}, [at])

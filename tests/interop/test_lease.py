@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_er
 
 SHORT: Settings = {"transport/link/tx/lease": 1000}
 SILENCE = 4.0
-NOT_SO_LATE = 5.0  # a lease of 1 s ends long before one of 10
+NOT_SO_LATE = 5.0  # Seconds: a lease of 1 s has ended long before, one of 10 s has not.
 
 
 @pytest.mark.parametrize("pair", COMMON_PAIRS[:2], ids=str)

@@ -1,4 +1,4 @@
-"""Every kind of link with eclipse-zenoh, whoever dials: TLS, mutual TLS, UDP, unix, WebSocket."""
+"""Every kind of link with eclipse-zenoh, from both sides: TLS, mutual TLS, UDP, unix, WebSocket."""
 
 import secrets
 from pathlib import Path
@@ -70,7 +70,9 @@ def test_a_close_by_the_reference_ends_our_session_with_its_reason(
 
 
 @pytest.mark.parametrize("pair", COMMON_PAIRS, ids=str)
-def test_udp(reference: ReferenceProcess, pair: Pair) -> None:
+def test_a_session_over_udp_carries_both_ways_and_closes(
+    reference: ReferenceProcess, pair: Pair
+) -> None:
     """One at a time: datagrams that come faster than they are read may be lost, and are."""
     with conversation(reference, pair, ours := Ours(pair.ours), endpoint="udp/127.0.0.1:{}") as (
         session,
@@ -86,7 +88,7 @@ def test_udp(reference: ReferenceProcess, pair: Pair) -> None:
 
 @pytest.mark.parametrize("pair", COMMON_PAIRS, ids=str)
 def test_udp_that_they_close(reference: ReferenceProcess, pair: Pair) -> None:
-    """A listener of theirs goes without CLOSE: our next KEEP_ALIVE finds nobody there."""
+    """A listener of theirs goes without CLOSE: our next KEEP_ALIVE reaches no node."""
     with conversation(reference, pair, ours := Ours(pair.ours), endpoint="udp/127.0.0.1:{}") as (
         session,
         them,
@@ -152,7 +154,9 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.mark.parametrize("mutual", [False, True], ids=["tls", "mutual tls"])
 @pytest.mark.parametrize("pair", COMMON_PAIRS, ids=str)
-def test_tls(reference: ReferenceProcess, pair: Pair, mutual: bool, world: World) -> None:
+def test_a_session_over_tls_carries_both_ways_and_closes(
+    reference: ReferenceProcess, pair: Pair, mutual: bool, world: World
+) -> None:
     ours = Ours(pair.ours, options=world.ours(mutual=mutual))
     theirs = world.theirs(mutual=mutual)
     with conversation(reference, pair, ours, theirs, endpoint=TLS_AT) as (session, them):

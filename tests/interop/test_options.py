@@ -1,4 +1,4 @@
-"""What INIT negotiates, offered by us, by eclipse-zenoh or by both, whoever dials."""
+"""Parameters that INIT negotiates, offered by us, by eclipse-zenoh or by both, on either side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -94,7 +94,9 @@ OPTIONS = [
 
 @pytest.mark.parametrize("pair", COMMON_PAIRS, ids=str)
 @pytest.mark.parametrize("option", OPTIONS, ids=str)
-def test_option(reference: ReferenceProcess, pair: Pair, option: Option) -> None:
+def test_both_agree_on_each_option_and_exchange_messages(
+    reference: ReferenceProcess, pair: Pair, option: Option
+) -> None:
     ours = Ours(pair.ours, **option.ours)
     with conversation(reference, pair, ours, option.theirs) as (session, them):
         agreed = {name: getattr(session.agreement, name) for name in option.agreed}
@@ -212,7 +214,7 @@ def test_priorities_at_once(reference: ReferenceProcess, pair: Pair) -> None:
 
 @pytest.mark.parametrize("pair", COMMON_PAIRS, ids=str)
 def test_too_large_for_low_latency(reference: ReferenceProcess, pair: Pair) -> None:
-    """What does not fit one batch is refused here, and the session lives on."""
+    """A message that does not fit one batch is refused here, and the session lives on."""
     with conversation(reference, pair, ours := Ours(pair.ours, **FAST), LOW_LATENCY) as (
         session,
         them,

@@ -1,4 +1,4 @@
-"""Public keys, shown by eclipse-zenoh. It cannot be told whose keys it knows, so it dials only."""
+"""Public keys, shown by eclipse-zenoh. It takes no list of known keys, so it only connects."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from zenlake.transport.usrpwd import UserPassword
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_error")]
 
-KEY_BITS = 1024  # the least that can be made here; the exchange is the same for all
+KEY_BITS = 1024  # Smallest key that can be made here; the exchange is the same for all.
 THEY_DIAL = [pair for pair in COMMON_PAIRS if not pair.we_dial]
 
 

@@ -1,5 +1,5 @@
-"""What eclipse-zenoh publishes, from another process, is in the log as it was put: all of it, once,
-in order, whatever it carries and however it came.
+"""Samples that eclipse-zenoh publishes in another process are in the log as they were put: all of
+them, once, in order, with any fields and over any kind of session.
 """
 
 # mypy: allow-untyped-calls
@@ -245,7 +245,7 @@ class Publishing:
         return int(self.durable("")["received"])
 
     def durable(self, parameters: str = "?durable") -> Any:
-        """What the recorder says."""
+        """Return the recorder's answer."""
         (reply,) = list(self.session.get(ADMIN + parameters, timeout=ANSWER_SECONDS))
         assert reply.ok is not None, reply.err
         assert str(reply.ok.encoding) == "application/json"
@@ -261,34 +261,34 @@ def scenario(at: str, settings: dict[str, Any], large: bool) -> dict[str, Any]:
     account: list[Entry] = []
     both = [Publishing(name, name, at, settings, account) for name in ("client", "peer")]
     for step in ("burst", "singly", "declared", "carrying", "ways", "burst"):
-        for one in both:
-            getattr(one, step)()
+        for publishing in both:
+            getattr(publishing, step)()
     if large:
-        for one in both:
-            one.fragmented()
-    said = [one.durable() for one in both if one.asks]
-    found = {one.zid: one.ledger for one in both}
-    for one in both:
-        one.session.close()
+        for publishing in both:
+            publishing.fragmented()
+    said = [publishing.durable() for publishing in both if publishing.asks]
+    found = {publishing.zid: publishing.ledger for publishing in both}
+    for publishing in both:
+        publishing.session.close()
     return {"ledgers": found, "said": said}
 
 
 def best_effort(at: str, count: int) -> dict[str, Any]:
-    one = Publishing("client", "client", at, {})
-    one.best_effort(count)
-    one.durable()
-    one.session.close()
-    return {"ledger": one.ledger}
+    publishing = Publishing("client", "client", at, {})
+    publishing.best_effort(count)
+    publishing.durable()
+    publishing.session.close()
+    return {"ledger": publishing.ledger}
 
 
 def ask_for_all(at: str, count: int) -> dict[str, Any]:
     """How things stand, and what is said to who asks for what it put."""
-    one = Publishing("client", "client", at, {})
-    publisher = one.publisher("asked", {})
+    publishing = Publishing("client", "client", at, {})
+    publisher = publishing.publisher("asked", {})
     for _ in range(count):
         publisher.put(b"x" * 100)
-    said = {"before": one.durable(""), "after": one.durable()}
-    one.session.close()
+    said = {"before": publishing.durable(""), "after": publishing.durable()}
+    publishing.session.close()
     return said
 
 
@@ -433,7 +433,7 @@ def test_all_that_they_put_is_recorded(tmp_path: Path, other: Reference, link: s
 
 
 def test_best_effort_is_recorded_as_that(tmp_path: Path, other: Reference) -> None:
-    """What they let go by themselves has no number; all that came is there, in order."""
+    """Messages that they drop have no number; all others are in the log, in order."""
     path = tmp_path / "log"
     with recording(path) as (recorder, port):
         other.tell("best_effort", at=f"tcp/127.0.0.1:{port}", count=200)

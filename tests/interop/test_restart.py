@@ -1,4 +1,4 @@
-"""One side goes, with or without a word, and comes back: who had dialled dials again."""
+"""One side goes, with or without CLOSE, and comes back: the connecting side connects again."""
 
 from functools import partial
 from operator import eq

@@ -1,7 +1,7 @@
-"""Every role of ours with every mode of eclipse-zenoh, whoever dials, with the defaults.
+"""Every role of ours with every mode of eclipse-zenoh, from either side, with the defaults.
 
-Left out: a client that is dialled. Ours does not serve anybody but a test of the refusal;
-eclipse-zenoh's listens only if it has somebody else to dial as well.
+Left out: a client that others connect to. Ours serves only a test of the refusal;
+eclipse-zenoh's listens only if it has another node to connect to as well.
 """
 
 import pytest

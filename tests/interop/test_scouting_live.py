@@ -1,4 +1,4 @@
-"""Scouting with eclipse-zenoh: who is found, who dials, and what a hostile group can do."""
+"""Scouting with eclipse-zenoh: who is found, who connects, and what a hostile group can do."""
 
 import json
 import random
@@ -42,15 +42,15 @@ from zenlake.wire.zenohid import WireZenohId
 
 pytestmark = pytest.mark.interop
 
-SCOUT_SECONDS = 30.0  # at most: a test stops listening when it has heard enough
-ROUNDS = 5  # of what two nodes do at the same time, each time a little differently
+SCOUT_SECONDS = 30.0  # Deadline: a test stops listening when it has heard enough.
+ROUNDS = 5  # Repetitions of what two nodes do at the same time: each differs a little.
 
 
 def config(group: str, **settings: Any) -> DiscoveryConfig:
     return DiscoveryConfig(group=on_lo(group), **settings)
 
 
-# ---- asking, without dialling
+# ---- asking, without connecting
 
 
 def test_our_scout_finds_whom_it_asks_for(reference: ReferenceProcess) -> None:
@@ -127,7 +127,7 @@ def test_who_does_not_answer_is_not_found() -> None:
         assert list(scout(1.0, group=on_lo(group))) == []
 
 
-# ---- dialling whom one has found
+# ---- connecting to discovered nodes
 
 
 @pytest.mark.parametrize("who_dials", ["we", "they", *["both"] * ROUNDS])
@@ -140,12 +140,13 @@ def test_peers_that_scout_have_one_session(reference: ReferenceProcess, who_dial
         with reference_session(reference, "peer", settings) as them:
             until(ours.found, lambda found: found == {them.zid})
             until(them.transports, lambda found: set(found) == {str(ours.zid)})
-            stays(lambda: (ours.found(), set(them.transports())), ({them.zid}, {str(ours.zid)}))
+            until(lambda: (ours.node.pending, ours.node.found), lambda counts: counts == (0, 0))
             (session,) = ours.node.sessions.values()
             if who_dials != "both":
                 assert isinstance(session.handshake, Opener) == (who_dials == "we")
             them.subscribe("theirs/**")
             both_send(ours, session, them, [64] * 20)
+            assert (ours.found(), set(them.transports())) == ({them.zid}, {str(ours.zid)})
         assert ours.end_of(session).by_peer
 
 
@@ -182,7 +183,8 @@ def test_the_greater_id_dials(reference: ReferenceProcess, we_are_greater: bool)
         until(ours.found, lambda found: found == {them.zid})
         (session,) = ours.node.sessions.values()
         assert isinstance(session.handshake, Opener) == we_are_greater
-        stays(ours.found, {them.zid})
+        they_send(ours, them, [64] * 20)
+        assert ours.found() == {them.zid}
         assert bool(ours.links.dialled) == we_are_greater
 
 
@@ -347,6 +349,7 @@ def test_a_hello_with_255_locators_that_lead_nowhere(reference: ReferenceProcess
             for _ in range(10):
                 sender.sendto(hello(zid, 255, closed), victim)
             until(lambda: len(ours.links.dialled), lambda dialled: dialled == MAX_LOCATORS)
+            until(lambda: ours.node.found, lambda count: count == 0)
             they_send(ours, them, [100] * 50)
-            stays(lambda: len(ours.links.dialled), MAX_LOCATORS)
+            assert len(ours.links.dialled) == MAX_LOCATORS
             assert ours.closed == []

@@ -1,4 +1,4 @@
-"""Sequence numbers of every resolution, across the wrap, each way, whoever dials."""
+"""Sequence numbers of every resolution, across the wrap, each way, from either side."""
 
 import secrets
 
@@ -27,9 +27,9 @@ pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_er
 RESOLUTION = "transport/link/tx/sequence_number_resolution"
 REQUEST_IDS = 0x08  # 32 bits; the low bits are the sequence numbers'
 BITS = ("8bit", "16bit", "32bit")
-SMALL = 16  # bytes of each message
+SMALL = 16  # Bytes per message.
 MAX_ROUNDS = 10
-NEAR = 40  # how far before the wrap a session may start
+NEAR = 40  # Largest distance between the start of a session and the wrap.
 
 
 def resolution(bits: str) -> int:

@@ -67,7 +67,7 @@ def said(sample: Any) -> Said:
 
 
 class Puts:
-    """What one session puts, and what another one hears."""
+    """Samples that one session puts, and samples that another one hears."""
 
     def __init__(self, at: str) -> None:
         self.session, self.other = opened(at), opened(at)
@@ -123,8 +123,8 @@ def ask(at: str, selector: str, target: str = "", consolidation: str = "") -> li
     replies = [*session.get(selector, timeout=ANSWER_SECONDS, **options)]
     session.close()
     return [
-        {"error": one.err.payload.to_string()} if one.ok is None else said(one.ok)
-        for one in replies
+        {"error": reply.err.payload.to_string()} if reply.ok is None else said(reply.ok)
+        for reply in replies
     ]
 
 
@@ -183,7 +183,7 @@ class Lake:
         return found
 
     def of(self, key: str) -> list[Said]:
-        return [one for one in self.heard if one["key"] == key]
+        return [sample for sample in self.heard if sample["key"] == key]
 
 
 @pytest.fixture(scope="module")
@@ -211,8 +211,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
 def by_key(replies: list[Said]) -> dict[str, list[Said]]:
     found: dict[str, list[Said]] = {}
-    for one in replies:
-        found.setdefault(one["key"], []).append(one)
+    for reply in replies:
+        found.setdefault(reply["key"], []).append(reply)
     return found
 
 
@@ -228,8 +228,8 @@ def test_the_latest_values(lake: Lake) -> None:
 def test_all_of_the_past(lake: Lake) -> None:
     assert by_key(lake.ask("past/**?_time=[..]")) == {key: lake.of(key) for key in KEYS}
     battery = lake.of("past/battery")
-    assert any(one["payload"] is None for one in battery)
-    assert all(one["attachment"] is not None for one in battery)
+    assert any(sample["payload"] is None for sample in battery)
+    assert all(sample["attachment"] is not None for sample in battery)
     assert lake.ask("past/battery?_time=[..]") == battery
     middle = battery[5:9]
     first, last = middle[0]["shown"], middle[-1]["shown"]
@@ -240,10 +240,10 @@ def test_all_of_the_past(lake: Lake) -> None:
 
 
 def test_the_state_at_a_time(lake: Lake) -> None:
-    for one in (lake.heard[7], lake.heard[-3]):
-        until_then = [each for each in lake.heard if each["shown"] <= one["shown"]]
+    for sample in (lake.heard[7], lake.heard[-3]):
+        until_then = [each for each in lake.heard if each["shown"] <= sample["shown"]]
         state = {key: some[-1:] for key, some in by_key(until_then).items()}
-        assert by_key(lake.ask(f"past/**?_time=[..{one['shown']}];_max=1")) == state
+        assert by_key(lake.ask(f"past/**?_time=[..{sample['shown']}];_max=1")) == state
 
 
 @pytest.mark.parametrize("target", ["ALL", "BEST_MATCHING", "ALL_COMPLETE"])

@@ -1,4 +1,4 @@
-"""Messages of every size that may go wrong, whole or in fragments, each way, whoever dials."""
+"""Messages of every critical size, whole or in fragments, each way, from either side."""
 
 import pytest
 
@@ -14,13 +14,13 @@ from tests.support.reference_peer import ReferenceProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_error")]
 
-OVERHEAD = 48  # more than prefix, FRAME, PUSH and PUT take around a payload here
+OVERHEAD = 48  # More bytes than prefix, FRAME, PUSH and PUT take around a payload.
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = [0, 1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, MIB, 16 * MIB, 1, 0]
 
 
 @pytest.mark.parametrize("pair", COMMON_PAIRS, ids=str)
-def test_sizes(reference: ReferenceProcess, pair: Pair) -> None:
+def test_messages_of_every_size_arrive_both_ways(reference: ReferenceProcess, pair: Pair) -> None:
     with conversation(reference, pair, ours := Ours(pair.ours)) as (session, them):
         both_send(ours, session, them, SIZES, noise=True)
         assert not session.counters.receive_dropped

@@ -1,4 +1,4 @@
-"""What is a key expression, what is its canonical form, and what an error says."""
+"""Valid key expressions, their canonical forms, and the errors of invalid ones."""
 
 import pytest
 from hypothesis import given

@@ -15,7 +15,7 @@ import zenlake.keyexpr.tree
     "module",
     [zenlake.keyexpr, zenlake.keyexpr.canon, zenlake.keyexpr.match, zenlake.keyexpr.tree],
 )
-def test_examples(module: ModuleType) -> None:
+def test_the_examples_of_each_module_hold(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0
     assert result.failed == 0

@@ -29,7 +29,7 @@ WILD = {
     "$*": set(PLAIN),
     "a$*$*": {"a", "ab", "ax"},
 }
-"""What a chunk stands for; the last two are not canonical."""
+"""Keys that a chunk stands for; the last two are not canonical."""
 
 LONGEST = 4
 """Chunks of a concrete key: `b/b/**` and `**/a/a` have none shorter than 4 in common."""

@@ -59,7 +59,7 @@ def test_is_immutable() -> None:
         KeyExpr("a").text = "b"  # type: ignore[attr-defined]
 
 
-def test_joining() -> None:
+def test_joined_keys_are_canonical_key_expressions() -> None:
     key = KeyExpr("a/**")
     for joined in (key / "**", key / KeyExpr("**"), key.join("**")):
         assert type(joined) is KeyExpr
@@ -120,7 +120,7 @@ def test_pickle_and_copy_give_the_same_value(text: str) -> None:
 
 @pytest.mark.process
 def test_import_is_light() -> None:
-    """What a tool that only handles keys has to load: no sockets, threads, clocks or numpy."""
+    """A tool that only handles keys loads no sockets, threads, clocks or numpy."""
     heavy = {"socket", "asyncio", "threading", "random", "datetime", "numpy", "numba", "pyarrow"}
     code = f"import sys, zenlake.keyexpr; print(sorted({heavy!r} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,10 +1,10 @@
-"""What delta-rs opens once in a process and keeps is open before the first test looks."""
+"""Starts the runtime of delta-rs before the leak check of the first test."""
 
 import pytest
 
+from tests.support.delta_runtime import start_delta_runtime
+
 
 @pytest.fixture(scope="session", autouse=True)
-def _delta(tmp_path_factory: pytest.TempPathFactory) -> None:
-    from deltalake import DeltaTable
-
-    DeltaTable.is_deltatable(str(tmp_path_factory.mktemp("delta")))
+def _delta_runtime(tmp_path_factory: pytest.TempPathFactory) -> None:
+    start_delta_runtime(tmp_path_factory.mktemp("delta"))

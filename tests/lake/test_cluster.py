@@ -1,4 +1,4 @@
-"""The same lake on a cluster: a master, a worker and its executors, each a process of its own.
+"""A lake on a cluster: a master, a worker and its executors, each a process of its own.
 
 What a local Spark makes of a log is what they have to make, by the commands of docs/cluster.md.
 ZENLAKE_FULL=1: also through a Spark Connect server, by Spark's own command, and in the cluster
@@ -34,11 +34,11 @@ from zenlake.log.write.writer import Writer
 
 pytestmark = pytest.mark.campaign
 
-ROWS = 2_000  # of each of two partitions, which have half of them in common
+ROWS = 2_000  # Rows per partition; two partitions have half of them in common.
 PIECE = 500
-DEADLINE = 420.0  # of a command, on a machine that others use
+DEADLINE = 420.0  # Seconds per command, on a busy machine.
 END_SECONDS = 60.0
-ATTEMPTS = 3  # of a command, where Spark's ten seconds for a Python to start were not enough
+ATTEMPTS = 3  # Runs of a command: Spark gives a Python ten seconds to start.
 SLOW = "Python worker failed to connect back"
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SPARK = {
@@ -96,7 +96,7 @@ def tables_of(project: Project) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What a local Spark makes of it."""
+    """Return the tables that a local Spark makes of the log."""
     project = new_lake(tmp_path_factory.mktemp("local") / "fleet")
     lake_run(project, "local[2]")
     found = tables_of(project)

@@ -38,13 +38,13 @@ START = 1_700_000_000_000_000
 
 def rows(*samples: tuple[Any, ...]) -> pa.RecordBatch:
     """(payload, encoding, schema, key) of each; what is left out is null, a key "a"."""
-    full = [(*one, *(None, None, None, "a")[len(one) :]) for one in samples]
+    full = [(*sample, *(None, None, None, "a")[len(sample) :]) for sample in samples]
     count = len(full)
     columns = {
-        "key": pa.array([one[3] for one in full], pa.string()),
-        "payload": pa.array([one[0] for one in full], pa.binary()),
-        "encoding": pa.array([one[1] for one in full], pa.string()),
-        "schema": pa.array([one[2] for one in full], pa.string()),
+        "key": pa.array([sample[3] for sample in full], pa.string()),
+        "payload": pa.array([sample[0] for sample in full], pa.binary()),
+        "encoding": pa.array([sample[1] for sample in full], pa.string()),
+        "schema": pa.array([sample[2] for sample in full], pa.string()),
         "received_at": pa.array(range(START, START + count), schema.TIME),
         "partition": pa.array([0] * count, pa.int32()),
         "offset": pa.array(range(count), pa.int64()),
@@ -197,7 +197,7 @@ def outcome_text(text: str) -> str | None:
 @settings(max_examples=200)
 @given(st.text(alphabet='{}[]",:\\ \n1-ae', max_size=24))
 def test_nothing_behind_a_value_is_overlooked(text: str) -> None:
-    """What passes is a whole value, or no value at all: never a value and more."""
+    """Accepted text is a whole value, or not a value at all: never a value and more."""
     if outcome_text(text) is not None:
         return
     try:
@@ -244,7 +244,7 @@ def test_invalid_utf8_fails_row_by_row(payloads: list[bytes]) -> None:
 @given(st.lists(st.text(max_size=8), max_size=8), st.integers(0, 3))
 def test_every_text_can_be_quoted(texts: list[str], skip: int) -> None:
     column = pa.array(texts, pa.string()).slice(skip)
-    assert [json.loads(one) for one in values.quote_json(column).to_pylist()] == texts[skip:]
+    assert [json.loads(text) for text in values.quote_json(column).to_pylist()] == texts[skip:]
 
 
 # ---- numbers and what z_serialize writes
@@ -257,13 +257,13 @@ def test_numbers_are_those_of_numpy(name: str) -> None:
     orders: tuple[Literal["<", ">"], ...] = ("<", ">")
     for order in orders:
         ordered = kind.newbyteorder(order)
-        expected = [plain(one) for one in np.frombuffer(raw, ordered).tolist()]
+        expected = [plain(value) for value in np.frombuffer(raw, ordered).tolist()]
         width = kind.itemsize
         column = pa.array([raw[at : at + width] for at in range(0, len(raw), width)], pa.binary())
         texts, _ = numeric.decode_numbers(column.slice(3), ordered)
-        assert [json.loads(one) for one in texts.to_pylist()] == expected[3:]
+        assert [json.loads(text) for text in texts.to_pylist()] == expected[3:]
         texts, _ = numeric.decode_lists(pa.array([raw, b"", raw[:width]], pa.binary()), ordered)
-        assert [json.loads(one) for one in texts.to_pylist()] == [expected, [], expected[:1]]
+        assert [json.loads(text) for text in texts.to_pylist()] == [expected, [], expected[:1]]
 
 
 def plain(number: float) -> Any:
@@ -324,13 +324,15 @@ def test_an_invalid_type_is_refused(text: str) -> None:
 @given(st.lists(st.lists(st.integers(-(2**15), 2**15 - 1), max_size=200), max_size=6))
 def test_lists_by_the_column_are_those_read_one_by_one(lists: list[list[int]]) -> None:
     payloads = [
-        *(ext.z_serialize([ext.Int16(n) for n in one]).to_bytes() for one in lists),
+        *(ext.z_serialize([ext.Int16(n) for n in numbers]).to_bytes() for numbers in lists),
         b"",
         b"\x81\x00\x05\x00",  # a count with a byte too many
         b"\x02\x01\x00",
         b"\xff" * 12,
     ]
-    found = outcomes(Decoders(), *((one, "zenoh/serialized", "list[int16]") for one in payloads))
+    found = outcomes(
+        Decoders(), *((payload, "zenoh/serialized", "list[int16]") for payload in payloads)
+    )
     assert found[: len(lists)] == lists
     assert found[len(lists) + 1] == [5]
     assert all(found[len(lists) + at].startswith("!deserialization error") for at in (0, 2, 3))
@@ -388,8 +390,8 @@ def described(folder: Path) -> dict[str, Any]:
     """A rule for `fleet.Imu` {double x; repeated int64 n; bytes raw; Imu next; string name}."""
     kind = descriptor_pb2.FieldDescriptorProto
     files = descriptor_pb2.FileDescriptorSet()
-    one = files.file.add(name="imu.proto", package="fleet", syntax="proto3")
-    message = one.message_type.add(name="Imu")
+    file = files.file.add(name="imu.proto", package="fleet", syntax="proto3")
+    message = file.message_type.add(name="Imu")
     for number, (name, what, repeated) in enumerate(
         [
             ("x", kind.TYPE_DOUBLE, False),
@@ -520,7 +522,7 @@ def test_random_bytes_never_raise(
     @given(st.lists(st.binary(max_size=60), min_size=1, max_size=5), st.binary(max_size=30))
     def check(payloads: list[bytes], tail: bytes) -> None:
         payloads.append(b"\x00\x01\x00\x00" + tail)
-        found = outcomes(of, *((one, "zenoh/bytes", named) for one in payloads))
+        found = outcomes(of, *((payload, "zenoh/bytes", named) for payload in payloads))
         assert "-" not in found
 
     check()
@@ -676,7 +678,7 @@ def test_large_batches_are_decoded_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(messages, "MAX_PIECE_BYTES", 10)
     sizes = [4, 6, 1, 30, 5, 5, 0]
     made = list(decode_batches([rows(*((b"x" * n, "text/plain") for n in sizes))]))
-    assert [one.num_rows for one in made] == [2, 1, 1, 3]
+    assert [batch.num_rows for batch in made] == [2, 1, 1, 3]
     assert pa.Table.from_batches(made)["offset"].to_pylist() == list(range(7))
 
 

@@ -48,13 +48,13 @@ pytestmark = pytest.mark.campaign
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 DRIVER_KILLS = 25 if FULL else 3
-AT_FIRST = 1500 if FULL else 300  # samples of each publisher before the first driver starts,
-PER_KILL = 90  # and while one works
+AT_FIRST = 1500 if FULL else 300  # Samples per publisher before the first driver starts.
+PER_KILL = 90  # Samples per publisher while one driver works.
 PER_BATCH = 40
-MOMENTS = 0.8  # seconds: longer than a micro-batch, so that a kill hits any part of one
-STANDBY = 2  # drivers that are up or coming up
-PLAIN = 200  # samples without number and timestamp
-FAULTS = 200 if FULL else 8  # steps at which commits break off
+MOMENTS = 0.8  # Seconds: longer than a micro-batch, so that a kill hits any part of one.
+STANDBY = 2  # Drivers that are up or coming up.
+PLAIN = 200  # Samples without number and timestamp.
+FAULTS = 200 if FULL else 8  # Steps at which commits break off.
 CLUSTER = {
     "spark.executor.memory": "1g",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -91,7 +91,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 def record_unnumbered(log: Path) -> list[ExpectedSample]:
-    """Into partition 1, by a recorder that nobody kills: what has no number counts as it comes."""
+    """Put samples without a number, recorded into partition 1 by a recorder that is not killed."""
     chance = random.Random(3)
     said = [
         ExpectedSample(
@@ -102,11 +102,11 @@ def record_unnumbered(log: Path) -> list[ExpectedSample]:
         for number in range(PLAIN)
     ]
     with opened() as session, Recorder(log, "plain/**", session=session, partition=1) as recorder:
-        for one in said:
-            if one.payload is None:
-                session.delete(one.key)
+        for sample in said:
+            if sample.payload is None:
+                session.delete(sample.key)
             else:
-                session.put(one.key, one.payload)
+                session.put(sample.key, sample.payload)
         recorder.durable(DEADLINE)
     return said
 
@@ -272,9 +272,9 @@ def pour_all(tables: Path, some: "list[list[pa.RecordBatch]]", chance: random.Ra
     return failures
 
 
-def same_tables(one: Path, other: Path) -> None:
+def same_tables(first: Path, other: Path) -> None:
     for name in ("samples", "latest", "tombstones", "health"):
-        same_rows(one / name, other / name)
+        same_rows(first / name, other / name)
 
 
 @pytest.mark.spark
@@ -301,7 +301,7 @@ def test_a_commit_may_break_off_at_any_step(lake: Lake, tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.interop
 def test_a_driver_that_is_thought_to_be_dead_may_go_on(lake: Lake, tmp_path: Path) -> None:
-    """Between two steps of its commit another one does that batch, and those that follow."""
+    """Between two steps of its commit another driver does that batch and the next ones."""
     chance = random.Random(6)
     some = [*batches(lake.home / "log", 120, 4)]
     assert not pour_all(tmp_path / "whole", some, chance)
@@ -324,6 +324,6 @@ def test_a_driver_that_is_thought_to_be_dead_may_go_on(lake: Lake, tmp_path: Pat
             for number in range(1, len(some)):
                 pour(tables, number, some[number])
 
-        with suppress(ZError, OSError):  # nobody hears what a dead one says
+        with suppress(ZError, OSError):  # the error of a dead driver has no reader
             commit(tables, Steps(step, after, others))
         same_tables(tables, tmp_path / "whole")

@@ -231,7 +231,7 @@ def test_progress_counts_completed_batches_only(tmp_path: Path) -> None:
     checkpoint(tmp_path, "own", tmp_path / "log", 90, 100)
     checkpoint(tmp_path, "own", tmp_path / "log", 10, 100, version=1)  # after a full refresh
     found = progress.committed_offsets(tmp_path, log_id)
-    assert {flow: one.offsets for flow, one in found.items()} == {
+    assert {flow: committed.offsets for flow, committed in found.items()} == {
         "samples": {0: 80},
         "own": {0: 10},
     }
@@ -245,7 +245,7 @@ def test_invalid_offset_files_are_ignored(text: str) -> None:
 
 
 DAY = 86_400.0
-LAST = (spark_log.START + 999 * spark_log.STEP) / 1e9  # when the last of 1000 was received
+LAST = (spark_log.START + 999 * spark_log.STEP) / 1e9  # Time of the last of 1000 samples.
 
 
 def lake_of(tmp_path: Path, log: str) -> Project:

@@ -28,7 +28,7 @@ from zenlake.lake.report.span import MAX_BINS, MICROS, MINUTE, choose_span
 from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DeltaStore
 
-CLOSE = 0.03  # buckets of latency are exact to 2 %
+CLOSE = 0.03  # Relative tolerance: buckets of latency are exact to 2 %.
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +65,9 @@ def test_report_of_every_key(data: dict[str, Any]) -> None:
     for i, key in enumerate(keys["key"]):
         mine = sums.by_key[key]
         assert keys["count"][i] == len(mine)
-        assert keys["bytes"][i] == sum(one.size for one in mine)
-        assert keys["min"][i] == min(one.size for one in mine)
-        assert keys["max"][i] == max(one.size for one in mine)
+        assert keys["bytes"][i] == sum(sample.size for sample in mine)
+        assert keys["min"][i] == min(sample.size for sample in mine)
+        assert keys["max"][i] == max(sample.size for sample in mine)
         assert keys["first"][i] == millis(mine[0].at)
         assert keys["last"][i] == millis(mine[-1].at)
         assert keys["silence"][i] == pytest.approx(sums.silence(key), rel=1e-3)
@@ -92,9 +92,9 @@ def test_report_by_time(data: dict[str, Any]) -> None:
     assert series["duplicates"][0] == 2
     assert series["keys"][0] == 4  # robot 1 pose and slow, robots 2 and 3
     assert series["keys"][12] == 1
-    last = max(one.at for one in sums.once)
+    last = max(sample.at for sample in sums.once)
     assert series["seconds"] == pytest.approx([59.9, last - (MINUTES - 1) * 60], rel=1e-3)
-    quiet = sorted(one.latency for one in sums.once if one.minute == 12 and one.latency)
+    quiet = sorted(sample.latency for sample in sums.once if sample.minute == 12 and sample.latency)
     assert series["median"][12] == pytest.approx(rank(quiet, 0.5), rel=CLOSE)
 
 
@@ -113,7 +113,7 @@ def test_report_latency(data: dict[str, Any]) -> None:
 def test_report_of_stopped_keys(data: dict[str, Any]) -> None:
     found = data["stopped"]
     (row,) = found["rows"]
-    end = max(one.at for one in Sums().once)
+    end = max(sample.at for sample in Sums().once)
     assert row[0] == "robot/2/pose"
     assert row[1] == millis(599.3)
     assert row[2] == pytest.approx(end - 599.3, rel=1e-3)
@@ -123,7 +123,9 @@ def test_report_of_stopped_keys(data: dict[str, Any]) -> None:
 
 def test_report_of_loss(data: dict[str, Any]) -> None:
     kinds = data["loss"]["kinds"]
-    shown = {kind: (one["records"], one["count"], one["unknown"]) for kind, one in kinds.items()}
+    shown = {
+        kind: (loss["records"], loss["count"], loss["unknown"]) for kind, loss in kinds.items()
+    }
     assert shown == {
         "source": (2, 3, 0),
         "lane": (2, 15, 0),
@@ -248,7 +250,7 @@ def test_more_loss_than_a_page_is_made_of(
         monkeypatch.setattr(reading, "MAX_LOSS_ROWS", 1)
         data = gather(project)
     finally:
-        new = [one for one in store.snapshot().files if one.rows == 1]
+        new = [file for file in store.snapshot().files if file.rows == 1]
         store.commit(removed=new)
     assert data["left_out"] == {"loss": millis(17 * 60)}
     assert data["loss"]["kinds"]["source"]["records"] == 1
@@ -296,10 +298,10 @@ def test_quantiles_are_those_of_the_values_one_by_one(entries: list[tuple[int, i
     columns = np.array(entries, np.int64).reshape(-1, 3).T
     group, bucket, count = sum_entries(columns[0], columns[1], columns[2], 5)
     median, high = quantiles(group, bucket.astype(float), count, 5, (0.5, 0.99))
-    for one in range(5):
-        values = sorted(float(v) for g, v, n in entries if g == one for _ in range(n))
-        assert median[one] == (rank(values, 0.5) if values else None)
-        assert high[one] == (rank(values, 0.99) if values else None)
+    for number in range(5):
+        values = sorted(float(v) for g, v, n in entries if g == number for _ in range(n))
+        assert median[number] == (rank(values, 0.5) if values else None)
+        assert high[number] == (rank(values, 0.99) if values else None)
 
 
 @given(st.lists(st.tuples(st.floats(-1e5, 1e5), st.integers(1, 9)), min_size=1, max_size=30))
@@ -390,7 +392,9 @@ def run(tmp_path: Path) -> Any:
     return lambda *words: runner.invoke(app, [str(word) for word in words])
 
 
-def test_the_command(project: Project, run: Any, tmp_path: Path) -> None:
+def test_the_command_writes_the_page_and_its_totals(
+    project: Project, run: Any, tmp_path: Path
+) -> None:
     out = tmp_path / "page.html"
     done = run(project.home, "-o", out, "--json")
     assert done.exit_code == 0
@@ -416,10 +420,12 @@ def test_a_name_that_ends_in_json_gets_json(project: Project, run: Any, tmp_path
 
 
 def test_one_of_a_kind_is_singular(tmp_path: Path) -> None:
-    one = ReportSummary(tmp_path, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
-    assert "1 sample of 1 key, 1 B; 1 missing and 1 loss of" in format_summary(one)
-    assert "; 1 key stopped, 1 payload not decoded (1 B)" in format_summary(one)
-    assert "; 0 keys stopped, 2 payloads not" in format_summary(one._replace(stopped=0, failed=2))
+    summary = ReportSummary(tmp_path, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+    assert "1 sample of 1 key, 1 B; 1 missing and 1 loss of" in format_summary(summary)
+    assert "; 1 key stopped, 1 payload not decoded (1 B)" in format_summary(summary)
+    assert "; 0 keys stopped, 2 payloads not" in format_summary(
+        summary._replace(stopped=0, failed=2)
+    )
 
 
 def test_the_command_says_what_is_wrong(project: Project, run: Any, tmp_path: Path) -> None:

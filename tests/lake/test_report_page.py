@@ -17,7 +17,7 @@ from zenlake.lake.report import render_page, report
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
-PATIENCE = 30_000.0  # milliseconds
+PATIENCE = 30_000.0  # Milliseconds.
 WIDTHS = (1280, 768, 390, 320)
 
 
@@ -94,7 +94,7 @@ def names(shown: Page) -> list[str]:
     return shown.locator("#tree tbody bdi").all_inner_texts()
 
 
-def test_the_headline(shown: Page) -> None:
+def test_the_headline_sums_up_samples_losses_and_failures(shown: Page) -> None:
     sums = Sums()
     expect(shown.locator("h1")).to_have_text("What flowed through ledger")
     words = shown.locator("#verdict").inner_text()
@@ -155,7 +155,7 @@ FILTERS: dict[str, set[str]] = {
 }
 
 
-def test_the_filter(shown: Page) -> None:
+def test_the_filter_shows_the_keys_that_match(shown: Page) -> None:
     found = shown.locator("#tree tbody tr:not([aria-expanded]) td.left")
     for words, keys in FILTERS.items():
         shown.locator("#filter").fill(words)
@@ -237,8 +237,8 @@ def test_what_went_wrong_is_told(shown: Page) -> None:
         ("#lanes", ("data, reliable", "the recorder")),
         ("#tables", ("health", "tombstones")),
     ):
-        for one in words:
-            expect(shown.locator(part)).to_contain_text(one)
+        for word in words:
+            expect(shown.locator(part)).to_contain_text(word)
 
 
 def test_hostile_keys_are_text(shown: Page) -> None:
@@ -279,7 +279,7 @@ def test_no_width_scrolls_sideways(shown: Page) -> None:
 
 def test_the_busiest_is_named_by_its_minute(shown: Page) -> None:
     sums = Sums()
-    minute = max(range(MINUTES), key=lambda one: sums.per_minute[one])
+    minute = max(range(MINUTES), key=lambda number: sums.per_minute[number])
     tile = shown.locator("#headline .tile").filter(has_text="Busiest")
     expect(tile.locator(".sub")).to_have_text(f"in the minute of 10:{minute:02}")
 

@@ -29,7 +29,7 @@ from zenlake.log import Recorder
 
 pytestmark = pytest.mark.spark
 
-DEADLINE = 420.0  # a JVM, and cycles on a machine that others use
+DEADLINE = 420.0  # Seconds for a JVM and its cycles, on a busy machine.
 POSES = 200
 SKIPPED = 3
 SPARK = {
@@ -108,14 +108,14 @@ class Running:
 
 
 def flow_of(cycle: dict[str, Any], name: str) -> dict[str, Any]:
-    found = [one for one in cycle["flows"] if one["flow"] == name]
+    found = [flow for flow in cycle["flows"] if flow["flow"] == name]
     assert len(found) == 1, cycle
     return dict(found[0])
 
 
 def has_rows(table: str, flow: str, rows: int) -> Callable[[dict[str, Any]], bool]:
     def holds(cycle: dict[str, Any]) -> bool:
-        behind = [one["behind"] for one in cycle["flows"] if one["flow"] != "broken"]
+        behind = [flow["behind"] for flow in cycle["flows"] if flow["flow"] != "broken"]
         return flow_of(cycle, flow)["rows"].get(table) == rows and not any(behind)
 
     return holds
@@ -192,7 +192,7 @@ def test_a_run_ends_with_success(ran: Ran) -> None:
     assert ran.events[-1]["cycles"] >= 2
     assert "Traceback" not in ran.said
     with exclusive(ran.project), Recorder(ran.project.log, "x", config=config()):
-        pass  # nobody holds the lake or its log any more
+        pass  # no process holds the lake or its log any more
 
 
 def test_samples_are_there_once(ran: Ran) -> None:
@@ -219,7 +219,7 @@ def test_latest_is_what_was_put_last(ran: Ran) -> None:
 
 def test_loss_and_health_account_for_the_rest(ran: Ran) -> None:
     losses = table_of(ran.project, "loss").to_pylist()
-    skipped = [(one["first"], one["last"]) for one in losses if one["kind"] == "source"]
+    skipped = [(loss["first"], loss["last"]) for loss in losses if loss["kind"] == "source"]
     assert (POSES + 1, POSES + SKIPPED) in skipped
     health = table_of(ran.project, "health")
     assert sum(health["duplicates"].to_pylist()) == 1
@@ -231,7 +231,7 @@ def test_payloads_are_values_or_say_why_not(ran: Ran) -> None:
     assert messages.num_rows == POSES + 3
     assert set(messages["decoder"].to_pylist()) == {"json", "text"}
     failed = table_of(ran.project, "messages_failed").to_pylist()
-    assert [(one["key"], one["payload"]) for one in failed] == [("robot/0/bad", b"{")]
+    assert [(row["key"], row["payload"]) for row in failed] == [("robot/0/bad", b"{")]
     assert failed[0]["reason"]
 
 
@@ -243,11 +243,15 @@ def test_a_table_of_the_user(ran: Ran) -> None:
 
 
 def test_a_flow_that_fails_stops_no_other(ran: Ran) -> None:
-    failures = [one for one in ran.events if one["event"] == "flow" and one["state"] == "FAILED"]
-    broken = [one["reason"] for one in failures if one["flow"] == "broken"]
+    failures = [
+        event for event in ran.events if event["event"] == "flow" and event["state"] == "FAILED"
+    ]
+    broken = [event["reason"] for event in failures if event["flow"] == "broken"]
     assert sum("robot 9 is not ours" in reason for reason in broken) >= 2  # it was tried again
     slow = "Python worker failed to connect back"  # within ten seconds: the next cycle mends it
-    others = [one for one in failures if one["flow"] != "broken" and slow not in one["reason"]]
+    others = [
+        event for event in failures if event["flow"] != "broken" and slow not in event["reason"]
+    ]
     assert others == []
 
 
@@ -276,4 +280,4 @@ def test_spark_itself_runs_the_same_folder(ran: Ran, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         assert table_of(ran.project, "samples").num_rows == rows
     latest = table_of(ran.project, "latest").to_pylist()
-    assert [one["payload"] for one in latest if one["key"] == "robot/0/name"] == [b"Bea"]
+    assert [row["payload"] for row in latest if row["key"] == "robot/0/name"] == [b"Bea"]

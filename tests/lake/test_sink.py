@@ -1,4 +1,4 @@
-"""What the sink `zenoh-lake` makes of rows: files, one commit a table, each batch once."""
+"""Rows through the sink `zenoh-lake`: files, one commit per table, each batch once."""
 
 import shutil
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WAIT_SECONDS = 120
-DAY = 86_400_000_000  # microseconds
+DAY = 86_400_000_000  # Microseconds.
 START = 20_000 * DAY + 1_000_000
 ALL = "samples,latest,health"
 
@@ -33,8 +33,8 @@ def rows(
     offsets: Sequence[int], keys: int = 3, partition: int = 0, step: int = 1_000, kind: str = "put"
 ) -> pa.RecordBatch:
     """Sample `n` is on robot/<n % keys>, came at START + n * step and says "p:n"."""
-    one: dict[str, list[Any]] = {name: [None] * len(offsets) for name in schema.SAMPLE.names}
-    one |= {
+    values: dict[str, list[Any]] = {name: [None] * len(offsets) for name in schema.SAMPLE.names}
+    values |= {
         "key": [f"robot/{n % keys}" for n in offsets],
         "kind": [kind] * len(offsets),
         "payload": [spark_log.payload(partition, n) for n in offsets],
@@ -42,7 +42,7 @@ def rows(
         "partition": [partition] * len(offsets),
         "offset": list(offsets),
     }
-    columns = [pa.array(one[field.name], field.type) for field in schema.SAMPLE]
+    columns = [pa.array(values[field.name], field.type) for field in schema.SAMPLE]
     return pa.RecordBatch.from_arrays(columns, schema=schema.SAMPLE)
 
 
@@ -149,10 +149,10 @@ def test_a_task_leaves_sorted_files_a_day(tmp_path: Path) -> None:
     flow = Flow(tmp_path, "samples")
     (message,) = flow.tasks(0, [rows(range(10), step=DAY // 5), rows([]), rows(range(10, 15))])
     files = message.output.added["samples"]
-    assert [one.rows for one in files] == [5 + 5, 5]
+    assert [file.rows for file in files] == [5 + 5, 5]
     assert message.output.ranges == {"samples": {0: (0, 14)}}
-    for one in files:
-        part = parquet.read_table(tmp_path / "samples" / one.path, partitioning=None)
+    for file in files:
+        part = parquet.read_table(tmp_path / "samples" / file.path, partitioning=None)
         assert part["key"].to_pylist() == sorted(part["key"].to_pylist())
     flow.writer.commit([message], 0)
     found = table(tmp_path, "samples")
@@ -177,8 +177,8 @@ def test_no_more_is_held_than_the_bounds_say(
     small = [rows(range(at, at + 4), keys=1000) for at in range(0, 40, 4)]
     tasks = small, [rows(range(40, 65), keys=1000)]
     first, second = flow.run(0, *tasks)
-    assert [one.rows for one in first.output.added["samples"]] == [8] * 5
-    assert max(one.rows for one in second.output.added["samples"]) <= 10
+    assert [file.rows for file in first.output.added["samples"]] == [8] * 5
+    assert max(file.rows for file in second.output.added["samples"]) <= 10
     assert len(first.output.staged["latest"]) > 1
     assert table(tmp_path, "samples").num_rows == 65
     assert table(tmp_path, "latest").num_rows == 65
@@ -193,7 +193,7 @@ def test_a_batch_that_is_too_large_is_cut() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(projections, "MAX_BUFFER_BYTES", whole.nbytes // 3)
         parts = list(projections.split_batch(whole))
-    assert [len(one) for one in parts] == [25] * 4
+    assert [len(part) for part in parts] == [25] * 4
     assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([whole]))
 
 
@@ -294,7 +294,7 @@ def test_abort_takes_back_what_is_staged_and_no_file_that_may_be_named(tmp_path:
     flow.writer.abort(messages, 0)
     assert not any(path.exists() for path in staged)
     assert all(
-        (tmp_path / "samples" / one.path).exists() for one in messages[0].output.added["samples"]
+        (tmp_path / "samples" / file.path).exists() for file in messages[0].output.added["samples"]
     )
 
 
@@ -303,7 +303,7 @@ def test_abort_takes_back_what_is_staged_and_no_file_that_may_be_named(tmp_path:
 
 def test_losses_go_into_loss_and_samples_into_samples(tmp_path: Path) -> None:
     flow = Flow(tmp_path, "samples,loss", with_loss())
-    kind = pa.struct([one for one in schema.LOSS if one.name not in ("at", *PLACE, "day")])
+    kind = pa.struct([field for field in schema.LOSS if field.name not in ("at", *PLACE, "day")])
     lost = {"kind": "lane", "id": "ab", "priority": 5, "reliable": True, "first": 3, "last": 4}
     given = rows(range(4)).append_column("loss", pa.array([None, None, lost, None], kind))
     given = given.set_column(0, "key", pa.array(["a", "b", None, "c"]))
@@ -319,11 +319,11 @@ PLACE = ("partition", "offset")
 
 
 def test_messages_go_where_their_reason_says(tmp_path: Path) -> None:
-    plain = [one for one in schema.MESSAGES_FAILED if one.name not in ("hlc", "day")]
+    plain = [field for field in schema.MESSAGES_FAILED if field.name not in ("hlc", "day")]
     columns = from_arrow_schema(pa.schema(plain)).add("value", VariantType())
     flow = Flow(tmp_path, "messages,messages_failed", columns)
     n = 4
-    made = {one.name: pa.nulls(n, one.type) for one in schema.MESSAGES if one.name != "day"}
+    made = {field.name: pa.nulls(n, field.type) for field in schema.MESSAGES if field.name != "day"}
     given = rows(range(n))
     for name in ("key", "received_at", *PLACE):
         made[name] = given[name]
@@ -351,7 +351,7 @@ def test_a_table_of_the_users(tmp_path: Path) -> None:
     flow.run(0, [pa.record_batch(given)])
     flow.run(1, [pa.record_batch(given).slice(0, 1)])
     found = table(tmp_path, "levels").to_pylist()
-    by_name = sorted((one["name"], one["level"], one["zone"]) for one in found)
+    by_name = sorted((row["name"], row["level"], row["zone"]) for row in found)
     assert by_name == [("a", 0.5, "x/1"), ("a", 0.5, "x/1"), ("b", None, None), ("c", 2.0, "x/1")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(projections, "MAX_PARTITION_VALUES", 1)
@@ -386,11 +386,11 @@ class Query:
             assert query.awaitTermination(WAIT_SECONDS)
         finally:
             query.stop()
-        return [one.numInputRows for one in query.recentProgress]
+        return [progress.numInputRows for progress in query.recentProgress]
 
     def places(self, name: str = "samples") -> list[tuple[int, int]]:
         found = table(self.tables, name)
-        return sorted(zip(*(found[one].to_pylist() for one in PLACE), strict=True))
+        return sorted(zip(*(found[name].to_pylist() for name in PLACE), strict=True))
 
     def versions(self) -> dict[str, int]:
         return {name: version(self.tables, name) for name in self.into.split(",")}
@@ -444,7 +444,7 @@ def test_values_and_rows_of_the_users_own_from_spark(spark: "SparkSession", tmp_
     assert sorted(bad["offset"].to_pylist()) == list(range(0, 40, 4))
     assert sorted(bad["payload"].to_pylist()) == sorted(spark_log.payloads(0, range(0, 40, 4)))
     assert sorted(good["offset"].to_pylist()) == [n for n in range(40) if n % 4]
-    assert all(one["value"] and one["metadata"] for one in good["value"].to_pylist())
+    assert all(value["value"] and value["metadata"] for value in good["value"].to_pylist())
 
     own = Query(spark, tmp_path, "counts")
     columns = ("key", "offset * 0.5D as half", "map('n', offset) as more")
@@ -452,6 +452,6 @@ def test_values_and_rows_of_the_users_own_from_spark(spark: "SparkSession", tmp_
     own.forget_last_commit()
     own.run(*columns, sink={"partitionBy": "key"})
     found = table(query.tables, "counts").to_pylist()
-    assert sorted((one["half"], one["key"], dict(one["more"])) for one in found) == [
+    assert sorted((row["half"], row["key"], dict(row["more"])) for row in found) == [
         (n / 2, spark_log.key(n), {"n": n}) for n in range(40)
     ]

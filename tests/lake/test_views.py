@@ -141,7 +141,9 @@ def test_spark_errors_are_short(
 
 
 @pytest.mark.spark
-def test_the_command(spark: "SparkSession", lake: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sql_command_prints_rows_as_table_json_and_csv(
+    spark: "SparkSession", lake: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sql, "start_spark", lambda _: spark)
     home, query = str(lake.home), "select key, hlc from samples order by key"
     shown = zenlake("lake", "sql", home, query)

@@ -1,4 +1,4 @@
-"""What base.py promises of every link and listener, on every kind."""
+"""The promises of base.py for every link and listener, on every kind."""
 
 import socket
 import struct
@@ -20,9 +20,9 @@ from zenlake.wire.locator import EndPoint, Locator
 
 STREAM_SIZES = [1, 2, 1000, 65_535, 65_536, 1 << 20]
 DATAGRAM_SIZES = [1, 2, 1000, 8192, 65_487]
-FULL = 64 << 20  # no link may take more than this while nobody reads
+FULL = 64 << 20  # Upper bound on the bytes that a link accepts while its peer does not read.
 ECHOED = 1 << 20
-WINDOW = 16  # datagrams on their way at one time: loopback loses none of so few
+WINDOW = 16  # Datagrams under way at one time: loopback loses none of so few.
 HELLO = b"hello from the good one"
 
 

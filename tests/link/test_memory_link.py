@@ -139,7 +139,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 # --- faults
 
 
-def test_delay() -> None:
+def test_delayed_bytes_keep_their_order() -> None:
     clock = Clock(Faults(delay=(0.1, 0.3)))
     times: list[float] = []
     clock.b.on_ready = lambda: times.append(clock.network.now)
@@ -149,7 +149,7 @@ def test_delay() -> None:
     assert len(times) == 100
     assert start + 0.1 <= times[0]
     assert times[-1] <= start + 0.3
-    assert all(one <= next_one for one, next_one in pairwise(times))
+    assert all(earlier <= later for earlier, later in pairwise(times))
     assert b"".join(read_all(clock.b)) == b"".join(sent)
 
 

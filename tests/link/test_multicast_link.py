@@ -24,7 +24,7 @@ OPTIONS = LinkOptions()
 
 @pytest.fixture
 def port() -> int:
-    """A port that nobody on this machine has."""
+    """Return a port that no process on this machine has."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("0.0.0.0", 0))
         return int(sock.getsockname()[1])
@@ -171,7 +171,7 @@ def test_a_peer_that_has_gone_does_not_break_the_group(
     assert until_found(other.receive)[0] == b"still here"
 
 
-def test_close(joined: Callable[..., MulticastLink]) -> None:
+def test_a_closed_link_refuses_every_call(joined: Callable[..., MulticastLink]) -> None:
     link = joined()
     link.close()
     link.close()

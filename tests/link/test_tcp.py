@@ -119,7 +119,7 @@ def test_a_name_has_all_its_addresses_and_the_first_that_works_is_listened_at(
     def two(*_: Any, **__: Any) -> list[tuple[Any, ...]]:
         return [
             (socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0))
-            for host in ("192.0.2.77", "127.0.0.1")  # the first is nobody's
+            for host in ("192.0.2.77", "127.0.0.1")  # no host has the first
         ]
 
     monkeypatch.setattr(socket, "getaddrinfo", two)

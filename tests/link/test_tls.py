@@ -89,7 +89,7 @@ class Stage(LinkStage[TlsLink]):
     def pair(
         self, listening: LinkOptions | None = None, dialling: LinkOptions | None = None
     ) -> tuple[TlsLink, TlsLink]:
-        """A dialled and an accepted link, their handshakes done."""
+        """Return a connecting and an accepted link, their handshakes done."""
         listener = self.listen(listening)
         return self.join(listener, dialling)
 
@@ -254,7 +254,7 @@ def test_the_server_is_told_a_name_but_no_address(
 
 
 def refusal(stage: Stage, server: Identity, **client: Any) -> tuple[str, str]:
-    """What the dialling and the accepting side say, after which the listener still serves."""
+    """Return the errors of the connecting and the accepting side; the listener still serves."""
     listener = stage.listen(stage.options(server))
     dialled = stage.connect(listener.locators[0], stage.options(**client))
     accepted = stage.accept(listener)
@@ -468,7 +468,7 @@ def test_mutual_tls_names_both_sides(stage: Stage) -> None:
 
 
 def kept_out(stage: Stage, client: Identity | None) -> tuple[str, str]:
-    """What a client hears that mutual TLS keeps out, and what the listener says of it."""
+    """Return the errors of a client that mutual TLS refuses, and of the listener."""
     listener = stage.listen(mutual(stage))
     options = stage.options() if client is None else mutual(stage, client)
     dialled = stage.connect(listener.locators[0], options)
@@ -817,7 +817,7 @@ def test_altered_bytes_are_an_error_after_what_came_before(stage: Stage) -> None
         accepted.receive()
 
 
-def test_closed_is_closed(stage: Stage) -> None:
+def test_a_closed_link_refuses_every_call(stage: Stage) -> None:
     dialled, _ = stage.pair()
     close_for_good(dialled)
 

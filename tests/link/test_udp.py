@@ -1,4 +1,4 @@
-"""UDP links: many peers at one port, what comes early, what is dropped, what refuses."""
+"""UDP links: many peers at one port, early datagrams, dropped datagrams, refusals."""
 
 import errno
 import os

@@ -69,7 +69,7 @@ class Stage(LinkStage[WsLink]):
         return dialled, accepted
 
     def pair(self) -> tuple[WsLink, WsLink]:
-        """A dialled and an accepted link, their handshakes done."""
+        """Return a connecting and an accepted link, their handshakes done."""
         return self.join(self.listen())
 
     def raw_client(self) -> tuple[socket.socket, WsLink]:
@@ -83,7 +83,7 @@ class Stage(LinkStage[WsLink]):
         return raw, accepted
 
     def raw_server(self) -> tuple[socket.socket, WsLink]:
-        """The plain end of a dialled link, nothing said yet."""
+        """Return the plain end of a connecting link, before the first byte."""
         with socket.create_server(("127.0.0.1", 0)) as server:
             dialled = self.connect(f"ws/127.0.0.1:{server.getsockname()[1]}")
             server.settimeout(DEADLINE)
@@ -372,7 +372,7 @@ def test_a_reset_is_an_error(stage: Stage) -> None:
         receive(accepted)
 
 
-def test_closed_is_closed(stage: Stage) -> None:
+def test_a_closed_link_refuses_every_call(stage: Stage) -> None:
     dialled, _ = stage.pair()
     close_for_good(dialled)
 

@@ -19,7 +19,7 @@ from zenlake.log import export as exporting
 from zenlake.log.export import DELETES, LOSSES, SCHEMA, Exported, export
 from zenlake.quantities import ntp64_from_nanos
 
-MOMENT = 1_794_736_800_000_000  # microseconds
+MOMENT = 1_794_736_800_000_000  # Microseconds since the epoch.
 LOSS = pa.struct(
     [
         pa.field("kind", pa.dictionary(pa.int8(), pa.string())),

@@ -403,7 +403,9 @@ def test_more_buffers_than_one_call_takes(tmp_path: Path) -> None:
 # The lock
 
 
-def test_one_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_has_one_writer_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files_module, "LOCK_SECONDS", 0.05)
     with Writer(tmp_path / "log", files=QUICK) as log:
         log.write([numbered(0, 0, 1)])

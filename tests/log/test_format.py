@@ -210,7 +210,7 @@ def test_every_flipped_bit_of_a_segment_header_is_seen() -> None:
 
 
 @given(st.builds(Mark, U64, U64, U64, U64, TIME, st.integers(0, (1 << 32) - 1), st.just(WRITING)))
-def test_mark(mark: Mark) -> None:
+def test_a_mark_is_read_as_it_was_written(mark: Mark) -> None:
     file = bytearray(2 * SLOT_BYTES)
     file[mark.place : mark.place + SLOT_BYTES] = mark.encode()
     assert Mark.decode(file) == mark

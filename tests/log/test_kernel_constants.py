@@ -13,7 +13,7 @@ def position(entry: np.dtype[np.void], field: str) -> int:
     return int(entry.fields[field][1])
 
 
-def test_sizes() -> None:
+def test_sizes_of_the_kernels_are_those_of_the_format() -> None:
     assert blocks.HEADER_BYTES == log_format.HEADER_BYTES == 92
     assert blocks.LINK_BYTES == log_format.LINK_ENTRY.itemsize == 24
     assert blocks.KEY_BYTES == log_format.KEY_ENTRY.itemsize == 12

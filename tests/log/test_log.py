@@ -338,13 +338,14 @@ def test_verify_counts_and_tells_how_far_it_is(tmp_path: Path) -> None:
     (made.folder / "torn" / "some").write_bytes(b"x")
     told: list[tuple[int, int]] = []
     report = Log(made.path).verify(lambda done, total: told.append((done, total)))
-    (one,) = report.partitions
+    (partition,) = report.partitions
     assert report.ok
-    assert (one.first, one.end, one.segments, one.blocks) == (0, 9, 2, 4)
-    assert (one.samples, one.losses, [path.name for path in one.torn]) == (9, 1, ["some"])
-    assert one.bytes == sum(path.stat().st_size for path in made.folder.glob("*.zlog"))
+    assert (partition.first, partition.end, partition.segments, partition.blocks) == (0, 9, 2, 4)
+    assert (partition.samples, partition.losses) == (9, 1)
+    assert [path.name for path in partition.torn] == ["some"]
+    assert partition.bytes == sum(path.stat().st_size for path in made.folder.glob("*.zlog"))
     assert told == sorted(told)
-    assert told[-1][0] == one.bytes - 2 * SEGMENT_BYTES
+    assert told[-1][0] == partition.bytes - 2 * SEGMENT_BYTES
 
 
 def test_verify_sees_what_reading_headers_does_not(tmp_path: Path) -> None:
@@ -367,8 +368,9 @@ def test_verify_sees_that_a_block_of_losses_is_missing_at_a_segments_end(tmp_pat
     made.mark()
     assert Log(made.path).verify().ok
     os.truncate(first, end)
-    (one,) = Log(made.path).verify().damage
-    assert (one.first, one.end, one.reason) == (2, 2, "a block does not follow the one before it")
+    (span,) = Log(made.path).verify().damage
+    assert (span.first, span.end) == (2, 2)
+    assert span.reason == "a block does not follow the one before it"
 
 
 # ---- trim

@@ -45,7 +45,7 @@ EARLY = 0.15  # Share of recorders that die before they receive anything.
 MAX_EARLY_SECONDS, MAX_SECONDS = 0.03, 0.08
 ROTATE_BYTES = 256 << 10
 WAIT_SECONDS = 30.0
-OPENS = 3  # another process may take the port that was free just now
+OPENS = 3  # Attempts: another process may take the port that was free.
 _HEAD = struct.Struct("<II")
 
 

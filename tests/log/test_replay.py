@@ -165,7 +165,7 @@ def timed(
 
 # ---- time
 
-STEPS = [0, 1, 1, 7, 250, 251, 251, 1000, 1003, 4500]  # milliseconds
+STEPS = [0, 1, 1, 7, 250, 251, 251, 1000, 1003, 4500]  # Milliseconds between samples.
 
 
 def steps(path: Path) -> Path:
@@ -357,7 +357,7 @@ def test_only_some_keys(tmp_path: Path) -> None:
     assert replayed(hundred(tmp_path / "other"), key_expr="u/**")[0] == []
 
 
-def test_other_keys(tmp_path: Path) -> None:
+def test_remapped_keys_take_the_first_rule_that_fits(tmp_path: Path) -> None:
     found, _ = replayed(
         hundred(tmp_path / "log"), key_expr="t/**", remap=[("t/1", "one"), ("t", "sim/t")]
     )
@@ -466,7 +466,9 @@ def test_an_empty_log(tmp_path: Path) -> None:
     assert (stats.samples, stats.total, stats.rounds) == (0, 0, 0)
 
 
-def test_what_cannot_be(tmp_path: Path, session: zenlake.Session) -> None:
+def test_wrong_arguments_and_a_second_run_are_refused(
+    tmp_path: Path, session: zenlake.Session
+) -> None:
     log = record(tmp_path / "log", [Batch(NOON, [b"a"])])
     record(log, [Batch(NOON, [b"b"])], partition=1)
     with pytest.raises(ZError, match="is not a log"):

@@ -113,7 +113,7 @@ def test_losses_alone_start_no_segment(path: Path) -> None:
     assert not found.damage
 
 
-def test_nothing_to_write(path: Path) -> None:
+def test_writing_nothing_changes_nothing(path: Path) -> None:
     with Writer(path, files=QUICK) as log:
         before = log.mark
         assert log.write([]) == before
@@ -122,7 +122,7 @@ def test_nothing_to_write(path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_codecs(path: Path, codec: str) -> None:
+def test_blocks_of_each_codec_are_read_as_they_were_written(path: Path, codec: str) -> None:
     with Writer(path, codec=codec, files=QUICK) as log:
         log.write([numbered(0, 0, 1000)])
     assert list(held(path).by_offset().values()) == [Sample(0, n) for n in range(1000)]

@@ -64,7 +64,7 @@ def command(*args: str) -> Iterator[Command]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_it_says(number: int) -> None:
+def test_the_command_prints_sessions_that_open_and_leave(number: int) -> None:
     with command(*AT, "--id", "abc") as router:
         locator = router.first.split()[-1]
         assert router.first.split()[1:5] == ["router", "abc", "listens", "at"]
@@ -150,7 +150,7 @@ def test_a_port_that_is_taken() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("api", [THEIRS, OURS], ids=["theirs", "ours"])
 def test_what_was_put_before_the_signal_arrives(api: Any, number: int) -> None:
-    """Also by those that close at once, and at those that are slow to take it."""
+    """Also of senders that close at once, and to receivers that are slow."""
     heard: list[bytes] = []
     with command(*AT) as router:
         locator = router.first.split()[-1]

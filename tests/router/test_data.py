@@ -97,9 +97,9 @@ def test_everything_beside_the_payload_is_kept(net: Net, way: tuple[Side, Side])
         )
         until(lambda: len(heard.samples), lambda found: found >= 2, PATIENCE)
         session.delete(key, attachment=b"gone", congestion_control=api.CongestionControl.BLOCK)
-        samples = {one.payload or one.attachment: one for one in heard.wait(3)}
+        samples = {sample.payload or sample.attachment: sample for sample in heard.wait(3)}
     plain, full, gone = samples[b"plain"], samples[b"{}"], samples[b"gone"]
-    assert {one.key for one in samples.values()} == {key}
+    assert {sample.key for sample in samples.values()} == {key}
     assert plain.kind == "SampleKind.PUT"
     assert plain.timestamp is not None
     assert plain.timestamp.endswith(f"/{net.router.zid}")
@@ -133,10 +133,10 @@ def test_once_to_each_session_and_never_back(net: Net, name: str) -> None:
         sender.matching(f"{key}/x")
         sender.session.put(f"{key}/x", b"", congestion_control=block)
         sender.session.put(f"{key}/y", b"", congestion_control=block)
-        assert [one.key for one in all_.wait(2)] == [f"{key}/x", f"{key}/y"]
-        assert [one.key for one in some.wait(2)] == [f"{key}/x", f"{key}/y"]
-        assert [one.key for one in again.wait(1)] == [f"{key}/x"]
-        assert [one.key for one in other.wait(1)] == [f"{key}/y"]
+        assert [sample.key for sample in all_.wait(2)] == [f"{key}/x", f"{key}/y"]
+        assert [sample.key for sample in some.wait(2)] == [f"{key}/x", f"{key}/y"]
+        assert [sample.key for sample in again.wait(1)] == [f"{key}/x"]
+        assert [sample.key for sample in other.wait(1)] == [f"{key}/y"]
         assert back.samples == []
 
 
@@ -179,8 +179,8 @@ def test_a_thousand_keys(net: Net, way: tuple[Side, Side], declared: bool) -> No
             for put in puts:
                 put(payload=value)
         samples = heard.wait(2 * KEYS)
-    assert [one.key for one in samples] == names * 2
-    assert [one.payload for one in samples] == [b"1"] * KEYS + [b"2"] * KEYS
+    assert [sample.key for sample in samples] == names * 2
+    assert [sample.payload for sample in samples] == [b"1"] * KEYS + [b"2"] * KEYS
 
 
 def _matching(publisher: Any) -> bool:
@@ -206,8 +206,10 @@ def test_reliability_and_every_priority(net: Net, way: tuple[Side, Side], reliab
                 until(partial(_matching, publisher), bool, PATIENCE)
                 publisher.put(name.encode())
             heard.wait(number + 1)
-    assert [one.payload.decode() for one in heard.samples] == [*PRIORITIES]
-    assert [one.priority for one in heard.samples] == [f"Priority.{name}" for name in PRIORITIES]
+    assert [sample.payload.decode() for sample in heard.samples] == [*PRIORITIES]
+    assert [sample.priority for sample in heard.samples] == [
+        f"Priority.{name}" for name in PRIORITIES
+    ]
 
 
 def test_runs_of_mixed_messages(net: Net, way: tuple[Side, Side], forwarded: list[int]) -> None:
@@ -284,8 +286,8 @@ def test_record_batches(net: Net, name: str, forwarded: list[int]) -> None:
             net.wanted(f"{key}/{number}", 2)
             sender.matching(f"{key}/{number}")
         assert sender.session.put_batch(batch) == ROWS
-        for one, wanted in zip(heard, expected, strict=True):
-            assert [(s.key, s.payload) for s in one.wait(len(wanted))] == wanted
+        for subscriber, wanted in zip(heard, expected, strict=True):
+            assert [(s.key, s.payload) for s in subscriber.wait(len(wanted))] == wanted
         assert [(s.key, s.payload) for s in all_.wait(ROWS)] == [*zip(keys, payloads, strict=True)]
         stamps = [sample.timestamp for sample in all_.samples]
     assert len(set(stamps)) == ROWS

@@ -1,4 +1,4 @@
-"""What a router of ours tells who asks: matching and tokens; and that it forgets what is gone."""
+"""Answers of a router of ours to interests, matching and tokens; it forgets what is gone."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -77,7 +77,7 @@ def test_queriers_know_whether_somebody_answers(net: Net, side: Side, other: Sid
 
 
 class Tokens:
-    """What a liveliness subscriber was told."""
+    """Tokens that a liveliness subscriber was told of."""
 
     def __init__(self, side: Side, key: str, **options: Any) -> None:
         self.seen: list[tuple[str, str]] = []
@@ -145,7 +145,7 @@ def test_a_token_of_two_dies_with_the_last(net: Net, side: Side) -> None:
 
 
 def test_what_dies_with_its_process(net: Net, side: Side) -> None:
-    """Killed, not closed: nobody says goodbye, and the tables are as before."""
+    """Killed, not closed: no CLOSE is sent, and the tables are as before."""
     key = unique("killed")
     before = net.router.tables()
     changes = Changes()

@@ -1,4 +1,4 @@
-"""Peers and routers around a router of ours: those that know only it reach each other, and those
+"""Peers and routers around a router of ours: peers that know only it reach each other, and peers
 that are linked otherwise as well hear everything once.
 """
 
@@ -31,7 +31,7 @@ def net() -> Iterator[Net]:
 
 
 def listening(net: Net, api: Any, mode: str = "peer") -> tuple[Side, str]:
-    """One that can be dialled too, and where."""
+    """Open a peer that listens, and return it and its endpoint."""
     for attempt in range(OPENS):  # another process may take the port that was free just now
         at = f"tcp/127.0.0.1:{free_port()}"
         try:
@@ -79,21 +79,22 @@ def everybody_hears_everybody_once(sides: list[Side]) -> None:
         ]
 
         def found() -> list[list[bytes]]:
-            return [_of(one, f"{key}/{number}") for one in heard for number in numbers]
+            return [
+                _of(subscriber, f"{key}/{number}") for subscriber in heard for number in numbers
+            ]
 
         def said() -> list[int]:
             for publisher in publishers:
                 publisher.put(WARM)
-            return [len(one) for one in found()]
+            return [len(payloads) for payloads in found()]
 
         until(said, all, PATIENCE)  # from now on each knows the others
         for value in values:
             for publisher in publishers:
                 publisher.put(value)
-        until(found, lambda got: all(values[-1] in one for one in got), PATIENCE)
-        assert [[value for value in one if value != WARM] for one in found()] == [values] * (
-            len(sides) ** 2
-        )
+        until(found, lambda got: all(values[-1] in payloads for payloads in got), PATIENCE)
+        heard_values = [[value for value in payloads if value != WARM] for payloads in found()]
+        assert heard_values == [values] * (len(sides) ** 2)
 
 
 def everybody_answers_everybody_once(sides: list[Side]) -> None:
@@ -107,7 +108,7 @@ def everybody_answers_everybody_once(sides: list[Side]) -> None:
             consolidation=side.api.ConsolidationMode.NONE,
             timeout=PATIENCE,
         )
-        return sorted(one.key for one in replies(found))
+        return sorted(reply.key for reply in replies(found))
 
     with ExitStack() as stack:
         for name, side in zip(every, sides, strict=True):
@@ -145,7 +146,7 @@ def test_peers_that_are_linked_as_well(net: Net, pair: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_peers_that_find_each_other_by_the_router(net: Net, pair: tuple[str, str]) -> None:
-    """It tells of those that listen; they dial each other."""
+    """It tells of the peers that listen; they connect to each other."""
     first, second = (APIS[name] for name in pair)
     one, _ = listening(net, first)
     two, _ = listening(net, second)
@@ -154,7 +155,7 @@ def test_peers_that_find_each_other_by_the_router(net: Net, pair: tuple[str, str
 
 
 def test_a_peer_that_leaves(net: Net) -> None:
-    """Those that it linked to are as before, and so are the tables."""
+    """The peers that it linked to are as before, and so are the tables."""
     one, at = listening(net, THEIRS)
     three = net.open(THEIRS)
     before = net.router.tables()

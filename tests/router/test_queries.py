@@ -1,4 +1,4 @@
-"""Queries through a router of ours: whom they reach, what comes back, and that they always end."""
+"""Queries through a router of ours: queryables they reach, their replies, and their ends."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,7 +22,7 @@ from zenlake.wire.wireexpr import WireExpr
 pytestmark = pytest.mark.interop
 
 TIMEOUT_SECONDS = 1.0
-SILENT_SECONDS = 5.0  # the one that answers does so before, on a busy machine too
+SILENT_SECONDS = 5.0  # Timeout of the silent queryable; the other one answers before it.
 TARGETS = ("BEST_MATCHING", "ALL", "ALL_COMPLETE")
 
 
@@ -70,7 +70,7 @@ def values(side: Side, selector: str, target: str) -> list[bytes]:
 
 @pytest.mark.parametrize("asking", SIDES)
 def test_who_is_asked(net: Net, asking: str) -> None:
-    """Best matching: the complete one, else all; all; those that are complete."""
+    """Best matching: the complete one, else all; all; all complete ones."""
     side = net.side(asking)
     others = [net.side(name + " 2") for name in SIDES]
     key = unique("target")
@@ -117,14 +117,14 @@ def test_replies_deletes_and_errors(net: Net, asking: str, answers: str) -> None
     with answering(net, other, f"{key}/*", answer) as asked:
         found = replies(side.session.get(f"{key}/*?x=1;y", payload=b"p", timeout=PATIENCE))
     assert asked == ["x=1;y"]
-    ok = {one.key: one for one in found if not isinstance(one, str)}
-    assert [one for one in found if isinstance(one, str)] == ["err no"]
+    ok = {reply.key: reply for reply in found if not isinstance(reply, str)}
+    assert [reply for reply in found if isinstance(reply, str)] == ["err no"]
     value, gone = ok[f"{key}/a"], ok[f"{key}/b"]
     assert (value.payload, value.encoding, value.attachment) == (b"v", "text/plain", b"beside")
     assert gone.kind.endswith("DELETE")
 
 
-def test_nobody_to_ask(net: Net) -> None:
+def test_a_query_without_queryables_ends_empty(net: Net) -> None:
     for name in SIDES:
         assert values(net.side(name), unique("nobody"), "ALL") == []
 
@@ -202,7 +202,7 @@ def test_an_answer_that_comes_too_late(net: Net) -> None:
             PATIENCE,
         )
         wire.session.send(request(2, unique("nobody"), WireQueryTarget.ALL))
-        assert [one.request_id for one in wire.wait(ResponseFinal, 2)] == [1, 2]
+        assert [message.request_id for message in wire.wait(ResponseFinal, 2)] == [1, 2]
         assert len(wire.of(Response)) == 1
     net.settled(before)
 
@@ -231,7 +231,7 @@ def test_a_get_times_out(net: Net, asking: str) -> None:
     net.settled(before)
 
 
-def test_a_budget(net: Net) -> None:
+def test_a_budget_limits_the_replies_of_a_query(net: Net) -> None:
     key = unique("budget")
     before = net.router.tables()
     (endpoint,) = net.router.locators
@@ -243,7 +243,7 @@ def test_a_budget(net: Net) -> None:
     with answering(net, net.side("their peer"), f"{key}/*", answer), Wire(endpoint) as wire:
         wire.session.send(request(1, f"{key}/*", WireQueryTarget.ALL, budget=2))
         wire.wait(ResponseFinal)
-        assert [type(one.body) for one in wire.wait(Response, 2)] == [WireReply, WireReply]
+        assert [type(message.body) for message in wire.wait(Response, 2)] == [WireReply, WireReply]
         wire.session.send(request(2, f"{key}/*", WireQueryTarget.ALL))
         wire.wait(ResponseFinal, 2)
         wire.wait(Response, 7)
@@ -264,5 +264,5 @@ def test_many_queries_at_once(net: Net) -> None:
             for side in sides
         ]
         for asked, found in open_:
-            assert [one.key for one in replies(found)] == [asked]
+            assert [reply.key for reply in replies(found)] == [asked]
     net.settled(before)

@@ -58,9 +58,9 @@ def test_who_comes_and_goes() -> None:
         empty = router.tables()
         session = open_session(OURS, "client", connect=tuple(router.locators))
         until(lambda: len(events), lambda found: found == 1)
-        (one,) = router.stats().transports
+        (transport,) = router.stats().transports
         assert (events[0].opened, events[0].zid) == (True, session.zid())
-        assert (one.zid, one.whatami) == (session.zid(), zenlake.WhatAmI.CLIENT)
+        assert (transport.zid, transport.whatami) == (session.zid(), zenlake.WhatAmI.CLIENT)
         session.close()
         until(lambda: len(events), lambda found: found == 2)
         assert (events[1].opened, events[1].zid, events[1].by_peer) == (False, session.zid(), True)

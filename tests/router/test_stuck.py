@@ -22,7 +22,7 @@ pytestmark = pytest.mark.interop
 OTHERS = 9
 SIZE = 60_000
 MESSAGES = 2 * BACKLOG_BYTES // SIZE
-SLOW_SECONDS = 0.002  # that a slow subscriber takes for one message
+SLOW_SECONDS = 0.002  # Time that a slow subscriber takes per message.
 NO_TIME = "congestion_no_wait"
 
 
@@ -41,7 +41,7 @@ class Watched(Net):
     def backlog(self, zid: str) -> int:
         """The bytes that wait for one beyond its lanes."""
         sessions = self.router._core.node.sessions
-        outboxes = [one._outbox for other, one in sessions.items() if str(other) == zid]
+        outboxes = [session._outbox for other, session in sessions.items() if str(other) == zid]
         return sum(outbox._backlog_bytes for outbox in outboxes if outbox is not None)
 
 
@@ -67,7 +67,11 @@ class Counting:
 
 def all_have(others: list[Counting], number: int) -> None:
     """Returns as soon as each has heard so many."""
-    until(lambda: [one.count for one in others], lambda found: min(found) >= number, PATIENCE)
+    until(
+        lambda: [subscriber.count for subscriber in others],
+        lambda found: min(found) >= number,
+        PATIENCE,
+    )
 
 
 def stuck_among_others(
@@ -98,7 +102,7 @@ def test_one_that_is_stuck_is_closed_and_delays_nobody(net: Watched) -> None:
                 all_have(others, number)
                 most = max(most, net.backlog(zid))
         all_have(others, MESSAGES)
-        assert {one.count for one in others} == {MESSAGES}
+        assert {subscriber.count for subscriber in others} == {MESSAGES}
         (end,) = until(net.ends, bool, PATIENCE)
         assert (str(end.zid), end.reason, end.by_peer) == (zid, "UNRESPONSIVE", False)
         assert 0 < most <= BACKLOG_BYTES
@@ -121,9 +125,9 @@ def test_what_may_be_dropped_is_dropped_for_it_alone(net: Watched) -> None:
             sent += 1
             assert sent < MESSAGES, "nothing was dropped"
             all_have(others, sent)
-        assert {one.count for one in others} == {sent}
+        assert {subscriber.count for subscriber in others} == {sent}
         assert set(net.router.stats().dropped) == {NO_TIME}
-        assert all(one.reason != "UNRESPONSIVE" for one in net.ends())
+        assert all(end.reason != "UNRESPONSIVE" for end in net.ends())
 
 
 def test_one_that_is_slow_makes_its_sender_wait(net: Watched) -> None:

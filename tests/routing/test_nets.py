@@ -52,7 +52,7 @@ def test_clients_reach_each_other(middle: object) -> None:
     assert b.data() == [("t/1", b"x")]
     assert a.data() == c.data() == []
     net.local(b, push("t/1"))
-    assert a.data() == b.data() == c.data() == []  # never back, and nobody else wants it
+    assert a.data() == b.data() == c.data() == []  # never back, and no other node wants it
 
 
 def test_the_node_in_the_middle_takes_part() -> None:

@@ -61,7 +61,7 @@ NORTH = {
 
 @dataclass(eq=False)
 class Neighbour:
-    """What the model knows of a face."""
+    """The model's knowledge of one face."""
 
     role: WireWhatAmI | None
     face: Face

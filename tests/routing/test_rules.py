@@ -55,7 +55,7 @@ from zenlake.wire.response_final import ResponseFinal
 from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
 
-SECOND = 1 << 32  # of NTP64
+SECOND = 1 << 32  # One second in NTP64.
 
 
 def opened(routing: Routing, *roles: WireWhatAmI) -> list[Face]:
@@ -288,7 +288,7 @@ def test_declarations_go_to_clients_as_their_interests_ask() -> None:
     assert routing.on_message(a, declare(S, 5, "t/5"), 0.0) == []
 
 
-def test_modes() -> None:
+def test_an_interest_hears_of_current_or_future_declarations_by_mode() -> None:
     routing, (a, b) = router(CLIENT, CLIENT)
     routing.on_message(a, declare(S, 1, "t/1"), 0.0)
     assert routing.on_message(b, interest(1, FUTURE, S, "t/*"), 0.0) == []
@@ -448,7 +448,7 @@ def test_link_states_that_do_not_decode_are_counted() -> None:
     assert routing.counters[DropReason.LINK_STATE_REFUSED] == 1
 
 
-def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_beyond_the_limits_are_counted_and_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(declarations, "MAX_DECLARATIONS", 3)
     monkeypatch.setattr(declarations, "MAX_INTERESTS", 3)
     monkeypatch.setattr(queries, "MAX_QUERIES", 3)
@@ -497,7 +497,7 @@ def hops(routing: Routing, source: Face, key: str, target: WireQueryTarget) -> l
     return found
 
 
-def test_targets() -> None:
+def test_the_target_decides_which_queryables_are_asked() -> None:
     routing, (asker, near, far, part, other) = router(CLIENT, CLIENT, CLIENT, CLIENT, CLIENT)
     best, everybody, complete = WireQueryTarget
     routing.on_message(part, declare(Q, 1, "q/**"), 0.0)

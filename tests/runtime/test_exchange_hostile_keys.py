@@ -19,7 +19,7 @@ from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
 
 KEYS = 600
-LIMIT = 16 << 20  # bytes for one peer; 600 keys of 64 KB would be 39 MB, and many times that
+LIMIT = 16 << 20  # Bytes per peer; 600 keys of 64 KB would be 39 MB, and many times that.
 
 
 def held(*roots: Any) -> int:

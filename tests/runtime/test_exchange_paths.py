@@ -1,4 +1,4 @@
-"""The same bytes mean the same, read one by one or by the compiled scan: deliveries, forwards."""
+"""Reading one by one and the compiled scan agree on equal bytes: deliveries, forwards."""
 
 import random
 from collections import defaultdict
@@ -34,7 +34,7 @@ from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
-FRAMES = 120  # random ones, for each kind of node
+FRAMES = 120  # Random frames per kind of node.
 WALL = 1_700_000_000 * 10**9
 OWN = WireZenohId.parse("e0")
 KEYS = ["a", "a/b", "a/b/c", "b", "a/*", "**", "@v/a", "x/y/z", "a/$*c/d"]
@@ -107,7 +107,7 @@ class Here:
         self._sets: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def matching_subscribers(self, key: str) -> tuple[str, ...]:
-        found = tuple(one for one in self.wanted if intersects(one, key))
+        found = tuple(wanted for wanted in self.wanted if intersects(wanted, key))
         return self._sets.setdefault(found, found)
 
     def deliver(self, subscribers: tuple[str, ...], delivery: Delivery) -> tuple[()]:

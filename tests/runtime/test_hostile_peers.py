@@ -294,7 +294,7 @@ def test_lies_about_lengths_end_the_session_only(caplog: Log, lie: str) -> None:
         assert not end.by_peer
         target.logged(peer, "ended", end.why)
         good = [b"good"] if b"good" in LIES[lie] else []
-        assert [payload_of(m) for m in target.strange] == good, "what came before is delivered"
+        assert [payload_of(m) for m in target.strange] == good, "earlier messages are delivered"
 
 
 def test_second_init_changes_nothing(caplog: Log) -> None:
@@ -470,7 +470,7 @@ def test_peer_that_stops_reading_is_dropped_for_and_then_closed(
             session.send(put(chunk, BLOCK))
 
 
-# --- against those who dial -----------------------------------------------------------------
+# --- against nodes that connect -----------------------------------------------------------------
 
 
 def test_server_that_closes_at_once_is_not_dialled_in_a_loop() -> None:

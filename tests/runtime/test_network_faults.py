@@ -27,7 +27,7 @@ from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.enums import CloseReason
 
 QUICK = RetryPolicy(first=0.01, factor=1.5, longest=0.05)
-MARGIN = 5.0  # seconds beyond a lease, for a machine that has other things to do
+MARGIN = 5.0  # Seconds beyond a lease, for a busy machine.
 LEASE = 1.0
 
 
@@ -38,7 +38,7 @@ def same_bytes(size: int) -> bytes:
 
 @contextmanager
 def pair(**settings: object) -> Iterator[tuple[Node, Node, FaultProxy]]:
-    """A node that listens, one that dials, and the proxy between them."""
+    """A node that listens, one that connects, and the proxy between them."""
     with (
         make_node(**settings) as server,
         make_node(**settings) as client,

@@ -44,7 +44,7 @@ from zenlake.wire.zenohid import WireZenohId
 
 STRANGERS = 10_000
 PER_SECOND = 10.0
-GONE_AFTER = 20.0 + MAX_LEASE  # virtual seconds: longer than handshake and lease together
+GONE_AFTER = 20.0 + MAX_LEASE  # Virtual seconds: longer than handshake and lease together.
 INVALID, GENERIC, SELF = (
     CloseReason.INVALID,
     CloseReason.GENERIC,
@@ -266,7 +266,7 @@ PLAYS: dict[str, set[int | None] | None] = {
     "cut_length": {GENERIC},
     "endless_fragments": {CloseReason.EXPIRED},
 }
-"What they hear at the end, where that is always the same; None in a set: no CLOSE."
+"Close reasons that strangers hear, where they are always the same; None in a set: no CLOSE."
 
 STREAMS_ONLY = {"dribbling", "cut_length"}
 
@@ -284,7 +284,7 @@ class Siege:
         self.met: list[tuple[str, Stranger]] = []
         self.peak_memory = self.peak_pending = 0
         self.overdue: list[str] = []
-        "What those did whom the node forgot to close."
+        "Plays of the strangers that the node forgot to close."
         self._count = count
         self._per_second = per_second
 
@@ -404,9 +404,12 @@ def test_nothing_is_left_of_a_thousand_answers_that_are_made_up() -> None:
         assert stranger.ended or not stranger.link.reliable
         stranger.leave()
     assert len(found) == len(trap.met) == 1000
-    sessions = [one for one in found if isinstance(one, TransportSession)]
+    sessions = [result for result in found if isinstance(result, TransportSession)]
     assert len(sessions) == len(heard(node).opened_sessions) > 50
-    assert {one.reason for one in found if isinstance(one, SessionRefused)} >= {GENERIC, INVALID}
+    assert {result.reason for result in found if isinstance(result, SessionRefused)} >= {
+        GENERIC,
+        INVALID,
+    }
     assert_nothing_left(world, node)
 
 

@@ -132,7 +132,7 @@ def test_200_peers_in_a_full_mesh_hear_every_put_once() -> None:
 
 
 def line(world: World, *roles: WireWhatAmI) -> list[Peer]:
-    """Nodes of which each has dialled the one before; all subscribe to everything."""
+    """Nodes of which each connected to the one before; all subscribe to everything."""
     peers = [Peer(world, f"n{i}", "**", role) for i, role in enumerate(roles)]
     for i in range(1, len(peers)):
         peers[i].node.connect_soon(f"memory/n{i - 1}", lambda done: None)

@@ -40,8 +40,8 @@ UNKNOWN = DropReason.UNKNOWN_KEY
 BLOCK = WireCongestionControl.BLOCK
 LEVELS = [priority for priority in PRIORITIES if priority is not WirePriority.CONTROL]
 FAST = Faults(delay=(0.0005, 0.002))
-PAUSES = (0.0, 10e-6, 100e-6, 0.002, 0.02)  # seconds: within a burst, after it, and after a flush
-SETTLED = 60.0  # virtual seconds in which everything arrives, however slow the links are
+PAUSES = (0.0, 10e-6, 100e-6, 0.002, 0.02)  # Seconds: within a burst, after it, and after a flush.
+SETTLED = 60.0  # Virtual seconds in which everything arrives, however slow the links are.
 
 
 class Room:
@@ -81,7 +81,7 @@ class Caller:
         self._messages = EncodedSender(self)  # type: ignore[arg-type]
 
     def matching(self, key: str, *, local: bool = False) -> tuple[Any, ...]:
-        """Nobody on this node listens."""
+        """Return no subscriber: this node has none."""
         return ()
 
     @contextmanager
@@ -202,7 +202,7 @@ def declared_first(
 
 
 class Chain:
-    """A client, the node that it has dialled, and the node that this one has dialled."""
+    """A client, the node that it connected to, and the node that this one connected to."""
 
     def __init__(self, seed: int, middle: WireWhatAmI, **settings: Any) -> None:
         kernel_loader.load()
@@ -239,7 +239,7 @@ class Chain:
                 self.world.run(self.random.choice(PAUSES))
 
     def reconnect(self) -> None:
-        """Break the client's link while much waits; what comes after the next is to arrive."""
+        """Break the client's link while much waits; later messages must arrive over the next."""
         self.world.cut("a", "b")
         self.world.run_until(lambda: not self.a.open and len(self.b.open) == 1, within=30)
         self.caller.sure.clear()

@@ -56,10 +56,10 @@ def test_two_peers_that_dial_each_other_have_one_session(spread: float) -> None:
         results = [*found[a], *found[b]]
         assert len(results) == 2
         kept = {a.sessions[b.zid], b.sessions[a.zid]}
-        for one in results:  # the session that there is, unless it was not open yet
-            refused = isinstance(one, SessionRefused) and one.reason == CloseReason.MAX_LINKS
-            assert refused or one in kept
-        assert any(one in kept for one in results)
+        for result in results:  # the session that there is, unless it was not open yet
+            refused = isinstance(result, SessionRefused) and result.reason == CloseReason.MAX_LINKS
+            assert refused or result in kept
+        assert any(result in kept for result in results)
         assert a.refused["MAX_LINKS"] + b.refused["MAX_LINKS"] == 1
         ends = {a.sessions[b.zid].link.local.address, b.sessions[a.zid].link.remote.address}
         assert len(ends) == 1, "the two sides kept different links"
@@ -138,7 +138,7 @@ def test_another_node_than_expected_is_refused() -> None:
 
 
 def attempts(world: World, name: str) -> list[float]:
-    """When `name` dials, from now on."""
+    """Note the times at which `name` connects, from now on."""
     times: list[float] = []
     dial = world.network.connect
 
@@ -219,11 +219,11 @@ def test_peers_that_all_dial_each_other_are_one_mesh_again_after_any_faults(seed
             if other != name:
                 node.keep_connected(f"memory/{other}")
     faults = (
-        lambda one, other: world.cut(one, reset=False),
-        lambda one, other: world.cut(one, other, after=random.randint(1, 100)),
-        lambda one, other: world.half_open(one, other),
-        lambda one, other: world.partition(one, other),
-        lambda one, other: world.heal(),
+        lambda name, other: world.cut(name, reset=False),
+        lambda name, other: world.cut(name, other, after=random.randint(1, 100)),
+        lambda name, other: world.half_open(name, other),
+        lambda name, other: world.partition(name, other),
+        lambda name, other: world.heal(),
     )
     for _ in range(40):
         world.run(random.random() * 5)

@@ -14,7 +14,7 @@ from zenlake.transport.outbox import BLOCK_SECONDS
 from zenlake.wire.enums import CloseReason, WireCongestionControl, WirePriority
 from zenlake.wire.qos import QoS
 
-QUIET = {"lease_ms": 600_000}  # no KEEP_ALIVE meanwhile: all that is lost is data
+QUIET = {"lease_ms": 600_000}  # A lease without KEEP_ALIVE during a test: only data can be lost.
 DATAGRAMS = "memory/b#datagram=1"
 NEAR = Faults(delay=(0.001, 0.001))
 TEN_MBIT = Faults(delay=(0.001, 0.001), bandwidth=10e6 / 8)
@@ -194,4 +194,4 @@ def test_a_peer_that_takes_nothing_is_given_up() -> None:
     assert BLOCK_SECONDS <= world.now - begin <= BLOCK_SECONDS + 10.0 / KEEP_ALIVES
     assert session.over is not None
     assert session.over.reason == CloseReason.UNRESPONSIVE
-    assert len(a.sessions) == 9, "nobody else is harmed"
+    assert len(a.sessions) == 9, "no other session is harmed"

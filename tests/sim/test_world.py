@@ -65,8 +65,8 @@ class Churn:
         world, random = self.world, self.random
         match random.randrange(6):
             case 0:
-                one = random.choice(self.routers)
-                self.cuts += world.cut(one, reset=random.random() < 0.5)
+                router = random.choice(self.routers)
+                self.cuts += world.cut(router, reset=random.random() < 0.5)
             case 1:
                 some = random.sample(self.clients, len(self.clients) // 3)
                 world.partition(some, random.sample(self.routers, len(self.routers) // 3))
@@ -207,7 +207,7 @@ def test_what_waits_in_production_is_refused_here() -> None:
         node.close()
 
 
-def test_names_and_protocols() -> None:
+def test_wrong_names_protocols_and_settings_are_refused() -> None:
     world = World()
     a = world.node("a")
     for bad in ("a", "", "b:1", "b/c"):

@@ -38,7 +38,7 @@ from zenlake.spark.source import ZenohDataSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WITHIN = 40  # seconds: generations of ten
+WITHIN = 40  # Seconds: generations of ten.
 WAIT_SECONDS = 120
 LAST = (1 << 32) - 1
 
@@ -49,13 +49,13 @@ few = st.sets(st.integers(0, 30))
 
 
 @given(few, few)
-def test_intervals_are_sets(one: set[int], other: set[int]) -> None:
-    a, b = (Intervals.of(np.array(sorted(numbers), np.int64)) for numbers in (one, other))
+def test_intervals_are_sets(members: set[int], other: set[int]) -> None:
+    a, b = (Intervals.of(np.array(sorted(numbers), np.int64)) for numbers in (members, other))
     every = np.arange(-1, 32)
-    assert every[a.contains(every)].tolist() == sorted(one)
-    assert a.intersects(b) == bool(one & other)
+    assert every[a.contains(every)].tolist() == sorted(members)
+    assert a.intersects(b) == bool(members & other)
     both = a.union(b)
-    assert every[both.contains(every)].tolist() == sorted(one | other)
+    assert every[both.contains(every)].tolist() == sorted(members | other)
     assert (both.starts < both.ends).all()
     assert (both.ends[:-1] < both.starts[1:]).all()
 
@@ -64,7 +64,7 @@ def test_intervals_are_sets(one: set[int], other: set[int]) -> None:
 def test_a_task_is_told_its_offsets(offsets: set[int]) -> None:
     told = np.array(sorted(offsets), np.int64)
     mask = unpack_mask(pack_offsets(told, 15, 33), 18)
-    assert (np.flatnonzero(mask) + 15).tolist() == [one for one in told if 15 <= one < 33]
+    assert (np.flatnonzero(mask) + 15).tolist() == [offset for offset in told if 15 <= offset < 33]
 
 
 NAMES = [bytes([n]) * 16 + bytes(4) for n in range(3)] + [bytes(16) + bytes([0, 0, 0, 1])]
@@ -86,7 +86,7 @@ def test_what_was_seen_is_a_list_that_is_searched(
         for code, sn, time in part:
             generation = time // (WITHIN // GENERATIONS)
             expected.append(
-                any((code, sn) == one[:2] and abs(one[2] - generation) <= 4 for one in model)
+                any((code, sn) == entry[:2] and abs(entry[2] - generation) <= 4 for entry in model)
             )
             model.append((code, sn, generation))
         assert seen.find(NAMES, codes, sns, times * SECOND).tolist() == expected
@@ -100,7 +100,7 @@ def test_what_was_seen_is_a_list_that_is_searched(
 def looked_up(seen: SequenceHistory, code: int, sns: Sequence[int], at: int = 0) -> list[bool]:
     n = len(sns)
     found = seen.find(NAMES, np.full(n, code), np.array(sns), np.full(n, at * SECOND))
-    return [bool(one) for one in found]
+    return [bool(repeated) for repeated in found]
 
 
 def test_numbers_wrap_around_to_other_numbers() -> None:
@@ -233,15 +233,15 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_range_planned_again_has_the_same_repeats(path: Path) -> None:
-    """From memory, from the file, from the log; whoever plans, and however often."""
+    """From memory, from the file, from the log; in any process, however often."""
     samples = sent(300)
     spark_numbered.append(path, samples)
     (expected,) = expected_repeats(samples)
     log, ranges = Log(path), batches(37, 300)
-    one = DuplicateFinder(600, saves=True)
-    in_memory = [whole(one.find(log, part)) for part in ranges]
+    finder = DuplicateFinder(600, saves=True)
+    in_memory = [whole(finder.find(log, part)) for part in ranges]
     assert sorted(offset for part in in_memory for offset in part.get(0, [])) == expected
-    assert whole(one.find(log, ranges[-1])) == in_memory[-1]  # the last one, once more
+    assert whole(finder.find(log, ranges[-1])) == in_memory[-1]  # the last one, once more
     kept = list((path / "spark").glob("seen-*.arrow"))
     assert len(kept) == len(ranges)
     from_files = [whole(DuplicateFinder(600).find(Log(path), part)) for part in ranges]
@@ -250,7 +250,7 @@ def test_a_range_planned_again_has_the_same_repeats(path: Path) -> None:
     from_log = [whole(DuplicateFinder(600).find(Log(path), part)) for part in ranges]
     assert from_log == in_memory
     assert not (path / "spark").exists()  # who does not keep anything writes nothing
-    backwards = [whole(one.find(log, part)) for part in reversed(ranges)]
+    backwards = [whole(finder.find(log, part)) for part in reversed(ranges)]
     assert backwards == in_memory[::-1]
 
 
@@ -324,10 +324,10 @@ def test_a_number_is_recognised_as_long_as_is_said_and_then_no_more(path: Path) 
     spark_numbered.append(path, [(0, 5)])
     for at in (40, 79, 200):
         spark_numbered.append(path, [(0, 5)], at=at)
-    log, one = Log(path), DuplicateFinder(WITHIN, saves=False)
+    log, finder = Log(path), DuplicateFinder(WITHIN, saves=False)
     for offset, repeats in ((0, {}), (1, {0: [1]}), (2, {0: [2]}), (3, {})):
         part = {0: (offset, offset + 1)}
-        assert whole(one.find(log, part)) == repeats
+        assert whole(finder.find(log, part)) == repeats
         assert whole(DuplicateFinder(WITHIN).find(log, part)) == repeats
     assert whole(DuplicateFinder(WITHIN).find(log, {0: (0, 4)})) == {0: [1, 2]}
     assert whole(DuplicateFinder(300).find(log, {0: (0, 4)})) == {0: [1, 2, 3]}
@@ -337,9 +337,9 @@ def test_a_clock_that_is_set_back_is_looked_up_again(path: Path) -> None:
     spark_numbered.append(path, [(0, 1), (0, 2)], at=0)
     spark_numbered.append(path, [(0, 3)], at=500)
     spark_numbered.append(path, [(0, 2), (0, 3)], at=5)
-    log, one = Log(path), DuplicateFinder(WITHIN)
-    assert whole(one.find(log, {0: (0, 3)})) == {}
-    assert whole(one.find(log, {0: (3, 5)})) == {0: [3]}
+    log, finder = Log(path), DuplicateFinder(WITHIN)
+    assert whole(finder.find(log, {0: (0, 3)})) == {}
+    assert whole(finder.find(log, {0: (3, 5)})) == {0: [3]}
     assert whole(DuplicateFinder(WITHIN).find(log, {0: (3, 5)})) == {0: [3]}
 
 

@@ -23,9 +23,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.campaign]
 DRIVER_KILLS = 100 if os.environ.get("ZENLAKE_FULL") else 5
 EXECUTOR_KILLS = 3
 PER_BATCH = 20
-MOMENTS = 0.4  # seconds: longer than a micro-batch, so that a kill hits any part of one
+MOMENTS = 0.4  # Seconds: longer than a micro-batch, so that a kill hits any part of one.
 WAIT_SECONDS = 120.0
-STANDBY = 2  # drivers that are up or coming up
+STANDBY = 2  # Drivers that are up or coming up.
 CLUSTER = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -40,7 +40,7 @@ def fast(tmp_path_factory: pytest.TempPathFactory) -> Fast:
 
 
 def rows(spark: "SparkSession", out: Path) -> list[tuple[int, int]]:
-    """What the sink has committed: files that its own log names."""
+    """Return the rows that the sink has committed: in files that its own log names."""
     frame = spark.read.schema("partition int, offset bigint, payload binary").parquet(str(out))
     found = frame.collect()
     for row in found:
@@ -49,7 +49,7 @@ def rows(spark: "SparkSession", out: Path) -> list[tuple[int, int]]:
 
 
 def finish(spark: "SparkSession", folder: Path) -> None:
-    """What is left, by a Spark that nobody kills, with another limit and other tasks."""
+    """Process the rest in a Spark that is not killed, with another limit and other tasks."""
     stream = spark.readStream.format("zenoh").options(path=str(folder / "log"), minPartitions="2")
     writing = stream.load().writeStream.format("parquet").option("path", str(folder / "out"))
     writing = writing.option("checkpointLocation", str(folder / "checkpoint"))

@@ -76,7 +76,7 @@ def test_every_row_is_there_once_with_all_its_columns(spark: "SparkSession", pat
     assert frame.schema == SAMPLE_COLUMNS
     got = frame.orderBy("partition", "offset").collect()
     assert [(row.partition, row.offset) for row in got] == ALL
-    assert [bytes(row.payload) for row in got] == [spark_log.payload(*one) for one in ALL]
+    assert [bytes(row.payload) for row in got] == [spark_log.payload(*place) for place in ALL]
     assert [row.key for row in got] == [spark_log.key(offset) for _, offset in ALL]
     seventh = got[7]
     assert seventh.kind == "put"
@@ -137,9 +137,9 @@ def test_the_same_rows_in_the_same_order_however_many_tasks(path: Path, tasks: i
 @settings(max_examples=30)
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 9), st.integers(1, 9))
 def test_any_range_is_the_same_twice_with_other_tasks(
-    path: Path, one: int, other: int, tasks: int, again: int
+    path: Path, bound: int, other: int, tasks: int, again: int
 ) -> None:
-    start, end = min(one, other), max(one, other)
+    start, end = min(bound, other), max(bound, other)
     options = {
         "startingOffsets": json.dumps({"0": start, "1": 0}),
         "endingOffsets": json.dumps({"0": end, "1": 0}),
@@ -161,7 +161,7 @@ def test_a_range_twice_after_the_index_is_gone_and_other_tasks(path: Path) -> No
 
 def test_tasks_read_no_block_twice_where_blocks_are_enough(path: Path) -> None:
     planned = reader(path, minPartitions=4).partitions()
-    assert all(isinstance(one, LogRange) and one.start % PER_BLOCK == 0 for one in planned)
+    assert all(isinstance(part, LogRange) and part.start % PER_BLOCK == 0 for part in planned)
 
 
 def test_a_time_range_skips_blocks_and_is_exact(path: Path) -> None:

@@ -181,7 +181,7 @@ def test_every_batch_moves_and_every_row_is_in_one_task(
     assert pieces[0][0] == begin
     assert pieces[-1][1] == end
     assert all(low < high for low, high in pieces)
-    assert all(one[1] == other[0] for one, other in pairwise(pieces))
+    assert all(piece[1] == other[0] for piece, other in pairwise(pieces))
     assert len(pieces) <= tasks
 
 

@@ -55,7 +55,7 @@ def value(name: str, text: str, purpose: Purpose = Purpose.LOG_STREAM) -> Any:
         ("config", "/etc/zenoh.json5", "/etc/zenoh.json5"),
     ],
 )
-def test_values(name: str, text: str, wanted: Any) -> None:
+def test_option_texts_are_read_as_values(name: str, text: str, wanted: Any) -> None:
     assert value(name, text) == wanted
 
 
@@ -136,7 +136,7 @@ def test_defaults_and_what_was_given() -> None:
         options["selector"]
 
 
-def test_what_is_missing() -> None:
+def test_a_missing_option_is_named_with_its_purpose() -> None:
     options = Options.parse({}, Purpose.LIVE)
     with pytest.raises(ZError, match=r"option 'connect' \(or 'config'\) is missing: endpoints of"):
         options.require("connect", "config")
@@ -151,7 +151,7 @@ def test_secrets_are_not_shown() -> None:
 
 def test_the_table_has_one_option_of_a_name_for_each_purpose() -> None:
     for purpose in Purpose:
-        names = [one.name.lower() for one in OPTIONS if purpose in one.purposes]
+        names = [option.name.lower() for option in OPTIONS if purpose in option.purposes]
         assert len(names) == len(set(names))
 
 
@@ -181,7 +181,7 @@ def test_the_guide_lists_every_option(purpose: Purpose) -> None:
         cells = [cell.strip() for cell in row.split("|")]
         if purpose not in COLUMN or cells[COLUMN[purpose]] == "yes":
             listed.update(re.findall(r"`(\w+)`", cells[1]))
-    assert listed == {one.name for one in table(purpose).values()} - {"paths"}
+    assert listed == {option.name for option in table(purpose).values()} - {"paths"}
 
 
 # ---- the data source
@@ -204,7 +204,7 @@ def test_loss_is_the_last_column_if_asked_for() -> None:
 
 
 def test_a_stream_that_cannot_be_says_why_when_it_starts() -> None:
-    """What streamReader() raises would be hidden by Spark."""
+    """Spark would hide an error that streamReader() raises."""
     reader = ZenohDataSource({"selector": "a"}).streamReader(SAMPLE_COLUMNS)
     assert isinstance(reader, RefusedStream)
     with pytest.raises(ZError, match="a query is answered once, it is not a stream"):

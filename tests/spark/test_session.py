@@ -18,7 +18,7 @@ from tests.support.waiting import until
 from zenlake.errors import ZError
 from zenlake.spark import local_session
 
-SUBPROCESS_SECONDS = 280.0  # on a busy machine; a quiet one takes 20
+SUBPROCESS_SECONDS = 280.0  # Deadline on a busy machine; a quiet one takes 20 s.
 PATIENCE = 60.0
 
 PROGRAM = """
@@ -55,7 +55,7 @@ spark.stop()
 
 
 def run(program: str, **environment: str) -> list[object]:
-    """What `program` found, in a process with `environment`; "" takes a variable away."""
+    """Run `program` with `environment` and return its findings; "" takes a variable away."""
     found = {**os.environ, **environment}
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -118,7 +118,7 @@ def a_java(home: Path, version: str) -> Path:
         (None, None, "small"),
     ],
 )
-def test_which_java(
+def test_the_first_usable_java_is_chosen(
     home: str | None,
     path: str | None,
     taken: str | None,
@@ -222,7 +222,9 @@ def test_spark_connect(peer: SparkPeer) -> None:
     assert "did you mean 'selector'?" in str(problem)
     assert rows == [["in/one", "x=1"]]
     until(peer.count, lambda count: count == 1, PATIENCE)
-    assert [(one["key"], one["payload"]) for one in peer.take()] == [("out/connect", b"x=1".hex())]
+    assert [(sample["key"], sample["payload"]) for sample in peer.take()] == [
+        ("out/connect", b"x=1".hex())
+    ]
 
 
 # ---- what planning may import

@@ -1,4 +1,4 @@
-"""What Spark writes, seen by a subscriber of eclipse-zenoh.
+"""Rows that Spark writes, seen by a subscriber of eclipse-zenoh.
 
 ZENLAKE_FULL=1 writes a million rows instead of some thousands: minutes, most of them the
 subscriber's, whom nobody may outrun.
@@ -53,17 +53,17 @@ def test_every_row_arrives_once_and_in_order(spark: SparkSession, peer: SparkPee
     )
     rows.write.format("zenoh").option("connect", peer.at).mode("append").save()
     found = received(peer, ROWS)
-    values = [int(bytes.fromhex(one["payload"])) for one in found]
+    values = [int(bytes.fromhex(sample["payload"])) for sample in found]
     assert sorted(values) == list(range(ROWS))
-    assert all(one["key"] == f"out/row/{v % 7}" for one, v in zip(found, values, strict=True))
+    assert all(sample["key"] == f"out/row/{v % 7}" for sample, v in zip(found, values, strict=True))
     # What a row is known by: one id for the write, the partition, the row in it.
-    assert len({one["source"][0] for one in found}) == 1
+    assert len({sample["source"][0] for sample in found}) == 1
     for part in (0, 1):
-        numbers = [one["source"][2] for one in found if one["source"][1] == part]
-        own = [v for one, v in zip(found, values, strict=True) if one["source"][1] == part]
+        numbers = [sample["source"][2] for sample in found if sample["source"][1] == part]
+        own = [v for sample, v in zip(found, values, strict=True) if sample["source"][1] == part]
         assert numbers == list(range(len(own)))
         assert own == sorted(own)
-    assert {one["congestion_control"] for one in found} == {"block"}
+    assert {sample["congestion_control"] for sample in found} == {"block"}
 
 
 @pytest.mark.spark
@@ -80,7 +80,7 @@ def test_every_column_is_sent(spark: SparkSession, peer: SparkPeer) -> None:
     ).coalesce(1).write.format("zenoh").options(connect=peer.at, priority="data_high").mode(
         "append"
     ).save()
-    by_key = {one["key"]: one for one in received(peer, 2)}
+    by_key = {sample["key"]: sample for sample in received(peer, 2)}
     assert by_key["out/a"] == {
         "key": "out/a",
         "kind": "put",
@@ -110,9 +110,13 @@ def test_options_stand_in_for_columns(spark: SparkSession, peer: SparkPeer) -> N
         congestionControl="drop",
         express="true",
     ).mode("append").save()
-    (one,) = received(peer, 1)
-    assert (one["key"], one["encoding"], one["priority"]) == ("out/fixed", "text/plain;utf8", 7)
-    assert (one["congestion_control"], one["express"]) == ("drop", True)
+    (sample,) = received(peer, 1)
+    assert (sample["key"], sample["encoding"], sample["priority"]) == (
+        "out/fixed",
+        "text/plain;utf8",
+        7,
+    )
+    assert (sample["congestion_control"], sample["express"]) == ("drop", True)
 
 
 @pytest.mark.spark
@@ -122,7 +126,7 @@ def test_a_peer_says_everything_before_it_leaves(spark: SparkSession) -> None:
             lit("out/p").alias("key"), col("id").cast("string").alias("payload")
         ).write.format("zenoh").options(connect=peer.at, mode="peer").mode("append").save()
         found = received(peer, 3000)
-    assert [int(bytes.fromhex(one["payload"])) for one in found] == list(range(3000))
+    assert [int(bytes.fromhex(sample["payload"])) for sample in found] == list(range(3000))
 
 
 # ---- streams
@@ -168,7 +172,7 @@ def test_a_replayed_micro_batch_is_recognised(
     assert run() == query_id
     again = received(peer, 1)
     assert again == second
-    ids = {one["source"][0] for one in first}, {one["source"][0] for one in second}
+    ids = {sample["source"][0] for sample in first}, {sample["source"][0] for sample in second}
     assert ids == ({source_id(f"{query_id}/0")}, {source_id(f"{query_id}/1")})
 
 
@@ -220,7 +224,8 @@ def test_too_many_sessions_are_not_kept() -> None:
         try:
             names = [f"{{metadata: {{name: 'n{i}'}}}}" for i in range(MAX_SESSIONS + 1)]
             opened = [get_connection(options(connect=peer.at, config=name)) for name in names]
-            assert [one.session.is_closed() for one in opened] == [True] + [False] * MAX_SESSIONS
+            closed = [entry.session.is_closed() for entry in opened]
+            assert closed == [True] + [False] * MAX_SESSIONS
         finally:
             close_all()
 
@@ -283,8 +288,9 @@ def test_rows_are_numbered_over_batches() -> None:
     rows = RowConverter(options(), "ab", 3)
     batch = pa.record_batch({"key": ["a", "b"]})
     numbers = [rows.to_samples(batch).column("source").to_pylist() for _ in range(2)]
-    assert [one["sn"] for part in numbers for one in part] == [0, 1, 2, 3]
-    assert Counter((one["id"], one["entity"]) for part in numbers for one in part) == {("ab", 3): 4}
+    assert [source["sn"] for part in numbers for source in part] == [0, 1, 2, 3]
+    writers = Counter((source["id"], source["entity"]) for part in numbers for source in part)
+    assert writers == {("ab", 3): 4}
     assert rows.count == 4
 
 

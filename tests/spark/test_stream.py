@@ -44,7 +44,7 @@ def reader(path: Path, **options: Any) -> LogStreamReader:
 
 
 def taken(reading: LogStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
-    """What a batch reads, by a copy as executors have it."""
+    """Return the rows of a batch, read by a copy as executors have it."""
     copy = pickle.loads(pickle.dumps(reading))
     return [
         (row["partition"], row["offset"])
@@ -74,7 +74,7 @@ class Query:
             assert query.awaitTermination(int(WAIT_SECONDS))
         finally:
             query.stop()
-        return [json.loads(one.json) for one in query.recentProgress]
+        return [json.loads(progress.json) for progress in query.recentProgress]
 
     def rows(self) -> list[tuple[int, int]]:
         frame = self.spark.read.schema(SAMPLE_COLUMNS).parquet(str(self.out))
@@ -103,9 +103,11 @@ def test_each_row_once_in_limited_batches_and_again_when_there_is_more(
 ) -> None:
     spark_log.append(path, 300)
     query = Query(spark, path)
-    batches = [one for one in query.run(maxRowsPerTrigger=120) if one["numInputRows"]]
-    assert [one["numInputRows"] for one in batches] == [120, 120, 60]
-    assert [behind(one) for one in batches] == [{0: 180}, {0: 60}, {0: 0}]
+    batches = [
+        progress for progress in query.run(maxRowsPerTrigger=120) if progress["numInputRows"]
+    ]
+    assert [progress["numInputRows"] for progress in batches] == [120, 120, 60]
+    assert [behind(progress) for progress in batches] == [{0: 180}, {0: 60}, {0: 0}]
     assert query.rows() == expected(p0=(0, 300))
     spark_log.append(path, 50)
     spark_log.append(path, 40, partition=1)  # one that was not there before
@@ -220,7 +222,7 @@ def test_one_line_records_a_live_system_and_goes_on_where_it_was(
             finally:
                 running.stop()
             until_query(lambda: not publisher.matching_status.matching, running)
-            with Writer(path) as writer:  # nobody holds the log any more
+            with Writer(path) as writer:  # no process holds the log any more
                 assert writer.next == total
     assert query.rows() == expected(p0=(0, 100))
 

@@ -1,4 +1,4 @@
-"""What one module answers to the same doings, as JSON.
+"""Answers of one module to a fixed list of calls, as JSON.
 
 Run as `python -m tests.support.api_behaviour zenoh`, or with `zenlake`.
 
@@ -147,7 +147,7 @@ def channels(a, b):
     sub.undeclare()
     mark.undeclare()
     yield "in order", seen
-    yield "a fifo keeps what was received", [first, *(str(one.payload) for one in handler)]
+    yield "a fifo keeps what was received", [first, *(str(sample.payload) for sample in handler)]
     yield "recv closed", error(handler.recv, "channel is empty and closed")
     yield "try_recv closed", error(handler.try_recv, "channel is empty and closed")
     yield "loop closed", list(handler)

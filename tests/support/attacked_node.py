@@ -27,8 +27,8 @@ from zenlake.wire.enums import WirePriority
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.zenohid import WireZenohId
 
-WINDOW = 64  # messages of the honest_session that are on their way
-CANARY_ROUNDS = 200  # messages that must come back after an attack
+WINDOW = 64  # Messages of the honest session that are under way.
+CANARY_ROUNDS = 200  # Messages that must come back after an attack.
 
 
 class HonestSession:

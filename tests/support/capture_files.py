@@ -26,8 +26,8 @@ from zenlake.wire.zenohid import WireZenohId
 OPENER, ACCEPTOR = WireZenohId(b"\x01\x02\x03"), WireZenohId(b"\x0a\x0b\x0c")
 ENDS = (("10.0.0.1", 40_000), ("10.0.0.2", 7447))
 ENDS6 = (("fd00::1", 40_000), ("fd00::2", 7447))
-START = 1_700_000_000 * 1_000_000_000  # of every capture, in nanoseconds
-STEP = 1_000_000  # between two packets
+START = 1_700_000_000 * 1_000_000_000  # Time of the first packet of every capture, in nanoseconds.
+STEP = 1_000_000  # Nanoseconds between two packets.
 FIN, SYN, PSH, ACK = 0x01, 0x02, 0x08, 0x10
 
 Write = tuple[int, bytes]
@@ -35,7 +35,7 @@ Write = tuple[int, bytes]
 
 
 class Form(NamedTuple):
-    """What both sides agreed on."""
+    """Parameters that both sides agreed on."""
 
     low_latency: bool = False
     compression: bool = False
@@ -281,7 +281,7 @@ def pcapng(
     resolution: int | None = None,
     kind: str = "enhanced",
 ) -> bytes:
-    """Packets in blocks of one kind, between blocks that nobody knows."""
+    """Packets in blocks of one kind, between blocks of unknown kinds."""
     number, wrap = LINKS[link]
     out = bytearray(section(order) + interface(number, order, resolution))
     for i, packet in enumerate(packets):

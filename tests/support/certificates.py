@@ -75,7 +75,7 @@ class Authority:
 
     @property
     def chain(self) -> list[x509.Certificate]:
-        """What a server sends after its own certificate: everything below the root."""
+        """Return the certificates that a server sends after its own: all below the root."""
         return [self._certificate, *self._above.chain] if self._above else []
 
     def server(
@@ -144,7 +144,7 @@ def _name(common_name: str | None) -> x509.Name:
     attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "zenlake")]
     if common_name is not None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # names that nobody should have are made here too
+            warnings.simplefilter("ignore")  # invalid names are made here too
             name = x509.NameAttribute(NameOID.COMMON_NAME, common_name, _validate=False)
         attributes.append(name)
     return x509.Name(attributes)

@@ -98,7 +98,7 @@ class Peer(NamedTuple):
     endpoint: str
     "Where it listens."
     samples: list[zenlake.Sample]
-    "What came on the keys that it watches."
+    "Samples on the keys that it watches."
 
     def watch(self, key: str) -> None:
         self.session.declare_subscriber(key, self.samples.append)
@@ -126,12 +126,12 @@ def peer(**settings: str) -> Iterator[Peer]:
 
 
 def matching(session: zenlake.Session, key: str) -> None:
-    """Wait for somebody to subscribe."""
+    """Wait for a subscriber."""
     with session.declare_publisher(key) as publisher:
         until(lambda: publisher.matching_status.matching)
 
 
 def answered(session: zenlake.Session, key: str) -> None:
-    """Wait for somebody to answer queries."""
+    """Wait for a queryable."""
     with session.declare_querier(key) as querier:
         until(lambda: querier.matching_status.matching)

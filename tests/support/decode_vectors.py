@@ -28,7 +28,7 @@ NAMES = {
 
 
 class Direction(NamedTuple):
-    """What one sender of one vector sent."""
+    """Bytes that one sender of one vector sent."""
 
     name: str
     vector: Vector

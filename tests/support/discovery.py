@@ -3,9 +3,9 @@
 import itertools
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.golden.proxy import free_port
@@ -16,9 +16,11 @@ from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions
 from zenlake.runtime.discovery import DiscoveryConfig
 from zenlake.runtime.node import Node
+from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.autoconnect import Autoconnect
 from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.locator import EndPoint
+from zenlake.wire.zenohid import WireZenohId
 
 LOOPBACK = "tcp/127.0.0.1:0"
 DIALS_NOBODY = Autoconnect({})
@@ -26,13 +28,13 @@ THEY_DIAL_NOBODY: Settings = {
     "scouting/multicast/autoconnect": [],
     "scouting/gossip/autoconnect": [],
 }
-STAYS_SECONDS = 1.0
+STAYS_SECONDS = 1.0  # Longer than a SCOUT, its HELLO and a handshake take on loopback.
 
 _hosts = itertools.count(1)
 
 
 def new_group() -> str:
-    """`address:port` of a group that nobody else is in."""
+    """Return `address:port` of a group without other members."""
     return f"224.0.1.{200 + next(_hosts) % 50}:{free_port(socket.SOCK_DGRAM)}"
 
 
@@ -63,7 +65,7 @@ def reference_session(
 
 
 class CountedLinks:
-    """The real links, and how often one was dialled."""
+    """The real links, and the endpoints that were connected to."""
 
     def __init__(self) -> None:
         self.dialled: list[str] = []
@@ -73,6 +75,20 @@ class CountedLinks:
     def connect(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink:
         self.dialled.append(str(endpoint))
         return links.connect(endpoint, address, options)
+
+
+@dataclass(frozen=True)
+class AskedRule(Autoconnect):
+    """A rule that connects to no node and keeps the ids of the nodes that it was asked about."""
+
+    roles: Mapping[WireWhatAmI, WireWhatAmI] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def wants(
+        self, own: WireZenohId, own_role: WireWhatAmI, peer: WireZenohId, peer_role: WireWhatAmI
+    ) -> bool:
+        self.asked.append(str(peer))
+        return super().wants(own, own_role, peer, peer_role)
 
 
 class Finder(Ours):
@@ -86,12 +102,20 @@ class Finder(Ours):
         self.node = Node(config, unused.handler, network=self.links)
 
     def found(self) -> set[str]:
-        """The ids of those it has a session with."""
+        """Return the ids of the nodes that it has a session with."""
         return {str(zid) for zid in self.node.sessions}
+
+    def session_with(self, zid: str) -> TransportSession:
+        """Return the session with the node `zid`."""
+        return next(s for s in self.node.sessions.values() if str(s.zid) == zid)
 
 
 def stays(look: Callable[[], object], expected: object) -> None:
-    """That nothing changes any more, as far as one can see."""
+    """Look for STAYS_SECONDS whether `look` keeps its result.
+
+    Only for what no later event proves: a node that does not connect sends nothing that could be
+    waited for.
+    """
     end = time.monotonic() + STAYS_SECONDS
     while time.monotonic() < end:
         assert look() == expected

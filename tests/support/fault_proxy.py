@@ -1,6 +1,6 @@
 """A TCP proxy on loopback that breaks what passes through it, at an exact byte or moment.
 
-Knows bytes and directions: `up` is from whoever connects to the target, `down` the other way.
+Knows bytes and directions: `up` is from the connecting side to the target, `down` the other way.
 Knows nothing of what the bytes mean. One thread, gone when the `with` ends.
 """
 
@@ -15,21 +15,21 @@ from collections import deque
 from dataclasses import dataclass, field
 from types import TracebackType
 
-BUFFER_BYTES = 64 * 1024  # of each socket, and what one way holds back at most
+BUFFER_BYTES = 64 * 1024  # Buffer per socket, and most bytes that one direction holds back.
 CHUNK_BYTES = 16 * 1024
-TICK_SECONDS = 0.005  # between two looks at what is delayed or throttled
+TICK_SECONDS = 0.005  # Pause between two looks at delayed or throttled bytes.
 JOIN_SECONDS = 10.0
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close() sends RST
 
 
 @dataclass
 class Way:
-    """What happens to the bytes of one direction, of every connection."""
+    """Faults for the bytes of one direction, of every connection."""
 
     cut_at: int | None = None
     "Close both ends after this many bytes of a connection."
     swallow: bool = False
-    "Take the bytes and pass none on: the peer is gone, and nobody says so."
+    "Take the bytes and pass none on: the peer is gone without a CLOSE."
     paused: bool = False
     "Take nothing: the bytes wait in the sender."
     bytes_per_second: float | None = None
@@ -182,7 +182,7 @@ class FaultProxy:
         sink.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         try:
             sink.connect(("127.0.0.1", self._target))
-        except OSError:  # nobody there: as a refused connection would end
+        except OSError:  # no listener: as a refused connection would end
             source.close()
             sink.close()
             return

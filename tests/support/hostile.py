@@ -86,7 +86,7 @@ class HostilePeer:
         return self.say(batch(*messages))
 
     def dribble(self, data: bytes) -> bool:
-        """One byte a packet."""
+        """Send one byte per packet."""
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return all(self.say(data[pos : pos + 1]) for pos in range(len(data)))
 
@@ -143,7 +143,7 @@ class HostilePeer:
 
 
 class HostileServer:
-    """Listens, and lets the test speak with whoever dials."""
+    """A listener that lets the test speak with the peers that connect."""
 
     def __init__(self, zid: WireZenohId) -> None:
         self.zid = zid

@@ -78,7 +78,7 @@ class FakeExchange:
 
 
 class Side:
-    """What a session puts together."""
+    """The parts of a session for queries and liveliness, over a fake exchange."""
 
     def __init__(self, zid: str = "a1", stamp: Stamp = unstamped) -> None:
         self.exchange = FakeExchange(zid)
@@ -112,7 +112,7 @@ def linked(stamp: Stamp = unstamped) -> tuple[Side, Side]:
 
 
 def again(message: NetworkMessage) -> Any:
-    """The same message, as it comes out of the codec."""
+    """Return an equal message, written and read by the codec."""
     w = ByteWriter()
     NETWORK.write(w, message)
     r = ByteReader(bytes(w.out))

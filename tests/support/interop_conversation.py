@@ -51,7 +51,7 @@ from zenlake.wire.zenohid import WireZenohId
 DEADLINE = 30.0
 POLL_SECONDS = 0.01
 BEST_EFFORTS, BEST_EFFORT_SECONDS = 20, 3.0
-LISTENS = 3  # another process may take the port that was free just now
+LISTENS = 3  # Attempts: another process may take the port that was free.
 
 CLIENT, PEER, ROUTER = WireWhatAmI.CLIENT, WireWhatAmI.PEER, WireWhatAmI.ROUTER
 MODES = {"client": CLIENT, "peer": PEER, "router": ROUTER}
@@ -118,7 +118,7 @@ class Ours:
         self.opened.append(session)
 
     def _declare(self, session: TransportSession) -> None:
-        """What a node of our role says to one of theirs, unasked."""
+        """Send the declarations that a node of our role sends to one of theirs, unasked."""
         ours, theirs = self.whatami, session.agreement.whatami
         if theirs is CLIENT or (ours is ROUTER and theirs is PEER):
             return  # they say what they are interested in
@@ -194,7 +194,7 @@ class Ours:
 
 @dataclass(frozen=True)
 class Pair:
-    """Who talks with whom, and who dials."""
+    """Roles of a conversation, and which side connects."""
 
     ours: WireWhatAmI
     theirs: str
@@ -285,7 +285,7 @@ def they_send_best_effort(
     ours: Ours, them: ReferencePeer, size: int, *, tries: int = BEST_EFFORTS, **qos: Any
 ) -> None:
     """They put a message that they may drop, in whole or in part, when the machine is busy: again
-    and again until one has come. What comes is whole."""
+    and again until one arrives. A message that arrives is whole."""
     qos = {**RELIABLY, **qos, "reliability": "BEST_EFFORT"}
     until(lambda: them.matching(TO_US, **qos), bool)
     for index in range(tries):

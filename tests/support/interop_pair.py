@@ -21,10 +21,10 @@ OURS: Any = zenlake
 THEIRS: Any = zenoh
 "They have the same names; that their types are others is the point."
 
-PATIENCE = 20.0  # for what a busy machine may delay
-REPEAT_SECONDS = 1.0  # then what may have been dropped is sent again
+PATIENCE = 20.0  # Seconds, on a busy machine.
+REPEAT_SECONDS = 1.0  # Pause before a message that may have been dropped is sent again.
 QUERY_SECONDS = 30.0
-OPENS = 3  # another process may take the port that was free just now
+OPENS = 3  # Attempts: another process may take the port that was free.
 
 _numbers = count()
 
@@ -76,7 +76,7 @@ def open_session(
     connect: tuple[str, ...] = (),
     settings: dict[str, Any] | None = None,
 ) -> Any:
-    """A session of `api` that meets nobody but those it is told to."""
+    """Open a session of `api` that meets only the nodes it is told to."""
     config = api.Config()
     values = {
         "mode": mode,
@@ -107,8 +107,8 @@ class Nets:
         net, _, direction = name.partition(": ")
         if net not in self._open:
             self._open[net] = NETS[net](self)
-        one, other, routers = self._open[net]
-        return Way(one, other, routers) if direction == THERE else Way(other, one, routers)
+        first, other, routers = self._open[net]
+        return Way(first, other, routers) if direction == THERE else Way(other, first, routers)
 
     def side(self, api: Any, mode: str, **arguments: Any) -> Side:
         session = open_session(api, mode, **arguments)
@@ -132,7 +132,7 @@ Net = Callable[[Nets], tuple[Side, Side, int]]
 
 
 def direct(dials: Any, mode: str, listens: Any) -> Net:
-    """One of `mode` dials a peer."""
+    """Return a net in which a session of `mode` connects to a peer."""
 
     def opened(nets: Nets) -> tuple[Side, Side, int]:
         listener, at = nets.listener(listens, "peer")
@@ -141,12 +141,12 @@ def direct(dials: Any, mode: str, listens: Any) -> Net:
     return opened
 
 
-def routed(one: Any, router: Any, other: Any, mode: str = "client") -> Net:
+def routed(first: Any, router: Any, other: Any, mode: str = "client") -> Net:
     """Two that know only a router."""
 
     def opened(nets: Nets) -> tuple[Side, Side, int]:
         _, at = nets.listener(router, "router")
-        return nets.side(one, mode, connect=(at,)), nets.side(other, mode, connect=(at,)), 1
+        return nets.side(first, mode, connect=(at,)), nets.side(other, mode, connect=(at,)), 1
 
     return opened
 
@@ -185,7 +185,7 @@ SOME_WAYS = tuple(
 
 
 class Seen(NamedTuple):
-    """A sample in plain values, the same whoever's it was."""
+    """A sample in plain values, equal for both implementations."""
 
     key: str
     kind: str
@@ -225,7 +225,7 @@ def points(stack: Any) -> tuple[tuple[str, bool], ...] | None:
 
 
 class Ear:
-    """What a subscriber has heard."""
+    """Samples that a subscriber has heard."""
 
     def __init__(self) -> None:
         self.heard: list[Seen] = []
@@ -279,7 +279,7 @@ def passage(way: Way, which: tuple[str, ...] = ("send", "route", "receive")) -> 
 
 
 def replies(answers: Any) -> list[Any]:
-    """What came to a get: a sample as Seen, an error as its text with "err " before it."""
+    """Return the replies to a get: a sample as Seen, an error as its text with "err " before it."""
     found: list[Any] = []
     for reply in answers:
         ok, err = reply.ok, reply.err

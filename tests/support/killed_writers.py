@@ -25,8 +25,8 @@ from zenlake.log.write.writer import Writer
 
 MAX_KILL_SECONDS = 0.03
 MAX_OPEN_SECONDS = 60.0  # Upper bound on the wait for a child that opens its log.
-CHECK_EVERY = 25  # random kills
-KILL_AT = 150  # the call of its kind at which strace kills a child; none has so many
+CHECK_EVERY = 25  # Random kills between two checks.
+KILL_AT = 150  # Number of the call at which strace kills a child; no child gets so far.
 GROUPS = 60  # Groups of blocks that one planned writer writes.
 ROTATE_BYTES, RETAIN_BYTES = 1500, 6000
 _STATE = struct.Struct("<QQQ")

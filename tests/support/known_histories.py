@@ -135,7 +135,9 @@ class KnownHistory:
                     name = (partition, offset)
                 known = found.setdefault(event.key, {})
                 known[name] = max(known.get(name, (order, event)), (order, event))
-        return {key: sorted(known.values(), key=lambda one: one[0]) for key, known in found.items()}
+        return {
+            key: sorted(known.values(), key=lambda entry: entry[0]) for key, known in found.items()
+        }
 
     def between(
         self, key_expr: str, low: int, high: int, count: int | None = None

@@ -20,7 +20,7 @@ from zenlake.wire.zenohid import WireZenohId
 Row = dict[str, Any]
 Source = tuple[str, int, int] | None
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MINUTE = 60_000_000  # microseconds
+MINUTE = 60_000_000  # Microseconds.
 PARTITIONS = (0, 1)
 
 
@@ -31,10 +31,10 @@ def table(path: Path) -> pa.Table:
     return pa.table(DeltaTable(path).to_pyarrow_table())
 
 
-def same_rows(one: Path, other: Path) -> None:
+def same_rows(first: Path, other: Path) -> None:
     """Both tables have the same rows, whatever files they are in."""
-    left, right = (Counter(map(repr, table(path).to_pylist())) for path in (one, other))
-    assert left == right, f"{one} and {other}: {list((left - right) + (right - left))[:3]}"
+    left, right = (Counter(map(repr, table(path).to_pylist())) for path in (first, other))
+    assert left == right, f"{first} and {other}: {list((left - right) + (right - left))[:3]}"
 
 
 class Account:
@@ -44,21 +44,21 @@ class Account:
         self, log: Path, publishers: Sequence[LedgerPublisher], plain: Sequence[ExpectedSample]
     ) -> None:
         self.said: list[tuple[ExpectedSample, Source]] = [
-            (one, (*publisher.sources[one.source[0]], one.source[1]))
+            (sample, (*publisher.sources[sample.source[0]], sample.source[1]))
             for publisher in publishers
-            for one in publisher.account.values()
-            if one.source is not None
+            for sample in publisher.account.values()
+            if sample.source is not None
         ]
-        self.said += [(one, None) for one in plain]
+        self.said += [(sample, None) for sample in plain]
         self.gaps = set().union(*(publisher.gaps for publisher in publishers))
-        self.log = {one: rows(log, one) for one in PARTITIONS}
+        self.log = {partition: rows(log, partition) for partition in PARTITIONS}
         self._path = log
         self.first: list[Row] = []
         "Rows of the log that repeat no earlier row."
         self.repeats: list[Row] = []
         "Rows of the log that repeat an earlier row."
         seen: set[Source] = set()
-        for row in (row for one in PARTITIONS for row in self.log[one]):
+        for row in (row for partition in PARTITIONS for row in self.log[partition]):
             source = source_of(row)
             (self.repeats if source in seen else self.first).append(row)
             if source is not None:
@@ -88,8 +88,8 @@ class Account:
             before = best.get(said.key)
             if before is None or order(before[0]) <= order(said):
                 best[said.key] = said, source
-        puts = [one for one in best.values() if one[0].payload is not None]
-        same(map(told, living), (expected(*one) for one in puts))
+        puts = [pair for pair in best.values() if pair[0].payload is not None]
+        same(map(told, living), (expected(*pair) for pair in puts))
         gone = [said for said, _ in best.values() if said.payload is None]
         same(
             ((row["key"], *stamp_of(row)) for row in dead),
@@ -98,10 +98,10 @@ class Account:
 
     def check_loss(self, found: list[Row]) -> None:
         recorded = [
-            (number, one)
+            (number, loss)
             for number in PARTITIONS
-            for one in lost(self._path, number)
-            if one.offset
+            for loss in lost(self._path, number)
+            if loss.offset
             < len(self.log[number])  # what is behind the last sample comes with the next
         ]
         names = ("partition", "offset", "kind", "first", "last", "count", "id", "entity")
@@ -109,12 +109,12 @@ class Account:
             (tuple(row[name] for name in names) for row in found),
             (
                 (
-                    *(number, one.offset, one.kind, one.first, one.last),
-                    None if one.missing < 0 else one.missing,
-                    str(WireZenohId(one.id)) if one.id else None,
-                    one.entity,
+                    *(number, loss.offset, loss.kind, loss.first, loss.last),
+                    None if loss.missing < 0 else loss.missing,
+                    str(WireZenohId(loss.id)) if loss.id else None,
+                    loss.entity,
                 )
-                for number, one in recorded
+                for number, loss in recorded
             ),
         )
         gaps = {
@@ -194,7 +194,7 @@ def value_of(row: Row) -> Any:
 
 
 def order(said: ExpectedSample) -> tuple[int | None, str | None]:
-    """What decides who is the newest of a key; of what has no timestamp the last is."""
+    """Return the order that decides the newest of a key; without timestamps the last one is."""
     return (None, None) if said.stamp is None else (said.ntp64, said.stamp[1])
 
 
@@ -244,7 +244,7 @@ def group_of(row: Row) -> Hashable:
 
 
 def same(found: Iterable[Hashable], wanted: Iterable[Hashable]) -> None:
-    """The same, each as often, in any order."""
+    """Check that both have equal elements, each as often, in any order."""
     left, right = Counter(found), Counter(wanted)
     too_many, missing = left - right, right - left
     assert left == right, (

@@ -26,7 +26,7 @@ from zenlake.lake.project import Project
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MAX_STARTS = 20  # of one query whose workers are killed
+MAX_STARTS = 20  # Starts of one query whose workers are killed.
 FLOWS = {
     "samples": ("samples,latest,health", {"duplicates": "mark"}),
     "loss": ("loss", {"includeLoss": "only"}),
@@ -81,7 +81,7 @@ def _state(home: Path, name: str) -> Path:
 def batches(home: Path, name: str) -> int:
     """How many were planned so far, by all flows."""
     return sum(
-        max((int(one.name) + 1 for one in offsets.glob("[0-9]*")), default=0)
+        max((int(file.name) + 1 for file in offsets.glob("[0-9]*")), default=0)
         for offsets in _state(home, name).glob("*/offsets")
     )
 

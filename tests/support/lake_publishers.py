@@ -24,13 +24,13 @@ from typing import Any, NamedTuple, Self
 from tests.support.processes import call_command, python_environment
 
 ADMIN = "@/*/*/recorder/**?durable"
-WAIT_SECONDS = 60.0  # a busy machine makes it slow, not wrong
-ASK_SECONDS = 5.0  # for what is durable; who hears nothing puts it again
-PIECE = 60  # samples between two questions
-OPENS = 3  # another process may take the port that was free just now
-SOURCES = 2  # that number what a publisher puts
-TICK = 64  # of a second: such times are exact in NTP64 and in microseconds
-DYING_SECONDS = 0.03  # in which a recorder is killed after samples were put
+WAIT_SECONDS = 60.0  # Deadline: a busy machine is slow, not wrong.
+ASK_SECONDS = 5.0  # Timeout of the query for durability; without an answer samples are put again.
+PIECE = 60  # Samples between two queries for durability.
+OPENS = 3  # Attempts: another process may take the port that was free.
+SOURCES = 2  # Numbered sources per publisher.
+TICK = 64  # Ticks per second: such times are exact in NTP64 and in microseconds.
+DYING_SECONDS = 0.03  # Longest time between a put and the kill of the recorder.
 
 ENCODINGS = (
     "application/json",
@@ -60,7 +60,7 @@ class ExpectedSample(NamedTuple):
         return seconds << 32 | (ticks << 32) // TICK
 
     def to_json(self) -> list[Any]:
-        return [one.hex() if isinstance(one, bytes) else one for one in self]
+        return [field.hex() if isinstance(field, bytes) else field for field in self]
 
     @classmethod
     def from_json(cls, raw: list[Any]) -> "ExpectedSample":
@@ -79,7 +79,7 @@ class ExpectedSample(NamedTuple):
 
 
 class SampleGenerator:
-    """What one publisher has to say, made up as it goes: late, skipped, repeated and deleted."""
+    """Samples of one publisher, made up as it goes: late, skipped, repeated and deleted."""
 
     def __init__(self, name: str, clock: str, skew: float, seed: int) -> None:
         self.gaps: set[tuple[int, int, int]] = set()
@@ -163,13 +163,13 @@ class Session:
         probe = self._session.declare_publisher("fleet/probe")
         if not self._ids:
             kept = [self._session.declare_publisher(f"fleet/{n}") for n in range(SOURCES)]
-            self._ids = [one.id for one in kept]
+            self._ids = [publisher.id for publisher in kept]
         end = time.monotonic() + WAIT_SECONDS
         while not probe.matching_status.matching:
             assert time.monotonic() < end, "the recorder does not subscribe"
             time.sleep(0.005)
         probe.undeclare()
-        return [(str(one.zid), one.eid) for one in self._ids]
+        return [(str(entity.zid), entity.eid) for entity in self._ids]
 
     def put(self, some: Iterable[ExpectedSample]) -> None:
         zenoh, session = self._zenoh, self._session
@@ -197,7 +197,7 @@ class Session:
         """Whether the recorder says that all it was sent is."""
         with suppress(self._zenoh.ZError):
             replies = list(self._session.get(ADMIN, timeout=ASK_SECONDS))
-            return any(one.ok is not None for one in replies)
+            return any(reply.ok is not None for reply in replies)
         return False
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ def serve() -> None:
     for line in sys.stdin:
         what, given = json.loads(line)
         if what == "put":
-            given = [[ExpectedSample.from_json(one) for one in given]]
+            given = [[ExpectedSample.from_json(raw) for raw in given]]
         found = getattr(session, what)(*given)
         sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
@@ -266,7 +266,7 @@ class RemoteSession:
         return [(zid, entity) for zid, entity in self._ask("open", at)]
 
     def put(self, some: Iterable[ExpectedSample]) -> None:
-        self._ask("put", *(one.to_json() for one in some))
+        self._ask("put", *(sample.to_json() for sample in some))
 
     def durable(self) -> bool:
         return bool(self._ask("durable"))
@@ -285,7 +285,7 @@ class LedgerPublisher:
         self.session = session
         self.speech = SampleGenerator(name, clock, skew, seed=len(name) + int(skew))
         self.account: dict[Any, ExpectedSample] = {}
-        "What is durable, by source and number, in order."
+        "Durable samples by source and number, in order."
         self.sources: list[tuple[str, int]] = []
         self._last: dict[int, ExpectedSample] = {}
         self._fresh = False
@@ -303,11 +303,11 @@ class LedgerPublisher:
         if not self.session.durable():
             return False
         self._fresh = False
-        for one in some:
-            assert one.source is not None
-            if one.source not in self.account:
-                self.account[one.source] = one
-                self._last[one.source[0]] = one
+        for sample in some:
+            assert sample.source is not None
+            if sample.source not in self.account:
+                self.account[sample.source] = sample
+                self._last[sample.source[0]] = sample
         return True
 
     @property
@@ -368,12 +368,12 @@ class World:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for one in (
+        for child in (
             *(publisher.session for publisher in self.publishers),
             self._recorder,
             self._next,
         ):
-            one.close()
+            child.close()
 
     def _start(self) -> None:
         self._recorder.tell("record")

@@ -1,4 +1,4 @@
-"""What a process has running or open, by name, so that two moments can be compared."""
+"""Running threads and open files of a process, by name, so that two moments can be compared."""
 
 import os
 import threading

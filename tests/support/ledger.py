@@ -50,10 +50,10 @@ def samples() -> list[Sample]:
         if n in (100, 101, 2000):
             continue
         latency = 0.002 + (n % 100) * 0.0001
-        one = Sample(n / 2 + 0.1, "robot/1/pose", 40 + n % 7, (ROBOT, 1, n), latency)
-        found.append(one)
+        sample = Sample(n / 2 + 0.1, "robot/1/pose", 40 + n % 7, (ROBOT, 1, n), latency)
+        found.append(sample)
         if n in (50, 51, 3001):
-            found.append(one._replace(at=one.at + 0.2, duplicate=True))
+            found.append(sample._replace(at=sample.at + 0.2, duplicate=True))
     for n in range(int(STOPPED_AFTER)):  # both stop after ten minutes, and one was deleted
         found.append(Sample(n + 0.3, "robot/2/pose", 64, (OTHER, 7, n), -0.005))
         found.append(Sample(n + 0.4, "robot/3/pose", 64, (OTHER, 8, n), 0.05))
@@ -118,7 +118,7 @@ def make(home: Path, *, pieces: int = 3) -> Project:
     )
     put(project, "loss", losses())
     put(project, "messages_failed", failures())
-    keys = sorted({one.key for one in found} - {"robot/3/pose"})
+    keys = sorted({sample.key for sample in found} - {"robot/3/pose"})
     put(project, "latest", [{"key": key, "encoding": "text/<i>", "hlc": 1} for key in keys])
     put(project, "tombstones", [{"key": "robot/3/pose", "hlc": 1}])
     return project
@@ -131,29 +131,31 @@ def put(project: Project, name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _rows(found: list[Sample]) -> pa.Table:
-    received = [START + timedelta(seconds=one.at) for one in found]
+    received = [START + timedelta(seconds=sample.at) for sample in found]
     return pa.table(
         {
-            "key": [one.key for one in found],
-            "payload": [b"x" * one.size for one in found],
+            "key": [sample.key for sample in found],
+            "payload": [b"x" * sample.size for sample in found],
             "source": pa.array(
                 [
-                    None if one.source is None else dict(zip(_SOURCE, one.source, strict=True))
-                    for one in found
+                    None
+                    if sample.source is None
+                    else dict(zip(_SOURCE, sample.source, strict=True))
+                    for sample in found
                 ],
                 schema.SOURCE,
             ),
             "timestamp": pa.array(
                 [
                     None
-                    if one.latency is None
-                    else {"time": at - timedelta(seconds=one.latency), "ntp64": 0, "id": "aa"}
-                    for one, at in zip(found, received, strict=True)
+                    if sample.latency is None
+                    else {"time": at - timedelta(seconds=sample.latency), "ntp64": 0, "id": "aa"}
+                    for sample, at in zip(found, received, strict=True)
                 ],
                 schema.TIMESTAMP,
             ),
             "received_at": pa.array(received, schema.TIME),
-            "duplicate": [one.duplicate for one in found],
+            "duplicate": [sample.duplicate for sample in found],
         }
     )
 
@@ -162,25 +164,27 @@ _SOURCE = ("id", "entity", "sn")
 
 
 class Sums:
-    """What samples come to."""
+    """Sums over the samples of a ledger."""
 
     def __init__(self, first: int = 0, last: int = MINUTES) -> None:
-        every = [one for one in samples() if first <= one.minute < last]
-        once = [one for one in every if not one.duplicate]
+        every = [sample for sample in samples() if first <= sample.minute < last]
+        once = [sample for sample in every if not sample.duplicate]
         self.once = once
         self.samples = len(once)
-        self.bytes = sum(one.size for one in once)
+        self.bytes = sum(sample.size for sample in once)
         self.duplicates = len(every) - len(once)
         self.by_key: dict[str, list[Sample]] = defaultdict(list)
-        for one in once:
-            self.by_key[one.key].append(one)
+        for sample in once:
+            self.by_key[sample.key].append(sample)
         self.per_minute = [0] * (last - first)
-        for one in once:
-            self.per_minute[one.minute - first] += 1
+        for sample in once:
+            self.per_minute[sample.minute - first] += 1
 
     def numbers(self, source: str, entity: int) -> list[int]:
         return [
-            one.source[2] for one in self.once if one.source and one.source[:2] == (source, entity)
+            sample.source[2]
+            for sample in self.once
+            if sample.source and sample.source[:2] == (source, entity)
         ]
 
     def missing(self, source: str, entity: int) -> int:
@@ -188,12 +192,12 @@ class Sums:
         return len(set(range(min(numbers), max(numbers) + 1)) - set(numbers))
 
     def silence(self, key: str) -> float:
-        times = [one.at for one in self.by_key[key]]
+        times = [sample.at for sample in self.by_key[key]]
         return max((b - a for a, b in pairwise(times)), default=0.0)
 
     def latencies(self, key: str | None = None) -> list[float]:
         rows = self.once if key is None else self.by_key[key]
-        return sorted(one.latency for one in rows if one.latency is not None)
+        return sorted(sample.latency for sample in rows if sample.latency is not None)
 
 
 def rank(values: list[float], share: float) -> float:

@@ -20,8 +20,8 @@ from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint
 
 DEADLINE = 60.0
-TICK = 0.001  # how long one look waits; nothing depends on it
-IDLE_TICKS = 20  # a link that takes nothing for so long is full
+TICK = 0.001  # Time that one look waits; no result depends on it.
+IDLE_TICKS = 20  # Looks after which a link that accepts nothing counts as full.
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ def _tls_options(folder: Path) -> LinkOptions:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a link of this kind says of itself, and where one can be made."""
+    """Properties of a kind of link, and where one can be made."""
 
     protocol: str
     endpoint: str

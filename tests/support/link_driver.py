@@ -1,6 +1,6 @@
 """Drives links over real sockets: opens, shakes hands, receives, closes; also eclipse-zenoh nodes.
 
-Knows no kind of link: a test file brings its own listen and dial. Every wait has a deadline.
+Knows no kind of link: a test file brings its own listen and connect. Every wait has a deadline.
 """
 
 import json
@@ -26,7 +26,7 @@ from zenlake.wire.init import Init
 from zenlake.wire.zenohid import WireZenohId
 
 DEADLINE = 60.0
-TICK = 0.02  # how long one look at a socket waits; nothing depends on it
+TICK = 0.02  # Time that one look at a socket waits; no result depends on it.
 INIT_SYN = write_batch([Init(WireZenohId.parse("a1a2a3a4"), WireWhatAmI.CLIENT)])
 
 
@@ -43,7 +43,7 @@ L = TypeVar("L", bound=TransportLink)
 
 
 class LinkStage(Generic[L]):
-    """What a test opens, closed at its end."""
+    """Links and listeners that a test opens, closed at its end."""
 
     def __init__(self, kind: type[L]) -> None:
         self._kind = kind

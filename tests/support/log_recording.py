@@ -38,7 +38,7 @@ from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
-DEADLINE = 30.0  # a busy machine makes it slow, not wrong
+DEADLINE = 30.0  # Seconds: a busy machine is slow, not wrong.
 SN_MASK = 0x0FFF_FFFF  # Mask of sequence numbers with the default resolution.
 
 

@@ -15,8 +15,8 @@ from zenlake.wire.cursor import ByteReader
 from zenlake.wire.network import is_network
 
 FRAME_HEADER = b"\x25\x01"
-MAX_BYTES = 120  # a longer one has a long payload, which says nothing new
-MAX_BATCH_BYTES = 1000  # the same, of a batch
+MAX_BYTES = 120  # Longest message: longer ones differ in their payload alone.
+MAX_BATCH_BYTES = 1000  # Longest batch, for the same reason.
 
 
 def shape_of(value: Any) -> Any:

@@ -16,7 +16,7 @@ from tests.support.numbered_samples import Quick
 from zenlake.log.format import Buffer
 
 SECTOR = 512
-MAX_CHOSEN = 6  # operations of which any subset may be there; older ones are as the first of them
+MAX_CHOSEN = 6  # Newest operations of which any subset may be on the disk.
 
 
 class Write(NamedTuple):

@@ -30,7 +30,7 @@ def call_command(module: str, function: str, *args: object) -> list[str]:
 
 
 def obey_sigint() -> None:
-    """Give SIGINT its usual effect in this process and in those that it starts.
+    """Give SIGINT its usual effect in this process and in its children.
 
     `nohup`, a shell's background job and some CI runners start a process with SIGINT ignored.
     Children inherit that, and Python then leaves the signal alone. A signal that has a handler is

@@ -24,7 +24,7 @@ import zenoh
 
 from tests.support.processes import module_command, python_environment
 
-ANSWER_SECONDS = 30.0  # for one command; a machine that is busy makes it slow, not wrong
+ANSWER_SECONDS = 30.0  # Deadline per command: a busy machine is slow, not wrong.
 EXIT_SECONDS = 10.0
 READ_BYTES = 1 << 16
 
@@ -50,12 +50,12 @@ def payload(index: int, size: int, noise: bool = False) -> bytes:
 
 
 def fingerprint(data: bytes) -> list[Any]:
-    """What is told of a payload instead of the payload: its size and hash."""
+    """Return size and hash of a payload, which are sent instead of it."""
     return [len(data), hashlib.sha256(data).hexdigest()]
 
 
 class ReferenceFailed(Exception):
-    """What eclipse-zenoh said when it could not."""
+    """A command that eclipse-zenoh could not carry out, with its error text."""
 
 
 class ReferencePeer:
@@ -78,7 +78,7 @@ class ReferencePeer:
         return found
 
     def samples(self) -> list[dict[str, Any]]:
-        """What its subscribers got, in order: key, fingerprint, priority, express; each once."""
+        """Take the samples of its subscribers, in order: key, fingerprint, priority, express."""
         found: list[dict[str, Any]] = self._ask("samples")
         return found
 
@@ -150,7 +150,7 @@ class ReferenceProcess:
         self.kill()
 
     def open(self, mode: str, settings: Settings | None = None) -> ReferencePeer:
-        """A session that neither listens nor dials unless `settings` say so."""
+        """Open a session that neither listens nor connects unless `settings` say so."""
         self._names += 1
         name = str(self._names)
         zid = self.ask("open", name=name, settings={**ALONE, "mode": mode, **(settings or {})})

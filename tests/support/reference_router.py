@@ -33,7 +33,7 @@ class ReferenceRouter(ReferenceChild):
 
 
 class _Node:
-    """What it can be told to do."""
+    """Node of eclipse-zenoh with one method per command."""
 
     def __init__(self, session: zenoh.Session) -> None:
         self._session = session
@@ -60,7 +60,7 @@ class _Node:
             query.reply_err("that was all")
 
     def samples(self) -> list[list[str]]:
-        """Kind, key and payload of what came on sub/**, each once."""
+        """Take kind, key and payload of the samples on sub/**."""
         taken, self._samples[:] = self._samples[:], []
         return taken
 
@@ -70,7 +70,7 @@ class _Node:
     def put(self, key: str, count: int, size: int = 0) -> None:
         """The numbers from 0 on, none of which may be dropped, each filled up to `size`.
 
-        Returns before all are sent, if whoever gets them is slow.
+        Returns before all are sent, if their receiver is slow.
         """
 
         def run() -> None:
@@ -85,14 +85,14 @@ class _Node:
         threading.Thread(target=run, daemon=True).start()
 
     def matching(self, key: str) -> bool:
-        """Whether somebody subscribes to `key`."""
+        """Return whether `key` has a subscriber."""
         if key not in self._publishers:
             self._publishers[key] = self._session.declare_publisher(key)
         status: Any = self._publishers[key].matching_status  # the stubs take it for a bool
         return bool(status.matching)
 
     def answered(self, key: str) -> bool:
-        """Whether somebody answers queries for `key`."""
+        """Return whether `key` has a queryable."""
         if key not in self._queriers:
             self._queriers[key] = self._session.declare_querier(key)
         status: Any = self._queriers[key].matching_status

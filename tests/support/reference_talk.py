@@ -50,7 +50,7 @@ def answer(query: Any) -> None:
 
 
 def talk(scenario: dict[str, Any]) -> Said:
-    """What one session puts, deletes and asks; the other subscribes and replies."""
+    """Let one session put, delete and query; the other subscribes and replies."""
     at, name, settings = scenario["at"], scenario["name"], scenario["settings"]
     big = scenario.get("big", BIG)
     got: list[str] = []
@@ -78,9 +78,9 @@ def talk(scenario: dict[str, Any]) -> Said:
     dialler.delete(f"{name}/big", congestion_control=zenoh.CongestionControl.BLOCK)
     replies = []
     for reply in dialler.get("ask/**?wanted=1", payload=b"question", timeout=PATIENCE):
-        one = reply.ok or reply.err
-        kind = str(getattr(one, "kind", "err"))
-        replies.append([kind, one.payload.to_string()])
+        outcome = reply.ok or reply.err
+        kind = str(getattr(outcome, "kind", "err"))
+        replies.append([kind, outcome.payload.to_string()])
     token = listener.liveliness().declare_token(f"alive/{name}")
     until(lambda: [*dialler.liveliness().get(f"alive/{name}", timeout=PATIENCE)])
     token.undeclare()

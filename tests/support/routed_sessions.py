@@ -33,7 +33,7 @@ def unique(name: str) -> str:
 
 
 class Net:
-    """A router, and whoever was opened around it."""
+    """A router, and the sessions that were opened around it."""
 
     def __init__(self, router: zenlake.router.Router, stack: ExitStack) -> None:
         self.router = router
@@ -67,7 +67,7 @@ class Net:
         until(self.neighbours, lambda found: zid in found, PATIENCE)
 
     def neighbours(self) -> set[str]:
-        return {str(one.zid) for one in self.router.stats().transports}
+        return {str(transport.zid) for transport in self.router.stats().transports}
 
     def settled(self, before: dict[str, int]) -> None:
         """Returns as soon as the router's tables are as they were."""
@@ -102,7 +102,7 @@ SIDES = {
 
 @contextmanager
 def routed(connect: Sequence[str] = (), **settings: str) -> Iterator[Net]:
-    """A router with nobody around it yet."""
+    """A router without sessions yet."""
     kernel_loader.load()  # by a thread that no single test is to be blamed for
     config = zenlake.Config()
     config.insert_json5("scouting/multicast/enabled", "false")
@@ -113,7 +113,7 @@ def routed(connect: Sequence[str] = (), **settings: str) -> Iterator[Net]:
 
 
 class Heard:
-    """What one subscriber of `side` has heard."""
+    """Samples that one subscriber of `side` has heard."""
 
     def __init__(self, side: Side, key: str, **options: Any) -> None:
         self.samples: list[Seen] = []
@@ -136,7 +136,7 @@ class Heard:
 
 
 class Wire:
-    """A client that sends messages as they are, and keeps what comes."""
+    """A client that sends messages as they are, and keeps the messages that it receives."""
 
     def __init__(self, endpoint: str) -> None:
         self.messages: list[NetworkMessage] = []

@@ -95,7 +95,7 @@ def final(interest_id: int | None) -> Declare:
 def links(
     own: WireZenohId, *others: WireZenohId, sn: int = 1, gateways: tuple[WireZenohId, ...] = ()
 ) -> NetworkOam:
-    """What a peer tells a router of its links."""
+    """Return the message with which a peer tells a router of its links."""
     states = [LinkState(0, sn, own, PEER, links=tuple(range(1, len(others) + 1)))]
     for psid, other in enumerate(others, 1):
         states.append(LinkState(psid, 0, other, PEER, gateway=other in gateways))
@@ -137,7 +137,7 @@ class Node:
         return taken
 
     def data(self) -> list[tuple[str, bytes]]:
-        """The PUTs among what came, taken."""
+        """Take the PUTs among the received messages."""
         pushes: list[Any] = [message for message in self.take() if type(message) is Push]
         return [(message.key.suffix, message.body.payload) for message in pushes]
 

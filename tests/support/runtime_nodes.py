@@ -19,7 +19,7 @@ from zenlake.wire.qos import QoS
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
-PATIENCE = 30.0  # far more than anything here needs, on a machine that is busy
+PATIENCE = 30.0  # Seconds: far more than any step needs, even on a busy machine.
 BLOCK = QoS(congestion_control=WireCongestionControl.BLOCK)
 DROP = QoS(congestion_control=WireCongestionControl.DROP)
 OFFER_FIELDS = {field.name for field in fields(Offer)}

@@ -108,7 +108,7 @@ def assert_row(data: bytes, row: dict[str, int], number: int, located: LocatedMe
 
 
 def expected(located: LocatedMessage, data: bytes) -> dict[str, Any]:
-    """What the row of a message says, from the message: for data, every column."""
+    """Return the expected row of a message: for data, every column."""
     message, holder = located.message, located.frame
     row: dict[str, Any] = {"kind": data[located.start] & ID_MASK}
     if isinstance(message, Push | Request | Response | ResponseFinal):

@@ -39,7 +39,7 @@ def dialling(port: int, **settings: Any) -> zenlake.Session:
 
 @contextmanager
 def pair() -> Iterator[tuple[zenlake.Session, zenlake.Session]]:
-    """The one that listens, and the one that dialled it."""
+    """Yield the session that listens, and the one that connected to it."""
     listener, port = listening()
     with listener, dialling(port) as dialler:
         until(lambda: listener.info.peers_zid() and dialler.info.peers_zid())

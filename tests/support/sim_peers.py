@@ -62,7 +62,7 @@ def numbered(number: int, size: int = 4, qos: QoS = DEFAULT) -> Push:
 def pair(
     world: World, endpoint: str = "memory/b", **settings: Any
 ) -> tuple[TransportSession, TransportSession]:
-    """Nodes `a` and `b`, and both ends of their session, which `a` dialled."""
+    """Nodes `a` and `b`, and both ends of their session, which `a` opened."""
     a = world.node("a", Heard(), **settings)
     b = world.node("b", Heard(), **settings)
     a.connect_soon(endpoint, lambda found: None)

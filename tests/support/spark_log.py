@@ -13,8 +13,8 @@ from zenlake.wire.wireexpr import WireExpr
 
 LINK = SourceLink(1, 1, bytes(range(1, 17)))
 KEYS = 4
-START = 1_790_000_000_000_000_000  # when sample 0 was received, in nanoseconds
-STEP = 1_000_000  # and how long after it the next
+START = 1_790_000_000_000_000_000  # Time at which sample 0 was received, in nanoseconds.
+STEP = 1_000_000  # Nanoseconds between two samples.
 
 
 def payload(partition: int, offset: int) -> bytes:

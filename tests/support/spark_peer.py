@@ -21,7 +21,7 @@ from tests.support.processes import module_command, python_environment
 
 EXIT_SECONDS = 20.0
 REPLIES = 1000
-OPENS = 3  # another process may take the port that was free just now
+OPENS = 3  # Attempts: another process may take the port that was free.
 
 
 class SparkPeer:
@@ -57,7 +57,7 @@ class SparkPeer:
         return found
 
     def take(self) -> list[dict[str, Any]]:
-        """What was put since the last time."""
+        """Return the samples that were put since the last call."""
         found: list[dict[str, Any]] = self.ask("take")
         return found
 

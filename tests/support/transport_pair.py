@@ -151,7 +151,7 @@ class Pair:
         self.carry()
 
     def carry(self, cut: Cut | None = None) -> None:
-        """Bytes both ways, until nobody has any more."""
+        """Pass bytes both ways, until neither side has any more."""
         while self._carry(self.a, self.b, cut) or self._carry(self.b, self.a, cut):
             pass
 
@@ -175,7 +175,7 @@ class Pair:
 
 
 class Hand:
-    """An open core whose peer is written by hand. The peer dialled, and its first number is 0."""
+    """An open core whose peer is written by hand. The peer connected, and its first number is 0."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class Hand:
         self.side.take(framed, self.now)
 
     def hear(self) -> list[TransportMessage]:
-        """What our core has to send, read by the wire's own reader."""
+        """Return the messages that our core has to send, read by the wire's own reader."""
         return [
             message
             for data in self.side.pull_all(self.now)

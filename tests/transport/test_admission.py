@@ -21,7 +21,7 @@ def let_in(door: Admission, address: str, limited: bool = True) -> Ticket:
     return ticket
 
 
-def test_the_defaults() -> None:
+def test_default_limits_of_admission() -> None:
     assert Admission(OWN).limits == AdmissionLimits(100, 20, 10.0, 1000)
 
 

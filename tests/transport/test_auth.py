@@ -199,7 +199,7 @@ def test_recorded_public_key_is_read_and_written_alike() -> None:
         ([UserPassword(dictionary=DICTIONARY)], [], []),
     ],
 )
-def test_both_sides(
+def test_both_sides_agree_on_the_identities(
     opener_side: list[Authenticator],
     acceptor_side: list[Authenticator],
     identities: list[str],
@@ -230,7 +230,7 @@ def test_both_sides(
         ([USER, keyed("a")], [GUARD], "InitAck: the peer does not answer public-key"),
     ],
 )
-def test_refused(
+def test_a_missing_or_wrong_credential_is_refused_with_its_reason(
     opener_side: list[Authenticator], acceptor_side: list[Authenticator], why: str
 ) -> None:
     with pytest.raises(AuthError, match=why):
@@ -247,7 +247,7 @@ def test_an_acceptor_must_confirm_what_was_offered() -> None:
 
 
 def test_a_stolen_public_key_is_not_enough() -> None:
-    """Whoever shows the key of another cannot read the nonce that is sealed for it."""
+    """A peer that shows the key of another cannot read the nonce that is sealed for it."""
     thief, owner = keyed("thief", "b"), keyed("a", "b")
     value = owner.opener(ENTROPY).init_syn()
     for _ in range(50):
@@ -364,7 +364,7 @@ def test_an_unknown_user_costs_what_a_known_one_does(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("side", [[USER], [keyed("a", "b")], [USER, keyed("a", "b")]])
 def test_a_captured_open_syn_is_worth_nothing(side: list[Authenticator]) -> None:
-    def guards() -> list[Authenticator]:  # made anew: as after a restart
+    def guards() -> list[Authenticator]:  # made again: as after a restart
         names = {a.name for a in side}
         known = PublicKey(private_pem("b"), [pem_of("a")])
         every: list[Authenticator] = [UserPassword(dictionary=DICTIONARY), known]
@@ -481,7 +481,7 @@ def test_a_nonce_takes_64_bits_of_the_given_entropy(guard: Authenticator) -> Non
 
 
 EVERY_BYTE = range(1, 256)
-EVERY_BIT = [1 << bit for bit in range(8)]  # where every byte would be too many handshakes
+EVERY_BIT = [1 << bit for bit in range(8)]  # One flip per bit: all values would take too long.
 
 
 def damage_count(length: int, flips: Sequence[int]) -> int:
@@ -670,7 +670,7 @@ def test_an_id_has_four_bits(ext_id: int) -> None:
         OpenerAuth([token], ENTROPY)
 
 
-# User and password: what is refused before anybody dials.
+# User and password: what is refused before any connection.
 
 
 @pytest.mark.parametrize(
@@ -935,7 +935,7 @@ def test_sizes_of_a_peers_key(bits: int) -> None:
 
 
 def test_a_nonce_is_eight_bytes() -> None:
-    """An opener decrypts nothing else for whoever it dials."""
+    """An opener decrypts nothing else for the peer that it connects to."""
     for secret in (b"", b"1234567", b"123456789", bytes(32)):
         w = ByteWriter()
         pubkey.write_key(w, private_key("b").public_key())

@@ -1,4 +1,4 @@
-"""Who dials whom: the tables of defaults, the masks and the strategies."""
+"""Which node connects to which: the tables of defaults, the masks and the strategies."""
 
 from itertools import product
 
@@ -26,7 +26,9 @@ LOW, HIGH = WireZenohId(b"\x00\x02"), WireZenohId(b"\x01")
 @pytest.mark.parametrize(
     ("role", "expected"), [(ROUTER, NO_ROLE), (PEER, ANY_ROLE), (CLIENT, ANY_ROLE)]
 )
-def test_defaults(role: WireWhatAmI, expected: WireWhatAmI, found_by: FoundBy) -> None:
+def test_default_roles_to_connect_to(
+    role: WireWhatAmI, expected: WireWhatAmI, found_by: FoundBy
+) -> None:
     assert DEFAULTS[found_by].roles[role] == expected
     for peer_role in ROLES:
         wanted = DEFAULTS[found_by].wants(LOW, role, HIGH, peer_role)
@@ -42,7 +44,7 @@ def test_the_mask_of_the_own_role_decides(mask: int, role: WireWhatAmI) -> None:
 
 
 @pytest.mark.parametrize("strategy", Strategy)
-def test_nobody_dials_itself(strategy: Strategy) -> None:
+def test_a_node_does_not_connect_to_itself(strategy: Strategy) -> None:
     rule = Autoconnect({PEER: ANY_ROLE}, strategy_for_all(strategy))
     assert not rule.wants(LOW, PEER, WireZenohId(b"\x00\x02"), PEER)
 
@@ -51,7 +53,9 @@ def test_nobody_dials_itself(strategy: Strategy) -> None:
     ("strategy", "low_dials", "high_dials"),
     [(Strategy.ALWAYS, True, True), (Strategy.GREATER_ZID, False, True)],
 )
-def test_strategies(strategy: Strategy, low_dials: bool, high_dials: bool) -> None:
+def test_the_strategy_decides_which_of_two_connects(
+    strategy: Strategy, low_dials: bool, high_dials: bool
+) -> None:
     rule = Autoconnect({PEER: PEER}, strategy_for_all(strategy))
     assert rule.wants(LOW, PEER, HIGH, PEER) is low_dials
     assert rule.wants(HIGH, PEER, LOW, PEER) is high_dials
@@ -67,9 +71,9 @@ def test_a_strategy_may_hold_for_one_role_only() -> None:
 def test_exactly_one_of_two_dials_by_greater_zid() -> None:
     rule = Autoconnect({PEER: PEER}, strategy_for_all(Strategy.GREATER_ZID))
     ids = [WireZenohId(raw) for raw in (b"\x01", b"\x01\x01", b"\x02", b"\x00\x01", b"\xff" * 16)]
-    for one, other in product(ids, ids):
-        if one != other:
-            assert rule.wants(one, PEER, other, PEER) != rule.wants(other, PEER, one, PEER)
+    for own, other in product(ids, ids):
+        if own != other:
+            assert rule.wants(own, PEER, other, PEER) != rule.wants(other, PEER, own, PEER)
 
 
 def test_the_names_are_those_of_the_configuration() -> None:

@@ -746,7 +746,7 @@ def test_most_recordings_have_a_handshake_to_replay() -> None:
 
 
 def link_bytes(vector: Vector, sender: str) -> list[bytes]:
-    """What came off the link: one piece a stream, one piece a datagram."""
+    """Return the bytes off the link: one piece per stream, one piece per datagram."""
     return vector.of(sender) if vector.framing == "datagram" else [vector.stream(sender)]
 
 

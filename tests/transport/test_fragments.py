@@ -116,7 +116,7 @@ def test_a_missing_piece_loses_the_message(patch: int) -> None:
 
 
 @both_patches
-def test_first_starts_again(patch: int) -> None:
+def test_a_first_fragment_abandons_the_unfinished_message(patch: int) -> None:
     bench = Bench()
     bench.add(0, b"old", patch, first=True, more=True)
     bench.add(1, b"new", patch, first=True, more=True)
@@ -127,7 +127,7 @@ def test_first_starts_again(patch: int) -> None:
 
 @both_patches
 @pytest.mark.parametrize("more", [True, False])
-def test_drop_lets_go(patch: int, more: bool) -> None:
+def test_a_drop_fragment_frees_the_unfinished_message(patch: int, more: bool) -> None:
     bench = Bench()
     bench.add(0, b"a", patch, first=True, more=True)
     assert bench.add(1, b"ignored", patch, more=more, drop=True) is None
@@ -346,8 +346,8 @@ def test_the_end_of_a_session_gives_its_memory_back(how: str) -> None:
 def test_endless_pieces_stay_within_the_limits_and_the_session_lives() -> None:
     process = ByteBudget(1 << 20)
     hand = Hand(process=process)
-    one = [hand.batch(Fragment(sn, b"x", first=sn == 0, more=True)) for sn in range(100_000)]
-    hand.side.take(b"".join(one))
+    batches = [hand.batch(Fragment(sn, b"x", first=sn == 0, more=True)) for sn in range(100_000)]
+    hand.side.take(b"".join(batches))
     assert hand.side.end is None
     assert process.held <= process.limit
     assert hand.core.counters.receive_dropped[DropReason.FRAGMENT_NO_MEMORY] == 1

@@ -85,7 +85,7 @@ def test_peers_introduce_themselves_as_recorded(name: str) -> None:
 
 
 def test_three_peers_as_recorded() -> None:
-    """C dials B, B tells A of it, A and C connect, and A tells B what C says by then."""
+    """C connects to B, B tells A of it, A and C connect, and A tells B what C says by then."""
     (first_a, second_a), (first_b, second_b) = (bodies_of("peer_gossip", who) for who in "AB")
     (told,) = read_link_states(second_b)
     assert told.locators is not None
@@ -181,7 +181,9 @@ def test_local_locators_are_said_only_if_there_are_no_others(
         (CLIENT, PEER, False),
     ],
 )
-def test_who_is_told(own: WireWhatAmI, other: WireWhatAmI, told: bool) -> None:
+def test_gossip_is_exchanged_between_routers_and_peers_only(
+    own: WireWhatAmI, other: WireWhatAmI, told: bool
+) -> None:
     assert bool(node(role=own).opened(1, A, other)) is told
 
 
@@ -227,7 +229,7 @@ def test_what_a_neighbour_says_of_others_ends_here() -> None:
     assert ours.received(1, says(C, 9, FAR)) == ([], [DiscoveredNode(C, PEER, (FAR,))])
     assert ours.received(1, says(B, 9, FAR)) == ([], [])  # there is a session already
     assert ours.received(1, says(ME, 9, FAR)) == ([], [])  # ourselves
-    assert ours.received(1, says(C, 9)) == ([], [])  # nowhere to dial
+    assert ours.received(1, says(C, 9)) == ([], [])  # no locator to connect to
     assert {found.zid for found in ours.nodes()} == {A, B}
 
 
@@ -325,7 +327,7 @@ def test_multihop_forgets_whom_nobody_reaches() -> None:
     assert {found.zid for found in ours.nodes()} == {A, C}
     ours.received(1, body(LinkState(0, 3, None, PEER)))
     assert {found.zid for found in ours.nodes()} == {A}
-    assert ours.received(1, says(D, 1, FAR, psid=9)) == ([], [])  # nobody has a link to it
+    assert ours.received(1, says(D, 1, FAR, psid=9)) == ([], [])  # no node has a link to it
     assert ours.closed(1) == []
     assert ours.nodes() == []
 
@@ -376,13 +378,13 @@ class Net:
 
     def open(self, a: int, b: int) -> None:
         self.wires[a, b], self.wires[b, a] = deque(), deque()
-        for one, other in ((a, b), (b, a)):
-            self.post(one, self.nodes[one].opened(other, self.zids[other], PEER))
+        for end, other in ((a, b), (b, a)):
+            self.post(end, self.nodes[end].opened(other, self.zids[other], PEER))
 
     def close(self, a: int, b: int) -> None:
         del self.wires[a, b], self.wires[b, a]
-        for one, other in ((a, b), (b, a)):
-            self.post(one, self.nodes[one].closed(other))
+        for end, other in ((a, b), (b, a)):
+            self.post(end, self.nodes[end].closed(other))
 
     def post(self, sender: int, sent: list[tuple[int, bytes]]) -> None:
         for link, data in sent:
@@ -555,7 +557,7 @@ def test_numbers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ours.ignored == {"psids": 3}
     later = body(*(LinkState(i, 2, None, PEER, (FURTHER,)) for i in range(1, 6)))
     assert len(ours.received(1, later)[1]) == 2
-    ours.received(1, says(B, 1, FAR, psid=2))  # a bound number can be bound anew
+    ours.received(1, says(B, 1, FAR, psid=2))  # a bound number can be bound again
     assert ours.ignored == {"psids": 3, "unknown psid": 3}
 
 

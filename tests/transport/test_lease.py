@@ -14,7 +14,7 @@ from zenlake.wire.frame import Frame
 from zenlake.wire.framing import Framing
 from zenlake.wire.keepalive import KeepAlive
 
-KEEP_ALIVE_AFTER = 2.5  # a quarter of our lease of 10 s
+KEEP_ALIVE_AFTER = 2.5  # A quarter of our lease of 10 s.
 
 
 def stalled(hand: Hand, now: float) -> None:

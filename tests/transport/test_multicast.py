@@ -337,7 +337,7 @@ def test_frames_of_strangers_are_dropped_and_counted() -> None:
 
 
 def test_a_member_is_its_address_not_its_id() -> None:
-    """The same bytes from somewhere else are a stranger's."""
+    """Equal bytes from another address are those of a stranger."""
     a, b = pair()
     b.say(b"x")
     a.hear(b.pull_all(), AT_C)

@@ -632,9 +632,9 @@ def test_the_backlog_is_limited_in_bytes_and_in_number() -> None:
     assert outbox._backlog_bytes == 0
     small = make(65535)
     small.push(put(bytes(200_000)))
-    one = encoded(put())
-    most = BACKLOG_BYTES // (len(one) + BACKLOG_ENTRY_BYTES)
-    assert sum(small.push_beyond(one, DATA, True, START) for _ in range(most + 5)) == most
+    message = encoded(put())
+    most = BACKLOG_BYTES // (len(message) + BACKLOG_ENTRY_BYTES)
+    assert sum(small.push_beyond(message, DATA, True, START) for _ in range(most + 5)) == most
 
 
 @pytest.mark.parametrize("pulled", [0, 2])
@@ -753,7 +753,7 @@ def open_lane(outbox: Outbox) -> OutboundLane:
 
 
 def payloads(outbox: Outbox) -> list[bytes]:
-    """What `drain` gives, whole messages in the order in which they end."""
+    """Return the payloads of `drain`: whole messages in the order in which they end."""
     found: list[bytes] = []
     pieces = bytearray()
     for message in drain(outbox):

@@ -35,7 +35,9 @@ def waits(retry: Retry, count: int, now: float = 100.0) -> list[float | None]:
         (RetryPolicy(first=0), [None]),
     ],
 )
-def test_periods(policy: RetryPolicy, expected: list[float | None]) -> None:
+def test_periods_grow_to_the_longest_until_the_timeout(
+    policy: RetryPolicy, expected: list[float | None]
+) -> None:
     assert waits(Retry(policy, 100.0), 5) == expected
 
 

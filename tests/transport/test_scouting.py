@@ -117,7 +117,7 @@ def test_the_answer_is_what_rust_says() -> None:
 
 @pytest.mark.parametrize("role", [ROUTER, PEER, CLIENT])
 @pytest.mark.parametrize("what", range(8))
-def test_the_mask_decides(role: WireWhatAmI, what: int) -> None:
+def test_only_roles_in_the_mask_of_a_scout_answer(role: WireWhatAmI, what: int) -> None:
     answer = responder(FAR, whatami=role).answer(
         write_scouting(WireScout(WireWhatAmI(what))), "192.0.2.9", 0.0
     )

@@ -125,10 +125,10 @@ def test_a_handshake_and_its_data_in_one_piece(shape: str) -> None:
 
 def test_a_stream_that_is_long_keeps_only_an_unfinished_batch() -> None:
     hand = Hand()
-    one = hand.batch(Frame(0, messages=[put(bytes(60_000))]))
-    hand.side.take(one * 3 + one[:-1])
-    assert len(hand.core._rest) == len(one) - 1
-    hand.side.take(one[-1:])
+    batch = hand.batch(Frame(0, messages=[put(bytes(60_000))]))
+    hand.side.take(batch * 3 + batch[:-1])
+    assert len(hand.core._rest) == len(batch) - 1
+    hand.side.take(batch[-1:])
     assert hand.core._rest == b""
     assert hand.core.sequences()[WirePriority.DATA, True].stale == 3
 
@@ -508,7 +508,7 @@ def test_a_handler_may_end_the_session(in_one_batch: bool) -> None:
     hand.side.heard.on_message = lambda: hand.core.end(0)
     one, two = Frame(0, messages=[put(b"a")]), Frame(0, False, messages=[put(b"b")])
     pieces = hand.batch(one, two) if in_one_batch else hand.batch(one) + hand.batch(two)
-    hand.side.take(pieces + b"\xff\xff")  # a length that nobody looks at any more
+    hand.side.take(pieces + b"\xff\xff")  # a length that is not looked at any more
     assert hand.side.end is None
     assert hand.side.heard.messages == [put(b"a")]
     assert hand.hear() == [Close()]

@@ -23,7 +23,7 @@ ZINTS = [
 
 
 @pytest.mark.parametrize(("value", "text"), ZINTS)
-def test_zints(value: int, text: str) -> None:
+def test_a_zint_is_written_and_read_and_a_cut_one_refused(value: int, text: str) -> None:
     w = ByteWriter()
     w.zint("n", value)
     assert w.out.hex() == text
@@ -50,7 +50,7 @@ def test_padded_zints_are_read() -> None:
 
 
 @pytest.mark.parametrize("bound", [U8, U16, U32])
-def test_bounds(bound: int) -> None:
+def test_a_zint_above_its_bound_is_refused(bound: int) -> None:
     w = ByteWriter()
     w.zint("n", bound, bound)
     assert ByteReader(bytes(w.out)).zint("n", bound) == bound

@@ -1,4 +1,4 @@
-"""The same damaged bytes before our codec and before a live eclipse-zenoh router.
+"""Equal damaged bytes before our codec and before a live eclipse-zenoh router.
 
 It keeps the link when it can read a batch and drops it when it cannot; our codec must agree, apart
 from the differences that docs/differences.md lists.

@@ -17,7 +17,7 @@ from zenlake.wire.framing import Framing
 from zenlake.wire.linkstate import read_link_states
 from zenlake.wire.scan import Scanner
 
-FULL = bool(os.environ.get("ZENLAKE_FULL"))  # minutes instead of seconds; see CONTRIBUTING.md
+FULL = bool(os.environ.get("ZENLAKE_FULL"))  # Minutes instead of seconds; see CONTRIBUTING.md.
 SEED = 20_240_701
 MUTATIONS = 5_000_000 if FULL else 200_000
 SLICES = 8
@@ -39,7 +39,7 @@ def decode_or_refuse(data: bytes) -> bool:
     return True
 
 
-def test_there_are_shapes() -> None:
+def test_the_corpus_has_many_shapes() -> None:
     assert len(SHAPES) > 150
 
 
@@ -105,7 +105,7 @@ def mutate(random: Random, data: bytearray) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3000 if FULL else 300)
 @pytest.mark.parametrize("part", range(SLICES))
-def test_mutations(part: int) -> None:
+def test_mutated_messages_are_decoded_or_refused(part: int) -> None:
     random = Random(SEED + part)
     accepted = 0
     for _ in range(MUTATIONS // SLICES):

@@ -1,4 +1,4 @@
-"""Runs of PUSH messages: grouped by key as the object codec would, and written anew the same."""
+"""Runs of PUSH messages: grouped by key as the object codec would, and written again equal."""
 
 from collections.abc import Sequence
 from dataclasses import replace

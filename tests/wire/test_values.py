@@ -231,7 +231,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("text", "protocol", "address", "metadata", "config"), GOOD)
-def test_endpoints(
+def test_an_endpoint_is_read_into_its_parts_and_written_back(
     text: str, protocol: str, address: str, metadata: dict[str, str], config: dict[str, str]
 ) -> None:
     endpoint = EndPoint(text)

@@ -127,7 +127,7 @@ def test_a_row_that_is_put_has_one_timestamp_whoever_gets_it(stack: ExitStack) -
     others = [stack.enter_context(dialling(port)) for _ in range(2)]
     subscribers = [session.declare_subscriber("a/**")]
     subscribers += [
-        one.declare_subscriber(key) for one, key in zip(others, ("a/**", "a/1"), strict=True)
+        other.declare_subscriber(key) for other, key in zip(others, ("a/**", "a/1"), strict=True)
     ]
     until(lambda: len(session._core.exchange.outbound_ports("a/1")) == 2)
     keys = [f"a/{n % 3}" for n in range(60)]

@@ -1,4 +1,4 @@
-"""What a node does: listen, dial, refuse, authenticate, close; and many sessions at once."""
+"""A node that listens, connects, refuses, authenticates and closes; many sessions at once."""
 
 import os
 import resource
@@ -45,7 +45,7 @@ def free_port() -> int:
         return port_of(node.listen(ANYWHERE))
 
 
-# --- dialling and listening -----------------------------------------------------------------
+# --- connecting and listening -----------------------------------------------------------------
 
 
 def test_connect_to_nobody_names_the_endpoint() -> None:
@@ -163,8 +163,8 @@ def test_two_nodes_that_dial_each_other_have_one_session() -> None:
             assert [len(g.messages) for g in got] == [1, 1]
 
 
-def _joined(one: Node, other: Node) -> bool:
-    return list(one.sessions) == [other.zid] and list(other.sessions) == [one.zid]
+def _joined(node: Node, other: Node) -> bool:
+    return list(node.sessions) == [other.zid] and list(other.sessions) == [node.zid]
 
 
 def test_a_stopped_connector_can_be_had_again() -> None:
@@ -210,7 +210,7 @@ def test_a_closed_node_says_so() -> None:
 
 
 def test_close_while_somebody_connects() -> None:
-    """Whoever waits in connect() is told at once, not after all of its patience."""
+    """A caller that waits in connect() is told at once, not after all of its patience."""
     with HostileServer(new_zid()) as silent, make_node() as client:
         caught: list[Exception] = []
 

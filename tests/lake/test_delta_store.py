@@ -28,7 +28,7 @@ NIGHT = 12 * 3600 * 1_000_000
 
 
 def samples(*offsets: int, received: int = 0, key: str = "a") -> pa.Table:
-    return as_samples(as_rows(Row(key, one, received=received) for one in offsets))
+    return as_samples(as_rows(Row(key, offset, received=received) for offset in offsets))
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_row_groups_are_bounded(store: DeltaStore) -> None:
 def test_rows_are_split_by_day(store: DeltaStore) -> None:
     both = pa.concat_tables([samples(0, 1), samples(2, received=NIGHT)])
     added = store.write(both)
-    assert [one.partition["day"] for one in added] == ["2026-09-21", "2026-09-22"]
+    assert [file.partition["day"] for file in added] == ["2026-09-21", "2026-09-22"]
     store.commit(added)
     assert sorted(store.read()["day"].to_pylist()) == [date(2026, 9, 21)] * 2 + [date(2026, 9, 22)]
     one_day = store.read(filter=pc.field("day") == date(2026, 9, 22))

@@ -1,4 +1,4 @@
-"""What could go wrong between tables, log, upkeep and readers, each tried on purpose."""
+"""Faults between tables, log, maintenance and readers, each provoked on purpose."""
 
 import json
 import os
@@ -233,7 +233,9 @@ def test_a_day_is_that_of_utc_whatever_zone_spark_is_in(zone: str) -> None:
     (batch,) = rows.combine_chunks().to_batches()
     chunk = projections.RowChunk([batch])
     assert {str(day) for day in chunk.unique_samples["day"].to_pylist()} == {"2026-11-15"}
-    assert chunk.unique_samples["hlc"].to_pylist() == [int(one.timestamp()) << 32 for one in times]
+    assert chunk.unique_samples["hlc"].to_pylist() == [
+        int(moment.timestamp()) << 32 for moment in times
+    ]
 
 
 # ---- what is served
@@ -242,7 +244,7 @@ def test_a_day_is_that_of_utc_whatever_zone_spark_is_in(zone: str) -> None:
 def test_a_late_put_is_not_served_as_alive_while_its_key_is_born_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K was deleted at 5, a put of 4 comes late, then a put of 6, folded while somebody asks."""
+    """K was deleted at 5, a put of 4 comes late, then a put of 6, folded during a query."""
     past = KnownHistory(tmp_path)
     past.record([stamped("k", 5, None, 10)])
     past.table({0: 1})
@@ -341,8 +343,8 @@ def test_all_tables_take_rows_in_the_zone_of_a_session(tmp_path: Path) -> None:
         batch = batch.set_column(12, "received_at", batch["received_at"].cast(kind))
         stores = {name: DeltaStore(tmp_path / zone / name, TABLES[name]) for name in names}
         taking = projections.TableWriter(stores, "q/0")
-        for one in batch.to_batches():
-            taking.add(one)
+        for part in batch.to_batches():
+            taking.add(part)
         taken = taking.finish()
         for store in stores.values():
             projections.commit_table(store, [taken], TableBatch("f", "q", 0))
@@ -399,7 +401,7 @@ def test_a_table_that_was_only_begun_stops_no_upkeep(tmp_path: Path) -> None:
     loss = DeltaStore(project.table("loss"), TABLES["loss"])
     loss.commit()
     assert set(run_maintenance(project).vacuumed) == {"loss"}
-    assert [one["table"] for one in lake_stats(project)["tables"]] == ["loss"]
+    assert [table["table"] for table in lake_stats(project)["tables"]] == ["loss"]
 
 
 @pytest.mark.parametrize("disturbed", range(3))
@@ -464,8 +466,8 @@ def test_rows_without_a_key_are_not_samples(tmp_path: Path) -> None:
     names = ("samples", "latest", "health")
     stores = {name: DeltaStore(tmp_path / name, TABLES[name]) for name in names}
     taking = projections.TableWriter(stores, "q/0")
-    for one in rows.to_batches():
-        taking.add(one)
+    for batch in rows.to_batches():
+        taking.add(batch)
     taken = taking.finish()
     for store in stores.values():
         projections.commit_table(store, [taken], TableBatch("f", "q", 0))

@@ -79,13 +79,13 @@ def test_hlc_is_the_timestamp_or_the_receive_time(rows: list[Row]) -> None:
 
 def test_rows_of_columnar_are_taken_as_they_are() -> None:
     stamp = {"time": (T0 << 32) + 12345, "id": "a1"}
-    one = {"key": "a/b", "kind": "put", "payload": b"x", "encoding": "text/plain", "priority": 5}
-    one |= {"congestion_control": "drop", "express": True, "reliable": False}
+    row = {"key": "a/b", "kind": "put", "payload": b"x", "encoding": "text/plain", "priority": 5}
+    row |= {"congestion_control": "drop", "express": True, "reliable": False}
     received = datetime.fromtimestamp(T0, UTC)
     source = {"id": "c3", "entity": 2**32 - 1, "sn": 2**31 + 1}
     rows: list[dict[str, Any]] = [
-        one | {"timestamp": stamp, "source": source, "received_at": received},
-        one | {"kind": "delete", "payload": None, "schema": "s", "received_at": received},
+        row | {"timestamp": stamp, "source": source, "received_at": received},
+        row | {"kind": "delete", "payload": None, "schema": "s", "received_at": received},
     ]
     batch = pa.RecordBatch.from_pylist(rows, columnar.SAMPLE)
     found = reduce.conform(batch, schema.SAMPLE)
@@ -126,7 +126,7 @@ def test_newest_is_the_highest_version_of_each_key(rows: list[Row], cut: int) ->
     found = reduce.keep_newest(table)
     assert found["key"].to_pylist() == keys
     versions = found.select(["hlc", "partition", "offset"]).to_pylist()
-    assert [tuple(one.values()) for one in versions] == [
+    assert [tuple(version.values()) for version in versions] == [
         (best[key].hlc, best[key].partition, best[key].offset) for key in keys
     ]
     parts = [reduce.keep_newest(table.slice(0, cut)), reduce.keep_newest(table.slice(cut))]
@@ -255,8 +255,8 @@ def test_quantiles_are_within_the_error_of_a_bucket(shift: int) -> None:
     random = np.random.default_rng(7)
     latency = random.lognormal(8, 2, 5_000).astype(np.int64) + shift
     rows = [
-        Row(f"k{n % 2}", n, received=50_000_000, stamp=50_000_000 - int(one))
-        for n, one in enumerate(latency)
+        Row(f"k{n % 2}", n, received=50_000_000, stamp=50_000_000 - int(micros))
+        for n, micros in enumerate(latency)
     ]
     parts = [
         reduce.compute_health(as_rows(rows[start : start + 700])) for start in range(0, 5000, 700)
@@ -266,7 +266,7 @@ def test_quantiles_are_within_the_error_of_a_bucket(shift: int) -> None:
         exact = np.quantile(latency[n::2] / 1e6, [0.5, 0.99], method="inverted_cdf")
         assert row["latency_median"] == pytest.approx(exact[0], rel=0.02)
         assert row["latency_p99"] == pytest.approx(exact[1], rel=0.02)
-        assert sum(one["count"] for one in row["latency_histogram"]) == 2500
+        assert sum(bucket["count"] for bucket in row["latency_histogram"]) == 2500
 
 
 @EXAMPLES

@@ -1,4 +1,4 @@
-"""What waits for a slow callback is bounded in bytes, too, and the network goes on afterwards."""
+"""Samples that wait for a slow callback are bounded in bytes; then reading goes on."""
 
 import threading
 

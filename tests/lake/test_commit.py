@@ -24,7 +24,7 @@ from zenlake.lake.tables.definitions import HEALTH, LATEST, SAMPLES, TOMBSTONES
 from zenlake.lake.tables.delta import DeltaStore
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
-LEAF = 4  # rows: many leaves of few keys
+LEAF = 4  # Rows: many leaves of few keys.
 MINUTE = 60_000_000
 
 
@@ -67,8 +67,8 @@ class Lake:
         """Leaves do not overlap, are sorted, and none is too large."""
         for store in (self.latest, self.tombstones):
             files = sorted(store.snapshot().files, key=lambda file: file.low["key"])
-            for one, following in pairwise(files):
-                assert one.high["key"] < following.low["key"]
+            for leaf, following in pairwise(files):
+                assert leaf.high["key"] < following.low["key"]
             for file in files:
                 keys = store.read([file])["key"].to_pylist()
                 assert keys == sorted(keys)
@@ -275,8 +275,8 @@ def test_the_cost_follows_the_change(tmp_path: Path) -> None:
     names = np.array([f"robot/{number:06}/pose" for number in range(keys)])
 
     def rows(chosen: Any, number: int) -> pa.Table:
-        one = samples([Row("a", number, received=number)]).take(np.zeros(len(chosen), np.int64))
-        return one.set_column(0, "key", pa.array(names[np.sort(chosen)]))
+        table = samples([Row("a", number, received=number)]).take(np.zeros(len(chosen), np.int64))
+        return table.set_column(0, "key", pa.array(names[np.sort(chosen)]))
 
     for number, block in enumerate(random.permutation(batches)):
         chosen = np.arange(block * keys // batches, (block + 1) * keys // batches)
@@ -331,8 +331,8 @@ def test_health_of_batches_is_health_of_all(
         assert done is None
     assert seconds(store.read()) == seconds(reduce.compute_health(as_rows(rows)))
     files = sorted(store.snapshot().files, key=lambda file: file.low["minute"])
-    for one, following in pairwise(files):
-        assert one.high["minute"] < following.low["minute"]  # a minute is in one leaf
+    for file, following in pairwise(files):
+        assert file.high["minute"] < following.low["minute"]  # a minute is in one leaf
 
 
 def test_only_leaves_of_those_minutes_are_rewritten(tmp_path: Path) -> None:

@@ -115,18 +115,18 @@ def test_merged_rows_are_all_there_and_in_order(
         )
         yield from (whole.slice(at, size) for at in range(0, len(of), size))
 
-    ordered = [sorted(one, key=rank) for one in inputs]
+    ordered = [sorted(part, key=rank) for part in inputs]
     found = [
         (row["a"], row["b"])
-        for table in merge_sorted([tables(one) for one in ordered], ("a", "b"))
+        for table in merge_sorted([tables(part) for part in ordered], ("a", "b"))
         for row in table.to_pylist()
     ]
-    assert found == sorted((row for one in inputs for row in one), key=rank)
+    assert found == sorted((row for part in inputs for row in part), key=rank)
 
 
 def test_inputs_that_are_not_sorted_lose_no_row() -> None:
     def tables(*values: list[int]) -> Iterator[pa.Table]:
-        return (pa.table({"n": one}) for one in values)
+        return (pa.table({"n": column}) for column in values)
 
     inputs = [tables([9, 1], [5, 0]), tables([3], [2, 8], [7])]
     found = [n for table in merge_sorted(inputs, ("n",)) for n in table["n"].to_pylist()]
@@ -139,7 +139,7 @@ def a_file(size: int, day: str = "2026-11-15", name: str = "") -> DataFile:
 
 def test_only_small_files_of_one_day_are_merged() -> None:
     files = [a_file(100), a_file(120), a_file(900), a_file(130, "2026-11-16")]
-    assert [[one.size for one in group] for group in plan_merges(files, 1000)] == [[100, 120]]
+    assert [[file.size for file in group] for group in plan_merges(files, 1000)] == [[100, 120]]
 
 
 def test_a_large_file_is_not_rewritten_for_a_few_small_ones() -> None:
@@ -192,7 +192,9 @@ def test_the_commit_says_that_no_data_changed(tmp_path: Path) -> None:
     compact(store, MEBIBYTE)
     newest = max((store.path / "_delta_log").glob("*.json"))
     actions = [json.loads(line) for line in newest.read_text().splitlines()]
-    changes = [body["dataChange"] for one in actions for body in one.values() if "path" in body]
+    changes = [
+        body["dataChange"] for action in actions for body in action.values() if "path" in body
+    ]
     assert changes == [False, False, False]
 
 
@@ -528,7 +530,7 @@ def test_failed_messages_are_kept_as_long_as_messages(tmp_path: Path) -> None:
     for table in (MESSAGES, MESSAGES_FAILED):
         filled(project, table, 1, when=NOON - 20 * DAY)
     filled(project, SAMPLES, 1)  # shows that the clock is right
-    assert {name: one.rows for name, one in maintenance.retain(project, NOON).items()} == {
+    assert {name: removed.rows for name, removed in maintenance.retain(project, NOON).items()} == {
         "messages": 10,
         "messages_failed": 10,
     }
@@ -583,9 +585,9 @@ def test_lake_stats_count_rows_and_lag(tmp_path: Path) -> None:
     project = lake(tmp_path)
     store = filled(project, SAMPLES, 2)
     store.commit(transactions={"zenlake/offset/0": 20})
-    (one,) = lake_stats(project)["tables"]
-    assert one.pop("bytes") == sum(file.size for file in store.snapshot().files)
-    assert one == {
+    (table,) = lake_stats(project)["tables"]
+    assert table.pop("bytes") == sum(file.size for file in store.snapshot().files)
+    assert table == {
         "table": "samples",
         "version": 3,
         "rows": 20,

@@ -1,4 +1,4 @@
-"""What a lake says of the past is what a plain fold of all events says, however they are stored.
+"""A lake's history equals a plain fold of all events, however they are stored.
 
 ZENLAKE_FULL=1 tries many more pasts.
 """
@@ -89,8 +89,10 @@ def test_any_history_is_read_as_it_was_recorded(
         for _ in range(data.draw(st.integers(0, 3), label="batches")):
             past.table(
                 {
-                    one: data.draw(st.integers(past.samples.offsets().get(one, 0), len(some)))
-                    for one, some in past.events.items()
+                    partition: data.draw(
+                        st.integers(past.samples.offsets().get(partition, 0), len(some))
+                    )
+                    for partition, some in past.events.items()
                 }
             )
             if data.draw(st.booleans(), label="compacted"):
@@ -311,7 +313,7 @@ def test_a_log_that_begins_later_than_the_tables_end(past: KnownHistory) -> None
 def test_damage_in_the_log_is_passed_over_and_counted(past: KnownHistory) -> None:
     past.record(sampled(30), block=10)
     (segment,) = sorted((past.project.log / "0").glob("*.zlog")) or sorted(
-        one for one in (past.project.log / "0").iterdir() if one.stat().st_size > 500
+        file for file in (past.project.log / "0").iterdir() if file.stat().st_size > 500
     )
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 0xFF
@@ -378,7 +380,7 @@ def test_newest_finds_the_places_of_the_newest(
     times_of: dict[int, set[int]] = {}
     for key, when in (row for rows in places for row in rows):
         times_of.setdefault(key, set()).add(when)
-    best = {(key, one) for key, some in times_of.items() for one in sorted(some)[-count:]}
+    best = {(key, when) for key, some in times_of.items() for when in sorted(some)[-count:]}
     assert newest.places() == [at for at, rows in enumerate(places) if best & set(rows)]
 
 
@@ -395,7 +397,7 @@ def test_files_with_disjoint_keys_share_a_stream(past: KnownHistory) -> None:
     for end in (1, 2, 3, 4, 5):
         past.table({0: end}, ("samples",))
     found = [
-        [file.low["key"] for file in one] for one in chain_files(past.samples.snapshot().files)
+        [file.low["key"] for file in chain] for chain in chain_files(past.samples.snapshot().files)
     ]
     assert len(found) == 2
-    assert all(one == sorted(set(one)) for one in found)
+    assert all(keys == sorted(set(keys)) for keys in found)

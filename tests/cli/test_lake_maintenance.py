@@ -77,8 +77,8 @@ def test_info(home: Path) -> None:
     cells = [cell.strip() for cell in line.strip("│").split("│")]
     assert (cells[:3], cells[4:]) == (["samples", "8", "4"], [f"{NOW:%Y-%m-%d} 12:00:00", "2"])
     facts = json.loads(zenlake("lake", "info", str(home), "--json").stdout)
-    (one,) = facts["tables"]
-    assert (one["table"], one["rows"], one["files"], one["behind"]) == ("samples", 8, 4, 2)
+    (table,) = facts["tables"]
+    assert (table["table"], table["rows"], table["files"], table["behind"]) == ("samples", 8, 4, 2)
     assert facts["log"] == {"0": 10}
 
 

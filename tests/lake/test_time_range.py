@@ -23,7 +23,7 @@ NOW = int(NOON.timestamp()) * NANOS
 
 
 def nanos(hlc: int) -> int:
-    """What a time shows as."""
+    """Return the nanoseconds that an HLC time shows as."""
     return NTP64.of(hlc).as_nanos()
 
 

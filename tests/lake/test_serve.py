@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import zenlake
-from tests.storage.test_history import FIRST, events, sampled
+from tests.lake.test_history import FIRST, events, sampled
 from tests.support.known_histories import Event, KnownHistory
 from tests.support.session_pairs import DEADLINE, dialling, listening, pair
 from tests.support.waiting import until
@@ -59,7 +59,7 @@ def shown(time: int) -> str:
 
 
 def said(sample: zenlake.Sample) -> tuple[Any, ...]:
-    """What of a sample can be compared with an event."""
+    """Return the fields of a sample that can be compared with an event."""
     stamp = sample.timestamp
     put = sample.kind is zenlake.SampleKind.PUT
     return (
@@ -109,14 +109,14 @@ def test_any_history_is_answered_as_it_was_recorded(
                     past.compact(vacuum=True)
                 key = data.draw(st.sampled_from(["**", "a/**", "b/z"]), label="asked")
                 latest = past.latest_values(key)
-                assert asked(asker, key) == {one: [told(e)] for one, e in latest.items()}
+                assert asked(asker, key) == {name: [told(e)] for name, e in latest.items()}
                 time = (FIRST + data.draw(st.integers(-1, 6), label="time")) << 32
                 state = past.between(key, LOWEST, time, 1)
                 found = asked(asker, f"{key}?_time=[..{shown(time)}];_max=1")
-                assert found == {one: [*map(told, some)] for one, some in state.items()}
+                assert found == {name: [*map(told, some)] for name, some in state.items()}
                 every = past.between(key, time, HIGHEST)
                 found = asked(asker, f"{key}?_time=[{shown(time)}..]")
-                assert found == {one: [*map(told, some)] for one, some in every.items()}
+                assert found == {name: [*map(told, some)] for name, some in every.items()}
 
 
 def test_query_parameters_select_the_range(
@@ -187,7 +187,7 @@ def test_queries_beyond_the_limit_are_refused(
         go.set()
         answers = [list(some) for some in replies]
         assert [len(some) for some in answers] == [1] * 5
-        busy = [bytes(one.err.payload) for (one,) in answers if one.err is not None]
+        busy = [bytes(reply.err.payload) for (reply,) in answers if reply.err is not None]
         assert len(busy) == 2
         assert b"ask again later" in busy[0]
 

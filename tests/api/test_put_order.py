@@ -1,4 +1,4 @@
-"""What one thread puts on one key arrives in that order, whichever way each put took."""
+"""Puts of one thread on one key arrive in order, whichever path each put took."""
 
 import random
 import threading
@@ -92,7 +92,7 @@ def test_every_way_to_put_keeps_the_order(settings: dict[str, Any], largest: int
         putting = Putting(dialler, largest)
         putting.all()
         got = [subscriber.recv().payload.to_bytes() for _ in range(putting.next)]
-        assert [int.from_bytes(one[:4], "big") for one in got] == list(range(putting.next))
+        assert [int.from_bytes(payload[:4], "big") for payload in got] == list(range(putting.next))
 
 
 def test_a_subscriber_of_several_keys_gets_them_in_order_though_another_wants_one() -> None:

@@ -1,4 +1,4 @@
-"""What sessions do between two nodes: who writes, what is batched, who waits, how they end."""
+"""Sessions between two nodes: which thread writes, batching, waiting, and how they end."""
 
 import threading
 import time
@@ -52,7 +52,7 @@ CHUNK = bytes(60_000)
 def pair(
     server_handler: Any = None, client_handler: Any = None, **settings: Any
 ) -> Iterator[tuple[Node, Node, TransportSession]]:
-    """A node that listens, one that has dialled it, and the latter's session."""
+    """A node that listens, one that connected to it, and the latter's session."""
     with (
         make_node(server_handler, **settings) as server,
         make_node(client_handler, **settings) as client,
@@ -96,7 +96,7 @@ def frames_of(peer: HostilePeer, count: int) -> list[Frame]:
 
 
 def test_the_calling_thread_writes_when_nothing_is_queued(monkeypatch: Patch) -> None:
-    """With nothing queued, the bytes leave on the thread of whoever called send()."""
+    """With nothing queued, the bytes leave on the thread that called send()."""
     writers: list[int] = []
     real = TcpLink.send
 
@@ -239,8 +239,8 @@ def test_priority_goes_first_when_congested() -> None:
         (place,) = [n for n, f in enumerate(frames) if f.priority is WirePriority.REAL_TIME]
         behind = len(frames) - 1 - place
         assert behind >= LANE_BATCHES, "it overtook the batches that waited"
-        for one, other in pairwise(f.sn for f in frames if f.priority is WirePriority.BACKGROUND):
-            assert other == one + 1
+        numbers = [f.sn for f in frames if f.priority is WirePriority.BACKGROUND]
+        assert all(after == before + 1 for before, after in pairwise(numbers))
 
 
 def test_block_first_lets_one_wait_and_drops_the_others() -> None:

@@ -1,4 +1,4 @@
-"""Sessions that meet each other, or an end that somebody else has set."""
+"""Sessions of nodes that connect to each other, and sessions that end with a certificate."""
 
 import threading
 from datetime import UTC, datetime, timedelta

@@ -139,5 +139,5 @@ def test_columns_that_others_added_stay(old: Path) -> None:
     store = DeltaStore(old, SAMPLES)
     store.commit([store.write_file(samples(2, 4))])
     said = json.loads(DeltaTable(old).schema().to_json())
-    assert [one["name"] for one in said["fields"]][-2:] == ["site", "hlc"]
+    assert [field["name"] for field in said["fields"]][-2:] == ["site", "hlc"]
     assert DeltaTable(old).to_pyarrow_table().num_rows == 6

@@ -1,4 +1,4 @@
-"""What a node does at its edges: others that fail, leave or come in the middle of something."""
+"""A node whose peers fail, leave or arrive in the middle of another step."""
 
 import socket
 import sys
@@ -94,7 +94,7 @@ def test_whom_others_tell_of_is_dialled_from_the_first_moment_on() -> None:
     world.close()
 
 
-# ---- dialling
+# ---- connecting
 
 
 @pytest.mark.parametrize("config", CANNOT_BE_DIALLED)
