@@ -21,7 +21,7 @@ from zenlake.errors import ZError
 from zenlake.log import files as files_module
 from zenlake.log.files import write_all
 from zenlake.log.format import SEGMENT_BYTES, SETTLED, Buffer
-from zenlake.log.write.recovery import read_mark
+from zenlake.log.read.durable_mark import read_mark
 from zenlake.log.write.writer import LogLocked, LogRefused, LogWriteError, Writer
 
 IMAGES = 10_000 if FULL else 2_000

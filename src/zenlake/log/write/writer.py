@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from zenlake.errors import ZError
@@ -30,6 +29,7 @@ from zenlake.log.files import (
     release,
     segment_name,
     write_all,
+    write_new,
 )
 from zenlake.log.format import (
     CODECS,
@@ -275,19 +275,10 @@ class Writer:
         head = SegmentHeader(
             self.partition, self.log_id, mark.offset, self._clock(), mark.last
         ).encode()
-        descriptor = files.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        try:
-            write_all(files, descriptor, [head], 0)
-            files.fdatasync(descriptor)
-            files.rename(draft, path)
-            files.fsync_folder(self.folder)
-        except BaseException:
-            with suppress(OSError):
-                files.close(descriptor)
-            raise
-        self._segment = descriptor
+        write_new(files, draft, path, [head])
+        self._segment = files.open(path, os.O_RDWR)
         self.mark = mark._replace(segment=mark.offset, position=SEGMENT_BYTES)
-        return descriptor
+        return self._segment
 
     def _resume(self) -> int:
         """Continue after a failure: in a new segment, or in this one if it has only losses."""
@@ -389,10 +380,5 @@ class Writer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
