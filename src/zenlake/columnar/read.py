@@ -22,8 +22,8 @@ from zenlake.columnar.schema import (
     SAMPLE,
     SOURCE,
     TIMESTAMP,
+    select_fields,
 )
-from zenlake.errors import ZError
 from zenlake.keyexpr import is_canonical
 from zenlake.keytable import KeyTable
 from zenlake.wire.encoding import type_and_schema
@@ -74,14 +74,9 @@ def sample_schema(
     >>> sample_schema(["payload", "key"], plain=True).types
     [DataType(binary), DataType(string)]
     """
-    fields = {field.name: field for field in ([*SAMPLE, OFFSET] if offset else SAMPLE)}
-    names = list(fields) if columns is None else list(columns)
-    for name in names:
-        if name not in fields:
-            raise ZError(f"no column {name!r}: there are {', '.join(fields)}")
-    if len(set(names)) < len(names):
-        raise ZError(f"columns are named more than once: {', '.join(names)}")
-    chosen = [fields[name] for name in names]
+    chosen = [*SAMPLE, OFFSET] if offset else list(SAMPLE)
+    if columns is not None:
+        chosen = select_fields(chosen, columns)
     return pa.schema([field.with_type(_plain(field.type)) for field in chosen] if plain else chosen)
 
 

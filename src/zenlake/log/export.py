@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zenlake.columnar.conform import conform_column
 from zenlake.columnar.schema import SAMPLE
 from zenlake.errors import ZError
 from zenlake.quantities import NANOS
@@ -132,22 +133,11 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch without dictionaries."""
     fields = [field.with_type(plain_type(field.type)) for field in batch.schema]
-    columns = [_plain_column(column) for column in batch.columns]
+    columns = [
+        conform_column(column, field.type)
+        for column, field in zip(batch.columns, fields, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-
-
-def _plain_column(column: pa.Array) -> pa.Array:
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return column.dictionary_decode()
-    if not pa.types.is_struct(kind):
-        return column
-    fields = plain_type(kind).fields
-    if column.null_count == len(column):
-        return pa.nulls(len(column), pa.struct(fields))
-    children = [_plain_column(pc.struct_field(column, field.name)) for field in fields]
-    mask = column.is_null() if column.null_count else None
-    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
 
 
 # ---- Parquet and Arrow

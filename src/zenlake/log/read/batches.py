@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zenlake.columnar.read import OFFSET, SampleBatcher, sample_schema
-from zenlake.columnar.schema import KINDS
-from zenlake.errors import ZError
+from zenlake.columnar.schema import KINDS, select_fields
 from zenlake.log.format import LOSS_KINDS, UNKNOWN, Entries
 from zenlake.log.read.spans import PartitionRange
 from zenlake.wire.kernels.row import LANE_RELIABLE
@@ -43,14 +42,7 @@ def batch_schema(
     fields = [*sample_schema(plain=plain), PARTITION, OFFSET]
     if losses:
         fields = [field.with_nullable(True) for field in fields] + [pa.field("loss", LOSS)]
-    known = {field.name: field for field in fields}
-    names = list(known) if columns is None else list(columns)
-    for name in names:
-        if name not in known:
-            raise ZError(f"no column {name!r}: there are {', '.join(known)}")
-    if len(set(names)) < len(names):
-        raise ZError(f"columns are named more than once: {', '.join(names)}")
-    return pa.schema([known[name] for name in names])
+    return pa.schema(fields if columns is None else select_fields(fields, columns))
 
 
 class BatchMaker:
