@@ -403,7 +403,6 @@ def _read_rows(
         max_bytes=MAX_BYTES,
         losses=LOSSES[options["includeLoss"]],
         on_damage="raise" if fail else "skip",
-        plain=True,
     ):
         yield from spark_schema.to_spark_batches(marker.apply(batch), schema)
     for damage in reader.skipped:

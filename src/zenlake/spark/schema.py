@@ -7,7 +7,6 @@ names and order). Does not know where batches are read from.
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
@@ -21,12 +20,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from zenlake.columnar.conform import conform_column
+from zenlake.columnar.conform import conform, split_texts
 from zenlake.columnar.schema import select_fields
 from zenlake.errors import ZError
 
 MAX_ROWS = 50_000  # Rows per batch for Spark: measured best; 20,000 to 250,000 differ little.
-MAX_TEXT_BYTES = 256 << 20  # Bytes per decoded text column; Arrow's 32-bit offsets end at 2 GiB.
 
 TIMESTAMP = StructType(
     [
@@ -142,8 +140,7 @@ def to_spark(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
     `batch` may also have `partition`, `offset` and `loss`; columns that it lacks become null.
     Dictionaries are decoded, so a batch must be small enough for that: see `to_spark_batches`.
     """
-    target = arrow_schema(schema)
-    return pa.RecordBatch.from_arrays([_column(batch, field) for field in target], schema=target)
+    return conform(batch, arrow_schema(schema))
 
 
 def to_spark_batches(batch: pa.RecordBatch, schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -153,33 +150,5 @@ def to_spark_batches(batch: pa.RecordBatch, schema: StructType) -> Iterator[pa.R
     >>> [len(part) for part in to_spark_batches(keys, select_columns(SAMPLE_COLUMNS, ["key"]))]
     [50000, 50000]
     """
-    waiting = [batch.slice(at, MAX_ROWS) for at in range(0, batch.num_rows, MAX_ROWS)]
-    waiting.reverse()
-    while waiting:
-        part = waiting.pop()
-        if part.num_rows > 1 and _longest_text_bytes(part, schema) > MAX_TEXT_BYTES:
-            half = part.num_rows // 2
-            waiting += [part.slice(half), part.slice(0, half)]
-        else:
-            yield to_spark(part, schema)
-
-
-def _longest_text_bytes(batch: pa.RecordBatch, schema: StructType) -> int:
-    """Return the bytes of the longest dictionary column once decoded; 0 if all are short."""
-    longest = 0
-    for name in schema.names:
-        place = batch.schema.get_field_index(name)
-        if place < 0 or not pa.types.is_dictionary(batch.schema.field(place).type):
-            continue
-        column = batch.column(place)
-        lengths = pc.binary_length(column.dictionary)
-        if len(lengths) and (pc.max(lengths).as_py() or 0) * len(column) > MAX_TEXT_BYTES:
-            longest = max(longest, pc.sum(lengths.take(column.indices).cast(pa.int64())).as_py())
-    return longest
-
-
-def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    place = batch.schema.get_field_index(field.name)
-    if place < 0:
-        return pa.nulls(batch.num_rows, field.type)
-    return conform_column(batch.column(place), field.type)
+    for part in split_texts(batch, MAX_ROWS):
+        yield to_spark(part, schema)

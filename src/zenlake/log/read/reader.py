@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from zenlake.columnar.conform import conform, plain_schema, split_texts
 from zenlake.columnar.read import MAX_BYTES, MAX_ROWS, SampleBatcher
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr, intersects
@@ -99,7 +100,7 @@ class Reader:
         unreadable, unless `on_damage` is "skip": then `skipped` lists what is missing.
         """
         _check_on_damage(on_damage)
-        schema = batch_schema(columns, losses=bool(losses), plain=plain)
+        schema = batch_schema(columns, losses=bool(losses))
         wanted = _key_filter(key_expr)
         inner = [name for name in schema.names if name not in ("partition", "loss")]
         if "offset" not in inner:
@@ -107,9 +108,14 @@ class Reader:
         if losses:
             inner += [name for name in ("kind", "received_at") if name not in inner]
         for asked in self._ranges(start, end, start_time, end_time):
-            batcher = SampleBatcher(max_rows, max_bytes, columns=inner, plain=plain, wanted=wanted)
+            batcher = SampleBatcher(max_rows, max_bytes, columns=inner, wanted=wanted)
             maker = BatchMaker(batcher, schema, asked.partition)
-            yield from self._batches(asked, maker, wanted, losses, on_damage)
+            for batch in self._batches(asked, maker, wanted, losses, on_damage):
+                if plain:
+                    for part in split_texts(batch, max_rows):
+                        yield conform(part, plain_schema(schema))
+                else:
+                    yield batch
             self.unresolved += batcher.unresolved
             self.invalid += batcher.invalid
 
