@@ -418,10 +418,10 @@ def test_it_loops_until_it_is_stopped(tmp_path: Path, session: zenlake.Session) 
     replayer._out = out  # type: ignore[assignment]
     original = out.put
 
-    def put(*args: Any) -> SendOutcome:
+    def put(data: memoryview, keys: Any, batches: Entries) -> SendOutcome:
         if len(out.left) == 5:
             replayer.stop()
-        return original(*args)
+        return original(data, keys, batches)
 
     out.put = put  # type: ignore[method-assign]
     stats = replayer.run()

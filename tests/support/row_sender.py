@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zenlake.log.format import BATCH_ENTRY, RELIABLE, Entries
 from zenlake.log.replay.encoded_sender import EncodedSender, SendOutcome
 from zenlake.wire.scan import Scanner
 
 
-def batches(counts: Sequence[int], links: Any = 0, reliable: Any = True) -> Entries:
+def batches(
+    counts: Sequence[int] | npt.NDArray[np.int64], links: Any = 0, reliable: Any = True
+) -> Entries:
     """Entries of recorded batches."""
     entries = np.zeros(len(counts), BATCH_ENTRY)
     entries["count"], entries["link"] = counts, links

@@ -129,14 +129,11 @@ class _PlainKeyTable:
 
     def take_counts(self) -> SendOutcome:
         """Return the counts of the messages copied since the last call, and reset them."""
-        found = list(zip(self.routes, self.seen.tolist(), self.sizes.tolist(), strict=True))
+        sizes = zip(self.routes, self.sizes.tolist(), strict=True)
+        size = sum(size for route, size in sizes if route.wanted)
+        found = _outcome(self.routes, self.seen.tolist(), size)
         self.seen[:] = self.sizes[:] = 0
-        return SendOutcome(
-            sum(count for route, count, _ in found if route.wanted),
-            sum(size for route, _, size in found if route.wanted),
-            sum(count for route, count, _ in found if route.out),
-            sum(count for route, count, _ in found if route.bad),
-        )
+        return found
 
 
 class EncodedSender:
@@ -270,11 +267,10 @@ class EncodedSender:
         """Find the route of a key, and cache it."""
         route = _BAD
         try:
-            key: str | None = text.decode()
-            validate(key)  # type: ignore[arg-type]
-            if self._rename is not None:
-                key = self._rename(key)  # type: ignore[arg-type]
-            route = _UNWANTED if key is None else self._way(KeyExpr(key))
+            key = text.decode()
+            validate(key)
+            renamed = key if self._rename is None else self._rename(key)
+            route = _UNWANTED if renamed is None else self._way(KeyExpr(renamed))
         except (UnicodeDecodeError, InvalidKeyExpr) as error:
             log.warning("left out: %s", error)
         return self._routes.keep(text, route, len(text))
@@ -509,10 +505,15 @@ def _summary(run: PushRun, routes: Sequence[_ReplayRoute]) -> SendOutcome:
         rows = run.chosen([route.wanted for route in routes])
         starts, ends = starts[rows], ends[rows]
     counts = [len(run)] if len(routes) == 1 else np.bincount(run.codes).tolist()
+    return _outcome(routes, counts, int(ends.sum()) - int(starts.sum()))
+
+
+def _outcome(routes: Sequence[_ReplayRoute], counts: Sequence[int], size: int) -> SendOutcome:
+    """Return the counts of messages that take `routes`, with `size` bytes of payloads."""
     by_route = list(zip(counts, routes, strict=True))
     return SendOutcome(
         sum(count for count, route in by_route if route.wanted),
-        int(ends.sum()) - int(starts.sum()),
+        size,
         sum(count for count, route in by_route if route.out or route.local),
         sum(count for count, route in by_route if route.bad),
     )

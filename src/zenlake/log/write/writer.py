@@ -22,8 +22,6 @@ from zenlake.log.files import (
     NEW_SUFFIX,
     Files,
     Lock,
-    LogLocked,
-    LogRefused,
     Trimmed,
     open_log,
     release,
@@ -42,18 +40,7 @@ from zenlake.log.format import (
     SegmentHeader,
 )
 from zenlake.log.read.retention import Retention
-from zenlake.log.write.recovery import DamagedBytes, Recovery, ResumePoint, Torn, recover
-
-__all__ = [
-    "DamagedBytes",
-    "LogLocked",
-    "LogRefused",
-    "LogWriteError",
-    "Recovery",
-    "Torn",
-    "Trimmed",
-    "Writer",
-]
+from zenlake.log.write.recovery import ResumePoint, recover
 
 ROTATE_BYTES = 256 << 20  # Size from which the next blocks go to a new segment.
 _REMEDY = {
