@@ -26,7 +26,7 @@ def blocks_of(*entries: tuple[int, int, int]) -> Any:
 class FakeLog(Log):
     """Partitions of blocks of 10 samples and 1000 bytes, as planning sees them."""
 
-    id = "ab" * 16  # type: ignore[assignment]
+    id = "ab" * 16
 
     def __init__(self, path: Path, **ends: tuple[int, int]) -> None:
         self.path = path
