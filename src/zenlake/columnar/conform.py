@@ -54,7 +54,7 @@ def _text_bytes(column: pa.Array) -> int:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of `schema`, in its order; those that the batch lacks are null."""
+    """Return the columns of `schema`, in its order; columns that the batch lacks are null."""
     if not schema.names:
         return batch.select([])  # Keeps the number of rows.
     columns = [
