@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import zenlake
 from tests.golden.proxy import free_port
 from tests.support.interop_pair import open_session
+from tests.support.row_sender import RowSender, batches
 from tests.support.session_pairs import dialling, listening, opened, publisher_for
 from tests.support.strategies import pushes
 from tests.support.waiting import until
@@ -160,10 +161,7 @@ def test_what_arrives_is_what_was_put(qos: QoS, reliable: bool) -> None:
         receiver.declare_subscriber("t/**", ArrowBatches()) as got,
         publisher_for(sender, "t/seven"),
     ):
-        counts = np.array([100, 200])
-        sent = EncodedSender(sender._core).put(
-            data, keys, counts=counts, reliable=np.array([reliable] * 2)
-        )
+        sent = EncodedSender(sender._core).put(data, keys, batches([100, 200], 0, reliable))
         found = received(got, 300)
     wanted = expected(data, keys, reliable)
     assert rows(found) == rows(wanted)
@@ -190,7 +188,7 @@ def test_it_goes_over_links_that_take_no_whole_batches(settings: dict[str, Any])
     ):
         port = sender._core.exchange.outbound_ports("t/seven")[0][0]
         assert port.session.emit_lane(WirePriority.DATA, True) is None
-        assert EncodedSender(sender._core).put(data, keys).heard == 5000
+        assert RowSender(sender._core).put_one_batch(data, keys).heard == 5000
         assert rows(received(got, 5000)) == rows(expected(data, keys))
 
 
@@ -204,7 +202,7 @@ def test_large_messages_keep_their_place() -> None:
         receiver.declare_subscriber("t/**", ArrowBatches()) as got,
         publisher_for(sender, "t/seven"),
     ):
-        assert EncodedSender(sender._core).put(data, keys).dropped == 0
+        assert RowSender(sender._core).put_one_batch(data, keys).dropped == 0
         assert rows(received(got, 60)) == rows(expected(data, keys))
 
 
@@ -217,7 +215,7 @@ def test_a_message_that_no_session_carries_is_counted_and_the_others_arrive() ->
         receiver.declare_subscriber("t/**", ArrowBatches()) as got,
         publisher_for(sender, "t/seven"),
     ):
-        sent = EncodedSender(sender._core).put(data, keys)
+        sent = RowSender(sender._core).put_one_batch(data, keys)
         found = received(got, 19)
         assert sender._core.exchange.dropped[DropReason.MESSAGE_TOO_LARGE] == 1
     assert (sent.samples, sent.dropped) == (20, 1)
@@ -234,7 +232,7 @@ def test_lanes_that_take_turns_each_keep_their_order() -> None:
         receiver.declare_subscriber("t/**", ArrowBatches()) as got,
         publisher_for(sender, "t/seven"),
     ):
-        EncodedSender(sender._core).put(data, keys)
+        RowSender(sender._core).put_one_batch(data, keys)
         found = rows(received(got, 400))
     wanted = rows(expected(data, keys))
     for priority in (1, 5):
@@ -259,10 +257,10 @@ def test_nothing_is_dropped_for_a_receiver_that_is_slow() -> None:
         receiver.declare_subscriber("t/**", slow),
         publisher_for(sender, "t/seven"),
     ):
-        out = EncodedSender(sender._core)
+        out = RowSender(sender._core)
         threading.Timer(0.3, gate.set).start()
         for _ in range(4):
-            assert out.put(data, table_of(**KEYS)).heard == count
+            assert out.put_one_batch(data, table_of(**KEYS)).heard == count
         assert gate.is_set()  # there was no room for all of it before
         until(lambda: seen == 4 * count)
         assert not sender._core.exchange.dropped
@@ -274,8 +272,8 @@ def test_own_subscribers_get_it_too() -> None:
     with opened() as session:
         callback = session.declare_subscriber("t/seven/**", samples.append)
         with session.declare_subscriber("t/**", ArrowBatches()) as got:
-            counts, reliable = np.array([100, 50, 150]), np.array([1, 0, 1])
-            sent = EncodedSender(session._core).put(data, keys, counts=counts, reliable=reliable)
+            parts = batches([100, 50, 150], 0, [True, False, True])
+            sent = EncodedSender(session._core).put(data, keys, parts)
             found = rows(received(got, 300))
         wanted = rows(expected(data, keys))
         for row in wanted[100:150]:
@@ -292,16 +290,15 @@ def test_links_that_give_one_id_two_meanings() -> None:
     class Links:
         """Link 0 and link 1, each with a table of its own."""
 
-        version = -7
+        version, longest = -7, 3
 
-        def prefix(self, number: int) -> bytes | None:
+        def prefix(self, number: int, /) -> bytes | None:
             return {1 << 16 | 7: b"t/a", 1 << 17 | 1 << 16 | 7: b"t/b"}.get(number)
 
     messages = [Push(WireExpr(7, "", Mapping.SENDER), Put(b"%d" % i)) for i in range(50)]
     with opened() as session, session.declare_subscriber("t/**") as got:
-        EncodedSender(session._core).put(
-            encoded(messages), Links(), counts=np.array([20, 10, 20]), links=np.array([0, 1, 0])
-        )
+        parts = batches([20, 10, 20], [0, 1, 0])
+        EncodedSender(session._core).put(encoded(messages), Links(), parts)
         found = [(str(s.key_expr), bytes(s.payload)) for s in (got.recv() for _ in range(50))]
     assert found == [("t/b" if 20 <= i < 30 else "t/a", b"%d" % i) for i in range(50)]
 
@@ -315,8 +312,7 @@ def test_keys_may_be_others_or_left_out_or_bad() -> None:
     messages[1] = Push(WireExpr(7, "//", Mapping.SENDER), Put(b"no key"))
     data, keys = encoded(messages), table_of(**KEYS)
     with opened() as session, session.declare_subscriber("u/**", ArrowBatches()) as got:
-        out = EncodedSender(session._core, rename=rename)
-        sent = out.put(data, keys)
+        sent = RowSender(session._core, rename=rename).put_one_batch(data, keys)
         wanted = [row for row in rows(expected(data, keys)) if row["key"] != "t/nine"]
         assert (sent.samples, sent.bad_keys) == (len(wanted), 2)
         for row in wanted:
@@ -326,7 +322,7 @@ def test_keys_may_be_others_or_left_out_or_bad() -> None:
 
 def test_a_run_without_subscribers_is_sent_to_none() -> None:
     with opened() as session:
-        sent = EncodedSender(session._core).put(encoded(varied(10)), table_of(**KEYS))
+        sent = RowSender(session._core).put_one_batch(encoded(varied(10)), table_of(**KEYS))
     assert (sent.samples, sent.heard) == (10, 0)
 
 
@@ -334,7 +330,7 @@ def test_timestamps_of_the_session_instead() -> None:
     data, keys = encoded(varied(100)), table_of(**KEYS)
     with opened() as session, session.declare_subscriber("t/**", ArrowBatches()) as got:
         before = session.new_timestamp()
-        EncodedSender(session._core, restamp=True).put(data, keys)
+        RowSender(session._core, restamp=True).put_one_batch(data, keys)
         found, after = rows(received(got, 100)), session.new_timestamp()
         own = str(session.zid())
     wanted = rows(expected(data, keys))
@@ -357,7 +353,7 @@ def test_a_session_that_stamps_gives_what_has_none_a_timestamp() -> None:
         opened(**settings) as session,
         session.declare_subscriber("t/**", ArrowBatches()) as got,
     ):
-        EncodedSender(session._core).put(data, keys)
+        RowSender(session._core).put_one_batch(data, keys)
         found, own = rows(received(got, 100)), str(session.zid())
     for row, was in zip(found, rows(expected(data, keys)), strict=True):
         if was["timestamp"] is not None:
@@ -377,7 +373,7 @@ def test_a_timestamp_stack_stays_as_it_was_recorded() -> None:
         publisher_for(sender, "t/seven"),
         sender.declare_subscriber("t/**") as own,
     ):
-        sent = EncodedSender(sender._core).put(data, keys)
+        sent = RowSender(sender._core).put_one_batch(data, keys)
         far, near = ([subscriber.recv() for _ in range(30)] for subscriber in (got, own))
     assert (sent.samples, sent.heard) == (30, 30)
     for found in (far, near):
@@ -396,7 +392,7 @@ def test_the_reference_gets_it() -> None:
     try:
         subscriber = theirs.declare_subscriber("t/**", got.append)
         with publisher_for(ours, "t/seven"):
-            EncodedSender(ours._core).put(data, keys)
+            RowSender(ours._core).put_one_batch(data, keys)
             until(lambda: len(got) == 500)
         subscriber.undeclare()
     finally:
@@ -409,51 +405,51 @@ def test_the_reference_gets_it() -> None:
     assert [s.timestamp is not None for s in got] == stamped
 
 
-def refused(change: Callable[[bytes], bytes], error: type[Exception], **options: Any) -> Exception:
+def refused(change: Callable[[bytes], bytes], error: type[Exception], count: int = 10) -> Exception:
     with opened() as session:
         out = EncodedSender(session._core)
+        data = memoryview(change(bytes(encoded(varied(10)))))
         with pytest.raises(error) as caught:
-            out.put(memoryview(change(bytes(encoded(varied(10))))), table_of(**KEYS), **options)
+            out.put(data, table_of(**KEYS), batches([count]))
     return caught.value
 
 
 def test_bytes_that_are_no_messages_are_refused() -> None:
     interest = bytes(encoded([Interest(1)]))
-    assert "is not a PUSH" in str(refused(lambda data: data + interest, ZError))
+    assert "is not a PUSH" in str(refused(lambda data: data + interest, ZError, 11))
     assert "bytes" in str(refused(lambda data: data + b"\x00", ZError))
     refused(lambda data: data[:-1], DecodeError)
-    assert "of 11" in str(refused(lambda data: data, ZError, counts=np.array([11])))
-    assert "of 9" in str(refused(lambda data: data, ZError, counts=np.array([9])))
-    refused(lambda data: data, ValueError, links=np.array([1]))
+    assert "of 11" in str(refused(lambda data: data, ZError, 11))
+    assert "of 9" in str(refused(lambda data: data, ZError, 9))
 
 
 def test_not_on_the_thread_that_must_not_wait_and_not_when_closed() -> None:
     failed: list[Exception] = []
     with opened() as session:
-        out = EncodedSender(session._core)
+        out = RowSender(session._core)
 
         def put() -> None:
             try:
-                out.put(encoded(varied(1)), table_of(**KEYS))
+                out.put_one_batch(encoded(varied(1)), table_of(**KEYS))
             except RuntimeError as error:
                 failed.append(error)
 
         session._core.node.reactor.call_soon(put)
         until(lambda: failed)
     with pytest.raises(ZError, match="session closed"):
-        out.put(encoded(varied(1)), table_of(**KEYS))
+        out.put_one_batch(encoded(varied(1)), table_of(**KEYS))
 
 
 def test_a_session_that_ends_meanwhile_is_counted() -> None:
     with connected() as (sender, receiver):
         subscriber = receiver.declare_subscriber("t/**", lambda sample: None)
         publisher = publisher_for(sender, "t/seven")
-        out = EncodedSender(sender._core)
+        out = RowSender(sender._core)
         ways = sender._core.exchange.outbound_ports("t/seven")
         receiver.close()
         until(lambda: ways[0][0].session.over)
         out._way = lambda key: _gone(key, ways)  # type: ignore[method-assign]
-        sent = out.put(encoded(varied(10)), table_of(**KEYS))
+        sent = out.put_one_batch(encoded(varied(10)), table_of(**KEYS))
         assert sent.dropped == 10
         assert sender._core.exchange.dropped[DropReason.SESSION_CLOSED] >= 10
         publisher.undeclare()
@@ -497,7 +493,7 @@ def test_puts_of_the_usual_kind_arrive_as_all_do(others: bool) -> None:
         publisher_for(sender, "t/seven"),
     ):
         out = EncodedSender(sender._core)
-        sent = [out.put(data, keys, counts=counts) for _ in range(3)]
+        sent = [out.put(data, keys, batches(counts)) for _ in range(3)]
         wanted = rows(expected(data, keys))
         heard = [row for row in wanted if row["key"].startswith("t/")]
         found = rows(received(got, 3 * len(heard)))
@@ -510,18 +506,18 @@ def test_puts_of_the_usual_kind_arrive_as_all_do(others: bool) -> None:
 
 def test_they_go_to_several_sessions_and_to_own_subscribers() -> None:
     messages = [Push(WireExpr(7, "", Mapping.SENDER), Put(b"%d" % i)) for i in range(1000)]
-    data, keys, counts = encoded(messages), table_of(**KEYS), np.array([400, 600])
+    data, keys, counts = encoded(messages), table_of(**KEYS), [400, 600]
     sender, port = listening()
     with sender, dialling(port) as first, dialling(port) as second:
         subscribers = [first.declare_subscriber("t/**", ArrowBatches())]
         with publisher_for(sender, "t/seven"):
             out = EncodedSender(sender._core)
-            assert out.put(data, keys, counts=counts).heard == 1000
+            assert out.put(data, keys, batches(counts)).heard == 1000
             subscribers.append(second.declare_subscriber("t/**", ArrowBatches()))
             until(lambda: len(sender._core.exchange.outbound_ports("t/seven")) == 2)
-            assert out.put(data, keys, counts=counts).heard == 1000
+            assert out.put(data, keys, batches(counts)).heard == 1000
             subscribers.append(sender.declare_subscriber("t/**", ArrowBatches()))
-            assert out.put(data, keys, counts=counts).heard == 1000
+            assert out.put(data, keys, batches(counts)).heard == 1000
         for times, subscriber in zip((3, 2, 1), subscribers, strict=True):
             assert rows(received(subscriber, times * 1000)) == times * rows(expected(data, keys))
             subscriber.undeclare()
@@ -539,7 +535,7 @@ def test_more_keys_than_one_pass_knows() -> None:
         receiver.declare_subscriber("t/**", ArrowBatches()) as got,
         publisher_for(sender, "t/7"),
     ):
-        sent = EncodedSender(sender._core).put(data, table, counts=np.array([count]))
+        sent = EncodedSender(sender._core).put(data, table, batches([count]))
         assert rows(received(got, count)) == rows(expected(data, table))
     assert (sent.samples, sent.heard) == (count, count)
 
@@ -731,6 +727,6 @@ def test_unknown_extensions_travel_along() -> None:
     message = Push(WireExpr(7, "", Mapping.SENDER), Put(b"x"))
     message.body.extensions = (Unknown(0x4E, b"new"),)
     with opened() as session, session.declare_subscriber("t/**") as got:
-        EncodedSender(session._core).put(encoded([message] * 3), table_of(**KEYS))
+        RowSender(session._core).put_one_batch(encoded([message] * 3), table_of(**KEYS))
         found = [got.recv() for _ in range(3)]
     assert all(sample._push().body.extensions == message.body.extensions for sample in found)

@@ -180,13 +180,11 @@ def test_tables_of_several_links_in_one_batch() -> None:
     assert batcher.finish().column("key").to_pylist() == ["a", "b"]
 
 
-def test_replies_are_samples_when_asked_for() -> None:
+def test_replies_are_no_samples() -> None:
     response = Response(1, WireExpr(0, "k"), WireReply(Put(b"v")))
     deleted = Response(1, WireExpr(0, "k"), WireReply(Del()))
     data = stream(Frame(1, messages=[response, deleted]))
     assert table(data).num_rows == 0
-    found = table(data, batcher=SampleBatcher(replies=True))
-    assert found["kind"].to_pylist() == ["put", "delete"]
 
 
 def test_received_at() -> None:

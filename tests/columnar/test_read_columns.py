@@ -1,6 +1,5 @@
 """SampleBatcher as recordings use it: chosen columns, plain texts, chosen keys, offsets."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import strategies as s
+from zenlake.columnar import conform as columns
 from zenlake.columnar import read
-from zenlake.columnar.kernels import gather as kernel
-from zenlake.columnar.read import SampleBatcher, record_batches, sample_schema
+from zenlake.columnar.conform import conform, plain_schema, split_texts
+from zenlake.columnar.read import SampleBatcher, record_batches
 from zenlake.columnar.schema import SAMPLE
 from zenlake.errors import ZError
 from zenlake.keyexpr import intersects
@@ -50,16 +50,18 @@ def table(data: bytes, batcher: SampleBatcher, **options: Any) -> pa.Table:
 
 
 @settings(max_examples=50)
-@given(pushes, st.permutations(SAMPLE.names), st.integers(1, 13), st.booleans(), st.integers(1, 9))
+@given(pushes, st.permutations(SAMPLE.names), st.integers(1, 13), st.integers(1, 9))
 def test_chosen_columns_say_what_they_say_among_all(
-    sent: list[Push], order: list[str], count: int, plain: bool, most: int
+    sent: list[Push], order: list[str], count: int, most: int
 ) -> None:
     data, names = framed(sent), order[:count]
     everything = table(data, SampleBatcher()).to_pylist()
-    batcher = SampleBatcher(most, columns=names, plain=plain)
-    found = table(data, batcher)
-    assert found.schema == sample_schema(names, plain=plain)
-    assert found.to_pylist() == [{name: row[name] for name in names} for row in everything]
+    found = table(data, SampleBatcher(most, columns=names))
+    assert found.schema == pa.schema([SAMPLE.field(name) for name in names])
+    wanted = [{name: row[name] for name in names} for row in everything]
+    assert found.to_pylist() == wanted
+    plain = [conform(batch, plain_schema(found.schema)) for batch in found.to_batches()]
+    assert [row for batch in plain for row in batch.to_pylist()] == wanted
 
 
 @settings(max_examples=50)
@@ -119,23 +121,18 @@ def test_a_payload_that_nobody_wants_takes_no_room() -> None:
     assert len(batcher._columns.payload) <= 100
 
 
-def test_long_keys_end_a_plain_batch_before_arrow_overflows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(read, "MAX_SPELLED_BYTES", 20_000)
-    monkeypatch.setattr(read, "PLAIN_STEP", 10)
+def test_long_keys_are_split_before_arrow_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "MAX_TEXT_BYTES", 20_000)
     sent = [Push(WireExpr(0, "k" * 1000 + str(n % 3)), Put(b"%d" % n)) for n in range(60)]
-    found = list(
-        record_batches(framed(sent), KEYS, Framing.DATAGRAM, batcher=SampleBatcher(plain=True))
-    )
-    assert [len(batch) for batch in found] == [20, 20, 20]
+    (whole,) = table(framed(sent), SampleBatcher()).to_batches()
+    found = [conform(part, plain_schema(SAMPLE)) for part in split_texts(whole, 50)]
+    assert [len(batch) for batch in found] == [12, 13, 12, 13, 10]
     payloads = [int(payload) for batch in found for payload in batch["payload"].to_pylist()]
     assert payloads == list(range(60))
 
 
-@pytest.mark.parametrize("plain", [False, True])
-def test_nothing_gives_an_empty_batch(plain: bool) -> None:
-    batch = SampleBatcher(plain=plain, columns=["key", "schema", "offset"]).finish()
+def test_nothing_gives_an_empty_batch() -> None:
+    batch = SampleBatcher(columns=["key", "schema", "offset"]).finish()
     batch.validate(full=True)
     assert (batch.num_rows, batch.schema.names) == (0, ["key", "schema", "offset"])
 
@@ -175,42 +172,13 @@ def test_columns_that_are_not_there(names: list[str]) -> None:
         SampleBatcher(columns=names)
 
 
-# ---- texts by their codes
-
-
-def spelled(texts: list[str], codes: list[int]) -> Iterator[str]:
-    for code in codes:
-        yield texts[code] if code >= 0 else ""
-
-
-@given(st.lists(st.text(max_size=90), min_size=1, max_size=6), st.data())
-def test_texts_are_gathered_by_their_codes(texts: list[str], data: st.DataObject) -> None:
-    codes = data.draw(st.lists(st.integers(-1, len(texts) - 1), max_size=40))
-    values = pa.array(texts, pa.string())
-    found = read._spelled(np.array(codes, np.int32), values, None)
-    found.validate(full=True)
-    assert found.to_pylist() == list(spelled(texts, codes))
-
-
-@pytest.mark.parametrize(
-    ("codes", "ends", "room"),
-    [([2], [0, 1, 2], 9), ([0], [0, 99], 99), ([0, 0], [0, 3], 5), ([0], [3, 1], 9)],
-)
-def test_codes_and_ends_that_lead_nowhere_are_refused(
-    codes: list[int], ends: list[int], room: int
-) -> None:
-    values, out = np.zeros(3, np.uint8), np.zeros(room, np.uint8)
-    offsets = np.zeros(len(codes) + 1, np.int32)
-    numbers = np.array(codes, np.int32)
-    assert not kernel.spell_kernel(numbers, np.array(ends, np.int32), values, offsets, out)
-
-
 def test_plain_texts_of_everything_that_repeats() -> None:
     sent = [
         Push(WireExpr(0, "k"), Put(b"", encoding=WireEncoding.parse(text)))
         for text in ("text/plain;utf-8", "application/json", "mine;x")
     ]
-    found = table(framed(sent), SampleBatcher(plain=True))
+    (batch,) = table(framed(sent), SampleBatcher()).to_batches()
+    found = conform(batch, plain_schema(SAMPLE))
     assert found.schema.field("key").type == pa.string()
     assert found["encoding"].to_pylist() == ["text/plain", "application/json", "mine"]
     assert found["schema"].to_pylist() == ["utf-8", None, "x"]

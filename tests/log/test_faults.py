@@ -19,10 +19,10 @@ from tests.support.numbered_samples import FULL, QUICK, Quick, Sample, held, los
 from tests.support.power_loss import Journal, Told, image_after
 from zenlake.errors import ZError
 from zenlake.log import files as files_module
-from zenlake.log.files import write_all
+from zenlake.log.files import LogLocked, LogRefused, write_all
 from zenlake.log.format import SEGMENT_BYTES, SETTLED, Buffer
-from zenlake.log.write.recovery import read_mark
-from zenlake.log.write.writer import LogLocked, LogRefused, LogWriteError, Writer
+from zenlake.log.read.durable_mark import read_mark
+from zenlake.log.write.writer import LogWriteError, Writer
 
 IMAGES = 10_000 if FULL else 2_000
 SEED = 2026

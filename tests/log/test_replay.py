@@ -21,7 +21,7 @@ from zenlake.api.pubsub.arrow import ArrowBatches
 from zenlake.errors import InvalidKeyExpr, ZError
 from zenlake.keytable import KeyTable
 from zenlake.log.block import OpenBlock, SourceLink
-from zenlake.log.format import BATCH_ENTRY
+from zenlake.log.format import BATCH_ENTRY, Entries
 from zenlake.log.read.log import Log
 from zenlake.log.read.reader import Reader
 from zenlake.log.read.spans import SampleSpan
@@ -128,7 +128,7 @@ class Out:
         self.takes = takes
         self.left: list[tuple[float, bytes]] = []
 
-    def put(self, data: memoryview, keys: Any, **about: Any) -> SendOutcome:
+    def put(self, data: memoryview, keys: Any, batches: Entries) -> SendOutcome:
         r = Cursor(bytes(data))
         count = 0
         self.clock.now += self.takes
@@ -138,7 +138,7 @@ class Out:
             assert isinstance(push.body, Put)
             self.left.append((self.clock.now, bytes(push.body.payload)))  # type: ignore[arg-type]
             count += 1
-        assert count == int(about["counts"].sum())
+        assert count == int(batches["count"].sum())
         return SendOutcome(count, 0, count)
 
     def flush(self) -> None: ...
@@ -418,10 +418,10 @@ def test_it_loops_until_it_is_stopped(tmp_path: Path, session: zenlake.Session) 
     replayer._out = out  # type: ignore[assignment]
     original = out.put
 
-    def put(*args: Any, **about: Any) -> SendOutcome:
+    def put(data: memoryview, keys: Any, batches: Entries) -> SendOutcome:
         if len(out.left) == 5:
             replayer.stop()
-        return original(*args, **about)
+        return original(data, keys, batches)
 
     out.put = put  # type: ignore[method-assign]
     stats = replayer.run()

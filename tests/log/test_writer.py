@@ -18,8 +18,8 @@ from zenlake.log.format import (
     Mark,
     SegmentHeader,
 )
+from zenlake.log.read.durable_mark import read_mark
 from zenlake.log.read.retention import MAX_REMOVED
-from zenlake.log.write.recovery import read_mark
 from zenlake.log.write.writer import Writer
 
 SECOND = 1_000_000_000

@@ -11,11 +11,11 @@ from itertools import count
 from random import Random
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from tests.sim.test_mesh import Peer
+from tests.support.row_sender import RowSender, batches
 from zenlake.api.pubsub.arrow import put_batch
 from zenlake.api.pubsub.outbound_route import OutboundRoute
 from zenlake.keyexpr import KeyExpr
@@ -79,6 +79,7 @@ class Caller:
         self._keys = count()
         self._ways: list[OutboundRoute] = []
         self._messages = EncodedSender(self)  # type: ignore[arg-type]
+        self._rows = RowSender(self)  # type: ignore[arg-type]
 
     def matching(self, key: str, *, local: bool = False) -> tuple[Any, ...]:
         """Return no subscriber: this node has none."""
@@ -138,12 +139,10 @@ class Caller:
         for payload in payloads:
             wire = WireExpr(random.choice(scopes), "", Mapping.SENDER)
             NETWORK.write(w, Push(wire, Put(payload), QoS(level, BLOCK)))
-        data, counts = memoryview(bytes(w.out)), None
-        if random.random() < 0.7:
-            counts = np.array([len(payloads)])
-        self._messages.put(data, table, counts=counts)
+        sender = self._messages if random.random() < 0.7 else self._rows
+        sender.put(memoryview(bytes(w.out)), table, batches([len(payloads)]))
         if random.random() < 0.5:
-            self._messages.flush()
+            sender.flush()
 
     def put_new(self) -> None:
         """A new publisher: the declaration of its key waits when its first puts are added."""

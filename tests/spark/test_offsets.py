@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zenlake.errors import ZError
+from zenlake.log.read.log import Log
 from zenlake.spark import offsets as plan
 from zenlake.spark.offsets import AnotherLog, DataLoss, Offsets
 
@@ -22,7 +23,7 @@ def blocks_of(*entries: tuple[int, int, int]) -> Any:
     return np.array(list(entries), ENTRY)
 
 
-class FakeLog:
+class FakeLog(Log):
     """Partitions of blocks of 10 samples and 1000 bytes, as planning sees them."""
 
     id = "ab" * 16

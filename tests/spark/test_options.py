@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from zenlake.columnar import conform
 from zenlake.columnar.schema import SAMPLE
 from zenlake.errors import ZError
 from zenlake.quantities import Limit
@@ -302,7 +303,7 @@ def test_slices_keep_their_rows() -> None:
 
 
 def test_a_batch_whose_texts_are_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_schema, "MAX_TEXT_BYTES", 1000)
+    monkeypatch.setattr(conform, "MAX_TEXT_BYTES", 1000)
     keys = pa.array(["k" * 300, "short"] * 10).dictionary_encode()
     wanted = select_columns(SAMPLE_COLUMNS, ["key"])
     parts = list(spark_schema.to_spark_batches(pa.record_batch({"key": keys}), wanted))

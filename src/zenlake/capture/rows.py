@@ -25,6 +25,7 @@ from zenlake.capture.describe import describe
 from zenlake.capture.kernels import rows as kernel
 from zenlake.capture.report import Report
 from zenlake.capture.schema import CAPTURE
+from zenlake.columnar.conform import ntp64_to_micros
 from zenlake.columnar.schema import CONGESTION_CONTROLS
 from zenlake.errors import DecodeError
 from zenlake.wire import (
@@ -419,10 +420,7 @@ class ChunkView:
         return found
 
     def sample_times(self) -> pa.Array:
-        time = self.rows["time"]
-        micros = (time >> np.uint64(32)) * np.uint64(1_000_000)
-        micros += (time & np.uint64(0xFFFF_FFFF)) * np.uint64(1_000_000) >> np.uint64(32)
-        return self.numbered(TIME, micros.view(np.int64), self.stamped())
+        return self.numbered(TIME, ntp64_to_micros(self.rows["time"]), self.stamped())
 
     def with_qos(self) -> npt.NDArray[np.bool_]:
         found: npt.NDArray[np.bool_] = _WITH_QOS[self.kind] & self.told

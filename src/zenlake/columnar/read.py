@@ -22,8 +22,8 @@ from zenlake.columnar.schema import (
     SAMPLE,
     SOURCE,
     TIMESTAMP,
+    select_fields,
 )
-from zenlake.errors import ZError
 from zenlake.keyexpr import is_canonical
 from zenlake.keytable import KeyTable
 from zenlake.wire.encoding import type_and_schema
@@ -38,8 +38,6 @@ LIMIT = 1 << 29  # Arrow's offsets have 31 bits, which prefixes and suffixes tog
 MAX_TEXT_BYTES = 0xFFFF  # Bytes of the longest text of a sample, a suffix.
 FEWEST_NEW_TEXTS = 64  # Texts accepted per call, however long their prefixes are.
 
-MAX_SPELLED_BYTES = 128 << 20  # Bytes of all keys of a plain batch, each in full.
-PLAIN_STEP = 4096  # Rows between two checks of that limit.
 MAX_DECISIONS = 1 << 16  # Keys whose decision is remembered from one batch to the next.
 
 _EXTRA_SHIFT = 24  # Bits of a scope, and of the whole byte of a row's mapping.
@@ -62,35 +60,6 @@ class KeySource(Protocol):
     @property
     def longest(self) -> int: ...
     def prefix(self, number: int, /) -> bytes | None: ...
-
-
-def sample_schema(
-    columns: Sequence[str] | None = None, *, plain: bool = False, offset: bool = False
-) -> pa.Schema:
-    """Return SAMPLE, or the named columns of it in that order; `offset` adds that column.
-
-    `plain`: texts are strings instead of dictionaries.
-
-    >>> sample_schema(["payload", "key"], plain=True).types
-    [DataType(binary), DataType(string)]
-    """
-    fields = {field.name: field for field in ([*SAMPLE, OFFSET] if offset else SAMPLE)}
-    names = list(fields) if columns is None else list(columns)
-    for name in names:
-        if name not in fields:
-            raise ZError(f"no column {name!r}: there are {', '.join(fields)}")
-    if len(set(names)) < len(names):
-        raise ZError(f"columns are named more than once: {', '.join(names)}")
-    chosen = [fields[name] for name in names]
-    return pa.schema([field.with_type(_plain(field.type)) for field in chosen] if plain else chosen)
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_dictionary(kind):
-        return kind.value_type
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
-    return kind
 
 
 def _interner(values: int = FIRST_VALUES, size: int = FIRST_BYTES) -> Interner:
@@ -151,9 +120,8 @@ class SampleBatcher:
     starts the next. Bytes are copied: the buffer that the rows point into may be reused after
     `append`.
 
-    Only `columns` are built, by default all of SAMPLE; `offset` may be among them. `plain`: texts
-    are strings instead of dictionaries. `wanted` selects samples by key, and is called once per
-    key.
+    Only `columns` are built, by default all of SAMPLE; `offset` may be among them. `wanted`
+    selects samples by key, and is called once per key.
     """
 
     def __init__(
@@ -161,25 +129,20 @@ class SampleBatcher:
         max_rows: int = MAX_ROWS,
         max_bytes: int = MAX_BYTES,
         *,
-        replies: bool = False,
         columns: Sequence[str] | None = None,
-        plain: bool = False,
         wanted: Callable[[str], bool] | None = None,
     ) -> None:
         if not 1 <= max_rows <= LIMIT or not 1 <= max_bytes <= LIMIT:
             raise ValueError(f"a batch holds 1 to {LIMIT} rows and bytes")
         self.max_rows = max_rows
         self.max_bytes = max_bytes
-        self.replies = replies
-        "True if replies to queries count as samples."
         self.unresolved = 0
         "Samples left out because the id in their key is not declared."
         self.invalid = 0
         "Samples left out because their key is not a valid key expression."
         self.schema = SAMPLE
-        if columns is not None or plain:
-            self.schema = sample_schema(columns, plain=plain, offset=columns is not None)
-        self.plain = plain
+        if columns is not None:
+            self.schema = pa.schema(select_fields([*SAMPLE, OFFSET], columns))
         self._parts = 0
         for name in self.schema.names:
             self._parts |= _TEXT_PARTS.get(name, 0)
@@ -206,9 +169,6 @@ class SampleBatcher:
         self._key_bytes = 0
         "Bytes of the prefixes of all distinct keys, each in full."
         self._named = 0
-        self._key_lengths: list[npt.NDArray[np.int64]] = []
-        self._spelled = self._measured = 0
-        "Bytes of the keys of all rows so far, each in full, and the number of those rows."
 
     def __len__(self) -> int:
         return int(self._columns.used[0])
@@ -241,34 +201,14 @@ class SampleBatcher:
             if offsets is not None and len(offsets) != len(rows):
                 raise ValueError(f"{len(offsets)} offsets are not one for each of {len(rows)} rows")
         numbers = _NO_OFFSETS if offsets is None else offsets
-        if not self.plain:
-            return self._append(rows, buf, keys, times, numbers, first)
-        while first < len(rows) and self._spelled <= MAX_SPELLED_BYTES:
-            step = rows[: first + PLAIN_STEP]
-            first = self._append(step, buf, keys, times, numbers, first)
-            self._measure()
-            if first < len(step):
-                break
-        return first
-
-    def _append(
-        self,
-        rows: Rows,
-        buf: npt.NDArray[np.uint8],
-        keys: KeySource,
-        times: npt.NDArray[np.int64],
-        offsets: npt.NDArray[np.int64],
-        first: int,
-    ) -> int:
         extra = keys.version << _EXTRA_SHIFT
         while True:
             first, full = kernel.append_kernel(
                 rows,
                 first,
-                self.replies,
                 buf,
                 times,
-                offsets,
+                numbers,
                 extra,
                 self._seed,
                 self._text_limit(keys),
@@ -282,15 +222,6 @@ class SampleBatcher:
             if full == kernel.NOTHING_FULL or not self._make_room(full, rows, first):
                 break
         return first
-
-    def _measure(self) -> None:
-        """Add the expanded key lengths of rows appended since the last call."""
-        new = self._columns.key[self._measured : len(self)]
-        if len(new):
-            if len(self._key_lengths) > 1:
-                self._key_lengths = [np.concatenate(self._key_lengths)]
-            self._spelled += int(self._key_lengths[0][new].sum())
-            self._measured = len(self)
 
     def _text_limit(self, keys: KeySource) -> int:
         """Return how many texts may be interned before the keys' full length is checked again.
@@ -360,9 +291,6 @@ class SampleBatcher:
             self._decide(
                 self._wanted, np.flatnonzero(extras >> kernel.WHAT_SHIFT == 0), places[inverse]
             )
-        if self.plain:
-            suffixes = np.diff(self._texts.offsets[self._named : count + 1])
-            self._key_lengths.append(lengths[inverse] + suffixes)
         self._named = count
 
     def _decide(
@@ -402,7 +330,7 @@ class SampleBatcher:
         keys, good = self._keys(c.key[:n], texts[kernel.KEY_TEXT])
         built: dict[str, Callable[[], pa.Array]] = {
             "key": lambda: keys,
-            "kind": lambda: self._repeating(c.kind[:n], pa.array(KINDS)),
+            "kind": lambda: _dictionary(c.kind[:n], pa.array(KINDS)),
             "payload": lambda: self._binary(c.payload_offsets, c.payload, c.kind[:n] == 0),
             "encoding": lambda: self._encodings(c.encoding[:n], texts[kernel.ENCODING_TEXT], 0),
             "schema": lambda: self._encodings(c.encoding[:n], texts[kernel.ENCODING_TEXT], 1),
@@ -418,7 +346,7 @@ class SampleBatcher:
             ),
             "attachment": lambda: self._binary(c.attachment_offsets, c.attachment, c.attached[:n]),
             "priority": lambda: pa.array(c.priority[:n]),
-            "congestion_control": lambda: self._repeating(
+            "congestion_control": lambda: _dictionary(
                 c.congestion[:n], pa.array(CONGESTION_CONTROLS)
             ),
             "express": lambda: _booleans(c.express[:n]),
@@ -427,22 +355,11 @@ class SampleBatcher:
             "offset": lambda: pa.array(c.offset[:n]),
         }
         arrays = [built[name]() for name in self.schema.names]
-        if not arrays:  # rows without columns: only a struct array keeps their number
-            return pa.RecordBatch.from_struct_array(
-                pa.StructArray.from_buffers(
-                    pa.struct([]), n if good is None else int(good.sum()), [None]
-                )
-            )
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        if arrays:
+            batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        else:  # A selection of no column keeps the number of rows.
+            batch = pa.record_batch({"row": pa.nulls(n)}).select([])
         return batch if good is None else batch.filter(pa.array(good))
-
-    def _repeating(
-        self, codes: npt.NDArray[Any], values: pa.Array, valid: npt.NDArray[np.bool_] | None = None
-    ) -> pa.Array:
-        """Return a column of texts, from their numbers."""
-        if not self.plain:
-            return _dictionary(codes, values, valid)
-        return _spelled(codes, values, None if valid is None else _bitmap(valid))
 
     def _keys(
         self, codes: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]
@@ -454,27 +371,15 @@ class SampleBatcher:
         texts = self._texts
         count = int(texts.used[0])
         prefix_of = np.concatenate([*self._prefix_of, np.empty(0, np.int32)])
-        prefixes = [*self._prefixes, b""]  # the last stands for undeclared ids
         unknown = prefix_of < 0
-        prefix_of = np.where(unknown, len(self._prefixes), prefix_of)
-        prefix_offsets = np.zeros(len(prefixes) + 1, np.int64)
-        np.cumsum([len(prefix) for prefix in prefixes], out=prefix_offsets[1:])
-        size = int(np.diff(prefix_offsets)[prefix_of].sum()) + int(texts.used[1])
-        offsets, joined = np.zeros(count + 1, np.int32), np.empty(size, np.uint8)
-        kernel.join_kernel(
-            prefix_of,
-            prefix_offsets,
-            np.frombuffer(bytearray().join(prefixes), np.uint8),
-            texts.offsets,
-            texts.values,
-            offsets,
-            joined,
-        )
-        # Two ids may stand for one key: a dictionary must not have it twice. (Texts that are not
-        # keys are joined too, as bytes, and not selected.)
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(joined)]
-        spelled = pa.Array.from_buffers(pa.binary(), count, buffers)
-        distinct = spelled.take(pa.array(numbers)).cast(pa.string()).dictionary_encode()
+        prefix_of = np.where(unknown, len(self._prefixes), prefix_of)[numbers]
+        prefixes = pa.array([*self._prefixes, b""], pa.binary())  # the last is of undeclared ids
+        buffers = [None, pa.py_buffer(texts.offsets), pa.py_buffer(texts.values)]
+        spelled = pa.Array.from_buffers(pa.binary(), count, buffers).take(pa.array(numbers))
+        if any(self._prefixes):
+            spelled = pc.binary_join_element_wise(prefixes.take(pa.array(prefix_of)), spelled, b"")
+        # Two ids may stand for one key: a dictionary must not have it twice.
+        distinct = spelled.cast(pa.string()).dictionary_encode()
         places = np.zeros(count, np.int32)
         places[numbers] = distinct.indices.to_numpy(zero_copy_only=False)
         bad = _bad_keys(distinct.dictionary)[places] & ~unknown if len(numbers) else unknown
@@ -483,7 +388,7 @@ class SampleBatcher:
         good = ~(unknown | bad)
         column = None
         if "key" in self.schema.names:
-            column = self._repeating(places[codes], distinct.dictionary)
+            column = _dictionary(places[codes], distinct.dictionary)
         return column, None if good.all() else good[codes]
 
     def _encodings(
@@ -498,9 +403,9 @@ class SampleBatcher:
             text = type_and_schema(extra >> 1, raw)[part]
             text_of[number] = NONE if text is None else texts[text]
         if not texts:
-            return self._nulls(len(codes), pa.string() if self.plain else REPEATING)
+            return self._nulls(len(codes), REPEATING)
         found = text_of[codes]
-        return self._repeating(found, texts.array(), found >= 0)
+        return _dictionary(found, texts.array(), found >= 0)
 
     def _struct(
         self,
@@ -510,8 +415,6 @@ class SampleBatcher:
         **columns: Any,
     ) -> pa.Array:
         """Return a struct of a Zenoh id (code - 1) and `columns`; null where the code is 0."""
-        if self.plain:
-            kind = _plain(kind)
         if not len(numbers):
             return self._nulls(len(codes), kind)
         texts = _TextNumbering()
@@ -520,7 +423,7 @@ class SampleBatcher:
         )  # the fields under a null are not nullable
         for number in numbers.tolist():
             id_of[number + 1] = texts[f"{int.from_bytes(self._text(number), 'little'):x}"]
-        children = {"id": self._repeating(id_of[codes], texts.array())}
+        children = {"id": _dictionary(id_of[codes], texts.array())}
         children |= {field: pa.array(values) for field, values in columns.items()}
         return pa.Array.from_buffers(
             kind, len(codes), [_bitmap(codes)], children=[children[field.name] for field in kind]
@@ -600,21 +503,6 @@ def _dictionary(
     bits = None if valid is None else _bitmap(valid)
     indices = pa.Array.from_buffers(kind, len(codes), [bits, pa.py_buffer(codes)])
     return pa.DictionaryArray.from_arrays(indices, values, safe=False)
-
-
-def _spelled(codes: npt.NDArray[Any], values: pa.Array, valid: pa.Buffer | None) -> pa.Array:
-    """Return the text of each code; null where it is below 0."""
-    _, ends_buffer, data = values.buffers()
-    ends = np.frombuffer(ends_buffer, np.int32)[: len(values) + 1]
-    lengths = np.append(np.diff(ends), np.int32(0))  # the last is that of -1
-    size = int(lengths[codes].sum(dtype=np.int64))
-    offsets, out = np.zeros(len(codes) + 1, np.int32), np.empty(size, np.uint8)
-    texts = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
-    if not kernel.spell_kernel(codes, ends, texts, offsets, out):
-        raise AssertionError("a code without a text")
-    return pa.Array.from_buffers(
-        pa.string(), len(codes), [valid, pa.py_buffer(offsets), pa.py_buffer(out)]
-    )
 
 
 def _times(micros: npt.NDArray[np.int64]) -> pa.Array:

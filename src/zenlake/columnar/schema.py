@@ -1,9 +1,14 @@
 """The Arrow schema of a sample, for live, recorded and captured samples.
 
-Knows names, types and what null means. Does not build anything.
+Knows names, types and what null means. Builds no column.
 """
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import pyarrow as pa
+
+from zenlake.errors import ZError
 
 KINDS = ("put", "delete")
 CONGESTION_CONTROLS = ("drop", "block", "block_first")
@@ -43,3 +48,14 @@ SAMPLE = pa.schema(
         pa.field("received_at", pa.timestamp("us", "UTC")),  # null if no clock was read
     ]
 )
+
+
+def select_fields(fields: Iterable[Any], names: Sequence[str], given: str = "") -> list[Any]:
+    """Return the fields called `names`, in that order; `given` says in errors who named them."""
+    known = {field.name: field for field in fields}
+    for name in names:
+        if name not in known:
+            raise ZError(f"no column {name!r}{given}: there are {', '.join(known)}")
+    if len(set(names)) < len(names):
+        raise ZError(f"columns are named more than once: {', '.join(names)}")
+    return [known[name] for name in names]

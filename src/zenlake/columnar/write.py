@@ -70,8 +70,10 @@ def push_columns(
         [key_of(text) if use else WireExpr() for text, use in zip(key_texts, used, strict=True)]
     )
     encoding_codes, encodings = _encodings(batch)
-    time, clock_codes, clock_ids = _timestamps(batch)
-    source_codes, source_ids, eid, sn = _sources(batch)
+    clock_codes, clock_ids, (time,) = _identified(batch, "timestamp", time=np.uint64)
+    source_codes, source_ids, (eid, sn) = _identified(
+        batch, "source", entity=np.uint32, sn=np.uint32
+    )
     payload_offsets, payload, _ = _bytes(batch, "payload")
     attachment_offsets, attachment, attached = _bytes(batch, "attachment")
     return PushColumns(
@@ -231,37 +233,23 @@ def _part(column: pa.Array, field: str, name: str) -> pa.Array:
     return pc.struct_field(column, field)
 
 
-def _timestamps(
-    batch: pa.RecordBatch,
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32], list[WireZenohId]]:
-    column = _column(batch, "timestamp")
+def _identified(
+    batch: pa.RecordBatch, name: str, **fields: type[Any]
+) -> tuple[npt.NDArray[np.int32], list[WireZenohId], list[npt.NDArray[Any]]]:
+    """Return the codes (-1 = null) and distinct ids of a struct with an id, and its `fields`."""
+    column = _column(batch, name)
     n = batch.num_rows
     if column is None:
-        return np.zeros(n, np.uint64), np.full(n, -1, np.int32), []
+        return np.full(n, -1, np.int32), [], [np.zeros(n, kind) for kind in fields.values()]
     valid = column.is_valid().to_numpy(zero_copy_only=False)
-    codes, ids = _ids(_part(column, "id", "timestamp"), valid, "timestamp")
-    time = _cast(_part(column, "time", "timestamp"), pa.uint64(), "timestamp")
-    return time.fill_null(0).to_numpy(zero_copy_only=False), codes, ids
-
-
-def _sources(
-    batch: pa.RecordBatch,
-) -> tuple[
-    npt.NDArray[np.int32], list[WireZenohId], npt.NDArray[np.uint32], npt.NDArray[np.uint32]
-]:
-    column = _column(batch, "source")
-    n = batch.num_rows
-    if column is None:
-        return np.full(n, -1, np.int32), [], np.zeros(n, np.uint32), np.zeros(n, np.uint32)
-    valid = column.is_valid().to_numpy(zero_copy_only=False)
-    codes, ids = _ids(_part(column, "id", "source"), valid, "source")
-    eid, sn = (
-        _cast(_part(column, field, "source"), pa.uint32(), "source")
+    codes, ids = _ids(_part(column, "id", name), valid, name)
+    values = [
+        _cast(_part(column, field, name), pa.from_numpy_dtype(kind), name)
         .fill_null(0)
         .to_numpy(zero_copy_only=False)
-        for field in ("entity", "sn")
-    )
-    return codes, ids, eid, sn
+        for field, kind in fields.items()
+    ]
+    return codes, ids, values
 
 
 def _bytes(

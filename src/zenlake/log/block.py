@@ -15,6 +15,7 @@ MAX_NAMED_BYTES = 1 << 20  # Upper bound on the bytes of those keys.
 
 _BATCH = struct.Struct("<qBBxxII4x")
 _LINK = struct.Struct("<IBBxx16s")
+_KEY = struct.Struct("<BBHII")
 _LOSS = struct.Struct("<QqQQqIBBBx16s")
 
 
@@ -163,23 +164,37 @@ class OpenBlock:
         links = b"".join(
             _LINK.pack(link.serial, link.whatami, len(link.id), link.id) for link in self._links
         )
-        return layout.encode_block(
-            log_id,
-            partition,
-            base,
-            previous,
-            codec=codec,
-            all_keys=self.all_keys,
-            times=self._times or (0, 0),
-            samples=self.count,
-            links=links,
-            keys=self._key_texts(),
-            losses=losses,
-            batches=self._batches,
-            data=memoryview(self.buffer)[: self.size],
+        keys = self._key_texts()
+        entries = b"".join(
+            _KEY.pack(key.link, key.mapping, key.scope, key.suffix_len, len(key.text))
+            for key in keys
         )
+        first_time, last_time = self._times or (0, 0)
+        header = layout.BlockHeader(
+            codec=codec,
+            flags=layout.ALL_KEYS if self.all_keys else 0,
+            length=0,
+            partition=partition,
+            log_id=log_id,
+            base=base,
+            first_time=first_time,
+            last_time=last_time,
+            samples=self.count,
+            losses=len(self._losses),
+            links=len(self._links),
+            keys=len(keys),
+            batches=len(self._batches) // _BATCH.size,
+            meta=0,
+            raw=0,
+            previous=previous,
+            crc=0,
+        )
+        meta = b"".join((links, entries, *(key.text for key in keys), losses))
+        data = memoryview(self.buffer)[: self.size]
+        return layout.encode_block(header, meta, self._batches, data)
 
 
 assert _BATCH.size == layout.BATCH_ENTRY.itemsize
 assert _LINK.size == layout.LINK_ENTRY.itemsize
+assert _KEY.size == layout.KEY_ENTRY.itemsize
 assert _LOSS.size == layout.LOSS_ENTRY.itemsize

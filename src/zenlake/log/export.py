@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zenlake.columnar.conform import conform, plain_schema
 from zenlake.columnar.schema import SAMPLE
 from zenlake.errors import ZError
 from zenlake.quantities import NANOS
@@ -113,44 +114,7 @@ def _write_all(
     return rows
 
 
-# ---- dictionaries as plain strings: few readers support dictionaries within structs
-
-
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type without dictionaries, and with nullable fields in structs.
-
-    >>> plain_type(pa.dictionary(pa.int32(), pa.string()))
-    DataType(string)
-    """
-    if pa.types.is_dictionary(kind):
-        return kind.value_type
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, plain_type(field.type)) for field in kind.fields])
-    return kind
-
-
-def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch without dictionaries."""
-    fields = [field.with_type(plain_type(field.type)) for field in batch.schema]
-    columns = [_plain_column(column) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-
-
-def _plain_column(column: pa.Array) -> pa.Array:
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return column.dictionary_decode()
-    if not pa.types.is_struct(kind):
-        return column
-    fields = plain_type(kind).fields
-    if column.null_count == len(column):
-        return pa.nulls(len(column), pa.struct(fields))
-    children = [_plain_column(pc.struct_field(column, field.name)) for field in fields]
-    mask = column.is_null() if column.null_count else None
-    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
-
-
-# ---- Parquet and Arrow
+# ---- Parquet and Arrow, without dictionaries: few readers support those within structs
 
 
 class _Parquet:
@@ -161,13 +125,13 @@ class _Parquet:
     def __init__(self, stream: Any, schema: pa.Schema) -> None:
         from pyarrow import parquet
 
-        empty = plain(pa.RecordBatch.from_pylist([], schema=schema))
-        self._writer = parquet.ParquetWriter(stream, empty.schema, compression="zstd")
+        self._schema = plain_schema(schema)
+        self._writer = parquet.ParquetWriter(stream, self._schema, compression="zstd")
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        batch = plain(batch)
+        batch = conform(batch, self._schema)
         self._waiting.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -194,12 +158,12 @@ class _Arrow:
     attachments_left_out = 0
 
     def __init__(self, stream: Any, schema: pa.Schema) -> None:
-        empty = plain(pa.RecordBatch.from_pylist([], schema=schema))
+        self._schema = plain_schema(schema)
         options = pa.ipc.IpcWriteOptions(compression="zstd")
-        self._writer = pa.ipc.new_file(stream, empty.schema, options=options)
+        self._writer = pa.ipc.new_file(stream, self._schema, options=options)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(plain(batch))
+        self._writer.write_batch(conform(batch, self._schema))
 
     def close(self) -> None:
         self._writer.close()
@@ -247,7 +211,8 @@ class _Mcap:
 
     def write(self, batch: pa.RecordBatch) -> None:
         columns = {name: batch.column(name) for name in batch.schema.names}
-        self._count_attachments(columns["attachment"])
+        attachment = columns["attachment"]
+        self.attachments_left_out += len(attachment) - attachment.null_count
         add = self._writer.add_message
         rows = zip(
             self._channels_of(columns),
@@ -261,9 +226,6 @@ class _Mcap:
             if kind != "put":
                 channel, payload = self._as_json(kind, columns, row)
             add(channel, log_time, payload, publish_time, sequence)
-
-    def _count_attachments(self, column: pa.Array) -> None:
-        self.attachments_left_out += len(column) - column.null_count
 
     def _channels_of(self, columns: dict[str, pa.Array]) -> list[int]:
         """Return the channel of each row, looking up each distinct key, encoding, schema once."""

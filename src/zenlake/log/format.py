@@ -4,7 +4,6 @@ Encodes, decodes and checks them without I/O. Does not know files and decodes no
 """
 
 import struct
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -285,56 +284,24 @@ class Block:
 
 
 def encode_block(
-    log_id: bytes,
-    partition: int,
-    base: int,
-    previous: int,
-    *,
-    codec: int,
-    all_keys: bool,
-    times: tuple[int, int],
-    samples: int,
-    links: Buffer,
-    keys: Sequence[KeyText],
-    losses: Buffer,
-    batches: Buffer,
-    data: Buffer,
+    header: BlockHeader, meta: bytes, batches: Buffer, data: Buffer
 ) -> tuple[list[Buffer], BlockHeader]:
     """Encode a block: the buffers to write one after another, and its header.
 
-    `links`, `losses` and `batches` are already encoded entries.
+    `meta` is everything between header and body. Sets the fields of `header` that depend on the
+    sizes; its codec is the one to try.
     """
-    entries = np.array(
-        [(k.link, k.mapping, k.scope, k.suffix_len, len(k.text)) for k in keys], KEY_ENTRY
-    )
-    meta = b"".join((links, entries.tobytes(), *(key.text for key in keys), losses))
     raw = len(batches) + len(data)
-    codec, body = _pack(codec, batches, data)
+    codec, body = _pack(header.codec, batches, data)
     length = HEADER_BYTES + len(meta) + sum(len(part) for part in body)
     if max(length, raw) > MAX_BLOCK_BYTES:
         raise ZError(f"a block of {length} bytes is longer than {MAX_BLOCK_BYTES}")
-    fields = (
-        codec,
-        ALL_KEYS if all_keys else 0,
-        length,
-        partition,
-        log_id,
-        base,
-        *times,
-        samples,
-        len(losses) // LOSS_ENTRY.itemsize,
-        len(links) // LINK_ENTRY.itemsize,
-        len(keys),
-        len(batches) // BATCH_ENTRY.itemsize,
-        len(meta),
-        raw,
-        previous,
-    )
-    head = _BLOCK.pack(BLOCK_MAGIC, VERSION, *fields)
+    header = header._replace(codec=codec, length=length, meta=len(meta), raw=raw)
+    head = _BLOCK.pack(BLOCK_MAGIC, VERSION, *header[:-1])
     crc = crc32(meta, crc32(head))
     for part in body:
         crc = crc32(part, crc)
-    return [head + _CRC.pack(crc) + meta, *body], BlockHeader._make((*fields, crc))
+    return [head + _CRC.pack(crc) + meta, *body], header._replace(crc=crc)
 
 
 _ARROW_CODECS = {1: "lz4_raw", 2: "zstd"}

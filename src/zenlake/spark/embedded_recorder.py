@@ -11,8 +11,8 @@ import time
 from types import FrameType
 from typing import Any
 
+from zenlake.log.files import LogLocked
 from zenlake.log.write.recorder import Recorder
-from zenlake.log.write.writer import LogLocked
 from zenlake.spark.connection import session_config
 from zenlake.spark.options import Options
 

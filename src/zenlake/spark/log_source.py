@@ -61,13 +61,60 @@ class LogRange(InputPartition):
     "Which of them are repeats (see duplicates.pack_offsets)."
 
 
-class LogReader(DataSourceReader):
-    """Reader of `spark.read.format("zenoh")` on a log: the samples durable when it is planned."""
+class _LogRows:
+    """Common part of the batch reader and the stream reader: a task's rows."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         options.require("path")
         self._options = options
         self._schema = schema
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Yield the rows of one task as record batches in Spark's form."""
+        if not isinstance(partition, LogRange):
+            return  # Spark's own placeholder for a plan without tasks.
+        from zenlake.log.read.reader import Reader
+        from zenlake.spark import schema as spark_schema
+        from zenlake.spark.duplicates import DuplicateMarker
+
+        options, log = self._options, Log(self._options["path"])
+        if log.id != partition.log:
+            raise plan.AnotherLog(
+                f"{log.path} holds log {log.id}, and log {partition.log} was planned: it was "
+                "recreated meanwhile, or an executor sees another folder there than the driver"
+            )
+        start, end = _time_range(options) or (None, None)
+        fail = options["failOnDataLoss"]
+        reader = Reader(log, partition.partition)
+        marker = DuplicateMarker(
+            options["duplicates"],
+            partition.repeats,
+            partition.start,
+            partition.end,
+            losses=options["includeLoss"] == "true",
+        )
+        for batch in reader.batches(
+            plan.require_available(log, partition.partition, partition.start, partition.end, fail),
+            partition.end,
+            start_time=start,
+            end_time=end,
+            key_expr=options["keyExpr"],
+            columns=marker.columns_to_read(self._schema.names),
+            max_rows=MAX_ROWS,
+            max_bytes=MAX_BYTES,
+            losses=LOSSES[options["includeLoss"]],
+            on_damage="raise" if fail else "skip",
+        ):
+            yield from spark_schema.to_spark_batches(marker.apply(batch), self._schema)
+        for damage in reader.skipped:
+            _log.warning("%s: skipped: %s", log.path, damage)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._options!r})"
+
+
+class LogReader(_LogRows, DataSourceReader):
+    """Reader of `spark.read.format("zenoh")` on a log: the samples durable when it is planned."""
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
@@ -77,14 +124,8 @@ class LogReader(DataSourceReader):
         ranges = {partition: (start[partition], end[partition]) for partition in start}
         return _plan_tasks(log, ranges, options, _duplicate_finder(options, saves=False))
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        return _read_rows(self._options, self._schema, partition)
 
-    def __repr__(self) -> str:
-        return f"LogReader({self._options!r})"
-
-
-class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStreamReader(_LogRows, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of `spark.readStream.format("zenoh")` on a log, with or without its own recorder.
 
     Spark keeps one reader for the run of a query. Pickled copies of it plan and read, but start no
@@ -92,9 +133,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        options.require("path")
-        self._options = options
-        self._schema = schema
+        super().__init__(options, schema)
         self._log: Log | None = None
         self._recorder: EmbeddedRecorder | None = None
         self._final_end: PerPartition | None = None
@@ -189,9 +228,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._finder = _duplicate_finder(self._options, saves=True)
         return _plan_tasks(log, ranges, self._options, self._finder)
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        return _read_rows(self._options, self._schema, partition)
-
     def commit(self, end: dict[str, Any]) -> None:
         """Forget the remembered start: after a batch Spark's checkpoint has it."""
         plan.forget_start(self._open_log(), self._start_name())
@@ -229,9 +265,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the name of the file that keeps the start; a restarted query has the same."""
         values = {name: str(self._options.values.get(name)) for name in START_OPTIONS}
         return hashlib.sha256(json.dumps(values).encode()).hexdigest()[: plan.NAME_DIGITS]
-
-    def __repr__(self) -> str:
-        return f"LogStreamReader({self._options!r})"
 
 
 def _smallest(limits: list[int | None]) -> int | None:
@@ -361,50 +394,3 @@ def _time_range(options: Options) -> tuple[int, int] | None:
     if low is None and high is None:
         return None
     return low or 0, NEVER if high is None else high
-
-
-# ---- reading
-
-
-def _read_rows(
-    options: Options, schema: StructType, partition: InputPartition
-) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of one task as record batches in Spark's form."""
-    if not isinstance(partition, LogRange):
-        return  # Spark's own placeholder for a plan without tasks.
-    from zenlake.log.read.reader import Reader
-    from zenlake.spark import schema as spark_schema
-    from zenlake.spark.duplicates import DuplicateMarker
-
-    log = Log(options["path"])
-    if log.id != partition.log:
-        raise plan.AnotherLog(
-            f"{log.path} holds log {log.id}, and log {partition.log} was planned: it was "
-            "recreated meanwhile, or an executor sees another folder there than the driver"
-        )
-    start, end = _time_range(options) or (None, None)
-    fail = options["failOnDataLoss"]
-    reader = Reader(log, partition.partition)
-    marker = DuplicateMarker(
-        options["duplicates"],
-        partition.repeats,
-        partition.start,
-        partition.end,
-        losses=options["includeLoss"] == "true",
-    )
-    for batch in reader.batches(
-        plan.require_available(log, partition.partition, partition.start, partition.end, fail),
-        partition.end,
-        start_time=start,
-        end_time=end,
-        key_expr=options["keyExpr"],
-        columns=marker.columns_to_read(schema.names),
-        max_rows=MAX_ROWS,
-        max_bytes=MAX_BYTES,
-        losses=LOSSES[options["includeLoss"]],
-        on_damage="raise" if fail else "skip",
-        plain=True,
-    ):
-        yield from spark_schema.to_spark_batches(marker.apply(batch), schema)
-    for damage in reader.skipped:
-        _log.warning("%s: skipped: %s", log.path, damage)

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from zenlake.errors import ZError
+from zenlake.log.read.log import Log
 
 FOLDER = "spark"  # Subfolder of the log in which queries keep their files.
 NAME_DIGITS = 32  # Hex digits in the name of a query's start file.
@@ -32,20 +33,6 @@ class DataLoss(ZError):
 
 class AnotherLog(ZError):
     """Error: the offsets belong to a log other than the one at this path."""
-
-
-class LogLike(Protocol):
-    """The methods of a log that planning calls (see zenlake.log.read.log)."""
-
-    path: Path
-
-    @property
-    def id(self) -> str: ...
-    def partitions(self) -> list[int]: ...
-    def mark(self, partition: int) -> Any: ...
-    def first(self, partition: int) -> int: ...
-    def blocks(self, partition: int, start: int = 0, end: int | None = None) -> Any: ...
-    def damage(self, partition: int, start: int = 0, end: int | None = None) -> Any: ...
 
 
 # ---- the JSON
@@ -74,7 +61,7 @@ class Offsets(NamedTuple):
         return value
 
     @classmethod
-    def from_json(cls, value: Any, log: LogLike) -> "Offsets":
+    def from_json(cls, value: Any, log: Log) -> "Offsets":
         """Read the JSON form. ZError: not offsets; AnotherLog: offsets of another log."""
         try:
             log_id = value["log"]
@@ -121,12 +108,12 @@ def _with_number_keys(value: Mapping[str, Any]) -> dict[int, int]:
 # ---- the offsets of a log
 
 
-def durable_ends(log: LogLike) -> dict[int, int]:
+def durable_ends(log: Log) -> dict[int, int]:
     """Return the first offset of each partition that is not durable yet."""
     return {partition: log.mark(partition).offset for partition in log.partitions()}
 
 
-def resolve_offsets(log: LogLike, where: str | PerPartition, otherwise: str) -> dict[int, int]:
+def resolve_offsets(log: Log, where: str | PerPartition, otherwise: str) -> dict[int, int]:
     """Return an offset for each partition of `log`.
 
     `where` is "earliest", "latest" or offsets by partition; a partition that it does not name gets
@@ -146,13 +133,13 @@ def resolve_offsets(log: LogLike, where: str | PerPartition, otherwise: str) -> 
     }
 
 
-_BY_WORD: dict[str, Callable[[LogLike, int], int]] = {
+_BY_WORD: dict[str, Callable[[Log, int], int]] = {
     "earliest": lambda log, partition: log.first(partition),
     "latest": lambda log, partition: int(log.mark(partition).offset),
 }
 
 
-def require_available(log: LogLike, partition: int, begin: int, end: int, fail: bool) -> int:
+def require_available(log: Log, partition: int, begin: int, end: int, fail: bool) -> int:
     """Return the offset from which the range `begin` to `end` can be read.
 
     That is `begin`, or the first offset that the log still has if `fail` is False.
@@ -182,7 +169,7 @@ def require_available(log: LogLike, partition: int, begin: int, end: int, fail: 
     return min(first, end)
 
 
-def missing_rows(log: LogLike, partition: int, begin: int, end: int) -> int:
+def missing_rows(log: Log, partition: int, begin: int, end: int) -> int:
     """Count the rows of a range that were removed, or are known to be damaged before reading."""
     first = min(max(log.first(partition), begin), end)
     count = first - begin
@@ -208,7 +195,7 @@ def split_limit(backlog: PerPartition, limit: int) -> dict[int, int]:
 
 
 def batch_end(
-    log: LogLike, begin: PerPartition, end: PerPartition, rows: int | None, size: int | None
+    log: Log, begin: PerPartition, end: PerPartition, rows: int | None, size: int | None
 ) -> dict[int, int]:
     """Return the ends of a batch from `begin` of at most `rows` samples and about `size` bytes."""
     backlog = {partition: end[partition] - begin[partition] for partition in end}
@@ -284,9 +271,7 @@ def _block_costs(blocks: Blocks, begin: int, end: int) -> _BlockCosts:
 # ---- the remembered start
 
 
-def remembered_start(
-    log: LogLike, name: str, resolve: Callable[[], dict[int, int]]
-) -> dict[int, int]:
+def remembered_start(log: Log, name: str, resolve: Callable[[], dict[int, int]]) -> dict[int, int]:
     """Return the start of the query `name`: the result of the first `resolve` call for this log."""
     path = _start_path(log, name)
     try:
@@ -303,17 +288,17 @@ def remembered_start(
     return start
 
 
-def forget_start(log: LogLike, name: str) -> None:
+def forget_start(log: Log, name: str) -> None:
     """Delete the start of the query `name`, once Spark's checkpoint has it."""
     with suppress(OSError):
         _start_path(log, name).unlink()
 
 
-def _start_path(log: LogLike, name: str) -> Path:
+def _start_path(log: Log, name: str) -> Path:
     return log.path / FOLDER / f"{name}.json"
 
 
-def _read_start(path: Path, log: LogLike) -> dict[int, int] | None:
+def _read_start(path: Path, log: Log) -> dict[int, int] | None:
     try:
         return dict(Offsets.from_json(json.loads(path.read_text()), log).partitions)
     except FileNotFoundError:

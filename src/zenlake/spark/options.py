@@ -16,6 +16,7 @@ from zenlake import checked, quantities
 from zenlake.checked import TEXT, Kind
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
+from zenlake.wire.enums import WirePriority
 from zenlake.wire.locator import EndPoint
 
 CONFIG_ENDINGS = (".json", ".json5", ".yaml", ".yml", ".toml")
@@ -125,13 +126,7 @@ def _one_of(*words: str) -> Kind:
 
 
 PRIORITIES = {
-    "real_time": 1,
-    "interactive_high": 2,
-    "interactive_low": 3,
-    "data_high": 4,
-    "data": 5,
-    "data_low": 6,
-    "background": 7,
+    level.name.lower(): int(level) for level in WirePriority if level is not WirePriority.CONTROL
 }
 
 

@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from zenlake.wire import delete, push, put, qos, response
+from zenlake.wire import push, put, qos
 from zenlake.wire.kernels.memory import copy_bytes, copy_short, load8, load64, mix, pointer_to
 from zenlake.wire.kernels.row import LANE_RELIABLE
 
-_PUSH, _RESPONSE = push.ID, response.ID
-_PUT, _DEL = put.ID, delete.ID
+_PUSH, _PUT = push.ID, put.ID
 _HALF, _NOT_ZERO = np.uint64(32), np.uint64(1) << np.uint64(63)
 _PRIORITIES, _BLOCK = qos.PRIORITY_BITS, qos.BLOCK
 _EXPRESS, _BLOCK_FIRST = qos.EXPRESS, qos.BLOCK_FIRST
@@ -88,14 +87,6 @@ def rehash(table):
 
 
 @njit(cache=True, inline="always")
-def _is_sample(row, replies):
-    """Return whether a row is a PUSH, or a reply with a sample if `replies` are wanted."""
-    if row["kind"] == _PUSH:
-        return True
-    return replies and row["kind"] == _RESPONSE and row["body"] <= _DEL
-
-
-@njit(cache=True, inline="always")
 def _same_text(values, at, buf, start, length):
     """Compare two texts, eight bytes at a time; the last eight may overlap those before."""
     if length < 8:
@@ -150,7 +141,6 @@ def _congestion_of(bits):
 def append_kernel(
     rows,
     first,
-    replies,
     data,
     received_at,
     row_offsets,
@@ -211,7 +201,7 @@ def append_kernel(
     number = first
     while number < len(rows):
         row = rows[number]
-        if not _is_sample(row, replies):
+        if row["kind"] != _PUSH:
             number += 1
             continue
         payload_len = np.int64(row["payload_len"]) if parts & WITH_PAYLOAD else 0
@@ -343,48 +333,3 @@ def append_kernel(
     if undecided >= 0:
         return undecided, UNDECIDED  # its key is interned; the next call meets what is full again
     return number, full
-
-
-@njit(cache=True)
-def join_kernel(prefix_of, prefix_offsets, prefixes, suffix_offsets, suffixes, offsets, joined):
-    """Concatenate a prefix and a suffix for each value, into Arrow's string layout."""
-    prefix_data = pointer_to(prefixes)
-    suffix_data = pointer_to(suffixes)
-    out = pointer_to(joined)
-    at = np.int64(0)
-    for i in range(len(prefix_of)):
-        prefix = prefix_of[i]
-        start = np.int64(prefix_offsets[prefix])
-        length = prefix_offsets[prefix + 1] - start
-        copy_bytes(out, at, prefix_data, start, length)
-        at += length
-        start = np.int64(suffix_offsets[i])
-        length = suffix_offsets[i + 1] - start
-        copy_bytes(out, at, suffix_data, start, length)
-        at += length
-        offsets[i + 1] = at
-
-
-@njit(cache=True, nogil=True)
-def spell_kernel(codes, ends, values, offsets, out):
-    """Write the text of each code (below 0: none) in Arrow's string layout.
-
-    `ends` holds where each text ends, after a leading 0. Returns False if a text does not fit.
-    """
-    source = pointer_to(values)
-    target = pointer_to(out)
-    room = len(out)
-    at = np.int64(0)
-    for i in range(len(codes)):
-        code = codes[i]
-        if code >= 0:
-            if code + 1 >= len(ends):
-                return False
-            start = np.int64(ends[code])
-            length = np.int64(ends[code + 1]) - start
-            if length < 0 or start < 0 or start + length > len(values) or at + length > room:
-                return False
-            copy_short(target, at, room, source, start, len(values), length)
-            at += length
-        offsets[i + 1] = at
-    return True

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zenlake.columnar.conform import conform_column
 from zenlake.lake.tables import schema
 from zenlake.lake.tables.dictionary import is_text
 
@@ -71,40 +72,7 @@ def conform(rows: Rows, wanted: pa.Schema) -> pa.Table:
 def _conform_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if column.type == kind:
         return column
-    return pa.chunked_array([_conform_array(chunk, kind) for chunk in column.chunks], kind)
-
-
-def _conform_array(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    if column.type == kind:
-        return column
-    if pa.types.is_struct(kind):
-        children = [
-            _conform_array(_struct_child(column, field), field.type) for field in kind.fields
-        ]
-        mask = column.is_null() if column.null_count else None
-        return pa.StructArray.from_arrays(children, fields=kind.fields, mask=mask)
-    if pa.types.is_uint64(column.type) and pa.types.is_int64(kind):
-        return column.view(kind)
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return column if column.type == kind else column.cast(kind)
-
-
-def _struct_child(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Return a field of a struct; in columnar's form a timestamp has only NTP64, named `time`."""
-    names = {child.name for child in column.type.fields}
-    if field.name not in {"time", "ntp64"} or "ntp64" in names:
-        return pc.struct_field(column, field.name)
-    ntp64 = pc.struct_field(column, "time")
-    return _ntp64_to_micros(ntp64) if field.name == "time" else ntp64
-
-
-def _ntp64_to_micros(ntp64: pa.Array) -> pa.Array:
-    bits = ntp64.fill_null(0).to_numpy(zero_copy_only=False)
-    fraction = (bits & np.uint64(0xFFFF_FFFF)) * np.uint64(1_000_000) >> np.uint64(32)
-    times = (bits >> np.uint64(32)) * np.uint64(1_000_000) + fraction
-    mask = ntp64.is_null().to_numpy(zero_copy_only=False) if ntp64.null_count else None
-    return pa.array(times.view(np.int64), schema.TIME, mask=mask)
+    return pa.chunked_array([conform_column(chunk, kind) for chunk in column.chunks], kind)
 
 
 # ---- the newest of each key

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from zenlake.columnar.read import OFFSET, SampleBatcher, sample_schema
-from zenlake.columnar.schema import KINDS
-from zenlake.errors import ZError
+from zenlake.columnar.conform import conform
+from zenlake.columnar.read import OFFSET, SampleBatcher
+from zenlake.columnar.schema import KINDS, SAMPLE, select_fields
 from zenlake.log.format import LOSS_KINDS, UNKNOWN, Entries
 from zenlake.log.read.spans import PartitionRange
 from zenlake.wire.kernels.row import LANE_RELIABLE
@@ -32,25 +31,16 @@ LOSS = pa.struct(
 )
 
 
-def batch_schema(
-    columns: Sequence[str] | None = None, *, losses: bool = False, plain: bool = False
-) -> pa.Schema:
+def batch_schema(columns: Sequence[str] | None = None, *, losses: bool = False) -> pa.Schema:
     """Return the schema of the batches that Reader.batches yields.
 
     >>> batch_schema().names[-3:], batch_schema(["key", "loss"], losses=True).names
     (['received_at', 'partition', 'offset'], ['key', 'loss'])
     """
-    fields = [*sample_schema(plain=plain), PARTITION, OFFSET]
+    fields = [*SAMPLE, PARTITION, OFFSET]
     if losses:
         fields = [field.with_nullable(True) for field in fields] + [pa.field("loss", LOSS)]
-    known = {field.name: field for field in fields}
-    names = list(known) if columns is None else list(columns)
-    for name in names:
-        if name not in known:
-            raise ZError(f"no column {name!r}: there are {', '.join(known)}")
-    if len(set(names)) < len(names):
-        raise ZError(f"columns are named more than once: {', '.join(names)}")
-    return pa.schema([known[name] for name in names])
+    return pa.schema(fields if columns is None else select_fields(fields, columns))
 
 
 class BatchMaker:
@@ -71,14 +61,12 @@ class BatchMaker:
             return
         columns = {name: samples.column(name) for name in samples.schema.names}
         if losses is not None:
-            columns = _insert_losses(samples, losses, self.batcher.plain)
+            columns = _insert_losses(samples, losses)
         n = len(columns["offset"])
         if not n:
             return
         columns["partition"] = pa.array(np.full(n, self.partition, np.int32))
-        if "loss" not in columns:
-            columns["loss"] = pa.nulls(n, LOSS) if "loss" in self.schema.names else None
-        made = _record_batch([columns[name] for name in self.schema.names], self.schema, n)
+        made = conform(pa.record_batch(columns), self.schema)
         for at in range(0, n, self.batcher.max_rows):
             yield made.slice(at, self.batcher.max_rows)
 
@@ -94,13 +82,6 @@ class BatchMaker:
         return waiting[:cut] if cut else None
 
 
-def _record_batch(arrays: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    if arrays:
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-    nothing = pa.StructArray.from_buffers(pa.struct([]), rows, [None])
-    return pa.RecordBatch.from_struct_array(nothing)
-
-
 def losses_in(losses: Entries, asked: PartitionRange) -> Entries:
     """Return the loss records that are asked for."""
     end = asked.end + asked.open_end  # Later ones may have been written meanwhile.
@@ -109,7 +90,7 @@ def losses_in(losses: Entries, asked: PartitionRange) -> Entries:
     return losses[keep if times is None else keep & times]
 
 
-def _insert_losses(samples: pa.RecordBatch, losses: Entries, plain: bool) -> dict[str, pa.Array]:
+def _insert_losses(samples: pa.RecordBatch, losses: Entries) -> dict[str, pa.Array]:
     """Return the columns with a row for each loss, before the sample that it precedes."""
     offsets = samples.column("offset").to_numpy()
     lost = losses["offset"].astype(np.int64)
@@ -118,13 +99,10 @@ def _insert_losses(samples: pa.RecordBatch, losses: Entries, plain: bool) -> dic
     taken = samples.take(pa.array(numbers, mask=numbers < 0))
     columns = {name: taken.column(name) for name in taken.schema.names}
     columns["offset"] = pa.array(np.insert(offsets, places, lost))
-    kinds = samples.column("kind")
-    texts = kinds if plain else kinds.dictionary_decode()
-    codes = pc.index_in(texts, pa.array(KINDS)).to_numpy(zero_copy_only=False)
-    kind = pa.DictionaryArray.from_arrays(
+    codes = samples.column("kind").indices.to_numpy()
+    columns["kind"] = pa.DictionaryArray.from_arrays(
         pa.array(np.insert(codes, places, len(KINDS)).astype(np.int8)), pa.array(KIND_TEXTS)
     )
-    columns["kind"] = kind.dictionary_decode() if plain else kind
     received = samples.column("received_at")
     micros = received.view(pa.int64()).to_numpy(zero_copy_only=False)
     times = np.insert(micros, places, losses["time"] // 1000)

@@ -14,6 +14,18 @@ from zenlake.log.format import SEGMENT_BYTES, SETTLED, SLOT_BYTES, WRITING, Bloc
 from zenlake.log.read.index import BlockTable, Index
 
 
+def read_mark(folder: Path) -> Mark | None:
+    """Return the mark in a partition's mark file; None if there is no valid one."""
+    try:
+        with (folder / MARK).open("rb") as file:
+            mark = Mark.decode(file.read(2 * SLOT_BYTES))
+    except FileNotFoundError:
+        return None
+    if mark is None or not mark.segment <= mark.offset < MAX_OFFSET or mark.sequence >= MAX_OFFSET:
+        return None
+    return mark
+
+
 class MarkReader:
     """Reader of one partition's mark, which it settles if the partition has no writer."""
 
@@ -24,20 +36,11 @@ class MarkReader:
         that was found for them."""
 
     def read(self) -> Mark:
-        stored = self._stored()
+        stored = read_mark(self._folder)
         if stored is not None and stored.state == SETTLED:
             return stored
-        return self._settle_if_free() or self._stored() or self._mark_of_nothing(WRITING)
-
-    def _stored(self) -> Mark | None:
-        try:
-            with (self._folder / MARK).open("rb", buffering=0) as file:
-                mark = Mark.decode(file.read(2 * SLOT_BYTES) or b"")
-        except FileNotFoundError:
-            return None
-        if mark is None or not mark.segment <= mark.offset < MAX_OFFSET:
-            return None
-        return mark
+        stored = self._settle_if_free() or read_mark(self._folder)
+        return stored or self._mark_of_nothing(WRITING)
 
     def _mark_of_nothing(self, state: int) -> Mark:
         bases = segments(self._folder)
@@ -48,9 +51,9 @@ class MarkReader:
         """Settle the mark under the writer's lock; None if a writer holds that."""
         lock = self._open_lock()
         if lock is None:
-            return self._settle(self._stored())
+            return self._settle(read_mark(self._folder))
         try:
-            return self._settle(self._stored()) if filelock.lock(lock) else None
+            return self._settle(read_mark(self._folder)) if filelock.lock(lock) else None
         finally:
             os.close(lock)
 

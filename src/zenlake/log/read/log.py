@@ -79,14 +79,14 @@ class Log:
         return self._partition(partition).damage(start, end)
 
     def parts(
-        self, partition: int, start: int = 0, end: int | None = None, *, whole: bool = False
+        self, partition: int, start: int, end: int | None
     ) -> Iterator[tuple[BlockTable, list[Damage]]]:
         """Yield the blocks and damage of [start, end) by segment.
 
-        A table of all blocks might not fit into memory. With `whole`, raise OffsetOutOfRange if
-        the first offsets were removed.
+        A table of all blocks might not fit into memory. Raise OffsetOutOfRange if the first
+        offsets were removed.
         """
-        return self._partition(partition).parts(start, end, whole=whole)
+        return self._partition(partition).parts(start, end)
 
     def offset_at(self, partition: int, time: int) -> int:
         """Return the offset of the first sample received at or after `time` (nanoseconds since

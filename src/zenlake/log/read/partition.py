@@ -101,13 +101,11 @@ class Partition:
 
     # ---- blocks
 
-    def parts(
-        self, start: int, end: int | None, *, whole: bool = False
-    ) -> Iterator[tuple[BlockTable, list[Damage]]]:
+    def parts(self, start: int, end: int | None) -> Iterator[tuple[BlockTable, list[Damage]]]:
         try:
             mark = self.mark()
             first = self.first(mark)
-            if whole and start < first:
+            if start < first:
                 raise OffsetOutOfRange(
                     f"{self.folder} starts at offset {first} now, not at {start}: older ones were "
                     "removed: start at the first that is there"

@@ -11,10 +11,11 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from zenlake.columnar.conform import conform, plain_schema, split_texts
 from zenlake.columnar.read import MAX_BYTES, MAX_ROWS, SampleBatcher
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr, intersects
-from zenlake.log.format import DamagedLog
+from zenlake.log.format import DamagedLog, Entries
 from zenlake.log.read.batches import BatchMaker, batch_schema, losses_in
 from zenlake.log.read.blocks import BlockReader, KeyFilter, Losses, Part
 from zenlake.log.read.index import MISSING, BlockTable, Damage
@@ -23,6 +24,7 @@ from zenlake.log.read.source_numbers import NumberedSamples, SourceNumbers
 from zenlake.log.read.spans import (
     PartitionRange,
     SampleSpan,
+    ScannedRows,
     SpanPiece,
     asked_rows,
     scan_piece,
@@ -98,7 +100,7 @@ class Reader:
         unreadable, unless `on_damage` is "skip": then `skipped` lists what is missing.
         """
         _check_on_damage(on_damage)
-        schema = batch_schema(columns, losses=bool(losses), plain=plain)
+        schema = batch_schema(columns, losses=bool(losses))
         wanted = _key_filter(key_expr)
         inner = [name for name in schema.names if name not in ("partition", "loss")]
         if "offset" not in inner:
@@ -106,9 +108,14 @@ class Reader:
         if losses:
             inner += [name for name in ("kind", "received_at") if name not in inner]
         for asked in self._ranges(start, end, start_time, end_time):
-            batcher = SampleBatcher(max_rows, max_bytes, columns=inner, plain=plain, wanted=wanted)
+            batcher = SampleBatcher(max_rows, max_bytes, columns=inner, wanted=wanted)
             maker = BatchMaker(batcher, schema, asked.partition)
-            yield from self._batches(asked, maker, wanted, losses, on_damage)
+            for batch in self._batches(asked, maker, wanted, losses, on_damage):
+                if plain:
+                    for part in split_texts(batch, max_rows):
+                        yield conform(part, plain_schema(schema))
+                else:
+                    yield batch
             self.unresolved += batcher.unresolved
             self.invalid += batcher.invalid
 
@@ -121,21 +128,11 @@ class Reader:
         on_damage: str,
     ) -> Iterator[pa.RecordBatch]:
         batcher = maker.batcher
-        for part in self._parts(asked, wanted, losses):
-            if isinstance(part, Damage):
-                yield from maker.flush(part.first)
-                self._on_damage(part, on_damage)
-                continue
-            if not isinstance(part, SpanPiece):
-                maker.losses.append(losses_in(part, asked))
-                if losses == "only" and sum(map(len, maker.losses)) >= batcher.max_rows:
-                    yield from maker.flush(None)
-                continue
-            for found in scan_piece(self._scanner, part):
-                if isinstance(found, Damage):
-                    yield from maker.flush(found.first)
-                    self._on_damage(found, on_damage)
-                    continue
+        for found in self._scanned(asked, wanted, losses):
+            if isinstance(found, Damage):
+                yield from maker.flush(found.first)
+                self._on_damage(found, on_damage)
+            elif isinstance(found, ScannedRows):
                 span, times = found.span, found.span.batches["time"]
                 rows, offsets = asked_rows(found, asked)
                 at = 0
@@ -146,6 +143,10 @@ class Reader:
                     if at == len(rows):
                         break
                     yield from maker.flush(int(offsets[at]))
+            else:
+                maker.losses.append(losses_in(found, asked))
+                if losses == "only" and sum(map(len, maker.losses)) >= batcher.max_rows:
+                    yield from maker.flush(None)
         yield from maker.flush(None)
 
     # ---- source numbers
@@ -163,16 +164,11 @@ class Reader:
         _check_on_damage(on_damage)
         sources = SourceNumbers()
         for asked in self._ranges(start, end, start_time, end_time):
-            for part in self._parts(asked, None, losses=False):
-                if isinstance(part, Damage):
-                    self._on_damage(part, on_damage)
-                    continue
-                assert isinstance(part, SpanPiece)
-                for found in scan_piece(self._scanner, part):
-                    if isinstance(found, Damage):
-                        self._on_damage(found, on_damage)
-                    elif found.rows["source"].any():
-                        yield sources.select(found, asked)
+            for found in self._scanned(asked, None, losses=False):
+                if isinstance(found, Damage):
+                    self._on_damage(found, on_damage)
+                elif isinstance(found, ScannedRows) and found.rows["source"].any():
+                    yield sources.select(found, asked)
 
     # ---- bytes
 
@@ -281,7 +277,7 @@ class Reader:
         """Yield the samples, loss records and damage of a range, in the order of offsets."""
         source = BlockReader(self.log, asked.partition, wanted, losses)
         end = None if asked.open_end else asked.end
-        for table, damage in self.log.parts(asked.partition, asked.start, end, whole=True):
+        for table, damage in self.log.parts(asked.partition, asked.start, end):
             keep = table["losses"] > 0 if losses == "only" else (table["samples"] > 0) | losses
             if asked.start_time is not None:
                 keep &= table["last_time"] >= asked.start_time
@@ -294,6 +290,16 @@ class Reader:
                 yield each
                 at = stop
             yield from source.parts(table[at:])
+
+    def _scanned(
+        self, asked: PartitionRange, wanted: KeyFilter | None, losses: Losses
+    ) -> Iterator[ScannedRows | Damage | Entries]:
+        """Yield the parts of a range, with the samples as rows of the scan."""
+        for part in self._parts(asked, wanted, losses):
+            if isinstance(part, SpanPiece):
+                yield from scan_piece(self._scanner, part)
+            else:
+                yield part
 
     def _on_damage(self, damage: Damage, on_damage: str) -> None:
         """Raise an error or skip, as the caller chose. Damage without a sample never raises."""

@@ -1,19 +1,16 @@
 """Source numbers: the sources of a log's samples, and the numbers that they gave them.
 
-Knows rows of the scan, through a kernel. Reads no payload.
+Knows rows of the scan. Reads no payload.
 """
 
-import secrets
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from zenlake.log.kernels.sources import SourceTable, rehash, source_table, sources_kernel
 from zenlake.log.read.spans import PartitionRange, ScannedRows, asked_rows
-from zenlake.wire.scan import readable
-
-FIRST_SOURCES = 64  # Initial room for sources, which doubles as needed.
+from zenlake.wire.scan import Rows, readable
+from zenlake.wire.zenohid import MAX_BYTES
 
 
 class NumberedSamples(NamedTuple):
@@ -35,46 +32,35 @@ class SourceNumbers:
     """Table of the sources that one reading has met."""
 
     def __init__(self) -> None:
-        self._seed = np.uint64(secrets.randbits(64))
-        self._table = source_table(FIRST_SOURCES)
+        self._codes: dict[bytes, int] = {}
         self._names: list[bytes] = []
 
     def select(self, found: ScannedRows, asked: PartitionRange) -> NumberedSamples:
         """Return the samples among the rows that are asked for and have a source."""
         rows, offsets = asked_rows(found, asked)
-        data = readable(found.span.data)
-        places, codes, numbers = np.empty((3, len(rows)), np.int64)
-        at = count = 0
-        while True:
-            rest = places[count:], codes[count:], numbers[count:]
-            at, more = sources_kernel(rows, at, data, self._seed, self._table, *rest)
-            count += more
-            if at == len(rows):
-                break
-            self._table = self._double_table()
-        self._note_names()
-        places = places[:count]
-        times = found.span.batches["time"][rows["batch"][places]]
+        numbered = np.flatnonzero(rows["source"])
+        rows = rows[numbered]
+        names = source_names(rows, found.span.data).tolist()
+        for name in dict.fromkeys(names):
+            if name not in self._codes:
+                self._codes[name] = len(self._names)
+                self._names.append(name)
         return NumberedSamples(
             asked.partition,
-            offsets[places],
-            times.astype(np.int64),
-            codes[:count],
-            numbers[:count],
+            offsets[numbered],
+            found.span.batches["time"][rows["batch"]].astype(np.int64),
+            np.fromiter(map(self._codes.__getitem__, names), np.int64, len(names)),
+            rows["source_sn"].astype(np.int64),
             self._names,
         )
 
-    def _note_names(self) -> None:
-        table = self._table
-        for code in range(len(self._names), int(table.used[0])):
-            name = table.low[code].tobytes() + table.high[code].tobytes()
-            self._names.append(name + table.entity[code].tobytes())
 
-    def _double_table(self) -> SourceTable:
-        old, count = self._table, int(self._table.used[0])
-        new = source_table(2 * len(old.low))
-        new.low[:count], new.high[:count] = old.low[:count], old.high[:count]
-        new.entity[:count] = old.entity[:count]
-        new.used[:] = count
-        rehash(new, self._seed)
-        return new
+def source_names(rows: Rows, data: memoryview) -> npt.NDArray[np.void]:
+    """Return the source of each row as one value: id, padded with zeros, and entity."""
+    buf = readable(data)
+    places = rows["source"][:, None] + np.arange(MAX_BYTES)
+    names = np.zeros((len(rows), MAX_BYTES + 4), np.uint8)
+    inside = np.arange(MAX_BYTES) < rows["source_len"][:, None]
+    names[:, :MAX_BYTES] = np.where(inside, buf[np.minimum(places, len(buf) - 1)], 0)
+    names[:, MAX_BYTES:] = rows["source_eid"].astype("<u4").view(np.uint8).reshape(-1, 4)
+    return names.view(f"V{MAX_BYTES + 4}").ravel()

@@ -8,7 +8,7 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from zenlake.caching import BoundedCache
 from zenlake.errors import EncodeError, InvalidKeyExpr, SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr, validate
+from zenlake.log.format import RELIABLE, Entries
 from zenlake.runtime import kernel_loader
 from zenlake.transport.drop_reason import DropReason
 from zenlake.wire import push
@@ -34,6 +35,7 @@ from zenlake.wire.zenohid import write_zid
 
 if TYPE_CHECKING:
     from zenlake.api.session_core import SessionCore
+    from zenlake.columnar.read import KeySource
     from zenlake.runtime.transport_session import TransportSession as Transport
 
 log = logging.getLogger("zenlake.api")
@@ -51,17 +53,6 @@ _LINK_SHIFT = 1  # Position of the link's number beside the mapping bit.
 Numbers = npt.NDArray[Any]
 Lanes = Numbers | int
 "Lane of each message, or of all: its priority, and _RELIABLE."
-
-
-class MessageKeys(Protocol):
-    """The keys that ids in messages stand for: a KeyTable, or a table for several links."""
-
-    @property
-    def version(self) -> int:
-        """Return a number that changes with the meaning of any id, and is unique per table."""
-
-    def prefix(self, number: int) -> bytes | None:
-        """Return the UTF-8 text of link << 17 | mapping << 16 | scope; None if undeclared."""
 
 
 class SendOutcome(NamedTuple):
@@ -138,14 +129,11 @@ class _PlainKeyTable:
 
     def take_counts(self) -> SendOutcome:
         """Return the counts of the messages copied since the last call, and reset them."""
-        found = list(zip(self.routes, self.seen.tolist(), self.sizes.tolist(), strict=True))
+        sizes = zip(self.routes, self.sizes.tolist(), strict=True)
+        size = sum(size for route, size in sizes if route.wanted)
+        found = _outcome(self.routes, self.seen.tolist(), size)
         self.seen[:] = self.sizes[:] = 0
-        return SendOutcome(
-            sum(count for route, count, _ in found if route.wanted),
-            sum(size for route, _, size in found if route.wanted),
-            sum(count for route, count, _ in found if route.out),
-            sum(count for route, count, _ in found if route.bad),
-        )
+        return found
 
 
 class EncodedSender:
@@ -184,20 +172,12 @@ class EncodedSender:
         write_zid(w, "zid", self._exchange.zid)
         self._clock = bytes(w.out)
 
-    def put(
-        self,
-        data: memoryview,
-        keys: MessageKeys,
-        *,
-        counts: Numbers | None = None,
-        links: Numbers | None = None,
-        reliable: Numbers | None = None,
-    ) -> SendOutcome:
+    def put(self, data: memoryview, keys: "KeySource", batches: Entries) -> SendOutcome:
         """Put all messages of `data`, in order.
 
-        `counts` has the number of messages of each batch. For each batch, `links` has the number
-        of its link (default 0) and `reliable` whether it was reliable (default true). Raise
-        ZError if there is something other than PUSH messages, or the session is closed.
+        `batches` are the entries that they were recorded with (format.BATCH_ENTRY): count, link
+        and flags of each are used. Raise ZError if there is something other than as many PUSH
+        messages, or the session is closed.
         """
         exchange = self._exchange
         if exchange.closed:
@@ -206,42 +186,29 @@ class EncodedSender:
             raise RuntimeError("many messages at once may have to wait: not on the I/O thread")
         self._dropped = 0
         sent = SendOutcome()
-        if counts is not None and not exchange.stamps:
-            sent, data, counts, links, reliable = self._put_plain(
-                data, keys, counts, links, reliable
-            )
-        if len(data) or counts is None or counts.any():
-            sent = sent.plus(self._put_all(data, keys, counts, links, reliable))
+        if not exchange.stamps:
+            sent, data, batches = self._put_plain(data, keys, batches)
+        if len(data) or batches["count"].any():
+            sent = sent.plus(self._put_all(data, keys, batches))
         return sent._replace(dropped=self._dropped)
 
-    def _put_all(
-        self,
-        data: memoryview,
-        keys: MessageKeys,
-        counts: Numbers | None,
-        links: Numbers | None,
-        reliable: Numbers | None,
-    ) -> SendOutcome:
+    def _put_all(self, data: memoryview, keys: "KeySource", batches: Entries) -> SendOutcome:
         """Put PUSH messages of any kind, by rows of the scan."""
-        expected = None if counts is None else int(counts.sum())
-        link_of = _repeat(links, counts)
-        reliable_of = _repeat(reliable, counts)
+        batch_of = np.repeat(batches, batches["count"])
         sent, done, end = SendOutcome(), 0, 0
         for rows, consumed, error in self._scanner.bare(data):
             start, done, end = done, done + len(rows), consumed
-            if expected is not None and done > expected:
+            if done > len(batch_of):
                 break
-            if link_of is not None:
-                rows["mapping"] |= (link_of[start:done] << _LINK_SHIFT).astype(np.uint8)
-            flags = None if reliable_of is None else reliable_of[start:done]
-            sent = sent.plus(self._put_rows(data, rows, keys, flags))
+            batch = batch_of[start:done]
+            rows["mapping"] |= batch["link"] << _LINK_SHIFT
+            sent = sent.plus(self._put_rows(data, rows, keys, batch["flags"] & RELIABLE))
             if error is not None:
                 raise error
-        if end != len(data) or (expected is not None and done != expected):
-            what = "messages" if expected is None else f"of {expected} messages"
+        if end != len(data) or done != len(batch_of):
             raise ZError(
-                f"{done} {what} and {end} of {len(data)} bytes were PUSH messages; "
-                "what follows is something else"
+                f"{done} of {len(batch_of)} messages and {end} of {len(data)} bytes were PUSH "
+                "messages; what follows is something else"
             )
         return sent
 
@@ -252,7 +219,7 @@ class EncodedSender:
         self._used.clear()
 
     def _put_rows(
-        self, data: memoryview, rows: Rows, keys: MessageKeys, reliable: Numbers | None
+        self, data: memoryview, rows: Rows, keys: "KeySource", reliable: Numbers
     ) -> SendOutcome:
         if self._second is not None and rows["clock"].any():
             mappings = rows["mapping"].copy()
@@ -262,12 +229,11 @@ class EncodedSender:
         while at < len(rows):
             run = self._grouper.run(data, 0, rows, at)
             if run.stop > at:
-                flags = None if reliable is None else reliable[at : run.stop]
-                sent = sent.plus(self._put_run(run, keys, _lanes(run, flags)))
+                lanes = _lanes(run, reliable[at : run.stop])
+                sent = sent.plus(self._put_run(run, keys, lanes))
                 at = run.stop
             elif rows[at]["kind"] == push.ID:
-                flag = reliable is None or bool(reliable[at])
-                sent = sent.plus(self._put_one(data, rows[at], keys, flag))
+                sent = sent.plus(self._put_one(data, rows[at], keys, bool(reliable[at])))
                 at += 1
             else:
                 raise ZError(f"message {at} has the id {rows[at]['kind']:#x}: it is not a PUSH")
@@ -288,7 +254,7 @@ class EncodedSender:
 
     # ---- keys
 
-    def _route(self, keys: MessageKeys, number: int, suffix: bytes) -> _ReplayRoute:
+    def _route(self, keys: "KeySource", number: int, suffix: bytes) -> _ReplayRoute:
         prefix = keys.prefix(number)
         if prefix is None:
             return _BAD
@@ -301,11 +267,10 @@ class EncodedSender:
         """Find the route of a key, and cache it."""
         route = _BAD
         try:
-            key: str | None = text.decode()
-            validate(key)  # type: ignore[arg-type]
-            if self._rename is not None:
-                key = self._rename(key)  # type: ignore[arg-type]
-            route = _UNWANTED if key is None else self._way(KeyExpr(key))
+            key = text.decode()
+            validate(key)
+            renamed = key if self._rename is None else self._rename(key)
+            route = _UNWANTED if renamed is None else self._way(KeyExpr(renamed))
         except (UnicodeDecodeError, InvalidKeyExpr) as error:
             log.warning("left out: %s", error)
         return self._routes.keep(text, route, len(text))
@@ -317,24 +282,16 @@ class EncodedSender:
     # ---- plain puts, copied by a kernel
 
     def _put_plain(
-        self,
-        data: memoryview,
-        keys: MessageKeys,
-        counts: Numbers,
-        links: Numbers | None,
-        reliable: Numbers | None,
-    ) -> tuple[SendOutcome, memoryview, Numbers, Numbers | None, Numbers | None]:
+        self, data: memoryview, keys: "KeySource", batches: Entries
+    ) -> tuple[SendOutcome, memoryview, Entries]:
         """Put the messages at the start that the kernel can copy to the one session that wants
-        them. Return the counts, and the data, counts, links and flags of the rest."""
+        them. Return the counts, and the data and batches of the rest."""
         versions = (keys.version, self._exchange.version)
         if self._plain.versions != versions:
             self._plain = _PlainKeyTable(versions)
         known, ends = self._plain, self._copied_ends
-        batches = (
-            np.ascontiguousarray(counts, np.int64),
-            np.zeros(len(counts), np.uint8) if links is None else links.astype(np.uint8),
-            np.ones(len(counts), np.uint8) if reliable is None else reliable.astype(np.uint8),
-        )
+        links, reliable = batches["link"].copy(), batches["flags"] & RELIABLE
+        columns = (batches["count"].astype(np.int64), links, reliable)
         state = np.zeros(plain.STATE_SIZE, np.int64)
         state[plain.BATCH] = -1
         why = plain.FULL
@@ -343,7 +300,7 @@ class EncodedSender:
                 break
             why = plain.plain_kernel(
                 readable(data),
-                *batches,
+                *columns,
                 known.codes,
                 known.offsets,
                 known.keys,
@@ -363,21 +320,14 @@ class EncodedSender:
             elif why == plain.LANE and count < FEW:
                 break
         pos, batch, left = state[:3].tolist()
-        rest = slice(max(batch, 0), None)
-        counts = batches[0][rest].copy()
+        rest = batches[max(batch, 0) :].copy()
         if batch >= 0:
-            counts[0] = left
-        return (
-            known.take_counts(),
-            data[pos:],
-            counts,
-            None if links is None else links[rest],
-            None if reliable is None else reliable[rest],
-        )
+            rest["count"][0] = left
+        return known.take_counts(), data[pos:], rest
 
     # ---- runs of messages
 
-    def _put_run(self, run: PushRun, keys: MessageKeys, lanes: Lanes) -> SendOutcome:
+    def _put_run(self, run: PushRun, keys: "KeySource", lanes: Lanes) -> SendOutcome:
         """Rewrite a run once per distinct set of keys, and send or deliver it."""
         routes = [self._route(keys, number, suffix) for number, suffix in run.keys]
         stamps = (0, b"")
@@ -480,7 +430,7 @@ class EncodedSender:
     # ---- single messages
 
     def _put_one(
-        self, data: memoryview, row: Any, keys: MessageKeys, reliable: bool
+        self, data: memoryview, row: Any, keys: "KeySource", reliable: bool
     ) -> SendOutcome:
         """Put a message with a timestamp stack, through the object codec.
 
@@ -507,20 +457,11 @@ class EncodedSender:
         return SendOutcome(1, int(row["payload_len"]), int(bool(route.out or route.local)))
 
 
-def _repeat(values: Numbers | None, counts: Numbers | None) -> Numbers | None:
-    """Return for each message the value of its batch."""
-    if values is None:
-        return None
-    if counts is None:
-        raise ValueError("links and reliable go with counts: there is one for each batch")
-    return np.repeat(values, counts)
-
-
-def _lanes(run: PushRun, reliable: Numbers | None) -> Lanes:
-    if run.plain and reliable is None:
+def _lanes(run: PushRun, reliable: Numbers) -> Lanes:
+    if run.plain and reliable.all():
         return WirePriority.DATA | _RELIABLE
     lanes: Numbers = run.rows["qos"][run.first : run.stop] & PRIORITY_BITS
-    lanes |= _RELIABLE if reliable is None else (reliable != 0).astype(np.uint8) * _RELIABLE
+    lanes |= reliable * np.uint8(_RELIABLE)
     return lanes
 
 
@@ -564,10 +505,15 @@ def _summary(run: PushRun, routes: Sequence[_ReplayRoute]) -> SendOutcome:
         rows = run.chosen([route.wanted for route in routes])
         starts, ends = starts[rows], ends[rows]
     counts = [len(run)] if len(routes) == 1 else np.bincount(run.codes).tolist()
+    return _outcome(routes, counts, int(ends.sum()) - int(starts.sum()))
+
+
+def _outcome(routes: Sequence[_ReplayRoute], counts: Sequence[int], size: int) -> SendOutcome:
+    """Return the counts of messages that take `routes`, with `size` bytes of payloads."""
     by_route = list(zip(counts, routes, strict=True))
     return SendOutcome(
         sum(count for count, route in by_route if route.wanted),
-        int(ends.sum()) - int(starts.sum()),
+        size,
         sum(count for count, route in by_route if route.out or route.local),
         sum(count for count, route in by_route if route.bad),
     )

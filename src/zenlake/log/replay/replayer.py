@@ -18,12 +18,13 @@ from zenlake.api.session import Session
 from zenlake.api.session_core import core_of
 from zenlake.errors import InvalidKeyExpr, ZError
 from zenlake.keyexpr import KeyExpr, includes, intersects, validate
-from zenlake.log.format import RELIABLE, Entries
-from zenlake.log.replay.encoded_sender import EncodedSender, MessageKeys, SendOutcome
+from zenlake.log.format import Entries
+from zenlake.log.replay.encoded_sender import EncodedSender, SendOutcome
 
 if TYPE_CHECKING:
     from zenlake.log.read.index import Damage
     from zenlake.log.read.log import Log
+    from zenlake.log.read.log_keys import LogKeys
     from zenlake.log.read.spans import SampleSpan
 
 PUT_BYTES = 4 << 20  # Bytes put at once: between two puts a replay can be stopped.
@@ -71,7 +72,7 @@ class ReplayPiece(NamedTuple):
     offsets: npt.NDArray[np.int64]
     "The offset after the last sample of each batch."
     data: memoryview
-    keys: MessageKeys
+    keys: "LogKeys"
     partition: int
 
     def part(self, first: int, stop: int) -> "ReplayPiece":
@@ -276,11 +277,7 @@ class Replayer:
         began, sent = self._began, self._sent
         seconds = 0.0 if began is None else (self._ended or self._clock()) - began
         return ReplayStats(
-            samples=sent.samples,
-            bytes=sent.bytes,
-            heard=sent.heard,
-            bad_keys=sent.bad_keys,
-            dropped=sent.dropped,
+            **sent._asdict(),
             done=sum(self._passed.values()),
             total=self._total,
             rounds=self._rounds,
@@ -389,16 +386,7 @@ class Replayer:
         return True
 
     def _put(self, piece: ReplayPiece) -> None:
-        batches = piece.batches
-        links, reliable = batches["link"], batches["flags"] & RELIABLE
-        sent = self._out.put(
-            piece.data,
-            piece.keys,
-            counts=batches["count"],
-            links=links if links.any() else None,
-            reliable=None if reliable.all() else reliable,
-        )
-        self._sent = self._sent.plus(sent)
+        self._sent = self._sent.plus(self._out.put(piece.data, piece.keys, piece.batches))
         self._time = int(piece.times[-1])
         self._passed[piece.partition] = int(piece.offsets[-1]) - self._starts[piece.partition]
 

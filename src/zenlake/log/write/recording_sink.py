@@ -320,21 +320,17 @@ class RecordingSink(RunSink):
     def _run_commits(self) -> None:
         while True:
             with self._work:
-                while not self._is_due():
-                    self._work.wait(self._seconds_until_due())
+                while (wait := self._seconds_until_due()) != 0.0:
+                    self._work.wait(wait)
                 blocks = self._take_blocks()
                 if not blocks and self._closed:
                     return
             self._commit(blocks)
 
-    def _is_due(self) -> bool:
-        if self._closed or self._sealed:
-            return True
-        return bool(self._block) and (
-            self._is_full() or time.monotonic() >= self._since + self._sync_seconds
-        )
-
     def _seconds_until_due(self) -> float | None:
+        """Return how long the next commit may wait; None: until something is to be written."""
+        if self._closed or self._sealed or (self._block and self._is_full()):
+            return 0.0
         if not self._block:
             return None
         return max(0.0, self._since + self._sync_seconds - time.monotonic())

@@ -27,7 +27,6 @@ from zenlake.log.format import (
     BLOCK_MAGIC,
     SEGMENT_BYTES,
     SEGMENT_MAGIC,
-    SLOT_BYTES,
     VERSION,
     WRITING,
     Block,
@@ -38,6 +37,7 @@ from zenlake.log.format import (
     crc32,
     offsets_text,
 )
+from zenlake.log.read.durable_mark import read_mark
 from zenlake.quantities import counted
 
 _NO_MARK = Mark(0, 0, -1, SEGMENT_BYTES, 0, 0, WRITING)
@@ -208,24 +208,12 @@ class SegmentWalk:
         return self.size, None
 
 
-def read_mark(folder: Path) -> Mark | None:
-    """Return the mark of a partition; None if there is no valid one."""
-    path = folder / MARK
-    try:
-        size_of(path)
-    except FileNotFoundError:
-        return None
-    with path.open("rb") as file:
-        mark = Mark.decode(file.read(2 * SLOT_BYTES))
-    if mark is None or not mark.segment <= mark.offset < MAX_OFFSET or mark.sequence >= MAX_OFFSET:
-        return None
-    return mark
-
-
 def recover(
     files: Files, folder: Path, log_id: bytes, partition: int
 ) -> tuple[ResumePoint, Recovery]:
     """Find the place where a writer continues. Torn tails are cut off, and kept in a file."""
+    with suppress(FileNotFoundError):
+        size_of(folder / MARK)  # Refuses a link or a folder in its place.
     mark = read_mark(folder)
     found = Recovery(mark)
     for draft in unfinished_segments(folder):

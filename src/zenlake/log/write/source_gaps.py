@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from zenlake.log.read.source_numbers import source_names
 from zenlake.wire.entity import WireSourceInfo
-from zenlake.wire.scan import Rows, readable
+from zenlake.wire.scan import Rows
 from zenlake.wire.zenohid import MAX_BYTES
 
 MAX_SOURCES = 65_536  # Sources remembered; beyond that the one seen first is forgotten.
@@ -48,7 +49,7 @@ class SourceTracker:
         if not len(numbered):
             return
         sns = rows["source_sn"][numbered].astype(np.int64)
-        names = _names(rows[numbered], data)
+        names = source_names(rows[numbered], data)
         distinct, which, counts = np.unique(names, return_inverse=True, return_counts=True)
         in_order = np.argsort(which, kind="stable")
         found: list[SourceGap] = []
@@ -86,14 +87,3 @@ class SourceTracker:
                 yield SourceGap(place, zid, entity, (last + 1) % _WRAP, step - 1)
             last = sn
         self._last[name] = last
-
-
-def _names(rows: Rows, data: memoryview) -> npt.NDArray[np.void]:
-    """Return the source of each row as one value: id, padded with zeros, and entity."""
-    buf = readable(data)
-    places = rows["source"][:, None] + np.arange(MAX_BYTES)
-    names = np.zeros((len(rows), MAX_BYTES + 4), np.uint8)
-    inside = np.arange(MAX_BYTES) < rows["source_len"][:, None]
-    names[:, :MAX_BYTES] = np.where(inside, buf[np.minimum(places, len(buf) - 1)], 0)
-    names[:, MAX_BYTES:] = rows["source_eid"].astype("<u4").view(np.uint8).reshape(-1, 4)
-    return np.ascontiguousarray(names).view(f"V{MAX_BYTES + 4}").ravel()

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from zenlake.errors import ZError
@@ -23,13 +22,12 @@ from zenlake.log.files import (
     NEW_SUFFIX,
     Files,
     Lock,
-    LogLocked,
-    LogRefused,
     Trimmed,
     open_log,
     release,
     segment_name,
     write_all,
+    write_new,
 )
 from zenlake.log.format import (
     CODECS,
@@ -42,18 +40,7 @@ from zenlake.log.format import (
     SegmentHeader,
 )
 from zenlake.log.read.retention import Retention
-from zenlake.log.write.recovery import DamagedBytes, Recovery, ResumePoint, Torn, recover
-
-__all__ = [
-    "DamagedBytes",
-    "LogLocked",
-    "LogRefused",
-    "LogWriteError",
-    "Recovery",
-    "Torn",
-    "Trimmed",
-    "Writer",
-]
+from zenlake.log.write.recovery import ResumePoint, recover
 
 ROTATE_BYTES = 256 << 20  # Size from which the next blocks go to a new segment.
 _REMEDY = {
@@ -275,19 +262,10 @@ class Writer:
         head = SegmentHeader(
             self.partition, self.log_id, mark.offset, self._clock(), mark.last
         ).encode()
-        descriptor = files.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        try:
-            write_all(files, descriptor, [head], 0)
-            files.fdatasync(descriptor)
-            files.rename(draft, path)
-            files.fsync_folder(self.folder)
-        except BaseException:
-            with suppress(OSError):
-                files.close(descriptor)
-            raise
-        self._segment = descriptor
+        write_new(files, draft, path, [head])
+        self._segment = files.open(path, os.O_RDWR)
         self.mark = mark._replace(segment=mark.offset, position=SEGMENT_BYTES)
-        return descriptor
+        return self._segment
 
     def _resume(self) -> int:
         """Continue after a failure: in a new segment, or in this one if it has only losses."""
@@ -389,10 +367,5 @@ class Writer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
