@@ -802,15 +802,10 @@ def test_the_child_of_a_fork_does_not_hang_on_its_parents_sinks() -> None:
 class Subscription(Receiver[Any]):
     _what = "subscriber"
 
-    def undeclare(self) -> None:
-        self._check()
-        self._undeclared = True
-        self._sink.close()
-
 
 def receiver(given: object = None) -> Subscription:
     sink, handler, _ = make_sink(given, "test")
-    return make(Subscription, sink, handler)
+    return make(Subscription, None, sink.close, sink, handler)
 
 
 def test_a_receiver_reads_its_handler() -> None:

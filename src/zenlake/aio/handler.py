@@ -4,15 +4,13 @@ Knows the kinds of handler that a user passes. Does not know what is received.
 """
 
 from collections.abc import Callable, Iterable, MutableSet
-from operator import attrgetter
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from zenlake.aio.sink import EMPTY, AsyncSink, CallbackSink, RingSink
 from zenlake.api.handlers import FIFO_ITEMS, Callback, DefaultHandler, FifoChannel, RingChannel
 from zenlake.errors import ZError
 
 T = TypeVar("T")
-Value = TypeVar("Value", covariant=True)
 R = TypeVar("R", bound="Receiver[Any]")
 
 IntoHandler = (
@@ -145,19 +143,6 @@ class Declaration:
     async def __aexit__(self, *_args: object) -> None:
         if not self._undeclared:
             await self.undeclare()
-
-
-class Attribute(Protocol[Value]):
-    """Attribute of an object, by the type of its value."""
-
-    def __get__(self, instance: Any, owner: type | None = None, /) -> Value: ...
-
-
-def forward_property(of: Callable[[Any], Value]) -> Attribute[Value]:
-    """Return property `of` of the session API, for a class that has such an object as `_entity`."""
-    known = cast(property, of)
-    read = attrgetter(f"_entity.{cast(Any, known.fget).__name__}")
-    return cast(Attribute[Value], property(read, doc=known.__doc__))
 
 
 class Receiver(Handler[T], Declaration):

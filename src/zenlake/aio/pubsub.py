@@ -13,12 +13,12 @@ from zenlake.aio.handler import (
     Handler,
     IntoHandler,
     Receiver,
-    forward_property,
     receive,
 )
 from zenlake.aio.options import PublisherDeleteOptions, PublisherPutOptions, signature_of
 from zenlake.aio.sending import SendGate
 from zenlake.api.discovery.matching import MatchingStatus
+from zenlake.api.forwarding import forward_method, forward_property
 from zenlake.api.values.sample import Sample
 from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.errors import ZError
@@ -80,6 +80,7 @@ class Publisher(Sender):
     congestion_control = forward_property(api.Publisher.congestion_control)
     priority = forward_property(api.Publisher.priority)
     reliability = forward_property(api.Publisher.reliability)
+    has_room = forward_method(api.Publisher.has_room)
 
     @signature_of(api.Publisher.put)
     async def put(self, payload: IntoZBytes, **options: Unpack[PublisherPutOptions]) -> None:
@@ -92,10 +93,6 @@ class Publisher(Sender):
         """Publish that the key no longer has a value; wait as `put` does."""
         call = partial(self._entity.delete, **options)
         await self._gate.send(call, waits=not self._entity.has_room())
-
-    def has_room(self) -> bool:
-        """Return whether a put would leave at once, without waiting or being dropped."""
-        return bool(self._entity.has_room())
 
     async def put_batch(self, batch: "pa.RecordBatch") -> int:
         """Publish every row of `batch`; return their number. Waits for room; drops nothing."""

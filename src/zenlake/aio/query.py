@@ -17,7 +17,6 @@ from zenlake.aio.handler import (
     HandlerPlan,
     IntoHandler,
     Receiver,
-    forward_property,
     plan_for,
     receive,
 )
@@ -25,9 +24,9 @@ from zenlake.aio.options import QuerierGetOptions, ReplyDelOptions, ReplyOptions
 from zenlake.aio.pubsub import Sender, Subscriber
 from zenlake.aio.sending import SendGate
 from zenlake.api.arguments import IntoKeyExpr
+from zenlake.api.forwarding import forward_method, forward_property
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.values.encoding import IntoEncoding
-from zenlake.api.values.enums import ReplyKeyExpr
 from zenlake.api.values.reply import Reply
 from zenlake.api.values.sample import Sample
 from zenlake.api.values.zbytes import IntoZBytes
@@ -146,10 +145,8 @@ class Query:
     attachment = forward_property(api.Query.attachment)
     source_info = forward_property(api.Query.source_info)
     timestamp_stack = forward_property(api.Query.timestamp_stack)
-
-    def accepts_replies(self) -> ReplyKeyExpr:
-        """Return whether replies may be on keys that the query does not match."""
-        return self._entity.accepts_replies()
+    accepts_replies = forward_method(api.Query.accepts_replies)
+    drop = forward_method(api.Query.drop)
 
     @signature_of(api.Query.reply)
     async def reply(
@@ -170,10 +167,6 @@ class Query:
         await self._gate.send(
             partial(self._entity.reply_err, payload, encoding=encoding), waits=False
         )
-
-    def drop(self) -> None:
-        """End this share of the query. Further calls do nothing."""
-        self._entity.drop()
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar, cast, final, overload
 
 from zenlake.api.entity import Entity
+from zenlake.api.exchange_protocol import ExchangeLike
 from zenlake.api.sinks import Channel, Direct, Fifo, Ring, Sink, Threaded
 from zenlake.api.values.wrapped import Unconstructed, make, materialize_inherited
 from zenlake.errors import ZError
@@ -205,14 +206,19 @@ class Receiver(Entity, Generic[H]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        materialize_inherited(
-            cls, "handler", "recv", "try_recv", "undeclare", "__class_getitem__", "__iter__"
-        )
+        materialize_inherited(cls, "handler", "recv", "try_recv", "__class_getitem__", "__iter__")
 
-    def __init__(self, sink: Sink[Any], handler: H) -> None:
+    def __init__(
+        self,
+        exchange: ExchangeLike | None,
+        end: Callable[[], None],
+        sink: Sink[Any],
+        handler: H,
+        background: bool = False,
+    ) -> None:
+        super().__init__(exchange, end, background)
         self._sink = sink
         self._handler = handler
-        self._undeclared = False
 
     @property
     def handler(self) -> H:

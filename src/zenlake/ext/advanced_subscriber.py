@@ -9,10 +9,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final, overload
 
-from zenlake.api.gc_finalize import finalize_safely
+from zenlake.api.entity import KeyedEntity
 from zenlake.api.handlers import Callback, Handler, Receiver, make_sink
 from zenlake.api.session_core import core_of
 from zenlake.api.sinks import Sink
@@ -23,7 +24,6 @@ from zenlake.api.values.enums import (
     ReplyKeyExpr,
     SampleKind,
 )
-from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.reply import Reply
 from zenlake.api.values.sample import Sample
 from zenlake.api.values.wrapped import make
@@ -83,9 +83,10 @@ class SampleIntake(Sink[Sample]):
         self._over = False
         self._misses: dict[Sink[Miss], None] = {}
         self.periodic: Periodic | None = None
-        self.undeclares: list[Callable[[], object]] = []
-        """Undeclare functions of everything declared for this subscriber, in the order of
-        declaration."""
+        self.undeclares = ExitStack()
+        """Undeclare functions of everything declared for this subscriber; the inner subscriber's is
+        called last, and closes this sink.
+        """
         self.skipped = 0
         "Periodic queries left out because earlier samples have not been read yet."
 
@@ -247,7 +248,7 @@ class SampleIntake(Sink[Sample]):
                 publishers_key(self._key), Callback(self.on_token, indirect=False), history=True
             )
         )
-        self.undeclares.append(tokens.undeclare)
+        self.undeclares.callback(tokens.undeclare)
 
     def recover(self, recovery: RecoveryConfig, allowed_origin: Locality | None) -> None:
         if recovery.heartbeat:
@@ -256,11 +257,11 @@ class SampleIntake(Sink[Sample]):
                 Callback(self.on_heartbeat, indirect=False),
                 allowed_origin=allowed_origin,
             )
-            self.undeclares.append(beats.undeclare)
+            self.undeclares.callback(beats.undeclare)
         period = seconds("periodic_queries", recovery.periodic_queries)
         if period is not None:
             self.periodic = SCHEDULER.every(period, self.ask_for_news)
-            self.undeclares.append(self.periodic.cancel)
+            self.undeclares.callback(self.periodic.cancel)
 
     # ---- delivery
 
@@ -285,11 +286,6 @@ class SampleIntake(Sink[Sample]):
     def remove_listener(self, sink: Sink[Miss]) -> None:
         self._misses.pop(sink, None)
         sink.close()
-
-    def undeclare(self) -> None:
-        """Undeclare everything, the inner subscriber last: that closes this sink."""
-        while self.undeclares:
-            self.undeclares.pop()()
 
     def _end(self) -> None:
         self._over = True
@@ -321,7 +317,7 @@ class RecoveryReplies(Sink[Reply]):
 
 
 @final
-class AdvancedSubscriber(Receiver[H]):
+class AdvancedSubscriber(KeyedEntity, Receiver[H]):
     """Subscriber that asks for history, recovers lost samples, and reports those it cannot recover.
 
     Made by `declare_advanced_subscriber`. Samples of one source are received in the order in which
@@ -330,29 +326,15 @@ class AdvancedSubscriber(Receiver[H]):
 
     _what: ClassVar[str] = "subscriber"
     _given_by = "declare_advanced_subscriber"
-    _intake: SampleIntake
-    _inner: "Subscriber[Any]"
-    _background: bool
+    __repr__ = object.__repr__
 
     def __init__(
         self, intake: SampleIntake, inner: "Subscriber[Any]", handler: H, background: bool
     ) -> None:
-        super().__init__(intake, handler)
+        super().__init__(intake.exchange, intake.undeclares.close, intake, handler, background)
         self._intake = intake
-        self._inner = inner
-        self._background = background
-
-    @property
-    def id(self) -> EntityGlobalId:
-        """Global entity id of this subscriber."""
-        self._check()
-        return self._inner.id
-
-    @property
-    def key_expr(self) -> KeyExpr:
-        """Key expression it was declared on."""
-        self._check()
-        return self._inner.key_expr
+        self._id = inner.id.wire
+        self._key_expr = inner.key_expr
 
     @overload
     def sample_miss_listener(
@@ -374,7 +356,8 @@ class AdvancedSubscriber(Receiver[H]):
         self._check()
         sink, reader, background = make_sink(handler, f"zenlake-misses-{self.key_expr}")
         self._intake.add_listener(sink)
-        return make(SampleMissListener, self._intake, sink, reader, background)
+        end = partial(self._intake.remove_listener, sink)
+        return make(SampleMissListener, self._exchange, end, sink, reader, background)
 
     @overload
     def detect_publishers(
@@ -406,16 +389,6 @@ class AdvancedSubscriber(Receiver[H]):
             .declare_subscriber(publishers_key(self.key_expr), handler, history=history)
         )
 
-    def undeclare(self, /) -> None:
-        """Stop receiving; samples received before can still be read."""
-        self._check()
-        self._undeclared = True
-        self._intake.undeclare()
-
-    def __del__(self) -> None:
-        if not getattr(self, "_background", True) and not self._undeclared:
-            finalize_safely(self._intake.exchange, self.undeclare)
-
 
 @final
 class SampleMissListener(Receiver[H]):
@@ -423,26 +396,11 @@ class SampleMissListener(Receiver[H]):
 
     _what: ClassVar[str] = "sample-miss listener"
     _given_by = "AdvancedSubscriber.sample_miss_listener"
-    _intake: SampleIntake
-    _background: bool
-
-    def __init__(
-        self, intake: SampleIntake, sink: Sink[Miss], handler: H, background: bool
-    ) -> None:
-        super().__init__(sink, handler)
-        self._intake = intake
-        self._background = background
 
     def undeclare(self, /) -> None:
         """Stop receiving; misses received before can still be read."""
-        self._check()
-        self._undeclared = True
-        self._intake.remove_listener(self._sink)
+        super().undeclare()
         self._sink.join(JOIN)
-
-    def __del__(self) -> None:
-        if not getattr(self, "_background", True) and not self._undeclared:
-            self._intake.remove_listener(self._sink)
 
 
 @overload
@@ -497,7 +455,7 @@ def declare_advanced_subscriber(
     sink, reader, background = make_sink(handler, f"zenlake-advanced-{key}")
     intake = SampleIntake(session, key, sink, history, recovery)
     inner = session.declare_subscriber(key_expr, intake, allowed_origin=allowed_origin)
-    intake.undeclares.append(inner.undeclare)
+    intake.undeclares.callback(inner.undeclare)
     try:
         if history is not None:
             intake.ask_for_history()
@@ -507,9 +465,9 @@ def declare_advanced_subscriber(
             intake.recover(recovery, allowed_origin)
         if subscriber_detection:
             token = own_key(key, "sub", inner.id.zid, inner.id.eid)
-            intake.undeclares.append(session.liveliness().declare_token(token).undeclare)
+            intake.undeclares.callback(session.liveliness().declare_token(token).undeclare)
     except BaseException:
-        intake.undeclare()
+        intake.undeclares.close()
         raise
     return make(AdvancedSubscriber, intake, inner, reader, background)
 

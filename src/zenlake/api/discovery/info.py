@@ -181,24 +181,22 @@ class EventsListener(Receiver[H]):
     """Receiver of events until it is undeclared, or dropped without a callback."""
 
     def __init__(self, info: "SessionInfo", listeners: Listeners[Any], handler: object) -> None:
-        sink, shown, self._background = make_sink(handler, f"zenlake {self._what}")
-        super().__init__(sink, shown)
-        self._info = info
+        sink, shown, background = make_sink(handler, f"zenlake {self._what}")
+        end = partial(info._remove, listeners, sink)
+        super().__init__(None, end, sink, shown, background)
         self._listeners = listeners
+        self._call_soon = info._node.reactor.call_soon
 
     def undeclare(self, /) -> None:
         """Stop receiving."""
-        self._check()
-        self._undeclared = True
-        self._info._remove(self._listeners, self._sink)
+        super().undeclare()
         self._sink.join(CALLBACK_SECONDS)
 
     def __del__(self) -> None:
-        if not getattr(self, "_undeclared", True) and not self._background:
+        if not (self._undeclared or self._background):
             # The garbage collector may run while this thread, or one that waits for it, holds any
             # lock.
-            leave = partial(self._info._remove, self._listeners, self._sink)
-            self._info._node.reactor.call_soon(leave)
+            self._call_soon(self._end)
 
 
 class TransportEventsListener(EventsListener[H]):

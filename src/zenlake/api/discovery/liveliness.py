@@ -11,7 +11,6 @@ from zenlake.api.arguments import IntoKeyExpr, check_timeout, instance, key_of
 from zenlake.api.discovery.matching import SessionInterests
 from zenlake.api.entity import Entity
 from zenlake.api.exchange_protocol import ExchangeLike
-from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import make_sink
 from zenlake.api.pubsub.subscriber import Subscriber, SubscriberEntry
 from zenlake.api.query.cancellation import CancellationToken
@@ -42,21 +41,10 @@ class LivelinessToken(Entity):
 
     def __init__(self, exchange: ExchangeLike, key: KeyExpr) -> None:
         self._key_expr = key
-        self._exchange = exchange
-        self._number = exchange.next_id()
-        body = DeclareToken(self._number, WireExpr(0, key, Mapping.SENDER))
+        number = exchange.next_id()
+        body = DeclareToken(number, WireExpr(0, key, Mapping.SENDER))
         exchange.send(Declare(body, qos=qos.DECLARE))
-        self._undeclared = False
-
-    def undeclare(self, /) -> None:
-        """Undeclare this token."""
-        self._check()
-        self._undeclared = True
-        _undeclare(self._exchange, self._number)
-
-    def __del__(self) -> None:
-        if not self._undeclared:
-            finalize_safely(self._exchange, partial(_undeclare, self._exchange, self._number))
+        super().__init__(exchange, partial(_undeclare, exchange, number))
 
     def __repr__(self) -> str:
         self._check()
@@ -81,18 +69,6 @@ class _TokenSubscription:
 
     def end(self) -> None:
         self._sink.close()
-
-
-class _TokenSubscriberHandle:
-    """Stand-in for `Subscribers` with which a liveliness Subscriber undeclares itself."""
-
-    def __init__(self, interests: SessionInterests) -> None:
-        self.exchange = interests.exchange
-        self._interests = interests
-
-    def undeclare(self, declared: SubscriberEntry) -> None:
-        self._interests.unwatch_tokens(declared.id)
-        declared.sink.close()
 
 
 class Liveliness(metaclass=Unconstructed):
@@ -147,12 +123,12 @@ class Liveliness(metaclass=Unconstructed):
         number = self._interests.watch_tokens(_TokenSubscription(key, bool(history), sink))
         declared = SubscriberEntry({number: key}, Locality.ANY, sink)
         return make(
-            Subscriber,
-            _TokenSubscriberHandle(self._interests),
-            declared,
-            reader,
-            background,
+            Subscriber, self._exchange, declared, self._undeclare_subscriber, reader, background
         )
+
+    def _undeclare_subscriber(self, declared: SubscriberEntry) -> None:
+        self._interests.unwatch_tokens(declared.id)
+        declared.sink.close()
 
     def __repr__(self) -> str:
         return f"Liveliness({self._exchange.zid})"

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from zenlake.api.exchange_protocol import ExchangeLike
-from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import Receiver, make_sink
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.wrapped import Unconstructed, Value, make
@@ -501,29 +500,17 @@ class MatchingListener(Receiver[H], Generic[H]):
     _given_by = "declare_matching_listener of a publisher or querier"
 
     def __init__(self, watch: MatchWatch, handler: Any = None) -> None:
-        self._undeclared = True
-        sink, reader, self._background = make_sink(handler, f"zenlake matching {watch.key}")
-        self._exchange = watch.exchange
+        sink, reader, background = make_sink(handler, f"zenlake matching {watch.key}")
 
         def tell(matching: bool) -> None:
             sink.push((make(MatchingStatus, matching),), 1)
 
         try:
-            self._stop = watch.listen(tell, sink.close)
+            stop = watch.listen(tell, sink.close)
         except ZError:
             sink.close()
             raise
-        super().__init__(sink, reader)
-
-    def undeclare(self, /) -> None:
-        """Stop receiving."""
-        self._check()
-        self._undeclared = True
-        self._stop()
-
-    def __del__(self) -> None:
-        if not (self._undeclared or self._background):
-            finalize_safely(self._exchange, self._stop)
+        super().__init__(watch.exchange, stop, sink, reader, background)
 
     def __repr__(self) -> str:
         self._check()
