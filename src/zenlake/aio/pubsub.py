@@ -5,7 +5,7 @@ Knows the names and arguments of the session API. Does not know how anything is 
 
 from collections.abc import MutableSet
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from zenlake import api
 from zenlake.aio.handler import (
@@ -15,10 +15,9 @@ from zenlake.aio.handler import (
     Receiver,
     receive,
 )
-from zenlake.aio.options import PublisherDeleteOptions, PublisherPutOptions, signature_of
 from zenlake.aio.sending import SendGate
 from zenlake.api.discovery.matching import MatchingStatus
-from zenlake.api.forwarding import forward_method, forward_property
+from zenlake.api.forwarding import forward_method, forward_property, signature_of
 from zenlake.api.values.sample import Sample
 from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.errors import ZError
@@ -83,13 +82,13 @@ class Publisher(Sender):
     has_room = forward_method(api.Publisher.has_room)
 
     @signature_of(api.Publisher.put)
-    async def put(self, payload: IntoZBytes, **options: Unpack[PublisherPutOptions]) -> None:
+    async def put(self, payload: IntoZBytes, **options: Any) -> None:
         """Publish `payload`; wait while there is no room and it must not be dropped."""
         call = partial(self._entity.put, payload, **options)
         await self._gate.send(call, waits=not self._entity.has_room())
 
     @signature_of(api.Publisher.delete)
-    async def delete(self, **options: Unpack[PublisherDeleteOptions]) -> None:
+    async def delete(self, **options: Any) -> None:
         """Publish that the key no longer has a value; wait as `put` does."""
         call = partial(self._entity.delete, **options)
         await self._gate.send(call, waits=not self._entity.has_room())

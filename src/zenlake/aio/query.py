@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, MutableSet
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 from zenlake import api
 from zenlake.aio.handler import (
@@ -20,11 +20,10 @@ from zenlake.aio.handler import (
     plan_for,
     receive,
 )
-from zenlake.aio.options import QuerierGetOptions, ReplyDelOptions, ReplyOptions, signature_of
 from zenlake.aio.pubsub import Sender, Subscriber
 from zenlake.aio.sending import SendGate
 from zenlake.api.arguments import IntoKeyExpr
-from zenlake.api.forwarding import forward_method, forward_property
+from zenlake.api.forwarding import forward_method, forward_property, signature_of
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.reply import Reply
@@ -115,9 +114,7 @@ class Querier(Sender):
     accept_replies = forward_property(api.Querier.accept_replies)
 
     @signature_of(api.Querier.get)
-    async def get(
-        self, handler: IntoHandler[Reply] = None, **options: Unpack[QuerierGetOptions]
-    ) -> Replies:
+    async def get(self, handler: IntoHandler[Reply] = None, **options: Any) -> Replies:
         """Send a query; replies go to the returned Replies, or to the callback."""
         token = options.pop("cancellation_token", None)
         ask = partial(self._entity.get, **options)
@@ -149,15 +146,13 @@ class Query:
     drop = forward_method(api.Query.drop)
 
     @signature_of(api.Query.reply)
-    async def reply(
-        self, key_expr: IntoKeyExpr, payload: IntoZBytes, **options: Unpack[ReplyOptions]
-    ) -> None:
+    async def reply(self, key_expr: IntoKeyExpr, payload: IntoZBytes, **options: Any) -> None:
         """Reply with a value for `key_expr`."""
         call = partial(self._entity.reply, key_expr, payload, **options)
         await self._gate.send(call, waits=False)
 
     @signature_of(api.Query.reply_del)
-    async def reply_del(self, key_expr: IntoKeyExpr, **options: Unpack[ReplyDelOptions]) -> None:
+    async def reply_del(self, key_expr: IntoKeyExpr, **options: Any) -> None:
         """Reply that `key_expr` has no value."""
         call = partial(self._entity.reply_del, key_expr, **options)
         await self._gate.send(call, waits=False)

@@ -8,18 +8,10 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self
 
 from zenlake import api
 from zenlake.aio.handler import Handler, IntoHandler, Receiver, receive, wait_delivered
-from zenlake.aio.options import (
-    DeleteOptions,
-    GetOptions,
-    PublisherOptions,
-    PutOptions,
-    QuerierOptions,
-    signature_of,
-)
 from zenlake.aio.pubsub import Publisher, Subscriber
 from zenlake.aio.query import Liveliness, Querier, Query, Queryable, Replies, get
 from zenlake.aio.sending import SendGate
@@ -27,7 +19,7 @@ from zenlake.api.arguments import IntoKeyExpr
 from zenlake.api.config.config import Config
 from zenlake.api.discovery.info import LinkEvent, TransportEvent
 from zenlake.api.discovery.scouting import Hello
-from zenlake.api.forwarding import forward_method, forward_property
+from zenlake.api.forwarding import forward_method, forward_property, signature_of
 from zenlake.api.values.enums import (
     Locality,
     Priority,
@@ -89,9 +81,7 @@ class Session:
     # ---- sending
 
     @signature_of(api.Session.put)
-    async def put(
-        self, key_expr: IntoKeyExpr, payload: IntoZBytes, **options: Unpack[PutOptions]
-    ) -> None:
+    async def put(self, key_expr: IntoKeyExpr, payload: IntoZBytes, **options: Any) -> None:
         """Publish `payload` on `key_expr`; wait while there is no room and it must not be dropped.
 
         A put that is cancelled while it waits may or may not be sent.
@@ -101,7 +91,7 @@ class Session:
         )
 
     @signature_of(api.Session.delete)
-    async def delete(self, key_expr: IntoKeyExpr, **options: Unpack[DeleteOptions]) -> None:
+    async def delete(self, key_expr: IntoKeyExpr, **options: Any) -> None:
         """Publish that `key_expr` no longer has a value; wait as `put` does."""
         await self._send(partial(self._entity.delete, key_expr, **options), options.get("priority"))
 
@@ -121,7 +111,7 @@ class Session:
         self,
         selector: IntoSelector,
         handler: IntoHandler[Reply] = None,
-        **options: Unpack[GetOptions],
+        **options: Any,
     ) -> Replies:
         """Send a query; replies go to the returned Replies, or to the callback.
 
@@ -138,9 +128,7 @@ class Session:
         return self._entity.declare_keyexpr(key_expr)
 
     @signature_of(api.Session.declare_publisher)
-    async def declare_publisher(
-        self, key_expr: IntoKeyExpr, **options: Unpack[PublisherOptions]
-    ) -> Publisher:
+    async def declare_publisher(self, key_expr: IntoKeyExpr, **options: Any) -> Publisher:
         """Declare a publisher on `key_expr`."""
         return Publisher(self._entity.declare_publisher(key_expr, **options), self._kept)
 
@@ -174,9 +162,7 @@ class Session:
         return receive(Queryable, handler, lambda sink: declare(handler=sink), self._kept, wrap)
 
     @signature_of(api.Session.declare_querier)
-    async def declare_querier(
-        self, key_expr: IntoKeyExpr, **options: Unpack[QuerierOptions]
-    ) -> Querier:
+    async def declare_querier(self, key_expr: IntoKeyExpr, **options: Any) -> Querier:
         """Declare a querier on `key_expr`."""
         return Querier(self._entity.declare_querier(key_expr, **options), self._kept)
 

@@ -3,6 +3,7 @@
 Knows their names, signatures and docstrings. Does not know what they do.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from operator import attrgetter
@@ -34,3 +35,17 @@ def forward_method(of: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate
         return of(self._entity, *args, **kwargs)
 
     return call
+
+
+def signature_of(
+    method: Callable[Concatenate[Any, P], object],
+) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
+    """Show type checkers, `help` and `inspect` the parameters of `method` for `**options`."""
+
+    def show(function: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
+        own = inspect.signature(function)
+        shown = inspect.signature(method).replace(return_annotation=own.return_annotation)
+        function.__signature__ = shown  # type: ignore[attr-defined]
+        return function
+
+    return show
