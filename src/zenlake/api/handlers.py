@@ -7,6 +7,7 @@ import operator
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, cast, final, overload
 
 from zenlake.api.entity import Entity
@@ -85,34 +86,23 @@ class Callback(Generic[T]):
         return f"Callback({self._callback!r}, {self._drop!r}, indirect={self._indirect})"
 
 
+@dataclass(frozen=True, repr=False)
 class _Channel(Generic[T]):
     """Channel that holds `capacity` items."""
 
-    __slots__ = ("_capacity",)
+    capacity: int
+    "Number of items that it holds."
 
-    def __init__(self, capacity: int) -> None:
-        number = operator.index(capacity)
+    def __post_init__(self) -> None:
+        number = operator.index(self.capacity)
         if number < 0:
             raise OverflowError("can't convert negative int to unsigned")
         if number > MAX_CAPACITY:
             raise OverflowError("int too big to convert")
-        self._capacity = number
-
-    @property
-    def capacity(self) -> int:
-        """Number of items that it holds."""
-        return self._capacity
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return self._capacity == other._capacity
-
-    def __hash__(self) -> int:
-        return hash((type(self), self._capacity))
+        object.__setattr__(self, "capacity", number)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._capacity})"
+        return f"{type(self).__name__}({self.capacity})"
 
 
 @final
@@ -123,8 +113,6 @@ class FifoChannel(_Channel[T]):
     FifoChannel(16)
     """
 
-    __slots__ = ()
-
 
 @final
 class RingChannel(_Channel[T]):
@@ -134,27 +122,15 @@ class RingChannel(_Channel[T]):
     1
     """
 
-    __slots__ = ()
-
 
 @final
+@dataclass(frozen=True)
 class DefaultHandler(Generic[T]):
     """Handler used when none is given: a FifoChannel of 256 items.
 
     >>> DefaultHandler()
     DefaultHandler()
     """
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return True if isinstance(other, DefaultHandler) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(DefaultHandler)
-
-    def __repr__(self) -> str:
-        return "DefaultHandler()"
 
 
 # Readers -----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ Knows tokens as key expressions. Does not know how the end of a session is notic
 
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from zenlake.api.arguments import IntoKeyExpr, check_timeout, instance, key_of
 from zenlake.api.discovery.matching import SessionInterests
@@ -56,19 +56,18 @@ def _undeclare(exchange: ExchangeLike, number: int) -> None:
         exchange.send(Declare(UndeclareToken(number), qos=qos.DECLARE))
 
 
-class _TokenSubscription:
+class _TokenSubscription(NamedTuple):
     """Liveliness subscriber, as SessionInterests sees it."""
 
-    def __init__(self, key: KeyExpr, history: bool, sink: Sink[Sample]) -> None:
-        self.key = key
-        self.history = history
-        self._sink = sink
+    key: KeyExpr
+    history: bool
+    sink: Sink[Sample]
 
     def on_token(self, key: str, alive: bool) -> None:
-        self._sink.push((Sample.of(key, _ALIVE if alive else _GONE, qos.DEFAULT),), 1)
+        self.sink.push((Sample.of(key, _ALIVE if alive else _GONE, qos.DEFAULT),), 1)
 
     def end(self) -> None:
-        self._sink.close()
+        self.sink.close()
 
 
 class Liveliness(metaclass=Unconstructed):

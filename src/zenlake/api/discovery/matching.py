@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from zenlake.api.exchange_protocol import ExchangeLike
 from zenlake.api.handlers import Receiver, make_sink
 from zenlake.api.values.enums import Locality
-from zenlake.api.values.wrapped import Unconstructed, Value, make
+from zenlake.api.values.wrapped import Unconstructed, make
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.match import includes, intersects
@@ -49,24 +49,12 @@ _OPTIONS = {
 _TOKENS = InterestOptions.KEYEXPRS | InterestOptions.TOKENS
 
 
-class MatchingStatus(Value, metaclass=Unconstructed):
+@dataclass(frozen=True, order=True, slots=True)
+class MatchingStatus(metaclass=Unconstructed):
     """Whether a subscriber or queryable matches the key expression of a publisher or querier."""
 
-    __slots__ = ("_matching",)
-
-    def __init__(self, matching: bool) -> None:
-        self._matching = matching
-
-    @property
-    def matching(self) -> bool:
-        """Whether a subscriber matches the publisher, or a queryable the querier."""
-        return self._matching
-
-    def _key(self) -> bool:
-        return self._matching
-
-    def __repr__(self) -> str:
-        return f"MatchingStatus(matching={self._matching})"
+    matching: bool
+    "Whether a subscriber matches the publisher, or a queryable the querier."
 
 
 class MatchWatch:

@@ -8,7 +8,8 @@ import heapq
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil
 from typing import Any, Unpack
 
@@ -16,18 +17,11 @@ from zenlake.api.arguments import attachment_of, checked_key, encoding_of, insta
 from zenlake.api.exchange_protocol import ExchangeLike, Stamp, TimerLike, unstamped
 from zenlake.api.handlers import make_sink
 from zenlake.api.query.cancellation import CancellationToken
-from zenlake.api.query.options import IntoConsolidation, QueryContent, QueryData, QueryOptions
+from zenlake.api.query.options import QueryData, QueryOptions
 from zenlake.api.query.queryable import Queryables
 from zenlake.api.sinks import Sink
 from zenlake.api.values.encoding import IntoEncoding
-from zenlake.api.values.enums import (
-    CongestionControl,
-    InterceptionPoint,
-    Locality,
-    Priority,
-    QueryTarget,
-    ReplyKeyExpr,
-)
+from zenlake.api.values.enums import InterceptionPoint, Locality
 from zenlake.api.values.ids import SourceInfo
 from zenlake.api.values.instrumentation import TimestampInstrumentation
 from zenlake.api.values.reply import Reply, join_slices
@@ -74,56 +68,28 @@ _ALIVE = wire_reply.WireReply(Put())
 _TIMEOUT = Response(0, WireExpr(), Err(TIMEOUT, encoding.WireEncoding.parse("zenoh/string")))
 
 
+@dataclass(slots=True, eq=False)
 class PendingGet:
     """One get that waits for replies."""
 
-    __slots__ = (
-        "_queries",
-        "any_key",
-        "ended",
-        "forget",
-        "id",
-        "kept",
-        "kept_bytes",
-        "key",
-        "mode",
-        "over",
-        "owner",
-        "sink",
-        "timed_out",
-        "waits_for",
-    )
-
-    def __init__(
-        self,
-        queries: "SessionQueries",
-        *,
-        key: str,
-        any_key: bool,
-        mode: Consolidation,
-        waits_for: int,
-        sink: Sink[Reply],
-        forget: Callable[[int], None],
-        owner: object = None,
-    ) -> None:
-        self._queries = queries
-        self.id = queries.exchange.next_id()
-        self.key = key
-        self.any_key = any_key
-        self.mode = mode
-        self.waits_for = waits_for
-        self.sink = sink
-        self.forget = forget
-        "Function that tells routing, or the interests, that no more replies are wanted."
-        self.owner = owner
-        self.ended = False
-        self.kept: dict[str, Response] = {}
-        "Newest reply of each key."
-        self.kept_bytes = 0
-        self.timed_out: Response | None = None
-        "Timeout reported by a node on the way or by this session; delivered last, once."
-        self.over = 0
-        "Replies pushed since the handler became full."
+    _queries: "SessionQueries"
+    id: int
+    key: str
+    any_key: bool
+    mode: Consolidation
+    waits_for: int
+    sink: Sink[Reply]
+    forget: Callable[[int], None]
+    "Function that tells routing, or the interests, that no more replies are wanted."
+    owner: object = None
+    ended: bool = False
+    kept: dict[str, Response] = field(default_factory=dict)
+    "Newest reply of each key."
+    kept_bytes: int = 0
+    timed_out: Response | None = None
+    "Timeout reported by a node on the way or by this session; delivered last, once."
+    over: int = 0
+    "Replies pushed since the handler became full."
 
     def cancel(self) -> None:
         """End this get without its kept replies."""
@@ -170,37 +136,11 @@ class SessionQueries:
         self._timer: TimerLike | None = None
         self._timer_at = 0.0
 
-    def get(
-        self,
-        selector: IntoSelector,
-        handler: Any = None,
-        *,
-        target: QueryTarget | None = None,
-        consolidation: IntoConsolidation | None = None,
-        accept_replies: ReplyKeyExpr | None = None,
-        timeout: float | None = None,
-        congestion_control: CongestionControl | None = None,
-        priority: Priority | None = None,
-        express: bool | None = None,
-        allowed_destination: Locality | None = None,
-        **content: Unpack[QueryContent],
-    ) -> Any:
-        """Check the arguments of `Session.get` and send the query."""
-        key, parameters = _split(selector)
-        given = (
-            target,
-            consolidation,
-            accept_replies,
-            timeout,
-            congestion_control,
-            priority,
-            express,
-            allowed_destination,
-        )
-        options = self._defaults
-        if given != _NOT_GIVEN:
-            options = QueryOptions(self.exchange.query_timeout, *given)
-        return self.ask(key, parameters, options, handler, **content)
+    def options(self, *given: Any) -> QueryOptions:
+        """Return checked options; `given` are the arguments of QueryOptions but the first."""
+        if given == _NOT_GIVEN:
+            return self._defaults
+        return QueryOptions(self.exchange.query_timeout, *given)
 
     def ask(
         self,
@@ -231,6 +171,7 @@ class SessionQueries:
         sink, reader, _ = make_sink(handler, f"zenlake get {key}")
         get = PendingGet(
             self,
+            self.exchange.next_id(),
             key=key,
             any_key=accepts_any_key(parameters),
             mode=query.consolidation,
@@ -239,7 +180,6 @@ class SessionQueries:
             forget=self.exchange.forget_query,
             owner=owner,
         )
-        self._begin(get, options.timeout, cancellation_token)
         request = Request(
             get.id,
             WireExpr(0, key, Mapping.SENDER),
@@ -249,11 +189,8 @@ class SessionQueries:
             timeout_ms=min(ceil(options.timeout * 1000), U64),
             ts_stack=stack,
         )
-        try:
-            self._send(request, options.destination)
-        except BaseException:
-            self.cancel(get.id)
-            raise
+        send = partial(self._send, request, options.destination)
+        self._start(get, options.timeout, cancellation_token, send)
         return reader
 
     def _first_stamp(self, instrumentation: TimestampInstrumentation) -> WireTimestampStack:
@@ -276,6 +213,7 @@ class SessionQueries:
         sink, reader, _ = make_sink(handler, f"zenlake liveliness get {key}")
         get = PendingGet(
             self,
+            self.exchange.next_id(),
             key=key,
             any_key=True,
             mode=Consolidation.NONE,
@@ -283,12 +221,7 @@ class SessionQueries:
             sink=sink,
             forget=forget,
         )
-        self._begin(get, timeout, cancellation_token)
-        try:
-            send(get)
-        except BaseException:
-            self.cancel(get.id)
-            raise
+        self._start(get, timeout, cancellation_token, partial(send, get))
         return reader
 
     # ---- from routing
@@ -348,8 +281,12 @@ class SessionQueries:
     def __len__(self) -> int:
         return len(self._gets)
 
-    def _begin(
-        self, get: PendingGet, timeout: float, cancellation_token: CancellationToken | None
+    def _start(
+        self,
+        get: PendingGet,
+        timeout: float,
+        cancellation_token: CancellationToken | None,
+        send: Callable[[], None],
     ) -> None:
         try:
             if len(self._gets) >= MAX_GETS:
@@ -368,6 +305,11 @@ class SessionQueries:
         if cancellation_token is not None and cancellation_token.is_cancelled:
             get.cancel()
         self._set_deadline(get.id, timeout)
+        try:
+            send()
+        except BaseException:
+            self.cancel(get.id)
+            raise
 
     def _send(self, request: Request, destination: Locality) -> None:
         if destination is not Locality.SESSION_LOCAL:
@@ -495,7 +437,7 @@ class SessionQueries:
             get.forget(get.id)
 
 
-def _split(selector: IntoSelector) -> tuple[KeyExpr, str]:
+def split_selector(selector: IntoSelector) -> tuple[KeyExpr, str]:
     """Return the key expression and the text of the parameters."""
     if type(selector) is KeyExpr:
         return selector, ""

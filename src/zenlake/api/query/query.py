@@ -5,7 +5,9 @@ asked, nor how replies travel.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Self
 
@@ -37,37 +39,18 @@ from zenlake.wire.wireexpr import WireExpr
 IGNORED = "{} in Query.{} is deprecated, it will be ignored"
 
 
+@dataclass(slots=True, eq=False)
 class PendingRequest:
     """One REQUEST while `shares` queryables answer it; each of their Query objects refers to it."""
 
-    __slots__ = (
-        "_answer",
-        "_finish",
-        "_given_back",
-        "ended",
-        "exchange",
-        "request",
-        "shares",
-        "stamp",
-    )
-
-    def __init__(
-        self,
-        exchange: ExchangeLike,
-        request: Request,
-        shares: int,
-        answer: Callable[[Response], None],
-        finish: Callable[["PendingRequest"], None],
-        stamp: Stamp,
-    ) -> None:
-        self.exchange = exchange
-        self.request = request
-        self.shares = shares
-        self.stamp = stamp
-        self._answer = answer
-        self._finish = finish
-        self._given_back = count(1)
-        self.ended = False
+    exchange: ExchangeLike
+    request: Request
+    shares: int
+    _answer: Callable[[Response], None]
+    _finish: Callable[["PendingRequest"], None]
+    stamp: Stamp
+    _given_back: Iterator[int] = field(default_factory=partial(count, 1))
+    ended: bool = False
 
     def give_back(self) -> None:
         """End one share; the last one ends the request. Each share calls this once."""
