@@ -226,7 +226,7 @@ class Liveliness:
         With `history`, also a PUT for each token that is alive already.
         """
         declare = partial(self._liveliness.declare_subscriber, key_expr, history=history)
-        return receive(Subscriber, handler, lambda sink: declare(handler=sink), self._kept)
+        return receive(Subscriber, handler, declare, self._kept)
 
     async def get(
         self,

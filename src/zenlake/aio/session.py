@@ -141,7 +141,7 @@ class Session:
     ) -> Subscriber:
         """Declare a subscriber of `key_expr` that receives on the running loop."""
         declare = partial(self._entity.declare_subscriber, key_expr, allowed_origin=allowed_origin)
-        return receive(Subscriber, handler, lambda sink: declare(handler=sink), self._kept)
+        return receive(Subscriber, handler, declare, self._kept)
 
     async def declare_queryable(
         self,
@@ -159,7 +159,7 @@ class Session:
             allowed_origin=allowed_origin,
         )
         wrap = partial(Query, SendGate())
-        return receive(Queryable, handler, lambda sink: declare(handler=sink), self._kept, wrap)
+        return receive(Queryable, handler, declare, self._kept, wrap)
 
     @signature_of(api.Session.declare_querier)
     async def declare_querier(self, key_expr: IntoKeyExpr, **options: Any) -> Querier:

@@ -93,22 +93,22 @@ class SampleIntake(Sink[Sample]):
     # ---- sink of the inner subscriber
 
     def push(self, items: Iterable[Sample], count: int) -> bool:
-        self._run(self._on_samples, items)
+        self.run(self._on_samples, items)
         return self._room and len(self._steps) < BACKLOG
 
     def when_room(self, call: Callable[[], None]) -> None:
-        self._run(self._sink.when_room, call)
+        self.run(self._sink.when_room, call)
 
     def wait_room(self) -> None:
         self._sink.wait_room()
 
     def close(self) -> None:
-        self._run(self._end)
+        self.run(self._end)
 
     def join(self, timeout: float | None) -> bool:
         return self._sink.join(timeout)
 
-    def _run(self, step: Callable[..., object], *arguments: object) -> None:
+    def run(self, step: Callable[..., object], *arguments: object) -> None:
         self._steps.submit(partial(step, *arguments))
         self._steps.run()
 
@@ -123,9 +123,6 @@ class SampleIntake(Sink[Sample]):
         self._deliver()
 
     def on_replies(self, replies: Iterable[Reply]) -> None:
-        self._run(self._on_replies, replies)
-
-    def _on_replies(self, replies: Iterable[Reply]) -> None:
         now = time.monotonic()
         for reply in replies:
             sample = reply.ok
@@ -134,9 +131,6 @@ class SampleIntake(Sink[Sample]):
         self._deliver()
 
     def on_answered(self, source: OrderedSource | None) -> None:
-        self._run(self._on_answered, source)
-
-    def _on_answered(self, source: OrderedSource | None) -> None:
         """Deliver what waited for a query that has ended."""
         if source is None:
             self._order.history -= 1
@@ -150,13 +144,11 @@ class SampleIntake(Sink[Sample]):
                 self._ask_for_gap(each)
         self._deliver()
 
-    def on_token(self, token: Sample) -> None:
-        self._run(self._on_token, str(token.key_expr), token.kind == SampleKind.PUT)
-
-    def _on_token(self, key: str, appeared: bool) -> None:
+    def _on_token(self, token: Sample) -> None:
         """Note that a publisher appeared or went; ask a new one for its history."""
+        key = str(token.key_expr)
         name = parse_source(key)
-        if not appeared:
+        if token.kind is SampleKind.DELETE:
             if name is not None and name in self._order.sources:
                 self._order.sources[name].alive = False
             return
@@ -165,22 +157,19 @@ class SampleIntake(Sink[Sample]):
             source.alive = True
         self._ask(key, self._asked_history, source)
 
-    def on_heartbeat(self, beat: Sample) -> None:
-        payload = beat.payload.to_bytes()
-        if beat.kind == SampleKind.PUT and len(payload) >= 4:
-            last = int.from_bytes(payload[:4], "little")
-            self._run(self._on_heartbeat, str(beat.key_expr), last)
-
-    def _on_heartbeat(self, key: str, number: int) -> None:
+    def _on_heartbeat(self, beat: Sample) -> None:
         """Ask for samples missing before the last number of a publisher."""
+        key, payload = str(beat.key_expr), beat.payload.to_bytes()
         name = parse_source(key)
+        if beat.kind is SampleKind.DELETE or len(payload) < 4:
+            return
         if name is None or not is_numbered(name):
             return
         if self._order.history and name not in self._order.sources:
             self._order.source(name, time.monotonic())
             return  # The query for the history of all sources covers it.
         source = self._order.source(name, time.monotonic())
-        last = source.position(number)
+        last = source.position(int.from_bytes(payload[:4], "little"))
         if not source.queries and (source.last is None or last > source.last):
             source.asked = last
             self._ask(key, number_range(source.next, last), source)
@@ -196,9 +185,6 @@ class SampleIntake(Sink[Sample]):
     def ask_for_history(self) -> None:
         """Ask all publishers for history; `_order.history` counts this query since `__init__`."""
         self._get(all_publishers_key(self._key), self._asked_history, None)
-
-    def ask_for_news(self) -> None:
-        self._run(self._ask_for_news)
 
     def _ask_for_news(self) -> None:
         """Ask every source, unless a query about it is in progress, for samples after its last."""
@@ -245,7 +231,9 @@ class SampleIntake(Sink[Sample]):
             self.session()
             .liveliness()
             .declare_subscriber(
-                publishers_key(self._key), Callback(self.on_token, indirect=False), history=True
+                publishers_key(self._key),
+                Callback(partial(self.run, self._on_token), indirect=False),
+                history=True,
             )
         )
         self.undeclares.callback(tokens.undeclare)
@@ -254,13 +242,13 @@ class SampleIntake(Sink[Sample]):
         if recovery.heartbeat:
             beats = self.session().declare_subscriber(
                 publishers_key(self._key),
-                Callback(self.on_heartbeat, indirect=False),
+                Callback(partial(self.run, self._on_heartbeat), indirect=False),
                 allowed_origin=allowed_origin,
             )
             self.undeclares.callback(beats.undeclare)
         period = seconds("periodic_queries", recovery.periodic_queries)
         if period is not None:
-            self.periodic = SCHEDULER.every(period, self.ask_for_news)
+            self.periodic = SCHEDULER.every(period, partial(self.run, self._ask_for_news))
             self.undeclares.callback(self.periodic.cancel)
 
     # ---- delivery
@@ -281,7 +269,7 @@ class SampleIntake(Sink[Sample]):
         self._room = True
 
     def add_listener(self, sink: Sink[Miss]) -> None:
-        self._run(self._misses.setdefault, sink)
+        self.run(self._misses.setdefault, sink)
 
     def remove_listener(self, sink: Sink[Miss]) -> None:
         self._misses.pop(sink, None)
@@ -307,13 +295,13 @@ class RecoveryReplies(Sink[Reply]):
         self._open = threading.Lock()
 
     def push(self, items: Iterable[Reply], count: int) -> bool:
-        self._intake.on_replies(items)
+        self._intake.run(self._intake.on_replies, items)
         return True
 
     def close(self) -> None:
         # Only the first call counts; several threads may close it.
         if self._open.acquire(blocking=False):
-            self._intake.on_answered(self._source)
+            self._intake.run(self._intake.on_answered, self._source)
 
 
 @final

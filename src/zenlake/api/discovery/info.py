@@ -184,7 +184,6 @@ class EventsListener(Receiver[H]):
         sink, shown, background = make_sink(handler, f"zenlake {self._what}")
         end = partial(info._remove, listeners, sink)
         super().__init__(None, end, sink, shown, background)
-        self._listeners = listeners
         self._call_soon = info._node.reactor.call_soon
 
     def undeclare(self, /) -> None:
@@ -197,6 +196,9 @@ class EventsListener(Receiver[H]):
             # The garbage collector may run while this thread, or one that waits for it, holds any
             # lock.
             self._call_soon(self._end)
+
+
+L = TypeVar("L", bound=EventsListener[Any])
 
 
 class TransportEventsListener(EventsListener[H]):
@@ -264,28 +266,25 @@ class SessionInfo(metaclass=Unconstructed):
         self, /, handler: Any = None, *, history: bool | None = None
     ) -> TransportEventsListener[Any]:
         """Receive an event when a transport opens or closes; with `history` also for open ones."""
-        listener: TransportEventsListener[Any] = make(
-            TransportEventsListener, self, self._transports, handler
-        )
-        self._add(listener, history)
-        return listener
+        return self._declare(TransportEventsListener, self._transports, handler, history)
 
     def declare_link_events_listener(
         self, /, handler: Any = None, *, history: bool | None = None
     ) -> LinkEventsListener[Any]:
         """Receive an event when a link opens or closes; with `history` also for open ones."""
-        listener: LinkEventsListener[Any] = make(LinkEventsListener, self, self._links, handler)
-        self._add(listener, history)
-        return listener
+        return self._declare(LinkEventsListener, self._links, handler, history)
 
     # ---- for the listeners
 
-    def _add(self, listener: EventsListener[Any], history: bool | None) -> None:
+    def _declare(
+        self, kind: type[L], listeners: Listeners[Any], handler: object, history: bool | None
+    ) -> L:
+        listener = make(kind, self, listeners, handler)
         with self._lock:
             if self._is_closed:
                 raise ZError("session closed")
-            known = self._open.values() if history else ()
-            listener._listeners.add(listener._sink, known)
+            listeners.add(listener._sink, self._open.values() if history else ())
+        return listener
 
     def _remove(self, listeners: Listeners[Any], sink: Sink[Any]) -> None:
         with self._lock:

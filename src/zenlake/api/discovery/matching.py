@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
+from zenlake.api.entity import KeyedEntity
 from zenlake.api.exchange_protocol import ExchangeLike
 from zenlake.api.handlers import Receiver, make_sink
 from zenlake.api.values.enums import Locality
-from zenlake.api.values.wrapped import Unconstructed, make
+from zenlake.api.values.wrapped import Unconstructed, make, materialize_inherited
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.match import includes, intersects
@@ -97,14 +98,6 @@ class MatchWatch:
         if self.counts_remote and self._interests.matches(self._kind, self):
             return True
         return self._destination is not Locality.REMOTE and self._local()
-
-    def status(self) -> MatchingStatus:
-        """Return the matching status as an API object."""
-        return make(MatchingStatus, self.matching)
-
-    def declare_listener(self, handler: Any = None) -> "MatchingListener[Any]":
-        """Declare a listener that receives each change."""
-        return make(MatchingListener, self, handler)
 
     def listen(
         self, call: Callable[[bool], None], end: Callable[[], None] = lambda: None
@@ -503,3 +496,24 @@ class MatchingListener(Receiver[H], Generic[H]):
     def __repr__(self) -> str:
         self._check()
         return "MatchingListener()"
+
+
+class WatchedEntity(KeyedEntity):
+    """Base of publisher and querier: entities that subscribers or queryables match."""
+
+    _watch: MatchWatch
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        materialize_inherited(cls, "matching_status", "declare_matching_listener")
+
+    @property
+    def matching_status(self) -> MatchingStatus:
+        """Whether a subscriber matches the publisher, or a queryable the querier."""
+        self._check()
+        return make(MatchingStatus, self._watch.matching)
+
+    def declare_matching_listener(self, /, handler: Any = None) -> MatchingListener[Any]:
+        """Declare a listener that receives each change of the matching status."""
+        self._check()
+        return make(MatchingListener, self._watch, handler)

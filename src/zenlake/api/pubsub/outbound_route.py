@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from zenlake.api.arguments import attachment_of, encoding_of, instance
+from zenlake.api.arguments import attachment_of, encoding_of, wire_of
 from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import InterceptionPoint, Locality
 from zenlake.api.values.ids import SourceInfo
@@ -246,9 +246,9 @@ def put_body(
     """Return the body of a put; TypeError: an option has another type."""
     return Put(
         payload_bytes(payload),  # type: ignore[arg-type]  # A view is written as bytes are.
-        None if timestamp is None else instance("timestamp", timestamp, Timestamp).wire,
+        wire_of("timestamp", timestamp, Timestamp),
         encoding,
-        None if source_info is None else instance("source_info", source_info, SourceInfo).wire,
+        wire_of("source_info", source_info, SourceInfo),
         attachment_of(attachment),
     )
 
@@ -258,9 +258,7 @@ def del_body(
 ) -> Del:
     """Return the body of a delete; TypeError: an option has another type."""
     return Del(
-        timestamp=None if timestamp is None else instance("timestamp", timestamp, Timestamp).wire,
-        source_info=None
-        if source_info is None
-        else instance("source_info", source_info, SourceInfo).wire,
-        attachment=attachment_of(attachment),
+        wire_of("timestamp", timestamp, Timestamp),
+        wire_of("source_info", source_info, SourceInfo),
+        attachment_of(attachment),
     )

@@ -5,12 +5,11 @@ Knows the publisher's options and its life. Where its messages go is in outbound
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from zenlake.api.arguments import IntoKeyExpr, encoding_of, key_of, member, qos_of
-from zenlake.api.discovery.matching import MatchingListener, MatchingStatus, MatchWatch
-from zenlake.api.entity import KeyedEntity
+from zenlake.api.discovery.matching import MatchWatch, WatchedEntity
 from zenlake.api.pubsub.outbound_route import OutboundRoute, PutCall, del_body
 from zenlake.api.values.encoding import Encoding, IntoEncoding
 from zenlake.api.values.enums import (
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from zenlake.api.session_core import SessionCore
 
 
-class Publisher(KeyedEntity):
+class Publisher(WatchedEntity):
     """Publishes on one key expression; made by `Session.declare_publisher`.
 
     While exactly one session wants the puts, `put` is not the method below but a function that the
@@ -151,17 +150,6 @@ class Publisher(KeyedEntity):
         """Whether messages are sent reliably, or with best effort."""
         self._check()
         return Reliability.RELIABLE if self._route.reliable else Reliability.BEST_EFFORT
-
-    @property
-    def matching_status(self) -> MatchingStatus:
-        """Whether there is a subscriber that matches the key expression."""
-        self._check()
-        return self._watch.status()
-
-    def declare_matching_listener(self, /, handler: Any = None) -> MatchingListener[Any]:
-        """Call `handler` whenever the matching status changes."""
-        self._check()
-        return self._watch.declare_listener(handler)
 
 
 def _end(route: OutboundRoute, watch: MatchWatch) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from math import ceil
 from typing import Any, Unpack
 
-from zenlake.api.arguments import attachment_of, checked_key, encoding_of, instance
+from zenlake.api.arguments import attachment_of, checked_key, encoding_of, instance, wire_of
 from zenlake.api.exchange_protocol import ExchangeLike, Stamp, TimerLike, unstamped
 from zenlake.api.handlers import make_sink
 from zenlake.api.query.cancellation import CancellationToken
@@ -465,9 +465,7 @@ def _query(
     if payload is not None or encoding is not None:
         data = b"" if payload is None else bytes(payload_bytes(payload))
         body = QueryBody(data, encoding_of(encoding))
-    source = None
-    if source_info is not None:
-        source = instance("source_info", source_info, SourceInfo).wire
+    source = wire_of("source_info", source_info, SourceInfo)
     return WireQuery(mode, parameters, source, body, attachment_of(attachment))
 
 

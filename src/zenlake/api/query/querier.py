@@ -8,13 +8,7 @@ from types import GenericAlias
 from typing import Any, ClassVar
 
 from zenlake.api.arguments import IntoKeyExpr, key_of
-from zenlake.api.discovery.matching import (
-    MatchingListener,
-    MatchingStatus,
-    MatchWatch,
-    SessionInterests,
-)
-from zenlake.api.entity import KeyedEntity
+from zenlake.api.discovery.matching import MatchWatch, SessionInterests, WatchedEntity
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.query.get import SessionQueries
 from zenlake.api.query.options import QueryOptions
@@ -27,7 +21,7 @@ from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.wire import entity, enums
 
 
-class Querier(KeyedEntity):
+class Querier(WatchedEntity):
     """Sends queries on one key expression; made by `Session.declare_querier`."""
 
     __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
@@ -62,17 +56,6 @@ class Querier(KeyedEntity):
         """Whether replies may be on keys that the key expression does not match."""
         self._check()
         return ReplyKeyExpr.ANY if self._options.any_key else ReplyKeyExpr.MATCHING_QUERY
-
-    @property
-    def matching_status(self) -> MatchingStatus:
-        """Whether a queryable matches now."""
-        self._check()
-        return self._watch.status()
-
-    def declare_matching_listener(self, /, handler: Any = None) -> MatchingListener[Any]:
-        """Declare a listener that receives each change of the matching status."""
-        self._check()
-        return self._watch.declare_listener(handler)
 
     def get(
         self,

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 from typing import Self
 
-from zenlake.api.arguments import IntoKeyExpr, attachment_of, encoding_of, instance, key_of
+from zenlake.api.arguments import IntoKeyExpr, attachment_of, encoding_of, key_of, wire_of
 from zenlake.api.exchange_protocol import ExchangeLike, Stamp
 from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.values.encoding import Encoding, IntoEncoding
@@ -25,7 +25,6 @@ from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.match import intersects
 from zenlake.wire import reply as wire
-from zenlake.wire import timestamp as timestamps
 from zenlake.wire.delete import Del
 from zenlake.wire.entity import WireEntityId
 from zenlake.wire.enums import Mapping
@@ -173,7 +172,7 @@ class Query:
             _warn_ignored("reply", congestion_control, priority)
         body = Put(
             bytes(payload_bytes(payload)),
-            _stamp_of(timestamp),
+            wire_of("timestamp", timestamp, Timestamp),
             encoding_of(encoding),
             None,
             attachment_of(attachment),
@@ -194,7 +193,8 @@ class Query:
         """Reply that `key_expr` has no value, with the QoS of the query."""
         if congestion_control is not None or priority is not None:
             _warn_ignored("reply_del", congestion_control, priority)
-        self._reply(key_expr, Del(_stamp_of(timestamp), None, attachment_of(attachment)), express)
+        stamp = wire_of("timestamp", timestamp, Timestamp)
+        self._reply(key_expr, Del(stamp, None, attachment_of(attachment)), express)
 
     def reply_err(self, /, payload: IntoZBytes, *, encoding: IntoEncoding | None = None) -> None:
         """Reply with an error that `payload` describes."""
@@ -255,10 +255,6 @@ reply_with = Query._reply
 def request_of(query: Query) -> PendingRequest:
     """Return the request that `query` is a share of. ZError: the query was dropped."""
     return query._asked
-
-
-def _stamp_of(timestamp: Timestamp | None) -> timestamps.WireTimestamp | None:
-    return None if timestamp is None else instance("timestamp", timestamp, Timestamp).wire
 
 
 def _warn_ignored(
