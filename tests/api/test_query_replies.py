@@ -132,7 +132,7 @@ def test_no_queryable_ends_at_once() -> None:
     answering.declare_queryable("other")
     assert list(asking.get("nothing/here")) == []
     assert len(finals(answering)) == 1
-    assert len(asking.queries) == 0
+    assert asking.queries._gets == {}
     assert answering.queryables.counters["unmatched"] == 1
 
 
@@ -340,7 +340,7 @@ def test_shares_given_back_by_many_threads_end_once() -> None:
         for thread in threads:
             thread.join()
     assert len(finals(answering)) == 50
-    assert answering.queryables.open_queries == 0
+    assert answering.queryables._open == {}
 
 
 def test_a_ring_lets_go_of_queries() -> None:
@@ -359,7 +359,7 @@ def test_unread_queries_of_a_queryable_that_is_gone_end() -> None:
     replies = asking.get("q")
     del served
     assert list(replies) == []
-    assert answering.queryables.open_queries == 0
+    assert answering.queryables._open == {}
 
 
 def test_queries_can_be_answered_after_undeclare() -> None:
@@ -707,7 +707,7 @@ def test_a_send_that_fails_leaves_nothing() -> None:
     with pytest.raises(ZError, match="too large"):
         side.get("q", Callback(print, lambda: ended.append(1), indirect=False))
     assert ended == [1]
-    assert len(side.queries) == 0
+    assert side.queries._gets == {}
 
 
 def test_what_get_returns() -> None:
@@ -737,7 +737,7 @@ def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], text: 
     with pytest.raises(error, match=text):
         side.get(**{"selector": "q", **arguments})
     assert side.exchange.sent == []
-    assert len(side.queries) == 0
+    assert side.queries._gets == {}
 
 
 def test_values() -> None:

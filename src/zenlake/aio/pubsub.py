@@ -20,7 +20,6 @@ from zenlake.api.discovery.matching import MatchingStatus
 from zenlake.api.forwarding import forward_method, forward_property, signature_of
 from zenlake.api.values.sample import Sample
 from zenlake.api.values.zbytes import IntoZBytes
-from zenlake.errors import ZError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,11 +43,8 @@ class MatchingListener(Receiver[MatchingStatus]):
 class Sender(Declaration):
     """Declared entity that sends. Leaving `async with` undeclares it."""
 
-    _what = "sender"
-
     def __init__(self, entity: Any, kept: MutableSet[Handler[Any]]) -> None:
-        self._entity = entity
-        self._kept = kept
+        super().__init__(entity, kept)
         self._gate = SendGate()
 
     async def declare_matching_listener(
@@ -58,13 +54,6 @@ class Sender(Declaration):
         return receive(
             MatchingListener, handler, self._entity.declare_matching_listener, self._kept
         )
-
-    async def undeclare(self) -> None:
-        """Undeclare this entity."""
-        if self._undeclared:
-            raise ZError(f"Undeclared {self._what}")
-        self._undeclared = True
-        self._entity.undeclare()
 
 
 class Publisher(Sender):

@@ -191,13 +191,7 @@ class Queryable(Receiver[Query]):
 class LivelinessToken(Declaration):
     """Liveliness token: alive until undeclared, its last reference goes, or its session ends."""
 
-    def __init__(self, token: api.LivelinessToken) -> None:
-        self._token = token
-
-    async def undeclare(self) -> None:
-        """Undeclare this token."""
-        self._undeclared = True
-        self._token.undeclare()
+    _what = "LivelinessToken"
 
 
 class Liveliness:
@@ -212,7 +206,7 @@ class Liveliness:
 
     async def declare_token(self, key_expr: IntoKeyExpr) -> LivelinessToken:
         """Declare a token on `key_expr`."""
-        return LivelinessToken(self._liveliness.declare_token(key_expr))
+        return LivelinessToken(self._liveliness.declare_token(key_expr), self._kept)
 
     async def declare_subscriber(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, overload
 
+from zenlake.api.arguments import instance
 from zenlake.api.values.zbytes import ZBytes
 from zenlake.errors import ZError
 
@@ -237,17 +238,14 @@ def z_deserialize(tp: Any, zbytes: ZBytes) -> Any:
     >>> z_deserialize(dict[str, int], z_serialize({"a": 1}))
     {'a': 1}
     """
-    if not isinstance(zbytes, ZBytes):
-        raise TypeError(
-            f"argument 'zbytes': {type(zbytes).__name__!r} object cannot be converted to 'ZBytes'"
-        )
+    data = instance("zbytes", zbytes, ZBytes).to_bytes()
     try:
         read, _ = _reader(tp, MAX_DEPTH)
     except TypeError as problem:
         if "unhashable" not in str(problem):
             raise
         raise TypeError(f"{tp!r} is not a type that can be deserialized") from None
-    value, _ = read(zbytes.to_bytes(), 0)
+    value, _ = read(data, 0)
     return value
 
 

@@ -5,30 +5,24 @@ Knows tokens as key expressions. Does not know how the end of a session is notic
 
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from zenlake.api.arguments import IntoKeyExpr, check_timeout, instance, key_of
-from zenlake.api.discovery.matching import SessionInterests
+from zenlake.api.discovery.matching import SessionInterests, TokenWatch
 from zenlake.api.entity import Entity
 from zenlake.api.exchange_protocol import ExchangeLike
 from zenlake.api.handlers import make_sink
 from zenlake.api.pubsub.subscriber import Subscriber, SubscriberEntry
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.query.get import PendingGet, SessionQueries
-from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import Locality
-from zenlake.api.values.sample import Sample
 from zenlake.api.values.wrapped import Unconstructed, make
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire import qos
 from zenlake.wire.declare import Declare, DeclareToken, UndeclareToken
-from zenlake.wire.delete import Del
 from zenlake.wire.enums import Mapping
-from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
-
-_ALIVE, _GONE = Put(), Del()
 
 
 class LivelinessToken(Entity):
@@ -54,20 +48,6 @@ class LivelinessToken(Entity):
 def _undeclare(exchange: ExchangeLike, number: int) -> None:
     with suppress(ZError):  # The tokens of a closed session are gone already.
         exchange.send(Declare(UndeclareToken(number), qos=qos.DECLARE))
-
-
-class _TokenSubscription(NamedTuple):
-    """Liveliness subscriber, as SessionInterests sees it."""
-
-    key: KeyExpr
-    history: bool
-    sink: Sink[Sample]
-
-    def on_token(self, key: str, alive: bool) -> None:
-        self.sink.push((Sample.of(key, _ALIVE if alive else _GONE, qos.DEFAULT),), 1)
-
-    def end(self) -> None:
-        self.sink.close()
 
 
 class Liveliness(metaclass=Unconstructed):
@@ -119,7 +99,7 @@ class Liveliness(metaclass=Unconstructed):
         if self._exchange.closed:
             raise ZError("session closed")
         sink, reader, background = make_sink(handler, f"zenlake liveliness {key}")
-        number = self._interests.watch_tokens(_TokenSubscription(key, bool(history), sink))
+        number = self._interests.watch_tokens(TokenWatch(key, bool(history), sink))
         declared = SubscriberEntry({number: key}, Locality.ANY, sink)
         return make(
             Subscriber, self._exchange, declared, self._undeclare_subscriber, reader, background

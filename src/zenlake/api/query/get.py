@@ -278,9 +278,6 @@ class SessionQueries:
         if timer is not None:
             timer.cancel()
 
-    def __len__(self) -> int:
-        return len(self._gets)
-
     def _start(
         self,
         get: PendingGet,

@@ -252,11 +252,6 @@ reply_with = Query._reply
 """Reply to a query with a Put or Del that exists already; arguments as `Query._reply`."""
 
 
-def request_of(query: Query) -> PendingRequest:
-    """Return the request that `query` is a share of. ZError: the query was dropped."""
-    return query._asked
-
-
 def _warn_ignored(
     method: str, congestion_control: CongestionControl | None, priority: Priority | None
 ) -> None:

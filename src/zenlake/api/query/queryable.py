@@ -186,11 +186,6 @@ class Queryables:
         for asked in list(self._open.values()):
             asked.finish()
 
-    @property
-    def open_queries(self) -> int:
-        """Number of queries in progress."""
-        return len(self._open)
-
     def _received(self, request: Request) -> Request:
         stack = request.ts_stack
         if stack is None:

@@ -280,8 +280,6 @@ for _role in WhatAmI:
     _role.wire = codec.WireWhatAmI(_role.value)
 
 CONGESTION_CONTROL_OF = tuple(CongestionControl)
-CONSOLIDATION_OF = tuple(ConsolidationMode)
-QUERY_TARGET_OF = tuple(QueryTarget)
 PRIORITY_OF: tuple[Priority, ...] = (Priority.DEFAULT, *Priority)
 "Priority by wire number; a sample that claims the CONTROL lane (0) shows the default, as in Zenoh."
 WHATAMI_OF = {member.wire: member for member in WhatAmI}
