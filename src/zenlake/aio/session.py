@@ -4,7 +4,6 @@ Knows which calls wait, and runs those off the loop. Does not know the protocol.
 """
 
 import asyncio
-import threading
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -239,43 +238,14 @@ async def scout(
     return receive(Scout, handler, start, _scouts)
 
 
-class _Opening:
-    """Session being opened on another thread, which closes it if the caller was cancelled."""
-
-    def __init__(self, how: Callable[[], api.Session]) -> None:
-        self._how = how
-        self._lock = threading.Lock()
-        self._given_up = False
-        self._session: api.Session | None = None
-
-    def run(self) -> api.Session:
-        session = self._how()
-        with self._lock:
-            unwanted = self._given_up
-            self._session = None if unwanted else session
-        if unwanted:
-            session.close()
-        return session
-
-    def give_up(self) -> api.Session | None:
-        """Note the cancellation; return a session that is open already and must be closed."""
-        with self._lock:
-            self._given_up = True
-            session, self._session = self._session, None
-        return session
-
-
 async def open(  # noqa: A001 - as in the session API
     config: Config,
     *,
     timestamp_callback: Callable[[TimestampContext], bytes] | None = None,
 ) -> Session:
-    """Open a session: `async with await zenlake.aio.open(config) as session`."""
-    opening = _Opening(partial(api.open, config, timestamp_callback=timestamp_callback))
-    try:
-        return Session(await asyncio.to_thread(opening.run))
-    except asyncio.CancelledError:
-        session = opening.give_up()
-        if session is not None:
-            asyncio.get_running_loop().run_in_executor(None, session.close)
-        raise
+    """Open a session: `async with await zenlake.aio.open(config) as session`.
+
+    A session that opens after this was cancelled is closed at once: nothing refers to it.
+    """
+    opened = await asyncio.to_thread(api.open, config, timestamp_callback=timestamp_callback)
+    return Session(opened)
