@@ -15,6 +15,9 @@ from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire.entity import WireEntityId
 
+SPECIAL_METHODS = {"__enter__", "__exit__", "__iter__", "__class_getitem__"}
+"Special methods that each entity class lists as its own."
+
 
 class Entity(metaclass=Unconstructed):
     """Base of publisher, subscriber, querier, queryable, token and listener."""
@@ -25,7 +28,9 @@ class Entity(metaclass=Unconstructed):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        materialize_inherited(cls, "undeclare", "__enter__", "__exit__")
+        inherited = {name for base in cls.__mro__ for name in vars(base)}
+        public = {name for name in inherited if not name.startswith("_")}
+        materialize_inherited(cls, *public, *inherited & SPECIAL_METHODS)
 
     def __init__(
         self, exchange: ExchangeLike | None, end: Callable[[], None], background: bool = False
@@ -69,10 +74,6 @@ class KeyedEntity(Entity):
 
     _id: WireEntityId
     _key_expr: KeyExpr
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        materialize_inherited(cls, "id", "key_expr")
 
     @property
     def id(self) -> EntityGlobalId:

@@ -180,10 +180,6 @@ materialize_inherited(Handler, "__class_getitem__")
 class Receiver(Entity, Generic[H]):
     """Base of entities with a handler; reading is passed to the handler until undeclared."""
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        materialize_inherited(cls, "handler", "recv", "try_recv", "__class_getitem__", "__iter__")
-
     def __init__(
         self,
         exchange: ExchangeLike | None,

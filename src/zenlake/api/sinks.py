@@ -131,6 +131,10 @@ class BoundedSink(Sink[T]):
                 finally:
                     self._blocked -= 1
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ZError("channel is empty and closed")
+
     def _notify_room(self) -> Iterable[Callable[[], None]]:
         """Wake threads that wait for room; return the calls to make once the lock is released."""
         if self._blocked and (self._closed or self._has_room()):
@@ -229,10 +233,6 @@ class Fifo(BoundedSink[T], Channel[T]):
             self._waiting = self._left = 0
         del unread  # The items' destructors run without the lock.
         self.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ZError("channel is empty and closed")
 
     def _take(self) -> T:
         """Return the next item, or _EMPTY. The caller holds the lock."""

@@ -5,10 +5,10 @@ Knows how they are presented, and the listeners. Does not open or close any: Ses
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from zenlake.api.handlers import Receiver, make_sink
 from zenlake.api.sinks import Sink
@@ -146,44 +146,23 @@ def _interfaces_of(address: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(i.name for i in sockets.interfaces() if i.host == host))
 
 
-class Listeners(Generic[E]):
-    """Sinks of the listeners for one kind of event."""
+EventMaker = Callable[[SampleKind, TransportSession], TransportEvent | LinkEvent]
 
-    def __init__(self, event: Callable[[SampleKind, TransportSession], E]) -> None:
-        self._event = event
-        self._sinks: set[Sink[E]] = set()
 
-    def add(self, sink: Sink[E], open_now: Iterable[TransportSession]) -> None:
-        self._sinks.add(sink)
-        for session in open_now:
-            sink.push([self._event(SampleKind.PUT, session)], 1)
+def _transport_event(kind: SampleKind, session: TransportSession) -> TransportEvent:
+    return make(TransportEvent, kind=kind, transport=transport_of(session))
 
-    def remove(self, sink: Sink[E]) -> None:
-        self._sinks.discard(sink)
-        sink.close()
 
-    def tell(self, kind: SampleKind, session: TransportSession) -> None:
-        """Push an event to all sinks, without waiting: a listener that does not read keeps its
-        events.
-        """
-        if self._sinks:
-            event = self._event(kind, session)
-            for sink in tuple(self._sinks):  # A copy: a dropped listener may leave during the loop.
-                sink.push([event], 1)
-
-    def close(self) -> None:
-        sinks, self._sinks = self._sinks, set()
-        for sink in sinks:
-            sink.close()
+def _link_event(kind: SampleKind, session: TransportSession) -> LinkEvent:
+    return make(LinkEvent, kind=kind, link=link_of(session))
 
 
 class EventsListener(Receiver[H]):
     """Receiver of events until it is undeclared, or dropped without a callback."""
 
-    def __init__(self, info: "SessionInfo", listeners: Listeners[Any], handler: object) -> None:
+    def __init__(self, info: "SessionInfo", handler: object) -> None:
         sink, shown, background = make_sink(handler, f"zenlake {self._what}")
-        end = partial(info._remove, listeners, sink)
-        super().__init__(None, end, sink, shown, background)
+        super().__init__(None, partial(info._remove, sink), sink, shown, background)
         self._call_soon = info._node.reactor.call_soon
 
     def undeclare(self, /) -> None:
@@ -228,12 +207,8 @@ class SessionInfo(metaclass=Unconstructed):
         self._lock = threading.RLock()
         self._open: dict[zenohid.WireZenohId, TransportSession] = {}
         self._is_closed = False
-        self._transports: Listeners[TransportEvent] = Listeners(
-            lambda kind, session: make(TransportEvent, kind=kind, transport=transport_of(session))
-        )
-        self._links: Listeners[LinkEvent] = Listeners(
-            lambda kind, session: make(LinkEvent, kind=kind, link=link_of(session))
-        )
+        self._sinks: dict[Sink[Any], EventMaker] = {}
+        "Function that makes the events of a listener, by its sink."
 
     # ---- for everybody
 
@@ -266,29 +241,32 @@ class SessionInfo(metaclass=Unconstructed):
         self, /, handler: Any = None, *, history: bool | None = None
     ) -> TransportEventsListener[Any]:
         """Receive an event when a transport opens or closes; with `history` also for open ones."""
-        return self._declare(TransportEventsListener, self._transports, handler, history)
+        return self._declare(TransportEventsListener, _transport_event, handler, history)
 
     def declare_link_events_listener(
         self, /, handler: Any = None, *, history: bool | None = None
     ) -> LinkEventsListener[Any]:
         """Receive an event when a link opens or closes; with `history` also for open ones."""
-        return self._declare(LinkEventsListener, self._links, handler, history)
+        return self._declare(LinkEventsListener, _link_event, handler, history)
 
     # ---- for the listeners
 
     def _declare(
-        self, kind: type[L], listeners: Listeners[Any], handler: object, history: bool | None
+        self, kind: type[L], event: EventMaker, handler: object, history: bool | None
     ) -> L:
-        listener = make(kind, self, listeners, handler)
+        listener = make(kind, self, handler)
         with self._lock:
             if self._is_closed:
                 raise ZError("session closed")
-            listeners.add(listener._sink, self._open.values() if history else ())
+            self._sinks[listener._sink] = event
+            for session in self._open.values() if history else ():
+                listener._sink.push([event(SampleKind.PUT, session)], 1)
         return listener
 
-    def _remove(self, listeners: Listeners[Any], sink: Sink[Any]) -> None:
+    def _remove(self, sink: Sink[Any]) -> None:
         with self._lock:
-            listeners.remove(sink)
+            self._sinks.pop(sink, None)
+            sink.close()
 
     # ---- for the owner
 
@@ -303,12 +281,15 @@ class SessionInfo(metaclass=Unconstructed):
                 self._tell(SampleKind.DELETE, session)
 
     def _tell(self, kind: SampleKind, session: TransportSession) -> None:
-        self._transports.tell(kind, session)
-        self._links.tell(kind, session)
+        """Push an event to all sinks, without waiting: a listener that does not read keeps its
+        events.
+        """
+        for sink, event in tuple(self._sinks.items()):  # A dropped listener may leave meanwhile.
+            sink.push([event(kind, session)], 1)
 
     def close(self) -> None:
         """End all listeners; queued events are still received."""
         with self._lock:
             self._is_closed = True
-            self._transports.close()
-            self._links.close()
+            for sink in tuple(self._sinks):
+                self._remove(sink)

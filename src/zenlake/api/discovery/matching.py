@@ -18,7 +18,7 @@ from zenlake.api.handlers import Receiver, make_sink
 from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.sample import Sample
-from zenlake.api.values.wrapped import Unconstructed, make, materialize_inherited
+from zenlake.api.values.wrapped import Unconstructed, make
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.match import includes, intersects
@@ -502,10 +502,6 @@ class WatchedEntity(KeyedEntity):
     """Base of publisher and querier: entities that subscribers or queryables match."""
 
     _watch: MatchWatch
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        materialize_inherited(cls, "matching_status", "declare_matching_listener")
 
     @property
     def matching_status(self) -> MatchingStatus:

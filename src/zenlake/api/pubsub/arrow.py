@@ -196,8 +196,7 @@ class ArrowBatches(RunSink, BoundedSink[Any], Channel[Any]):
             with self._lock:
                 batch, wait = self._next()
                 if batch is None:
-                    if self._closed:
-                        raise ZError("channel is empty and closed")
+                    self._check_open()
                     self._ready.wait(wait)
                     continue
                 calls = self._notify_room()
@@ -207,8 +206,7 @@ class ArrowBatches(RunSink, BoundedSink[Any], Channel[Any]):
         with self._lock:
             batch, _ = self._next()
             if batch is None:
-                if self._closed:
-                    raise ZError("channel is empty and closed")
+                self._check_open()
                 return None
             calls = self._notify_room()
         return self._finish_batch(batch, calls)
