@@ -4,7 +4,6 @@ Knows which reply belongs to which get, how replies are consolidated, and when a
 not know how queries travel, nor how the user reads replies.
 """
 
-import heapq
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -57,7 +56,6 @@ MAX_KEPT_REPLIES = 262_144  # Upper bound on keys whose replies consolidation ke
 MAX_KEPT_BYTES = 268_435_456  # Upper bound on payload bytes that LATEST keeps for one get.
 # Upper bound on replies of one get beyond the capacity of its handler.
 MAX_WAITING_REPLIES = 1_048_576
-TIDY_FROM = 1_024  # Least number of deadlines before those of ended gets are removed.
 
 LOCAL, REMOTE = 1, 2
 "Sides whose end a get waits for."
@@ -88,6 +86,7 @@ class PendingGet:
     kept_bytes: int = 0
     timed_out: Response | None = None
     "Timeout reported by a node on the way or by this session; delivered last, once."
+    timer: TimerLike | None = None
     over: int = 0
     "Replies pushed since the handler became full."
 
@@ -131,10 +130,6 @@ class SessionQueries:
         self._defaults = QueryOptions(exchange.query_timeout)
         self._gets: dict[int, PendingGet] = {}
         "Gets by request id; the thread that removes one ends it."
-        self._deadlines: list[tuple[float, int]] = []
-        "Heap of (time, request id); entries of ended gets are removed lazily."
-        self._timer: TimerLike | None = None
-        self._timer_at = 0.0
 
     def options(self, *given: Any) -> QueryOptions:
         """Return checked options; `given` are the arguments of QueryOptions but the first."""
@@ -272,11 +267,6 @@ class SessionQueries:
             get = self._gets.pop(number, None)
             if get is not None:
                 self._end_empty(get)
-        with self._lock:
-            timer, self._timer = self._timer, None
-            self._deadlines.clear()
-        if timer is not None:
-            timer.cancel()
 
     def _start(
         self,
@@ -301,7 +291,7 @@ class SessionQueries:
         self._gets[get.id] = get
         if cancellation_token is not None and cancellation_token.is_cancelled:
             get.cancel()
-        self._set_deadline(get.id, timeout)
+        get.timer = self.exchange.call_later(timeout, partial(self._time_out, get.id))
         try:
             send()
         except BaseException:
@@ -336,6 +326,8 @@ class SessionQueries:
             self._deliver_kept(get)
         if get.timed_out is not None:
             self._push(get, (Reply.of(get.timed_out),), 1)
+        if get.timer is not None:
+            get.timer.cancel()
         get.ended = True
         get.sink.close()
 
@@ -382,42 +374,6 @@ class SessionQueries:
                 get.kept = {}
         elif full:
             self._deliver_kept(get)
-
-    # ---- time
-
-    def _set_deadline(self, number: int, timeout: float) -> None:
-        when = self.exchange.now() + timeout
-        with self._lock:
-            if len(self._deadlines) >= max(TIDY_FROM, 4 * len(self._gets)):
-                self._deadlines = [entry for entry in self._deadlines if entry[1] in self._gets]
-                heapq.heapify(self._deadlines)
-            heapq.heappush(self._deadlines, (when, number))
-            if self._timer is not None and self._timer_at <= when:
-                return
-            self._arm()
-
-    def _arm(self) -> None:
-        """Arm one timer for all gets, at the first deadline. The caller holds the lock."""
-        while self._deadlines and self._deadlines[0][1] not in self._gets:
-            heapq.heappop(self._deadlines)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._deadlines:
-            self._timer_at = self._deadlines[0][0]
-            wait = max(0.0, self._timer_at - self.exchange.now())
-            self._timer = self.exchange.call_later(wait, self._on_time)
-
-    def _on_time(self) -> None:
-        now = self.exchange.now()
-        due: list[int] = []
-        with self._lock:
-            while self._deadlines and self._deadlines[0][0] <= now:
-                due.append(heapq.heappop(self._deadlines)[1])
-            self._timer = None
-            self._arm()
-        for number in due:
-            self._time_out(number)
 
     def _time_out(self, number: int) -> None:
         get = self._gets.pop(number, None)
