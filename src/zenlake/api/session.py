@@ -78,21 +78,13 @@ class Session(metaclass=Unconstructed):
 
     _given_by = "zenlake.open(config)"
 
-    @classmethod
-    def of(cls, core: SessionCore) -> Self:
-        self = object.__new__(cls)
+    def __init__(self, core: SessionCore) -> None:
         self._core = core
-        self._routes = BoundedCache(MAX_ROUTES)
-        self._liveliness = None
+        self._routes = BoundedCache[object, OutboundRoute](MAX_ROUTES)
+        self._liveliness: Liveliness | None = None
         self._finalizer = finalize(self, core.drop)
         # The exit handler of session_core.py closes open sessions, without a thread.
         self._finalizer.atexit = False
-        return self
-
-    _core: SessionCore
-    _routes: BoundedCache[object, OutboundRoute]
-    _liveliness: Liveliness | None
-    _finalizer: "finalize[[], Self]"
 
     # ---- identity and state
 
@@ -397,4 +389,4 @@ def open(  # noqa: A001  # the API's name
     """
     core = SessionCore(instance("config", config, Config), timestamp_callback)
     core.open()
-    return Session.of(core)
+    return make(Session, core)
