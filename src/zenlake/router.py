@@ -19,6 +19,7 @@ from zenlake.api.session import Session
 from zenlake.api.session_core import SessionCore
 from zenlake.api.values.enums import WHATAMI_OF, WhatAmI
 from zenlake.api.values.ids import ZenohId
+from zenlake.api.values.wrapped import make
 from zenlake.errors import SessionEnded, ZError
 from zenlake.runtime import kernel_loader
 from zenlake.runtime.transport_session import TransportSession as Transport
@@ -89,7 +90,7 @@ class Router:
         kernel_loader.make()  # Loads the compiled kernels in the background.
         self._core = _Watched(config, watch or _log)
         self._core.open()
-        self.session = Session.of(self._core)
+        self.session = make(Session, self._core)
         "The router's own session, which puts, gets and subscribes as any other."
 
     @property

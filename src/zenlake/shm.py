@@ -5,7 +5,7 @@ Every request for memory raises a ZError with the remedy.
 
 import operator
 from dataclasses import dataclass
-from typing import ClassVar, Self, final
+from typing import Any, ClassVar, Self, final
 
 from zenlake.errors import ZError
 
@@ -179,6 +179,11 @@ class Deallocate(_Policy):
         super().__post_init__()
 
 
+def _refuse(self: object, /) -> Any:
+    """Raise ZError: there is no shared memory."""
+    raise ZError(NO_SHM)
+
+
 @final
 class ShmProvider:
     """Provider of shared memory: every use is a ZError with the remedy.
@@ -205,22 +210,8 @@ class ShmProvider:
         """Raise ZError: there is no shared memory."""
         raise ZError(NO_SHM)
 
-    def defragment(self, /) -> None:
-        """Raise ZError: there is no shared memory."""
-        raise ZError(NO_SHM)
-
-    def garbage_collect(self, /) -> int:
-        """Raise ZError: there is no shared memory."""
-        raise ZError(NO_SHM)
-
-    def garbage_collect_unsafe(self, /) -> int:
-        """Raise ZError: there is no shared memory."""
-        raise ZError(NO_SHM)
-
-    @property
-    def available(self) -> int:
-        """Raise ZError: there is no shared memory."""
-        raise ZError(NO_SHM)
+    defragment = garbage_collect = garbage_collect_unsafe = _refuse
+    available = property(_refuse)
 
 
 @final
@@ -230,15 +221,7 @@ class ZShm:
     def __init__(self, *_args: object, **_kwargs: object) -> None:
         raise ZError(NO_SHM)
 
-    def is_valid(self, /) -> bool:
-        """Raise ZError: there is no shared memory."""
-        raise ZError(NO_SHM)
-
-    def __bytes__(self) -> bytes:
-        raise ZError(NO_SHM)
-
-    def __str__(self) -> str:
-        raise ZError(NO_SHM)
+    is_valid = __bytes__ = __str__ = _refuse
 
 
 @final
@@ -248,11 +231,7 @@ class ZShmMut:
     def __init__(self, *_args: object, **_kwargs: object) -> None:
         raise ZError(NO_SHM)
 
-    def __bytes__(self) -> bytes:
-        raise ZError(NO_SHM)
-
-    def __str__(self) -> str:
-        raise ZError(NO_SHM)
+    __bytes__ = __str__ = _refuse
 
     def __setitem__(self, item: int | slice, value: int | bytes | bytearray) -> None:
         raise ZError(NO_SHM)

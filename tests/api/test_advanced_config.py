@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import zenoh.ext
 
+from zenlake import ext
 from zenlake.api.values.enums import CongestionControl, Priority
-from zenlake.ext import advanced
-from zenlake.ext.advanced import (
+from zenlake.ext import (
     CacheConfig,
     HistoryConfig,
     MissDetectionConfig,
@@ -78,7 +78,7 @@ def test_accepted_or_refused_alike(
             return type(error)
         return type(None)
 
-    assert outcome(advanced) is outcome(zenoh.ext)
+    assert outcome(ext) is outcome(zenoh.ext)
 
 
 @pytest.mark.parametrize("name", ["declare_advanced_publisher", "declare_advanced_subscriber"])
@@ -87,13 +87,13 @@ def test_declarations_have_the_signature_of_the_reference(name: str) -> None:
         parameters = inspect.signature(function).parameters.values()
         return [(parameter.name, parameter.kind, parameter.default) for parameter in parameters]
 
-    assert shape(getattr(advanced, name)) == shape(getattr(zenoh.ext, name))
+    assert shape(getattr(ext, name)) == shape(getattr(zenoh.ext, name))
 
 
 @pytest.mark.parametrize("name", ["AdvancedPublisher", "AdvancedSubscriber", "SampleMissListener"])
 def test_classes_have_what_those_of_the_reference_have(name: str) -> None:
     theirs = {member for member in dir(getattr(zenoh.ext, name)) if not member.startswith("_")}
-    assert theirs <= set(dir(getattr(advanced, name)))
+    assert theirs <= set(dir(getattr(ext, name)))
 
 
 @pytest.mark.parametrize(

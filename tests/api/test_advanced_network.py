@@ -14,7 +14,7 @@ import pytest
 import zenoh
 import zenoh.ext
 
-import zenlake.ext.advanced
+import zenlake.ext
 from tests.support.waiting import until
 from zenlake.api.config.config import Config
 from zenlake.api.handlers import FifoChannel
@@ -50,7 +50,7 @@ def open_side(ours: bool, **settings: Any) -> Side:
     for key, value in settings.items():
         config.insert_json5(key, json.dumps(value))
     session = zenlake_open(config) if ours else zenoh.open(config)
-    return Side(session, zenlake.ext.advanced if ours else zenoh.ext, ours)
+    return Side(session, zenlake.ext if ours else zenoh.ext, ours)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -26,7 +26,7 @@ def test_large_samples_for_a_callback_that_waits_are_few(monkeypatch: pytest.Mon
 
     with pair() as (listener, dialler):
         subscriber = listener.declare_subscriber("a", slow)
-        sink = subscriber._declared.sink
+        sink = subscriber._sink
         publisher = publisher_for(dialler, "a")
         for _ in range(100):
             publisher.put(bytes(LARGE))

@@ -199,7 +199,7 @@ def test_declarations_of_no_interest_here_do_nothing() -> None:
 def test_a_listener_hears_changes_until_it_is_undeclared() -> None:
     side = Side()
     watch, _ = watched(side)
-    listener = watch.declare_listener()
+    listener: MatchingListener[Any] = make(MatchingListener, watch)
     tell(side, DeclareSubscriber(1, key("a/b")))
     assert listener.recv().matching
     assert listener.try_recv() is None
@@ -216,21 +216,29 @@ def test_listeners_end_with_what_they_listen_to() -> None:
     watch, _ = watched(side)
     tell(side, DeclareSubscriber(1, key("a/b")))
     ended: list[str] = []
-    watch.declare_listener(Callback(lambda _: ended.append("told"), lambda: ended.append("end")))
-    listener = watch.declare_listener()
+    make(
+        MatchingListener,
+        watch,
+        Callback(lambda _: ended.append("told"), lambda: ended.append("end")),
+    )
+    listener: MatchingListener[Any] = make(MatchingListener, watch)
     watch.close()
     assert [status.matching for status in listener] == [True]
     listener.undeclare()
     with pytest.raises(ZError, match="closed"):
-        watch.declare_listener()
+        make(MatchingListener, watch)
 
 
 def test_a_listener_that_nobody_holds() -> None:
     side = Side()
     watch, _ = watched(side)
     told: list[bool] = []
-    watch.declare_listener()
-    watch.declare_listener(Callback(lambda status: told.append(status.matching), indirect=False))
+    make(MatchingListener, watch)
+    make(
+        MatchingListener,
+        watch,
+        Callback(lambda status: told.append(status.matching), indirect=False),
+    )
     assert len(watch._listeners) == 2  # the test's own, and the callback's
     tell(side, DeclareSubscriber(1, key("a/b")))
     assert told == [True]
@@ -240,7 +248,7 @@ def test_a_listener_that_nobody_holds() -> None:
 def test_a_listener_ends_with_the_session() -> None:
     side = Side()
     watch, _ = watched(side, destination=Locality.SESSION_LOCAL)
-    listener: MatchingListener[Any] = watch.declare_listener()
+    listener: MatchingListener[Any] = make(MatchingListener, watch)
     side.close()
     with pytest.raises(ZError, match="channel is empty and closed"):
         listener.recv()

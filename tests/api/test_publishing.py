@@ -124,9 +124,11 @@ def test_a_publisher_that_nobody_holds_is_undeclared() -> None:
     with open_session(zenlake, "peer") as session:
         publisher = session.declare_publisher("k")
         publisher.put(b"x")
-        assert session._core.publishers
+        interests = session._core.interests
+        (declared,) = interests._kinds["subscribers"].watches
+        assert declared[0] == "k"
         del publisher
-        assert not session._core.publishers
+        assert not list(interests._kinds["subscribers"].watches)
 
 
 def test_a_put_loses_nothing_while_another_thread_looks_for_its_way(

@@ -55,7 +55,7 @@ def test_a_cancelled_token_lets_nothing_begin() -> None:
         )
     assert ended == [1]
     assert asking.exchange.sent == []
-    assert len(asking.queries) == 0
+    assert asking.queries._gets == {}
 
 
 def test_it_waits_for_the_callback() -> None:
@@ -103,7 +103,7 @@ def test_it_waits_for_a_callback_whose_get_is_over() -> None:
     asking.get("q", on_reply, cancellation_token=token)
     with served.recv() as query:
         query.reply("q", "x")
-    assert len(asking.queries) == 0
+    assert asking.queries._gets == {}
     assert inside.wait(10)
     threading.Timer(0.05, go_on.set).start()
     token.cancel()

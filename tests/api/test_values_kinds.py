@@ -18,7 +18,6 @@ from zenlake.api.values.enums import (
     Reliability,
     ReplyKeyExpr,
     SampleKind,
-    SetIntersectionLevel,
     WhatAmI,
     WhatAmIMatcher,
 )
@@ -32,7 +31,7 @@ from zenlake.api.values.instrumentation import (
 from zenlake.api.values.selector import Parameters, Selector
 from zenlake.api.values.timestamps import NTP64, Timestamp, TimestampId
 from zenlake.api.values.zbytes import ZBytes
-from zenlake.keyexpr import KeyExpr
+from zenlake.keyexpr import KeyExpr, SetIntersectionLevel
 from zenlake.wire import entity, tsstack, zenohid
 
 ENUMS = [

@@ -10,7 +10,7 @@ import zenoh
 
 from zenlake import errors
 from zenlake.api.values import encoding, enums, ids, instrumentation, selector, timestamps, zbytes
-from zenlake.keyexpr import KeyExpr
+from zenlake.keyexpr import KeyExpr, SetIntersectionLevel
 
 PLAIN = (bool, int, float, str, bytes, type(None), datetime.datetime, datetime.timedelta)
 ERRORS = (TypeError, OverflowError, AttributeError, ValueError)
@@ -29,7 +29,7 @@ OURS: dict[str, Any] = {
     for module in MODULES
     if getattr(module, name, None) is not None
 }
-OURS["KeyExpr"] = KeyExpr
+OURS |= {"KeyExpr": KeyExpr, "SetIntersectionLevel": SetIntersectionLevel}
 THEIRS: dict[str, Any] = {name: getattr(zenoh, name) for name in [*NAMES, "KeyExpr"]}
 HELPERS = {"datetime": datetime, "U": datetime.UTC}
 

@@ -30,8 +30,8 @@ A = zenohid.WireZenohId(b"\xb2\xa1")
     ("table", "numbers"),
     [
         (enums.CONGESTION_CONTROL_OF, wire.WireCongestionControl),
-        (enums.CONSOLIDATION_OF, wire.Consolidation),
-        (enums.QUERY_TARGET_OF, wire.WireQueryTarget),
+        (tuple(enums.ConsolidationMode), wire.Consolidation),
+        (tuple(enums.QueryTarget), wire.WireQueryTarget),
         (enums.WHATAMI_OF, wire.WireWhatAmI),
     ],
 )

@@ -142,7 +142,7 @@ class Here:
 
 def _seen(sample: Sample) -> tuple[Any, ...]:
     """All of it, but for the time that the node itself has given it."""
-    key, stamp, *rest = sample._value()
+    key, stamp, *rest = sample._key()
     if stamp and stamp[0].id == OWN:
         stamp = "stamped"
     return (key, stamp, *rest, repr(sample.timestamp_stack))

@@ -11,8 +11,10 @@ from typing import Any
 from zenlake.api.discovery.liveliness import Liveliness
 from zenlake.api.discovery.matching import SessionInterests
 from zenlake.api.exchange_protocol import Stamp, unstamped
-from zenlake.api.query.get import SessionQueries
+from zenlake.api.query.get import SessionQueries, split_selector
+from zenlake.api.query.options import QueryData, QueryOptions
 from zenlake.api.query.queryable import Queryables
+from zenlake.api.values.selector import IntoSelector
 from zenlake.api.values.wrapped import make
 from zenlake.errors import ZError
 from zenlake.wire.cursor import ByteReader, ByteWriter
@@ -21,6 +23,8 @@ from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
 from zenlake.wire.zenohid import WireZenohId
+
+CONTENT = {*QueryData.__annotations__, "cancellation_token", "timestamp_instrumentation"}
 
 
 class FakeTimer:
@@ -86,8 +90,13 @@ class Side:
         self.queryables = Queryables(self.exchange, self.interests, stamp=stamp)
         self.queries = SessionQueries(self.exchange, self.queryables, stamp=stamp)
         self.liveliness = make(Liveliness, self.interests, self.queries)
-        self.get = self.queries.get
         self.declare_queryable = self.queryables.declare
+
+    def get(self, selector: IntoSelector, handler: Any = None, **given: Any) -> Any:
+        """Ask as `Session.get` does."""
+        content = {name: given.pop(name) for name in CONTENT if name in given}
+        options = QueryOptions(self.exchange.query_timeout, **given)
+        return self.queries.ask(*split_selector(selector), options, handler, **content)
 
     def receive(self, message: Any) -> None:
         if type(message) is Request:

@@ -4,15 +4,13 @@ Knows the kinds of handler that a user passes. Does not know what is received.
 """
 
 from collections.abc import Callable, Iterable, MutableSet
-from operator import attrgetter
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from zenlake.aio.sink import EMPTY, AsyncSink, CallbackSink, RingSink
 from zenlake.api.handlers import FIFO_ITEMS, Callback, DefaultHandler, FifoChannel, RingChannel
 from zenlake.errors import ZError
 
 T = TypeVar("T")
-Value = TypeVar("Value", covariant=True)
 R = TypeVar("R", bound="Receiver[Any]")
 
 IntoHandler = (
@@ -124,20 +122,26 @@ class Handler(Generic[T]):
             raise ZError(f"this {self._what} has a callback, which takes all that it receives")
 
 
-class DeclaredEntity(Protocol):
-    """Declared object of the session API."""
-
-    def undeclare(self) -> None: ...
-
-
 class Declaration:
     """Base of declared entities. Leaving `async with` undeclares them."""
 
+    _what: ClassVar[str]
+    "Noun for the entity in errors."
     _undeclared = False
+
+    def __init__(self, entity: Any, kept: MutableSet[Handler[Any]]) -> None:
+        self._entity = entity
+        self._kept = kept
 
     async def undeclare(self) -> None:
         """Undeclare this entity."""
-        raise NotImplementedError
+        if self._undeclared:
+            raise ZError(f"Undeclared {self._what}")
+        self._undeclared = True
+        await self._end()
+
+    async def _end(self) -> None:
+        self._entity.undeclare()
 
     async def __aenter__(self) -> Self:
         return self
@@ -147,19 +151,6 @@ class Declaration:
             await self.undeclare()
 
 
-class Attribute(Protocol[Value]):
-    """Attribute of an object, by the type of its value."""
-
-    def __get__(self, instance: Any, owner: type | None = None, /) -> Value: ...
-
-
-def forward_property(of: Callable[[Any], Value]) -> Attribute[Value]:
-    """Return property `of` of the session API, for a class that has such an object as `_entity`."""
-    known = cast(property, of)
-    read = attrgetter(f"_entity.{cast(Any, known.fget).__name__}")
-    return cast(Attribute[Value], property(read, doc=known.__doc__))
-
-
 class Receiver(Handler[T], Declaration):
     """Declared entity that receives. Leaving `async with` undeclares it.
 
@@ -167,27 +158,18 @@ class Receiver(Handler[T], Declaration):
     until its last reference goes.
     """
 
-    def __init__(
-        self, plan: HandlerPlan, entity: DeclaredEntity, kept: MutableSet[Handler[Any]]
-    ) -> None:
-        super().__init__(plan)
-        self._entity: Any = entity
-        self._kept = kept
+    def __init__(self, plan: HandlerPlan, entity: Any, kept: MutableSet[Handler[Any]]) -> None:
+        Handler.__init__(self, plan)
+        Declaration.__init__(self, entity, kept)
         if plan.background:
             kept.add(self)
 
     async def undeclare(self) -> None:
         """Stop receiving, and wait for callbacks of received items; a queue can still be read."""
-        if self._undeclared:
-            raise ZError(f"Undeclared {self._what}")
-        self._undeclared = True
-        await self._end()
+        await super().undeclare()
+        self._sink.close()
         self._kept.discard(self)
         await self._sink.delivered()
-
-    async def _end(self) -> None:
-        self._entity.undeclare()
-        self._sink.close()
 
 
 def receive(

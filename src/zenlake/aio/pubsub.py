@@ -5,7 +5,7 @@ Knows the names and arguments of the session API. Does not know how anything is 
 
 from collections.abc import MutableSet
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from zenlake import api
 from zenlake.aio.handler import (
@@ -13,15 +13,13 @@ from zenlake.aio.handler import (
     Handler,
     IntoHandler,
     Receiver,
-    forward_property,
     receive,
 )
-from zenlake.aio.options import PublisherDeleteOptions, PublisherPutOptions, signature_of
 from zenlake.aio.sending import SendGate
 from zenlake.api.discovery.matching import MatchingStatus
+from zenlake.api.forwarding import forward_method, forward_property, signature_of
 from zenlake.api.values.sample import Sample
 from zenlake.api.values.zbytes import IntoZBytes
-from zenlake.errors import ZError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,11 +43,8 @@ class MatchingListener(Receiver[MatchingStatus]):
 class Sender(Declaration):
     """Declared entity that sends. Leaving `async with` undeclares it."""
 
-    _what = "sender"
-
     def __init__(self, entity: Any, kept: MutableSet[Handler[Any]]) -> None:
-        self._entity = entity
-        self._kept = kept
+        super().__init__(entity, kept)
         self._gate = SendGate()
 
     async def declare_matching_listener(
@@ -59,13 +54,6 @@ class Sender(Declaration):
         return receive(
             MatchingListener, handler, self._entity.declare_matching_listener, self._kept
         )
-
-    async def undeclare(self) -> None:
-        """Undeclare this entity."""
-        if self._undeclared:
-            raise ZError(f"Undeclared {self._what}")
-        self._undeclared = True
-        self._entity.undeclare()
 
 
 class Publisher(Sender):
@@ -80,22 +68,19 @@ class Publisher(Sender):
     congestion_control = forward_property(api.Publisher.congestion_control)
     priority = forward_property(api.Publisher.priority)
     reliability = forward_property(api.Publisher.reliability)
+    has_room = forward_method(api.Publisher.has_room)
 
     @signature_of(api.Publisher.put)
-    async def put(self, payload: IntoZBytes, **options: Unpack[PublisherPutOptions]) -> None:
+    async def put(self, payload: IntoZBytes, **options: Any) -> None:
         """Publish `payload`; wait while there is no room and it must not be dropped."""
         call = partial(self._entity.put, payload, **options)
         await self._gate.send(call, waits=not self._entity.has_room())
 
     @signature_of(api.Publisher.delete)
-    async def delete(self, **options: Unpack[PublisherDeleteOptions]) -> None:
+    async def delete(self, **options: Any) -> None:
         """Publish that the key no longer has a value; wait as `put` does."""
         call = partial(self._entity.delete, **options)
         await self._gate.send(call, waits=not self._entity.has_room())
-
-    def has_room(self) -> bool:
-        """Return whether a put would leave at once, without waiting or being dropped."""
-        return bool(self._entity.has_room())
 
     async def put_batch(self, batch: "pa.RecordBatch") -> int:
         """Publish every row of `batch`; return their number. Waits for room; drops nothing."""

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, MutableSet
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 from zenlake import api
 from zenlake.aio.handler import (
@@ -17,17 +17,15 @@ from zenlake.aio.handler import (
     HandlerPlan,
     IntoHandler,
     Receiver,
-    forward_property,
     plan_for,
     receive,
 )
-from zenlake.aio.options import QuerierGetOptions, ReplyDelOptions, ReplyOptions, signature_of
 from zenlake.aio.pubsub import Sender, Subscriber
 from zenlake.aio.sending import SendGate
 from zenlake.api.arguments import IntoKeyExpr
+from zenlake.api.forwarding import forward_method, forward_property, signature_of
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.values.encoding import IntoEncoding
-from zenlake.api.values.enums import ReplyKeyExpr
 from zenlake.api.values.reply import Reply
 from zenlake.api.values.sample import Sample
 from zenlake.api.values.zbytes import IntoZBytes
@@ -116,9 +114,7 @@ class Querier(Sender):
     accept_replies = forward_property(api.Querier.accept_replies)
 
     @signature_of(api.Querier.get)
-    async def get(
-        self, handler: IntoHandler[Reply] = None, **options: Unpack[QuerierGetOptions]
-    ) -> Replies:
+    async def get(self, handler: IntoHandler[Reply] = None, **options: Any) -> Replies:
         """Send a query; replies go to the returned Replies, or to the callback."""
         token = options.pop("cancellation_token", None)
         ask = partial(self._entity.get, **options)
@@ -146,21 +142,17 @@ class Query:
     attachment = forward_property(api.Query.attachment)
     source_info = forward_property(api.Query.source_info)
     timestamp_stack = forward_property(api.Query.timestamp_stack)
-
-    def accepts_replies(self) -> ReplyKeyExpr:
-        """Return whether replies may be on keys that the query does not match."""
-        return self._entity.accepts_replies()
+    accepts_replies = forward_method(api.Query.accepts_replies)
+    drop = forward_method(api.Query.drop)
 
     @signature_of(api.Query.reply)
-    async def reply(
-        self, key_expr: IntoKeyExpr, payload: IntoZBytes, **options: Unpack[ReplyOptions]
-    ) -> None:
+    async def reply(self, key_expr: IntoKeyExpr, payload: IntoZBytes, **options: Any) -> None:
         """Reply with a value for `key_expr`."""
         call = partial(self._entity.reply, key_expr, payload, **options)
         await self._gate.send(call, waits=False)
 
     @signature_of(api.Query.reply_del)
-    async def reply_del(self, key_expr: IntoKeyExpr, **options: Unpack[ReplyDelOptions]) -> None:
+    async def reply_del(self, key_expr: IntoKeyExpr, **options: Any) -> None:
         """Reply that `key_expr` has no value."""
         call = partial(self._entity.reply_del, key_expr, **options)
         await self._gate.send(call, waits=False)
@@ -170,10 +162,6 @@ class Query:
         await self._gate.send(
             partial(self._entity.reply_err, payload, encoding=encoding), waits=False
         )
-
-    def drop(self) -> None:
-        """End this share of the query. Further calls do nothing."""
-        self._entity.drop()
 
     def __enter__(self) -> Self:
         return self
@@ -203,13 +191,7 @@ class Queryable(Receiver[Query]):
 class LivelinessToken(Declaration):
     """Liveliness token: alive until undeclared, its last reference goes, or its session ends."""
 
-    def __init__(self, token: api.LivelinessToken) -> None:
-        self._token = token
-
-    async def undeclare(self) -> None:
-        """Undeclare this token."""
-        self._undeclared = True
-        self._token.undeclare()
+    _what = "LivelinessToken"
 
 
 class Liveliness:
@@ -224,7 +206,7 @@ class Liveliness:
 
     async def declare_token(self, key_expr: IntoKeyExpr) -> LivelinessToken:
         """Declare a token on `key_expr`."""
-        return LivelinessToken(self._liveliness.declare_token(key_expr))
+        return LivelinessToken(self._liveliness.declare_token(key_expr), self._kept)
 
     async def declare_subscriber(
         self,
@@ -238,7 +220,7 @@ class Liveliness:
         With `history`, also a PUT for each token that is alive already.
         """
         declare = partial(self._liveliness.declare_subscriber, key_expr, history=history)
-        return receive(Subscriber, handler, lambda sink: declare(handler=sink), self._kept)
+        return receive(Subscriber, handler, declare, self._kept)
 
     async def get(
         self,

@@ -4,42 +4,31 @@ Knows which calls wait, and runs those off the loop. Does not know the protocol.
 """
 
 import asyncio
-import threading
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self
 
 from zenlake import api
 from zenlake.aio.handler import Handler, IntoHandler, Receiver, receive, wait_delivered
-from zenlake.aio.options import (
-    DeleteOptions,
-    GetOptions,
-    PublisherOptions,
-    PutOptions,
-    QuerierOptions,
-    signature_of,
-)
 from zenlake.aio.pubsub import Publisher, Subscriber
 from zenlake.aio.query import Liveliness, Querier, Query, Queryable, Replies, get
 from zenlake.aio.sending import SendGate
 from zenlake.api.arguments import IntoKeyExpr
 from zenlake.api.config.config import Config
-from zenlake.api.discovery.info import Link, LinkEvent, Transport, TransportEvent
+from zenlake.api.discovery.info import LinkEvent, TransportEvent
 from zenlake.api.discovery.scouting import Hello
-from zenlake.api.discovery.stats import Stats
+from zenlake.api.forwarding import forward_method, forward_property, signature_of
 from zenlake.api.values.enums import (
     Locality,
     Priority,
     WhatAmI,
     WhatAmIMatcher,
 )
-from zenlake.api.values.ids import EntityGlobalId, ZenohId
 from zenlake.api.values.instrumentation import TimestampContext
 from zenlake.api.values.reply import Reply
 from zenlake.api.values.sample import Sample
 from zenlake.api.values.selector import IntoSelector
-from zenlake.api.values.timestamps import Timestamp
 from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.keyexpr import KeyExpr
 
@@ -51,41 +40,27 @@ class Session:
     """Session for any number of event loops. Leaving `async with` closes it."""
 
     def __init__(self, session: api.Session) -> None:
-        self._session = session
+        self._entity = session
         self._kept: set[Handler[Any]] = set()
         self._gates: defaultdict[Priority, SendGate] = defaultdict(SendGate)
 
     # ---- itself
 
-    @property
-    def id(self) -> EntityGlobalId:
-        """Global entity id of the session."""
-        return self._session.id
+    id = forward_property(api.Session.id)
+    zid = forward_method(api.Session.zid)
+    is_closed = forward_method(api.Session.is_closed)
+    new_timestamp = forward_method(api.Session.new_timestamp)
+    stats = forward_method(api.Session.stats)
+    has_room = forward_method(api.Session.has_room)
 
     @property
     def info(self) -> "SessionInfo":
         """Transports and links of this session, and the nodes they lead to."""
-        return SessionInfo(self._session.info, self._kept)
-
-    def zid(self) -> ZenohId:
-        """Return the session's Zenoh id."""
-        return self._session.zid()
-
-    def is_closed(self) -> bool:
-        """Return whether it was closed."""
-        return self._session.is_closed()
-
-    def new_timestamp(self) -> Timestamp:
-        """Return the time by the session's clock, later than every timestamp it has seen."""
-        return self._session.new_timestamp()
-
-    def stats(self) -> Stats:
-        """Return counts of what was sent, received and lost, with reasons."""
-        return self._session.stats()
+        return SessionInfo(self._entity.info, self._kept)
 
     async def close(self) -> None:
         """Undeclare everything, close all transports, and wait for callbacks of received items."""
-        await asyncio.to_thread(self._session.close)
+        await asyncio.to_thread(self._entity.close)
         await wait_delivered(self._kept)
         self._kept.clear()
 
@@ -98,44 +73,34 @@ class Session:
     async def undeclare(self, obj: Any) -> None:
         """Undeclare what this session declared: a key expression, a subscriber, a publisher…"""
         if isinstance(obj, KeyExpr):
-            self._session.undeclare(obj)
+            self._entity.undeclare(obj)
         else:
             await obj.undeclare()
 
     # ---- sending
 
     @signature_of(api.Session.put)
-    async def put(
-        self, key_expr: IntoKeyExpr, payload: IntoZBytes, **options: Unpack[PutOptions]
-    ) -> None:
+    async def put(self, key_expr: IntoKeyExpr, payload: IntoZBytes, **options: Any) -> None:
         """Publish `payload` on `key_expr`; wait while there is no room and it must not be dropped.
 
         A put that is cancelled while it waits may or may not be sent.
         """
         await self._send(
-            partial(self._session.put, key_expr, payload, **options), options.get("priority")
+            partial(self._entity.put, key_expr, payload, **options), options.get("priority")
         )
 
     @signature_of(api.Session.delete)
-    async def delete(self, key_expr: IntoKeyExpr, **options: Unpack[DeleteOptions]) -> None:
+    async def delete(self, key_expr: IntoKeyExpr, **options: Any) -> None:
         """Publish that `key_expr` no longer has a value; wait as `put` does."""
-        await self._send(
-            partial(self._session.delete, key_expr, **options), options.get("priority")
-        )
+        await self._send(partial(self._entity.delete, key_expr, **options), options.get("priority"))
 
     async def _send(self, call: Callable[[], None], priority: Priority | None) -> None:
-        await self._gate(priority).send(call, waits=not self._session.has_room(priority))
-
-    def has_room(self, priority: Priority | None = None) -> bool:
-        """Return whether a put of this priority would leave at once, without waiting or being
-        dropped.
-        """
-        return self._session.has_room(priority)
+        await self._gate(priority).send(call, waits=not self._entity.has_room(priority))
 
     async def put_batch(self, batch: "pa.RecordBatch") -> int:
         """Publish every row of `batch`; return their number. Waits for room; drops nothing."""
         gate = self._gate(Priority.DEFAULT)
-        return await gate.send(partial(self._session.put_batch, batch), waits=True)
+        return await gate.send(partial(self._entity.put_batch, batch), waits=True)
 
     def _gate(self, priority: Priority | None) -> SendGate:
         return self._gates[priority or Priority.DEFAULT]
@@ -145,28 +110,26 @@ class Session:
         self,
         selector: IntoSelector,
         handler: IntoHandler[Reply] = None,
-        **options: Unpack[GetOptions],
+        **options: Any,
     ) -> Replies:
         """Send a query; replies go to the returned Replies, or to the callback.
 
         Returns as soon as the query is sent: `async for reply in await session.get("a/**")`.
         """
         token = options.pop("cancellation_token", None)
-        ask = partial(self._session.get, selector, **options)
+        ask = partial(self._entity.get, selector, **options)
         return await get(ask, self._gate(options.get("priority")), handler, token, self._kept)
 
     # ---- declaring
 
     async def declare_keyexpr(self, key_expr: IntoKeyExpr) -> KeyExpr:
         """Declare a key expression that is used often."""
-        return self._session.declare_keyexpr(key_expr)
+        return self._entity.declare_keyexpr(key_expr)
 
     @signature_of(api.Session.declare_publisher)
-    async def declare_publisher(
-        self, key_expr: IntoKeyExpr, **options: Unpack[PublisherOptions]
-    ) -> Publisher:
+    async def declare_publisher(self, key_expr: IntoKeyExpr, **options: Any) -> Publisher:
         """Declare a publisher on `key_expr`."""
-        return Publisher(self._session.declare_publisher(key_expr, **options), self._kept)
+        return Publisher(self._entity.declare_publisher(key_expr, **options), self._kept)
 
     async def declare_subscriber(
         self,
@@ -176,8 +139,8 @@ class Session:
         allowed_origin: Locality | None = None,
     ) -> Subscriber:
         """Declare a subscriber of `key_expr` that receives on the running loop."""
-        declare = partial(self._session.declare_subscriber, key_expr, allowed_origin=allowed_origin)
-        return receive(Subscriber, handler, lambda sink: declare(handler=sink), self._kept)
+        declare = partial(self._entity.declare_subscriber, key_expr, allowed_origin=allowed_origin)
+        return receive(Subscriber, handler, declare, self._kept)
 
     async def declare_queryable(
         self,
@@ -189,25 +152,23 @@ class Session:
     ) -> Queryable:
         """Declare a queryable on `key_expr` that receives on the running loop."""
         declare = partial(
-            self._session.declare_queryable,
+            self._entity.declare_queryable,
             key_expr,
             complete=complete,
             allowed_origin=allowed_origin,
         )
         wrap = partial(Query, SendGate())
-        return receive(Queryable, handler, lambda sink: declare(handler=sink), self._kept, wrap)
+        return receive(Queryable, handler, declare, self._kept, wrap)
 
     @signature_of(api.Session.declare_querier)
-    async def declare_querier(
-        self, key_expr: IntoKeyExpr, **options: Unpack[QuerierOptions]
-    ) -> Querier:
+    async def declare_querier(self, key_expr: IntoKeyExpr, **options: Any) -> Querier:
         """Declare a querier on `key_expr`."""
-        return Querier(self._session.declare_querier(key_expr, **options), self._kept)
+        return Querier(self._entity.declare_querier(key_expr, **options), self._kept)
 
     def liveliness(self) -> Liveliness:
         """Return the API for liveliness tokens."""
         gate = self._gate(Priority.DEFAULT)
-        return Liveliness(self._session.liveliness(), gate, self._kept)
+        return Liveliness(self._entity.liveliness(), gate, self._kept)
 
 
 class TransportEventsListener(Receiver[TransportEvent]):
@@ -226,41 +187,27 @@ class SessionInfo:
     """Nodes, transports and links of a session. Only the listeners are awaited."""
 
     def __init__(self, info: api.SessionInfo, kept: set[Handler[Any]]) -> None:
-        self._info = info
+        self._entity = info
         self._kept = kept
 
-    def zid(self) -> ZenohId:
-        """Return the session's Zenoh id."""
-        return self._info.zid()
-
-    def routers_zid(self) -> list[ZenohId]:
-        """Return the Zenoh ids of the connected routers."""
-        return self._info.routers_zid()
-
-    def peers_zid(self) -> list[ZenohId]:
-        """Return the Zenoh ids of the connected peers."""
-        return self._info.peers_zid()
-
-    def transports(self) -> list[Transport]:
-        """Return the open transports, one per connected node."""
-        return self._info.transports()
-
-    def links(self) -> list[Link]:
-        """Return the open links."""
-        return self._info.links()
+    zid = forward_method(api.SessionInfo.zid)
+    routers_zid = forward_method(api.SessionInfo.routers_zid)
+    peers_zid = forward_method(api.SessionInfo.peers_zid)
+    transports = forward_method(api.SessionInfo.transports)
+    links = forward_method(api.SessionInfo.links)
 
     async def declare_transport_events_listener(
         self, handler: IntoHandler[TransportEvent] = None, *, history: bool | None = None
     ) -> TransportEventsListener:
         """Receive an event when a transport opens or closes; with `history` also for open ones."""
-        declare = partial(self._info.declare_transport_events_listener, history=history)
+        declare = partial(self._entity.declare_transport_events_listener, history=history)
         return receive(TransportEventsListener, handler, declare, self._kept)
 
     async def declare_link_events_listener(
         self, handler: IntoHandler[LinkEvent] = None, *, history: bool | None = None
     ) -> LinkEventsListener:
         """Receive an event when a link opens or closes; with `history` also for open ones."""
-        declare = partial(self._info.declare_link_events_listener, history=history)
+        declare = partial(self._entity.declare_link_events_listener, history=history)
         return receive(LinkEventsListener, handler, declare, self._kept)
 
 
@@ -291,43 +238,14 @@ async def scout(
     return receive(Scout, handler, start, _scouts)
 
 
-class _Opening:
-    """Session being opened on another thread, which closes it if the caller was cancelled."""
-
-    def __init__(self, how: Callable[[], api.Session]) -> None:
-        self._how = how
-        self._lock = threading.Lock()
-        self._given_up = False
-        self._session: api.Session | None = None
-
-    def run(self) -> api.Session:
-        session = self._how()
-        with self._lock:
-            unwanted = self._given_up
-            self._session = None if unwanted else session
-        if unwanted:
-            session.close()
-        return session
-
-    def give_up(self) -> api.Session | None:
-        """Note the cancellation; return a session that is open already and must be closed."""
-        with self._lock:
-            self._given_up = True
-            session, self._session = self._session, None
-        return session
-
-
 async def open(  # noqa: A001 - as in the session API
     config: Config,
     *,
     timestamp_callback: Callable[[TimestampContext], bytes] | None = None,
 ) -> Session:
-    """Open a session: `async with await zenlake.aio.open(config) as session`."""
-    opening = _Opening(partial(api.open, config, timestamp_callback=timestamp_callback))
-    try:
-        return Session(await asyncio.to_thread(opening.run))
-    except asyncio.CancelledError:
-        session = opening.give_up()
-        if session is not None:
-            asyncio.get_running_loop().run_in_executor(None, session.close)
-        raise
+    """Open a session: `async with await zenlake.aio.open(config) as session`.
+
+    A session that opens after this was cancelled is closed at once: nothing refers to it.
+    """
+    opened = await asyncio.to_thread(api.open, config, timestamp_callback=timestamp_callback)
+    return Session(opened)

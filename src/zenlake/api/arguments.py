@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from zenlake.api.values.encoding import Encoding, IntoEncoding
 from zenlake.api.values.enums import CongestionControl, Priority
+from zenlake.api.values.wrapped import Wrapped
 from zenlake.api.values.zbytes import IntoZBytes, payload_bytes
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire import encoding as wire
@@ -17,6 +18,7 @@ from zenlake.wire.qos import QoS
 
 E = TypeVar("E", bound=Enum)
 T = TypeVar("T")
+W = TypeVar("W")
 
 IntoKeyExpr = KeyExpr | str
 
@@ -43,6 +45,11 @@ def instance(name: str, value: object, kind: type[T]) -> T:
         f"argument '{name}': '{type(value).__name__}' object cannot be converted to "
         f"'{kind.__name__}'"
     )
+
+
+def wire_of(name: str, value: Wrapped[W] | None, kind: type[Wrapped[W]]) -> W | None:
+    """Return an optional argument as it is on the wire. TypeError: it is not a `kind`."""
+    return None if value is None else instance(name, value, kind).wire
 
 
 def check_timeout(timeout: float | None, default: float) -> float:

@@ -7,9 +7,11 @@ import operator
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, cast, final, overload
 
 from zenlake.api.entity import Entity
+from zenlake.api.exchange_protocol import ExchangeLike
 from zenlake.api.sinks import Channel, Direct, Fifo, Ring, Sink, Threaded
 from zenlake.api.values.wrapped import Unconstructed, make, materialize_inherited
 from zenlake.errors import ZError
@@ -84,34 +86,23 @@ class Callback(Generic[T]):
         return f"Callback({self._callback!r}, {self._drop!r}, indirect={self._indirect})"
 
 
+@dataclass(frozen=True, repr=False)
 class _Channel(Generic[T]):
     """Channel that holds `capacity` items."""
 
-    __slots__ = ("_capacity",)
+    capacity: int
+    "Number of items that it holds."
 
-    def __init__(self, capacity: int) -> None:
-        number = operator.index(capacity)
+    def __post_init__(self) -> None:
+        number = operator.index(self.capacity)
         if number < 0:
             raise OverflowError("can't convert negative int to unsigned")
         if number > MAX_CAPACITY:
             raise OverflowError("int too big to convert")
-        self._capacity = number
-
-    @property
-    def capacity(self) -> int:
-        """Number of items that it holds."""
-        return self._capacity
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return self._capacity == other._capacity
-
-    def __hash__(self) -> int:
-        return hash((type(self), self._capacity))
+        object.__setattr__(self, "capacity", number)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._capacity})"
+        return f"{type(self).__name__}({self.capacity})"
 
 
 @final
@@ -122,8 +113,6 @@ class FifoChannel(_Channel[T]):
     FifoChannel(16)
     """
 
-    __slots__ = ()
-
 
 @final
 class RingChannel(_Channel[T]):
@@ -133,27 +122,15 @@ class RingChannel(_Channel[T]):
     1
     """
 
-    __slots__ = ()
-
 
 @final
+@dataclass(frozen=True)
 class DefaultHandler(Generic[T]):
     """Handler used when none is given: a FifoChannel of 256 items.
 
     >>> DefaultHandler()
     DefaultHandler()
     """
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return True if isinstance(other, DefaultHandler) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(DefaultHandler)
-
-    def __repr__(self) -> str:
-        return "DefaultHandler()"
 
 
 # Readers -----------------------------------------------------------------------------------------
@@ -203,16 +180,17 @@ materialize_inherited(Handler, "__class_getitem__")
 class Receiver(Entity, Generic[H]):
     """Base of entities with a handler; reading is passed to the handler until undeclared."""
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        materialize_inherited(
-            cls, "handler", "recv", "try_recv", "undeclare", "__class_getitem__", "__iter__"
-        )
-
-    def __init__(self, sink: Sink[Any], handler: H) -> None:
+    def __init__(
+        self,
+        exchange: ExchangeLike | None,
+        end: Callable[[], None],
+        sink: Sink[Any],
+        handler: H,
+        background: bool = False,
+    ) -> None:
+        super().__init__(exchange, end, background)
         self._sink = sink
         self._handler = handler
-        self._undeclared = False
 
     @property
     def handler(self) -> H:

@@ -16,7 +16,8 @@ from zenlake.api.pubsub.outbound_route import OutboundRoute, del_body
 from zenlake.api.pubsub.publisher import Publisher
 from zenlake.api.pubsub.subscriber import Subscriber
 from zenlake.api.query.cancellation import CancellationToken
-from zenlake.api.query.options import IntoConsolidation, QueryOptions
+from zenlake.api.query.get import split_selector
+from zenlake.api.query.options import IntoConsolidation
 from zenlake.api.query.querier import Querier
 from zenlake.api.query.queryable import Queryable
 from zenlake.api.session_core import SessionCore, TimestampCallback
@@ -77,21 +78,13 @@ class Session(metaclass=Unconstructed):
 
     _given_by = "zenlake.open(config)"
 
-    @classmethod
-    def of(cls, core: SessionCore) -> Self:
-        self = object.__new__(cls)
+    def __init__(self, core: SessionCore) -> None:
         self._core = core
-        self._routes = BoundedCache(MAX_ROUTES)
-        self._liveliness = None
+        self._routes = BoundedCache[object, OutboundRoute](MAX_ROUTES)
+        self._liveliness: Liveliness | None = None
         self._finalizer = finalize(self, core.drop)
         # The exit handler of session_core.py closes open sessions, without a thread.
         self._finalizer.atexit = False
-        return self
-
-    _core: SessionCore
-    _routes: BoundedCache[object, OutboundRoute]
-    _liveliness: Liveliness | None
-    _finalizer: "finalize[[], Self]"
 
     # ---- identity and state
 
@@ -321,8 +314,7 @@ class Session(metaclass=Unconstructed):
     ) -> Querier:
         """Declare a querier on `key_expr`."""
         self._check()
-        options = QueryOptions(
-            self._core.exchange.query_timeout,
+        options = self._core.queries.options(
             target,
             consolidation,
             accept_replies,
@@ -357,20 +349,25 @@ class Session(metaclass=Unconstructed):
     ) -> Any:
         """Query the queryables that match `selector`; return a reader of the replies."""
         self._check()
-        return self._core.queries.get(
-            selector,
+        key, parameters = split_selector(selector)
+        options = self._core.queries.options(
+            target,
+            consolidation,
+            accept_replies,
+            timeout,
+            congestion_control,
+            priority,
+            express,
+            allowed_destination,
+        )
+        return self._core.queries.ask(
+            key,
+            parameters,
+            options,
             handler,
-            target=target,
-            consolidation=consolidation,
-            accept_replies=accept_replies,
-            timeout=timeout,
-            congestion_control=congestion_control,
-            priority=priority,
-            express=express,
             payload=payload,
             encoding=encoding,
             attachment=attachment,
-            allowed_destination=allowed_destination,
             source_info=source_info,
             cancellation_token=cancellation_token,
             timestamp_instrumentation=timestamp_instrumentation,
@@ -392,4 +389,4 @@ def open(  # noqa: A001  # the API's name
     """
     core = SessionCore(instance("config", config, Config), timestamp_callback)
     core.open()
-    return Session.of(core)
+    return make(Session, core)

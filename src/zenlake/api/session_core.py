@@ -70,7 +70,6 @@ class SessionCore:
     def __init__(self, config: Config, timestamp_callback: TimestampCallback | None = None) -> None:
         self.settings = read_settings(config)
         self._timestamp_callback = timestamp_callback
-        self.publishers: dict[int, None] = {}
         self.watchers: tuple[LossObserver, ...] = ()
         "Observers of lost data."
         get, offer = self.settings.get, self.settings.node.offer

@@ -88,8 +88,12 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-class _Bounded(Sink[T]):
-    """Sink with a capacity: counts queued items, and reports when there is room again."""
+class BoundedSink(Sink[T]):
+    """Sink with a capacity, which reports when there is room again.
+
+    The capacity limits the queued items; a subclass that counts something else says when there is
+    room.
+    """
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
@@ -105,27 +109,37 @@ class _Bounded(Sink[T]):
     def _room(self) -> threading.Condition:
         return threading.Condition(self._lock)
 
+    def _has_room(self) -> bool:
+        return self._waiting < self.capacity
+
+    def _is_half_empty(self) -> bool:
+        return 2 * self._waiting < self.capacity
+
     def when_room(self, call: Callable[[], None]) -> None:
         with self._lock:
-            if not (self._closed or 2 * self._waiting < self.capacity):
+            if not (self._closed or self._is_half_empty()):
                 self._room_calls[call] = None
                 return
         call()
 
     def wait_room(self) -> None:
         with self._lock:
-            while self._waiting >= self.capacity and not self._closed:
+            while not (self._closed or self._has_room()):
                 self._blocked += 1
                 try:
                     self._room.wait()
                 finally:
                     self._blocked -= 1
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ZError("channel is empty and closed")
+
     def _notify_room(self) -> Iterable[Callable[[], None]]:
         """Wake threads that wait for room; return the calls to make once the lock is released."""
-        if self._blocked and (self._waiting < self.capacity or self._closed):
+        if self._blocked and (self._closed or self._has_room()):
             self._room.notify_all()
-        if self._room_calls and (2 * self._waiting < self.capacity or self._closed):
+        if self._room_calls and (self._closed or self._is_half_empty()):
             calls, self._room_calls = self._room_calls, {}
             return calls
         return ()
@@ -152,7 +166,7 @@ class Channel(Sink[T]):
         raise NotImplementedError
 
 
-class Fifo(_Bounded[T], Channel[T]):
+class Fifo(BoundedSink[T], Channel[T]):
     """Queue of chunks in the order of arrival; an item is made when it is read."""
 
     def __init__(self, capacity: int) -> None:
@@ -189,7 +203,7 @@ class Fifo(_Bounded[T], Channel[T]):
                     self._readers -= 1
             calls = self._notify_room() if self._blocked or self._room_calls else ()
         if calls:
-            _call_each(calls)
+            call_each(calls)
         return item
 
     def try_recv(self) -> T | None:
@@ -200,7 +214,7 @@ class Fifo(_Bounded[T], Channel[T]):
                 return None
             calls = self._notify_room() if self._blocked or self._room_calls else ()
         if calls:
-            _call_each(calls)
+            call_each(calls)
         return item
 
     def close(self) -> None:
@@ -209,7 +223,7 @@ class Fifo(_Bounded[T], Channel[T]):
             if self._readers:
                 self._ready.notify_all()
             calls = self._notify_room()
-        _call_each(calls)
+        call_each(calls)
 
     def abandon(self) -> None:
         with self._lock:
@@ -219,10 +233,6 @@ class Fifo(_Bounded[T], Channel[T]):
             self._waiting = self._left = 0
         del unread  # The items' destructors run without the lock.
         self.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ZError("channel is empty and closed")
 
     def _take(self) -> T:
         """Return the next item, or _EMPTY. The caller holds the lock."""
@@ -323,7 +333,7 @@ def callback_capacity(size: int) -> int:
     return max(1, min(CALLBACK_ITEMS, CALLBACK_BYTES // max(1, size)))
 
 
-class Threaded(_Bounded[T]):
+class Threaded(BoundedSink[T]):
     """Sink that calls back on its own daemon thread, which starts with the first item."""
 
     elastic = True
@@ -366,7 +376,7 @@ class Threaded(_Bounded[T]):
             running = self._thread or (self._drop is not None and self._start())
             self._queue.put(None)
             calls = self._notify_room()
-        _call_each(calls)
+        call_each(calls)
         if not running:
             self._finish()
 
@@ -396,7 +406,7 @@ class Threaded(_Bounded[T]):
             with self._lock:
                 self._waiting -= count
                 calls = self._notify_room()
-            _call_each(calls)
+            call_each(calls)
         self._finish()
 
     def _finish(self) -> None:
@@ -491,6 +501,6 @@ def _on_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _call_each(calls: Iterable[Callable[[], None]]) -> None:
+def call_each(calls: Iterable[Callable[[], None]]) -> None:
     for call in calls:
         _run_user_code(call)

@@ -1,7 +1,19 @@
 """Extensions on top of a session: serialisation, and advanced publishers and subscribers."""
 
-from typing import TYPE_CHECKING, Any
-
+from zenlake.ext.advanced_config import (
+    CacheConfig,
+    HistoryConfig,
+    Miss,
+    MissDetectionConfig,
+    RecoveryConfig,
+    RepliesConfig,
+)
+from zenlake.ext.advanced_publisher import AdvancedPublisher, declare_advanced_publisher
+from zenlake.ext.advanced_subscriber import (
+    AdvancedSubscriber,
+    SampleMissListener,
+    declare_advanced_subscriber,
+)
 from zenlake.ext.serialization import (
     Float32,
     Float64,
@@ -19,21 +31,6 @@ from zenlake.ext.serialization import (
     z_deserialize,
     z_serialize,
 )
-
-if TYPE_CHECKING:
-    from zenlake.ext.advanced import (
-        AdvancedPublisher,
-        AdvancedSubscriber,
-        CacheConfig,
-        HistoryConfig,
-        Miss,
-        MissDetectionConfig,
-        RecoveryConfig,
-        RepliesConfig,
-        SampleMissListener,
-        declare_advanced_publisher,
-        declare_advanced_subscriber,
-    )
 
 __all__ = [
     "AdvancedPublisher",
@@ -63,16 +60,3 @@ __all__ = [
     "z_deserialize",
     "z_serialize",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Load the advanced names on first use: they need a session."""
-    if name in __all__:
-        from zenlake.ext import advanced
-
-        return getattr(advanced, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

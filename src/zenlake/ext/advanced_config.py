@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import SupportsIndex
 
+from zenlake.api.arguments import instance
 from zenlake.api.values.enums import CongestionControl, Priority
 from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.wrapped import Unconstructed
@@ -158,8 +159,5 @@ def _count(name: str, value: SupportsIndex | None) -> None:
 
 
 def _instance(name: str, value: object, wanted: type) -> None:
-    if value is not None and not isinstance(value, wanted):
-        given = type(value).__name__
-        raise TypeError(
-            f"argument '{name}': '{given}' object cannot be converted to '{wanted.__name__}'"
-        )
+    if value is not None:
+        instance(name, value, wanted)

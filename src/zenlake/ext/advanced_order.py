@@ -5,6 +5,7 @@ threads or the clock: the time is an argument.
 """
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from zenlake.api.values.sample import Sample
@@ -23,41 +24,32 @@ U32 = 0xFFFF_FFFF
 HALF = U32 // 2
 
 
+@dataclass(slots=True, eq=False)
 class OrderedSource:
     """One publisher (samples ordered by its numbers), or one clock (by its timestamps).
 
     A position is a sequence number that no longer wraps, or a time in ticks.
     """
 
-    __slots__ = (
-        "_waiting",
-        "alive",
-        "asked",
-        "last",
-        "name",
-        "near",
-        "numbered",
-        "pending",
-        "queries",
-        "seen",
-    )
+    name: str
+    seen: float
+    "Time at which it was seen last."
+    last: int | None = None
+    "Position of the sample that was delivered last."
+    near: int = 0
+    "Position close to the present sequence numbers."
+    pending: dict[int, Sample] = field(default_factory=dict)
+    _waiting: list[int] = field(default_factory=list)
+    queries: int = 0
+    "Queries in progress about this source only."
+    asked: int | None = None
+    "Position before which missing samples were asked for."
+    alive: bool | None = None
+    "Whether its liveliness token is alive; None: unknown."
+    numbered: bool = field(init=False)
 
-    def __init__(self, name: str, now: float) -> None:
-        self.name = name
-        self.numbered = is_numbered(name)
-        self.last: int | None = None
-        "Position of the sample that was delivered last."
-        self.near = 0
-        "Position close to the present sequence numbers."
-        self.pending: dict[int, Sample] = {}
-        self._waiting: list[int] = []
-        self.queries = 0
-        "Queries in progress about this source only."
-        self.asked: int | None = None
-        "Position before which missing samples were asked for."
-        self.alive: bool | None = None
-        "Whether its liveliness token is alive; None: unknown."
-        self.seen = now
+    def __post_init__(self) -> None:
+        self.numbered = is_numbered(self.name)
 
     def position(self, sn: int) -> int:
         """Return the position of a 32-bit sequence number on a line that does not wrap."""

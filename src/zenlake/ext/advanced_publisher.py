@@ -5,19 +5,18 @@ subscribers do about a gap.
 """
 
 import threading
-from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, final
 
 from zenlake.api.arguments import encoding_of
-from zenlake.api.entity import Entity
-from zenlake.api.gc_finalize import finalize_safely
+from zenlake.api.entity import KeyedEntity
+from zenlake.api.forwarding import forward_property
 from zenlake.api.handlers import Callback
-from zenlake.api.pubsub.outbound_route import OutboundRoute, del_body, put_body
+from zenlake.api.pubsub.outbound_route import del_body, put_body
 from zenlake.api.pubsub.publisher import Publisher
 from zenlake.api.session_core import core_of
-from zenlake.api.values.encoding import Encoding, IntoEncoding
+from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import CongestionControl, Locality, Priority, Reliability
-from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.instrumentation import TimestampInstrumentation
 from zenlake.api.values.timestamps import Timestamp
 from zenlake.api.values.wrapped import make
@@ -29,8 +28,6 @@ from zenlake.ext.advanced_keys import UHLC, own_key
 from zenlake.ext.advanced_order import U32
 from zenlake.ext.periodic import SCHEDULER
 from zenlake.keyexpr import KeyExpr
-from zenlake.runtime.exchange import Exchange
-from zenlake.wire import entity
 from zenlake.wire.delete import Del
 from zenlake.wire.entity import WireSourceInfo
 from zenlake.wire.put import Put
@@ -77,7 +74,7 @@ class SequenceCounter:
 
 
 @final
-class AdvancedPublisher(Entity):
+class AdvancedPublisher(KeyedEntity):
     """Publisher whose samples can be missed, recovered and asked for later.
 
     Made by `declare_advanced_publisher`.
@@ -85,34 +82,26 @@ class AdvancedPublisher(Entity):
 
     _what = "publisher"
     _given_by = "declare_advanced_publisher"
-    _publisher: Publisher
-    _route: OutboundRoute
-    _exchange: Exchange
-    _id: entity.WireEntityId
-    _numbered: bool
-    _own_key: str
-    _cache: Cache | None
-    _count: SequenceCounter
-    _lock: threading.Lock
-    _undeclares: list[Callable[[], object]]
 
     def __init__(self, publisher: Publisher, numbered: bool) -> None:
-        self._publisher = publisher
+        self._entity = publisher
         self._route = publisher._route
-        self._exchange = core_of(publisher).exchange
+        self._core = core_of(publisher)
         self._id = publisher.id.wire
+        self._key_expr = publisher.key_expr
         self._numbered = numbered
         self._own_key = own_key(
-            publisher.key_expr, "pub", self._id.zid, self._id.eid if numbered else UHLC
+            self._key_expr, "pub", self._id.zid, self._id.eid if numbered else UHLC
         )
-        self._cache = None
+        self._cache: Cache | None = None
         self._count = SequenceCounter()
         self._lock = threading.Lock()
-        self._undeclares = [publisher.undeclare]
-        self._undeclared = False
+        self._undeclares = ExitStack()
+        self._undeclares.callback(publisher.undeclare)
+        super().__init__(self._core.exchange, self._undeclares.close)
 
     def _add_cache(self, session: "Session", config: CacheConfig) -> None:
-        if not self._numbered and not self._exchange.stamps:
+        if not self._numbered and not self._core.exchange.stamps:
             raise ZError(
                 f"Cannot create AdvancedPublisher {self.key_expr}: a cache needs sequence numbers "
                 "(give sample_miss_detection) or timestamps (set 'timestamping/enabled' in the "
@@ -122,47 +111,23 @@ class AdvancedPublisher(Entity):
         replies = config.replies_config or RepliesConfig()
         self._cache = Cache(self.key_expr, most, replies.express)
         queryable = session.declare_queryable(self._own_key, Callback(self._cache.answer))
-        self._undeclares.append(queryable.undeclare)
+        self._undeclares.callback(queryable.undeclare)
 
     def _declare_token(self, session: "Session") -> None:
         token = session.liveliness().declare_token(self._own_key)
-        self._undeclares.append(token.undeclare)
+        self._undeclares.callback(token.undeclare)
 
     def _start_heartbeat(self, session: "Session", config: MissDetectionConfig) -> None:
         sporadic = config.sporadic_heartbeat is not None
         period = seconds("heartbeat", config.sporadic_heartbeat if sporadic else config.heartbeat)
         if period is not None:
             beat = Heartbeat(session, self._own_key, self._count, period, sporadic)
-            self._undeclares.append(beat.undeclare)
+            self._undeclares.callback(beat.undeclare)
 
-    def _declared_publisher(self) -> Publisher:
-        self._check()
-        return self._publisher
-
-    @property
-    def id(self) -> EntityGlobalId:
-        """Global entity id of this publisher."""
-        return self._declared_publisher().id
-
-    @property
-    def key_expr(self) -> KeyExpr:
-        """Key expression it was declared on."""
-        return self._declared_publisher().key_expr
-
-    @property
-    def encoding(self) -> Encoding:
-        """Encoding of its payloads, unless `put` is given another."""
-        return self._declared_publisher().encoding
-
-    @property
-    def congestion_control(self) -> CongestionControl:
-        """Treatment of samples when the network is slower than the publisher."""
-        return self._declared_publisher().congestion_control
-
-    @property
-    def priority(self) -> Priority:
-        """Priority of its samples."""
-        return self._declared_publisher().priority
+    encoding = forward_property(Publisher.encoding)
+    congestion_control = forward_property(Publisher.congestion_control)
+    priority = forward_property(Publisher.priority)
+    __repr__ = object.__repr__
 
     def put(
         self,
@@ -200,8 +165,8 @@ class AdvancedPublisher(Entity):
         """
         self._check()
         with self._lock:
-            if body.timestamp is None and self._exchange.stamps:
-                body.timestamp = self._exchange.stamp()
+            if body.timestamp is None and self._core.exchange.stamps:
+                body.timestamp = self._core.exchange.stamp()
             if self._numbered:
                 body.source_info = WireSourceInfo(self._id, self._count.published & U32)
             if self._cache is not None:
@@ -213,17 +178,6 @@ class AdvancedPublisher(Entity):
                     self._cache.take_back()
                 raise
             self._count.published += 1
-
-    def undeclare(self, /) -> None:
-        """Undeclare this publisher and its cache."""
-        self._check()
-        self._undeclared = True
-        while self._undeclares:
-            self._undeclares.pop()()
-
-    def __del__(self) -> None:
-        if not self._undeclared:
-            finalize_safely(self._exchange, self.undeclare)
 
 
 def declare_advanced_publisher(

@@ -9,10 +9,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final, overload
 
-from zenlake.api.gc_finalize import finalize_safely
+from zenlake.api.entity import KeyedEntity
 from zenlake.api.handlers import Callback, Handler, Receiver, make_sink
 from zenlake.api.session_core import core_of
 from zenlake.api.sinks import Sink
@@ -23,7 +24,6 @@ from zenlake.api.values.enums import (
     ReplyKeyExpr,
     SampleKind,
 )
-from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.reply import Reply
 from zenlake.api.values.sample import Sample
 from zenlake.api.values.wrapped import make
@@ -83,31 +83,32 @@ class SampleIntake(Sink[Sample]):
         self._over = False
         self._misses: dict[Sink[Miss], None] = {}
         self.periodic: Periodic | None = None
-        self.undeclares: list[Callable[[], object]] = []
-        """Undeclare functions of everything declared for this subscriber, in the order of
-        declaration."""
+        self.undeclares = ExitStack()
+        """Undeclare functions of everything declared for this subscriber; the inner subscriber's is
+        called last, and closes this sink.
+        """
         self.skipped = 0
         "Periodic queries left out because earlier samples have not been read yet."
 
     # ---- sink of the inner subscriber
 
     def push(self, items: Iterable[Sample], count: int) -> bool:
-        self._run(self._on_samples, items)
+        self.run(self._on_samples, items)
         return self._room and len(self._steps) < BACKLOG
 
     def when_room(self, call: Callable[[], None]) -> None:
-        self._run(self._sink.when_room, call)
+        self.run(self._sink.when_room, call)
 
     def wait_room(self) -> None:
         self._sink.wait_room()
 
     def close(self) -> None:
-        self._run(self._end)
+        self.run(self._end)
 
     def join(self, timeout: float | None) -> bool:
         return self._sink.join(timeout)
 
-    def _run(self, step: Callable[..., object], *arguments: object) -> None:
+    def run(self, step: Callable[..., object], *arguments: object) -> None:
         self._steps.submit(partial(step, *arguments))
         self._steps.run()
 
@@ -122,9 +123,6 @@ class SampleIntake(Sink[Sample]):
         self._deliver()
 
     def on_replies(self, replies: Iterable[Reply]) -> None:
-        self._run(self._on_replies, replies)
-
-    def _on_replies(self, replies: Iterable[Reply]) -> None:
         now = time.monotonic()
         for reply in replies:
             sample = reply.ok
@@ -133,9 +131,6 @@ class SampleIntake(Sink[Sample]):
         self._deliver()
 
     def on_answered(self, source: OrderedSource | None) -> None:
-        self._run(self._on_answered, source)
-
-    def _on_answered(self, source: OrderedSource | None) -> None:
         """Deliver what waited for a query that has ended."""
         if source is None:
             self._order.history -= 1
@@ -149,13 +144,11 @@ class SampleIntake(Sink[Sample]):
                 self._ask_for_gap(each)
         self._deliver()
 
-    def on_token(self, token: Sample) -> None:
-        self._run(self._on_token, str(token.key_expr), token.kind == SampleKind.PUT)
-
-    def _on_token(self, key: str, appeared: bool) -> None:
+    def _on_token(self, token: Sample) -> None:
         """Note that a publisher appeared or went; ask a new one for its history."""
+        key = str(token.key_expr)
         name = parse_source(key)
-        if not appeared:
+        if token.kind is SampleKind.DELETE:
             if name is not None and name in self._order.sources:
                 self._order.sources[name].alive = False
             return
@@ -164,22 +157,19 @@ class SampleIntake(Sink[Sample]):
             source.alive = True
         self._ask(key, self._asked_history, source)
 
-    def on_heartbeat(self, beat: Sample) -> None:
-        payload = beat.payload.to_bytes()
-        if beat.kind == SampleKind.PUT and len(payload) >= 4:
-            last = int.from_bytes(payload[:4], "little")
-            self._run(self._on_heartbeat, str(beat.key_expr), last)
-
-    def _on_heartbeat(self, key: str, number: int) -> None:
+    def _on_heartbeat(self, beat: Sample) -> None:
         """Ask for samples missing before the last number of a publisher."""
+        key, payload = str(beat.key_expr), beat.payload.to_bytes()
         name = parse_source(key)
+        if beat.kind is SampleKind.DELETE or len(payload) < 4:
+            return
         if name is None or not is_numbered(name):
             return
         if self._order.history and name not in self._order.sources:
             self._order.source(name, time.monotonic())
             return  # The query for the history of all sources covers it.
         source = self._order.source(name, time.monotonic())
-        last = source.position(number)
+        last = source.position(int.from_bytes(payload[:4], "little"))
         if not source.queries and (source.last is None or last > source.last):
             source.asked = last
             self._ask(key, number_range(source.next, last), source)
@@ -195,9 +185,6 @@ class SampleIntake(Sink[Sample]):
     def ask_for_history(self) -> None:
         """Ask all publishers for history; `_order.history` counts this query since `__init__`."""
         self._get(all_publishers_key(self._key), self._asked_history, None)
-
-    def ask_for_news(self) -> None:
-        self._run(self._ask_for_news)
 
     def _ask_for_news(self) -> None:
         """Ask every source, unless a query about it is in progress, for samples after its last."""
@@ -244,23 +231,25 @@ class SampleIntake(Sink[Sample]):
             self.session()
             .liveliness()
             .declare_subscriber(
-                publishers_key(self._key), Callback(self.on_token, indirect=False), history=True
+                publishers_key(self._key),
+                Callback(partial(self.run, self._on_token), indirect=False),
+                history=True,
             )
         )
-        self.undeclares.append(tokens.undeclare)
+        self.undeclares.callback(tokens.undeclare)
 
     def recover(self, recovery: RecoveryConfig, allowed_origin: Locality | None) -> None:
         if recovery.heartbeat:
             beats = self.session().declare_subscriber(
                 publishers_key(self._key),
-                Callback(self.on_heartbeat, indirect=False),
+                Callback(partial(self.run, self._on_heartbeat), indirect=False),
                 allowed_origin=allowed_origin,
             )
-            self.undeclares.append(beats.undeclare)
+            self.undeclares.callback(beats.undeclare)
         period = seconds("periodic_queries", recovery.periodic_queries)
         if period is not None:
-            self.periodic = SCHEDULER.every(period, self.ask_for_news)
-            self.undeclares.append(self.periodic.cancel)
+            self.periodic = SCHEDULER.every(period, partial(self.run, self._ask_for_news))
+            self.undeclares.callback(self.periodic.cancel)
 
     # ---- delivery
 
@@ -280,16 +269,11 @@ class SampleIntake(Sink[Sample]):
         self._room = True
 
     def add_listener(self, sink: Sink[Miss]) -> None:
-        self._run(self._misses.setdefault, sink)
+        self.run(self._misses.setdefault, sink)
 
     def remove_listener(self, sink: Sink[Miss]) -> None:
         self._misses.pop(sink, None)
         sink.close()
-
-    def undeclare(self) -> None:
-        """Undeclare everything, the inner subscriber last: that closes this sink."""
-        while self.undeclares:
-            self.undeclares.pop()()
 
     def _end(self) -> None:
         self._over = True
@@ -311,17 +295,17 @@ class RecoveryReplies(Sink[Reply]):
         self._open = threading.Lock()
 
     def push(self, items: Iterable[Reply], count: int) -> bool:
-        self._intake.on_replies(items)
+        self._intake.run(self._intake.on_replies, items)
         return True
 
     def close(self) -> None:
         # Only the first call counts; several threads may close it.
         if self._open.acquire(blocking=False):
-            self._intake.on_answered(self._source)
+            self._intake.run(self._intake.on_answered, self._source)
 
 
 @final
-class AdvancedSubscriber(Receiver[H]):
+class AdvancedSubscriber(KeyedEntity, Receiver[H]):
     """Subscriber that asks for history, recovers lost samples, and reports those it cannot recover.
 
     Made by `declare_advanced_subscriber`. Samples of one source are received in the order in which
@@ -330,29 +314,15 @@ class AdvancedSubscriber(Receiver[H]):
 
     _what: ClassVar[str] = "subscriber"
     _given_by = "declare_advanced_subscriber"
-    _intake: SampleIntake
-    _inner: "Subscriber[Any]"
-    _background: bool
+    __repr__ = object.__repr__
 
     def __init__(
         self, intake: SampleIntake, inner: "Subscriber[Any]", handler: H, background: bool
     ) -> None:
-        super().__init__(intake, handler)
+        super().__init__(intake.exchange, intake.undeclares.close, intake, handler, background)
         self._intake = intake
-        self._inner = inner
-        self._background = background
-
-    @property
-    def id(self) -> EntityGlobalId:
-        """Global entity id of this subscriber."""
-        self._check()
-        return self._inner.id
-
-    @property
-    def key_expr(self) -> KeyExpr:
-        """Key expression it was declared on."""
-        self._check()
-        return self._inner.key_expr
+        self._id = inner.id.wire
+        self._key_expr = inner.key_expr
 
     @overload
     def sample_miss_listener(
@@ -374,7 +344,8 @@ class AdvancedSubscriber(Receiver[H]):
         self._check()
         sink, reader, background = make_sink(handler, f"zenlake-misses-{self.key_expr}")
         self._intake.add_listener(sink)
-        return make(SampleMissListener, self._intake, sink, reader, background)
+        end = partial(self._intake.remove_listener, sink)
+        return make(SampleMissListener, self._exchange, end, sink, reader, background)
 
     @overload
     def detect_publishers(
@@ -406,16 +377,6 @@ class AdvancedSubscriber(Receiver[H]):
             .declare_subscriber(publishers_key(self.key_expr), handler, history=history)
         )
 
-    def undeclare(self, /) -> None:
-        """Stop receiving; samples received before can still be read."""
-        self._check()
-        self._undeclared = True
-        self._intake.undeclare()
-
-    def __del__(self) -> None:
-        if not getattr(self, "_background", True) and not self._undeclared:
-            finalize_safely(self._intake.exchange, self.undeclare)
-
 
 @final
 class SampleMissListener(Receiver[H]):
@@ -423,26 +384,11 @@ class SampleMissListener(Receiver[H]):
 
     _what: ClassVar[str] = "sample-miss listener"
     _given_by = "AdvancedSubscriber.sample_miss_listener"
-    _intake: SampleIntake
-    _background: bool
-
-    def __init__(
-        self, intake: SampleIntake, sink: Sink[Miss], handler: H, background: bool
-    ) -> None:
-        super().__init__(sink, handler)
-        self._intake = intake
-        self._background = background
 
     def undeclare(self, /) -> None:
         """Stop receiving; misses received before can still be read."""
-        self._check()
-        self._undeclared = True
-        self._intake.remove_listener(self._sink)
+        super().undeclare()
         self._sink.join(JOIN)
-
-    def __del__(self) -> None:
-        if not getattr(self, "_background", True) and not self._undeclared:
-            self._intake.remove_listener(self._sink)
 
 
 @overload
@@ -497,7 +443,7 @@ def declare_advanced_subscriber(
     sink, reader, background = make_sink(handler, f"zenlake-advanced-{key}")
     intake = SampleIntake(session, key, sink, history, recovery)
     inner = session.declare_subscriber(key_expr, intake, allowed_origin=allowed_origin)
-    intake.undeclares.append(inner.undeclare)
+    intake.undeclares.callback(inner.undeclare)
     try:
         if history is not None:
             intake.ask_for_history()
@@ -507,9 +453,9 @@ def declare_advanced_subscriber(
             intake.recover(recovery, allowed_origin)
         if subscriber_detection:
             token = own_key(key, "sub", inner.id.zid, inner.id.eid)
-            intake.undeclares.append(session.liveliness().declare_token(token).undeclare)
+            intake.undeclares.callback(session.liveliness().declare_token(token).undeclare)
     except BaseException:
-        intake.undeclare()
+        intake.undeclares.close()
         raise
     return make(AdvancedSubscriber, intake, inner, reader, background)
 

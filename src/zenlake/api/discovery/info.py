@@ -5,10 +5,10 @@ Knows how they are presented, and the listeners. Does not open or close any: Ses
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from zenlake.api.handlers import Receiver, make_sink
 from zenlake.api.sinks import Sink
@@ -146,59 +146,38 @@ def _interfaces_of(address: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(i.name for i in sockets.interfaces() if i.host == host))
 
 
-class Listeners(Generic[E]):
-    """Sinks of the listeners for one kind of event."""
+EventMaker = Callable[[SampleKind, TransportSession], TransportEvent | LinkEvent]
 
-    def __init__(self, event: Callable[[SampleKind, TransportSession], E]) -> None:
-        self._event = event
-        self._sinks: set[Sink[E]] = set()
 
-    def add(self, sink: Sink[E], open_now: Iterable[TransportSession]) -> None:
-        self._sinks.add(sink)
-        for session in open_now:
-            sink.push([self._event(SampleKind.PUT, session)], 1)
+def _transport_event(kind: SampleKind, session: TransportSession) -> TransportEvent:
+    return make(TransportEvent, kind=kind, transport=transport_of(session))
 
-    def remove(self, sink: Sink[E]) -> None:
-        self._sinks.discard(sink)
-        sink.close()
 
-    def tell(self, kind: SampleKind, session: TransportSession) -> None:
-        """Push an event to all sinks, without waiting: a listener that does not read keeps its
-        events.
-        """
-        if self._sinks:
-            event = self._event(kind, session)
-            for sink in tuple(self._sinks):  # A copy: a dropped listener may leave during the loop.
-                sink.push([event], 1)
-
-    def close(self) -> None:
-        sinks, self._sinks = self._sinks, set()
-        for sink in sinks:
-            sink.close()
+def _link_event(kind: SampleKind, session: TransportSession) -> LinkEvent:
+    return make(LinkEvent, kind=kind, link=link_of(session))
 
 
 class EventsListener(Receiver[H]):
     """Receiver of events until it is undeclared, or dropped without a callback."""
 
-    def __init__(self, info: "SessionInfo", listeners: Listeners[Any], handler: object) -> None:
-        sink, shown, self._background = make_sink(handler, f"zenlake {self._what}")
-        super().__init__(sink, shown)
-        self._info = info
-        self._listeners = listeners
+    def __init__(self, info: "SessionInfo", handler: object) -> None:
+        sink, shown, background = make_sink(handler, f"zenlake {self._what}")
+        super().__init__(None, partial(info._remove, sink), sink, shown, background)
+        self._call_soon = info._node.reactor.call_soon
 
     def undeclare(self, /) -> None:
         """Stop receiving."""
-        self._check()
-        self._undeclared = True
-        self._info._remove(self._listeners, self._sink)
+        super().undeclare()
         self._sink.join(CALLBACK_SECONDS)
 
     def __del__(self) -> None:
-        if not getattr(self, "_undeclared", True) and not self._background:
+        if not (self._undeclared or self._background):
             # The garbage collector may run while this thread, or one that waits for it, holds any
             # lock.
-            leave = partial(self._info._remove, self._listeners, self._sink)
-            self._info._node.reactor.call_soon(leave)
+            self._call_soon(self._end)
+
+
+L = TypeVar("L", bound=EventsListener[Any])
 
 
 class TransportEventsListener(EventsListener[H]):
@@ -228,12 +207,8 @@ class SessionInfo(metaclass=Unconstructed):
         self._lock = threading.RLock()
         self._open: dict[zenohid.WireZenohId, TransportSession] = {}
         self._is_closed = False
-        self._transports: Listeners[TransportEvent] = Listeners(
-            lambda kind, session: make(TransportEvent, kind=kind, transport=transport_of(session))
-        )
-        self._links: Listeners[LinkEvent] = Listeners(
-            lambda kind, session: make(LinkEvent, kind=kind, link=link_of(session))
-        )
+        self._sinks: dict[Sink[Any], EventMaker] = {}
+        "Function that makes the events of a listener, by its sink."
 
     # ---- for everybody
 
@@ -266,32 +241,32 @@ class SessionInfo(metaclass=Unconstructed):
         self, /, handler: Any = None, *, history: bool | None = None
     ) -> TransportEventsListener[Any]:
         """Receive an event when a transport opens or closes; with `history` also for open ones."""
-        listener: TransportEventsListener[Any] = make(
-            TransportEventsListener, self, self._transports, handler
-        )
-        self._add(listener, history)
-        return listener
+        return self._declare(TransportEventsListener, _transport_event, handler, history)
 
     def declare_link_events_listener(
         self, /, handler: Any = None, *, history: bool | None = None
     ) -> LinkEventsListener[Any]:
         """Receive an event when a link opens or closes; with `history` also for open ones."""
-        listener: LinkEventsListener[Any] = make(LinkEventsListener, self, self._links, handler)
-        self._add(listener, history)
-        return listener
+        return self._declare(LinkEventsListener, _link_event, handler, history)
 
     # ---- for the listeners
 
-    def _add(self, listener: EventsListener[Any], history: bool | None) -> None:
+    def _declare(
+        self, kind: type[L], event: EventMaker, handler: object, history: bool | None
+    ) -> L:
+        listener = make(kind, self, handler)
         with self._lock:
             if self._is_closed:
                 raise ZError("session closed")
-            known = self._open.values() if history else ()
-            listener._listeners.add(listener._sink, known)
+            self._sinks[listener._sink] = event
+            for session in self._open.values() if history else ():
+                listener._sink.push([event(SampleKind.PUT, session)], 1)
+        return listener
 
-    def _remove(self, listeners: Listeners[Any], sink: Sink[Any]) -> None:
+    def _remove(self, sink: Sink[Any]) -> None:
         with self._lock:
-            listeners.remove(sink)
+            self._sinks.pop(sink, None)
+            sink.close()
 
     # ---- for the owner
 
@@ -306,12 +281,15 @@ class SessionInfo(metaclass=Unconstructed):
                 self._tell(SampleKind.DELETE, session)
 
     def _tell(self, kind: SampleKind, session: TransportSession) -> None:
-        self._transports.tell(kind, session)
-        self._links.tell(kind, session)
+        """Push an event to all sinks, without waiting: a listener that does not read keeps its
+        events.
+        """
+        for sink, event in tuple(self._sinks.items()):  # A dropped listener may leave meanwhile.
+            sink.push([event(kind, session)], 1)
 
     def close(self) -> None:
         """End all listeners; queued events are still received."""
         with self._lock:
             self._is_closed = True
-            self._transports.close()
-            self._links.close()
+            for sink in tuple(self._sinks):
+                self._remove(sink)

@@ -8,28 +8,21 @@ from functools import partial
 from typing import Any
 
 from zenlake.api.arguments import IntoKeyExpr, check_timeout, instance, key_of
-from zenlake.api.discovery.matching import SessionInterests
+from zenlake.api.discovery.matching import SessionInterests, TokenWatch
 from zenlake.api.entity import Entity
 from zenlake.api.exchange_protocol import ExchangeLike
-from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import make_sink
 from zenlake.api.pubsub.subscriber import Subscriber, SubscriberEntry
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.query.get import PendingGet, SessionQueries
-from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import Locality
-from zenlake.api.values.sample import Sample
 from zenlake.api.values.wrapped import Unconstructed, make
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire import qos
 from zenlake.wire.declare import Declare, DeclareToken, UndeclareToken
-from zenlake.wire.delete import Del
 from zenlake.wire.enums import Mapping
-from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
-
-_ALIVE, _GONE = Put(), Del()
 
 
 class LivelinessToken(Entity):
@@ -42,21 +35,10 @@ class LivelinessToken(Entity):
 
     def __init__(self, exchange: ExchangeLike, key: KeyExpr) -> None:
         self._key_expr = key
-        self._exchange = exchange
-        self._number = exchange.next_id()
-        body = DeclareToken(self._number, WireExpr(0, key, Mapping.SENDER))
+        number = exchange.next_id()
+        body = DeclareToken(number, WireExpr(0, key, Mapping.SENDER))
         exchange.send(Declare(body, qos=qos.DECLARE))
-        self._undeclared = False
-
-    def undeclare(self, /) -> None:
-        """Undeclare this token."""
-        self._check()
-        self._undeclared = True
-        _undeclare(self._exchange, self._number)
-
-    def __del__(self) -> None:
-        if not self._undeclared:
-            finalize_safely(self._exchange, partial(_undeclare, self._exchange, self._number))
+        super().__init__(exchange, partial(_undeclare, exchange, number))
 
     def __repr__(self) -> str:
         self._check()
@@ -66,33 +48,6 @@ class LivelinessToken(Entity):
 def _undeclare(exchange: ExchangeLike, number: int) -> None:
     with suppress(ZError):  # The tokens of a closed session are gone already.
         exchange.send(Declare(UndeclareToken(number), qos=qos.DECLARE))
-
-
-class _TokenSubscription:
-    """Liveliness subscriber, as SessionInterests sees it."""
-
-    def __init__(self, key: KeyExpr, history: bool, sink: Sink[Sample]) -> None:
-        self.key = key
-        self.history = history
-        self._sink = sink
-
-    def on_token(self, key: str, alive: bool) -> None:
-        self._sink.push((Sample.of(key, _ALIVE if alive else _GONE, qos.DEFAULT),), 1)
-
-    def end(self) -> None:
-        self._sink.close()
-
-
-class _TokenSubscriberHandle:
-    """Stand-in for `Subscribers` with which a liveliness Subscriber undeclares itself."""
-
-    def __init__(self, interests: SessionInterests) -> None:
-        self.exchange = interests.exchange
-        self._interests = interests
-
-    def undeclare(self, declared: SubscriberEntry) -> None:
-        self._interests.unwatch_tokens(declared.id)
-        declared.sink.close()
 
 
 class Liveliness(metaclass=Unconstructed):
@@ -144,15 +99,15 @@ class Liveliness(metaclass=Unconstructed):
         if self._exchange.closed:
             raise ZError("session closed")
         sink, reader, background = make_sink(handler, f"zenlake liveliness {key}")
-        number = self._interests.watch_tokens(_TokenSubscription(key, bool(history), sink))
+        number = self._interests.watch_tokens(TokenWatch(key, bool(history), sink))
         declared = SubscriberEntry({number: key}, Locality.ANY, sink)
         return make(
-            Subscriber,
-            _TokenSubscriberHandle(self._interests),
-            declared,
-            reader,
-            background,
+            Subscriber, self._exchange, declared, self._undeclare_subscriber, reader, background
         )
+
+    def _undeclare_subscriber(self, declared: SubscriberEntry) -> None:
+        self._interests.unwatch_tokens(declared.id)
+        declared.sink.close()
 
     def __repr__(self) -> str:
         return f"Liveliness({self._exchange.zid})"

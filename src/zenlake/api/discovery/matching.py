@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
+from zenlake.api.entity import KeyedEntity
 from zenlake.api.exchange_protocol import ExchangeLike
-from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import Receiver, make_sink
+from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import Locality
-from zenlake.api.values.wrapped import Unconstructed, Value, make
+from zenlake.api.values.sample import Sample
+from zenlake.api.values.wrapped import Unconstructed, make
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.match import includes, intersects
@@ -33,9 +35,14 @@ from zenlake.wire.declare import (
     UndeclareSubscriber,
     UndeclareToken,
 )
+from zenlake.wire.delete import Del
 from zenlake.wire.enums import InterestMode, InterestOptions, Mapping
 from zenlake.wire.interest import Interest
+from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
+
+if TYPE_CHECKING:
+    from zenlake.api.query.get import PendingGet
 
 # Upper bound on remote declarations of each kind; further ones are ignored and counted.
 MAX_DECLARED = 1_048_576
@@ -48,26 +55,15 @@ _OPTIONS = {
     "queryables": InterestOptions.KEYEXPRS | InterestOptions.QUERYABLES,
 }
 _TOKENS = InterestOptions.KEYEXPRS | InterestOptions.TOKENS
+_ALIVE, _GONE = Put(), Del()
 
 
-class MatchingStatus(Value, metaclass=Unconstructed):
+@dataclass(frozen=True, order=True, slots=True)
+class MatchingStatus(metaclass=Unconstructed):
     """Whether a subscriber or queryable matches the key expression of a publisher or querier."""
 
-    __slots__ = ("_matching",)
-
-    def __init__(self, matching: bool) -> None:
-        self._matching = matching
-
-    @property
-    def matching(self) -> bool:
-        """Whether a subscriber matches the publisher, or a queryable the querier."""
-        return self._matching
-
-    def _key(self) -> bool:
-        return self._matching
-
-    def __repr__(self) -> str:
-        return f"MatchingStatus(matching={self._matching})"
+    matching: bool
+    "Whether a subscriber matches the publisher, or a queryable the querier."
 
 
 class MatchWatch:
@@ -110,14 +106,6 @@ class MatchWatch:
         if self.counts_remote and self._interests.matches(self._kind, self):
             return True
         return self._destination is not Locality.REMOTE and self._local()
-
-    def status(self) -> MatchingStatus:
-        """Return the matching status as an API object."""
-        return make(MatchingStatus, self.matching)
-
-    def declare_listener(self, handler: Any = None) -> "MatchingListener[Any]":
-        """Declare a listener that receives each change."""
-        return make(MatchingListener, self, handler)
 
     def listen(
         self, call: Callable[[bool], None], end: Callable[[], None] = lambda: None
@@ -175,22 +163,15 @@ class MatchWatch:
                 return
 
 
-class TokenWatch(Protocol):
-    """Liveliness subscriber."""
+class TokenWatch(NamedTuple):
+    """Liveliness subscriber: a watch of tokens."""
 
-    @property
-    def key(self) -> KeyExpr: ...
-    @property
-    def history(self) -> bool: ...
-    def on_token(self, key: str, alive: bool) -> None: ...
-    def end(self) -> None: ...
+    key: KeyExpr
+    history: bool
+    sink: Sink[Sample]
 
-
-class TokenQuery(Protocol):
-    """Liveliness query."""
-
-    def add_token(self, key: str) -> None: ...
-    def finish(self) -> None: ...
+    def on_token(self, key: str, alive: bool) -> None:
+        self.sink.push((Sample.of(key, _ALIVE if alive else _GONE, qos.DEFAULT),), 1)
 
 
 @dataclass(slots=True)
@@ -205,6 +186,9 @@ class _RemoteDeclarations:
     "Watches that count a declaration, by its id."
     interests: dict[str, tuple[int, int]] = field(default_factory=dict)
     "Id of the INTEREST and number of watches that share it, by key."
+
+    def all_watches(self) -> list[MatchWatch]:
+        return [watch for _, watches in self.watches for watch in watches]
 
     def add(self, number: int, key: str, complete: bool) -> set[MatchWatch]:
         """Add a declaration; return the watches whose status it may change."""
@@ -253,6 +237,10 @@ class _RemoteDeclarations:
         return True
 
 
+def _no_declarations() -> dict[Kind, _RemoteDeclarations]:
+    return {"subscribers": _RemoteDeclarations(), "queryables": _RemoteDeclarations()}
+
+
 class SessionInterests:
     """Watches of one session on the declarations of other sessions."""
 
@@ -261,12 +249,12 @@ class SessionInterests:
         self.lock = threading.RLock()
         self.counters: Counter[str] = Counter()
         "Declarations beyond MAX_DECLARED, by kind."
-        self._kinds = {"subscribers": _RemoteDeclarations(), "queryables": _RemoteDeclarations()}
+        self._kinds = _no_declarations()
         self._tokens: dict[int, str] = {}
         self._alive: Counter[str] = Counter()
         "Number of tokens per key."
         self._token_watches: dict[int, TokenWatch] = {}
-        self._questions: dict[int, TokenQuery] = {}
+        self._questions: dict[int, PendingGet] = {}
         self._notifications = SerialExecutor("liveliness")
         "Queued calls of token watches."
 
@@ -322,7 +310,7 @@ class SessionInterests:
     def local_changed(self, kind: Kind = "subscribers") -> None:
         """Re-evaluate the watches after a change of the session's own subscribers or queryables."""
         with self.lock:
-            watches = [watch for _, some in self._kinds[kind].watches for watch in some]
+            watches = self._kinds[kind].all_watches()
         _recheck_all(watches)
 
     # ---- tokens
@@ -356,7 +344,7 @@ class SessionInterests:
                     self._forget_alive(key)
         self._send_final(interest)
 
-    def ask_tokens(self, interest: int, key: KeyExpr, question: TokenQuery) -> None:
+    def ask_tokens(self, interest: int, key: KeyExpr, question: "PendingGet") -> None:
         """Ask for the present tokens; `question` gets each of them, then `finish`."""
         with self.lock:
             self._questions[interest] = question
@@ -382,24 +370,16 @@ class SessionInterests:
     def close(self) -> None:
         """End all watches."""
         with self.lock:
-            watches = [
-                watch
-                for declared in self._kinds.values()
-                for _, some in declared.watches
-                for watch in some
-            ]
+            watches = [watch for kind in self._kinds.values() for watch in kind.all_watches()]
+            self._kinds = _no_declarations()
             tokens, self._token_watches = list(self._token_watches.values()), {}
-            self._kinds = {
-                "subscribers": _RemoteDeclarations(),
-                "queryables": _RemoteDeclarations(),
-            }
             self._questions.clear()
             self._tokens.clear()
             self._alive.clear()
         for watch in watches:
             watch.end()
         for token_watch in tokens:
-            token_watch.end()
+            token_watch.sink.close()
 
     def _on_declared(self, kind: Kind, body: DeclareSubscriber | DeclareQueryable) -> None:
         complete = isinstance(body, DeclareQueryable) and body.info.complete
@@ -501,30 +481,35 @@ class MatchingListener(Receiver[H], Generic[H]):
     _given_by = "declare_matching_listener of a publisher or querier"
 
     def __init__(self, watch: MatchWatch, handler: Any = None) -> None:
-        self._undeclared = True
-        sink, reader, self._background = make_sink(handler, f"zenlake matching {watch.key}")
-        self._exchange = watch.exchange
+        sink, reader, background = make_sink(handler, f"zenlake matching {watch.key}")
 
         def tell(matching: bool) -> None:
             sink.push((make(MatchingStatus, matching),), 1)
 
         try:
-            self._stop = watch.listen(tell, sink.close)
+            stop = watch.listen(tell, sink.close)
         except ZError:
             sink.close()
             raise
-        super().__init__(sink, reader)
-
-    def undeclare(self, /) -> None:
-        """Stop receiving."""
-        self._check()
-        self._undeclared = True
-        self._stop()
-
-    def __del__(self) -> None:
-        if not (self._undeclared or self._background):
-            finalize_safely(self._exchange, self._stop)
+        super().__init__(watch.exchange, stop, sink, reader, background)
 
     def __repr__(self) -> str:
         self._check()
         return "MatchingListener()"
+
+
+class WatchedEntity(KeyedEntity):
+    """Base of publisher and querier: entities that subscribers or queryables match."""
+
+    _watch: MatchWatch
+
+    @property
+    def matching_status(self) -> MatchingStatus:
+        """Whether a subscriber matches the publisher, or a queryable the querier."""
+        self._check()
+        return make(MatchingStatus, self._watch.matching)
+
+    def declare_matching_listener(self, /, handler: Any = None) -> MatchingListener[Any]:
+        """Declare a listener that receives each change of the matching status."""
+        self._check()
+        return make(MatchingListener, self._watch, handler)

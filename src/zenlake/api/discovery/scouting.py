@@ -11,7 +11,6 @@ import threading
 import time
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from weakref import finalize
 
 from zenlake.api.config.config import Config, for_mode
 from zenlake.api.config.opening import scouting_group
@@ -73,9 +72,8 @@ class Scout(Receiver[H]):
     _given_by = "zenlake.scout"
 
     def __init__(self, sink: Sink[Hello], handler: H, asking: "ScoutThread") -> None:
-        super().__init__(sink, handler)
+        super().__init__(None, asking.stop, sink, handler)
         self._asking = asking
-        finalize(self, asking.stop).atexit = False
 
     def _check(self) -> None:
         if self._undeclared:
@@ -83,9 +81,7 @@ class Scout(Receiver[H]):
 
     def stop(self, /) -> None:
         """Stop asking; iteration over the handler ends after the answers it holds."""
-        self._check()
-        self._undeclared = True
-        self._asking.stop()
+        super().undeclare()
         self._asking.join()
         self._sink.join(STOP_SECONDS)
 

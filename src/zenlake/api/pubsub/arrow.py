@@ -7,12 +7,12 @@ are loaded on first use.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zenlake.api.pubsub.subscriber import RunSink
-from zenlake.api.sinks import Channel
+from zenlake.api.sinks import BoundedSink, Channel, call_each
 from zenlake.api.values.encoding import Encoding
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.sample import PLAIN, Sample, push_of
@@ -50,7 +50,7 @@ MAX_BYTES = 16 << 20
 MAX_AGE = 0.1
 
 
-class ArrowBatches(RunSink, Channel[Any]):
+class ArrowBatches(RunSink, BoundedSink[Any], Channel[Any]):
     """Handler for `declare_subscriber` that yields samples as Arrow record batches.
 
     A batch is complete when it has `max_rows` samples or `max_bytes` of payloads, or when its first
@@ -73,7 +73,7 @@ class ArrowBatches(RunSink, Channel[Any]):
         batches: int = BATCHES,
         overflow: str = "block",
     ) -> None:
-        super().__init__()
+        super().__init__(batches)
         if max_rows < 1 or max_bytes < 1 or batches < 1 or max_age < 0:
             raise ValueError("max_rows, max_bytes and batches are at least 1, max_age at least 0")
         if overflow not in ("block", "drop"):
@@ -83,9 +83,7 @@ class ArrowBatches(RunSink, Channel[Any]):
         self.max_age = max_age
         self.batches = batches
         self.overflow = overflow
-        self._lock = threading.RLock()
         self._ready = threading.Condition(self._lock)
-        self._room = threading.Condition(self._lock)
         self._open: SampleBatcher | None = None
         self._since = 0.0
         "Time at which the open batch got its first sample."
@@ -95,8 +93,6 @@ class ArrowBatches(RunSink, Channel[Any]):
         self._singles = bytearray()
         self._single_count = 0
         self._scanner: Scanner | None = None
-        self._room_calls: list[Callable[[], None]] = []
-        self._closed = False
 
     def __repr__(self) -> str:
         names = ("max_rows", "max_bytes", "max_age", "batches", "overflow")
@@ -190,6 +186,9 @@ class ArrowBatches(RunSink, Channel[Any]):
     def _has_room(self) -> bool:
         return len(self._full) < self.batches or self.overflow == "drop"
 
+    def _is_half_empty(self) -> bool:
+        return 2 * len(self._full) <= self.batches or self.overflow == "drop"
+
     # ---- out
 
     def recv(self) -> "pa.RecordBatch":
@@ -197,8 +196,7 @@ class ArrowBatches(RunSink, Channel[Any]):
             with self._lock:
                 batch, wait = self._next()
                 if batch is None:
-                    if self._closed:
-                        raise ZError("channel is empty and closed")
+                    self._check_open()
                     self._ready.wait(wait)
                     continue
                 calls = self._notify_room()
@@ -208,8 +206,7 @@ class ArrowBatches(RunSink, Channel[Any]):
         with self._lock:
             batch, _ = self._next()
             if batch is None:
-                if self._closed:
-                    raise ZError("channel is empty and closed")
+                self._check_open()
                 return None
             calls = self._notify_room()
         return self._finish_batch(batch, calls)
@@ -229,41 +226,20 @@ class ArrowBatches(RunSink, Channel[Any]):
         batcher, self._open = self._open, None
         return batcher, None
 
-    def _notify_room(self) -> list[Callable[[], None]]:
-        self._room.notify_all()
-        if 2 * len(self._full) > self.batches and not self._closed:
-            return []
-        calls, self._room_calls = self._room_calls, []
-        return calls
-
     def _finish_batch(
-        self, batcher: "SampleBatcher", calls: list[Callable[[], None]]
+        self, batcher: "SampleBatcher", calls: Iterable[Callable[[], None]]
     ) -> "pa.RecordBatch":
-        for call in calls:
-            call()
+        call_each(calls)
         batch = batcher.finish()
         self._spare = batcher
         return batch
-
-    def when_room(self, call: Callable[[], None]) -> None:
-        with self._lock:
-            if not self._closed and not self._has_room():
-                self._room_calls.append(call)
-                return
-        call()
-
-    def wait_room(self) -> None:
-        with self._lock:
-            while not self._closed and not self._has_room():
-                self._room.wait()
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             self._ready.notify_all()
             calls = self._notify_room()
-        for call in calls:
-            call()
+        call_each(calls)
 
     def abandon(self) -> None:
         with self._lock:
@@ -274,11 +250,8 @@ class ArrowBatches(RunSink, Channel[Any]):
         self.close()
 
     def _after_fork(self) -> None:
-        self._lock = threading.RLock()
+        super()._after_fork()
         self._ready = threading.Condition(self._lock)
-        self._room = threading.Condition(self._lock)
-        self._closed = True
-        self._room_calls = []
 
 
 # ---- out, many rows at once

@@ -6,9 +6,10 @@ wants it: the routing says, and says when that has changed.
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from zenlake.api.arguments import attachment_of, encoding_of, instance
+from zenlake.api.arguments import attachment_of, encoding_of, wire_of
 from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import InterceptionPoint, Locality
 from zenlake.api.values.ids import SourceInfo
@@ -33,6 +34,7 @@ from zenlake.wire.wireexpr import WireExpr
 if TYPE_CHECKING:
     from zenlake.api.pubsub.subscriber import SubscriberEntry
     from zenlake.api.session_core import SessionCore
+    from zenlake.runtime.exchange import Exchange
 
 log = logging.getLogger("zenlake.api")
 
@@ -44,54 +46,34 @@ PutCall = Callable[..., None]
 """A function with the signature of `OutboundRoute.put`."""
 
 
+@dataclass(slots=True, eq=False)
 class OutboundRoute:
     """Cached routing decision for puts on one key: computed once, and again when routes change."""
 
-    __slots__ = (
-        "core",
-        "destination",
-        "encoding",
-        "exchange",
-        "fast_put",
-        "key",
-        "local",
-        "on_fast_path_changed",
-        "plain",
-        "ports",
-        "qos",
-        "reliable",
-        "version",
-    )
+    core: "SessionCore"
+    key: KeyExpr
+    qos: QoS
+    reliable: bool = True
+    encoding: wire_encoding.WireEncoding = wire_encoding.DEFAULT
+    destination: Locality = Locality.ANY
+    exchange: "Exchange" = field(init=False)
+    version: int = NEVER
+    "Version of the exchange that the fields below were computed from."
+    ports: tuple[tuple[SessionFace, WireExpr], ...] = ()
+    "Sessions that want the puts, each with the key as it knows it."
+    local: tuple["SubscriberEntry", ...] = ()
+    "Matching subscribers of this very session."
+    plain: tuple[tuple[TransportSession, bytes], ...] | None = None
+    """For puts of a payload alone: each session, and the message up to the payload's length. None:
+    such puts need more than encoded bytes.
+    """
+    fast_put: PutCall | None = None
+    "`put` on the fast path, while exactly one session wants the puts."
+    on_fast_path_changed: Callable[[PutCall | None], None] | None = None
+    "Called whenever `fast_put` changes."
 
-    def __init__(
-        self,
-        core: "SessionCore",
-        key: KeyExpr,
-        qos: QoS,
-        reliable: bool = True,
-        encoding: wire_encoding.WireEncoding = wire_encoding.DEFAULT,
-        destination: Locality = Locality.ANY,
-    ) -> None:
-        self.core = core
-        self.exchange = core.exchange
-        self.key = key
-        self.qos = qos
-        self.reliable = reliable
-        self.encoding = encoding
-        self.destination = destination
-        self.version = NEVER
-        "Version of the exchange that the fields below were computed from."
-        self.ports: tuple[tuple[SessionFace, WireExpr], ...] = ()
-        "Sessions that want the puts, each with the key as it knows it."
-        self.local: tuple[SubscriberEntry, ...] = ()
-        "Matching subscribers of this very session."
-        self.plain: tuple[tuple[TransportSession, bytes], ...] | None = None
-        """For puts of a payload alone: each session, and the message up to the payload's length.
-        None: such puts need more than encoded bytes."""
-        self.fast_put: PutCall | None = None
-        "`put` on the fast path, while exactly one session wants the puts."
-        self.on_fast_path_changed: Callable[[PutCall | None], None] | None = None
-        "Called whenever `fast_put` changes."
+    def __post_init__(self) -> None:
+        self.exchange = self.core.exchange
 
     def refresh(self) -> None:
         """Compute the route again.
@@ -264,9 +246,9 @@ def put_body(
     """Return the body of a put; TypeError: an option has another type."""
     return Put(
         payload_bytes(payload),  # type: ignore[arg-type]  # A view is written as bytes are.
-        None if timestamp is None else instance("timestamp", timestamp, Timestamp).wire,
+        wire_of("timestamp", timestamp, Timestamp),
         encoding,
-        None if source_info is None else instance("source_info", source_info, SourceInfo).wire,
+        wire_of("source_info", source_info, SourceInfo),
         attachment_of(attachment),
     )
 
@@ -276,9 +258,7 @@ def del_body(
 ) -> Del:
     """Return the body of a delete; TypeError: an option has another type."""
     return Del(
-        timestamp=None if timestamp is None else instance("timestamp", timestamp, Timestamp).wire,
-        source_info=None
-        if source_info is None
-        else instance("source_info", source_info, SourceInfo).wire,
-        attachment=attachment_of(attachment),
+        wire_of("timestamp", timestamp, Timestamp),
+        wire_of("source_info", source_info, SourceInfo),
+        attachment_of(attachment),
     )

@@ -5,13 +5,11 @@ Knows the publisher's options and its life. Where its messages go is in outbound
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from zenlake.api.arguments import IntoKeyExpr, encoding_of, key_of, member, qos_of
-from zenlake.api.discovery.matching import MatchingListener, MatchingStatus
-from zenlake.api.entity import Entity
-from zenlake.api.gc_finalize import finalize_safely
+from zenlake.api.discovery.matching import MatchWatch, WatchedEntity
 from zenlake.api.pubsub.outbound_route import OutboundRoute, PutCall, del_body
 from zenlake.api.values.encoding import Encoding, IntoEncoding
 from zenlake.api.values.enums import (
@@ -22,11 +20,10 @@ from zenlake.api.values.enums import (
     Priority,
     Reliability,
 )
-from zenlake.api.values.ids import EntityGlobalId, SourceInfo
+from zenlake.api.values.ids import SourceInfo
 from zenlake.api.values.instrumentation import TimestampInstrumentation
 from zenlake.api.values.timestamps import Timestamp
 from zenlake.api.values.zbytes import IntoZBytes
-from zenlake.keyexpr import KeyExpr
 from zenlake.wire import entity
 from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
 
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
     from zenlake.api.session_core import SessionCore
 
 
-class Publisher(Entity):
+class Publisher(WatchedEntity):
     """Publishes on one key expression; made by `Session.declare_publisher`.
 
     While exactly one session wants the puts, `put` is not the method below but a function that the
@@ -65,7 +62,8 @@ class Publisher(Entity):
         reliable = member("reliability", reliability, Reliability.RELIABLE) is Reliability.RELIABLE
         qos = qos_of(DEFAULT_QOS, priority, congestion_control, express)
         self._core = core
-        self._number = core.exchange.next_id()
+        self._id = entity.WireEntityId(core.exchange.zid, core.exchange.next_id())
+        self._key_expr = key
         self._route = OutboundRoute(core, key, qos, reliable, encoding_of(encoding), destination)
         self._watch = core.interests.watch(
             "subscribers",
@@ -73,8 +71,7 @@ class Publisher(Entity):
             local=lambda: bool(core.subscribers.matching(key, local=True)),
             destination=destination,
         )
-        self._undeclared = False
-        core.publishers[self._number] = None
+        super().__init__(core.exchange, partial(_end, self._route, self._watch))
         self._route.on_fast_path_changed = partial(_use_fast_put, ref(self))
         self._route.refresh()
 
@@ -131,18 +128,6 @@ class Publisher(Entity):
         return put_batch(self._core, batch, self._route)
 
     @property
-    def id(self) -> EntityGlobalId:
-        """The publisher's id, unique in the whole system."""
-        self._check()
-        return EntityGlobalId.of(entity.WireEntityId(self._core.exchange.zid, self._number))
-
-    @property
-    def key_expr(self) -> KeyExpr:
-        """The key expression it publishes on."""
-        self._check()
-        return self._route.key
-
-    @property
     def encoding(self) -> Encoding:
         """The encoding of payloads, unless a put names another."""
         self._check()
@@ -166,39 +151,10 @@ class Publisher(Entity):
         self._check()
         return Reliability.RELIABLE if self._route.reliable else Reliability.BEST_EFFORT
 
-    @property
-    def matching_status(self) -> MatchingStatus:
-        """Whether there is a subscriber that matches the key expression."""
-        self._check()
-        return self._watch.status()
 
-    def declare_matching_listener(self, /, handler: Any = None) -> MatchingListener[Any]:
-        """Call `handler` whenever the matching status changes."""
-        self._check()
-        return self._watch.declare_listener(handler)
-
-    def undeclare(self, /) -> None:
-        """Undeclare the publisher; it cannot be used afterwards."""
-        self._check()
-        self._end()
-
-    def _end(self) -> None:
-        self._undeclared = True
-        self._core.publishers.pop(self._number, None)
-        self._route.end()
-        self._watch.close()
-
-    def __del__(self) -> None:
-        if not self._undeclared:
-            self._undeclared = True
-            watch = self._watch
-            self._route.end()
-            self._core.publishers.pop(self._number, None)
-            finalize_safely(self._core.exchange, watch.close)
-
-    def __repr__(self) -> str:
-        self._check()
-        return f"Publisher({self._route.key!r})"
+def _end(route: OutboundRoute, watch: MatchWatch) -> None:
+    route.end()
+    watch.close()
 
 
 def _use_fast_put(publisher: "ref[Publisher]", put: PutCall | None) -> None:

@@ -4,18 +4,18 @@ Knows which subscribers match a key, and how samples are handed over. Does not k
 come from.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from zenlake.api.arguments import IntoKeyExpr, key_of, member
+from zenlake.api.entity import KeyedEntity
 from zenlake.api.exchange_protocol import ExchangeLike
-from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import Receiver, make_sink
 from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import Locality
-from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.sample import Sample, SampleChunk, samples, samples_of
 from zenlake.api.values.wrapped import make
 from zenlake.caching import BoundedCache
@@ -23,8 +23,9 @@ from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.tree import KeyExprTree
 from zenlake.runtime.exchange import Exchange
-from zenlake.wire import entity, qos
+from zenlake.wire import qos
 from zenlake.wire.declare import Declare, DeclareSubscriber, UndeclareSubscriber
+from zenlake.wire.entity import WireEntityId
 from zenlake.wire.enums import Mapping
 from zenlake.wire.wireexpr import WireExpr
 
@@ -86,15 +87,7 @@ class RunSink(Sink[Any]):
         return room
 
 
-class SubscriberOwner(Protocol):
-    """Table that a Subscriber belongs to, and that undeclares it."""
-
-    @property
-    def exchange(self) -> ExchangeLike: ...
-    def undeclare(self, declared: SubscriberEntry) -> None: ...
-
-
-class Subscriber(Receiver[H], Generic[H]):
+class Subscriber(KeyedEntity, Receiver[H], Generic[H]):
     """Receiver of samples on a key expression; made by `Session.declare_subscriber`.
 
     Iterate it, or call `recv()`; with a callback neither is needed. It is undeclared by
@@ -106,41 +99,16 @@ class Subscriber(Receiver[H], Generic[H]):
     _given_by = "session.declare_subscriber"
 
     def __init__(
-        self, subscribers: SubscriberOwner, declared: SubscriberEntry, handler: H, background: bool
+        self,
+        exchange: ExchangeLike,
+        declared: SubscriberEntry,
+        end: Callable[[SubscriberEntry], None],
+        handler: H,
+        background: bool,
     ) -> None:
-        super().__init__(declared.sink, handler)
-        self._subscribers = subscribers
-        self._declared = declared
-        self._background = background
-
-    @property
-    def id(self) -> EntityGlobalId:
-        """Global entity id of this subscriber."""
-        self._check()
-        zid = self._subscribers.exchange.zid
-        return EntityGlobalId.of(entity.WireEntityId(zid, self._declared.id))
-
-    @property
-    def key_expr(self) -> KeyExpr:
-        """Key expression it was declared on."""
-        self._check()
-        return self._declared.keys[self._declared.id]
-
-    def undeclare(self, /) -> None:
-        """Stop receiving. A thread that waits in `recv()` is woken."""
-        self._check()
-        self._undeclared = True
-        self._subscribers.undeclare(self._declared)
-
-    def __del__(self) -> None:
-        if not getattr(self, "_undeclared", True) and not self._background:
-            self._undeclared = True
-            declared, subscribers = self._declared, self._subscribers
-            finalize_safely(subscribers.exchange, lambda: subscribers.undeclare(declared))
-
-    def __repr__(self) -> str:
-        self._check()
-        return f"Subscriber({self.key_expr!r})"
+        super().__init__(exchange, partial(end, declared), declared.sink, handler, background)
+        self._id = WireEntityId(exchange.zid, declared.id)
+        self._key_expr = declared.keys[declared.id]
 
 
 def _new_caches() -> tuple[_EntryCache, _EntryCache]:
@@ -169,7 +137,8 @@ class Subscribers:
         key = key_of(key_expr)
         origin = member("allowed_origin", allowed_origin, Locality.DEFAULT)
         sink, given, background = make_sink(handler, f"zenlake subscriber {key}")
-        return make(Subscriber, self, self.declare_sink([key], sink, origin), given, background)
+        declared = self.declare_sink([key], sink, origin)
+        return make(Subscriber, self.exchange, declared, self.undeclare, given, background)
 
     def declare_sink(
         self, keys: Iterable[KeyExpr], sink: Sink[Any], origin: Locality = Locality.DEFAULT

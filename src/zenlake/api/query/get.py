@@ -4,30 +4,23 @@ Knows which reply belongs to which get, how replies are consolidated, and when a
 not know how queries travel, nor how the user reads replies.
 """
 
-import heapq
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil
 from typing import Any, Unpack
 
-from zenlake.api.arguments import attachment_of, checked_key, encoding_of, instance
+from zenlake.api.arguments import attachment_of, checked_key, encoding_of, instance, wire_of
 from zenlake.api.exchange_protocol import ExchangeLike, Stamp, TimerLike, unstamped
 from zenlake.api.handlers import make_sink
 from zenlake.api.query.cancellation import CancellationToken
-from zenlake.api.query.options import IntoConsolidation, QueryContent, QueryData, QueryOptions
+from zenlake.api.query.options import QueryData, QueryOptions
 from zenlake.api.query.queryable import Queryables
 from zenlake.api.sinks import Sink
 from zenlake.api.values.encoding import IntoEncoding
-from zenlake.api.values.enums import (
-    CongestionControl,
-    InterceptionPoint,
-    Locality,
-    Priority,
-    QueryTarget,
-    ReplyKeyExpr,
-)
+from zenlake.api.values.enums import InterceptionPoint, Locality
 from zenlake.api.values.ids import SourceInfo
 from zenlake.api.values.instrumentation import TimestampInstrumentation
 from zenlake.api.values.reply import Reply, join_slices
@@ -63,7 +56,6 @@ MAX_KEPT_REPLIES = 262_144  # Upper bound on keys whose replies consolidation ke
 MAX_KEPT_BYTES = 268_435_456  # Upper bound on payload bytes that LATEST keeps for one get.
 # Upper bound on replies of one get beyond the capacity of its handler.
 MAX_WAITING_REPLIES = 1_048_576
-TIDY_FROM = 1_024  # Least number of deadlines before those of ended gets are removed.
 
 LOCAL, REMOTE = 1, 2
 "Sides whose end a get waits for."
@@ -74,56 +66,29 @@ _ALIVE = wire_reply.WireReply(Put())
 _TIMEOUT = Response(0, WireExpr(), Err(TIMEOUT, encoding.WireEncoding.parse("zenoh/string")))
 
 
+@dataclass(slots=True, eq=False)
 class PendingGet:
     """One get that waits for replies."""
 
-    __slots__ = (
-        "_queries",
-        "any_key",
-        "ended",
-        "forget",
-        "id",
-        "kept",
-        "kept_bytes",
-        "key",
-        "mode",
-        "over",
-        "owner",
-        "sink",
-        "timed_out",
-        "waits_for",
-    )
-
-    def __init__(
-        self,
-        queries: "SessionQueries",
-        *,
-        key: str,
-        any_key: bool,
-        mode: Consolidation,
-        waits_for: int,
-        sink: Sink[Reply],
-        forget: Callable[[int], None],
-        owner: object = None,
-    ) -> None:
-        self._queries = queries
-        self.id = queries.exchange.next_id()
-        self.key = key
-        self.any_key = any_key
-        self.mode = mode
-        self.waits_for = waits_for
-        self.sink = sink
-        self.forget = forget
-        "Function that tells routing, or the interests, that no more replies are wanted."
-        self.owner = owner
-        self.ended = False
-        self.kept: dict[str, Response] = {}
-        "Newest reply of each key."
-        self.kept_bytes = 0
-        self.timed_out: Response | None = None
-        "Timeout reported by a node on the way or by this session; delivered last, once."
-        self.over = 0
-        "Replies pushed since the handler became full."
+    _queries: "SessionQueries"
+    id: int
+    key: str
+    any_key: bool
+    mode: Consolidation
+    waits_for: int
+    sink: Sink[Reply]
+    forget: Callable[[int], None]
+    "Function that tells routing, or the interests, that no more replies are wanted."
+    owner: object = None
+    ended: bool = False
+    kept: dict[str, Response] = field(default_factory=dict)
+    "Newest reply of each key."
+    kept_bytes: int = 0
+    timed_out: Response | None = None
+    "Timeout reported by a node on the way or by this session; delivered last, once."
+    timer: TimerLike | None = None
+    over: int = 0
+    "Replies pushed since the handler became full."
 
     def cancel(self) -> None:
         """End this get without its kept replies."""
@@ -165,42 +130,12 @@ class SessionQueries:
         self._defaults = QueryOptions(exchange.query_timeout)
         self._gets: dict[int, PendingGet] = {}
         "Gets by request id; the thread that removes one ends it."
-        self._deadlines: list[tuple[float, int]] = []
-        "Heap of (time, request id); entries of ended gets are removed lazily."
-        self._timer: TimerLike | None = None
-        self._timer_at = 0.0
 
-    def get(
-        self,
-        selector: IntoSelector,
-        handler: Any = None,
-        *,
-        target: QueryTarget | None = None,
-        consolidation: IntoConsolidation | None = None,
-        accept_replies: ReplyKeyExpr | None = None,
-        timeout: float | None = None,
-        congestion_control: CongestionControl | None = None,
-        priority: Priority | None = None,
-        express: bool | None = None,
-        allowed_destination: Locality | None = None,
-        **content: Unpack[QueryContent],
-    ) -> Any:
-        """Check the arguments of `Session.get` and send the query."""
-        key, parameters = _split(selector)
-        given = (
-            target,
-            consolidation,
-            accept_replies,
-            timeout,
-            congestion_control,
-            priority,
-            express,
-            allowed_destination,
-        )
-        options = self._defaults
-        if given != _NOT_GIVEN:
-            options = QueryOptions(self.exchange.query_timeout, *given)
-        return self.ask(key, parameters, options, handler, **content)
+    def options(self, *given: Any) -> QueryOptions:
+        """Return checked options; `given` are the arguments of QueryOptions but the first."""
+        if given == _NOT_GIVEN:
+            return self._defaults
+        return QueryOptions(self.exchange.query_timeout, *given)
 
     def ask(
         self,
@@ -231,6 +166,7 @@ class SessionQueries:
         sink, reader, _ = make_sink(handler, f"zenlake get {key}")
         get = PendingGet(
             self,
+            self.exchange.next_id(),
             key=key,
             any_key=accepts_any_key(parameters),
             mode=query.consolidation,
@@ -239,7 +175,6 @@ class SessionQueries:
             forget=self.exchange.forget_query,
             owner=owner,
         )
-        self._begin(get, options.timeout, cancellation_token)
         request = Request(
             get.id,
             WireExpr(0, key, Mapping.SENDER),
@@ -249,11 +184,8 @@ class SessionQueries:
             timeout_ms=min(ceil(options.timeout * 1000), U64),
             ts_stack=stack,
         )
-        try:
-            self._send(request, options.destination)
-        except BaseException:
-            self.cancel(get.id)
-            raise
+        send = partial(self._send, request, options.destination)
+        self._start(get, options.timeout, cancellation_token, send)
         return reader
 
     def _first_stamp(self, instrumentation: TimestampInstrumentation) -> WireTimestampStack:
@@ -276,6 +208,7 @@ class SessionQueries:
         sink, reader, _ = make_sink(handler, f"zenlake liveliness get {key}")
         get = PendingGet(
             self,
+            self.exchange.next_id(),
             key=key,
             any_key=True,
             mode=Consolidation.NONE,
@@ -283,12 +216,7 @@ class SessionQueries:
             sink=sink,
             forget=forget,
         )
-        self._begin(get, timeout, cancellation_token)
-        try:
-            send(get)
-        except BaseException:
-            self.cancel(get.id)
-            raise
+        self._start(get, timeout, cancellation_token, partial(send, get))
         return reader
 
     # ---- from routing
@@ -339,17 +267,13 @@ class SessionQueries:
             get = self._gets.pop(number, None)
             if get is not None:
                 self._end_empty(get)
-        with self._lock:
-            timer, self._timer = self._timer, None
-            self._deadlines.clear()
-        if timer is not None:
-            timer.cancel()
 
-    def __len__(self) -> int:
-        return len(self._gets)
-
-    def _begin(
-        self, get: PendingGet, timeout: float, cancellation_token: CancellationToken | None
+    def _start(
+        self,
+        get: PendingGet,
+        timeout: float,
+        cancellation_token: CancellationToken | None,
+        send: Callable[[], None],
     ) -> None:
         try:
             if len(self._gets) >= MAX_GETS:
@@ -367,7 +291,12 @@ class SessionQueries:
         self._gets[get.id] = get
         if cancellation_token is not None and cancellation_token.is_cancelled:
             get.cancel()
-        self._set_deadline(get.id, timeout)
+        get.timer = self.exchange.call_later(timeout, partial(self._time_out, get.id))
+        try:
+            send()
+        except BaseException:
+            self.cancel(get.id)
+            raise
 
     def _send(self, request: Request, destination: Locality) -> None:
         if destination is not Locality.SESSION_LOCAL:
@@ -397,6 +326,8 @@ class SessionQueries:
             self._deliver_kept(get)
         if get.timed_out is not None:
             self._push(get, (Reply.of(get.timed_out),), 1)
+        if get.timer is not None:
+            get.timer.cancel()
         get.ended = True
         get.sink.close()
 
@@ -444,42 +375,6 @@ class SessionQueries:
         elif full:
             self._deliver_kept(get)
 
-    # ---- time
-
-    def _set_deadline(self, number: int, timeout: float) -> None:
-        when = self.exchange.now() + timeout
-        with self._lock:
-            if len(self._deadlines) >= max(TIDY_FROM, 4 * len(self._gets)):
-                self._deadlines = [entry for entry in self._deadlines if entry[1] in self._gets]
-                heapq.heapify(self._deadlines)
-            heapq.heappush(self._deadlines, (when, number))
-            if self._timer is not None and self._timer_at <= when:
-                return
-            self._arm()
-
-    def _arm(self) -> None:
-        """Arm one timer for all gets, at the first deadline. The caller holds the lock."""
-        while self._deadlines and self._deadlines[0][1] not in self._gets:
-            heapq.heappop(self._deadlines)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._deadlines:
-            self._timer_at = self._deadlines[0][0]
-            wait = max(0.0, self._timer_at - self.exchange.now())
-            self._timer = self.exchange.call_later(wait, self._on_time)
-
-    def _on_time(self) -> None:
-        now = self.exchange.now()
-        due: list[int] = []
-        with self._lock:
-            while self._deadlines and self._deadlines[0][0] <= now:
-                due.append(heapq.heappop(self._deadlines)[1])
-            self._timer = None
-            self._arm()
-        for number in due:
-            self._time_out(number)
-
     def _time_out(self, number: int) -> None:
         get = self._gets.pop(number, None)
         if get is None:
@@ -495,7 +390,7 @@ class SessionQueries:
             get.forget(get.id)
 
 
-def _split(selector: IntoSelector) -> tuple[KeyExpr, str]:
+def split_selector(selector: IntoSelector) -> tuple[KeyExpr, str]:
     """Return the key expression and the text of the parameters."""
     if type(selector) is KeyExpr:
         return selector, ""
@@ -523,9 +418,7 @@ def _query(
     if payload is not None or encoding is not None:
         data = b"" if payload is None else bytes(payload_bytes(payload))
         body = QueryBody(data, encoding_of(encoding))
-    source = None
-    if source_info is not None:
-        source = instance("source_info", source_info, SourceInfo).wire
+    source = wire_of("source_info", source_info, SourceInfo)
     return WireQuery(mode, parameters, source, body, attachment_of(attachment))
 
 

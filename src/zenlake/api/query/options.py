@@ -6,7 +6,6 @@ Knows names, defaults and checks. Does not know what is sent.
 from typing import Self, TypedDict
 
 from zenlake.api.arguments import check_timeout, member, qos_of
-from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import (
     CongestionControl,
@@ -17,7 +16,6 @@ from zenlake.api.values.enums import (
     ReplyKeyExpr,
 )
 from zenlake.api.values.ids import SourceInfo
-from zenlake.api.values.instrumentation import TimestampInstrumentation
 from zenlake.api.values.wrapped import Value
 from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.wire import qos as wire_qos
@@ -94,10 +92,3 @@ class QueryData(TypedDict, total=False):
     encoding: IntoEncoding | None
     attachment: IntoZBytes | None
     source_info: SourceInfo | None
-
-
-class QueryContent(QueryData, total=False):
-    """Data that one query carries, the token that can end it, and its instrumentation."""
-
-    cancellation_token: CancellationToken | None
-    timestamp_instrumentation: TimestampInstrumentation | None

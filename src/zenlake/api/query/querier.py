@@ -8,28 +8,20 @@ from types import GenericAlias
 from typing import Any, ClassVar
 
 from zenlake.api.arguments import IntoKeyExpr, key_of
-from zenlake.api.discovery.matching import (
-    MatchingListener,
-    MatchingStatus,
-    MatchWatch,
-    SessionInterests,
-)
-from zenlake.api.entity import Entity
-from zenlake.api.gc_finalize import finalize_safely
+from zenlake.api.discovery.matching import MatchWatch, SessionInterests, WatchedEntity
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.query.get import SessionQueries
 from zenlake.api.query.options import QueryOptions
 from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import ReplyKeyExpr
-from zenlake.api.values.ids import EntityGlobalId, SourceInfo
+from zenlake.api.values.ids import SourceInfo
 from zenlake.api.values.instrumentation import TimestampInstrumentation
 from zenlake.api.values.selector import IntoParameters, Parameters
 from zenlake.api.values.zbytes import IntoZBytes
-from zenlake.keyexpr import KeyExpr
 from zenlake.wire import entity, enums
 
 
-class Querier(Entity):
+class Querier(WatchedEntity):
     """Sends queries on one key expression; made by `Session.declare_querier`."""
 
     __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
@@ -49,7 +41,7 @@ class Querier(Entity):
         complete = options.target is enums.WireQueryTarget.ALL_COMPLETE
         self._key_expr = key
         self._queries = queries
-        self._number = exchange.next_id()
+        self._id = entity.WireEntityId(exchange.zid, exchange.next_id())
         self._watch = interests.watch(
             "queryables",
             key,
@@ -57,36 +49,13 @@ class Querier(Entity):
             local=partial(queries.queryables.matches, key, complete),
             destination=options.destination,
         )
-        self._undeclared = False
-
-    @property
-    def id(self) -> EntityGlobalId:
-        """Global entity id of this querier."""
-        self._check()
-        return EntityGlobalId.of(entity.WireEntityId(self._queries.exchange.zid, self._number))
-
-    @property
-    def key_expr(self) -> KeyExpr:
-        """Key expression it was declared on."""
-        self._check()
-        return self._key_expr
+        super().__init__(exchange, partial(_end, queries, self._watch))
 
     @property
     def accept_replies(self) -> ReplyKeyExpr:
         """Whether replies may be on keys that the key expression does not match."""
         self._check()
         return ReplyKeyExpr.ANY if self._options.any_key else ReplyKeyExpr.MATCHING_QUERY
-
-    @property
-    def matching_status(self) -> MatchingStatus:
-        """Whether a queryable matches now."""
-        self._check()
-        return self._watch.status()
-
-    def declare_matching_listener(self, /, handler: Any = None) -> MatchingListener[Any]:
-        """Declare a listener that receives each change of the matching status."""
-        self._check()
-        return self._watch.declare_listener(handler)
 
     def get(
         self,
@@ -116,20 +85,6 @@ class Querier(Entity):
             timestamp_instrumentation=timestamp_instrumentation,
             owner=self._watch,
         )
-
-    def undeclare(self, /) -> None:
-        """Undeclare this querier and end its queries in flight."""
-        self._check()
-        self._undeclared = True
-        _end(self._queries, self._watch)
-
-    def __del__(self) -> None:
-        if not self._undeclared:
-            finalize_safely(self._queries.exchange, partial(_end, self._queries, self._watch))
-
-    def __repr__(self) -> str:
-        self._check()
-        return f"Querier({self._key_expr!r})"
 
 
 def _end(queries: SessionQueries, watch: MatchWatch) -> None:

@@ -5,11 +5,13 @@ asked, nor how replies travel.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Self
 
-from zenlake.api.arguments import IntoKeyExpr, attachment_of, encoding_of, instance, key_of
+from zenlake.api.arguments import IntoKeyExpr, attachment_of, encoding_of, key_of, wire_of
 from zenlake.api.exchange_protocol import ExchangeLike, Stamp
 from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.values.encoding import Encoding, IntoEncoding
@@ -23,7 +25,6 @@ from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
 from zenlake.keyexpr.match import intersects
 from zenlake.wire import reply as wire
-from zenlake.wire import timestamp as timestamps
 from zenlake.wire.delete import Del
 from zenlake.wire.entity import WireEntityId
 from zenlake.wire.enums import Mapping
@@ -37,37 +38,18 @@ from zenlake.wire.wireexpr import WireExpr
 IGNORED = "{} in Query.{} is deprecated, it will be ignored"
 
 
+@dataclass(slots=True, eq=False)
 class PendingRequest:
     """One REQUEST while `shares` queryables answer it; each of their Query objects refers to it."""
 
-    __slots__ = (
-        "_answer",
-        "_finish",
-        "_given_back",
-        "ended",
-        "exchange",
-        "request",
-        "shares",
-        "stamp",
-    )
-
-    def __init__(
-        self,
-        exchange: ExchangeLike,
-        request: Request,
-        shares: int,
-        answer: Callable[[Response], None],
-        finish: Callable[["PendingRequest"], None],
-        stamp: Stamp,
-    ) -> None:
-        self.exchange = exchange
-        self.request = request
-        self.shares = shares
-        self.stamp = stamp
-        self._answer = answer
-        self._finish = finish
-        self._given_back = count(1)
-        self.ended = False
+    exchange: ExchangeLike
+    request: Request
+    shares: int
+    _answer: Callable[[Response], None]
+    _finish: Callable[["PendingRequest"], None]
+    stamp: Stamp
+    _given_back: Iterator[int] = field(default_factory=partial(count, 1))
+    ended: bool = False
 
     def give_back(self) -> None:
         """End one share; the last one ends the request. Each share calls this once."""
@@ -190,7 +172,7 @@ class Query:
             _warn_ignored("reply", congestion_control, priority)
         body = Put(
             bytes(payload_bytes(payload)),
-            _stamp_of(timestamp),
+            wire_of("timestamp", timestamp, Timestamp),
             encoding_of(encoding),
             None,
             attachment_of(attachment),
@@ -211,7 +193,8 @@ class Query:
         """Reply that `key_expr` has no value, with the QoS of the query."""
         if congestion_control is not None or priority is not None:
             _warn_ignored("reply_del", congestion_control, priority)
-        self._reply(key_expr, Del(_stamp_of(timestamp), None, attachment_of(attachment)), express)
+        stamp = wire_of("timestamp", timestamp, Timestamp)
+        self._reply(key_expr, Del(stamp, None, attachment_of(attachment)), express)
 
     def reply_err(self, /, payload: IntoZBytes, *, encoding: IntoEncoding | None = None) -> None:
         """Reply with an error that `payload` describes."""
@@ -267,15 +250,6 @@ class Query:
 
 reply_with = Query._reply
 """Reply to a query with a Put or Del that exists already; arguments as `Query._reply`."""
-
-
-def request_of(query: Query) -> PendingRequest:
-    """Return the request that `query` is a share of. ZError: the query was dropped."""
-    return query._asked
-
-
-def _stamp_of(timestamp: Timestamp | None) -> timestamps.WireTimestamp | None:
-    return None if timestamp is None else instance("timestamp", timestamp, Timestamp).wire
 
 
 def _warn_ignored(

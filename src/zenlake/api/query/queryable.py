@@ -14,13 +14,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from zenlake.api.arguments import IntoKeyExpr, key_of, member
 from zenlake.api.discovery.matching import SessionInterests
+from zenlake.api.entity import KeyedEntity
 from zenlake.api.exchange_protocol import ExchangeLike, Stamp, unstamped
-from zenlake.api.gc_finalize import finalize_safely
 from zenlake.api.handlers import Receiver, make_sink
 from zenlake.api.query.query import PendingRequest, Query
 from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import InterceptionPoint, Locality
-from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.wrapped import make
 from zenlake.caching import BoundedCache
 from zenlake.errors import ZError
@@ -64,7 +63,7 @@ class _QueryableEntry(NamedTuple):
         return self.origin is Locality.ANY or local is (self.origin is Locality.SESSION_LOCAL)
 
 
-class Queryable(Receiver[H], Generic[H]):
+class Queryable(KeyedEntity, Receiver[H], Generic[H]):
     """Receiver of queries on a key expression; made by `Session.declare_queryable`."""
 
     _what = "queryable"
@@ -73,37 +72,15 @@ class Queryable(Receiver[H], Generic[H]):
     def __init__(
         self, queryables: "Queryables", declared: _QueryableEntry, handler: H, background: bool
     ) -> None:
-        super().__init__(declared.sink, handler)
-        self._queryables = queryables
-        self._declared = declared
-        self._background = background
-
-    @property
-    def id(self) -> EntityGlobalId:
-        """Global entity id of this queryable, the `replier_id` of its replies."""
-        self._check()
-        return EntityGlobalId.of(self._declared.entity)
-
-    @property
-    def key_expr(self) -> KeyExpr:
-        """Key expression it was declared on."""
-        self._check()
-        return self._declared.key
-
-    def undeclare(self, /) -> None:
-        """Stop receiving queries. Received ones can still be answered."""
-        self._check()
-        self._undeclared = True
-        self._queryables.undeclare(self._declared)
-
-    def __del__(self) -> None:
-        if not (self._undeclared or self._background):
-            queryables = self._queryables
-            finalize_safely(queryables.exchange, partial(queryables.undeclare, self._declared))
+        end = partial(queryables.undeclare, declared)
+        super().__init__(queryables.exchange, end, declared.sink, handler, background)
+        self._id = declared.entity
+        self._key_expr = declared.key
+        self._complete = declared.complete
 
     def __repr__(self) -> str:
         self._check()
-        return f"Queryable({self._declared.key!r}, complete={self._declared.complete})"
+        return f"Queryable({self._key_expr!r}, complete={self._complete})"
 
 
 class Queryables:
@@ -208,11 +185,6 @@ class Queryables:
             entry.sink.close()
         for asked in list(self._open.values()):
             asked.finish()
-
-    @property
-    def open_queries(self) -> int:
-        """Number of queries in progress."""
-        return len(self._open)
 
     def _received(self, request: Request) -> Request:
         stack = request.ts_stack

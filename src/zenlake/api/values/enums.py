@@ -6,35 +6,10 @@ Knows names and numbers only. To the wire: `member.wire`. From it: a table such 
 from enum import Enum, EnumType, nonmember
 from typing import Self
 
-from zenlake.api.values.wrapped import Value, materialize_inherited
+from zenlake.api.values.wrapped import Value
 from zenlake.errors import ZError
-from zenlake.keyexpr import SetIntersectionLevel
 from zenlake.wire import enums as codec
 from zenlake.wire.qos import QoS
-
-__all__ = [
-    "CONGESTION_CONTROL_OF",
-    "CONSOLIDATION_OF",
-    "INTERCEPTION_POINT_OF",
-    "PRIORITY_OF",
-    "QOS_CONGESTION_CONTROL",
-    "QOS_EXPRESS",
-    "QOS_PRIORITY",
-    "QUERY_TARGET_OF",
-    "WHATAMI_OF",
-    "CongestionControl",
-    "ConsolidationMode",
-    "InterceptionPoint",
-    "Locality",
-    "Priority",
-    "QueryTarget",
-    "Reliability",
-    "ReplyKeyExpr",
-    "SampleKind",
-    "SetIntersectionLevel",
-    "WhatAmI",
-    "WhatAmIMatcher",
-]
 
 
 class _Listed(EnumType):
@@ -44,32 +19,21 @@ class _Listed(EnumType):
         return sorted({*super().__dir__(), *cls.__members__, *vars(cls)})
 
 
-class OrderedEnum(Enum, metaclass=_Listed):
+class OrderedEnum(Value, Enum, metaclass=_Listed):
     """Base of enumerations that sort by number, print as `Class.NAME`, and equal no number."""
 
-    __hash__ = object.__hash__  # Members are unique: faster than hashing the name.
+    # Members are unique: faster than comparing their keys.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        materialize_inherited(cls, "__eq__", "__hash__")
+    def _key(self) -> int:
+        return int(self._value_)
 
     def __int__(self) -> int:
         return int(self._value_)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
-
-    def __lt__(self, other: Self) -> bool:
-        return self._value_ < other._value_ if type(other) is type(self) else NotImplemented
-
-    def __le__(self, other: Self) -> bool:
-        return self._value_ <= other._value_ if type(other) is type(self) else NotImplemented
-
-    def __gt__(self, other: Self) -> bool:
-        return self._value_ > other._value_ if type(other) is type(self) else NotImplemented
-
-    def __ge__(self, other: Self) -> bool:
-        return self._value_ >= other._value_ if type(other) is type(self) else NotImplemented
 
 
 class CongestionControl(OrderedEnum):
@@ -316,8 +280,6 @@ for _role in WhatAmI:
     _role.wire = codec.WireWhatAmI(_role.value)
 
 CONGESTION_CONTROL_OF = tuple(CongestionControl)
-CONSOLIDATION_OF = tuple(ConsolidationMode)
-QUERY_TARGET_OF = tuple(QueryTarget)
 PRIORITY_OF: tuple[Priority, ...] = (Priority.DEFAULT, *Priority)
 "Priority by wire number; a sample that claims the CONTROL lane (0) shows the default, as in Zenoh."
 WHATAMI_OF = {member.wire: member for member in WhatAmI}

@@ -4,6 +4,7 @@ Knows the positions of its parts in the buffer. Does not know sender or receiver
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
@@ -21,6 +22,7 @@ from zenlake.api.values.enums import (
 from zenlake.api.values.ids import SourceInfo
 from zenlake.api.values.instrumentation import TimestampStack
 from zenlake.api.values.timestamps import Timestamp
+from zenlake.api.values.wrapped import Value
 from zenlake.api.values.zbytes import ZBytes
 from zenlake.keyexpr import KeyExpr
 from zenlake.wire.cursor import ByteReader
@@ -44,7 +46,7 @@ Parts = tuple[bytes, int, int, Any]
 
 
 @final
-class Sample(tuple[Any, ...]):
+class Sample(Value, tuple[Any, ...]):  # type: ignore[misc]  # Compared by `_key`, not as a tuple.
     """One value, or its deletion, on one key.
 
     Payload and attachment are views of the received bytes, not copies: a sample keeps its whole
@@ -159,7 +161,7 @@ class Sample(tuple[Any, ...]):
         stack = self._push().ts_stack
         return None if stack is None else TimestampStack.of(stack)
 
-    def _value(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[Any, ...]:
         """Return the values that equality and order compare; of one key the earlier is less."""
         push = self._push()
         body = push.body
@@ -174,23 +176,8 @@ class Sample(tuple[Any, ...]):
             int(push.qos),
         )
 
-    def __eq__(self, other: object) -> bool:
-        return self._value() == other._value() if type(other) is Sample else NotImplemented
-
     def __ne__(self, other: object) -> bool:
         return not self == other
-
-    def __lt__(self, other: object) -> bool:
-        return self._value() < other._value() if type(other) is Sample else NotImplemented
-
-    def __le__(self, other: object) -> bool:
-        return self._value() <= other._value() if type(other) is Sample else NotImplemented
-
-    def __gt__(self, other: object) -> bool:
-        return self._value() > other._value() if type(other) is Sample else NotImplemented
-
-    def __ge__(self, other: object) -> bool:
-        return self._value() >= other._value() if type(other) is Sample else NotImplemented
 
     def __hash__(self) -> int:
         return hash((str(self[0]), bytes(self.payload)))
@@ -216,19 +203,15 @@ push_of = Sample._push
 _new: Callable[[Iterable[Any]], Sample] = partial(tuple.__new__, Sample)
 
 
+@dataclass(slots=True, eq=False)
 class SampleChunk:
     """Samples that were received together; positions become Python integers on first use."""
 
-    __slots__ = ("_data", "_ends", "_read", "_rests", "_starts")
-
-    def __init__(
-        self, data: bytes, starts: "Positions", ends: "Positions", rests: Sequence[int] | None
-    ) -> None:
-        self._data = data
-        self._starts = starts
-        self._ends = ends
-        self._rests = rests
-        self._read: tuple[memoryview, list[int], list[int]] | None = None
+    _data: bytes
+    _starts: "Positions"
+    _ends: "Positions"
+    _rests: Sequence[int] | None
+    _read: tuple[memoryview, list[int], list[int]] | None = None
 
     def _places(self) -> tuple[memoryview, list[int], list[int]]:
         """Convert the positions; two threads may both do it, with equal results."""

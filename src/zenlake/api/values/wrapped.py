@@ -4,6 +4,7 @@ Knows which classes a user cannot construct. Does not know what any value means.
 """
 
 from collections.abc import Callable
+from functools import total_ordering
 from inspect import getattr_static
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 
@@ -38,6 +39,7 @@ def make(kind: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     return made
 
 
+@total_ordering
 class Value:
     """Base of values that compare by `_key()` within their class, and equal no other class."""
 
@@ -59,15 +61,6 @@ class Value:
 
     def __lt__(self, other: Self) -> bool:
         return bool(self._key() < other._key()) if type(other) is type(self) else NotImplemented
-
-    def __le__(self, other: Self) -> bool:
-        return bool(self._key() <= other._key()) if type(other) is type(self) else NotImplemented
-
-    def __gt__(self, other: Self) -> bool:
-        return bool(self._key() > other._key()) if type(other) is type(self) else NotImplemented
-
-    def __ge__(self, other: Self) -> bool:
-        return bool(self._key() >= other._key()) if type(other) is type(self) else NotImplemented
 
 
 class Wrapped(Value, Generic[W]):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zenlake.api.pubsub.subscriber import RunSink
+from zenlake.api.sinks import BoundedSink, call_each
 from zenlake.api.values.sample import PLAIN, Sample
 from zenlake.errors import LinkError, SessionEnded, ZError
 from zenlake.log import format as layout
@@ -66,7 +67,7 @@ class WireKey(NamedTuple):
     "The text that the scope stands for."
 
 
-class RecordingSink(RunSink):
+class RecordingSink(RunSink, BoundedSink[Any]):
     """A recorder's subscriber sink: one open block, one writer, one committing thread."""
 
     messages_from = 0
@@ -81,7 +82,7 @@ class RecordingSink(RunSink):
         overflow: str = "block",
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        super().__init__()
+        super().__init__(WAITING_BYTES)
         if overflow not in ("block", "drop"):
             raise ZError(f"overflow is 'block' or 'drop', not {overflow!r}")
         if sync_seconds < 0 or sync_bytes < 1 or (sync_samples is not None and sync_samples < 1):
@@ -106,7 +107,6 @@ class RecordingSink(RunSink):
         self._sync_samples = sync_samples
         self._overflow = overflow
         self._clock = clock
-        self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
         self._changed = threading.Condition(self._lock)
         self._block = OpenBlock()
@@ -120,8 +120,6 @@ class RecordingSink(RunSink):
         self._dropped_in_a_row = 0
         "Samples dropped since the last one that was taken."
         self._open_losses = 0
-        self._room_calls: list[Callable[[], None]] = []
-        self._closed = False
         self._gave_up = False
         "Nothing becomes durable any more."
         self._close_until = 0.0
@@ -368,9 +366,8 @@ class RecordingSink(RunSink):
             used = [block.buffer for block in blocks if len(block.buffer) <= 2 * BLOCK_BYTES]
             self._buffers += used[: KEPT_BUFFERS - len(self._buffers)]
             self._changed.notify_all()
-            calls = self._take_room_calls()
-        for call in calls:
-            call()
+            calls = self._notify_room()
+        call_each(calls)
 
     def _give_up(self) -> None:
         self._sealed.clear()
@@ -385,24 +382,8 @@ class RecordingSink(RunSink):
     def _has_room(self) -> bool:
         return self._overflow == "drop" or self.waiting < WAITING_BYTES
 
-    def _take_room_calls(self) -> list[Callable[[], None]]:
-        """Return the callbacks of `when_room` to run now, without the lock."""
-        if 2 * self.waiting > WAITING_BYTES and not self._closed:
-            return []
-        calls, self._room_calls = self._room_calls, []
-        return calls
-
-    def when_room(self, call: Callable[[], None]) -> None:
-        with self._lock:
-            if not self._closed and not self._has_room():
-                self._room_calls.append(call)
-                return
-        call()
-
-    def wait_room(self) -> None:
-        with self._lock:
-            while not self._closed and not self._has_room():
-                self._changed.wait()
+    def _is_half_empty(self) -> bool:
+        return self._overflow == "drop" or 2 * self.waiting <= WAITING_BYTES
 
     # ---- waiting for durability, and closing
 
@@ -428,9 +409,8 @@ class RecordingSink(RunSink):
             self._ending.set()
             self._work.notify_all()
             self._changed.notify_all()
-            calls = self._take_room_calls()
-        for call in calls:
-            call()
+            calls = self._notify_room()
+        call_each(calls)
 
     def join(self, timeout: float | None) -> bool:
         if threading.current_thread() is not self._thread:
@@ -438,8 +418,7 @@ class RecordingSink(RunSink):
         return not self._thread.is_alive()
 
     def _after_fork(self) -> None:
-        self._lock = threading.RLock()
+        super()._after_fork()
         self._work = threading.Condition(self._lock)
         self._changed = threading.Condition(self._lock)
-        self._closed = self._gave_up = True
-        self._room_calls = []
+        self._gave_up = True
