@@ -69,6 +69,11 @@ class PendingRequest:
         self._given_back = count(1)
         self.ended = False
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether replies leave this session."""
+        return self._answer == self.exchange.send
+
     def give_back(self) -> None:
         """End one share; the last one ends the request. Each share calls this once."""
         if next(self._given_back) == self.shares:  # Atomic: no two threads get the same number.
@@ -272,6 +277,11 @@ reply_with = Query._reply
 def request_of(query: Query) -> PendingRequest:
     """Return the request that `query` is a share of. ZError: the query was dropped."""
     return query._asked
+
+
+def responder_of(query: Query) -> WireEntityId:
+    """Return the queryable that `query` was given to."""
+    return query._responder
 
 
 def _stamp_of(timestamp: Timestamp | None) -> timestamps.WireTimestamp | None:

@@ -81,7 +81,7 @@ NO_TYPE = (
 
 def read(parsed: Any, data: bytes) -> Any:
     """Decode a value of a type of `parse_type`. Undecodable: the bytes are not one value."""
-    reader, _ = ext._reader(parsed, ext.MAX_DEPTH)
+    reader, _ = ext.find_reader(parsed, ext.MAX_DEPTH)
     try:
         value, end = reader(data, 0)
     except TypeError:  # A key, or an item of a set, is an unhashable collection.
