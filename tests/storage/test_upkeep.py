@@ -387,15 +387,19 @@ def test_the_log_of_commits_is_tidied(tmp_path: Path) -> None:
     again = DeltaStore(store.path, SAMPLES)
     assert offsets(again) == list(range(30))
     assert again.transaction("q") == 7
-    assert again.property("delta.logRetentionDuration") == "interval 24 hours"
+    assert kept_commits(again) == "interval 24 hours"
     assert again.commit([again.write_file(rows(SAMPLES, 5, first=30))]) == 6
+
+
+def kept_commits(store: DeltaStore) -> str | None:
+    return DeltaTable(store.path).metadata().configuration["delta.logRetentionDuration"]
 
 
 def test_commits_are_kept_longer_than_what_they_removed(tmp_path: Path) -> None:
     """Else a file that was removed yesterday would look as if it had never been committed."""
     store = filled(lake(tmp_path), SAMPLES, 2)
     vacuum.tidy_log(store, 7 * 86_400)
-    assert store.property("delta.logRetentionDuration") == "interval 336 hours"
+    assert kept_commits(store) == "interval 336 hours"
 
 
 # ---- retention
