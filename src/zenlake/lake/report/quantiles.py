@@ -8,28 +8,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from zenlake.lake.report.span import Ints
+from zenlake.lake.tables.reduce import Ints, number_values
 
 MAX_BARS = 60  # Upper bound on the bars of a chart.
 PER_DECADE = (20, 10, 5, 4, 2, 1)  # Bars per factor of ten; the finest that fits is used.
-MAX_CELLS = (
-    1 << 24
-)  # Upper bound on a table of counts; beyond it entries are sorted, which is slower.
 SMALLEST = 1e-6  # Resolution of latencies in seconds; anything smaller counts as 0.
 
 Floats = npt.NDArray[np.float64]
-
-
-def flatten_histograms(histograms: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
-    """Return the row, the bucket and the count of each entry of all histograms."""
-    lists = histograms.combine_chunks()
-    flat = pc.list_flatten(lists)
-    rows = pc.list_parent_indices(lists).to_numpy()
-    bucket, count = (flat.field(name).to_numpy().astype(np.int64) for name in ("bucket", "count"))
-    return rows, bucket, count
 
 
 def sum_entries(group: Ints, bucket: Ints, count: Ints, groups: int) -> tuple[Ints, Ints, Ints]:
@@ -42,16 +28,8 @@ def sum_entries(group: Ints, bucket: Ints, count: Ints, groups: int) -> tuple[In
         return group, bucket, count
     low = int(bucket.min())
     width = int(bucket.max()) - low + 1
-    cell = group * width + (bucket - low)
-    if groups * width <= MAX_CELLS:
-        held = np.bincount(cell, count, groups * width)
-        cells = np.flatnonzero(held)
-        sums = held[cells].astype(np.int64)
-    else:
-        order = np.argsort(cell, kind="stable")
-        cell = cell[order]
-        starts = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
-        cells, sums = cell[starts], np.add.reduceat(count[order], starts)
+    cells, places = number_values(group * width + (bucket - low), groups * width)
+    sums = np.bincount(places, count, len(cells)).astype(np.int64)
     return cells // width, cells % width + low, sums
 
 

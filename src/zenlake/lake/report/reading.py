@@ -5,6 +5,7 @@ never read. Does not know how the data is shown.
 """
 
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,7 +19,6 @@ from zenlake.lake.report.figures import Data, Health, failure_figures, loss_figu
 from zenlake.lake.report.span import MINUTE, choose_span, extent
 from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DataFile, DeltaStore
-from zenlake.lake.tables.reduce import bucket_seconds
 from zenlake.lake.tables.schema import TIME
 from zenlake.lake.tables.table_stats import lake_stats
 
@@ -73,10 +73,8 @@ class Period:
 def gather(project: Project, start: datetime | None = None, end: datetime | None = None) -> Data:
     """Return the data of a page for the minutes from `start` to before `end`."""
     for _ in range(ATTEMPTS - 1):
-        try:
+        with suppress(FileNotFoundError):  # A file was vacuumed after the listing: list again.
             return _gather(project, Period(start, end))
-        except FileNotFoundError:
-            continue  # A file was vacuumed after the listing: list again.
     return _gather(project, Period(start, end))
 
 
@@ -119,7 +117,7 @@ def _compute_figures(
     tables: list[dict[str, Any]],
 ) -> Data:
     span = choose_span(*ends)
-    found = Health(health, span, bucket_seconds)
+    found = Health(health, span)
     seen = extent(health["first_seen"], health["last_seen"]) or ends
     rows = {table["table"]: table["rows"] for table in tables}
     shown = found.names(found.shown.tolist())
