@@ -129,6 +129,18 @@ def select_rows(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
     return table.take(pa.array(rows))
 
 
+def count_following(same: npt.NDArray[np.bool_]) -> _Numbers:
+    """Return how many rows of its group follow each row; `same` tells if the next is of its group.
+
+    >>> count_following(np.array([True, True, False]))
+    array([2, 1, 0, 0])
+    """
+    ends = np.flatnonzero(np.append(~same, True))
+    rows = np.arange(len(same) + 1)
+    found: _Numbers = ends[np.searchsorted(ends, rows)] - rows
+    return found
+
+
 def decode_key_column(table: pa.Table) -> pa.Table:
     """Return the table with `key` as plain text."""
     place = table.schema.get_field_index("key")

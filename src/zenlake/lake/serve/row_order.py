@@ -1,4 +1,4 @@
-"""Operations on rows sorted by key and time: merge, restrict, regroup, drop repeats.
+"""Operations on rows sorted by key and time: restrict, regroup, drop repeats.
 
 Knows the columns of samples. Does not know files or queries.
 """
@@ -9,17 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zenlake.lake.serve.row_filter import select_rows
+from zenlake.lake.serve.row_filter import count_following, select_rows
 from zenlake.lake.serve.time_range import HlcRange
 from zenlake.lake.tables import reduce
-from zenlake.lake.tables.compaction import merge_sorted
 
 MAX_TIES = 262_144  # Upper bound on rows of one key and time that are compared with each other.
-
-
-def merge_inputs(inputs: list[Iterator[pa.Table]], order: tuple[str, ...]) -> Iterator[pa.Table]:
-    """Merge sorted inputs; a single input is passed through."""
-    return inputs[0] if len(inputs) == 1 else merge_sorted(inputs, order)
 
 
 def restrict_times(rows: pa.Table, times: HlcRange) -> pa.Table:
@@ -104,7 +98,5 @@ def take_last_per_key(rows: pa.Table, count: int) -> pa.Table:
     if not rows.num_rows:
         return rows
     key = rows.column("key")
-    last = np.append(pc.not_equal(key.slice(1), key.slice(0, len(key) - 1)).to_numpy(), True)
-    ends = np.flatnonzero(last)
-    left = ends[np.searchsorted(ends, np.arange(len(key)))] - np.arange(len(key))
-    return select_rows(rows, left < count)
+    same = pc.equal(key.slice(1), key.slice(0, len(key) - 1)).to_numpy()
+    return select_rows(rows, count_following(same) < count)
