@@ -134,7 +134,7 @@ def test_inputs_that_are_not_sorted_lose_no_row() -> None:
 
 
 def a_file(size: int, day: str = "2026-11-15", name: str = "") -> DataFile:
-    return DataFile(name or f"{day}/{size}", 1, size, {"day": day}, {}, {}, 0)
+    return DataFile(name or f"{day}/{size}", 1, size, {"day": day}, {}, {})
 
 
 def test_only_small_files_of_one_day_are_merged() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zenlake.lake.report.quantiles import Floats, latency, quantiles, sum_entries
+from zenlake.lake.report.quantiles import Floats, latency, quantiles
 from zenlake.lake.report.span import MICROS, TimeSpan
 from zenlake.lake.tables.reduce import (
     MAX_SN_SPAN,
@@ -19,6 +19,7 @@ from zenlake.lake.tables.reduce import (
     as_ints,
     bucket_seconds,
     flatten_histograms,
+    sum_entries,
 )
 
 MAX_KEYS = 2000  # Keys that a page lists, those with the most samples first.
@@ -40,7 +41,6 @@ class Health:
         keys = rows["key"].combine_chunks().dictionary_encode()
         self._names = keys.dictionary.to_pylist()
         self._key = keys.indices.to_numpy().astype(np.int64)
-        self._rows = rows
         self.span = span
         self._bin = span.bin_of(as_ints(rows["minute"]))
         self._entries = flatten_histograms(rows["latency_histogram"])
@@ -48,6 +48,10 @@ class Health:
         self._first, self._last = (
             as_ints(pc.coalesce(rows[name], rows["minute"])) for name in ("first_seen", "last_seen")
         )
+        own = {"key": self._key, "first": self._first, "last": self._last}
+        self._rows = rows.drop_columns(["key"])
+        for name, column in own.items():
+            self._rows = self._rows.append_column(name, pa.array(column))
         self._sum = {name: as_ints(rows[name]) for name in ("count", "bytes", "duplicates")}
         self._missing, self._missing_of = self._gaps()
         self.keys = self._by_key()
@@ -59,17 +63,15 @@ class Health:
 
     def _by_key(self) -> dict[str, Any]:
         n = len(self._names)
-        key, rows = self._key, self._rows
-        found: dict[str, Any] = {
-            name: np.bincount(key, column, n).astype(np.int64) for name, column in self._sum.items()
-        }
-        live = as_ints(rows["count"]) > 0
-        found["min"] = _min_per_group(key[live], as_ints(rows["min_bytes"])[live], n)
-        found["min"][found["count"] == 0] = 0
-        found["max"] = np.zeros(n, np.int64)
-        np.maximum.at(found["max"], key[live], as_ints(rows["max_bytes"])[live])
-        found["first"] = _min_per_group(key, self._first, n)
-        found["last"] = -_min_per_group(key, -self._last, n)
+        grouped = self._rows.group_by("key").aggregate(
+            [
+                *((name, "sum") for name in self._sum),
+                *(("min_bytes", "min"), ("max_bytes", "max"), ("first", "min"), ("last", "max")),
+            ]
+        )
+        grouped = grouped.sort_by("key").drop_columns("key")  # Row i is that of key i.
+        names = (*self._sum, "min", "max", "first", "last")
+        found: dict[str, Any] = dict(zip(names, map(as_ints, grouped.columns), strict=True))
         found["silence"] = self._longest_silence(n)
         found["interval"] = self._interval(found)
         found["gaps"] = np.bincount(self._missing_of["key"], self._missing, n).astype(np.int64)
@@ -128,9 +130,9 @@ class Health:
 
     def _places(self, chosen: Ints) -> Ints:
         """Return the place of the key of each row among the chosen keys; -1 for other keys."""
-        place = np.full(len(self._names), -1)
+        place: Ints = np.full(len(self._names), -1)
         place[chosen] = np.arange(len(chosen))
-        return place[self._key]
+        return np.asarray(place[self._key])
 
     def _latency_of(self, chosen: Ints) -> list[list[float | None]]:
         rows, bucket, count = self._entries
@@ -239,10 +241,7 @@ class Health:
         overlap if samples arrive late, so the result is the whole range less all numbers seen;
         for numbers that wrapped around it is the sum of the gaps within minutes.
         """
-        numbered = self._rows.select(
-            ["source_id", "entity", "first_sn", "last_sn", "gaps"]
-        ).append_column("key", pa.array(self._key))
-        numbered = numbered.filter(pc.is_valid(numbered["gaps"]))
+        numbered = self._rows.filter(pc.is_valid(self._rows["gaps"]))
         first, last = numbered["first_sn"], numbered["last_sn"]
         seen = pc.subtract(pc.add(pc.subtract(last, first), 1), numbered["gaps"])
         grouped = (
@@ -261,11 +260,7 @@ class Health:
 
     def sources(self) -> Data:
         """Return one list per column of the sources, with their missing numbers."""
-        rows = self._rows.select(["source_id", "entity", "count", "bytes", "duplicates"])
-        rows = rows.append_column("key", pa.array(self._key))
-        rows = rows.append_column("first", pa.array(self._first))
-        rows = rows.append_column("last", pa.array(self._last))
-        found = rows.group_by(["source_id", "entity"], use_threads=False).aggregate(
+        found = self._rows.group_by(["source_id", "entity"], use_threads=False).aggregate(
             [
                 ("count", "sum"),
                 ("bytes", "sum"),
@@ -396,12 +391,6 @@ def _latest_so_far(key: Ints, last: Ints) -> Ints:
     distinct, rank = np.unique(last, return_inverse=True)
     lowest = key * len(distinct)  # By ranks, because products of times may exceed 64 bits.
     return distinct[np.maximum.accumulate(lowest + rank) - lowest]
-
-
-def _min_per_group(group: Ints, column: Ints, groups: int) -> Ints:
-    found = np.full(groups, np.iinfo(np.int64).max)
-    np.minimum.at(found, group, column)
-    return found
 
 
 def _millis(times: Ints) -> list[int]:

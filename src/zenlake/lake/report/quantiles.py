@@ -9,28 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zenlake.lake.tables.reduce import Ints, number_values
+from zenlake.lake.tables.reduce import Ints, find_quantiles
 
 MAX_BARS = 60  # Upper bound on the bars of a chart.
 PER_DECADE = (20, 10, 5, 4, 2, 1)  # Bars per factor of ten; the finest that fits is used.
 SMALLEST = 1e-6  # Resolution of latencies in seconds; anything smaller counts as 0.
 
 Floats = npt.NDArray[np.float64]
-
-
-def sum_entries(group: Ints, bucket: Ints, count: Ints, groups: int) -> tuple[Ints, Ints, Ints]:
-    """Sum up entries to one per group and bucket, in that order.
-
-    >>> sum_entries(np.array([1, 0, 1]), np.array([-7, 3, -7]), np.array([1, 2, 3]), 2)
-    (array([0, 1]), array([ 3, -7]), array([2, 4]))
-    """
-    if not len(group):
-        return group, bucket, count
-    low = int(bucket.min())
-    width = int(bucket.max()) - low + 1
-    cells, places = number_values(group * width + (bucket - low), groups * width)
-    sums = np.bincount(places, count, len(cells)).astype(np.int64)
-    return cells // width, cells % width + low, sums
 
 
 def quantiles(
@@ -44,21 +29,16 @@ def quantiles(
     >>> quantiles(group, values, np.array([98, 2, 1]), 3, (0.5, 0.99))
     [[0.001, None, 3.0], [0.5, None, 3.0]]
     """
-    totals = np.bincount(group, count, groups)
-    ends = np.searchsorted(group, np.arange(groups), "right")
-    reached = np.cumsum(count)
-    before = np.concatenate(([0.0], np.cumsum(totals)))[:-1]
-    found = []
-    for share in wanted:
-        rank = np.maximum(1.0, np.ceil(share * totals))
-        at = np.minimum(np.searchsorted(reached, before + rank), ends - 1)
-        found.append(
-            [
-                float(f"{values[place]:.4g}") if total else None
-                for place, total in zip(at.tolist(), totals.tolist(), strict=True)
-            ]
-        )
-    return found
+    totals = np.bincount(group, count, groups).tolist()
+    return [
+        [
+            float(f"{values[place]:.4g}") if total else None
+            for place, total in zip(
+                find_quantiles(group, count, groups, share).tolist(), totals, strict=True
+            )
+        ]
+        for share in wanted
+    ]
 
 
 def bars(values: Floats, count: Ints) -> list[list[float]]:

@@ -55,16 +55,16 @@ class Footers:
 
 def _parse_footer(metadata: parquet.FileMetaData) -> Footer:
     low, high = [], []
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        bounds: list[dict[str, Any]] = [{}, {}]
-        for place in range(group.num_columns):
-            column = group.column(place)
-            found = column.statistics if column.path_in_schema in BOUNDED else None
-            if found is not None and found.has_min_max:
-                bounds[0][column.path_in_schema] = found.min
-                bounds[1][column.path_in_schema] = found.max
-        low.append(bounds[0])
-        high.append(bounds[1])
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        columns = map(group.column, range(group.num_columns))
+        stats = {
+            column.path_in_schema: found
+            for column in columns
+            if column.path_in_schema in BOUNDED
+            and (found := column.statistics) is not None
+            and found.has_min_max
+        }
+        low.append({name: found.min for name, found in stats.items()})
+        high.append({name: found.max for name, found in stats.items()})
     row = max(1, uncompressed_bytes(metadata) // max(1, metadata.num_rows))
     return Footer(metadata, low, high, min(BATCH_ROWS, max(1, BATCH_BYTES // row)))

@@ -116,7 +116,8 @@ class RowFilter:
         low, high = self.times if times is None else times
         hlc = table.column("hlc").to_numpy()
         keep = (self.key_numbers(table.column("key")) >= 0) & (hlc >= low) & (hlc <= high)
-        return decode_key_column(select_rows(table, keep))
+        rows, place = select_rows(table, keep), table.schema.get_field_index("key")
+        return rows.set_column(place, "key", rows.column(place).cast(pa.string()))
 
 
 def select_rows(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
@@ -139,9 +140,3 @@ def count_following(same: npt.NDArray[np.bool_]) -> _Numbers:
     rows = np.arange(len(same) + 1)
     found: _Numbers = ends[np.searchsorted(ends, rows)] - rows
     return found
-
-
-def decode_key_column(table: pa.Table) -> pa.Table:
-    """Return the table with `key` as plain text."""
-    place = table.schema.get_field_index("key")
-    return table.set_column(place, "key", table.column(place).cast(pa.string()))

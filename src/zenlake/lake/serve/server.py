@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from zenlake.api.query.query import Query, request_of, responder_of
 from zenlake.api.session import Session
+from zenlake.api.values.selector import Parameters
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr, intersects
 from zenlake.lake.project import Project
@@ -62,18 +63,14 @@ def parse_request(parameters: str, now: int) -> HistoryRequest:
     Traceback (most recent call last):
     zenlake.errors.ZError: _max='two' is not a valid count: write a whole number from 1 on
     """
-    found: dict[str, str] = {}
-    for item in parameters.split(";"):
-        name, _, value = item.partition("=")
-        found.setdefault(name, value)
-    newest = None
-    if "_max" in found:
-        text = found["_max"]
+    found = Parameters(parameters)
+    newest, text, when = None, found.get("_max"), found.get("_time")
+    if text is not None:
         if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) <= MAX_SAMPLES):
             raise ZError(f"_max={text[:80]!r} is not a valid count: write a whole number from 1 on")
         newest = int(text)
-    if "_time" in found:
-        return HistoryRequest(hlc_range(of_parameters(parameters, found["_time"]), now), newest)
+    if when is not None:
+        return HistoryRequest(hlc_range(of_parameters(parameters, when), now), newest)
     return HistoryRequest(None if newest is None else EVERYTHING, newest)
 
 

@@ -42,21 +42,18 @@ class CompactionResult(NamedTuple):
     conflicts: int = 0
     "Merges given up because a concurrent commit removed an input; the next run tries again."
 
-    def plus(self, other: "CompactionResult") -> "CompactionResult":
-        return CompactionResult(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
-
 
 def compact(store: DeltaStore, target: int) -> CompactionResult:
     """Merge the small files of each partition, with one commit per merge; rows do not change.
 
     Safe beside writers: a merge leaves appended files alone and gives up if an input was removed.
     """
-    done = CompactionResult()
     if store.table.fold is not None:
-        return done
-    for group in plan_merges(store.snapshot().files, target):
-        done = done.plus(_merge_files(store, group, target))
-    return done
+        return CompactionResult()
+    merges = [
+        _merge_files(store, group, target) for group in plan_merges(store.snapshot().files, target)
+    ]
+    return CompactionResult(*map(sum, zip(*merges, strict=True)))
 
 
 def plan_merges(files: Iterable[DataFile], target: int) -> Iterator[list[DataFile]]:

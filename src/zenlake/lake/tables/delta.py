@@ -75,8 +75,6 @@ class DataFile:
     "Lowest value of each column that has statistics."
     high: dict[str, Any]
     "Highest value of each column that has statistics."
-    modified: int
-    "Time of the last change, in milliseconds since 1970."
 
 
 class Snapshot:
@@ -92,7 +90,7 @@ class Snapshot:
         if self._actions is None:
             return ()
         names = stats_columns(self._table)
-        wanted = {"path", "size_bytes", "num_records", "modification_time"}
+        wanted = {"path", "size_bytes", "num_records"}
         wanted |= {f"{side}.{name}" for side in ("min", "max") for name in names}
         parts = [name for name in self._actions.column_names if name.startswith("partition.")]
         columns = {
@@ -120,7 +118,6 @@ class Snapshot:
                 },
                 bounds("min", row),
                 bounds("max", row),
-                columns["modification_time"][row],
             )
             for row, path in enumerate(columns["path"])
         )

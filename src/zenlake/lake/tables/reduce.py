@@ -28,6 +28,8 @@ _LOWEST = np.iinfo(np.int64).min
 Rows: TypeAlias = pa.RecordBatch | pa.Table
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Entries: TypeAlias = tuple[Ints, Ints, Ints]
+"Row or group, bucket and number of samples of each entry of latency histograms."
 
 
 # ---- the time and the day of a sample
@@ -228,15 +230,6 @@ class _HealthRows:
     silence: Ints
 
 
-@dataclass(frozen=True)
-class _LatencyCounts:
-    """Latency counts: the row, the bucket and the number of samples of each."""
-
-    row: Ints
-    bucket: Ints
-    count: Ints
-
-
 def compute_health(rows: Rows) -> pa.Table:
     """Return the health per minute, key and source of log rows in Spark's form.
 
@@ -270,7 +263,7 @@ def compute_health(rows: Rows) -> pa.Table:
     sent = pc.struct_field(table["timestamp"], "time")
     timed = np.flatnonzero(_is_valid(sent) & _is_valid(table["received_at"]) & ~repeat)
     latency = (seen - as_ints(sent))[timed]
-    return _build_health(names, parts, _LatencyCounts(timed, _find_buckets(latency), ones[timed]))
+    return _build_health(names, parts, (timed, _find_buckets(latency), ones[timed]))
 
 
 def merge_health(rows: Rows) -> pa.Table:
@@ -284,11 +277,11 @@ def merge_health(rows: Rows) -> pa.Table:
     columns = {name: as_ints(table[name]) for name in present if name != "silence"}
     columns["silence"] = np.rint(table["silence"].fill_null(0).to_numpy() * 1e6).astype(np.int64)
     parts = _HealthRows(columns["count"] > 0, _is_valid(table["first_sn"]), **columns)
-    buckets = _LatencyCounts(*flatten_histograms(table["latency_histogram"]))
-    return _build_health(table.select(["minute", "key", "source_id", "entity"]), parts, buckets)
+    entries = flatten_histograms(table["latency_histogram"])
+    return _build_health(table.select(["minute", "key", "source_id", "entity"]), parts, entries)
 
 
-def _build_health(names: pa.Table, parts: _HealthRows, buckets: _LatencyCounts) -> pa.Table:
+def _build_health(names: pa.Table, parts: _HealthRows, entries: Entries) -> pa.Table:
     group, groups = _number_groups(names)
     member = np.empty(groups, np.int64)  # A row of each group.
     member[group] = np.arange(len(group))
@@ -296,7 +289,8 @@ def _build_health(names: pa.Table, parts: _HealthRows, buckets: _LatencyCounts) 
     sums = _sum_groups(group, parts, groups, as_ints(names["minute"]))
     names = conform(names, pa.schema([schema.HEALTH.field(name) for name in names.column_names]))
     columns = {name: names[name] for name in names.column_names} | sums
-    columns |= _latency_columns(group[buckets.row], buckets, groups)
+    row, bucket, count = entries
+    columns |= _latency_columns(group[row], bucket, count, groups)
     return pa.table([columns[name] for name in schema.HEALTH.names], schema=schema.HEALTH)
 
 
@@ -436,34 +430,53 @@ def bucket_seconds(bucket: Ints) -> npt.NDArray[np.float64]:
     return np.where(bucket == 0, 0.0, np.sign(bucket) * size)
 
 
-def flatten_histograms(histograms: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
+def flatten_histograms(histograms: pa.ChunkedArray) -> Entries:
     """Return the row, the bucket and the count of each entry of all histograms."""
     lists = histograms.combine_chunks()
     bucket, count = (as_ints(column) for column in pc.list_flatten(lists).flatten())
     return pc.list_parent_indices(lists).to_numpy(), bucket, count
 
 
-def _latency_columns(group: Ints, buckets: _LatencyCounts, groups: int) -> dict[str, pa.Array]:
+def sum_entries(group: Ints, bucket: Ints, count: Ints, groups: int) -> Entries:
+    """Sum up entries to one per group and bucket, in that order.
+
+    >>> sum_entries(np.array([1, 0, 1]), np.array([-7, 3, -7]), np.array([1, 2, 3]), 2)
+    (array([0, 1]), array([ 3, -7]), array([2, 4]))
+    """
+    if not len(group):
+        return group, bucket, count
+    low = int(bucket.min())
+    width = int(bucket.max()) - low + 1
+    cells, places = number_values(group * width + (bucket - low), groups * width)
+    sums = np.bincount(places, count, len(cells)).astype(np.int64)
+    return cells // width, cells % width + low, sums
+
+
+def find_quantiles(group: Ints, count: Ints, groups: int, share: float) -> Ints:
+    """Return the place of the entry with a quantile of each group; any place for an empty group.
+
+    Entries are sorted by group and value.
+    """
+    totals = np.bincount(group, count, groups)
+    rank = np.cumsum(totals) - totals + np.maximum(np.ceil(share * totals), 1)
+    places = np.searchsorted(np.cumsum(count), rank)
+    return np.minimum(places, max(len(group) - 1, 0))
+
+
+def _latency_columns(group: Ints, bucket: Ints, count: Ints, groups: int) -> dict[str, pa.Array]:
     """Return latency histograms and their quantiles, one per group."""
-    width = 2 * LAST_BUCKET + 1
-    cells, places = number_values(group * width + buckets.bucket + LAST_BUCKET, groups * width)
-    counts = np.bincount(places, buckets.count, len(cells)).astype(np.int64)
-    bucket = cells % width - LAST_BUCKET
-    ends = np.searchsorted(cells, np.arange(1, groups + 1) * width).astype(np.int64)
-    offsets = np.append(0, ends)
-    running = np.append(0, np.cumsum(counts))
-    below, total = running[offsets[:-1]], running[offsets[1:]] - running[offsets[:-1]]
-    none = total == 0
+    group, bucket, count = sum_entries(group, bucket, count, groups)
+    offsets = np.append(0, np.searchsorted(group, np.arange(groups), "right"))
+    empty = offsets[1:] == offsets[:-1]
 
     def quantile(share: float) -> pa.Array:
-        rank = below + np.maximum(np.ceil(total * share).astype(np.int64), 1)
-        cell = np.minimum(np.searchsorted(running[1:], rank), max(len(cells) - 1, 0))
-        values = bucket_seconds(bucket[cell]) if len(cells) else np.zeros(groups)
-        return pa.array(values, pa.float64(), mask=none)
+        places = find_quantiles(group, count, groups, share)
+        values = bucket_seconds(bucket[places]) if len(bucket) else np.zeros(groups)
+        return pa.array(values, pa.float64(), mask=empty)
 
     fields = list(schema.HISTOGRAM.value_type.fields)
     values = pa.StructArray.from_arrays(
-        [pa.array(bucket, pa.int32()), pa.array(counts, pa.int64())], fields=fields
+        [pa.array(bucket, pa.int32()), pa.array(count, pa.int64())], fields=fields
     )
     return {
         "latency_median": quantile(0.5),
