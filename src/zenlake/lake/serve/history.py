@@ -96,11 +96,6 @@ class WatchedTable:
                 self._looked = time.monotonic()
             return self._state
 
-    def invalidate(self) -> None:
-        """Invalidate the cached snapshot."""
-        with self._lock:
-            self._looked = float("-inf")
-
 
 class History:
     """Past values of a lake, for any number of threads.
@@ -157,7 +152,7 @@ class History:
                     raise
                 self.counters[RESTARTS] += 1
                 for table in (self._samples, self._latest, self._tombstones):
-                    table.invalidate()
+                    table.current(within=0.0)
 
     # ---- the latest values
 

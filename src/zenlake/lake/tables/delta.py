@@ -90,36 +90,29 @@ class Snapshot:
         if self._actions is None:
             return ()
         names = stats_columns(self._table)
-        wanted = {"path", "size_bytes", "num_records"}
-        wanted |= {f"{side}.{name}" for side in ("min", "max") for name in names}
-        parts = [name for name in self._actions.column_names if name.startswith("partition.")]
-        columns = {
-            name: self._actions[name].to_pylist()
-            for name in self._actions.column_names
-            if name in wanted or name in parts
+        present = self._actions.column_names
+        low, high = ({f"{side}.{name}": name for name in names} for side in ("min", "max"))
+        parts = {
+            name: name.removeprefix("partition.")
+            for name in present
+            if name.startswith("partition.")
         }
+        wanted = {"path", "size_bytes", "num_records", *low, *high, *parts}
+        rows = self._actions.select([name for name in present if name in wanted]).to_pylist()
 
-        def bounds(side: str, row: int) -> dict[str, Any]:
-            found = {name: columns.get(f"{side}.{name}") for name in names}
-            return {
-                name: values[row]
-                for name, values in found.items()
-                if values is not None and values[row] is not None
-            }
+        def bounds(row: dict[str, Any], columns: dict[str, str]) -> dict[str, Any]:
+            return {name: row[at] for at, name in columns.items() if row.get(at) is not None}
 
         return tuple(
             DataFile(
-                unquote(path),
-                columns["num_records"][row] or 0,
-                columns["size_bytes"][row],
-                {
-                    name.removeprefix("partition."): _partition_text(columns[name][row])
-                    for name in parts
-                },
-                bounds("min", row),
-                bounds("max", row),
+                unquote(row["path"]),
+                row["num_records"] or 0,
+                row["size_bytes"],
+                {name: _partition_text(row[column]) for column, name in parts.items()},
+                bounds(row, low),
+                bounds(row, high),
             )
-            for row, path in enumerate(columns["path"])
+            for row in rows
         )
 
     @property
@@ -180,19 +173,18 @@ class DeltaStore:
                 found[partition] = offset
         return found
 
-    def dataset(self, files: Iterable[DataFile | AddedFile] | None = None) -> ds.FileSystemDataset:
-        """Return files, by default all, as one Arrow dataset with the partition column.
+    def dataset(self, files: Iterable[DataFile | AddedFile]) -> ds.FileSystemDataset:
+        """Return files as one Arrow dataset with the partition column.
 
         Raises FileNotFoundError, here or while it is read, if a file was vacuumed meanwhile.
         """
-        chosen = self.snapshot().files if files is None else files
         form = ds.ParquetFileFormat()
         local = pa.fs.LocalFileSystem()
         fragments = [
             form.make_fragment(
                 str(self.path / file.path), local, self._partition_filter(file.partition)
             )
-            for file in chosen
+            for file in files
         ]
         return ds.FileSystemDataset(fragments, self.table.schema, form, local)
 

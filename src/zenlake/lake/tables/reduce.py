@@ -460,7 +460,7 @@ def find_quantiles(group: Ints, count: Ints, groups: int, share: float) -> Ints:
     totals = np.bincount(group, count, groups)
     rank = np.cumsum(totals) - totals + np.maximum(np.ceil(share * totals), 1)
     places = np.searchsorted(np.cumsum(count), rank)
-    return np.minimum(places, max(len(group) - 1, 0))
+    return np.asarray(np.minimum(places, max(len(group) - 1, 0)))
 
 
 def _latency_columns(group: Ints, bucket: Ints, count: Ints, groups: int) -> dict[str, pa.Array]:
