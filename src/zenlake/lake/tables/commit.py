@@ -91,7 +91,7 @@ def _repeated(
     """Repeat a commit to a table while other writers change what it is based on."""
 
     @wraps(commit)
-    def repeat(store: DeltaStore, *args: P.args, **kwargs: P.kwargs) -> bool:
+    def repeat(store: DeltaStore, /, *args: P.args, **kwargs: P.kwargs) -> bool:
         for _ in range(MAX_REPEATS):
             with suppress(CommitConflict):
                 return commit(store, *args, **kwargs)
@@ -275,7 +275,7 @@ def _write_leaves(
 ) -> tuple[list[AddedFile], list[DataFile]]:
     """Write the leaves that sorted rows touch again, merged with them.
 
-    Returns the files that a commit adds, and those that it removes.
+    Returns the files that a commit adds, and the files that it removes.
     """
     added: list[AddedFile] = []
     removed: list[DataFile] = []
