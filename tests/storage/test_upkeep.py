@@ -561,9 +561,11 @@ def test_one_maintenance_at_a_time(tmp_path: Path) -> None:
 def test_maintenance_is_due_when_its_time_has_passed(tmp_path: Path) -> None:
     project = lake(tmp_path, '[upkeep]\nevery = "10m"\n')
     assert maintenance.is_due(project)  # it never ran
-    assert not maintenance.is_due(project, 1000.0, 1599.0)
-    assert maintenance.is_due(project, 1000.0, 1600.0)
-    assert maintenance.is_due(project, 1000.0, 900.0)  # the clock was set back
+    maintenance.run_maintenance(project)
+    os.utime(project.tables / maintenance.MARK, (1000.0, 1000.0))
+    assert not maintenance.is_due(project, 1599.0)
+    assert maintenance.is_due(project, 1600.0)
+    assert maintenance.is_due(project, 900.0)  # the clock was set back
     maintenance.run_maintenance(project)
     assert not maintenance.is_due(project)
     os.utime(project.tables / maintenance.MARK, (0, 0))
