@@ -53,7 +53,7 @@ class Health:
         for name, column in own.items():
             self._rows = self._rows.append_column(name, pa.array(column))
         self._sum = {name: as_ints(rows[name]) for name in ("count", "bytes", "duplicates")}
-        self._missing, self._missing_of = self._gaps()
+        self._missing = self._gaps()
         self.keys = self._by_key()
         by_count = np.lexsort((np.arange(len(self._names)), -self.keys["count"]))
         self.shown = by_count[:MAX_KEYS]
@@ -74,10 +74,9 @@ class Health:
         found: dict[str, Any] = dict(zip(names, map(as_ints, grouped.columns), strict=True))
         found["silence"] = self._longest_silence(n)
         found["interval"] = self._interval(found)
-        found["gaps"] = np.bincount(self._missing_of["key"], self._missing, n).astype(np.int64)
-        numbered = np.zeros(n, bool)
-        numbered[self._missing_of["key"]] = True
-        found["numbered"] = numbered
+        keys, missing = as_ints(self._missing["key"]), as_ints(self._missing["missing"])
+        found["gaps"] = np.bincount(keys, missing, n).astype(np.int64)
+        found["numbered"] = np.isin(np.arange(n), keys)
         return found
 
     def _longest_silence(self, n: int) -> Floats:
@@ -234,8 +233,8 @@ class Health:
 
     # ---- by source
 
-    def _gaps(self) -> tuple[Ints, dict[str, Any]]:
-        """Return the missing numbers of each key and source, and these keys and sources.
+    def _gaps(self) -> pa.Table:
+        """Return how many numbers are missing of each key and source.
 
         A row has the range of numbers it saw and how many of them are missing. Ranges of minutes
         overlap if samples arrive late, so the result is the whole range less all numbers seen;
@@ -253,10 +252,7 @@ class Health:
         missing = np.maximum(0, whole - as_ints(grouped["seen_sum"]))
         wrapped = whole >= MAX_SN_SPAN
         missing[wrapped] = as_ints(grouped["gaps_sum"])[wrapped]
-        return missing, {
-            "key": as_ints(grouped["key"]),
-            "source": grouped.select(["source_id", "entity"]),
-        }
+        return grouped.append_column("missing", pa.array(missing))
 
     def sources(self) -> Data:
         """Return one list per column of the sources, with their missing numbers."""
@@ -291,12 +287,8 @@ class Health:
         }
 
     def _gaps_by_source(self) -> dict[tuple[str | None, int | None], int]:
-        by_source = self._missing_of["source"].append_column("missing", pa.array(self._missing))
-        summed_up = (
-            by_source.group_by(["source_id", "entity"], use_threads=False)
-            .aggregate([("missing", "sum")])
-            .to_pydict()
-        )
+        by_source = self._missing.group_by(["source_id", "entity"], use_threads=False)
+        summed_up = by_source.aggregate([("missing", "sum")]).to_pydict()
         who = zip(summed_up["source_id"], summed_up["entity"], strict=True)
         return dict(zip(who, summed_up["missing_sum"], strict=True))
 
