@@ -219,7 +219,7 @@ class LatestTable:
         self._number += 1
         reduced = keep_newest(RowChunk(conform(rows, schema.SAMPLE).to_batches()).unique_samples)
         before = time.perf_counter()
-        assert fold_latest(self._latest, self._tombstones, reduced, batch) is not None
+        assert fold_latest(self._latest, self._tombstones, reduced, batch)
         return (time.perf_counter() - before) * 1000
 
 

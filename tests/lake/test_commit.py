@@ -5,10 +5,12 @@ ZENLAKE_FULL=1 folds a hundred batches over 100,000 keys and tries ten times as 
 
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 from tests.support.lake_rows import Row, as_rows, as_samples
 from zenlake.lake.tables import commit as write
 from zenlake.lake.tables import reduce, schema
-from zenlake.lake.tables.commit import OffsetsPresent, TableBatch, TableChange
+from zenlake.lake.tables.commit import OffsetsPresent, TableBatch
 from zenlake.lake.tables.definitions import HEALTH, LATEST, SAMPLES, TOMBSTONES
 from zenlake.lake.tables.delta import DeltaStore
 
@@ -40,6 +42,14 @@ def reduced(rows: Iterable[Row]) -> pa.Table:
     return reduce.keep_newest(samples(rows))
 
 
+def leaves_of(rows: int) -> AbstractContextManager[int]:
+    return patch.object(write, "LEAF_ROWS", rows)
+
+
+def paths(store: DeltaStore) -> set[str]:
+    return {file.path for file in store.snapshot().files}
+
+
 class Lake:
     """`latest` and `tombstones` in a folder, and what they should hold."""
 
@@ -51,9 +61,10 @@ class Lake:
         self.latest = DeltaStore(self.folder / "latest", LATEST)
         self.tombstones = DeltaStore(self.folder / "tombstones", TOMBSTONES)
 
-    def fold(self, rows: Iterable[Row], number: int, leaf: int = LEAF) -> TableChange | None:
+    def fold(self, rows: Iterable[Row], number: int, leaf: int = LEAF) -> bool:
         batch = TableBatch("latest", "q", number)
-        return write.fold_latest(self.latest, self.tombstones, reduced(rows), batch, leaf)
+        with leaves_of(leaf):
+            return write.fold_latest(self.latest, self.tombstones, reduced(rows), batch)
 
     def found(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The live keys, and the deleted ones, each with its version."""
@@ -112,12 +123,12 @@ def test_a_batch_is_appended_once(tmp_path: Path) -> None:
     store = DeltaStore(tmp_path / "samples", SAMPLES)
     for attempt in range(2):
         files = store.write(samples([Row("a", 0), Row("b", 1)]))
-        change = write.append_files(store, files, TableBatch("samples", "q", 0, {0: (0, 1)}))
-        assert (change is None) == (attempt == 1)
-    change = write.append_files(
-        store, store.write(samples([Row("c", 2)])), TableBatch("samples", "q", 1)
-    )
-    assert change == TableChange(store.snapshot().version, 1, 0)
+        done = write.append_files(store, files, TableBatch("samples", "q", 0, {0: (0, 1)}))
+        assert done == (attempt == 0)
+    before = paths(store)
+    added = store.write(samples([Row("c", 2)]))
+    assert write.append_files(store, added, TableBatch("samples", "q", 1))
+    assert paths(store) == before | {added[0].path}
     assert sorted(store.read()["offset"].to_pylist()) == [0, 1, 2]
     assert store.offsets() == {0: 2}
 
@@ -152,7 +163,7 @@ def test_two_drivers_with_the_same_batch_append_it_once(tmp_path: Path) -> None:
         return commit(*args, **options)
 
     two.commit = late  # type: ignore[method-assign]
-    assert write.append_files(two, added, TableBatch("f", "q", 1)) is None
+    assert not write.append_files(two, added, TableBatch("f", "q", 1))
     assert one.snapshot().rows == 1
 
 
@@ -177,7 +188,7 @@ def test_latest_is_the_fold_of_all_batches(
         seen += rows
         assert lake.found() == expected(seen)
         lake.check_leaves()
-    assert lake.fold(batches[-1], len(batches) - 1) is None
+    assert not lake.fold(batches[-1], len(batches) - 1)
     lake.fold(seen, len(batches))  # everything once more changes nothing
     assert lake.found() == expected(seen)
 
@@ -194,8 +205,9 @@ def test_the_whole_row_is_kept(tmp_path: Path) -> None:
 def test_older_rows_rewrite_nothing(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.fold([Row(key, 5, stamp=10) for key in KEYS], 0)
-    change = lake.fold([Row(key, 6, stamp=9, delete=key > "k/07") for key in KEYS], 1)
-    assert change == TableChange(lake.latest.snapshot().version, 0, 0)
+    before = paths(lake.latest)
+    assert lake.fold([Row(key, 6, stamp=9, delete=key > "k/07") for key in KEYS], 1)
+    assert paths(lake.latest) == before
     assert lake.latest.transaction("zenlake/latest/q") == 1
     assert lake.tombstones.snapshot().version == -1
 
@@ -263,7 +275,7 @@ def test_a_leaf_that_vanishes_meanwhile_is_folded_again(
         return commit(self, *args, **options)
 
     monkeypatch.setattr(DeltaStore, "commit", disturbed)
-    assert lake.fold([Row("k/00", 1, received=1)], 1) is not None
+    assert lake.fold([Row("k/00", 1, received=1)], 1)
     assert lake.latest.snapshot().rows == len(KEYS)
     assert lake.found()[0]["k/00"] == Row("k/00", 1, received=1).version
 
@@ -281,18 +293,17 @@ def test_the_cost_follows_the_change(tmp_path: Path) -> None:
     for number, block in enumerate(random.permutation(batches)):
         chosen = np.arange(block * keys // batches, (block + 1) * keys // batches)
         batch = TableBatch("latest", "q", number)
-        write.fold_latest(lake.latest, lake.tombstones, rows(chosen, number), batch, leaf)
-    files = lake.latest.snapshot().files
+        with leaves_of(leaf):
+            write.fold_latest(lake.latest, lake.tombstones, rows(chosen, number), batch)
+    files = paths(lake.latest)
     assert lake.latest.snapshot().rows == keys
     assert keys / leaf <= len(files) <= 4 * keys / leaf
     few = random.choice(keys, 10, replace=False)
     batch = TableBatch("latest", "q", batches)
-    change = write.fold_latest(lake.latest, lake.tombstones, rows(few, batches), batch, leaf)
-    assert change is not None
-    assert 1 <= change.removed <= 10
-    assert change.added == change.removed
-    gone = {file.path for file in files} - {file.path for file in lake.latest.snapshot().files}
-    assert len(gone) == change.removed
+    with leaves_of(leaf):
+        assert write.fold_latest(lake.latest, lake.tombstones, rows(few, batches), batch)
+    assert 1 <= len(files - paths(lake.latest)) <= 10
+    assert len(paths(lake.latest)) == len(files)
 
 
 def test_small_neighbours_become_one(tmp_path: Path) -> None:
@@ -327,8 +338,9 @@ def test_health_of_batches_is_health_of_all(
         part = rows[len(rows) * number // batches : len(rows) * (number + 1) // batches]
         for _ in range(2):
             batch = TableBatch("health", "q", number)
-            done = write.fold_health(store, reduce.compute_health(as_rows(part)), batch, LEAF)
-        assert done is None
+            with leaves_of(LEAF):
+                done = write.fold_health(store, reduce.compute_health(as_rows(part)), batch)
+        assert not done
     assert seconds(store.read()) == seconds(reduce.compute_health(as_rows(rows)))
     files = sorted(store.snapshot().files, key=lambda file: file.low["minute"])
     for file, following in pairwise(files):
@@ -338,17 +350,20 @@ def test_health_of_batches_is_health_of_all(
 def test_only_leaves_of_those_minutes_are_rewritten(tmp_path: Path) -> None:
     store = DeltaStore(tmp_path / "health", HEALTH)
     rows = [Row("k", n, received=n * MINUTE) for n in range(20)]
-    write.fold_health(store, reduce.compute_health(as_rows(rows)), TableBatch("h", "q", 0), LEAF)
+    with leaves_of(LEAF):
+        write.fold_health(store, reduce.compute_health(as_rows(rows)), TableBatch("h", "q", 0))
     assert len(store.snapshot().files) == 5
     late = reduce.compute_health(as_rows([Row("k", 20, received=7 * MINUTE + 5)]))
-    change = write.fold_health(store, late, TableBatch("h", "q", 1), LEAF)
-    assert change is not None
-    assert (change.added, change.removed) == (1, 1)
+    before = paths(store)
+    with leaves_of(LEAF):
+        assert write.fold_health(store, late, TableBatch("h", "q", 1))
+    assert (len(before - paths(store)), len(paths(store) - before)) == (1, 1)
     assert sum(store.read()["count"].to_pylist()) == 21
 
 
 def test_a_minute_larger_than_a_leaf_stays_in_one(tmp_path: Path) -> None:
     store = DeltaStore(tmp_path / "health", HEALTH)
     rows = [Row(f"k{n}", n, received=n % 2 * MINUTE) for n in range(30)]
-    write.fold_health(store, reduce.compute_health(as_rows(rows)), TableBatch("h", "q", 0), LEAF)
+    with leaves_of(LEAF):
+        write.fold_health(store, reduce.compute_health(as_rows(rows)), TableBatch("h", "q", 0))
     assert sorted(file.rows for file in store.snapshot().files) == [15, 15]

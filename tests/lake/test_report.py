@@ -23,10 +23,11 @@ from zenlake.cli.commands.lake_report import report as command
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
 from zenlake.lake.report import ReportSummary, figures, gather, reading, render_page, report
-from zenlake.lake.report.quantiles import MAX_BARS, bars, quantiles, sum_entries
+from zenlake.lake.report.quantiles import MAX_BARS, bars, quantiles
 from zenlake.lake.report.span import MAX_BINS, MICROS, MINUTE, choose_span
 from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DeltaStore
+from zenlake.lake.tables.reduce import sum_entries
 
 CLOSE = 0.03  # Relative tolerance: buckets of latency are exact to 2 %.
 

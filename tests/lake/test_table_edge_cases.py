@@ -62,7 +62,7 @@ def test_two_drivers_that_make_the_table_append_a_batch_once(tmp_path: Path) -> 
     added = two.write(samples(Row("a", 0)))
     with pytest.raises(CommitConflict):
         two.commit(added, (), batch.transactions)
-    assert write.append_files(two, added, batch) is None
+    assert not write.append_files(two, added, batch)
     assert one.snapshot().rows == 1
 
 
@@ -135,7 +135,7 @@ def test_a_writer_that_slept_over_a_tidied_log_goes_on(tmp_path: Path) -> None:
     for path in (writer.path / delta.LOG).glob("*.json"):
         os.utime(path, (old, old))
     tidy_log(writer, 3600)
-    assert write.append_files(sleeper, [], TableBatch("f", "q", 3)) is None
+    assert not write.append_files(sleeper, [], TableBatch("f", "q", 3))
     sleeper.commit(sleeper.write(samples(Row("a", 4))))
     assert writer.snapshot().rows == 5
 
@@ -193,12 +193,11 @@ def test_leaves_of_large_values_are_not_rewritten_together(
     payload = bytes if packed else random.bytes
     rows = [Row(f"k/{n:03}", n, payload=payload(1 << 15)) for n in range(64)]
     write.fold_latest(latest, tombstones, samples(*rows), TableBatch("l", "q", 0))
-    files = len(latest.snapshot().files)
-    assert files >= 8
+    files = {file.path for file in latest.snapshot().files}
+    assert len(files) >= 8
     late = samples(Row("k/000", 64, received=1))
-    change = write.fold_latest(latest, tombstones, late, TableBatch("l", "q", 1))
-    assert change is not None
-    assert change.removed <= 2
+    assert write.fold_latest(latest, tombstones, late, TableBatch("l", "q", 1))
+    assert len(files - {file.path for file in latest.snapshot().files}) <= 2
     assert latest.snapshot().rows == 64
 
 
@@ -286,7 +285,7 @@ def test_a_batch_of_the_same_number_that_has_more_is_not_passed_over(tmp_path: P
     for number in range(3):
         rows = store.write(samples(Row("a", number)))
         write.append_files(store, rows, TableBatch("f", "q", number, {0: (number, number)}))
-    assert write.append_files(store, [], TableBatch("f", "q", 1, {0: (0, 2)})) is None
+    assert not write.append_files(store, [], TableBatch("f", "q", 1, {0: (0, 2)}))
     with pytest.raises(OffsetsPresent, match=r"batch 0 .* up to offset 2.*goes to 9.*checkpoint"):
         write.append_files(store, [], TableBatch("f", "q", 0, {0: (0, 9)}))
     assert store.offsets() == {0: 3}

@@ -240,7 +240,7 @@ def z_deserialize(tp: Any, zbytes: ZBytes) -> Any:
     """
     data = instance("zbytes", zbytes, ZBytes).to_bytes()
     try:
-        read, _ = _reader(tp, MAX_DEPTH)
+        read, _ = find_reader(tp, MAX_DEPTH)
     except TypeError as problem:
         if "unhashable" not in str(problem):
             raise
@@ -250,7 +250,7 @@ def z_deserialize(tp: Any, zbytes: ZBytes) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _reader(tp: Any, depth: int) -> tuple[Read, int]:
+def find_reader(tp: Any, depth: int) -> tuple[Read, int]:
     """Return the reader of a type, and the fewest bytes that a value takes."""
     if tp in NUMBERS:
         return _number_reader(tp), _size(tp)
@@ -262,13 +262,15 @@ def _reader(tp: Any, depth: int) -> tuple[Read, int]:
     if kind in COLLECTIONS and len(arguments) == 1 and arguments[0] in NUMBERS:
         return _numbers_reader(kind, arguments[0]), 1
     if kind in COLLECTIONS and len(arguments) == 1:
-        return _items_reader(kind, *_reader(arguments[0], depth - 1)), 1
+        return _items_reader(kind, *find_reader(arguments[0], depth - 1)), 1
     if kind is dict and len(arguments) == 2:
-        return _items_reader(dict, *_tuple_reader([_reader(a, depth - 1) for a in arguments])), 1
+        return _items_reader(
+            dict, *_tuple_reader([find_reader(a, depth - 1) for a in arguments])
+        ), 1
     if kind is tuple:
         if Ellipsis in arguments:
             raise TypeError("any size tuples are not supported: list[...] reads any number")
-        return _tuple_reader([_reader(a, depth - 1) for a in arguments])
+        return _tuple_reader([find_reader(a, depth - 1) for a in arguments])
     if tp in (*COLLECTIONS, dict, tuple):
         raise ValueError("collection types must be specialized with their generic parameter(s)")
     raise TypeError(f"type {tp!r} is not supported: see z_deserialize for the types that are")

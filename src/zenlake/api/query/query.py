@@ -51,6 +51,11 @@ class PendingRequest:
     _given_back: Iterator[int] = field(default_factory=partial(count, 1))
     ended: bool = False
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether replies leave this session."""
+        return self._answer == self.exchange.send
+
     def give_back(self) -> None:
         """End one share; the last one ends the request. Each share calls this once."""
         if next(self._given_back) == self.shares:  # Atomic: no two threads get the same number.
@@ -250,6 +255,16 @@ class Query:
 
 reply_with = Query._reply
 """Reply to a query with a Put or Del that exists already; arguments as `Query._reply`."""
+
+
+def request_of(query: Query) -> PendingRequest:
+    """Return the request that `query` is a share of. ZError: the query was dropped."""
+    return query._asked
+
+
+def responder_of(query: Query) -> WireEntityId:
+    """Return the queryable that `query` was given to."""
+    return query._responder
 
 
 def _warn_ignored(

@@ -14,7 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zenlake.errors import ZError
-from zenlake.lake.decoders.values import Decode, Decoded, decode_where, without_reasons
+from zenlake.lake.decoders.values import (
+    Decode,
+    Decoded,
+    bytes_of,
+    decode_where,
+    find_layout,
+    without_reasons,
+)
 
 TYPES = {
     **{
@@ -90,31 +97,18 @@ def format_numbers(values: "npt.NDArray[Any]") -> pa.Array:
     return pc.if_else(pa.array(np.isfinite(values)), texts, pa.array(names, pa.string()))
 
 
-def payload_layout(
-    payloads: pa.Array,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Return the start and the length of each payload, and the buffer that holds all of them."""
-    _, offsets, data = payloads.buffers()
-    if data is None or not len(payloads):
-        return (*np.zeros((2, len(payloads)), np.int64), np.zeros(0, np.uint8))
-    ends = np.frombuffer(offsets, np.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
-    return ends[:-1].astype(np.int64), np.diff(ends).astype(np.int64), np.frombuffer(data, np.uint8)
-
-
 def lengths(payloads: pa.Array) -> npt.NDArray[np.int64]:
     """Return the length of each payload in bytes."""
-    return payload_layout(payloads)[1]
+    return find_layout(payloads)[1]
 
 
 def _values(payloads: pa.Array, kind: "np.dtype[Any]", skip: int = 0) -> "npt.NDArray[Any]":
     """Return the numbers of all payloads after their first `skip` bytes, in native byte order."""
-    starts, sizes, data = payload_layout(payloads)
-    if not len(starts):
-        return np.zeros(0, kind.newbyteorder("="))
-    raw = data[starts[0] : starts[-1] + sizes[-1]]
-    wanted = np.ones(len(raw), np.bool_)
-    for place in range(skip):
-        wanted[starts - starts[0] + place] = False
-    return np.frombuffer((raw[wanted] if skip else raw).tobytes(), kind).astype(
-        kind.newbyteorder("=")
-    )
+    raw = bytes_of(payloads)
+    if skip and len(payloads):
+        starts = find_layout(payloads)[0]
+        wanted = np.ones(len(raw), np.bool_)
+        for place in range(skip):
+            wanted[starts - starts[0] + place] = False
+        raw = raw[wanted]
+    return np.frombuffer(raw.tobytes(), kind).astype(kind.newbyteorder("="))

@@ -23,6 +23,7 @@ from zenlake.lake.decoders.values import (
     decode_rows,
     describe_error,
     fail_all,
+    find_layout,
     spread,
 )
 from zenlake.quantities import counted
@@ -81,7 +82,7 @@ NO_TYPE = (
 
 def read(parsed: Any, data: bytes) -> Any:
     """Decode a value of a type of `parse_type`. Undecodable: the bytes are not one value."""
-    reader, _ = ext._reader(parsed, ext.MAX_DEPTH)
+    reader, _ = ext.find_reader(parsed, ext.MAX_DEPTH)
     try:
         value, end = reader(data, 0)
     except TypeError:  # A key, or an item of a set, is an unhashable collection.
@@ -113,7 +114,7 @@ def _lists(payloads: pa.Array, parsed: Any) -> Decoded:
 
 def _counts(payloads: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the size and the value of the LEB128 count of each payload; size 0 if not 1 to 4."""
-    starts, lengths, data = numeric.payload_layout(payloads)
+    starts, lengths, data = find_layout(payloads)
     size, count = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
     reading = np.ones(len(starts), np.bool_)
     for place in range(MAX_COUNT_BYTES):

@@ -166,20 +166,28 @@ def quote_json(texts: pa.Array) -> pa.Array:
     >>> quote_json(pa.array(['say "hi"', "a\\\\b"])).to_pylist()
     ['"say \\\\"hi\\\\""', '"a\\\\\\\\b"']
     """
-    present = np.bincount(_bytes_of(texts), minlength=256)
+    present = np.bincount(bytes_of(texts), minlength=256)
     for code in (0x5C, *(code for code in _ESCAPES if code != 0x5C)):  # The backslash comes first.
         if present[code]:
             texts = pc.replace_substring(texts, chr(code), _ESCAPES[code])
     return pc.binary_join_element_wise('"', texts, '"', "")
 
 
-def _bytes_of(texts: pa.Array) -> npt.NDArray[np.uint8]:
-    """Return the bytes of all texts, one after another."""
-    _, offsets, data = texts.buffers()
-    if data is None or not len(texts):
-        return np.zeros(0, np.uint8)
-    ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    return np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
+def bytes_of(column: pa.Array) -> npt.NDArray[np.uint8]:
+    """Return the bytes of all texts or payloads of a column, one after another."""
+    starts, sizes, data = find_layout(column)
+    return data[starts[0] : starts[-1] + sizes[-1]] if len(starts) else data
+
+
+def find_layout(
+    column: pa.Array,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Return the start and the length of each text or payload, and the buffer with all of them."""
+    _, offsets, data = column.buffers()
+    if data is None or not len(column):
+        return (*np.zeros((2, len(column)), np.int64), np.zeros(0, np.uint8))
+    ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    return ends[:-1].astype(np.int64), np.diff(ends).astype(np.int64), np.frombuffer(data, np.uint8)
 
 
 # ---- values

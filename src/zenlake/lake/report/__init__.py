@@ -4,10 +4,9 @@ Knows tables and HTML. Does not know Spark.
 """
 
 import json
-import os
-import tempfile
 from datetime import datetime
 from pathlib import Path
+from secrets import token_hex
 from typing import NamedTuple
 
 from zenlake.errors import ZError
@@ -54,23 +53,24 @@ def report(
     if not path.parent.is_dir():
         raise ZError(f"there is no folder {path.parent} for the page: make it, or name another")
     data = gather(project, start, end)
-    text = _summary_json(data, path) if path.suffix.lower() == ".json" else render_page(data)
-    _write_atomically(path, text)
-    return _summarize(data, path, len(text.encode()))
+    summary = _summarize(data, path)
+    if path.suffix.lower() == ".json":
+        totals = summary._asdict()
+        del totals["path"], totals["size"]
+        raw = f"{json.dumps(totals)}\n".encode()
+    else:
+        raw = render_page(data).encode()
+    _write_atomically(path, raw)
+    return summary._replace(size=len(raw))
 
 
-def _summary_json(data: Data, path: Path) -> str:
-    found = _summarize(data, path, 0)._asdict()
-    return json.dumps({name: found[name] for name in found if name not in ("path", "size")}) + "\n"
-
-
-def _summarize(data: Data, path: Path, size: int) -> ReportSummary:
+def _summarize(data: Data, path: Path) -> ReportSummary:
     if data["range"] is None:
-        return ReportSummary(path, size, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        return ReportSummary(path, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     total, kinds = data["total"], data["loss"]["kinds"]
     return ReportSummary(
         path,
-        size,
+        0,
         total["samples"],
         total["bytes"],
         total["keys"],
@@ -83,23 +83,13 @@ def _summarize(data: Data, path: Path, size: int) -> ReportSummary:
     )
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def _write_atomically(path: Path, raw: bytes) -> None:
     """Write to a temporary file and rename it, so that readers never see a partial page."""
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-        name = Path(file.name)
-        try:
-            file.write(text)
-            file.close()
-            name.chmod(0o666 & ~_umask())
-            name.replace(path)
-        except BaseException:
-            name.unlink(missing_ok=True)
-            raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    draft = path.with_name(f".{path.name}.{token_hex(4)}")
+    try:
+        with draft.open("xb") as file:
+            file.write(raw)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise

@@ -11,15 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zenlake.lake.report.quantiles import (
-    Floats,
+from zenlake.lake.report.quantiles import Floats, latency, quantiles
+from zenlake.lake.report.span import MICROS, TimeSpan
+from zenlake.lake.tables.reduce import (
+    MAX_SN_SPAN,
+    Ints,
+    as_ints,
+    bucket_seconds,
     flatten_histograms,
-    latency,
-    quantiles,
     sum_entries,
 )
-from zenlake.lake.report.span import MICROS, Ints, TimeSpan, micros
-from zenlake.lake.tables.reduce import MAX_SN_SPAN
 
 MAX_KEYS = 2000  # Keys that a page lists, those with the most samples first.
 MAX_KEY_CHARS = 512  # Upper bound on the characters shown of a key.
@@ -31,28 +32,28 @@ STOPPED_SAMPLES = 3  # Fewest samples of a stopped key.
 SHARES = (0.5, 0.99)  # Quantiles of latency.
 
 Data = dict[str, Any]
-Values = Callable[[Ints], Floats]
-"""Returns the latency of each bucket."""
 
 
 class Health:
     """Figures computed from the rows of `health` of a time span."""
 
-    def __init__(self, rows: pa.Table, span: TimeSpan, values: Values) -> None:
+    def __init__(self, rows: pa.Table, span: TimeSpan) -> None:
         keys = rows["key"].combine_chunks().dictionary_encode()
         self._names = keys.dictionary.to_pylist()
         self._key = keys.indices.to_numpy().astype(np.int64)
-        self._rows = rows
-        self._values = values
         self.span = span
-        self._bin = span.bin_of(micros(rows["minute"]))
+        self._bin = span.bin_of(as_ints(rows["minute"]))
         self._entries = flatten_histograms(rows["latency_histogram"])
         # A minute with only duplicates has no exact times: use the minute itself.
         self._first, self._last = (
-            micros(pc.coalesce(rows[name], rows["minute"])) for name in ("first_seen", "last_seen")
+            as_ints(pc.coalesce(rows[name], rows["minute"])) for name in ("first_seen", "last_seen")
         )
-        self._sum = {name: _ints(rows[name]) for name in ("count", "bytes", "duplicates")}
-        self._missing, self._missing_of = self._gaps()
+        own = {"key": self._key, "first": self._first, "last": self._last}
+        self._rows = rows.drop_columns(["key"])
+        for name, column in own.items():
+            self._rows = self._rows.append_column(name, pa.array(column))
+        self._sum = {name: as_ints(rows[name]) for name in ("count", "bytes", "duplicates")}
+        self._missing = self._gaps()
         self.keys = self._by_key()
         by_count = np.lexsort((np.arange(len(self._names)), -self.keys["count"]))
         self.shown = by_count[:MAX_KEYS]
@@ -62,23 +63,20 @@ class Health:
 
     def _by_key(self) -> dict[str, Any]:
         n = len(self._names)
-        key, rows = self._key, self._rows
-        found: dict[str, Any] = {
-            name: np.bincount(key, column, n).astype(np.int64) for name, column in self._sum.items()
-        }
-        live = _ints(rows["count"]) > 0
-        found["min"] = _min_per_group(key[live], _ints(rows["min_bytes"])[live], n)
-        found["min"][found["count"] == 0] = 0
-        found["max"] = np.zeros(n, np.int64)
-        np.maximum.at(found["max"], key[live], _ints(rows["max_bytes"])[live])
-        found["first"] = _min_per_group(key, self._first, n)
-        found["last"] = -_min_per_group(key, -self._last, n)
+        grouped = self._rows.group_by("key").aggregate(
+            [
+                *((name, "sum") for name in self._sum),
+                *(("min_bytes", "min"), ("max_bytes", "max"), ("first", "min"), ("last", "max")),
+            ]
+        )
+        grouped = grouped.sort_by("key").drop_columns("key")  # Row i is that of key i.
+        names = (*self._sum, "min", "max", "first", "last")
+        found: dict[str, Any] = dict(zip(names, map(as_ints, grouped.columns), strict=True))
         found["silence"] = self._longest_silence(n)
         found["interval"] = self._interval(found)
-        found["gaps"] = np.bincount(self._missing_of["key"], self._missing, n).astype(np.int64)
-        numbered = np.zeros(n, bool)
-        numbered[self._missing_of["key"]] = True
-        found["numbered"] = numbered
+        keys, missing = as_ints(self._missing["key"]), as_ints(self._missing["missing"])
+        found["gaps"] = np.bincount(keys, missing, n).astype(np.int64)
+        found["numbered"] = np.isin(np.arange(n), keys)
         return found
 
     def _longest_silence(self, n: int) -> Floats:
@@ -129,11 +127,15 @@ class Health:
     def names(self, chosen: Iterable[int]) -> list[str]:
         return [self._names[i] for i in chosen]
 
-    def _latency_of(self, chosen: Ints) -> list[list[float | None]]:
-        place = np.full(len(self._names), -1)
+    def _places(self, chosen: Ints) -> Ints:
+        """Return the place of the key of each row among the chosen keys; -1 for other keys."""
+        place: Ints = np.full(len(self._names), -1)
         place[chosen] = np.arange(len(chosen))
+        return np.asarray(place[self._key])
+
+    def _latency_of(self, chosen: Ints) -> list[list[float | None]]:
         rows, bucket, count = self._entries
-        group = place[self._key[rows]]
+        group = self._places(chosen)[rows]
         wanted = group >= 0
         return self._quantiles(group[wanted], bucket[wanted], count[wanted], len(chosen))
 
@@ -141,15 +143,11 @@ class Health:
         self, group: Ints, bucket: Ints, count: Ints, groups: int
     ) -> list[list[float | None]]:
         group, bucket, count = sum_entries(group, bucket, count, groups)
-        values = self._values(bucket)
-        order = np.lexsort((values, group))
-        return quantiles(group[order], values[order], count[order], groups, SHARES)
+        return quantiles(group, bucket_seconds(bucket), count, groups, SHARES)
 
     def _ticks(self, chosen: Ints) -> list[list[int]]:
         ticks = min(TICKS, self.span.bins)
-        place = np.full(len(self._names), -1)
-        place[chosen] = np.arange(len(chosen))
-        row = place[self._key]
+        row = self._places(chosen)
         seen = row >= 0
         cell = row[seen] * ticks + self._bin[seen] * ticks // self.span.bins
         table = np.bincount(cell, self._sum["count"][seen], len(chosen) * ticks)
@@ -231,23 +229,18 @@ class Health:
     def latency(self) -> Data:
         _, bucket, count = self._entries
         _, bucket, count = sum_entries(np.zeros(len(bucket), np.int64), bucket, count, 1)
-        values = self._values(bucket)
-        order = np.argsort(values)
-        return latency(values[order], count[order])
+        return latency(bucket_seconds(bucket), count)
 
     # ---- by source
 
-    def _gaps(self) -> tuple[Ints, dict[str, Any]]:
-        """Return the missing numbers of each key and source, and these keys and sources.
+    def _gaps(self) -> pa.Table:
+        """Return how many numbers are missing of each key and source.
 
         A row has the range of numbers it saw and how many of them are missing. Ranges of minutes
         overlap if samples arrive late, so the result is the whole range less all numbers seen;
         for numbers that wrapped around it is the sum of the gaps within minutes.
         """
-        numbered = self._rows.select(
-            ["source_id", "entity", "first_sn", "last_sn", "gaps"]
-        ).append_column("key", pa.array(self._key))
-        numbered = numbered.filter(pc.is_valid(numbered["gaps"]))
+        numbered = self._rows.filter(pc.is_valid(self._rows["gaps"]))
         first, last = numbered["first_sn"], numbered["last_sn"]
         seen = pc.subtract(pc.add(pc.subtract(last, first), 1), numbered["gaps"])
         grouped = (
@@ -255,22 +248,15 @@ class Health:
             .group_by(["key", "source_id", "entity"], use_threads=False)
             .aggregate([("first_sn", "min"), ("last_sn", "max"), ("seen", "sum"), ("gaps", "sum")])
         )
-        whole = _ints(grouped["last_sn_max"]) - _ints(grouped["first_sn_min"]) + 1
-        missing = np.maximum(0, whole - _ints(grouped["seen_sum"]))
+        whole = as_ints(grouped["last_sn_max"]) - as_ints(grouped["first_sn_min"]) + 1
+        missing = np.maximum(0, whole - as_ints(grouped["seen_sum"]))
         wrapped = whole >= MAX_SN_SPAN
-        missing[wrapped] = _ints(grouped["gaps_sum"])[wrapped]
-        return missing, {
-            "key": _ints(grouped["key"]),
-            "source": grouped.select(["source_id", "entity"]),
-        }
+        missing[wrapped] = as_ints(grouped["gaps_sum"])[wrapped]
+        return grouped.append_column("missing", pa.array(missing))
 
     def sources(self) -> Data:
         """Return one list per column of the sources, with their missing numbers."""
-        rows = self._rows.select(["source_id", "entity", "count", "bytes", "duplicates"])
-        rows = rows.append_column("key", pa.array(self._key))
-        rows = rows.append_column("first", pa.array(self._first))
-        rows = rows.append_column("last", pa.array(self._last))
-        found = rows.group_by(["source_id", "entity"], use_threads=False).aggregate(
+        found = self._rows.group_by(["source_id", "entity"], use_threads=False).aggregate(
             [
                 ("count", "sum"),
                 ("bytes", "sum"),
@@ -301,12 +287,8 @@ class Health:
         }
 
     def _gaps_by_source(self) -> dict[tuple[str | None, int | None], int]:
-        by_source = self._missing_of["source"].append_column("missing", pa.array(self._missing))
-        summed_up = (
-            by_source.group_by(["source_id", "entity"], use_threads=False)
-            .aggregate([("missing", "sum")])
-            .to_pydict()
-        )
+        by_source = self._missing.group_by(["source_id", "entity"], use_threads=False)
+        summed_up = by_source.aggregate([("missing", "sum")]).to_pydict()
         who = zip(summed_up["source_id"], summed_up["entity"], strict=True)
         return dict(zip(who, summed_up["missing_sum"], strict=True))
 
@@ -325,7 +307,7 @@ class Health:
 
 def loss_figures(rows: pa.Table, span: TimeSpan) -> Data:
     """Return loss records by kind and time, and one row per lane, source or link."""
-    bins = span.bin_of(micros(rows["at"]))
+    bins = span.bin_of(as_ints(rows["at"]))
     kinds: Data = {}
     kind_of = rows["kind"].combine_chunks().dictionary_encode()
     names, codes = kind_of.dictionary.to_pylist(), kind_of.indices.to_numpy()
@@ -356,7 +338,7 @@ def _loss_rows(rows: pa.Table) -> Data:
     columns = [shown[name].to_pylist() for name in who]
     columns[1] = [shorten(name) if name else None for name in columns[1]]
     numbers = [shown[name].to_pylist() for name in ("kind_count", "count_sum", "unknown_sum")]
-    times = [_millis(micros(shown[name])) for name in ("at_min", "at_max")]
+    times = [_millis(as_ints(shown[name])) for name in ("at_min", "at_max")]
     return {
         "rows": [list(row) for row in zip(*columns, *numbers, *times, strict=True)],
         "all": found.num_rows,
@@ -371,7 +353,7 @@ def failure_figures(rows: pa.Table) -> Data:
         .sort_by([("key_count", "descending"), ("reason", "ascending")])
     )
     shown = found.slice(0, MAX_ROWS)
-    last = _millis(micros(shown["received_at_max"]))
+    last = _millis(as_ints(shown["received_at_max"]))
     columns = [shown[name].to_pylist() for name in ("reason", "decoder", "key_count", "key_min")]
     return {
         "rows": [
@@ -401,16 +383,6 @@ def _latest_so_far(key: Ints, last: Ints) -> Ints:
     distinct, rank = np.unique(last, return_inverse=True)
     lowest = key * len(distinct)  # By ranks, because products of times may exceed 64 bits.
     return distinct[np.maximum.accumulate(lowest + rank) - lowest]
-
-
-def _min_per_group(group: Ints, column: Ints, groups: int) -> Ints:
-    found = np.full(groups, np.iinfo(np.int64).max)
-    np.minimum.at(found, group, column)
-    return found
-
-
-def _ints(column: pa.ChunkedArray) -> Ints:
-    return column.fill_null(0).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 
 
 def _millis(times: Ints) -> list[int]:

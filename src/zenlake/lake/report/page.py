@@ -8,6 +8,7 @@ import hashlib
 import html
 import json
 from importlib import resources
+from string import Template
 from typing import Any
 
 SCRIPTS = (
@@ -34,23 +35,13 @@ def render_page(data: dict[str, Any]) -> str:
         "default-src 'none'; base-uri 'none'; form-action 'none'; "
         f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
     )
-    parts = {
-        "$POLICY": policy,
-        "$TITLE": html.escape(f"{data['lake']}: report"),
-        "$STYLE": style,
-        "$SCRIPT": script,
-        "$DATA": embed_json(data),
-    }
-    found = []
-    rest = frame
-    while rest:
-        before, mark, rest = rest.partition("$")
-        found.append(before)
-        if mark:
-            name = next(name for name in parts if rest.startswith(name[1:]))
-            found.append(parts[name])
-            rest = rest[len(name) - 1 :]
-    return "".join(found)
+    return Template(frame).substitute(
+        POLICY=policy,
+        TITLE=html.escape(f"{data['lake']}: report"),
+        STYLE=style,
+        SCRIPT=script,
+        DATA=embed_json(data),
+    )
 
 
 def embed_json(data: Any) -> str:

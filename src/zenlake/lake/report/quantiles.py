@@ -8,51 +8,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from zenlake.lake.report.span import Ints
+from zenlake.lake.tables.reduce import Ints, find_quantiles
 
 MAX_BARS = 60  # Upper bound on the bars of a chart.
 PER_DECADE = (20, 10, 5, 4, 2, 1)  # Bars per factor of ten; the finest that fits is used.
-MAX_CELLS = (
-    1 << 24
-)  # Upper bound on a table of counts; beyond it entries are sorted, which is slower.
 SMALLEST = 1e-6  # Resolution of latencies in seconds; anything smaller counts as 0.
 
 Floats = npt.NDArray[np.float64]
-
-
-def flatten_histograms(histograms: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
-    """Return the row, the bucket and the count of each entry of all histograms."""
-    lists = histograms.combine_chunks()
-    flat = pc.list_flatten(lists)
-    rows = pc.list_parent_indices(lists).to_numpy()
-    bucket, count = (flat.field(name).to_numpy().astype(np.int64) for name in ("bucket", "count"))
-    return rows, bucket, count
-
-
-def sum_entries(group: Ints, bucket: Ints, count: Ints, groups: int) -> tuple[Ints, Ints, Ints]:
-    """Sum up entries to one per group and bucket, in that order.
-
-    >>> sum_entries(np.array([1, 0, 1]), np.array([-7, 3, -7]), np.array([1, 2, 3]), 2)
-    (array([0, 1]), array([ 3, -7]), array([2, 4]))
-    """
-    if not len(group):
-        return group, bucket, count
-    low = int(bucket.min())
-    width = int(bucket.max()) - low + 1
-    cell = group * width + (bucket - low)
-    if groups * width <= MAX_CELLS:
-        held = np.bincount(cell, count, groups * width)
-        cells = np.flatnonzero(held)
-        sums = held[cells].astype(np.int64)
-    else:
-        order = np.argsort(cell, kind="stable")
-        cell = cell[order]
-        starts = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
-        cells, sums = cell[starts], np.add.reduceat(count[order], starts)
-    return cells // width, cells % width + low, sums
 
 
 def quantiles(
@@ -66,21 +29,16 @@ def quantiles(
     >>> quantiles(group, values, np.array([98, 2, 1]), 3, (0.5, 0.99))
     [[0.001, None, 3.0], [0.5, None, 3.0]]
     """
-    totals = np.bincount(group, count, groups)
-    ends = np.searchsorted(group, np.arange(groups), "right")
-    reached = np.cumsum(count)
-    before = np.concatenate(([0.0], np.cumsum(totals)))[:-1]
-    found = []
-    for share in wanted:
-        rank = np.maximum(1.0, np.ceil(share * totals))
-        at = np.minimum(np.searchsorted(reached, before + rank), ends - 1)
-        found.append(
-            [
-                float(f"{values[place]:.4g}") if total else None
-                for place, total in zip(at.tolist(), totals.tolist(), strict=True)
-            ]
-        )
-    return found
+    totals = np.bincount(group, count, groups).tolist()
+    return [
+        [
+            float(f"{values[place]:.4g}") if total else None
+            for place, total in zip(
+                find_quantiles(group, count, groups, share).tolist(), totals, strict=True
+            )
+        ]
+        for share in wanted
+    ]
 
 
 def bars(values: Floats, count: Ints) -> list[list[float]]:

@@ -5,8 +5,8 @@ never read. Does not know how the data is shown.
 """
 
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +18,6 @@ from zenlake.lake.report.figures import Data, Health, failure_figures, loss_figu
 from zenlake.lake.report.span import MINUTE, choose_span, extent
 from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DataFile, DeltaStore
-from zenlake.lake.tables.reduce import bucket_seconds
 from zenlake.lake.tables.schema import TIME
 from zenlake.lake.tables.table_stats import lake_stats
 
@@ -73,10 +72,8 @@ class Period:
 def gather(project: Project, start: datetime | None = None, end: datetime | None = None) -> Data:
     """Return the data of a page for the minutes from `start` to before `end`."""
     for _ in range(ATTEMPTS - 1):
-        try:
+        with suppress(FileNotFoundError):  # A file was vacuumed after the listing: list again.
             return _gather(project, Period(start, end))
-        except FileNotFoundError:
-            continue  # A file was vacuumed after the listing: list again.
     return _gather(project, Period(start, end))
 
 
@@ -106,24 +103,12 @@ def _gather(project: Project, period: Period) -> Data:
     ends = extent(health["minute"], health["first_seen"], health["last_seen"], loss["at"])
     if ends is None:
         return data | {"range": None}
-    return data | _compute_figures(project, period, health, loss, failed, ends, tables)
-
-
-def _compute_figures(
-    project: Project,
-    period: Period,
-    health: pa.Table,
-    loss: pa.Table,
-    failed: pa.Table,
-    ends: tuple[int, int],
-    tables: list[dict[str, Any]],
-) -> Data:
     span = choose_span(*ends)
-    found = Health(health, span, bucket_seconds)
+    found = Health(health, span)
     seen = extent(health["first_seen"], health["last_seen"]) or ends
     rows = {table["table"]: table["rows"] for table in tables}
     shown = found.names(found.shown.tolist())
-    return {
+    return data | {
         "range": {
             "from": span.start // 1000,
             "width": span.width // 1_000_000,
@@ -184,19 +169,18 @@ def _count_rows(project: Project, name: str, period: Period) -> int:
 
 def _read_encodings(project: Project, keys: list[str]) -> dict[str, str]:
     """Return the encoding of the latest value of each key."""
-    rows = _read_keys(_store(project, "latest"), keys, ["key", "encoding"])
+    rows = _read_keys(project, "latest", keys, ["key", "encoding"])
     found = zip(rows["key"].to_pylist(), rows["encoding"].to_pylist(), strict=True)
     return {key: encoding for key, encoding in found if encoding}
 
 
 def _find_deleted(project: Project, keys: list[str]) -> set[str]:
-    rows = _read_keys(_store(project, "tombstones"), keys, ["key"])
-    return set(rows["key"].to_pylist())
+    return set(_read_keys(project, "tombstones", keys, ["key"])["key"].to_pylist())
 
 
-def _read_keys(store: DeltaStore, keys: list[str], columns: list[str]) -> pa.Table:
+def _read_keys(project: Project, name: str, keys: list[str], columns: list[str]) -> pa.Table:
     wanted = pc.field("key").isin(pa.array(keys, pa.string()))
-    return store.read(None, columns, wanted)
+    return _store(project, name).read(None, columns, wanted)
 
 
 def _floor_to_minute(when: datetime) -> datetime:

@@ -6,17 +6,16 @@ Knows microseconds and minutes. Does not know what is counted in a bin.
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from zenlake.lake.tables.reduce import Ints
 
 MAX_BINS = 600  # Upper bound on the points of a line.
 MICROS = 1_000_000  # Microseconds per second.
 MINUTE = 60 * MICROS  # Microseconds per minute.
 DAY = 1440  # Minutes per day.
 WIDTHS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, DAY)  # Round bin lengths in minutes.
-
-Ints = npt.NDArray[np.int64]
 
 
 class TimeSpan(NamedTuple):
@@ -55,15 +54,9 @@ def choose_span(first: int, last: int, most: int = MAX_BINS) -> TimeSpan:
     return TimeSpan(start, length, (last - start) // length + 1)
 
 
-def micros(column: pa.ChunkedArray) -> Ints:
-    """Return times, none of them null, as microseconds since 1970."""
-    found: Ints = column.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
-    return found
-
-
 def extent(*columns: pa.ChunkedArray) -> tuple[int, int] | None:
     """Return the first and the last of all times; None if there are none."""
-    ends = [pc.min_max(column.cast(pa.timestamp("us")).cast(pa.int64())) for column in columns]
+    ends = [pc.min_max(column.cast(pa.int64())) for column in columns]
     bounds = [(end["min"].as_py(), end["max"].as_py()) for end in ends if end["min"].is_valid]
     if not bounds:
         return None

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from pyarrow import parquet
 
+from zenlake.lake.tables.delta import uncompressed_bytes
+
 MAX_ROW_GROUPS = 16_384  # Upper bound on the row groups whose statistics are cached.
 BATCH_ROWS = 8_192  # Upper bound on the rows of a batch.
 BATCH_BYTES = 8 << 20  # Upper bound on the bytes of a batch, estimated from the mean row size.
@@ -52,18 +54,17 @@ class Footers:
 
 
 def _parse_footer(metadata: parquet.FileMetaData) -> Footer:
-    low, high, size = [], [], 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        size += group.total_byte_size
-        bounds: list[dict[str, Any]] = [{}, {}]
-        for place in range(group.num_columns):
-            column = group.column(place)
-            found = column.statistics if column.path_in_schema in BOUNDED else None
-            if found is not None and found.has_min_max:
-                bounds[0][column.path_in_schema] = found.min
-                bounds[1][column.path_in_schema] = found.max
-        low.append(bounds[0])
-        high.append(bounds[1])
-    row = max(1, size // max(1, metadata.num_rows))
+    low, high = [], []
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        columns = map(group.column, range(group.num_columns))
+        stats = {
+            column.path_in_schema: found
+            for column in columns
+            if column.path_in_schema in BOUNDED
+            and (found := column.statistics) is not None
+            and found.has_min_max
+        }
+        low.append({name: found.min for name, found in stats.items()})
+        high.append({name: found.max for name, found in stats.items()})
+    row = max(1, uncompressed_bytes(metadata) // max(1, metadata.num_rows))
     return Footer(metadata, low, high, min(BATCH_ROWS, max(1, BATCH_BYTES // row)))

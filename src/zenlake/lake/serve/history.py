@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -27,7 +26,6 @@ from zenlake.lake.serve.newest import NewestPerKey
 from zenlake.lake.serve.row_filter import RowFilter
 from zenlake.lake.serve.row_order import (
     drop_repeats,
-    merge_inputs,
     regroup,
     restrict_times,
     take_last_per_key,
@@ -35,6 +33,7 @@ from zenlake.lake.serve.row_order import (
 from zenlake.lake.serve.tail import COLUMNS, Offsets, Tail
 from zenlake.lake.serve.time_range import EVERYTHING, HIGHEST, LOWEST, HlcRange
 from zenlake.lake.tables import reduce
+from zenlake.lake.tables.compaction import merge_sorted
 from zenlake.lake.tables.definitions import LATEST, SAMPLES, TOMBSTONES, TableDefinition
 from zenlake.lake.tables.delta import DataFile, DeltaStore
 from zenlake.lake.tables.schema import HLC, SAMPLE
@@ -97,11 +96,6 @@ class WatchedTable:
                 self._looked = time.monotonic()
             return self._state
 
-    def invalidate(self) -> None:
-        """Invalidate the cached snapshot."""
-        with self._lock:
-            self._looked = float("-inf")
-
 
 class History:
     """Past values of a lake, for any number of threads.
@@ -142,7 +136,7 @@ class History:
         """
         answer = _Answer(RowFilter(key_expr, HlcRange(low, high), key_filter), newest)
         rows = self._all_rows if newest is None else self._newest_rows
-        return self._with_restarts(answer, rows if low <= high else _no_rows)
+        return self._with_restarts(answer, rows)
 
     def _with_restarts(
         self, answer: "_Answer", rows: Callable[["_Answer"], Iterator[pa.Table]]
@@ -158,7 +152,7 @@ class History:
                     raise
                 self.counters[RESTARTS] += 1
                 for table in (self._samples, self._latest, self._tombstones):
-                    table.invalidate()
+                    table.current(within=0.0)
 
     # ---- the latest values
 
@@ -169,12 +163,10 @@ class History:
         tail = self._newest_tail.rows(state.offsets, row_filter.key_expr)
         with ExitStack() as stack:
             runs = self._sort_into_runs(map(row_filter.select, tail), BY_KEY, stack)
-            inputs = [iter([run]) for run in runs]
-            files = chain_files(state.files)
-            if runs:  # An old delete may be newer than a sample that arrived late.
-                files += chain_files(tombstones.files)
-            inputs += [self._read_chain(chained, row_filter, EVERYTHING) for chained in files]
-            for rows in regroup(merge_inputs(inputs, BY_KEY), BY_KEY):
+            # An old delete may be newer than a sample that arrived late.
+            files = state.files + (tombstones.files if runs else ())
+            merged = self._merge(runs, files, row_filter, EVERYTHING, BY_KEY)
+            for rows in regroup(merged, BY_KEY):
                 found = reduce.keep_newest(rows)
                 yield found.filter(pc.equal(found.column("kind"), "put"))
 
@@ -190,14 +182,8 @@ class History:
                 file for file in state.files if row_filter.may_contain(file.low, file.high, rest)
             ]
             for times in answer.slices(_slice_times(files, rest)):
-                inputs = [iter([restrict_times(run, times)]) for run in runs]
-                some = [
-                    file for file in files if row_filter.may_contain(file.low, file.high, times)
-                ]
-                inputs += [
-                    self._read_chain(chained, row_filter, times) for chained in chain_files(some)
-                ]
-                yield from map(drop_repeats, regroup(merge_inputs(inputs, BY_TIME), BY_TIME))
+                merged = self._merge(runs, files, row_filter, times, BY_TIME)
+                yield from map(drop_repeats, regroup(merged, BY_TIME))
 
     # ---- the newest of each key
 
@@ -212,13 +198,9 @@ class History:
                 newest.add(row_filter.key_numbers(keys), run.column("hlc").to_numpy(), -1)
             groups = self._newest_groups(state.files, row_filter, newest)
             times = row_filter.clip_times(HlcRange(newest.lowest(), HIGHEST))
-            inputs = [iter([restrict_times(run, times)]) for run in runs]
             some = [file for file in state.files if file.path in groups]
-            inputs += [
-                self._read_chain(chained, row_filter, times, groups)
-                for chained in chain_files(some)
-            ]
-            selected = (newest.select(rows, row_filter) for rows in merge_inputs(inputs, BY_TIME))
+            merged = self._merge(runs, some, row_filter, times, BY_TIME, groups)
+            selected = (newest.select(rows, row_filter) for rows in merged)
             for rows in regroup(_limit_key_bytes(selected, answer), BY_KEY):
                 yield take_last_per_key(drop_repeats(rows), count)
 
@@ -249,35 +231,44 @@ class History:
 
     # ---- reading rows
 
+    def _merge(
+        self,
+        runs: Iterable[pa.Table],
+        files: Iterable[DataFile],
+        row_filter: RowFilter,
+        times: HlcRange,
+        order: tuple[str, ...],
+        groups: Groups | None = None,
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of `times` of sorted runs and of files, or of some of their row groups."""
+        some = [file for file in files if row_filter.may_contain(file.low, file.high, times)]
+        inputs = [iter([restrict_times(run, times)]) for run in runs]
+        inputs += [
+            self._read_chain(chained, row_filter, times, groups) for chained in chain_files(some)
+        ]
+        return inputs[0] if len(inputs) == 1 else merge_sorted(inputs, order)
+
     def _read_chain(
         self,
         files: Iterable[DataFile],
         row_filter: RowFilter,
         times: HlcRange,
-        groups: Groups | None = None,
+        groups: Groups | None,
     ) -> Iterator[pa.Table]:
         """Yield the rows of files one after another; opens each file only when it is needed."""
-        chosen = [file for file in files if row_filter.may_contain(file.low, file.high, times)]
-        chosen.sort(key=lambda file: file.low.get("key") or "")
-        return chain.from_iterable(
-            self._read_file(file, row_filter, times, None if groups is None else groups[file.path])
-            for file in chosen
-        )
-
-    def _read_file(
-        self, file: DataFile, row_filter: RowFilter, times: HlcRange, groups: list[int] | None
-    ) -> Iterator[pa.Table]:
-        footer = self._footers.read(file.path)
-        groups = _matching_groups(footer, row_filter, times, groups)
-        if not groups:
-            return
-        with _open_file(file.path, footer) as opened:
-            for batch in opened.iter_batches(
-                footer.batch_rows, groups, columns=ROWS.names, use_threads=False
-            ):
-                rows = row_filter.select(pa.Table.from_batches([batch]), times)
-                if rows.num_rows:
-                    yield reduce.conform(rows, ROWS)
+        for file in files:
+            footer = self._footers.read(file.path)
+            among = None if groups is None else groups[file.path]
+            matching = _matching_groups(footer, row_filter, times, among)
+            if not matching:
+                continue
+            with _open_file(file.path, footer) as opened:
+                for batch in opened.iter_batches(
+                    footer.batch_rows, matching, columns=ROWS.names, use_threads=False
+                ):
+                    rows = row_filter.select(pa.Table.from_batches([batch]), times)
+                    if rows.num_rows:
+                        yield reduce.conform(rows, ROWS)
 
     def _sort_into_runs(
         self, tables: Iterable[pa.Table], order: tuple[str, ...], stack: ExitStack
@@ -363,10 +354,6 @@ def _spill_run(run: pa.Table, path: Path, stack: ExitStack) -> pa.Table:
 
 
 # ---- rows in order
-
-
-def _no_rows(_: "_Answer") -> Iterator[pa.Table]:
-    return iter(())
 
 
 def _limit_key_bytes(tables: Iterable[pa.Table], answer: "_Answer") -> Iterator[pa.Table]:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zenlake.errors import ZError
-from zenlake.lake.serve.row_filter import RowFilter, select_rows
+from zenlake.lake.serve.row_filter import RowFilter, count_following, select_rows
 from zenlake.lake.serve.time_range import LOWEST
 
 MAX_NEWEST = 1 << 22  # Upper bound on the rows that one query may select.
@@ -113,7 +113,4 @@ def _mark_last(keys: _Ints, times: _Ints, count: int) -> npt.NDArray[np.bool_]:
     ahead = keys[1:] == keys[:-1]
     if (ahead & (times[1:] <= times[:-1])).any():
         return np.ones(len(keys), np.bool_)
-    ends = np.flatnonzero(np.append(~ahead, True))
-    left = ends[np.searchsorted(ends, np.arange(len(keys)))] - np.arange(len(keys))
-    found: npt.NDArray[np.bool_] = left < count
-    return found
+    return count_following(ahead) < count

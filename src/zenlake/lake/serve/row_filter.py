@@ -116,7 +116,8 @@ class RowFilter:
         low, high = self.times if times is None else times
         hlc = table.column("hlc").to_numpy()
         keep = (self.key_numbers(table.column("key")) >= 0) & (hlc >= low) & (hlc <= high)
-        return decode_key_column(select_rows(table, keep))
+        rows, place = select_rows(table, keep), table.schema.get_field_index("key")
+        return rows.set_column(place, "key", rows.column(place).cast(pa.string()))
 
 
 def select_rows(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
@@ -129,7 +130,13 @@ def select_rows(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
     return table.take(pa.array(rows))
 
 
-def decode_key_column(table: pa.Table) -> pa.Table:
-    """Return the table with `key` as plain text."""
-    place = table.schema.get_field_index("key")
-    return table.set_column(place, "key", table.column(place).cast(pa.string()))
+def count_following(same: npt.NDArray[np.bool_]) -> _Numbers:
+    """Return how many rows of its group follow each row; `same` tells if the next is of its group.
+
+    >>> count_following(np.array([True, True, False]))
+    array([2, 1, 0, 0])
+    """
+    ends = np.flatnonzero(np.append(~same, True))
+    rows = np.arange(len(same) + 1)
+    found: _Numbers = ends[np.searchsorted(ends, rows)] - rows
+    return found

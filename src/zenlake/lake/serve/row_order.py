@@ -1,4 +1,4 @@
-"""Operations on rows sorted by key and time: merge, restrict, regroup, drop repeats.
+"""Operations on rows sorted by key and time: restrict, regroup, drop repeats.
 
 Knows the columns of samples. Does not know files or queries.
 """
@@ -9,17 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zenlake.lake.serve.row_filter import select_rows
+from zenlake.lake.serve.row_filter import count_following, select_rows
 from zenlake.lake.serve.time_range import HlcRange
 from zenlake.lake.tables import reduce
-from zenlake.lake.tables.compaction import merge_sorted
 
 MAX_TIES = 262_144  # Upper bound on rows of one key and time that are compared with each other.
-
-
-def merge_inputs(inputs: list[Iterator[pa.Table]], order: tuple[str, ...]) -> Iterator[pa.Table]:
-    """Merge sorted inputs; a single input is passed through."""
-    return inputs[0] if len(inputs) == 1 else merge_sorted(inputs, order)
 
 
 def restrict_times(rows: pa.Table, times: HlcRange) -> pa.Table:
@@ -57,46 +51,36 @@ def drop_repeats(rows: pa.Table) -> pa.Table:
     if they have the same position in the log. The last of the repeats stays.
     """
     key, hlc = rows.column("key"), rows.column("hlc").to_numpy()
-    count = rows.num_rows
-    if count < 2 or not (hlc[1:] == hlc[:-1]).any():
-        return rows
-    same = (hlc[1:] == hlc[:-1]) & pc.equal(key.slice(1), key.slice(0, count - 1)).to_numpy()
+    same = hlc[1:] == hlc[:-1]
+    if same.any():
+        same &= pc.equal(key[1:], key[: len(key) - 1]).to_numpy()
     if not same.any():
         return rows
-    ties = np.append(same, False) | np.append(False, same)
-    stamp, source = rows.column("timestamp"), rows.column("source")
-    clock = pc.struct_field(stamp, "id").fill_null("")
+    ties = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    some = rows.select(["key", "hlc", "timestamp", "source", "partition", "offset"]).take(ties)
+    stamp, source = some.column("timestamp"), some.column("source")
     anonymous = pc.and_(stamp.is_null(), source.is_null())
     named = pa.table(
         {
-            "key": key,
-            "hlc": hlc,
-            "clock": clock,
-            "id": pc.struct_field(source, "id"),
-            "entity": pc.struct_field(source, "entity"),
-            "sn": pc.struct_field(source, "sn"),
-            "partition": rows.column("partition"),
-            "offset": rows.column("offset"),
+            "key": some.column("key"),
+            "hlc": some.column("hlc"),
+            "clock": pc.struct_field(stamp, "id").fill_null(""),
+            **{name: pc.struct_field(source, name) for name in ("id", "entity", "sn")},
+            "if_partition": pc.if_else(anonymous, some.column("partition"), None),
+            "if_offset": pc.if_else(anonymous, some.column("offset"), None),
         }
     )
-    order = reduce.sort_rows(
-        named.select(["key", "hlc", "clock", "partition", "offset"]).append_column(
-            "row", pa.array(np.arange(count))
-        ),
-        ("key", "hlc", "clock", "partition", "offset"),
-    )["row"].to_numpy()
-    places = ("partition", "offset")
-    for name in places:
-        column = pc.if_else(anonymous, named.column(name), None)
-        named = named.set_column(named.schema.get_field_index(name), name, column)
-    named = named.take(pa.array(order)).append_column("row", pa.array(np.arange(count)))
-    some = named.filter(pa.array(ties[order]))
-    last = some.group_by([name for name in some.column_names if name != "row"]).aggregate(
-        [("row", "max")]
-    )
-    keep = ~ties[order]
-    keep[last.column("row_max").to_numpy()] = True
-    return rows.take(pa.array(order[keep]))
+    identity = named.column_names
+    for name in ("partition", "offset"):
+        named = named.append_column(name, some.column(name))
+    named = reduce.sort_rows(
+        named.append_column("row", pa.array(ties)), ("key", "hlc", "clock", "partition", "offset")
+    ).append_column("place", pa.array(ties))
+    last = named.group_by(identity).aggregate([("place", "max")]).column("place_max")
+    order, keep = np.arange(len(key)), np.ones(len(key), np.bool_)
+    order[ties], keep[ties] = named.column("row").to_numpy(), False
+    keep[last.to_numpy()] = True
+    return rows.take(order[keep])
 
 
 def take_last_per_key(rows: pa.Table, count: int) -> pa.Table:
@@ -104,7 +88,5 @@ def take_last_per_key(rows: pa.Table, count: int) -> pa.Table:
     if not rows.num_rows:
         return rows
     key = rows.column("key")
-    last = np.append(pc.not_equal(key.slice(1), key.slice(0, len(key) - 1)).to_numpy(), True)
-    ends = np.flatnonzero(last)
-    left = ends[np.searchsorted(ends, np.arange(len(key)))] - np.arange(len(key))
-    return select_rows(rows, left < count)
+    same = pc.equal(key.slice(1), key.slice(0, len(key) - 1)).to_numpy()
+    return select_rows(rows, count_following(same) < count)

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import lru_cache, partial
 from queue import Empty, Full, Queue
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zenlake.api.query.query import Query
+from zenlake.api.query.query import Query, request_of, responder_of
 from zenlake.api.session import Session
+from zenlake.api.values.selector import Parameters
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr, intersects
 from zenlake.lake.project import Project
@@ -63,18 +63,14 @@ def parse_request(parameters: str, now: int) -> HistoryRequest:
     Traceback (most recent call last):
     zenlake.errors.ZError: _max='two' is not a valid count: write a whole number from 1 on
     """
-    found: dict[str, str] = {}
-    for item in parameters.split(";"):
-        name, _, value = item.partition("=")
-        found.setdefault(name, value)
-    newest = None
-    if "_max" in found:
-        text = found["_max"]
+    found = Parameters(parameters)
+    newest, text, when = None, found.get("_max"), found.get("_time")
+    if text is not None:
         if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) <= MAX_SAMPLES):
             raise ZError(f"_max={text[:80]!r} is not a valid count: write a whole number from 1 on")
         newest = int(text)
-    if "_time" in found:
-        return HistoryRequest(hlc_range(of_parameters(parameters, found["_time"]), now), newest)
+    if when is not None:
+        return HistoryRequest(hlc_range(of_parameters(parameters, when), now), newest)
     return HistoryRequest(None if newest is None else EVERYTHING, newest)
 
 
@@ -163,12 +159,7 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.close()
 
     # ---- queries
@@ -241,12 +232,12 @@ class _ReplyChannel:
     """Way back to the querier: whether it still waits, and its link has room for a reply."""
 
     def __init__(self, query: Query) -> None:
-        self._asked = asked = query._asked
+        self._asked = asked = request_of(query)
         exchange: Any = asked.exchange
-        self._remote = asked._answer == exchange.send
+        self._remote = asked.is_remote
         self._waiting = exchange.routing.local.requests
         self._number, self._qos = asked.request.id, asked.request.qos
-        self._responder = query._responder
+        self._responder = responder_of(query)
 
     def wait_for_room(self, stopped: threading.Event) -> bool:
         """Wait until the link has room; return False if the query has ended or the server stops."""

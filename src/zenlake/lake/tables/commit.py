@@ -5,11 +5,11 @@ where a batch comes from.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from functools import cache, wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from zenlake.lake.tables.delta import (
     DataFile,
     DeltaStore,
     StoreError,
+    uncompressed_bytes,
 )
 from zenlake.lake.tables.reduce import (
     conform,
@@ -40,13 +41,11 @@ LEAF_ROWS = 32 << 10
 LEAF_BYTES = 64 << 20  # Upper bound on the bytes of a leaf in memory.
 MAX_REPEATS = 10  # Attempts per fold while other writers change its leaves.
 
-_VERSION = [
-    "key",
-    "hlc",
-    "timestamp",
-    "partition",
-    "offset",
-]  # Columns that order the versions of a key.
+_VERSION = ["key", "hlc", "timestamp", "partition", "offset"]
+"Columns that order the versions of a key."
+Merge = Callable[[pa.Table, pa.Table], pa.Table]
+"Returns the rows of a leaf after new rows came to its old ones."
+P = ParamSpec("P")
 
 
 class OffsetsPresent(StoreError):
@@ -65,6 +64,8 @@ class TableBatch:
     query: str
     number: int
     offsets: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    is_whole: bool = True
+    "False for a part that is folded before the rest; its commit does not record the batch."
 
     @property
     def app(self) -> str:
@@ -73,74 +74,81 @@ class TableBatch:
     @property
     def transactions(self) -> dict[str, int]:
         """Transactions that a commit of this batch records."""
+        if not self.is_whole:
+            return {}
         next_offsets = {
             f"{OFFSET_APP}{number}": end + 1 for number, (_, end) in self.offsets.items()
         }
         return {self.app: self.number} | next_offsets
 
 
-class TableChange(NamedTuple):
-    """Effect of a batch on a table: the new version and the number of files added and removed."""
-
-    version: int
-    added: int
-    removed: int
-
-
 # ---- committing a batch
 
 
-def append_files(
-    store: DeltaStore, added: Sequence[AddedFile], batch: TableBatch
-) -> TableChange | None:
-    """Commit the files of a batch to a table; return None if the table has the batch already."""
-    for _ in range(MAX_REPEATS):
-        if has_batch(store, batch):
-            return None
-        try:
-            version = store.commit(added, (), batch.transactions)
-        except CommitConflict:
-            continue
-        return TableChange(version, len(added), 0)
-    raise _too_many_conflicts(store)
+def _repeated(
+    commit: Callable[Concatenate[DeltaStore, P], bool],
+) -> Callable[Concatenate[DeltaStore, P], bool]:
+    """Repeat a commit to a table while other writers change what it is based on."""
+
+    @wraps(commit)
+    def repeat(store: DeltaStore, /, *args: P.args, **kwargs: P.kwargs) -> bool:
+        for _ in range(MAX_REPEATS):
+            with suppress(CommitConflict):
+                return commit(store, *args, **kwargs)
+        raise StoreError(
+            f"{store.path}: other writers changed the folded files {MAX_REPEATS} times in a row: "
+            "let only one query write this table, then start it again"
+        )
+
+    return repeat
 
 
-def fold_health(
-    store: DeltaStore, reduced: pa.Table, batch: TableBatch, leaf_rows: int = LEAF_ROWS
-) -> TableChange | None:
-    """Fold health rows of a batch into the table; return None if it has the batch already."""
-    for _ in range(MAX_REPEATS):
-        if has_batch(store, batch):
-            return None
-        rewrite = _LeafRewrite(store, merge_health(reduced), _add_health, leaf_rows).write_leaves()
-        try:
-            return rewrite.commit(batch.transactions)
-        except CommitConflict:
-            continue
-    raise _too_many_conflicts(store)
+@_repeated
+def append_files(store: DeltaStore, added: Sequence[AddedFile], batch: TableBatch) -> bool:
+    """Commit the files of a batch to a table; return False if the table has the batch already."""
+    if has_batch(store, batch):
+        return False
+    store.commit(added, (), batch.transactions)
+    return True
 
 
+@_repeated
+def fold_health(store: DeltaStore, reduced: pa.Table, batch: TableBatch) -> bool:
+    """Fold health rows of a batch into the table; return False if it has the batch already."""
+    if has_batch(store, batch):
+        return False
+    files = _write_leaves(store, merge_health(reduced), _add_health)
+    store.commit(*files, batch.transactions)
+    return True
+
+
+@_repeated
 def fold_latest(
-    latest: DeltaStore,
-    tombstones: DeltaStore,
-    reduced: pa.Table,
-    batch: TableBatch,
-    leaf_rows: int = LEAF_ROWS,
-) -> TableChange | None:
-    """Fold the newest rows of a batch into `latest`; return None if it has the batch already.
+    latest: DeltaStore, tombstones: DeltaStore, reduced: pa.Table, batch: TableBatch
+) -> bool:
+    """Fold the newest rows of a batch into `latest`; return False if it has the batch already.
 
     Makes at most three commits: adds tombstones for winning deletes, changes `latest`, and drops
     tombstones that a later put beats. After each commit the two tables together show the state
     before or after the batch to a reader that reads `latest` first.
     """
-    for _ in range(MAX_REPEATS):
-        try:
-            return _fold_latest_once(
-                latest, tombstones, keep_newest(conform(reduced, schema.LATEST)), batch, leaf_rows
-            )
-        except CommitConflict:
-            continue
-    raise _too_many_conflicts(latest)
+    rows = keep_newest(conform(reduced, schema.LATEST))
+    buried = _read_keys(tombstones, rows["key"])
+    is_new = not has_batch(latest, batch)
+    if is_new:
+        living = _read_keys(latest, rows["key"], _VERSION)
+        new = _select_newer(
+            keep_newest(pa.concat_tables([rows, _tombstones_to_deletes(buried)])), living
+        )
+        put = pc.equal(new["kind"], "put")
+        changed = pc.or_(put, pc.is_in(new["key"], value_set=living["key"].combine_chunks()))
+        files = _write_leaves(latest, new.filter(changed), _replace_and_drop_deletes)
+        deletes = conform(new.filter(pc.invert(put)), schema.TOMBSTONES)
+        _change_tombstones(tombstones, _select_newer(deletes, buried), _replace_rows)
+        latest.commit(*files, batch.transactions)
+    if buried.num_rows:
+        _drop_beaten_tombstones(latest, tombstones, buried["key"])
+    return is_new
 
 
 def has_batch(store: DeltaStore, batch: TableBatch) -> bool:
@@ -180,47 +188,20 @@ def _check_offsets_committed(store: DeltaStore, batch: TableBatch) -> None:
 # ---- latest
 
 
-def _fold_latest_once(
-    latest: DeltaStore, tombstones: DeltaStore, rows: pa.Table, batch: TableBatch, leaf_rows: int
-) -> TableChange | None:
-    buried = _read_keys(tombstones, rows["key"])
-    change = None
-    if not has_batch(latest, batch):
-        living = _read_keys(latest, rows["key"], _VERSION)
-        new = _select_newer(
-            keep_newest(pa.concat_tables([rows, _tombstones_to_deletes(buried)])), living
-        )
-        put = pc.equal(new["kind"], "put")
-        deletes = new.filter(pc.invert(put))
-        changed = pc.or_(put, pc.is_in(new["key"], value_set=living["key"].combine_chunks()))
-        rewrite = _LeafRewrite(
-            latest, new.filter(changed), _replace_and_drop_deletes, leaf_rows
-        ).write_leaves()
-        _add_tombstones(tombstones, conform(deletes, schema.TOMBSTONES), buried, leaf_rows)
-        change = rewrite.commit(batch.transactions)
-    if buried.num_rows:
-        _drop_beaten_tombstones(latest, tombstones, buried["key"], leaf_rows)
-    return change
-
-
-def _add_tombstones(
-    tombstones: DeltaStore, deletes: pa.Table, buried: pa.Table, leaf_rows: int
-) -> None:
-    fresh = _select_newer(deletes, buried)
-    if fresh.num_rows:
-        _LeafRewrite(tombstones, fresh, _replace_rows, leaf_rows).write_leaves().commit({})
+def _change_tombstones(tombstones: DeltaStore, rows: pa.Table, merge: Merge) -> None:
+    if rows.num_rows:
+        tombstones.commit(*_write_leaves(tombstones, rows, merge))
 
 
 def _drop_beaten_tombstones(
-    latest: DeltaStore, tombstones: DeltaStore, keys: pa.ChunkedArray, leaf_rows: int
+    latest: DeltaStore, tombstones: DeltaStore, keys: pa.ChunkedArray
 ) -> None:
     """Drop tombstones of keys that have a newer value in `latest`."""
     living = _read_keys(latest, keys, _VERSION)
     dead = _read_keys(tombstones, living["key"])
     alive = _select_newer(living, dead)["key"].combine_chunks()
     beaten = dead.filter(pc.is_in(dead["key"], value_set=alive))
-    if beaten.num_rows:
-        _LeafRewrite(tombstones, beaten, _remove_keys, leaf_rows).write_leaves().commit({})
+    _change_tombstones(tombstones, beaten, _remove_keys)
 
 
 def _tombstones_to_deletes(buried: pa.Table) -> pa.Table:
@@ -242,7 +223,9 @@ def _read_keys(
 ) -> pa.Table:
     """Read the rows of sorted `keys` from the leaves that may contain them."""
     store.snapshot()
-    files = [file for leaf in _find_touched_leaves(store, keys, 0) for file in leaf.files]
+    files = [
+        file for leaf in _list_leaves(store, keys) if leaf.stop > leaf.start for file in leaf.files
+    ]
     wanted = pc.field("key").isin(keys.combine_chunks())
     return store.read(files, columns, wanted)
 
@@ -287,66 +270,48 @@ class _Leaf(NamedTuple):
         return sum(file.rows for file in self.files) + self.stop - self.start
 
 
-class _LeafRewrite:
-    """Rewrite of the leaves that new rows touch, and its commit."""
+def _write_leaves(
+    store: DeltaStore, rows: pa.Table, merge: Merge
+) -> tuple[list[AddedFile], list[DataFile]]:
+    """Write the leaves that sorted rows touch again, merged with them.
 
-    def __init__(
-        self,
-        store: DeltaStore,
-        rows: pa.Table,
-        merge: Callable[[pa.Table, pa.Table], pa.Table],
-        leaf_rows: int,
-    ) -> None:
-        self._store = store
-        self._rows = rows
-        self._merge = merge
-        self._leaf_rows = leaf_rows
-        self._added: list[AddedFile] = []
-        self._removed: list[DataFile] = []
+    Returns the files that a commit adds, and the files that it removes.
+    """
+    added: list[AddedFile] = []
+    removed: list[DataFile] = []
+    for leaf in _join_small_leaves(store, _list_leaves(store, rows[_leaf_column(store)])):
+        if leaf.stop > leaf.start:
+            new = rows.slice(leaf.start, leaf.stop - leaf.start)
+            old = store.read(leaf.files).cast(new.schema)
+            merged = sort_rows(merge(old, new), store.table.order)
+            removed += leaf.files
+            added += [store.write_file(piece) for piece in _split_leaf(store, merged)]
+    return added, removed
 
-    def write_leaves(self) -> "_LeafRewrite":
-        """Write the new leaves one after another; readers see them after `commit`."""
-        for leaf in _find_touched_leaves(
-            self._store, self._rows[self._leaf_column], self._leaf_rows
-        ):
-            new = self._rows.slice(leaf.start, leaf.stop - leaf.start)
-            old = self._store.read(leaf.files).cast(new.schema)
-            pieces = self._split_leaf(sort_rows(self._merge(old, new), self._store.table.order))
-            self._removed += leaf.files
-            self._added += [self._store.write_file(piece) for piece in pieces]
-        return self
 
-    def commit(self, transactions: Mapping[str, int]) -> TableChange:
-        version = self._store.commit(self._added, self._removed, transactions)
-        return TableChange(version, len(self._added), len(self._removed))
+def _leaf_column(store: DeltaStore) -> str:
+    column = store.table.leaf_column
+    assert column is not None, "only a folded table has leaves"
+    return column
 
-    @property
-    def _leaf_column(self) -> str:
-        column = self._store.table.leaf_column
-        assert column is not None, "only a folded table has leaves"
-        return column
 
-    def _split_leaf(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Split into equal pieces within a leaf's limits; equal leaf values stay together."""
-        count, values, ends = (
-            rows.num_rows,
-            _LazyColumn(rows[self._leaf_column]),
-            _cumulative_bytes(rows),
-        )
-        most = -(-count // max(1, -(-count // self._leaf_rows)))
-        size = (
-            rows.nbytes / max(1, -(-rows.nbytes // LEAF_BYTES)) + 1
-        )  # Plus one, because the sums are rounded.
-        start = 0
-        while start < count:
-            large = int(np.searchsorted(ends, (ends[start - 1] if start else 0) + size, "right"))
-            stop = max(min(start + most, large), start + 1)
-            if stop < count:
-                stop = bisect_left(values, values[stop])
-            if stop <= start:
-                stop = bisect_right(values, values[start])
-            yield rows.slice(start, stop - start)
-            start = stop
+def _split_leaf(store: DeltaStore, rows: pa.Table) -> Iterator[pa.Table]:
+    """Split into equal pieces within a leaf's limits; equal leaf values stay together."""
+    count, values = rows.num_rows, _LazyColumn(rows[_leaf_column(store)])
+    ends = _cumulative_bytes(rows)
+    most = -(-count // max(1, -(-count // LEAF_ROWS)))
+    # Plus one, because the sums are rounded.
+    size = rows.nbytes / max(1, -(-rows.nbytes // LEAF_BYTES)) + 1
+    start = 0
+    while start < count:
+        large = int(np.searchsorted(ends, (ends[start - 1] if start else 0) + size, "right"))
+        stop = max(min(start + most, large), start + 1)
+        if stop < count:
+            stop = bisect_left(values, values[stop])
+        if stop <= start:
+            stop = bisect_right(values, values[start])
+        yield rows.slice(start, stop - start)
+        start = stop
 
 
 def _cumulative_bytes(rows: pa.Table) -> npt.NDArray[np.float64]:
@@ -359,45 +324,36 @@ def _cumulative_bytes(rows: pa.Table) -> npt.NDArray[np.float64]:
     return np.cumsum(sizes + rest / max(1, rows.num_rows))
 
 
-def _find_touched_leaves(
-    store: DeltaStore, leaf_values: pa.ChunkedArray, leaf_rows: int
-) -> list[_Leaf]:
-    """Return the leaves that rows with these sorted leaf values belong to.
-
-    Joins neighbouring leaves that are small together if one of them is touched.
-    """
+def _list_leaves(store: DeltaStore, leaf_values: pa.ChunkedArray) -> list[_Leaf]:
+    """Return all leaves, each with the rows of these sorted leaf values that belong to it."""
     values = _LazyColumn(leaf_values)
-    groups = _group_overlapping(store)
-    if not groups:
-        return [_Leaf([], 0, len(values))] if len(values) else []
-    name = store.table.leaf_column or ""
+    groups = _group_overlapping(store) or [[]]
+    name = _leaf_column(store)
     starts = [0, *(bisect_left(values, group[0].low[name]) for group in groups[1:]), len(values)]
-    leaves: list[_Leaf] = []
-    size = cache(lambda path: _uncompressed_bytes(store.path / path))
-    for group, start, stop in zip(groups, starts, starts[1:], strict=False):
-        leaf = _Leaf(group, start, stop)
-        last = leaves[-1] if leaves else None
+    return [_Leaf(*leaf) for leaf in zip(groups, starts, starts[1:], strict=False)]
+
+
+def _join_small_leaves(store: DeltaStore, leaves: Iterable[_Leaf]) -> list[_Leaf]:
+    """Join neighbouring leaves that are small together if new rows belong to one of them."""
+    size = cache(lambda path: uncompressed_bytes(parquet.read_metadata(store.path / path)))
+    joined: list[_Leaf] = []
+    for leaf in leaves:
+        last = joined[-1] if joined else None
         if (
             last
-            and stop > last.start
-            and last.rows + leaf.rows <= leaf_rows // 2
-            and sum(size(file.path) for file in last.files + group) <= LEAF_BYTES // 2
+            and leaf.stop > last.start
+            and last.rows + leaf.rows <= LEAF_ROWS // 2
+            and sum(size(file.path) for file in last.files + leaf.files) <= LEAF_BYTES // 2
         ):
-            leaves[-1] = _Leaf(last.files + group, last.start, stop)
+            joined[-1] = _Leaf(last.files + leaf.files, last.start, leaf.stop)
         else:
-            leaves.append(leaf)
-    return [leaf for leaf in leaves if leaf.stop > leaf.start]
-
-
-def _uncompressed_bytes(path: Path) -> int:
-    """Estimate the bytes of a file in memory; on disk it may be far smaller."""
-    footer = parquet.read_metadata(path)
-    return sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
+            joined.append(leaf)
+    return joined
 
 
 def _group_overlapping(store: DeltaStore) -> list[list[DataFile]]:
     """Group files sorted by leaf value; overlapping files, which no fold writes, share a group."""
-    name = store.table.leaf_column or ""
+    name = _leaf_column(store)
     files = store.current.files
     for file in files:
         if name not in file.low or name not in file.high:
@@ -428,10 +384,3 @@ class _LazyColumn(Sequence[Any]):
 
     def __getitem__(self, row: Any) -> Any:
         return self._column[row].as_py()
-
-
-def _too_many_conflicts(store: DeltaStore) -> StoreError:
-    return StoreError(
-        f"{store.path}: other writers changed the folded files {MAX_REPEATS} times in a row: "
-        "let only one query write this table, then start it again"
-    )

@@ -19,6 +19,7 @@ from zenlake.lake.tables.delta import (
     DataFile,
     DeltaStore,
     StoreError,
+    uncompressed_bytes,
 )
 from zenlake.lake.tables.reduce import conform, sort_rows
 
@@ -41,21 +42,18 @@ class CompactionResult(NamedTuple):
     conflicts: int = 0
     "Merges given up because a concurrent commit removed an input; the next run tries again."
 
-    def plus(self, other: "CompactionResult") -> "CompactionResult":
-        return CompactionResult(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
-
 
 def compact(store: DeltaStore, target: int) -> CompactionResult:
     """Merge the small files of each partition, with one commit per merge; rows do not change.
 
     Safe beside writers: a merge leaves appended files alone and gives up if an input was removed.
     """
-    done = CompactionResult()
     if store.table.fold is not None:
-        return done
-    for group in plan_merges(store.snapshot().files, target):
-        done = done.plus(_merge_files(store, group, target))
-    return done
+        return CompactionResult()
+    merges = [
+        _merge_files(store, group, target) for group in plan_merges(store.snapshot().files, target)
+    ]
+    return CompactionResult(*map(sum, zip(*merges, strict=True)))
 
 
 def plan_merges(files: Iterable[DataFile], target: int) -> Iterator[list[DataFile]]:
@@ -126,7 +124,6 @@ def _write_merged(
         file.write(piece)
         while file.size < target and (more := next(pieces, None)) is not None:
             file.write(more)
-    assert file.added is not None
     return file.added
 
 
@@ -144,8 +141,7 @@ def _read_rows(
     """Yield the rows of a file in pieces of at most `share` bytes; missing columns are null."""
     source = opened.enter_context(parquet.ParquetFile(store.path / file.path, memory_map=True))
     footer = source.metadata
-    size = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
-    rows = share * footer.num_rows // max(1, size)
+    rows = share * footer.num_rows // max(1, uncompressed_bytes(footer))
     schema = pa.schema([field for field in store.table.schema if field.name not in file.partition])
     names = [name for name in source.schema_arrow.names if name in schema.names]
     for batch in source.iter_batches(min(max(1, rows), ROW_GROUP_ROWS), columns=names):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,8 +75,6 @@ class DataFile:
     "Lowest value of each column that has statistics."
     high: dict[str, Any]
     "Highest value of each column that has statistics."
-    modified: int
-    "Time of the last change, in milliseconds since 1970."
 
 
 class Snapshot:
@@ -92,42 +90,30 @@ class Snapshot:
         if self._actions is None:
             return ()
         names = stats_columns(self._table)
-        columns = {name: self._actions[name].to_pylist() for name in self._action_columns(names)}
-        parts = [name for name in columns if name.startswith("partition.")]
+        present = self._actions.column_names
+        low, high = ({f"{side}.{name}": name for name in names} for side in ("min", "max"))
+        parts = {
+            name: name.removeprefix("partition.")
+            for name in present
+            if name.startswith("partition.")
+        }
+        wanted = {"path", "size_bytes", "num_records", *low, *high, *parts}
+        rows = self._actions.select([name for name in present if name in wanted]).to_pylist()
 
-        def bounds(side: str, row: int) -> dict[str, Any]:
-            found = {name: columns.get(f"{side}.{name}") for name in names}
-            return {
-                name: values[row]
-                for name, values in found.items()
-                if values is not None and values[row] is not None
-            }
+        def bounds(row: dict[str, Any], columns: dict[str, str]) -> dict[str, Any]:
+            return {name: row[at] for at, name in columns.items() if row.get(at) is not None}
 
         return tuple(
             DataFile(
-                unquote(path),
-                columns["num_records"][row] or 0,
-                columns["size_bytes"][row],
-                {
-                    name.removeprefix("partition."): _partition_text(columns[name][row])
-                    for name in parts
-                },
-                bounds("min", row),
-                bounds("max", row),
-                columns["modification_time"][row],
+                unquote(row["path"]),
+                row["num_records"] or 0,
+                row["size_bytes"],
+                {name: _partition_text(row[column]) for column, name in parts.items()},
+                bounds(row, low),
+                bounds(row, high),
             )
-            for row, path in enumerate(columns["path"])
+            for row in rows
         )
-
-    def _action_columns(self, names: Iterable[str]) -> list[str]:
-        wanted = {"path", "size_bytes", "num_records", "modification_time"}
-        wanted |= {f"{side}.{name}" for side in ("min", "max") for name in names}
-        assert self._actions is not None
-        return [
-            name
-            for name in self._actions.column_names
-            if name in wanted or name.startswith("partition.")
-        ]
 
     @property
     def rows(self) -> int:
@@ -135,13 +121,6 @@ class Snapshot:
         if self._actions is None:
             return 0
         return pc.sum(self._actions["num_records"]).as_py() or 0
-
-    @property
-    def size(self) -> int:
-        """Number of bytes of all files."""
-        if self._actions is None:
-            return 0
-        return pc.sum(self._actions["size_bytes"]).as_py() or 0
 
 
 class DeltaStore:
@@ -194,24 +173,18 @@ class DeltaStore:
                 found[partition] = offset
         return found
 
-    def property(self, name: str) -> str | None:
-        """Return a table property, such as the version of the schema; None if it is not set."""
-        self.snapshot()
-        return None if self._delta is None else self._delta.metadata().configuration.get(name)
-
-    def dataset(self, files: Iterable[DataFile | AddedFile] | None = None) -> ds.FileSystemDataset:
-        """Return files, by default all, as one Arrow dataset with the partition column.
+    def dataset(self, files: Iterable[DataFile | AddedFile]) -> ds.FileSystemDataset:
+        """Return files as one Arrow dataset with the partition column.
 
         Raises FileNotFoundError, here or while it is read, if a file was vacuumed meanwhile.
         """
-        chosen = self.snapshot().files if files is None else files
         form = ds.ParquetFileFormat()
         local = pa.fs.LocalFileSystem()
         fragments = [
             form.make_fragment(
                 str(self.path / file.path), local, self._partition_filter(file.partition)
             )
-            for file in chosen
+            for file in files
         ]
         return ds.FileSystemDataset(fragments, self.table.schema, form, local)
 
@@ -245,22 +218,19 @@ class DeltaStore:
             for value in values
         ]
 
-    def write_file(self, rows: pa.Table, day: date | str | None = None) -> AddedFile:
-        """Write one durable Parquet file sorted by the table's order; it is not committed yet.
-
-        `day` is the value of the partition column if `rows` lacks it.
-        """
+    def write_file(self, rows: pa.Table) -> AddedFile:
+        """Write one durable Parquet file sorted by the table's order; it is not committed yet."""
         by = self.table.partition_by
-        if by is not None and day is None:
+        partition = None
+        if by is not None:
             values = pc.unique(rows[by])
             if len(values) != 1:
                 raise StoreError(
                     f"{self.path}: a file holds one {by}, not {len(values)}: use write()"
                 )
-            day = _partition_text(values[0].as_py())
-        with self.writer(None if by is None else _partition_text(day)) as file:
+            partition = _partition_text(values[0].as_py())
+        with self.writer(partition) as file:
             file.write(sort_rows(dictionary_encode(rows.select(file.names)), self.table.order))
-        assert file.added is not None
         return file.added
 
     @contextmanager
@@ -444,9 +414,10 @@ class DeltaStore:
 class FileWriter:
     """One Parquet file of a table while it is written; `close` sets `added`."""
 
+    added: AddedFile
+
     def __init__(self, store: DeltaStore, partition: str | None) -> None:
         table = store.table
-        self.added: AddedFile | None = None
         self.rows = 0
         self._store = store
         self._partition = {} if table.partition_by is None else {table.partition_by: partition}
@@ -493,7 +464,7 @@ class FileWriter:
         self._stats.add(rows)
         self.rows += rows.num_rows
 
-    def close(self) -> AddedFile:
+    def close(self) -> None:
         """Finish the file and make it durable."""
         self._file.close()
         sync(self._full_path)
@@ -502,7 +473,6 @@ class FileWriter:
         self.added = AddedFile(
             self._path, self.size, self.rows, self._stats.json(self.rows), self._partition
         )
-        return self.added
 
     def discard(self) -> None:
         with suppress(OSError, pa.ArrowException):
@@ -556,6 +526,11 @@ def stats_columns(table: TableDefinition) -> list[str]:
             or (pa.types.is_string(column.type) and column.name in table.order)
         )
     ]
+
+
+def uncompressed_bytes(footer: pq.FileMetaData) -> int:
+    """Estimate the bytes of a file in memory; on disk it may be far smaller."""
+    return sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
 
 
 def sync(path: Path) -> None:

@@ -108,21 +108,17 @@ def _retain(
     }
 
 
-def vacuum(
-    project: Project, tables: Sequence[str] | None = None, now: float | None = None
-) -> dict[str, VacuumResult]:
+def vacuum(project: Project, tables: Sequence[str] | None = None) -> dict[str, VacuumResult]:
     """Delete files that no table has named for longer than `upkeep.vacuum_after`."""
     with _exclusive(project):
-        return _vacuum(project, tables, now)
+        return _vacuum(project, tables)
 
 
-def _vacuum(
-    project: Project, tables: Sequence[str] | None = None, now: float | None = None
-) -> dict[str, VacuumResult]:
+def _vacuum(project: Project, tables: Sequence[str] | None = None) -> dict[str, VacuumResult]:
     done = {}
     for name, store in open_stores(project, tables).items():
         tidy_log(store, project.upkeep.vacuum_after)
-        done[name] = vacuum_table(store, project.upkeep.vacuum_after, now)
+        done[name] = vacuum_table(store, project.upkeep.vacuum_after)
     return done
 
 
@@ -133,18 +129,17 @@ def run_maintenance(project: Project) -> MaintenanceReport:
         return MaintenanceReport(_compact(project), expired, _vacuum(project))
 
 
-def is_due(project: Project, last: float | None = None, now: float | None = None) -> bool:
-    """Tell whether `upkeep.every` has passed since `last`, by default the last maintenance.
+def is_due(project: Project, now: float | None = None) -> bool:
+    """Tell whether `upkeep.every` has passed since the last maintenance.
 
-    Times are seconds since 1970. A lake that was never maintained is due; a lake without tables,
+    `now` is in seconds since 1970. A lake that was never maintained is due; a lake without tables,
     or with every = "never", is not.
     """
     every = project.upkeep.every
     if every is None or not project.tables.is_dir():
         return False
-    if last is None:
-        mark = project.tables / MARK
-        last = mark.stat().st_mtime if mark.exists() else 0.0
+    mark = project.tables / MARK
+    last = mark.stat().st_mtime if mark.exists() else 0.0
     now = time.time() if now is None else now
     return not last <= now < last + every  # Also due if the clock was set back.
 

@@ -56,7 +56,8 @@ def prepare(store: "DeltaStore") -> bool:
     _migrating.add(store)
     try:
         for past in range(version, SCHEMA_VERSION):
-            STEPS.get((store.table.name, past), _no_step)(store)
+            if step := STEPS.get((store.table.name, past)):
+                step(store)
     finally:
         _migrating.discard(store)
     if version < SCHEMA_VERSION:
@@ -64,10 +65,6 @@ def prepare(store: "DeltaStore") -> bool:
             {SCHEMA_PROPERTY: str(SCHEMA_VERSION)}, raise_if_not_exists=False
         )
     return changed or version < SCHEMA_VERSION
-
-
-def _no_step(store: "DeltaStore") -> None:
-    """Do nothing: only columns changed between the two versions."""
 
 
 def _add_columns(table: DeltaTable, wanted: TableDefinition) -> bool:

@@ -6,7 +6,7 @@ Delta's log.
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,13 @@ import pyarrow.compute as pc
 from zenlake.errors import ZError
 from zenlake.lake.tables import schema
 from zenlake.lake.tables.commit import TableBatch, append_files, fold_health, fold_latest
-from zenlake.lake.tables.definitions import TABLES, TOMBSTONES, TableDefinition
+from zenlake.lake.tables.definitions import (
+    HEALTH,
+    LATEST,
+    TABLES,
+    TOMBSTONES,
+    TableDefinition,
+)
 from zenlake.lake.tables.delta import STAGED, AddedFile, DeltaStore
 from zenlake.lake.tables.dictionary import dictionary_encode
 from zenlake.lake.tables.reduce import (
@@ -359,44 +365,22 @@ def commit_table(store: DeltaStore, tasks: Sequence[TaskOutput], batch: TableBat
     staged = [Path(path) for task in tasks for path in task.staged.get(name, ())]
     offsets = merge_offset_ranges([task.ranges.get(name, {}) for task in tasks])
     if added or staged or offsets:
-        _COMMITTERS.get(name, _commit_appended)(
-            store, added, staged, replace(batch, offsets=offsets)
-        )
+        batch = replace(batch, offsets=offsets)
+        if name == LATEST.name:
+            _fold_latest(store, staged, batch)
+        elif name == HEALTH.name:
+            fold_health(store, _read_staged(staged, store), batch)
+        else:
+            append_files(store, added, batch)
 
 
-class _FoldPart(TableBatch):
-    """Part of a batch that is folded in several commits; only the last records the batch."""
-
-    @property
-    def transactions(self) -> dict[str, int]:
-        return {}
-
-
-def _commit_appended(
-    store: DeltaStore, added: list[AddedFile], staged: list[Path], batch: TableBatch
-) -> None:
-    append_files(store, added, batch)
-
-
-def _commit_latest(
-    store: DeltaStore, added: list[AddedFile], staged: list[Path], batch: TableBatch
-) -> None:
+def _fold_latest(store: DeltaStore, staged: list[Path], batch: TableBatch) -> None:
     """Fold the staged rows in parts. Folding rows twice changes nothing, so a crash is safe."""
     tombstones = DeltaStore(store.path.parent / TOMBSTONES.name, TOMBSTONES)
     *parts, last = _group_by_size(staged) or [[]]
     for part in parts:
-        fold_latest(store, tombstones, _read_staged(part, store), _FoldPart(*astuple(batch)))
+        fold_latest(store, tombstones, _read_staged(part, store), replace(batch, is_whole=False))
     fold_latest(store, tombstones, _read_staged(last, store), batch)
-
-
-def _commit_health(
-    store: DeltaStore, added: list[AddedFile], staged: list[Path], batch: TableBatch
-) -> None:
-    fold_health(store, _read_staged(staged, store), batch)
-
-
-_COMMITTERS = {"latest": _commit_latest, "health": _commit_health}
-"Commit functions of the folded tables; all other tables are appended to."
 
 
 def _group_by_size(staged: Sequence[Path]) -> list[list[Path]]:

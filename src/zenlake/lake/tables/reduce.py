@@ -29,6 +29,8 @@ _LOWEST = np.iinfo(np.int64).min
 Rows: TypeAlias = pa.RecordBatch | pa.Table
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Entries: TypeAlias = tuple[Ints, Ints, Ints]
+"Row or group, bucket and number of samples of each entry of latency histograms."
 
 
 # ---- the time and the day of a sample
@@ -98,7 +100,7 @@ def newest_row_indices(table: pa.Table) -> Ints:
     if _is_increasing(table["key"]):
         return np.arange(table.num_rows)
     keys, distinct = dense_ranks(table["key"])
-    hlc = _as_ints(table["hlc"])
+    hlc = as_ints(table["hlc"])
     best = np.full(distinct, _LOWEST, np.int64)
     np.maximum.at(best, keys, hlc)
     rows = np.flatnonzero(hlc == best[keys])
@@ -106,8 +108,10 @@ def newest_row_indices(table: pa.Table) -> Ints:
     if not len(rows) or len(rows) == np.count_nonzero(np.bincount(keys)):
         return np.asarray(rows[np.argsort(keys, kind="stable")])
     ties = table.select(["timestamp", "partition", "offset"]).take(pa.array(rows))
-    clocks, _ = dense_ranks(_struct_field(ties["timestamp"], "id").cast(pa.string()).fill_null(""))
-    order = np.lexsort((_as_ints(ties["offset"]), _as_ints(ties["partition"]), clocks, keys))
+    clocks, _ = dense_ranks(
+        pc.struct_field(ties["timestamp"], "id").cast(pa.string()).fill_null("")
+    )
+    order = np.lexsort((as_ints(ties["offset"]), as_ints(ties["partition"]), clocks, keys))
     last = np.append(keys[order][1:] != keys[order][:-1], True)
     return np.asarray(rows[order[last]])
 
@@ -169,7 +173,7 @@ def _narrow(values: Ints) -> npt.NDArray[Any]:
 def _sort_key(column: pa.ChunkedArray) -> Ints:
     if is_text(column.type):
         return dense_ranks(column)[0]
-    return _as_ints(column, null=_LOWEST)
+    return as_ints(column, null=_LOWEST)
 
 
 # ---- health
@@ -194,15 +198,6 @@ class _HealthRows:
     silence: Ints
 
 
-@dataclass(frozen=True)
-class _LatencyCounts:
-    """Latency counts: the row, the bucket and the number of samples of each."""
-
-    row: Ints
-    bucket: Ints
-    count: Ints
-
-
 def compute_health(rows: Rows) -> pa.Table:
     """Return the health per minute, key and source of log rows in Spark's form.
 
@@ -214,12 +209,12 @@ def compute_health(rows: Rows) -> pa.Table:
         table = table.filter(pc.is_valid(table["key"]))
     n = table.num_rows
     seen = _received_micros(table)
-    sn = _struct_field(table["source"], "sn")
+    sn = pc.struct_field(table["source"], "sn")
     repeat = np.zeros(n, np.bool_)
     if "duplicate" in table.column_names:
         repeat = table["duplicate"].fill_null(False).to_numpy()
-    size = _as_ints(pc.binary_length(table["payload"]))
-    number = _as_ints(sn)
+    size = as_ints(pc.binary_length(table["payload"]))
+    number = as_ints(sn)
     zeros, ones = np.zeros(n, np.int64), np.ones(n, np.int64)
     parts = _HealthRows(
         ~repeat, _is_valid(sn), ones, size, size, size, number, number, repeat.astype(np.int64),
@@ -229,14 +224,14 @@ def compute_health(rows: Rows) -> pa.Table:
         {
             "minute": pa.array(seen // MINUTE * MINUTE, schema.TIME),
             "key": table["key"],
-            "source_id": _struct_field(table["source"], "id"),
-            "entity": _struct_field(table["source"], "entity"),
+            "source_id": pc.struct_field(table["source"], "id"),
+            "entity": pc.struct_field(table["source"], "entity"),
         }
     )
-    sent = _struct_field(table["timestamp"], "time")
+    sent = pc.struct_field(table["timestamp"], "time")
     timed = np.flatnonzero(_is_valid(sent) & _is_valid(table["received_at"]) & ~repeat)
-    latency = (seen - _as_ints(sent))[timed]
-    return _build_health(names, parts, _LatencyCounts(timed, _find_buckets(latency), ones[timed]))
+    latency = (seen - as_ints(sent))[timed]
+    return _build_health(names, parts, (timed, _find_buckets(latency), ones[timed]))
 
 
 def merge_health(rows: Rows) -> pa.Table:
@@ -247,27 +242,23 @@ def merge_health(rows: Rows) -> pa.Table:
     """
     table = _as_table(rows)
     present = [name for name in _HealthRows.__annotations__ if name in table.column_names]
-    columns = {name: _as_ints(table[name]) for name in present if name != "silence"}
+    columns = {name: as_ints(table[name]) for name in present if name != "silence"}
     columns["silence"] = np.rint(table["silence"].fill_null(0).to_numpy() * 1e6).astype(np.int64)
     parts = _HealthRows(columns["count"] > 0, _is_valid(table["first_sn"]), **columns)
-    histograms = table["latency_histogram"].combine_chunks()
-    buckets = _LatencyCounts(
-        pc.list_parent_indices(histograms).to_numpy(),
-        _as_ints(pc.struct_field(pc.list_flatten(histograms), "bucket")),
-        _as_ints(pc.struct_field(pc.list_flatten(histograms), "count")),
-    )
-    return _build_health(table.select(["minute", "key", "source_id", "entity"]), parts, buckets)
+    entries = flatten_histograms(table["latency_histogram"])
+    return _build_health(table.select(["minute", "key", "source_id", "entity"]), parts, entries)
 
 
-def _build_health(names: pa.Table, parts: _HealthRows, buckets: _LatencyCounts) -> pa.Table:
+def _build_health(names: pa.Table, parts: _HealthRows, entries: Entries) -> pa.Table:
     group, groups = _number_groups(names)
     member = np.empty(groups, np.int64)  # A row of each group.
     member[group] = np.arange(len(group))
     names = names.take(pa.array(member))
-    sums = _sum_groups(group, parts, groups, _as_ints(names["minute"]))
+    sums = _sum_groups(group, parts, groups, as_ints(names["minute"]))
     names = conform(names, pa.schema([schema.HEALTH.field(name) for name in names.column_names]))
     columns = {name: names[name] for name in names.column_names} | sums
-    columns |= _latency_columns(group[buckets.row], buckets, groups)
+    row, bucket, count = entries
+    columns |= _latency_columns(group[row], bucket, count, groups)
     return pa.table([columns[name] for name in schema.HEALTH.names], schema=schema.HEALTH)
 
 
@@ -282,22 +273,22 @@ def _number_groups(names: pa.Table) -> tuple[Ints, int]:
         elif column.null_count == len(column):
             continue
         else:
-            values = _as_ints(column, null=-1)
+            values = as_ints(column, null=-1)
             lowest = int(values.min())
             values, width = values - lowest, int(values.max()) - lowest + 1
         if name == "minute":
             values, width = values // MINUTE, width // MINUTE + 1
         if span * width > MAX_CODE:
-            distinct, group = _number_values(group, span)
-            others, values = _number_values(values, width)
+            distinct, group = number_values(group, span)
+            others, values = number_values(values, width)
             span, width = len(distinct), len(others)
         group = group * width + values
         span *= width
-    distinct, group = _number_values(group, span)
+    distinct, group = number_values(group, span)
     return group, len(distinct)
 
 
-def _number_values(values: Ints, span: int) -> tuple[Ints, Ints]:
+def number_values(values: Ints, span: int) -> tuple[Ints, Ints]:
     """Return the sorted distinct values and the rank of each value; all are below `span`."""
     if span <= DENSE * len(values):
         places = np.zeros(span, np.int64)
@@ -407,27 +398,53 @@ def bucket_seconds(bucket: Ints) -> npt.NDArray[np.float64]:
     return np.where(bucket == 0, 0.0, np.sign(bucket) * size)
 
 
-def _latency_columns(group: Ints, buckets: _LatencyCounts, groups: int) -> dict[str, pa.Array]:
+def flatten_histograms(histograms: pa.ChunkedArray) -> Entries:
+    """Return the row, the bucket and the count of each entry of all histograms."""
+    lists = histograms.combine_chunks()
+    bucket, count = (as_ints(column) for column in pc.list_flatten(lists).flatten())
+    return pc.list_parent_indices(lists).to_numpy(), bucket, count
+
+
+def sum_entries(group: Ints, bucket: Ints, count: Ints, groups: int) -> Entries:
+    """Sum up entries to one per group and bucket, in that order.
+
+    >>> sum_entries(np.array([1, 0, 1]), np.array([-7, 3, -7]), np.array([1, 2, 3]), 2)
+    (array([0, 1]), array([ 3, -7]), array([2, 4]))
+    """
+    if not len(group):
+        return group, bucket, count
+    low = int(bucket.min())
+    width = int(bucket.max()) - low + 1
+    cells, places = number_values(group * width + (bucket - low), groups * width)
+    sums = np.bincount(places, count, len(cells)).astype(np.int64)
+    return cells // width, cells % width + low, sums
+
+
+def find_quantiles(group: Ints, count: Ints, groups: int, share: float) -> Ints:
+    """Return the place of the entry with a quantile of each group; any place for an empty group.
+
+    Entries are sorted by group and value.
+    """
+    totals = np.bincount(group, count, groups)
+    rank = np.cumsum(totals) - totals + np.maximum(np.ceil(share * totals), 1)
+    places = np.searchsorted(np.cumsum(count), rank)
+    return np.asarray(np.minimum(places, max(len(group) - 1, 0)))
+
+
+def _latency_columns(group: Ints, bucket: Ints, count: Ints, groups: int) -> dict[str, pa.Array]:
     """Return latency histograms and their quantiles, one per group."""
-    width = 2 * LAST_BUCKET + 1
-    cells, places = _number_values(group * width + buckets.bucket + LAST_BUCKET, groups * width)
-    counts = np.bincount(places, buckets.count, len(cells)).astype(np.int64)
-    bucket = cells % width - LAST_BUCKET
-    ends = np.searchsorted(cells, np.arange(1, groups + 1) * width).astype(np.int64)
-    offsets = np.append(0, ends)
-    running = np.append(0, np.cumsum(counts))
-    below, total = running[offsets[:-1]], running[offsets[1:]] - running[offsets[:-1]]
-    none = total == 0
+    group, bucket, count = sum_entries(group, bucket, count, groups)
+    offsets = np.append(0, np.searchsorted(group, np.arange(groups), "right"))
+    empty = offsets[1:] == offsets[:-1]
 
     def quantile(share: float) -> pa.Array:
-        rank = below + np.maximum(np.ceil(total * share).astype(np.int64), 1)
-        cell = np.minimum(np.searchsorted(running[1:], rank), max(len(cells) - 1, 0))
-        values = bucket_seconds(bucket[cell]) if len(cells) else np.zeros(groups)
-        return pa.array(values, pa.float64(), mask=none)
+        places = find_quantiles(group, count, groups, share)
+        values = bucket_seconds(bucket[places]) if len(bucket) else np.zeros(groups)
+        return pa.array(values, pa.float64(), mask=empty)
 
     fields = list(schema.HISTOGRAM.value_type.fields)
     values = pa.StructArray.from_arrays(
-        [pa.array(bucket, pa.int32()), pa.array(counts, pa.int64())], fields=fields
+        [pa.array(bucket, pa.int32()), pa.array(count, pa.int64())], fields=fields
     )
     return {
         "latency_median": quantile(0.5),
@@ -445,7 +462,7 @@ def _as_table(rows: Rows) -> pa.Table:
     return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
 
 
-def _as_ints(column: pa.Array | pa.ChunkedArray, null: int = 0) -> Ints:
+def as_ints(column: pa.Array | pa.ChunkedArray, null: int = 0) -> Ints:
     """Return integers or times as int64, with `null` in place of null."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
@@ -464,17 +481,13 @@ def _is_valid(column: pa.ChunkedArray) -> Bools:
     return valid
 
 
-def _struct_field(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    return pc.struct_field(column, name)
-
-
 def _received_micros(table: pa.Table) -> Ints:
     """Return `received_at` in microseconds, or the time of the timestamp where it is null."""
     received = table["received_at"]
     if received.null_count and "timestamp" in table.column_names:
         stamped = conform(table.select(["timestamp"]), pa.schema([("timestamp", schema.TIMESTAMP)]))
-        received = pc.coalesce(received, _struct_field(stamped["timestamp"], "time"))
-    return _as_ints(received)
+        received = pc.coalesce(received, pc.struct_field(stamped["timestamp"], "time"))
+    return as_ints(received)
 
 
 def _timestamp_ntp64(table: pa.Table) -> tuple[Bools, Ints]:
@@ -483,5 +496,5 @@ def _timestamp_ntp64(table: pa.Table) -> tuple[Bools, Ints]:
         return np.zeros(table.num_rows, np.bool_), np.zeros(table.num_rows, np.int64)
     column = table["timestamp"]
     names = {field.name for field in column.type.fields}
-    ntp64 = _struct_field(column, "ntp64" if "ntp64" in names else "time")
-    return _is_valid(ntp64), _as_ints(_conform_column(ntp64, pa.int64()))
+    ntp64 = pc.struct_field(column, "ntp64" if "ntp64" in names else "time")
+    return _is_valid(ntp64), as_ints(_conform_column(ntp64, pa.int64()))

@@ -32,9 +32,6 @@ class VacuumResult(NamedTuple):
     files: int = 0
     bytes: int = 0
 
-    def plus(self, other: "VacuumResult") -> "VacuumResult":
-        return VacuumResult(self.files + other.files, self.bytes + other.bytes)
-
 
 def vacuum(store: DeltaStore, after: float, now: float | None = None) -> VacuumResult:
     """Delete files removed from the table at least `after` seconds ago, and uncommitted files.
@@ -46,21 +43,21 @@ def vacuum(store: DeltaStore, after: float, now: float | None = None) -> VacuumR
     orphaned = now - max(after, ORPHAN_SECONDS)
     # List files first: a file committed after the listing is in the snapshot, and a file removed
     # after the snapshot is still in it.
-    there = [(path, *_stat(path)) for path in _list_files(root)]
+    there = list(_list_files(root))
     named = {file.path for file in store.snapshot().files}
     removed = _removal_times(root, orphaned)
-    done = VacuumResult()
-    for path, size, written in there:
+    deleted = []
+    for path, found in there:
         name = path.relative_to(root).as_posix()
-        if name in named or size is None or written is None:
+        if name in named:
             continue
         left = removed.get(name)
-        if (written < orphaned) if left is None else (left < now - after):
+        if (found.st_mtime < orphaned) if left is None else (left < now - after):
             with suppress(FileNotFoundError):  # Another process deleted it.
                 path.unlink()
-                done = done.plus(VacuumResult(1, size))
+                deleted.append(found.st_size)
     _clear_staged(root / STAGED, orphaned)
-    return done
+    return VacuumResult(len(deleted), sum(deleted))
 
 
 def tidy_log(store: DeltaStore, after: float) -> None:
@@ -82,7 +79,7 @@ def tidy_log(store: DeltaStore, after: float) -> None:
         raise StoreError(f"{store.path}: the log of commits cannot be tidied: {error}") from error
 
 
-def _list_files(root: Path) -> Iterator[Path]:
+def _list_files(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield the data and staged files of a table; follows no links and enters no other folders."""
     for folder, folders, names in os.walk(root, followlinks=False):
         here = Path(folder)
@@ -92,14 +89,8 @@ def _list_files(root: Path) -> Iterator[Path]:
         for name in names:
             path = here / name
             if (staged or name.endswith(SUFFIX)) and not path.is_symlink():
-                yield path
-
-
-def _stat(path: Path) -> tuple[int, float] | tuple[None, None]:
-    with suppress(FileNotFoundError):
-        found = path.lstat()
-        return found.st_size, found.st_mtime
-    return None, None
+                with suppress(FileNotFoundError):
+                    yield path, path.lstat()
 
 
 def _removal_times(root: Path, since: float) -> dict[str, float]:
