@@ -18,9 +18,9 @@ from zenlake.wire.extensions import (
     ENC_UNIT,
     ENC_Z64,
     ENC_ZBUF,
+    FLAG_EXTENSIONS,
     ExtensionTable,
     Unknown,
-    read_extensions,
     write_extensions,
 )
 
@@ -192,7 +192,7 @@ def read_chain(data: bytes | None, step: str) -> dict[int, Value]:
     if data:
         with refusing(f"{step}: the Auth extension"):
             reader = ByteReader(data)
-            read_extensions(reader, _NO_ROWS, chain)
+            _NO_ROWS.read(reader, FLAG_EXTENSIONS, chain)
             reader.finish("extension")
     values = {extension.header & ID_MASK: extension.value for extension in chain.extensions}
     if len(values) != len(chain.extensions):

@@ -7,15 +7,7 @@ from dataclasses import dataclass, field
 
 from zenlake.wire.cursor import U32, ByteReader, ByteWriter
 from zenlake.wire.enums import WirePriority
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    LANE,
-    ExtensionTable,
-    Unknown,
-    present,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import LANE, ExtensionTable, Unknown
 from zenlake.wire.network import NETWORK, NetworkMessage
 
 ID = 0x05
@@ -47,17 +39,14 @@ class Frame:
 def read_frame(r: ByteReader, header: int) -> Frame:
     """Read the header only: the cursor is left at the first message (batch.py walks them)."""
     frame = Frame(r.zint("sn", U32), bool(header & FLAG_RELIABLE))
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, frame)
+    EXTENSIONS.read(r, header, frame)
     return frame
 
 
 def write_frame(w: ByteWriter, frame: Frame) -> None:
-    known = present(EXTENSIONS, frame)
-    more = FLAG_EXTENSIONS if known or frame.extensions else 0
-    w.out.append(ID | more | (FLAG_RELIABLE if frame.reliable else 0))
+    start = len(w.out)
+    w.out.append(ID | (FLAG_RELIABLE if frame.reliable else 0))
     w.zint("sn", frame.sn, U32)
-    if more:
-        write_extensions(w, known, frame.extensions)
+    EXTENSIONS.write(w, frame, start)
     for message in frame.messages:
         NETWORK.write(w, message)
