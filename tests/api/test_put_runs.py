@@ -41,7 +41,7 @@ from zenlake.wire.packed import PackedMessages
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
-from zenlake.wire.scan import Scanner, readable, scan
+from zenlake.wire.scan import Scanner, read_only_array, scan
 from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.tsstack import SEND, WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
@@ -571,7 +571,7 @@ def copied(
     state[plain.BATCH] = -1
     out, ends, seen = np.zeros(room, np.uint8), np.zeros(100, np.int64), np.zeros(2, np.int64)
     why = plain.plain_kernel(
-        readable(data),
+        read_only_array(data),
         np.array(counts, np.int64),
         np.array(links, np.uint8),
         np.ones(len(counts), np.uint8),
@@ -707,7 +707,11 @@ def test_restamped_messages_differ_in_their_timestamps_only(
     (found,) = Scanner().bare(data)
     out = np.zeros(len(data) + len(messages) * 26, np.uint8)
     used = restamp_kernel(
-        readable(data), found.rows, np.uint64(time), np.frombuffer(bytearray(w.out), np.uint8), out
+        read_only_array(data),
+        found.rows,
+        np.uint64(time),
+        np.frombuffer(bytearray(w.out), np.uint8),
+        out,
     )
     r = ByteReader(out[:used].tobytes())
     for i, message in enumerate(messages):
@@ -724,7 +728,7 @@ def test_restamping_writes_nothing_beyond_its_buffer() -> None:
     clock = np.zeros(17, np.uint8)
     for size in range(len(data) + 26):
         out = np.zeros(size, np.uint8)
-        assert restamp_kernel(readable(data), found.rows, np.uint64(1), clock, out) == -1
+        assert restamp_kernel(read_only_array(data), found.rows, np.uint64(1), clock, out) == -1
 
 
 def test_unknown_extensions_travel_along() -> None:

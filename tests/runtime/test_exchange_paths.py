@@ -121,7 +121,7 @@ class Here:
             assert (type(push), r.pos) == (Push, end)
             assert getattr(push.body, "payload", b"") == data[starts[0] : ends[0]]
         if delivery.part is not None:
-            rests = delivery.part.run.places(delivery.part.rows) or [None] * count
+            rests = delivery.part.run.message_starts(delivery.part.rows) or [None] * count
         made = [_seen(s) for s in samples(delivery.keys, [data] * count, starts, ends, rests)]
         assert len(made) == count
         for subscriber in subscribers:

@@ -33,7 +33,7 @@ from zenlake.runtime.session_face import (
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.serial import SerialExecutor
 from zenlake.transport.drop_reason import DropReason
-from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.cursor import encode
 from zenlake.wire.declare import Declare, UndeclareKeyExpr
 from zenlake.wire.enums import CloseReason, Mapping, WireWhatAmI
 from zenlake.wire.network import NetworkMessage
@@ -74,7 +74,7 @@ class Exchange:
         self.dropped: Counter[DropReason] = Counter()
         "Received messages that were dropped, by reason."
         self.clock = HybridLogicalClock(zid)
-        self.clock_id = _encode_zid(zid)
+        self.clock_id = encode(write_zid, "zid", zid)
         "The clock's id as timestamps carry it."
         self.wants_messages = False
         "Whether a local sink takes messages as bytes (see `RawPush`)."
@@ -241,9 +241,8 @@ class Exchange:
                     local = self.local.matching_subscribers(text)
                 elif face.link is not None:
                     key = self._wire_key(face, text)
-                    w = ByteWriter()
-                    write_wireexpr(w, key)
-                    out.append(ForwardingPort(face.link, key, flags_of(key), bytes(w.out)))
+                    encoded = encode(write_wireexpr, key)
+                    out.append(ForwardingPort(face.link, key, flags_of(key), encoded))
         route = InboundRoute(KeyExpr.trusted(text), local, tuple(out))
         return port.routes.keep(name, route, len(text))
 
@@ -335,9 +334,3 @@ class Exchange:
                 port.routes.clear()
             self._deliver_local()
             self.local.closed(session, why)
-
-
-def _encode_zid(zid: WireZenohId) -> bytes:
-    w = ByteWriter()
-    write_zid(w, "zid", zid)
-    return bytes(w.out)

@@ -11,7 +11,7 @@ from zenlake.errors import SessionEnded, ZError
 from zenlake.runtime.local_delivery import Routes
 from zenlake.runtime.session_face import ForwardingPort, SessionFace
 from zenlake.transport.drop_reason import DropReason
-from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.cursor import encode
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.qos import PRIORITY_BITS
@@ -56,9 +56,7 @@ class Forwarder:
         """Encode a decoded PUSH for every session of `out`; its key is overwritten."""
         for other, wire, _, _ in out:
             push.key = wire
-            w = ByteWriter()
-            NETWORK.write(w, push)
-            self._send(port, other, bytes(w.out), push.qos, reliable)
+            self._send(port, other, encode(NETWORK.write, push), push.qos, reliable)
 
     def forward_run(
         self,
@@ -86,7 +84,7 @@ class Forwarder:
             if name not in written:
                 qos = run.rows["qos"][run.first : run.stop]
                 if None in wires:
-                    qos = qos[run.chosen([wire is not None for wire in wires])]
+                    qos = qos[run.select_rows([wire is not None for wire in wires])]
                 written[name] = (*rewrite(run, wires, *stamps), qos)
             self._send_run(port, other, *written[name], reliable)
 

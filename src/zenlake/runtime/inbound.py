@@ -24,7 +24,7 @@ from zenlake.runtime.session_face import InboundRoute, ReceivedKey, SessionFace
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.lanes import skip_messages
-from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.cursor import ByteReader, encode
 from zenlake.wire.dispatch import ID_MASK
 from zenlake.wire.enums import WirePriority
 from zenlake.wire.network import NETWORK, NetworkMessage, is_network
@@ -135,8 +135,11 @@ class InboundFrames:
             for full in self._local.deliver(route.local, delivery):
                 self._backpressure.pause_until_room(port, full)
         if route.out:
-            stamped = bytes((PUT | FLAG_TIMESTAMP,)) + self._stamp() if exchange.stamps else b"\x01"
-            tail = data[after_key:body] + stamped + data[body + 1 : stop]
+            head = bytes((PUT,))
+            if exchange.stamps:
+                stamp = encode(write_timestamp, "timestamp", exchange.stamp())
+                head = bytes((PUT | FLAG_TIMESTAMP,)) + stamp
+            tail = data[after_key:body] + head + data[body + 1 : stop]
             self._forwarder.forward_put(port, route.out, data[pos], tail, qos, reliable)
 
     def _on_push(self, port: SessionFace, reliable: bool, data: bytes, pos: int, end: int) -> int:
@@ -176,15 +179,9 @@ class InboundFrames:
         if not self._exchange.wants_messages:
             return None
         push.key = WireExpr(0, key)
-        w = ByteWriter()
-        NETWORK.write(w, push)
+        data = encode(NETWORK.write, push)
         name = (push.key.mapping << 16, key.encode())
-        return (port, reliable, name, bytes(w.out), 0, len(w.out), push)
-
-    def _stamp(self) -> bytes:
-        w = ByteWriter()
-        write_timestamp(w, "timestamp", self._exchange.stamp())
-        return bytes(w.out)
+        return (port, reliable, name, data, 0, len(data), push)
 
     # ---- many messages
 

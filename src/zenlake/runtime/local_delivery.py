@@ -146,7 +146,7 @@ class LocalDelivery:
         for subscribers, wanted in _group_by_wanted_keys(routes):
             starts, ends, rows, codes = run.starts, run.ends, None, run.codes
             if len(wanted) < run.groups:
-                rows = run.chosen([code in wanted for code in range(run.groups)])
+                rows = run.select_rows([code in wanted for code in range(run.groups)])
                 starts, ends, codes = starts[rows], ends[rows], codes[rows]
             names: Iterable[KeyExpr]
             first = routes[int(codes[0])]

@@ -13,7 +13,7 @@ from types import NoneType
 from typing import TypeVar
 
 from zenlake.errors import AuthError, DecodeError
-from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.cursor import ByteReader, encode
 from zenlake.wire.extensions import (
     ENC_UNIT,
     ENC_Z64,
@@ -204,10 +204,8 @@ def write_chain(values: dict[int, Value]) -> bytes | None:
     """Encode the nested extensions; None if there are none."""
     if not values:
         return None
-    w = ByteWriter()
     chain = [Unknown(i | _ENCODING_OF[type(value)], value) for i, value in values.items()]
-    write_extensions(w, [], tuple(chain))
-    return bytes(w.out)
+    return encode(write_extensions, [], tuple(chain))
 
 
 @contextmanager

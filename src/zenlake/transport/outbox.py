@@ -31,7 +31,7 @@ from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.fragments import MAX_FRAGMENTS, MAX_MESSAGE_BYTES
 from zenlake.transport.lane import FragmentedMessage, OutboundLane
 from zenlake.wire.batch import TransportMessage, write_batch
-from zenlake.wire.cursor import U32, ByteWriter
+from zenlake.wire.cursor import U32, ByteWriter, encode
 from zenlake.wire.enums import PRIORITIES, WirePriority
 from zenlake.wire.fragment import Fragment, write_fragment
 from zenlake.wire.framing import Framing, compress
@@ -163,11 +163,9 @@ class Outbox:
         if lane.large is not None or lane.backlog:
             return PushResult.FULL
         if self._low_latency:
-            w = ByteWriter()
-            NETWORK.write(w, message)
-            return self._push_bare(lane, w.out)
+            return self._push_bare(lane, encode(NETWORK.write, message))
         if self._is_large(message):
-            w = ByteWriter()
+            w = ByteWriter()  # Not `encode`, which would copy the payload again.
             NETWORK.write(w, message)
             return self._push_to_next(lane, memoryview(w.out), reliable, may_drop(qos), now)
         w = lane.writer or self._open(lane)
@@ -381,9 +379,7 @@ class Outbox:
         EncodeError: it can never be sent.
         """
         if not isinstance(message, bytes):
-            w = ByteWriter()
-            NETWORK.write(w, message)
-            message = bytes(w.out)
+            message = encode(NETWORK.write, message)
         self.check_size(len(message))
         size = len(message) + BACKLOG_ENTRY_BYTES
         if self._backlog_bytes + size > BACKLOG_BYTES:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zenlake.errors import EncodeError
-from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.cursor import encode
 from zenlake.wire.encoding import WireEncoding, write_encoding
 from zenlake.wire.enums import WirePriority
 from zenlake.wire.fragment import Fragment, write_fragment
@@ -70,40 +70,21 @@ def table(entries: list[bytes]) -> EncodedTable:
 
 def key_table(keys: list[WireExpr]) -> tuple[EncodedTable, npt.NDArray[np.uint8]]:
     """Return the encoded keys, and the header flags of each."""
-    entries = []
-    for key in keys:
-        w = ByteWriter()
-        write_wireexpr(w, key)
-        entries.append(bytes(w.out))
+    entries = [encode(write_wireexpr, key) for key in keys]
     return table(entries), np.array([flags_of(key) for key in keys], np.uint8)
 
 
 def encoding_table(encodings: list[WireEncoding]) -> EncodedTable:
-    entries = []
-    for encoding in encodings:
-        w = ByteWriter()
-        if encoding != WireEncoding():
-            write_encoding(w, encoding)
-        entries.append(bytes(w.out))
-    return table(entries)
+    default = WireEncoding()
+    return table([b"" if e == default else encode(write_encoding, e) for e in encodings])
 
 
 def clock_table(ids: list[WireZenohId]) -> EncodedTable:
-    entries = []
-    for zid in ids:
-        w = ByteWriter()
-        write_zid(w, "timestamp", zid)
-        entries.append(bytes(w.out))
-    return table(entries)
+    return table([encode(write_zid, "timestamp", zid) for zid in ids])
 
 
 def source_table(ids: list[WireZenohId]) -> EncodedTable:
-    entries = []
-    for zid in ids:
-        w = ByteWriter()
-        write_packed(w, zid, 0)
-        entries.append(bytes(w.out))
-    return table(entries)
+    return table([encode(write_packed, zid, 0) for zid in ids])
 
 
 class Emitter:
@@ -233,16 +214,12 @@ def _fragments(columns: PushColumns, row: int, lane: LaneSettings, sn: int) -> t
             priority=WirePriority.DATA if lane.priority is None else lane.priority,
             first=not batches,
         )
-        w = ByteWriter()
-        write_fragment(w, fragment)
-        room = lane.max_batch - len(w.out)
+        room = lane.max_batch - len(encode(write_fragment, fragment))
         if room < 1:
             raise EncodeError(f"of {lane.batch_size} cannot hold a fragment", "batch size")
         fragment.payload, rest = bytes(rest[:room]), rest[room:]
         fragment.more = bool(rest)
-        w = ByteWriter()
-        write_fragment(w, fragment)
-        batches.append(bytes(w.out))
+        batches.append(encode(write_fragment, fragment))
         sn = (sn + 1) & lane.sn_mask
     return to_stream(batches, Framing.STREAM), (sn + 1) & lane.sn_mask
 

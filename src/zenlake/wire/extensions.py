@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from zenlake.errors import DecodeError, EncodeError, Reason
 from zenlake.wire import qos
-from zenlake.wire.cursor import U16, U32, ByteReader, ByteWriter, utf8
+from zenlake.wire.cursor import U16, U32, ByteReader, ByteWriter, encode, encode_text
 from zenlake.wire.entity import read_entity, read_source_info, write_entity, write_source_info
 from zenlake.wire.enums import PRIORITIES, WirePriority, WireQueryTarget
 from zenlake.wire.qos import QoS
@@ -209,9 +209,7 @@ def _write_value(w: ByteWriter, row: Extension, value: Any) -> None:
     if row.header & ENC_MASK != ENC_ZBUF:
         codec.write(w, row.field, value)
         return
-    body = ByteWriter()
-    codec.write(body, row.field, value)
-    w.block(row.field, bytes(body.out))
+    w.block(row.field, encode(codec.write, row.field, value))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -320,18 +318,13 @@ def _write_lane_sns(w: ByteWriter, field: str, sns: tuple[tuple[int, int], ...])
 
 
 def _read_region_name(r: ByteReader, field: str) -> str:
-    start = r.pos
-    raw = r.rest()
-    if len(raw) not in REGION_NAME_BYTES:
-        raise DecodeError(Reason.BAD_VALUE, field, start)
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise DecodeError(Reason.BAD_UTF8, field, start) from None
+    if r.remaining() not in REGION_NAME_BYTES:
+        raise DecodeError(Reason.BAD_VALUE, field, r.pos)
+    return r.rest_text(field)
 
 
 def _write_region_name(w: ByteWriter, field: str, name: str) -> None:
-    raw = utf8(name, field)
+    raw = encode_text(name, field)
     if len(raw) not in REGION_NAME_BYTES:
         raise EncodeError(f"has {len(raw)} bytes, not 1 to 32", field)
     w.out += raw

@@ -38,7 +38,7 @@ class Scan(NamedTuple):
     "The refusal at which the scan ended, or None if it read all whole batches."
 
 
-def readable(data: bytes | memoryview) -> npt.NDArray[np.uint8]:
+def read_only_array(data: bytes | memoryview) -> npt.NDArray[np.uint8]:
     """Return a buffer as a read-only array, for which the kernels need one compiled form only."""
     buf = np.frombuffer(data, np.uint8)
     buf.flags.writeable = False
@@ -87,7 +87,7 @@ class Scanner:
 
     def bare(self, data: bytes | memoryview, *, reliable: bool = True) -> Iterator[Scan]:
         """Yield the network messages of `data`, which has no FRAME; end at any other message."""
-        buf = readable(data)
+        buf = read_only_array(data)
         state, rows = self._state, self._rows
         state[:] = _BARE[reliable]
         while True:
@@ -102,7 +102,7 @@ class Scanner:
     def _scan(
         self, data: bytes | memoryview, framing: Framing, mode: int, limit: int
     ) -> Iterator[Scan]:
-        buf = readable(data)
+        buf = read_only_array(data)
         if len(buf) > MAX_SCAN_BYTES:
             raise ValueError(f"a scan takes at most {MAX_SCAN_BYTES} bytes, not {len(buf)}")
         state = self._state[0]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from zenlake.log.kernels.sources import SourceTable, rehash, source_table, sources_kernel
 from zenlake.log.read.spans import PartitionRange, ScannedRows, asked_rows
-from zenlake.wire.scan import readable
+from zenlake.wire.scan import read_only_array
 
 FIRST_SOURCES = 64  # Initial room for sources, which doubles as needed.
 
@@ -42,7 +42,7 @@ class SourceNumbers:
     def select(self, found: ScannedRows, asked: PartitionRange) -> NumberedSamples:
         """Return the samples among the rows that are asked for and have a source."""
         rows, offsets = asked_rows(found, asked)
-        data = readable(found.span.data)
+        data = read_only_array(found.span.data)
         places, codes, numbers = np.empty((3, len(rows)), np.int64)
         at = count = 0
         while True:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zenlake.wire.entity import WireSourceInfo
-from zenlake.wire.scan import Rows, readable
+from zenlake.wire.scan import Rows, read_only_array
 from zenlake.wire.zenohid import MAX_BYTES
 
 MAX_SOURCES = 65_536  # Sources remembered; beyond that the one seen first is forgotten.
@@ -90,7 +90,7 @@ class SourceTracker:
 
 def _names(rows: Rows, data: memoryview) -> npt.NDArray[np.void]:
     """Return the source of each row as one value: id, padded with zeros, and entity."""
-    buf = readable(data)
+    buf = read_only_array(data)
     places = rows["source"][:, None] + np.arange(MAX_BYTES)
     names = np.zeros((len(rows), MAX_BYTES + 4), np.uint8)
     inside = np.arange(MAX_BYTES) < rows["source_len"][:, None]
