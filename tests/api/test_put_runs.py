@@ -188,7 +188,7 @@ def test_it_goes_over_links_that_take_no_whole_batches(settings: dict[str, Any])
         receiver.declare_subscriber("t/**", ArrowBatches(max_rows=1000, batches=1)) as got,
         publisher_for(sender, "t/seven"),
     ):
-        port = sender._core.exchange.outbound_ports("t/seven")[0][0]
+        port = sender._core.exchange.outbound_faces("t/seven")[0][0]
         assert port.session.emit_lane(WirePriority.DATA, True) is None
         assert EncodedSender(sender._core).put(data, keys).heard == 5000
         assert rows(received(got, 5000)) == rows(expected(data, keys))
@@ -449,7 +449,7 @@ def test_a_session_that_ends_meanwhile_is_counted() -> None:
         subscriber = receiver.declare_subscriber("t/**", lambda sample: None)
         publisher = publisher_for(sender, "t/seven")
         out = EncodedSender(sender._core)
-        ways = sender._core.exchange.outbound_ports("t/seven")
+        ways = sender._core.exchange.outbound_faces("t/seven")
         receiver.close()
         until(lambda: ways[0][0].session.over)
         out._way = lambda key: _gone(key, ways)  # type: ignore[method-assign]
@@ -518,7 +518,7 @@ def test_they_go_to_several_sessions_and_to_own_subscribers() -> None:
             out = EncodedSender(sender._core)
             assert out.put(data, keys, counts=counts).heard == 1000
             subscribers.append(second.declare_subscriber("t/**", ArrowBatches()))
-            until(lambda: len(sender._core.exchange.outbound_ports("t/seven")) == 2)
+            until(lambda: len(sender._core.exchange.outbound_faces("t/seven")) == 2)
             assert out.put(data, keys, counts=counts).heard == 1000
             subscribers.append(sender.declare_subscriber("t/**", ArrowBatches()))
             assert out.put(data, keys, counts=counts).heard == 1000

@@ -163,7 +163,7 @@ class World:
         self.exchange.attach(Node())  # type: ignore[arg-type]
         self.sender, self.one, self.two = Link("a1"), Link("b1"), Link("b2")
         for link in (self.sender, self.one, self.two):
-            self.exchange.open_port(link)  # type: ignore[arg-type]
+            self.exchange.open_face(link)  # type: ignore[arg-type]
         for number, key in enumerate(self.here.wanted, 1):
             self.exchange.send(Declare(DeclareSubscriber(number, WireExpr(0, key))))
         for link, keys in ((self.one, ["a/*", "**"]), (self.two, ["x/**", "a/b", "@v/*"])):

@@ -312,7 +312,7 @@ class EncodedSender:
 
     def _way(self, key: KeyExpr) -> _ReplayRoute:
         local = self._core.subscribers.matching(key, local=True)
-        return _ReplayRoute(key, local, self._exchange.outbound_ports(key))
+        return _ReplayRoute(key, local, self._exchange.outbound_faces(key))
 
     # ---- plain puts, copied by a kernel
 
