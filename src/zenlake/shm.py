@@ -73,6 +73,7 @@ AllocAlignment.ALIGN_8_BYTE = AllocAlignment(3)
 
 
 @final
+@dataclass(frozen=True, init=False, repr=False, slots=True)
 class MemoryLayout:
     """Size, and an alignment that it is a multiple of.
 
@@ -81,7 +82,10 @@ class MemoryLayout:
     (16, 8)
     """
 
-    __slots__ = ("_alignment", "_size")
+    size: int
+    "Size in bytes."
+    alignment: AllocAlignment
+    "Alignment of the memory."
 
     def __init__(self, obj: "int | tuple[int, AllocAlignment]") -> None:
         match obj:
@@ -93,29 +97,11 @@ class MemoryLayout:
                 raise TypeError("expected int/tuple[int, AllocAlignment]")
         if size == 0 or size % alignment.get_alignment_value():
             raise ZError(f"{LAYOUT}: {size} bytes is not a positive multiple of the alignment")
-        self._size = size
-        self._alignment = alignment
-
-    @property
-    def size(self) -> int:
-        """Size in bytes."""
-        return self._size
-
-    @property
-    def alignment(self) -> AllocAlignment:
-        """Alignment of the memory."""
-        return self._alignment
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, MemoryLayout):
-            return NotImplemented
-        return (self._size, self._alignment) == (other._size, other._alignment)
-
-    def __hash__(self) -> int:
-        return hash((self._size, self._alignment))
+        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "alignment", alignment)
 
     def __repr__(self) -> str:
-        return f"MemoryLayout(({self._size}, {self._alignment!r}))"
+        return f"MemoryLayout(({self.size}, {self.alignment!r}))"
 
 
 class _Policy:
@@ -223,17 +209,12 @@ class ShmProvider:
         raise ZError(NO_SHM)
 
 
-@final
-class ZShm:
+class _SharedBuffer:
     """Buffer in shared memory, which cannot be made."""
 
     def __init__(self, *_args: object, **_kwargs: object) -> None:
         raise ZError(NO_SHM)
 
-    def is_valid(self, /) -> bool:
-        """Raise ZError: there is no shared memory."""
-        raise ZError(NO_SHM)
-
     def __bytes__(self) -> bytes:
         raise ZError(NO_SHM)
 
@@ -242,17 +223,17 @@ class ZShm:
 
 
 @final
-class ZShmMut:
+class ZShm(_SharedBuffer):
+    """Buffer in shared memory, which cannot be made."""
+
+    def is_valid(self, /) -> bool:
+        """Raise ZError: there is no shared memory."""
+        raise ZError(NO_SHM)
+
+
+@final
+class ZShmMut(_SharedBuffer):
     """Writable buffer in shared memory, which cannot be made."""
-
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        raise ZError(NO_SHM)
-
-    def __bytes__(self) -> bytes:
-        raise ZError(NO_SHM)
-
-    def __str__(self) -> str:
-        raise ZError(NO_SHM)
 
     def __setitem__(self, item: int | slice, value: int | bytes | bytearray) -> None:
         raise ZError(NO_SHM)

@@ -20,7 +20,7 @@ from zenlake.errors import LinkError, SessionEnded, SessionRefused, ZError
 from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions, TlsOptions
 from zenlake.runtime.discovery import DiscoveryConfig
-from zenlake.runtime.node import LinkProvider, Node, NodeConfig
+from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.auth import Authenticator
@@ -83,7 +83,7 @@ class SessionSettings:
     whatami: WireWhatAmI
     zid: WireZenohId
     node: NodeConfig
-    network: LinkProvider
+    network: links.LinkProvider
     "Provider of links that keep to `transport/link`."
     listen: tuple[EndPoint, ...]
     listen_retry: RetryPolicy
@@ -343,7 +343,7 @@ class ConfiguredLinks:
         self,
         protocols: Sequence[str] | None,
         buffers: dict[str, dict[str, str]],
-        below: LinkProvider,
+        below: links.LinkProvider,
     ) -> None:
         self._protocols = protocols
         self._buffers = buffers
@@ -376,7 +376,7 @@ class ConfiguredLinks:
         return EndPoint(f"{endpoint.locator}#{joined}")
 
 
-def _network(get: Get) -> LinkProvider:
+def _network(get: Get) -> links.LinkProvider:
     protocols = get("transport/link/protocols")
     buffers = {
         protocol: {
