@@ -32,6 +32,7 @@ from zenlake.wire.encoding import WireEncoding
 from zenlake.wire.entity import WireEntityId, WireSourceInfo
 from zenlake.wire.enums import Mapping, WireCongestionControl, WirePriority
 from zenlake.wire.extensions import Unknown
+from zenlake.wire.frame import LaneSettings
 from zenlake.wire.framing import Framing, split
 from zenlake.wire.interest import Interest
 from zenlake.wire.kernels import plain
@@ -669,7 +670,8 @@ def test_packed_batches_hold_every_message_once(
     first = data.draw(st.integers(0, len(sizes) - 1))
     mask, sn = 0x7F, data.draw(st.integers(0, 0x7F))
     joined = memoryview(b"".join(messages))
-    packed = PackedMessages(joined, ends, first, len(sizes), reliable, priority, batch_size, mask)
+    settings = LaneSettings(reliable, priority, batch_size, mask)
+    packed = PackedMessages(joined, ends, first, len(sizes), settings)
     stream, count, number = b"", 0, sn
     while not packed.done:
         part, some, number = packed.next(number, chunk)

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from zenlake.errors import EncodeError
 from zenlake.transport.counters import Counters
@@ -34,6 +34,7 @@ from zenlake.wire.batch import TransportMessage, write_batch
 from zenlake.wire.cursor import U32, ByteWriter, encode
 from zenlake.wire.enums import PRIORITIES, WirePriority
 from zenlake.wire.fragment import Fragment, write_fragment
+from zenlake.wire.frame import LaneSettings
 from zenlake.wire.framing import Framing, compress
 from zenlake.wire.network import NETWORK, NetworkMessage
 from zenlake.wire.push import Push
@@ -64,17 +65,6 @@ class IntegerSequence(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
-
-
-class EmitLane(NamedTuple):
-    """Lane for batches that the caller writes whole, as the link was negotiated."""
-
-    reliable: bool
-    priority: WirePriority | None
-    "None on a link without lanes, where no FRAME may name one."
-    batch_size: int
-    "Includes the length prefix."
-    sn_mask: int
 
 
 class PushResult(IntEnum):
@@ -272,14 +262,14 @@ class Outbox:
             self._seal(lane)
         return first
 
-    def emit_lane(self, priority: WirePriority, reliable: bool) -> EmitLane | None:
+    def emit_lane(self, priority: WirePriority, reliable: bool) -> LaneSettings | None:
         """Return the lane of `priority` for a caller that writes whole batches; None: this link
         takes none."""
         if self._low_latency or self._compression or self._framing is not Framing.STREAM:
             return None
         lane = self._lane_of[priority]
         sn_mask = lane.sequences[reliable].mask
-        return EmitLane(reliable, lane.priority, self._limit + Framing.STREAM, sn_mask)
+        return LaneSettings(reliable, lane.priority, self._limit + Framing.STREAM, sn_mask)
 
     def push_batches(
         self,

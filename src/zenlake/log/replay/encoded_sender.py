@@ -436,7 +436,7 @@ class EncodedSender:
     ) -> None:
         place = session.emit_lane(qos.priority, reliable)
         if place is not None:
-            packed = PackedMessages(data, ends, at, stop, *place)
+            packed = PackedMessages(data, ends, at, stop, place)
             session.send_batches(packed, qos.priority, reliable)
             return
         most = session.agreement.batch_size - FRAME_BYTES
