@@ -73,6 +73,15 @@ class ByteReader:
         self.pos = start + i + 1
         return value
 
+    def count(self, field: str) -> int:
+        """Read a count of items of at least one byte each; DecodeError if fewer bytes remain, so
+        that nothing is allocated for them."""
+        start = self.pos
+        count = self.zint(field)
+        if count > self.remaining():
+            raise DecodeError(Reason.CUT_SHORT, field, start)
+        return count
+
     def take(self, field: str, length: int) -> bytes:
         """Read `length` bytes that have no length before them."""
         start = self.pos
