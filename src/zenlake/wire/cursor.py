@@ -172,7 +172,7 @@ class ByteWriter:
             value >>= 7
         out.append(value)
 
-    def block(self, field: str, data: bytes, bound: int = U32) -> None:
+    def block(self, field: str, data: bytes | bytearray, bound: int = U32) -> None:
         length = len(data)
         if length < 0x80:
             self.out.append(length)

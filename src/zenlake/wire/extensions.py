@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from zenlake.errors import DecodeError, EncodeError, Reason
 from zenlake.wire import qos
-from zenlake.wire.cursor import U16, U32, ByteReader, ByteWriter, encode, encode_text
+from zenlake.wire.cursor import U16, U32, ByteReader, ByteWriter, encode_text
 from zenlake.wire.entity import read_entity, read_source_info, write_entity, write_source_info
 from zenlake.wire.enums import PRIORITIES, WirePriority, WireQueryTarget
 from zenlake.wire.qos import QoS
@@ -209,7 +209,9 @@ def _write_value(w: ByteWriter, row: Extension, value: Any) -> None:
     if row.header & ENC_MASK != ENC_ZBUF:
         codec.write(w, row.field, value)
         return
-    w.block(row.field, encode(codec.write, row.field, value))
+    body = ByteWriter()
+    codec.write(body, row.field, value)
+    w.block(row.field, body.out)
 
 
 @dataclass(frozen=True, slots=True, order=True)
