@@ -89,7 +89,7 @@ def feed(endpoint: str) -> None:
             while time.perf_counter() < start + seconds:
                 place = session.emit_lane(WirePriority.DATA, True)
                 assert place is not None
-                packed = PackedMessages(data, ends, 0, number, *place)
+                packed = PackedMessages(data, ends, 0, number, place)
                 session.send_batches(packed, WirePriority.DATA, reliable=True)
                 sent += number
             report(sent=sent, time=start)

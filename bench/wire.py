@@ -9,11 +9,11 @@ from zenlake.columnar.read import SampleBatcher, record_batches
 from zenlake.columnar.write import push_columns
 from zenlake.keytable import KeyTable
 from zenlake.wire.batch import TransportMessage, read_batch, write_batch
-from zenlake.wire.emit import LaneSettings, emit
+from zenlake.wire.emit import emit
 from zenlake.wire.encoding import WireEncoding
 from zenlake.wire.entity import WireEntityId, WireSourceInfo
 from zenlake.wire.enums import Mapping, WirePriority
-from zenlake.wire.frame import Frame
+from zenlake.wire.frame import Frame, LaneSettings
 from zenlake.wire.framing import Framing, split, to_stream
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put

@@ -21,42 +21,34 @@ class ZError(Exception):
 
 
 class Reason(IntEnum):
-    """Reason for which bytes do not decode, shared by the kernels and the object codec."""
+    """Reason for which bytes do not decode, shared by the kernels and the object codec.
 
-    NONE = 0
-    CUT_SHORT = 1
-    TOO_LARGE = 2
-    BAD_UTF8 = 3
-    UNKNOWN_ID = 4
-    MANDATORY_EXTENSION = 5
-    EXTENSION_ENCODING = 6
-    TOO_MANY_EXTENSIONS = 7
-    BAD_ZENOH_ID = 8
-    BAD_VALUE = 9
-    TRAILING_BYTES = 10
-    SHARED_MEMORY = 11
-    BAD_LOCATOR = 12
-    BATCH_CUT_SHORT = 13
-    BAD_COMPRESSION = 14
+    `text` says it in words.
+    """
 
+    text: str
 
-REASON_TEXT = {
-    Reason.NONE: "no error",
-    Reason.CUT_SHORT: "the bytes end before the field does",
-    Reason.TOO_LARGE: "the integer is above the field's bound",
-    Reason.BAD_UTF8: "the text is not UTF-8",
-    Reason.UNKNOWN_ID: "no message has this id here",
-    Reason.MANDATORY_EXTENSION: "the extension is mandatory and not known here",
-    Reason.EXTENSION_ENCODING: "the encoding bits 11 mean nothing",
-    Reason.TOO_MANY_EXTENSIONS: "the chain of extensions is longer than 32",
-    Reason.BAD_ZENOH_ID: "a Zenoh id is 1 to 16 bytes and not zero",
-    Reason.BAD_VALUE: "the value has no meaning for this field",
-    Reason.TRAILING_BYTES: "bytes are left over after the field's content",
-    Reason.SHARED_MEMORY: "the payload is in shared memory, which was not negotiated",
-    Reason.BAD_LOCATOR: "the text is not a locator",
-    Reason.BATCH_CUT_SHORT: "the stream ends inside a batch",
-    Reason.BAD_COMPRESSION: "the batch is not the LZ4 block that its header announces",
-}
+    def __new__(cls, number: int, text: str = "") -> "Reason":
+        member = int.__new__(cls, number)
+        member._value_ = number
+        member.text = text
+        return member
+
+    NONE = 0, "no error"
+    CUT_SHORT = 1, "the bytes end before the field does"
+    TOO_LARGE = 2, "the integer is above the field's bound"
+    BAD_UTF8 = 3, "the text is not UTF-8"
+    UNKNOWN_ID = 4, "no message has this id here"
+    MANDATORY_EXTENSION = 5, "the extension is mandatory and not known here"
+    EXTENSION_ENCODING = 6, "the encoding bits 11 mean nothing"
+    TOO_MANY_EXTENSIONS = 7, "the chain of extensions is longer than 32"
+    BAD_ZENOH_ID = 8, "a Zenoh id is 1 to 16 bytes and not zero"
+    BAD_VALUE = 9, "the value has no meaning for this field"
+    TRAILING_BYTES = 10, "bytes are left over after the field's content"
+    SHARED_MEMORY = 11, "the payload is in shared memory, which was not negotiated"
+    BAD_LOCATOR = 12, "the text is not a locator"
+    BATCH_CUT_SHORT = 13, "the stream ends inside a batch"
+    BAD_COMPRESSION = 14, "the batch is not the LZ4 block that its header announces"
 
 
 class DecodeError(ZError):
@@ -81,7 +73,7 @@ class DecodeError(ZError):
 
     def __str__(self) -> str:
         where = f"{self.message}: {self.field}" if self.message else self.field
-        return f"{where} at byte {self.offset}: {REASON_TEXT[self.reason]}"
+        return f"{where} at byte {self.offset}: {self.reason.text}"
 
 
 class EncodeError(ZError):

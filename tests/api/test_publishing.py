@@ -64,7 +64,7 @@ def test_threads_that_put_small_large_and_with_attachments(receivers: int) -> No
         with sender.declare_publisher("p/x") as probe:
             until(lambda: probe.matching_status.matching, bool, PATIENCE)
         # A peer gets everything until it has said what it declares at first, then what it wants.
-        ways = partial(sender._core.exchange.outbound_ports, "p/x")
+        ways = partial(sender._core.exchange.outbound_faces, "p/x")
         until(
             lambda: sum(port.face.initial_done for port, _ in ways()),
             lambda n: n == receivers,
@@ -144,14 +144,14 @@ def test_a_put_loses_nothing_while_another_thread_looks_for_its_way(
         assert way.plain is None
         way.put_plain(b"1")
         during = []
-        outbound_ports = way.exchange.outbound_ports
+        outbound_faces = way.exchange.outbound_faces
 
         def looking(key: str) -> Any:
             during.append((way.ports, way.local))
-            return outbound_ports(key)
+            return outbound_faces(key)
 
         before = (way.ports, way.local)
-        monkeypatch.setattr(way.exchange, "outbound_ports", looking)
+        monkeypatch.setattr(way.exchange, "outbound_faces", looking)
         way.refresh()
         assert during == [before], "who wants it is known all the time"
         assert before[1]

@@ -99,7 +99,7 @@ def test_a_subscriber_of_several_keys_gets_them_in_order_though_another_wants_on
     with pair() as (listener, dialler):
         everything = listener.declare_subscriber("a/**", FifoChannel(10_000))
         one = listener.declare_subscriber("a/1", FifoChannel(10_000))
-        until(lambda: dialler._core.exchange.outbound_ports("a/1"))
+        until(lambda: dialler._core.exchange.outbound_faces("a/1"))
         rows = {
             "key": [f"a/{n % 3}" for n in range(900)],
             "payload": [number(n, 10) for n in range(900)],

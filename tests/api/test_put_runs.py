@@ -33,6 +33,7 @@ from zenlake.wire.encoding import WireEncoding
 from zenlake.wire.entity import WireEntityId, WireSourceInfo
 from zenlake.wire.enums import Mapping, WireCongestionControl, WirePriority
 from zenlake.wire.extensions import Unknown
+from zenlake.wire.frame import LaneSettings
 from zenlake.wire.framing import Framing, split
 from zenlake.wire.interest import Interest
 from zenlake.wire.kernels import plain
@@ -42,7 +43,7 @@ from zenlake.wire.packed import PackedMessages
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
-from zenlake.wire.scan import Scanner, readable, scan
+from zenlake.wire.scan import Scanner, read_only_array, scan
 from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.tsstack import SEND, WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
@@ -186,7 +187,7 @@ def test_it_goes_over_links_that_take_no_whole_batches(settings: dict[str, Any])
         receiver.declare_subscriber("t/**", ArrowBatches(max_rows=1000, batches=1)) as got,
         publisher_for(sender, "t/seven"),
     ):
-        port = sender._core.exchange.outbound_ports("t/seven")[0][0]
+        port = sender._core.exchange.outbound_faces("t/seven")[0][0]
         assert port.session.emit_lane(WirePriority.DATA, True) is None
         assert RowSender(sender._core).put_one_batch(data, keys).heard == 5000
         assert rows(received(got, 5000)) == rows(expected(data, keys))
@@ -445,7 +446,7 @@ def test_a_session_that_ends_meanwhile_is_counted() -> None:
         subscriber = receiver.declare_subscriber("t/**", lambda sample: None)
         publisher = publisher_for(sender, "t/seven")
         out = RowSender(sender._core)
-        ways = sender._core.exchange.outbound_ports("t/seven")
+        ways = sender._core.exchange.outbound_faces("t/seven")
         receiver.close()
         until(lambda: ways[0][0].session.over)
         out._way = lambda key: _gone(key, ways)  # type: ignore[method-assign]
@@ -514,7 +515,7 @@ def test_they_go_to_several_sessions_and_to_own_subscribers() -> None:
             out = EncodedSender(sender._core)
             assert out.put(data, keys, batches(counts)).heard == 1000
             subscribers.append(second.declare_subscriber("t/**", ArrowBatches()))
-            until(lambda: len(sender._core.exchange.outbound_ports("t/seven")) == 2)
+            until(lambda: len(sender._core.exchange.outbound_faces("t/seven")) == 2)
             assert out.put(data, keys, batches(counts)).heard == 1000
             subscribers.append(sender.declare_subscriber("t/**", ArrowBatches()))
             assert out.put(data, keys, batches(counts)).heard == 1000
@@ -567,7 +568,7 @@ def copied(
     state[plain.BATCH] = -1
     out, ends, seen = np.zeros(room, np.uint8), np.zeros(100, np.int64), np.zeros(2, np.int64)
     why = plain.plain_kernel(
-        readable(data),
+        read_only_array(data),
         np.array(counts, np.int64),
         np.array(links, np.uint8),
         np.ones(len(counts), np.uint8),
@@ -665,7 +666,8 @@ def test_packed_batches_hold_every_message_once(
     first = data.draw(st.integers(0, len(sizes) - 1))
     mask, sn = 0x7F, data.draw(st.integers(0, 0x7F))
     joined = memoryview(b"".join(messages))
-    packed = PackedMessages(joined, ends, first, len(sizes), reliable, priority, batch_size, mask)
+    settings = LaneSettings(reliable, priority, batch_size, mask)
+    packed = PackedMessages(joined, ends, first, len(sizes), settings)
     stream, count, number = b"", 0, sn
     while not packed.done:
         part, some, number = packed.next(number, chunk)
@@ -703,7 +705,11 @@ def test_restamped_messages_differ_in_their_timestamps_only(
     (found,) = Scanner().bare(data)
     out = np.zeros(len(data) + len(messages) * 26, np.uint8)
     used = restamp_kernel(
-        readable(data), found.rows, np.uint64(time), np.frombuffer(bytearray(w.out), np.uint8), out
+        read_only_array(data),
+        found.rows,
+        np.uint64(time),
+        np.frombuffer(bytearray(w.out), np.uint8),
+        out,
     )
     r = ByteReader(out[:used].tobytes())
     for i, message in enumerate(messages):
@@ -720,7 +726,7 @@ def test_restamping_writes_nothing_beyond_its_buffer() -> None:
     clock = np.zeros(17, np.uint8)
     for size in range(len(data) + 26):
         out = np.zeros(size, np.uint8)
-        assert restamp_kernel(readable(data), found.rows, np.uint64(1), clock, out) == -1
+        assert restamp_kernel(read_only_array(data), found.rows, np.uint64(1), clock, out) == -1
 
 
 def test_unknown_extensions_travel_along() -> None:

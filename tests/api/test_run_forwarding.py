@@ -111,7 +111,7 @@ def test_a_sample_has_one_timestamp_whoever_gets_it(stack: ExitStack) -> None:
     second = stack.enter_context(way.router.declare_subscriber("way/**"))
     third_session = stack.enter_context(dialling(way.port, mode="client"))
     third = third_session.declare_subscriber("way/a")
-    until(lambda: len(way.router._core.exchange.outbound_ports("way/a")) == 2)
+    until(lambda: len(way.router._core.exchange.outbound_faces("way/a")) == 2)
     rows = [n.to_bytes(2, "big") + bytes(100) for n in range(50)]
     way.publisher.put_batch(pa.RecordBatch.from_pydict({"payload": rows}))
     stamps = [str(sample.timestamp) for sample in way.received(50)]
@@ -129,7 +129,7 @@ def test_a_row_that_is_put_has_one_timestamp_whoever_gets_it(stack: ExitStack) -
     subscribers += [
         other.declare_subscriber(key) for other, key in zip(others, ("a/**", "a/1"), strict=True)
     ]
-    until(lambda: len(session._core.exchange.outbound_ports("a/1")) == 2)
+    until(lambda: len(session._core.exchange.outbound_faces("a/1")) == 2)
     keys = [f"a/{n % 3}" for n in range(60)]
     rows = {"key": keys, "payload": [n.to_bytes(2, "big") for n in range(60)]}
     session.put_batch(pa.RecordBatch.from_pydict(rows))

@@ -16,10 +16,10 @@ from zenlake.errors import EncodeError, InvalidKeyExpr
 from zenlake.keytable import KeyTable
 from zenlake.wire.batch import TransportMessage, read_batch
 from zenlake.wire.cursor import ByteReader, ByteWriter
-from zenlake.wire.emit import LaneSettings, emit
+from zenlake.wire.emit import emit
 from zenlake.wire.enums import Mapping, WirePriority
 from zenlake.wire.fragment import Fragment
-from zenlake.wire.frame import Frame
+from zenlake.wire.frame import Frame, LaneSettings
 from zenlake.wire.framing import Framing, split
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push

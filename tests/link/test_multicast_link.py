@@ -61,8 +61,8 @@ def test_a_multicast_link_has_its_framing_mtu_and_addresses(
     assert link.remote == f"udp/{GROUP}:{port}"
     assert str(link.remote) in repr(link)
     assert link.fileno() >= 0
-    assert link.unicast_fileno() >= 0
-    assert link.fileno() != link.unicast_fileno()
+    assert link.unicast.fileno() >= 0
+    assert link.fileno() != link.unicast.fileno()
 
 
 def test_a_group_hears_what_one_says_and_the_one_does_not(
@@ -148,7 +148,7 @@ def test_the_largest_datagram_and_one_more(joined: Callable[..., MulticastLink])
 
 def test_ttl_and_source(joined: Callable[..., MulticastLink]) -> None:
     link = joined("iface=lo;ttl=7")
-    assert link._sending.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL) == 7
+    assert link.unicast.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL) == 7
     named = joined("iface=127.0.0.1")
     assert named.local.startswith("udp/127.0.0.1:")
     bound = joined("bind=127.0.0.1:0")
@@ -175,7 +175,7 @@ def test_a_closed_link_refuses_every_call(joined: Callable[..., MulticastLink]) 
     link = joined()
     link.close()
     link.close()
-    assert link.fileno() == link.unicast_fileno() == -1
+    assert link.fileno() == link.unicast.fileno() == -1
     for act in (link.receive, link.receive_unicast, lambda: link.send(b"late")):
         with pytest.raises(LinkError, match=f"udp/{GROUP}"):
             act()
@@ -231,7 +231,7 @@ one.send(b"six")
 select([other.fileno()], [], [], 20)
 data, (host, port) = other.receive()
 other.send_to(b"seven", (host, port))
-select([one.unicast_fileno()], [], [], 20)
+select([one.unicast], [], [], 20)
 answer, _ = one.receive_unicast()
 assert one.receive() is None
 print(data, answer, one.local.partition(":")[0], other.remote)

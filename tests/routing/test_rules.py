@@ -217,7 +217,6 @@ def stamping(**options: bool) -> tuple[Routing, Face]:
 
 def test_a_router_stamps_puts_that_have_no_timestamp() -> None:
     routing, a = stamping()
-    assert routing.needs_stamp
     bare, deleted, old = Put(b"x"), Del(), Put(b"x", WireTimestamp(7, zid("f0")))
     ahead = Put(b"x", WireTimestamp(200 * SECOND, zid("f0")))
     out = [
@@ -242,7 +241,6 @@ def test_the_future_can_be_dropped_instead() -> None:
 
 def test_without_a_clock_nothing_is_stamped() -> None:
     routing, (a, b) = router(CLIENT, CLIENT)
-    assert not routing.needs_stamp
     assert routing.stamp() is None
     routing.on_message(b, declare(S, 1, "t"), 0.0)
     ((_, message),) = routing.on_message(a, push("t"), 0.0)

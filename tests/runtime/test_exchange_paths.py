@@ -121,7 +121,7 @@ class Here:
             assert (type(push), r.pos) == (Push, end)
             assert getattr(push.body, "payload", b"") == data[starts[0] : ends[0]]
         if delivery.part is not None:
-            rests = delivery.part.run.places(delivery.part.rows) or [None] * count
+            rests = delivery.part.run.message_starts(delivery.part.rows) or [None] * count
         made = [_seen(s) for s in samples(delivery.keys, [data] * count, starts, ends, rests)]
         assert len(made) == count
         for subscriber in subscribers:
@@ -163,7 +163,7 @@ class World:
         self.exchange.attach(Node())  # type: ignore[arg-type]
         self.sender, self.one, self.two = Link("a1"), Link("b1"), Link("b2")
         for link in (self.sender, self.one, self.two):
-            self.exchange.open_port(link)  # type: ignore[arg-type]
+            self.exchange.open_face(link)  # type: ignore[arg-type]
         for number, key in enumerate(self.here.wanted, 1):
             self.exchange.send(Declare(DeclareSubscriber(number, WireExpr(0, key))))
         for link, keys in ((self.one, ["a/*", "**"]), (self.two, ["x/**", "a/b", "@v/*"])):

@@ -62,7 +62,7 @@ class Peer:
         self.exchange.send(Declare(DeclareSubscriber(number, wire), qos=qos.DECLARE))
 
     def put(self, key: str, payload: bytes) -> None:
-        for port, wire in self.exchange.outbound_ports(key):
+        for port, wire in self.exchange.outbound_faces(key):
             port.session.send(Push(wire, Put(payload)))
 
     # ---- Local

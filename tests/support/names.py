@@ -131,6 +131,9 @@ class Source:
                 self._define(node.arg, owner)
             elif isinstance(node, ast.keyword) and node.arg:
                 self.uses.add(node.arg)
+            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+                if ast.unparse(node.value).startswith("(auto(), "):  # a member of a StrEnum
+                    self.uses.add(ast.unparse(node.targets[0]).lower())
             elif isinstance(node, ast.Constant) and not isinstance(parent, ast.Expr):
                 words = WORD.findall(node.value) if isinstance(node.value, str) else []
                 self.uses.update(words)  # options, columns, names in __slots__

@@ -118,7 +118,7 @@ class Sender:
         elif way == "batches" and (place := outbox.emit_lane(priority, reliable)) is not None:
             messages = [encoded(self.message(priority, reliable)) for _ in range(count)]
             ends = list(accumulate(map(len, messages)))
-            packed = PackedMessages(memoryview(b"".join(messages)), ends, 0, count, *place)
+            packed = PackedMessages(memoryview(b"".join(messages)), ends, 0, count, place)
             while not packed.done:
                 self.until_taken(
                     lambda: outbox.push_batches(lambda sn: packed.next(sn, 200), priority, reliable)

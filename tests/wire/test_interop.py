@@ -18,11 +18,11 @@ from zenlake.keytable import KeyTable
 from zenlake.wire import declare as d
 from zenlake.wire.batch import write_batch
 from zenlake.wire.delete import Del
-from zenlake.wire.emit import LaneSettings, emit
+from zenlake.wire.emit import emit
 from zenlake.wire.encoding import PREDEFINED, WireEncoding
 from zenlake.wire.enums import Consolidation, Mapping, WirePriority
 from zenlake.wire.err import Err
-from zenlake.wire.frame import Frame
+from zenlake.wire.frame import Frame, LaneSettings
 from zenlake.wire.framing import Framing, to_stream
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put

@@ -30,7 +30,7 @@ from zenlake.wire.batch import TRANSPORT, read_scouting
 from zenlake.wire.cursor import ByteReader
 from zenlake.wire.init import VERSION, Init
 from zenlake.wire.join import Join
-from zenlake.wire.scan import readable
+from zenlake.wire.scan import read_only_array
 
 MAX_STREAMS = 65_536
 MAX_INTERFACES = 256  # Interfaces of a section that are kept.
@@ -89,7 +89,7 @@ class CaptureFile:
         self.name = name
         self._state = np.zeros(kernel.STATE_WORDS, np.int64)
         self._state[kernel.S_POS] = self._header(bytes(data[:_PCAP_HEADER]))
-        self.data = readable(data)  # type: ignore[arg-type]
+        self.data = read_only_array(data)  # type: ignore[arg-type]
         "The whole file, mapped: only pages that were read are in memory."
         self._counts = np.zeros(kernel.COUNT_WORDS, np.int64)
         self._interfaces = np.zeros((MAX_INTERFACES, kernel.INTERFACE_WORDS), np.int64)

@@ -28,7 +28,7 @@ from zenlake.keyexpr import is_canonical
 from zenlake.keytable import KeyTable
 from zenlake.wire.encoding import type_and_schema
 from zenlake.wire.framing import Framing
-from zenlake.wire.scan import Rows, Scanner, readable
+from zenlake.wire.scan import Rows, Scanner, read_only_array
 
 MAX_ROWS = 65_536
 MAX_BYTES = 16 << 20
@@ -191,7 +191,7 @@ class SampleBatcher:
         `offsets`: one for each row. `checked`: the rows are known to be those of `data`, and
         there is one time at most, or one for each batch.
         """
-        buf = readable(data)
+        buf = read_only_array(data)
         times = _NO_TIMES if received_at is None else np.atleast_1d(received_at) // 1000
         if not checked:
             if len(rows) and rows["end"].max() > len(buf):

@@ -6,7 +6,7 @@ Knows which module implements which protocol, and imports it when it is first us
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from zenlake.errors import LinkError
 from zenlake.link.base import Listener, TransportLink
@@ -23,24 +23,22 @@ PROTOCOLS: dict[str, str] = {
 }
 
 
-class _Module(Protocol):
-    """Functions of a protocol's module."""
+class LinkProvider(Protocol):
+    """Source of links: this package, the module of one protocol, or a simulated network."""
 
-    def resolve(self, endpoint: EndPoint) -> list[Address]: ...
-    def connect(
-        self, endpoint: EndPoint, address: Address, options: LinkOptions
-    ) -> TransportLink: ...
+    def resolve(self, endpoint: EndPoint) -> list[Any]: ...
+    def connect(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink: ...
     def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener: ...
 
 
-def _module(endpoint: EndPoint) -> _Module:
+def _module(endpoint: EndPoint) -> LinkProvider:
     name = PROTOCOLS.get(endpoint.protocol)
     if name is None:
         known = ", ".join(PROTOCOLS)
         raise LinkError(
             f"{endpoint.locator}: {endpoint.protocol!r} is not a protocol here: use {known}"
         )
-    return cast(_Module, import_module(name))
+    return cast(LinkProvider, import_module(name))
 
 
 def resolve(endpoint: EndPoint) -> list[Address]:

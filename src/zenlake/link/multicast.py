@@ -39,7 +39,7 @@ Received = tuple[bytes, tuple[str, int]]
 
 
 class MulticastLink:
-    """Membership of a group. Watch both descriptors: for the group, and for answers."""
+    """Membership of a group. Watch the link for the group, and `unicast` for answers."""
 
     framing = Framing.DATAGRAM
     reliable = False
@@ -53,7 +53,9 @@ class MulticastLink:
         self.name: str = endpoint
         self.local = sockaddr_locator(self.protocol, sending.getsockname())
         self.remote = sockaddr_locator(self.protocol, group)
-        self._group, self._hearing, self._sending = group, hearing, sending
+        self._group, self._hearing = group, hearing
+        self.unicast = sending
+        "Socket that sends, and receives the datagrams to this node alone."
         host, self._port = sending.getsockname()[:2]
         self._hosts = {host}
         if sockets.is_wildcard(host):
@@ -64,17 +66,13 @@ class MulticastLink:
         """Return the descriptor of the group's socket; -1 once closed."""
         return self._hearing.fileno()
 
-    def unicast_fileno(self) -> int:
-        """Return the descriptor of the sending socket, which gets the answers; -1 once closed."""
-        return self._sending.fileno()
-
     def receive(self) -> Received | None:
         """Return the next datagram of another node to the group, and its sender; None: none."""
         return self._receive(self._hearing)
 
     def receive_unicast(self) -> Received | None:
         """Return the next datagram to this node alone, and its sender; None: none now."""
-        return self._receive(self._sending)
+        return self._receive(self.unicast)
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
         """Send a datagram to the group; return its size, or 0: retry when writable."""
@@ -88,7 +86,7 @@ class MulticastLink:
         """Leave the group and close both sockets. May be called again, from any thread."""
         with self._send_lock, self._receive_lock:
             self._hearing.close()
-            self._sending.close()
+            self.unicast.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.local} -> {self.remote}>"
@@ -112,7 +110,7 @@ class MulticastLink:
             raise LinkError(f"{self.name}: a datagram of {len(data)} bytes is above {self.mtu}")
         with self._send_lock:
             try:
-                return self._sending.sendto(data, to)
+                return self.unicast.sendto(data, to)
             except OSError as error:
                 if error.errno in SEND_LATER:
                     return 0

@@ -64,16 +64,12 @@ _DECLARED: dict[type, Kind] = {
     DeclareQueryable: QUERYABLES,
     DeclareToken: TOKENS,
 }
-_UNDECLARED: dict[type, Kind] = {
-    UndeclareSubscriber: SUBSCRIBERS,
-    UndeclareQueryable: QUERYABLES,
-    UndeclareToken: TOKENS,
-}
 _UNDECLARE: dict[Kind, type[EntityGone]] = {
     SUBSCRIBERS: UndeclareSubscriber,
     QUERYABLES: UndeclareQueryable,
     TOKENS: UndeclareToken,
 }
+_UNDECLARED: dict[type, Kind] = {body: kind for kind, body in _UNDECLARE.items()}
 
 
 class DeclarationTables:

@@ -95,19 +95,10 @@ class Routing:
         """Number that changes whenever `destinations` may answer differently."""
         return self._topology.version
 
-    @version.setter
-    def version(self, version: int) -> None:
-        """Let the owner invalidate cached routes for reasons of its own."""
-        self._topology.version = version
-
     @property
     def counters(self) -> Counter[DropReason]:
         """Messages ignored, refused or given up, by reason."""
         return self._topology.counters
-
-    @property
-    def query_timeout(self) -> float:
-        return self._queries.query_timeout
 
     # ---- faces
 
@@ -198,11 +189,6 @@ class Routing:
     def count_unknown(self, messages: int) -> None:
         """Count messages with an unknown key."""
         self.counters[DropReason.UNKNOWN_KEY] += messages
-
-    @property
-    def needs_stamp(self) -> bool:
-        """Whether a forwarded PUT without a timestamp is given one."""
-        return self._hlc is not None
 
     def stamp(self) -> WireTimestamp | None:
         """Return a new timestamp of this node's clock; None: it has none."""

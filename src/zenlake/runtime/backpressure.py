@@ -23,26 +23,26 @@ class Backpressure:
     def __init__(self, exchange: "Exchange") -> None:
         self._exchange = exchange
 
-    def pause_until_room(self, port: SessionFace, full: Backpressured) -> None:
-        """Pause `port` until `full`, a local sink that it filled, has room."""
-        self._pause(port)
-        full.when_room(lambda: self._resume(port))
+    def pause_until_room(self, session_face: SessionFace, full: Backpressured) -> None:
+        """Pause `session_face` until `full`, a local sink that it filled, has room."""
+        self._pause(session_face)
+        full.when_room(lambda: self._resume(session_face))
 
-    def throttle(self, port: SessionFace, other: SessionFace) -> None:
-        """Pause `port` while `other`, which it sends to, is draining slowly."""
+    def throttle(self, session_face: SessionFace, other: SessionFace) -> None:
+        """Pause `session_face` while `other`, which it sends to, is draining slowly."""
         if other.session.lag[1] is None:
             return  # It has no backlog: the usual case, for every forwarded message.
-        if other not in port.throttled_by and self._is_lagging(other.session):
-            port.throttled_by.add(other)
-            self._pause(port)
-            self._recheck(port, other)
+        if other not in session_face.throttled_by and self._is_lagging(other.session):
+            session_face.throttled_by.add(other)
+            self._pause(session_face)
+            self._recheck(session_face, other)
 
-    def _recheck(self, port: SessionFace, other: SessionFace) -> None:
+    def _recheck(self, session_face: SessionFace, other: SessionFace) -> None:
         if self._is_lagging(other.session):
-            self._exchange.call_later(RECHECK_SECONDS, lambda: self._recheck(port, other))
+            self._exchange.call_later(RECHECK_SECONDS, lambda: self._recheck(session_face, other))
         else:
-            port.throttled_by.discard(other)
-            self._resume(port)
+            session_face.throttled_by.discard(other)
+            self._resume(session_face)
 
     def _is_lagging(self, session: TransportSession) -> bool:
         """Whether `session` has a large backlog of messages that must not be dropped, and makes
@@ -52,15 +52,15 @@ class Backpressure:
             return False
         return self._exchange.now() - since < STUCK_SECONDS
 
-    def _pause(self, port: SessionFace) -> None:
+    def _pause(self, session_face: SessionFace) -> None:
         with self._exchange.lock:
-            port.pauses += 1
-        port.session.pause()
+            session_face.pauses += 1
+        session_face.session.pause()
 
-    def _resume(self, port: SessionFace) -> None:
+    def _resume(self, session_face: SessionFace) -> None:
         """Remove one cause of a pause; read on if it was the last. Called on any thread."""
         with self._exchange.lock:
-            port.pauses -= 1
-            if port.pauses:
+            session_face.pauses -= 1
+            if session_face.pauses:
                 return
-        port.session.resume()
+        session_face.session.resume()

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from zenlake.errors import DecodeError, EncodeError, LinkError, SessionEnded, SessionRefused, ZError
 from zenlake.link import multicast
 from zenlake.link.options import LinkOptions
-from zenlake.runtime.group import SendingSocket
 from zenlake.runtime.reactor import Timer
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.autoconnect import ANY_ROLE, DEFAULTS, NO_ROLE, Autoconnect
@@ -84,15 +83,11 @@ class Discovery:
             multihop=config.multihop,
             target=config.target,
         )
-        self._numbers: dict[int, TransportSession] = {}
-        self._number_of: dict[TransportSession, int] = {}
-        self._next_number = 0
         self._connecting: set[WireZenohId] = set()
         self._failed: OrderedDict[WireZenohId, float] = OrderedDict()
         self._window = self._reactor.now()
         self._attempts = 0
         self._link: multicast.MulticastLink | None = None
-        self._sending: SendingSocket | None = None
         self._timer: Timer | None = None
 
     @property
@@ -111,24 +106,23 @@ class Discovery:
                 raise
             log.warning("no node is found by scouting: %s", error)
             return
-        self._sending = SendingSocket(self._link)
         self._reactor.call_soon(self._begin)
 
     def _begin(self) -> None:
-        if self._link is None or self._sending is None:
+        if self._link is None:
             return
         if self.config.answer:
             self._reactor.watch(self._link, self._on_group, read=True, write=False)
-        self._reactor.watch(self._sending, self._on_answer, read=True, write=False)
+        self._reactor.watch(self._link.unicast, self._on_answer, read=True, write=False)
         if self._wanted:
             self._scout()
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._link is not None and self._sending is not None:
+        if self._link is not None:
             self._reactor.forget(self._link)
-            self._reactor.forget(self._sending)
+            self._reactor.forget(self._link.unicast)
             self._link.close()
             self._link = None
 
@@ -187,26 +181,20 @@ class Discovery:
     # ---- gossip
 
     def opened(self, session: TransportSession) -> None:
-        number = self._next_number
-        self._next_number += 1
-        self._numbers[number] = session
-        self._number_of[session] = number
         self._failed.pop(session.zid, None)
         if self.config.gossip:
             agreed = session.agreement
-            self._send_gossip(self._gossip.opened(number, agreed.zid, agreed.whatami))
+            self._send_gossip(self._gossip.opened(session, agreed.zid, agreed.whatami))
 
     def closed(self, session: TransportSession) -> None:
-        number = self._number_of.pop(session)
-        del self._numbers[number]
-        self._send_gossip(self._gossip.closed(number))
+        self._send_gossip(self._gossip.closed(session))
 
     def link_states(self, session: TransportSession, body: bytes) -> None:
         """Take a peer's link states; a body that does not decode is counted and ignored."""
         if not self.config.gossip:
             return
         try:
-            bodies, found = self._gossip.received(self._number_of[session], body)
+            bodies, found = self._gossip.received(session, body)
         except DecodeError as error:
             session.counters.drop_received(DropReason.LINK_STATE_INVALID)
             log.debug("link states from %s: %s", session.zid, error)
@@ -216,19 +204,14 @@ class Discovery:
             self._found(node.zid, node.whatami, node.locators, self.config.told)
 
     def _send_gossip(self, bodies: Bodies) -> None:
-        for number, body in bodies:
-            session = self._numbers.get(number)
-            if session is not None:
-                self._send_link_states(session, body)
-
-    def _send_link_states(self, session: TransportSession, body: bytes) -> None:
-        """Send link states to one session; count a failure, so that the others get theirs."""
-        try:
-            session.send(NetworkOam(LINK_STATE, body, qos=DECLARE))
-        except SessionEnded:  # It is being closed.
-            session.counters.drop_sent(DropReason.SESSION_CLOSED)
-        except EncodeError:
-            session.counters.drop_sent(DropReason.MESSAGE_TOO_LARGE)
+        """Send link states to their sessions; count a failure, so that the others get theirs."""
+        for session, body in bodies:
+            try:
+                session.send(NetworkOam(LINK_STATE, body, qos=DECLARE))
+            except SessionEnded:  # It is being closed.
+                session.counters.drop_sent(DropReason.SESSION_CLOSED)
+            except EncodeError:
+                session.counters.drop_sent(DropReason.MESSAGE_TOO_LARGE)
 
     # ---- connecting
 
@@ -319,7 +302,7 @@ def scout(
             if datagram is not None:
                 link.send(datagram)
             wait = max(0.0, min(end, scouter.deadline) - now)
-            select.select([link.unicast_fileno()], [], [], wait)
+            select.select([link.unicast], [], [], wait)
             for _ in range(READS_PER_TURN):
                 received = link.receive_unicast()
                 if received is None:

@@ -24,7 +24,7 @@ from zenlake.runtime.local_delivery import LocalDelivery, LocalSession
 from zenlake.runtime.node import Node
 from zenlake.runtime.reactor import Timer
 from zenlake.runtime.session_face import (
-    ForwardingPort,
+    ForwardingFace,
     InboundRoute,
     LocalSubscribers,
     ReceivedKey,
@@ -33,7 +33,7 @@ from zenlake.runtime.session_face import (
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.serial import SerialExecutor
 from zenlake.transport.drop_reason import DropReason
-from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.cursor import encode
 from zenlake.wire.declare import Declare, UndeclareKeyExpr
 from zenlake.wire.enums import CloseReason, Mapping, WireWhatAmI
 from zenlake.wire.network import NetworkMessage
@@ -74,7 +74,7 @@ class Exchange:
         self.dropped: Counter[DropReason] = Counter()
         "Received messages that were dropped, by reason."
         self.clock = HybridLogicalClock(zid)
-        self.clock_id = _encode_zid(zid)
+        self.clock_id = encode(write_zid, "zid", zid)
         "The clock's id as timestamps carry it."
         self.wants_messages = False
         "Whether a local sink takes messages as bytes (see `RawPush`)."
@@ -157,7 +157,7 @@ class Exchange:
         with self.lock:
             self.version += 1
 
-    def outbound_ports(self, key: str) -> tuple[tuple[SessionFace, WireExpr], ...]:
+    def outbound_faces(self, key: str) -> tuple[tuple[SessionFace, WireExpr], ...]:
         """Return the sessions that want puts of the local session on `key`, each with the key as it
         knows it. The result holds while `version` stays the same."""
         with self.lock:
@@ -210,42 +210,41 @@ class Exchange:
 
     # ---- the routing, under the lock
 
-    def on_message(self, port: SessionFace, message: NetworkMessage) -> None:
-        """Route a message that `port` received. On the I/O thread, without the lock."""
-        before = port.face.initial_done
+    def on_message(self, session_face: SessionFace, message: NetworkMessage) -> None:
+        """Route a message that `session_face` received. On the I/O thread, without the lock."""
+        before = session_face.face.initial_done
         with self.lock:
             if type(message) is Declare and type(message.body) is UndeclareKeyExpr:
                 self.version += 1  # Routes may use the id.
-            out = self.routing.on_message(port.face, message, self.now())
+            out = self.routing.on_message(session_face.face, message, self.now())
             self._dispatch(out)
-            port.routes.renew(self.version)
+            session_face.routes.renew(self.version)
         for face, _ in out:
             if face.link is not None:
-                self.backpressure.throttle(port, face.link)
+                self.backpressure.throttle(session_face, face.link)
         self._deliver_local()
-        if port.face.initial_done and not before:
-            self.local.declared(port.session)
+        if session_face.face.initial_done and not before:
+            self.local.declared(session_face.session)
 
-    def find_route(self, port: SessionFace, name: ReceivedKey) -> InboundRoute | None:
-        """Compute and cache the route of a key that `port` received; None: its id is unknown."""
+    def find_route(self, session_face: SessionFace, name: ReceivedKey) -> InboundRoute | None:
+        """Compute and cache the route of a received key; None: its id is unknown."""
         number, suffix = (name, b"") if isinstance(name, int) else name
         wire = WireExpr(number & 0xFFFF, suffix.decode(), Mapping(number >> 16))
         with self.lock:
-            text = self.routing.received_key(port.face, wire)
+            text = self.routing.received_key(session_face.face, wire)
             if text is None:  # The routing has counted it.
                 return None
             local: LocalSubscribers = ()
-            out: list[ForwardingPort] = []
-            for face in self.routing.destinations(port.face, text):
+            out: list[ForwardingFace] = []
+            for face in self.routing.destinations(session_face.face, text):
                 if face.is_local:
                     local = self.local.matching_subscribers(text)
                 elif face.link is not None:
                     key = self._wire_key(face, text)
-                    w = ByteWriter()
-                    write_wireexpr(w, key)
-                    out.append(ForwardingPort(face.link, key, flags_of(key), bytes(w.out)))
+                    encoded = encode(write_wireexpr, key)
+                    out.append(ForwardingFace(face.link, key, flags_of(key), encoded))
         route = InboundRoute(KeyExpr.trusted(text), local, tuple(out))
-        return port.routes.keep(name, route, len(text))
+        return session_face.routes.keep(name, route, len(text))
 
     def _wire_key(self, face: Face, key: str) -> WireExpr:
         """Return `key` as `face` knows it; declares an id for it first where that pays."""
@@ -268,14 +267,14 @@ class Exchange:
         if deadline is not None and (self._timer is None or deadline < self._timer_at):
             self._arm(deadline)
 
-    def _send_control(self, port: SessionFace, message: NetworkMessage) -> None:
+    def _send_control(self, session_face: SessionFace, message: NetworkMessage) -> None:
         try:
-            port.session.post(message)
+            session_face.session.post(message)
         except SessionEnded:
-            self.dropped[DropReason.SESSION_CLOSED] += 1  # `close_port` follows.
+            self.dropped[DropReason.SESSION_CLOSED] += 1  # `close_face` follows.
         except ZError as error:
             self.dropped[DropReason.ENCODE_FAILED] += 1
-            log.warning("%s: %s", port.session, error)
+            log.warning("%s: %s", session_face.session, error)
 
     def _arm(self, deadline: float) -> None:
         if self._timer is not None:
@@ -306,7 +305,7 @@ class Exchange:
 
     # ---- sessions, on the I/O thread
 
-    def open_port(self, session: TransportSession) -> None:
+    def open_face(self, session: TransportSession) -> None:
         """Make `session` a face of the routing; close it if the routing refuses it."""
         agreed = session.agreement
         with self.lock:
@@ -316,28 +315,22 @@ class Exchange:
                 log.warning("%s: %s", session, error)
                 session.close(CloseReason.GENERIC)
                 return
-            port = SessionFace(session, face)
-            face.link = port
-            session.face = port
+            session_face = SessionFace(session, face)
+            face.link = session_face
+            session.face = session_face
             self._dispatch(out)
         self._deliver_local()
         self.local.opened(session)
         if face.initial_done:
             self.local.declared(session)
 
-    def close_port(self, session: TransportSession, why: SessionEnded) -> None:
+    def close_face(self, session: TransportSession, why: SessionEnded) -> None:
         """Remove the face of a session that ended."""
-        port: SessionFace | None = session.face
-        if port is not None:
+        session_face: SessionFace | None = session.face
+        if session_face is not None:
             with self.lock:
-                self._dispatch(self.routing.close(port.face, self.now()))
-                port.face.link = None
-                port.routes.clear()
+                self._dispatch(self.routing.close(session_face.face, self.now()))
+                session_face.face.link = None
+                session_face.routes.clear()
             self._deliver_local()
             self.local.closed(session, why)
-
-
-def _encode_zid(zid: WireZenohId) -> bytes:
-    w = ByteWriter()
-    write_zid(w, "zid", zid)
-    return bytes(w.out)

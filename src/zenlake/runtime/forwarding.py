@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from zenlake.errors import SessionEnded, ZError
 from zenlake.runtime.local_delivery import Routes
-from zenlake.runtime.session_face import ForwardingPort, SessionFace
+from zenlake.runtime.session_face import ForwardingFace, SessionFace
 from zenlake.transport.drop_reason import DropReason
-from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.cursor import encode
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.qos import PRIORITY_BITS
@@ -38,8 +38,8 @@ class Forwarder:
 
     def forward_put(
         self,
-        port: SessionFace,
-        out: tuple[ForwardingPort, ...],
+        session_face: SessionFace,
+        out: tuple[ForwardingFace, ...],
         header: int,
         tail: bytes,
         qos: int,
@@ -48,21 +48,19 @@ class Forwarder:
         """Forward one PUSH: its `header` with another key's flags, that key, then `tail`."""
         for other, _, flags, key in out:
             head = bytes((header & ~KEY_FLAGS | flags,))
-            self._send(port, other, head + key + tail, qos, reliable)
+            self._send(session_face, other, head + key + tail, qos, reliable)
 
     def forward_push(
-        self, port: SessionFace, out: tuple[ForwardingPort, ...], push: Push, reliable: bool
+        self, session_face: SessionFace, out: tuple[ForwardingFace, ...], push: Push, reliable: bool
     ) -> None:
         """Encode a decoded PUSH for every session of `out`; its key is overwritten."""
         for other, wire, _, _ in out:
             push.key = wire
-            w = ByteWriter()
-            NETWORK.write(w, push)
-            self._send(port, other, bytes(w.out), push.qos, reliable)
+            self._send(session_face, other, encode(NETWORK.write, push), push.qos, reliable)
 
     def forward_run(
         self,
-        port: SessionFace,
+        session_face: SessionFace,
         reliable: bool,
         run: "PushRun",
         routes: Routes,
@@ -86,13 +84,13 @@ class Forwarder:
             if name not in written:
                 qos = run.rows["qos"][run.first : run.stop]
                 if None in wires:
-                    qos = qos[run.chosen([wire is not None for wire in wires])]
+                    qos = qos[run.select_rows([wire is not None for wire in wires])]
                 written[name] = (*rewrite(run, wires, *stamps), qos)
-            self._send_run(port, other, *written[name], reliable)
+            self._send_run(session_face, other, *written[name], reliable)
 
     def _send_run(
         self,
-        port: SessionFace,
+        session_face: SessionFace,
         other: SessionFace,
         data: memoryview,
         ends: "npt.NDArray[np.int64]",
@@ -109,19 +107,24 @@ class Forwarder:
                 other.session.send_run(data, ends, qos, reliable, int(lanes[0]))
             except SessionEnded:
                 self._dropped[DropReason.SESSION_CLOSED] += len(ends)
-            self._throttle(port, other)
+            self._throttle(session_face, other)
             return
         start = 0
         for end, level in zip(ends.tolist(), qos.tolist(), strict=True):
-            self._send(port, other, bytes(data[start:end]), level, reliable)
+            self._send(session_face, other, bytes(data[start:end]), level, reliable)
             start = end
 
     def _send(
-        self, port: SessionFace, other: SessionFace, message: bytes, qos: int, reliable: bool
+        self,
+        session_face: SessionFace,
+        other: SessionFace,
+        message: bytes,
+        qos: int,
+        reliable: bool,
     ) -> None:
         try:
             other.session.send_encoded(message, qos, reliable)
-            self._throttle(port, other)
+            self._throttle(session_face, other)
         except SessionEnded:
             self._dropped[DropReason.SESSION_CLOSED] += 1
         except ZError as error:  # It is too large for that session.

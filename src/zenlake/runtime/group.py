@@ -31,16 +31,6 @@ BURST_PAUSE = 0.001  # Seconds between two bursts of a message in many fragments
 CLOSE_SECONDS = 1.0  # Time that close() gives the I/O thread.
 
 
-class SendingSocket:
-    """The sending socket of a group; it receives datagrams that are sent to this node alone."""
-
-    def __init__(self, group: link.MulticastLink) -> None:
-        self._group = group
-
-    def fileno(self) -> int:
-        return self._group.unicast_fileno()
-
-
 class _GuardedHandler:
     """A group's handler whose failures are logged, so that they do not end the group."""
 
@@ -63,7 +53,6 @@ class Group:
     ) -> None:
         self._reactor = node.reactor
         self._link = link.join(EndPoint(endpoint), node.config.options)
-        self._sending = SendingSocket(self._link)
         self._core = Multicast(
             offer,
             _GuardedHandler(handler),
@@ -121,7 +110,7 @@ class Group:
         if self._closing:
             return
         self._reactor.watch(self._link, self._on_group, read=True, write=False)
-        self._reactor.watch(self._sending, self._on_answer, read=True, write=False)
+        self._reactor.watch(self._link.unicast, self._on_answer, read=True, write=False)
         self._on_time()
 
     def _on_group(self, readable: bool, writable: bool) -> None:
@@ -191,6 +180,6 @@ class Group:
         if self._timer is not None:
             self._timer.cancel()
             self._reactor.forget(self._link)
-            self._reactor.forget(self._sending)
+            self._reactor.forget(self._link.unicast)
         self._link.close()
         self._closed.set()

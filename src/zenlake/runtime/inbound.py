@@ -24,7 +24,7 @@ from zenlake.runtime.session_face import InboundRoute, ReceivedKey, SessionFace
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.lanes import skip_messages
-from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.cursor import ByteReader, encode
 from zenlake.wire.dispatch import ID_MASK
 from zenlake.wire.enums import WirePriority
 from zenlake.wire.network import NETWORK, NetworkMessage, is_network
@@ -62,11 +62,11 @@ class InboundFrames:
 
     def opened(self, session: TransportSession) -> None:
         """Make `session` a face of the routing."""
-        self._exchange.open_port(session)
+        self._exchange.open_face(session)
 
     def closed(self, session: TransportSession, why: SessionEnded) -> None:
         """Remove the face of `session`."""
-        self._exchange.close_port(session, why)
+        self._exchange.close_face(session, why)
 
     def on_frame(
         self,
@@ -78,23 +78,23 @@ class InboundFrames:
         end: int,
     ) -> int:
         """Route the network messages of a FRAME; return where they end (see `NodeHandler`)."""
-        port: SessionFace | None = session.face
-        if port is None:  # The session was refused and is being closed.
+        session_face: SessionFace | None = session.face
+        if session_face is None:  # The session was refused and is being closed.
             return skip_messages(data, pos, end)
-        if port.routes.version != self._exchange.version:
-            port.routes.renew(self._exchange.version)
+        if session_face.routes.version != self._exchange.version:
+            session_face.routes.renew(self._exchange.version)
         while pos < end and is_network(data[pos]):
             put = read_plain_push(data, pos, end)
             more = end - (put[-1] if put is not None else pos)
             if more >= SCAN_FROM and (self._kernels or self._load_kernels()):
-                return self._scan(port, reliable, data, pos, end)
+                return self._scan(session_face, reliable, data, pos, end)
             if put is not None:
-                self._on_plain_put(port, reliable, data, pos, put)
+                self._on_plain_put(session_face, reliable, data, pos, put)
                 pos = put[-1]
             elif data[pos] & ID_MASK == PUSH:
-                pos = self._on_push(port, reliable, data, pos, end)
+                pos = self._on_push(session_face, reliable, data, pos, end)
             else:
-                pos = self._on_message(port, data, pos, end)
+                pos = self._on_message(session_face, data, pos, end)
         return pos
 
     def _load_kernels(self) -> bool:
@@ -103,43 +103,48 @@ class InboundFrames:
 
     # ---- one message
 
-    def _on_message(self, port: SessionFace, data: bytes, pos: int, end: int) -> int:
+    def _on_message(self, session_face: SessionFace, data: bytes, pos: int, end: int) -> int:
         """Decode any message but a PUSH and route it; return where it ends."""
         r = ByteReader(data, pos, end)
         message = NETWORK.read(r)
         if type(message) is NetworkOam and message.id == LINK_STATE:
-            port.session.link_states(message.body)
-        self._exchange.on_message(port, stamp_route(message, self._local))
+            session_face.session.link_states(message.body)
+        self._exchange.on_message(session_face, stamp_route(message, self._local))
         return r.pos
 
     def _on_plain_put(
-        self, port: SessionFace, reliable: bool, data: bytes, pos: int, put: PlainPutFields
+        self, session_face: SessionFace, reliable: bool, data: bytes, pos: int, put: PlainPutFields
     ) -> None:
         """Deliver and forward a put that was read by hand; no object is made of it."""
         exchange = self._exchange
         name, after_key, body, qos, start, stop = put
         try:
-            route = port.routes.get(name) or exchange.find_route(port, name)
+            route = session_face.routes.get(name) or exchange.find_route(session_face, name)
         except UnicodeDecodeError:  # The codec raises the error with its position.
-            self._on_push(port, reliable, data, pos, stop)
+            self._on_push(session_face, reliable, data, pos, stop)
             raise
         if route is None:
             return
         if route.local and exchange.stamps:  # Subscribers get the timestamp, too.
-            self._on_push(port, reliable, data, pos, stop)
+            self._on_push(session_face, reliable, data, pos, stop)
             return
         if route.local:
             rest = None if after_key == body else pos
-            message = (port, reliable, name, data, pos, stop, None)
+            message = (session_face, reliable, name, data, pos, stop, None)
             delivery = Delivery((route.key,), data, (start,), (stop,), 1, (rest,), None, message)
             for full in self._local.deliver(route.local, delivery):
-                self._backpressure.pause_until_room(port, full)
+                self._backpressure.pause_until_room(session_face, full)
         if route.out:
-            stamped = bytes((PUT | FLAG_TIMESTAMP,)) + self._stamp() if exchange.stamps else b"\x01"
-            tail = data[after_key:body] + stamped + data[body + 1 : stop]
-            self._forwarder.forward_put(port, route.out, data[pos], tail, qos, reliable)
+            head = bytes((PUT,))
+            if exchange.stamps:
+                stamp = encode(write_timestamp, "timestamp", exchange.stamp())
+                head = bytes((PUT | FLAG_TIMESTAMP,)) + stamp
+            tail = data[after_key:body] + head + data[body + 1 : stop]
+            self._forwarder.forward_put(session_face, route.out, data[pos], tail, qos, reliable)
 
-    def _on_push(self, port: SessionFace, reliable: bool, data: bytes, pos: int, end: int) -> int:
+    def _on_push(
+        self, session_face: SessionFace, reliable: bool, data: bytes, pos: int, end: int
+    ) -> int:
         """Decode a PUSH by the object codec, deliver and forward it; return where it ends."""
         exchange = self._exchange
         r = ByteReader(data, pos, end)
@@ -147,7 +152,7 @@ class InboundFrames:
         key = push.key
         number = key.mapping << 16 | key.scope
         name: ReceivedKey = (number, key.suffix.encode()) if key.suffix else number
-        route = port.routes.get(name) or exchange.find_route(port, name)
+        route = session_face.routes.get(name) or exchange.find_route(session_face, name)
         if route is None:
             return r.pos
         changed = exchange.stamps or push.ts_stack is not None
@@ -160,35 +165,31 @@ class InboundFrames:
             except ClockDrift:
                 exchange.dropped[DropReason.TIMESTAMP_FUTURE] += 1
                 return r.pos
-        self._forwarder.forward_push(port, route.out, push, reliable)
+        self._forwarder.forward_push(session_face, route.out, push, reliable)
         if route.local:
-            message: RawPush | None = (port, reliable, name, data, pos, r.pos, push)
+            message: RawPush | None = (session_face, reliable, name, data, pos, r.pos, push)
             if changed:
-                message = self._reencode(port, reliable, route.key, push)
+                message = self._reencode(session_face, reliable, route.key, push)
             for full in self._delivery.deliver_push(route.local, route.key, push, message):
-                self._backpressure.pause_until_room(port, full)
+                self._backpressure.pause_until_room(session_face, full)
         return r.pos
 
     def _reencode(
-        self, port: SessionFace, reliable: bool, key: KeyExpr, push: Push
+        self, session_face: SessionFace, reliable: bool, key: KeyExpr, push: Push
     ) -> RawPush | None:
         """Return a message that was changed here as bytes again; None if no sink takes messages."""
         if not self._exchange.wants_messages:
             return None
         push.key = WireExpr(0, key)
-        w = ByteWriter()
-        NETWORK.write(w, push)
+        data = encode(NETWORK.write, push)
         name = (push.key.mapping << 16, key.encode())
-        return (port, reliable, name, bytes(w.out), 0, len(w.out), push)
-
-    def _stamp(self) -> bytes:
-        w = ByteWriter()
-        write_timestamp(w, "timestamp", self._exchange.stamp())
-        return bytes(w.out)
+        return (session_face, reliable, name, data, 0, len(data), push)
 
     # ---- many messages
 
-    def _scan(self, port: SessionFace, reliable: bool, data: bytes, pos: int, end: int) -> int:
+    def _scan(
+        self, session_face: SessionFace, reliable: bool, data: bytes, pos: int, end: int
+    ) -> int:
         """Scan the messages of a FRAME: PUSH messages by the run, others one at a time."""
         assert self._kernels is not None
         scanner, grouper = self._kernels
@@ -199,14 +200,14 @@ class InboundFrames:
             while at < len(rows):
                 run = grouper.run(view, pos, rows, at)
                 if run.stop > at:
-                    self._on_run(port, reliable, data, run)
+                    self._on_run(session_face, reliable, data, run)
                     at = run.stop
                 else:
                     start = pos + int(rows[at]["start"])
                     if rows[at]["kind"] == PUSH:
-                        self._on_push(port, reliable, data, start, end)
+                        self._on_push(session_face, reliable, data, start, end)
                     else:
-                        self._on_message(port, data, start, end)
+                        self._on_message(session_face, data, start, end)
                     at += 1
             done = pos + consumed
             if error is not None:
@@ -214,29 +215,35 @@ class InboundFrames:
                 raise error
         return done
 
-    def _on_run(self, port: SessionFace, reliable: bool, data: bytes, run: "PushRun") -> None:
+    def _on_run(
+        self, session_face: SessionFace, reliable: bool, data: bytes, run: "PushRun"
+    ) -> None:
         """Deliver and forward the PUSH messages of a run."""
         if self._exchange.stamps and not self._update_clock(run):
             for row in run.rows[run.first : run.stop]:  # Some timestamps are in the future.
                 start, end = run.base + int(row["start"]), run.base + int(row["end"])
-                self._on_push(port, reliable, data, start, end)
+                self._on_push(session_face, reliable, data, start, end)
             return
-        routes = self._find_routes(port, run)
+        routes = self._find_routes(session_face, run)
         stamps = self._reserve_stamps(run)
         if stamps[1] and any(route and route.local for route in routes):
-            filled = self._deliver_stamped(port, reliable, run, routes, stamps)
+            filled = self._deliver_stamped(session_face, reliable, run, routes, stamps)
         else:
-            filled = self._delivery.deliver_run(data, run, routes, port.face.keys, port)
+            filled = self._delivery.deliver_run(
+                data, run, routes, session_face.face.keys, session_face
+            )
         for full in filled:
-            self._backpressure.pause_until_room(port, full)
-        self._forwarder.forward_run(port, reliable, run, routes, stamps)
+            self._backpressure.pause_until_room(session_face, full)
+        self._forwarder.forward_run(session_face, reliable, run, routes, stamps)
 
-    def _find_routes(self, port: SessionFace, run: "PushRun") -> Routes:
+    def _find_routes(self, session_face: SessionFace, run: "PushRun") -> Routes:
         """Return the route of each key of a run; count the messages whose key id is unknown."""
         routes: list[InboundRoute | None] = []
         for number, suffix in run.keys:
             name: ReceivedKey = (number, suffix) if suffix else number
-            routes.append(port.routes.get(name) or self._exchange.find_route(port, name))
+            routes.append(
+                session_face.routes.get(name) or self._exchange.find_route(session_face, name)
+            )
         unknown = routes.count(None)
         if unknown:
             lost = [code for code, route in enumerate(routes) if route is None]
@@ -265,7 +272,7 @@ class InboundFrames:
 
     def _deliver_stamped(
         self,
-        port: SessionFace,
+        session_face: SessionFace,
         reliable: bool,
         run: "PushRun",
         routes: Routes,
@@ -285,7 +292,7 @@ class InboundFrames:
             self._local.matching_subscribers,
             self._stamped_kernels,
             reliable=reliable,
-            port=port,
+            session_face=session_face,
         )
 
 

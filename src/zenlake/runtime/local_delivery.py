@@ -52,7 +52,7 @@ class RunPart(NamedTuple):
     "Positions within the run; None: all of it."
     keys: KeyTable
     "Meaning of the key ids in the run."
-    port: SessionFace | None
+    session_face: SessionFace | None
     "Session that the run was received from; None: this node's own session."
 
 
@@ -136,7 +136,7 @@ class LocalDelivery:
         run: "PushRun",
         routes: Routes,
         keys: KeyTable,
-        port: SessionFace | None,
+        session_face: SessionFace | None,
     ) -> list[Backpressured]:
         """Deliver the run once per distinct set of wanted keys, preserving order.
 
@@ -146,7 +146,7 @@ class LocalDelivery:
         for subscribers, wanted in _group_by_wanted_keys(routes):
             starts, ends, rows, codes = run.starts, run.ends, None, run.codes
             if len(wanted) < run.groups:
-                rows = run.chosen([code in wanted for code in range(run.groups)])
+                rows = run.select_rows([code in wanted for code in range(run.groups)])
                 starts, ends, codes = starts[rows], ends[rows], codes[rows]
             names: Iterable[KeyExpr]
             first = routes[int(codes[0])]
@@ -155,7 +155,7 @@ class LocalDelivery:
             else:
                 known = [route.key if route else None for route in routes]
                 names = map(known.__getitem__, codes.tolist())  # type: ignore[arg-type]
-            part = RunPart(run, rows, keys, port)
+            part = RunPart(run, rows, keys, session_face)
             full += self._local.deliver(
                 subscribers, Delivery(names, data, starts, ends, len(starts), part=part)
             )
@@ -168,7 +168,7 @@ class LocalDelivery:
         kernels: kernel_loader.Kernels | None = None,
         *,
         reliable: bool = True,
-        port: SessionFace | None = None,
+        session_face: SessionFace | None = None,
     ) -> list[Backpressured]:
         """Deliver encoded PUSH messages whose keys are full text to the subscribers `matching`
         gives; return the sinks that are now over capacity."""
@@ -186,7 +186,7 @@ class LocalDelivery:
             for _, suffix in run.keys:
                 key = KeyExpr.trusted(suffix.decode())
                 routes.append(InboundRoute(key, matching(key), ()))
-            full += self.deliver_run(data, run, routes, KeyTable(), port)
+            full += self.deliver_run(data, run, routes, KeyTable(), session_face)
         return full
 
 

@@ -91,14 +91,6 @@ class NodeConfig:
         return self.limits.seconds if self.open_seconds is None else self.open_seconds
 
 
-class LinkProvider(Protocol):
-    """Source of links: `zenlake.link`, or a simulated network."""
-
-    def resolve(self, endpoint: EndPoint) -> list[Any]: ...
-    def connect(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink: ...
-    def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener: ...
-
-
 Done = Callable[[TransportSession | ZError], None]
 "Called on the I/O thread with the open session, or with the reason why there is none."
 
@@ -112,7 +104,7 @@ class Node:
         handler: NodeHandler,
         *,
         reactor: EventLoop | None = None,
-        network: LinkProvider = links,
+        network: links.LinkProvider = links,
     ) -> None:
         self.config = config
         self.handler = handler

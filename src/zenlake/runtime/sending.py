@@ -23,7 +23,6 @@ from zenlake.transport.outbox import (
     DROP_SECONDS,
     FLUSH_SECONDS,
     FRAGMENT_DROP_SECONDS,
-    EmitLane,
     IntegerSequence,
     Outbox,
     PushResult,
@@ -31,6 +30,7 @@ from zenlake.transport.outbox import (
 )
 from zenlake.transport.unicast import Unicast
 from zenlake.wire.enums import CloseReason, WireCongestionControl, WirePriority
+from zenlake.wire.frame import LaneSettings
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.qos import EXPRESS, PRIORITY_BITS, QoS
 
@@ -216,12 +216,12 @@ class SendingSession(ABC):
 
     def send_columns(self, columns: "PushColumns", priority: WirePriority, reliable: bool) -> int:
         """Send every row of `columns`, in order; return how many. Waits for room; drops nothing."""
-        from zenlake.wire.emit import Emitter, LaneSettings
+        from zenlake.wire.emit import Emitter
 
         self._refuse_on_io_thread()
         outbox = self._outbox or self._open_outbox()
         place = outbox.emit_lane(priority, reliable)
-        emitter = Emitter(columns, LaneSettings(*place) if place is not None else None)
+        emitter = Emitter(columns, place)
         outbox.check_size(emitter.largest)  # Before any row has left.
         if place is not None:
             self.send_batches(emitter, priority, reliable)
@@ -230,7 +230,7 @@ class SendingSession(ABC):
             self.send_encoded(message, qos, reliable)
         return emitter.row
 
-    def emit_lane(self, priority: WirePriority, reliable: bool) -> EmitLane | None:
+    def emit_lane(self, priority: WirePriority, reliable: bool) -> LaneSettings | None:
         """Return the lane for which `send_batches` takes batches; None: this link takes none."""
         return (self._outbox or self._open_outbox()).emit_lane(priority, reliable)
 

@@ -25,10 +25,10 @@ LocalSubscribers = tuple[Any, ...]
 looks inside. Equal sets are the identical tuple."""
 
 
-class ForwardingPort(NamedTuple):
+class ForwardingFace(NamedTuple):
     """Another session that wants a key, with the key as that session knows it."""
 
-    port: "SessionFace"
+    session_face: "SessionFace"
     wire: WireExpr
     flags: int
     "Header flags of a message with this key."
@@ -42,7 +42,7 @@ class InboundRoute:
 
     key: KeyExpr
     local: LocalSubscribers
-    out: tuple[ForwardingPort, ...]
+    out: tuple[ForwardingFace, ...]
 
 
 class SessionFace:

@@ -13,7 +13,8 @@ from zenlake.columnar.write import push_columns
 from zenlake.errors import ZError
 from zenlake.spark.options import Options
 from zenlake.spark.sink import COLUMNS, DEFAULT_OPTIONS, MAX_ROWS
-from zenlake.wire.emit import Emitter, LaneSettings
+from zenlake.wire.emit import Emitter
+from zenlake.wire.frame import LaneSettings
 
 
 class RowConverter:

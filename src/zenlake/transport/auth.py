@@ -13,14 +13,14 @@ from types import NoneType
 from typing import TypeVar
 
 from zenlake.errors import AuthError, DecodeError
-from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.cursor import ByteReader, encode
 from zenlake.wire.extensions import (
     ENC_UNIT,
     ENC_Z64,
     ENC_ZBUF,
+    FLAG_EXTENSIONS,
     ExtensionTable,
     Unknown,
-    read_extensions,
     write_extensions,
 )
 
@@ -192,7 +192,7 @@ def read_chain(data: bytes | None, step: str) -> dict[int, Value]:
     if data:
         with refusing(f"{step}: the Auth extension"):
             reader = ByteReader(data)
-            read_extensions(reader, _NO_ROWS, chain)
+            _NO_ROWS.read(reader, FLAG_EXTENSIONS, chain)
             reader.finish("extension")
     values = {extension.header & ID_MASK: extension.value for extension in chain.extensions}
     if len(values) != len(chain.extensions):
@@ -204,10 +204,8 @@ def write_chain(values: dict[int, Value]) -> bytes | None:
     """Encode the nested extensions; None if there are none."""
     if not values:
         return None
-    w = ByteWriter()
     chain = [Unknown(i | _ENCODING_OF[type(value)], value) for i, value in values.items()]
-    write_extensions(w, [], tuple(chain))
-    return bytes(w.out)
+    return encode(write_extensions, [], tuple(chain))
 
 
 @contextmanager

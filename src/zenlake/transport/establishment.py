@@ -12,7 +12,7 @@ links or time: messages go in and come out. Rust: `io/zenoh-transport/src/unicas
 
 import hmac
 from collections.abc import Callable, Sequence
-from enum import IntEnum
+from enum import StrEnum
 from typing import ClassVar
 
 from zenlake.errors import AuthError, SessionRefused
@@ -32,28 +32,19 @@ Admit = Callable[[WireZenohId, WireWhatAmI], None]
 "Raises SessionRefused if this node does not admit a session with that peer."
 
 
-class HandshakeState(IntEnum):
+class HandshakeState(StrEnum):
     """The message that a side waits for."""
 
-    INIT_SYN = 0
-    INIT_ACK = 1
-    OPEN_SYN = 2
-    OPEN_ACK = 3
-    NOTHING = 4
+    INIT_SYN = "INIT syn"
+    INIT_ACK = "INIT ack"
+    OPEN_SYN = "OPEN syn"
+    OPEN_ACK = "OPEN ack"
+    NOTHING = "nothing"
     "The session is open, or the handshake has failed."
 
 
-EXPECTED = {
-    HandshakeState.INIT_SYN: "INIT syn",
-    HandshakeState.INIT_ACK: "INIT ack",
-    HandshakeState.OPEN_SYN: "OPEN syn",
-    HandshakeState.OPEN_ACK: "OPEN ack",
-    HandshakeState.NOTHING: "nothing",
-}
-
-
 def kind_of(message: TransportMessage) -> str:
-    """Return the name of a message in the terms of `EXPECTED`."""
+    """Return the name of a message in the terms of `HandshakeState`."""
     if isinstance(message, Init | Open):
         return f"{type(message).__name__.upper()} {'ack' if message.ack else 'syn'}"
     return type(message).__name__.upper()
@@ -88,12 +79,10 @@ class Handshake:
         state, self.state = self.state, HandshakeState.NOTHING
         if isinstance(message, Close):
             why = f"the peer closed with reason {reason_text(message.reason)}"
-            raise SessionRefused(
-                f"{why} while {EXPECTED[state]} was expected", message.reason, by_peer=True
-            )
+            raise SessionRefused(f"{why} while {state} was expected", message.reason, by_peer=True)
         handler = self.TABLE.get(state)
-        if handler is None or kind_of(message) != EXPECTED[state]:
-            raise refuse(f"{kind_of(message)} came where {EXPECTED[state]} was expected")
+        if handler is None or kind_of(message) != state:
+            raise refuse(f"{kind_of(message)} came where {state} was expected")
         try:
             return handler(self, message)
         except AuthError as error:

@@ -6,9 +6,9 @@ returns the nodes that were discovered. Rust: `zenoh/src/net/protocol/gossip.rs`
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from zenlake.errors import DecodeError, Reason
 from zenlake.transport.scouting import MAX_LOCATORS, remote_only
@@ -32,8 +32,8 @@ TARGETS = {
     WireWhatAmI.CLIENT: WireWhatAmI(0),
 }
 
-Bodies = list[tuple[int, bytes]]
-"OAM bodies to send, each with the number of its link."
+Bodies = list[tuple[Any, bytes]]
+"OAM bodies to send, each with its link: any object that stands for an open session."
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Gossip:
         self._locators = locators
         self._multihop = multihop
         self._target = TARGETS[whatami] if target is None else target
-        self._links: dict[int, _GossipLink] = {}
+        self._links: dict[Hashable, _GossipLink] = {}
         self._own = _GossipNode(zid, whatami, psid=0, sn=1)
         self._nodes = {zid: self._own}
         self._free_psids: list[int] = []
@@ -134,7 +134,7 @@ class Gossip:
             if node is not self._own
         ]
 
-    def opened(self, link: int, zid: WireZenohId, whatami: WireWhatAmI) -> Bodies:
+    def opened(self, link: Hashable, zid: WireZenohId, whatami: WireWhatAmI) -> Bodies:
         """Add the link of an open session; return the bodies to send."""
         if whatami == WireWhatAmI.CLIENT or zid == self._own.zid:
             return []
@@ -145,14 +145,14 @@ class Gossip:
         self._links[link] = _GossipLink(zid, whatami, gateway)
         self._own_links_changed()
         others = [
-            number
-            for number, other in self._links.items()
+            known
+            for known, other in self._links.items()
             if other.zid != zid and (self._multihop or other.gateway)
         ]
         news = [self._nodes[zid], self._own] if new else [self._own]
         return self._send(others, news) + self._send([link], self._introduction())
 
-    def closed(self, link: int) -> Bodies:
+    def closed(self, link: Hashable) -> Bodies:
         """Remove the link of a session that ended; return the bodies to send."""
         gone = self._links.pop(link, None)
         if gone is None:
@@ -165,7 +165,7 @@ class Gossip:
             self._remove(gone.zid)
         return []
 
-    def received(self, link: int, body: bytes) -> tuple[Bodies, list[DiscoveredNode]]:
+    def received(self, link: Hashable, body: bytes) -> tuple[Bodies, list[DiscoveredNode]]:
         """Apply a body; return the bodies to send and discovered nodes without a session here.
 
         DecodeError: `body` is not a list of link states, or is beyond the limits; nothing changed.
@@ -225,7 +225,7 @@ class Gossip:
                 found[state.zid] = DiscoveredNode(state.zid, state.whatami, state.locators)
         if not news:
             return [], list(found.values())
-        others = [number for number, link in self._links.items() if link.zid != source.zid]
+        others = [known for known, link in self._links.items() if link.zid != source.zid]
         return self._send(others, [neighbour]), list(found.values())
 
     def _update_locators(self, neighbour: _GossipNode, state: _ResolvedLinkState) -> bool:
@@ -239,7 +239,7 @@ class Gossip:
         return True
 
     def _flood(
-        self, link: int, told: list[_ResolvedLinkState]
+        self, link: Hashable, told: list[_ResolvedLinkState]
     ) -> tuple[Bodies, list[DiscoveredNode]]:
         """Many hops: new nodes go to all links (they bind numbers), changes to all others.
 
@@ -252,7 +252,7 @@ class Gossip:
             self._remove_detached()
         back = self._still_here(news.owed | news.new)
         onward = self._still_here(news.new | news.changed)
-        others = [number for number in self._links if number != link]
+        others = [known for known in self._links if known != link]
         bodies = (self._send([link], back) if back else []) + (
             self._send(others, onward) if onward else []
         )
@@ -344,18 +344,18 @@ class Gossip:
     def _still_here(self, nodes: dict[WireZenohId, _GossipNode]) -> list[_GossipNode]:
         return [node for zid, node in nodes.items() if self._nodes.get(zid) is node]
 
-    def _send(self, numbers: Iterable[int], nodes: list[_GossipNode]) -> Bodies:
+    def _send(self, links: Iterable[Hashable], nodes: list[_GossipNode]) -> Bodies:
         """Return the nodes' states for each link, with links for routers and with multihop."""
         bodies: dict[bool, bytes] = {}
         out: Bodies = []
-        for number in numbers:
-            link = self._links[number]
+        for known in links:
+            link = self._links[known]
             if not link.whatami & self._target:
                 continue
             listed = self._multihop or link.gateway
             if listed not in bodies:
                 bodies[listed] = write_link_states([self._state(node, listed) for node in nodes])
-            out.append((number, bodies[listed]))
+            out.append((known, bodies[listed]))
         return out
 
     def _state(self, node: _GossipNode, listed: bool) -> LinkState:

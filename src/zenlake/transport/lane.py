@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from zenlake.transport.fast_path import FastPathLane
 from zenlake.transport.sequence import SequenceOut
-from zenlake.wire import frame
 from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.enums import WirePriority
-from zenlake.wire.extensions import FLAG_EXTENSIONS, LANE
+from zenlake.wire.frame import FLAG_RELIABLE, header_parts
 
 
 @dataclass(slots=True)
@@ -57,11 +56,10 @@ class OutboundLane(FastPathLane):
         "This lane in the outbox's sets of lanes."
         self.priority = priority
         "None on a link without lanes, where no message may name one."
-        named = priority is not None and priority is not WirePriority.DATA
-        header = frame.ID | (FLAG_EXTENSIONS if named else 0)
-        self.headers = (header, header | frame.FLAG_RELIABLE)
+        header, name = header_parts(priority, False)
+        self.headers = (header, header | FLAG_RELIABLE)
         "First byte of a FRAME: best effort, reliable."
-        self.name = bytes((LANE.header, priority)) if named and priority is not None else b""
+        self.name = name
         "Bytes of a FRAME behind its sequence number."
         self.sequences = tuple(SequenceOut(first, mask) for first in first_sns)
         "Sequence numbers: best effort, reliable."

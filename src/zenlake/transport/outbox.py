@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from zenlake.errors import EncodeError
 from zenlake.transport.counters import Counters
@@ -31,9 +31,10 @@ from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.fragments import MAX_FRAGMENTS, MAX_MESSAGE_BYTES
 from zenlake.transport.lane import FragmentedMessage, OutboundLane
 from zenlake.wire.batch import TransportMessage, write_batch
-from zenlake.wire.cursor import U32, ByteWriter
+from zenlake.wire.cursor import U32, ByteWriter, encode
 from zenlake.wire.enums import PRIORITIES, WirePriority
 from zenlake.wire.fragment import Fragment, write_fragment
+from zenlake.wire.frame import LaneSettings
 from zenlake.wire.framing import Framing, compress
 from zenlake.wire.network import NETWORK, NetworkMessage
 from zenlake.wire.push import Push
@@ -64,17 +65,6 @@ class IntegerSequence(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
-
-
-class EmitLane(NamedTuple):
-    """Lane for batches that the caller writes whole, as the link was negotiated."""
-
-    reliable: bool
-    priority: WirePriority | None
-    "None on a link without lanes, where no FRAME may name one."
-    batch_size: int
-    "Includes the length prefix."
-    sn_mask: int
 
 
 class PushResult(IntEnum):
@@ -163,11 +153,9 @@ class Outbox:
         if lane.large is not None or lane.backlog:
             return PushResult.FULL
         if self._low_latency:
-            w = ByteWriter()
-            NETWORK.write(w, message)
-            return self._push_bare(lane, w.out)
+            return self._push_bare(lane, encode(NETWORK.write, message))
         if self._is_large(message):
-            w = ByteWriter()
+            w = ByteWriter()  # Not `encode`, which would copy the payload again.
             NETWORK.write(w, message)
             return self._push_to_next(lane, memoryview(w.out), reliable, may_drop(qos), now)
         w = lane.writer or self._open(lane)
@@ -274,14 +262,14 @@ class Outbox:
             self._seal(lane)
         return first
 
-    def emit_lane(self, priority: WirePriority, reliable: bool) -> EmitLane | None:
+    def emit_lane(self, priority: WirePriority, reliable: bool) -> LaneSettings | None:
         """Return the lane of `priority` for a caller that writes whole batches; None: this link
         takes none."""
         if self._low_latency or self._compression or self._framing is not Framing.STREAM:
             return None
         lane = self._lane_of[priority]
         sn_mask = lane.sequences[reliable].mask
-        return EmitLane(reliable, lane.priority, self._limit + Framing.STREAM, sn_mask)
+        return LaneSettings(reliable, lane.priority, self._limit + Framing.STREAM, sn_mask)
 
     def push_batches(
         self,
@@ -381,9 +369,7 @@ class Outbox:
         EncodeError: it can never be sent.
         """
         if not isinstance(message, bytes):
-            w = ByteWriter()
-            NETWORK.write(w, message)
-            message = bytes(w.out)
+            message = encode(NETWORK.write, message)
         self.check_size(len(message))
         size = len(message) + BACKLOG_ENTRY_BYTES
         if self._backlog_bytes + size > BACKLOG_BYTES:

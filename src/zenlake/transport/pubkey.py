@@ -38,7 +38,7 @@ from zenlake.transport.auth import (
     read_secret,
     refusing,
 )
-from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.cursor import ByteReader, ByteWriter, encode
 
 NAME = "public-key"
 NONCE_BYTES = 8
@@ -97,9 +97,7 @@ class _PublicKeyOpener(AuthOpener):
         self._known = known
 
     def init_syn(self) -> Value:
-        w = ByteWriter()
-        write_key(w, self._private.public_key())
-        return bytes(w.out)
+        return encode(write_key, self._private.public_key())
 
     def open_syn(self, init_ack: Value) -> Value:
         with refusing(f"{NAME}: InitAck"):
@@ -112,9 +110,7 @@ class _PublicKeyOpener(AuthOpener):
         nonce = decrypt(self._private, sealed)
         if len(nonce) != NONCE_BYTES:
             raise AuthError(f"{NAME}: InitAck has no nonce for this node's key")
-        w = ByteWriter()
-        w.block("nonce", encrypt(peer or _key_of(numbers), nonce))
-        return bytes(w.out)
+        return encode(ByteWriter.block, "nonce", encrypt(peer or _key_of(numbers), nonce))
 
     def open_ack(self, value: Value) -> None:
         expect(value, NoneType, f"{NAME}: OpenAck")

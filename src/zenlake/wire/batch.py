@@ -11,7 +11,7 @@ from zenlake.errors import DecodeError, EncodeError
 from zenlake.wire import close, fragment, frame, hello, init, join, keepalive, oam, scout
 from zenlake.wire import open as open_
 from zenlake.wire.close import Close
-from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.cursor import ByteReader, ByteWriter, encode
 from zenlake.wire.dispatch import MessageRow, MessageTable
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
@@ -132,6 +132,4 @@ def read_scouting(data: bytes) -> ScoutingMessage:
 
 
 def write_scouting(message: ScoutingMessage) -> bytes:
-    w = ByteWriter()
-    SCOUTING.write(w, message)
-    return bytes(w.out)
+    return encode(SCOUTING.write, message)

@@ -4,13 +4,7 @@ from dataclasses import dataclass
 
 from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.enums import CloseReason
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    ExtensionTable,
-    Unknown,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import ExtensionTable, Unknown
 
 ID = 0x03
 FLAG_SESSION = 0x20
@@ -37,14 +31,12 @@ class Close:
 
 def read_close(r: ByteReader, header: int) -> Close:
     close = Close(r.u8("reason"), bool(header & FLAG_SESSION))
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, close)
+    EXTENSIONS.read(r, header, close)
     return close
 
 
 def write_close(w: ByteWriter, close: Close) -> None:
-    more = FLAG_EXTENSIONS if close.extensions else 0
-    w.out.append(ID | more | (FLAG_SESSION if close.session else 0))
+    start = len(w.out)
+    w.out.append(ID | (FLAG_SESSION if close.session else 0))
     w.u8("reason", close.reason)
-    if more:
-        write_extensions(w, [], close.extensions)
+    EXTENSIONS.write(w, close, start)

@@ -4,6 +4,9 @@ Knows integers, lengths and bounds. Does not know messages, time or sockets. A f
 DecodeError naming the field and its first byte; a failed write raises EncodeError; nothing else.
 """
 
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
+
 from zenlake.errors import DecodeError, EncodeError, Reason
 
 ZINT_MAX_BYTES = 9  # For 64 bits: eight groups of 7, then a whole byte (zenoh-codec core/zint.rs).
@@ -11,6 +14,8 @@ U8 = 0xFF
 U16 = 0xFFFF
 U32 = 0xFFFF_FFFF
 U64 = 0xFFFF_FFFF_FFFF_FFFF
+
+P = ParamSpec("P")
 
 
 class ByteReader:
@@ -68,6 +73,15 @@ class ByteReader:
         self.pos = start + i + 1
         return value
 
+    def count(self, field: str) -> int:
+        """Read a count of items of at least one byte each; DecodeError if fewer bytes remain, so
+        that nothing is allocated for them."""
+        start = self.pos
+        count = self.zint(field)
+        if count > self.remaining():
+            raise DecodeError(Reason.CUT_SHORT, field, start)
+        return count
+
     def take(self, field: str, length: int) -> bytes:
         """Read `length` bytes that have no length before them."""
         start = self.pos
@@ -98,11 +112,12 @@ class ByteReader:
     def text(self, field: str, bound: int = U32) -> str:
         """Read a block of UTF-8."""
         start = self.pos
-        raw = self.block(field, bound)
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            raise DecodeError(Reason.BAD_UTF8, field, start) from None
+        return _decode_text(self.block(field, bound), field, start)
+
+    def rest_text(self, field: str) -> str:
+        """Read everything up to the end, which must be UTF-8."""
+        start = self.pos
+        return _decode_text(self.rest(), field, start)
 
     def part(self, field: str) -> "ByteReader":
         """Return a reader over a block of the same bytes; `self` moves past it."""
@@ -118,6 +133,13 @@ class ByteReader:
         """Raise DecodeError if bytes of this part are left."""
         if self.pos != self.end:
             raise DecodeError(Reason.TRAILING_BYTES, field, self.pos)
+
+
+def _decode_text(raw: bytes, field: str, start: int) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise DecodeError(Reason.BAD_UTF8, field, start) from None
 
 
 class ByteWriter:
@@ -150,7 +172,7 @@ class ByteWriter:
             value >>= 7
         out.append(value)
 
-    def block(self, field: str, data: bytes, bound: int = U32) -> None:
+    def block(self, field: str, data: bytes | bytearray, bound: int = U32) -> None:
         length = len(data)
         if length < 0x80:
             self.out.append(length)
@@ -161,11 +183,25 @@ class ByteWriter:
         self.out += data
 
     def text(self, field: str, text: str, bound: int = U32) -> None:
-        self.block(field, utf8(text, field), bound)
+        self.block(field, encode_text(text, field), bound)
 
 
-def utf8(text: str, field: str) -> bytes:
+def encode_text(text: str, field: str) -> bytes:
+    """Return `text` as UTF-8; EncodeError if it has no UTF-8 form."""
     try:
         return text.encode()
     except UnicodeEncodeError:
         raise EncodeError("has a lone surrogate, which UTF-8 cannot carry", field) from None
+
+
+def encode(
+    write: Callable[Concatenate[ByteWriter, P], None], *args: P.args, **kwargs: P.kwargs
+) -> bytes:
+    """Return the bytes that `write` appends to an empty writer.
+
+    >>> encode(ByteWriter.text, "field", "abc").hex()
+    '03616263'
+    """
+    w = ByteWriter()
+    write(w, *args, **kwargs)
+    return bytes(w.out)

@@ -15,12 +15,12 @@ A declaration's body:                          An undeclaration's body:
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from zenlake.wire import qos
 from zenlake.wire.cursor import U16, U32, ByteReader, ByteWriter
 from zenlake.wire.dispatch import MessageRow, MessageTable
 from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
     NODE_ID,
     QOS,
     TIMESTAMP,
@@ -29,9 +29,6 @@ from zenlake.wire.extensions import (
     ExtensionTable,
     QueryableInfo,
     Unknown,
-    present,
-    read_extensions,
-    write_extensions,
 )
 from zenlake.wire.qos import QoS
 from zenlake.wire.timestamp import WireTimestamp
@@ -162,78 +159,45 @@ class Declare:
     extensions: tuple[Unknown, ...] = ()
 
 
-_ID_BOUND = {D_KEYEXPR: U16, U_KEYEXPR: U16}
-_FIELD = {D_KEYEXPR: "expr id", U_KEYEXPR: "expr id"}
-
-
-def _declaration(number: int, name: str, kind: type, table: ExtensionTable) -> MessageRow:
-    """A row for `id, key, extensions`."""
-    field, bound = _FIELD.get(number, "id"), _ID_BOUND.get(number, U32)
+def _row(
+    number: int, name: str, kind: type, table: ExtensionTable, *, keyed: bool = False
+) -> MessageRow:
+    """Return the row of a body: its id, its key if it is `keyed`, its extensions."""
+    field, bound = ("expr id", U16) if number <= U_KEYEXPR else ("id", U32)
     flags_known = FLAG_NAMED if number == D_KEYEXPR else 0xFF
 
     def read(r: ByteReader, header: int) -> Declaration:
-        body: Declaration = kind(r.zint(field, bound), read_wireexpr(r, header & flags_known))
-        if header & FLAG_EXTENSIONS:
-            read_extensions(r, table, body)
+        fields: list[Any] = [] if number == D_FINAL else [r.zint(field, bound)]
+        if keyed:
+            fields.append(read_wireexpr(r, header & flags_known))
+        body: Declaration = kind(*fields)
+        table.read(r, header, body)
         return body
 
-    def write(w: ByteWriter, body: DeclareSubscriber) -> None:
-        known = present(table, body)
-        more = FLAG_EXTENSIONS if known or body.extensions else 0
-        w.out.append(number | flags_of(body.key) & flags_known | more)
-        w.zint(field, body.id, bound)
-        write_wireexpr(w, body.key)
-        if more:
-            write_extensions(w, known, body.extensions)
+    def write(w: ByteWriter, body: Any) -> None:
+        start = len(w.out)
+        flags = flags_of(body.key) & flags_known if keyed else 0
+        w.out.append(number | flags)
+        if number != D_FINAL:
+            w.zint(field, body.id, bound)
+        if keyed:
+            write_wireexpr(w, body.key)
+        table.write(w, body, start)
 
     return MessageRow(number, name, kind, read, write)
-
-
-def _undeclaration(number: int, name: str, kind: type, table: ExtensionTable) -> MessageRow:
-    """A row for `id, extensions`."""
-    field, bound = _FIELD.get(number, "id"), _ID_BOUND.get(number, U32)
-
-    def read(r: ByteReader, header: int) -> Declaration:
-        body: Declaration = kind(r.zint(field, bound))
-        if header & FLAG_EXTENSIONS:
-            read_extensions(r, table, body)
-        return body
-
-    def write(w: ByteWriter, body: UndeclareSubscriber) -> None:
-        known = present(table, body)
-        more = FLAG_EXTENSIONS if known or body.extensions else 0
-        w.out.append(number | more)
-        w.zint(field, body.id, bound)
-        if more:
-            write_extensions(w, known, body.extensions)
-
-    return MessageRow(number, name, kind, read, write)
-
-
-def _read_final(r: ByteReader, header: int) -> DeclareFinal:
-    final = DeclareFinal()
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, NO_EXTENSIONS, final)
-    return final
-
-
-def _write_final(w: ByteWriter, final: DeclareFinal) -> None:
-    w.out.append(D_FINAL | (FLAG_EXTENSIONS if final.extensions else 0))
-    if final.extensions:
-        write_extensions(w, [], final.extensions)
 
 
 DECLARATIONS = MessageTable(
     "body",
-    _declaration(D_KEYEXPR, "D_KEYEXPR", DeclareKeyExpr, NO_EXTENSIONS),
-    _undeclaration(U_KEYEXPR, "U_KEYEXPR", UndeclareKeyExpr, NO_EXTENSIONS),
-    _declaration(D_SUBSCRIBER, "D_SUBSCRIBER", DeclareSubscriber, NO_EXTENSIONS),
-    _undeclaration(U_SUBSCRIBER, "U_SUBSCRIBER", UndeclareSubscriber, UNDECLARE_EXTENSIONS),
-    _declaration(D_QUERYABLE, "D_QUERYABLE", DeclareQueryable, QUERYABLE_EXTENSIONS),
-    _undeclaration(U_QUERYABLE, "U_QUERYABLE", UndeclareQueryable, UNDECLARE_EXTENSIONS),
-    _declaration(D_TOKEN, "D_TOKEN", DeclareToken, NO_EXTENSIONS),
-    _undeclaration(U_TOKEN, "U_TOKEN", UndeclareToken, UNDECLARE_EXTENSIONS),
-    MessageRow(D_FINAL, "D_FINAL", DeclareFinal, _read_final, _write_final),
+    _row(D_KEYEXPR, "D_KEYEXPR", DeclareKeyExpr, NO_EXTENSIONS, keyed=True),
+    _row(U_KEYEXPR, "U_KEYEXPR", UndeclareKeyExpr, NO_EXTENSIONS),
+    _row(D_SUBSCRIBER, "D_SUBSCRIBER", DeclareSubscriber, NO_EXTENSIONS, keyed=True),
+    _row(U_SUBSCRIBER, "U_SUBSCRIBER", UndeclareSubscriber, UNDECLARE_EXTENSIONS),
+    _row(D_QUERYABLE, "D_QUERYABLE", DeclareQueryable, QUERYABLE_EXTENSIONS, keyed=True),
+    _row(U_QUERYABLE, "U_QUERYABLE", UndeclareQueryable, UNDECLARE_EXTENSIONS),
+    _row(D_TOKEN, "D_TOKEN", DeclareToken, NO_EXTENSIONS, keyed=True),
+    _row(U_TOKEN, "U_TOKEN", UndeclareToken, UNDECLARE_EXTENSIONS),
+    _row(D_FINAL, "D_FINAL", DeclareFinal, NO_EXTENSIONS),
 )
 
 
@@ -241,19 +205,16 @@ def read_declare(r: ByteReader, header: int) -> Declare:
     declare = Declare(
         DeclareFinal(), r.zint("interest id", U32) if header & FLAG_INTEREST else None
     )
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, declare)
+    EXTENSIONS.read(r, header, declare)
     declare.body = DECLARATIONS.read(r)
     return declare
 
 
 def write_declare(w: ByteWriter, declare: Declare) -> None:
-    known = present(EXTENSIONS, declare)
-    more = FLAG_EXTENSIONS if known or declare.extensions else 0
-    answers = declare.interest_id is not None
-    w.out.append(ID | more | (FLAG_INTEREST if answers else 0))
+    start = len(w.out)
+    w.out.append(ID)
     if declare.interest_id is not None:
+        w.out[start] |= FLAG_INTEREST
         w.zint("interest id", declare.interest_id, U32)
-    if more:
-        write_extensions(w, known, declare.extensions)
+    EXTENSIONS.write(w, declare, start)
     DECLARATIONS.write(w, declare.body)

@@ -4,17 +4,7 @@ from dataclasses import dataclass
 
 from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.entity import WireSourceInfo
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    SOURCE_INFO,
-    Extension,
-    ExtensionKind,
-    ExtensionTable,
-    Unknown,
-    present,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import SOURCE_INFO, Extension, ExtensionKind, ExtensionTable, Unknown
 from zenlake.wire.timestamp import WireTimestamp, read_timestamp, write_timestamp
 
 ID = 0x02
@@ -47,16 +37,14 @@ def read_del(r: ByteReader, header: int) -> Del:
     delete = Del()
     if header & FLAG_TIMESTAMP:
         delete.timestamp = read_timestamp(r, "timestamp")
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, delete)
+    EXTENSIONS.read(r, header, delete)
     return delete
 
 
 def write_del(w: ByteWriter, delete: Del) -> None:
-    known = present(EXTENSIONS, delete)
-    more = FLAG_EXTENSIONS if known or delete.extensions else 0
-    w.out.append(ID | more | (FLAG_TIMESTAMP if delete.timestamp is not None else 0))
+    start = len(w.out)
+    w.out.append(ID)
     if delete.timestamp is not None:
+        w.out[start] |= FLAG_TIMESTAMP
         write_timestamp(w, "timestamp", delete.timestamp)
-    if more:
-        write_extensions(w, known, delete.extensions)
+    EXTENSIONS.write(w, delete, start)

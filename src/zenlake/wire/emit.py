@@ -6,49 +6,25 @@ importing this module loads NumPy and Numba.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from zenlake.errors import EncodeError
-from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.cursor import encode
 from zenlake.wire.encoding import WireEncoding, write_encoding
 from zenlake.wire.enums import WirePriority
 from zenlake.wire.fragment import Fragment, write_fragment
-from zenlake.wire.frame import FLAG_RELIABLE
-from zenlake.wire.frame import ID as FRAME_ID
-from zenlake.wire.framing import MAX_BATCH_BYTES, Framing, to_stream
+from zenlake.wire.frame import LaneSettings, header_parts
+from zenlake.wire.framing import Framing, to_stream
 from zenlake.wire.kernels import emit as kernel
 from zenlake.wire.kernels.emit import EncodedTable, PushColumns
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
 from zenlake.wire.zenohid import WireZenohId, write_packed, write_zid
 
 CHUNK_BYTES = 1 << 20
-DEFAULT_SN_MASK = 0x0FFF_FFFF
 MAX_OVERHEAD = 1 << 17  # Upper bound of a message's bytes beside payload and attachment.
-_LANE_EXT = 0x31
-
-
-@dataclass(frozen=True, slots=True)
-class LaneSettings:
-    """Lane that messages are sent on, as the link was negotiated."""
-
-    reliable: bool = True
-    priority: WirePriority | None = None
-    "None on a link without QoS lanes, where a FRAME must not name one."
-    batch_size: int = 0xFFFF
-    "As negotiated, which counts the length prefix of a stream."
-    sn_mask: int = DEFAULT_SN_MASK
-
-    def __post_init__(self) -> None:
-        if not Framing.STREAM < self.batch_size <= MAX_BATCH_BYTES:
-            raise EncodeError(f"is {self.batch_size}, outside 3 to {MAX_BATCH_BYTES}", "batch size")
-
-    @property
-    def max_batch(self) -> int:
-        return self.batch_size - Framing.STREAM
 
 
 class EmittedBatches(NamedTuple):
@@ -70,40 +46,21 @@ def table(entries: list[bytes]) -> EncodedTable:
 
 def key_table(keys: list[WireExpr]) -> tuple[EncodedTable, npt.NDArray[np.uint8]]:
     """Return the encoded keys, and the header flags of each."""
-    entries = []
-    for key in keys:
-        w = ByteWriter()
-        write_wireexpr(w, key)
-        entries.append(bytes(w.out))
+    entries = [encode(write_wireexpr, key) for key in keys]
     return table(entries), np.array([flags_of(key) for key in keys], np.uint8)
 
 
 def encoding_table(encodings: list[WireEncoding]) -> EncodedTable:
-    entries = []
-    for encoding in encodings:
-        w = ByteWriter()
-        if encoding != WireEncoding():
-            write_encoding(w, encoding)
-        entries.append(bytes(w.out))
-    return table(entries)
+    default = WireEncoding()
+    return table([b"" if e == default else encode(write_encoding, e) for e in encodings])
 
 
 def clock_table(ids: list[WireZenohId]) -> EncodedTable:
-    entries = []
-    for zid in ids:
-        w = ByteWriter()
-        write_zid(w, "timestamp", zid)
-        entries.append(bytes(w.out))
-    return table(entries)
+    return table([encode(write_zid, "timestamp", zid) for zid in ids])
 
 
 def source_table(ids: list[WireZenohId]) -> EncodedTable:
-    entries = []
-    for zid in ids:
-        w = ByteWriter()
-        write_packed(w, zid, 0)
-        entries.append(bytes(w.out))
-    return table(entries)
+    return table([encode(write_packed, zid, 0) for zid in ids])
 
 
 class Emitter:
@@ -116,7 +73,10 @@ class Emitter:
         _check(columns)
         self._columns = columns
         self._lane = lane
-        self._frame = np.empty(0, np.uint8) if lane is None else _frame_header(lane)
+        self._frame = np.empty(0, np.uint8)
+        if lane is not None:
+            header, name = header_parts(lane.priority, lane.reliable)
+            self._frame = np.array([header, *name], np.uint8)
         self._rows = len(columns.kind)
         self.row = 0
         "Index of the next row."
@@ -211,14 +171,6 @@ def _check_offsets(name: str, offsets: npt.NDArray[np.int64], data: npt.NDArray[
         raise EncodeError("has offsets outside its data", name)
 
 
-def _frame_header(lane: LaneSettings) -> npt.NDArray[np.uint8]:
-    """Return the FRAME header's first byte, and the bytes after its sequence number."""
-    header = FRAME_ID | (FLAG_RELIABLE if lane.reliable else 0)
-    if lane.priority is None or lane.priority is WirePriority.DATA:
-        return np.array([header], np.uint8)
-    return np.array([header | 0x80, _LANE_EXT, lane.priority], np.uint8)
-
-
 def _fragments(columns: PushColumns, row: int, lane: LaneSettings, sn: int) -> tuple[bytes, int]:
     """Encode row `row` as FRAGMENTs; return them and the next sequence number."""
     rest = memoryview(
@@ -233,16 +185,12 @@ def _fragments(columns: PushColumns, row: int, lane: LaneSettings, sn: int) -> t
             priority=WirePriority.DATA if lane.priority is None else lane.priority,
             first=not batches,
         )
-        w = ByteWriter()
-        write_fragment(w, fragment)
-        room = lane.max_batch - len(w.out)
+        room = lane.max_batch - len(encode(write_fragment, fragment))
         if room < 1:
             raise EncodeError(f"of {lane.batch_size} cannot hold a fragment", "batch size")
         fragment.payload, rest = bytes(rest[:room]), rest[room:]
         fragment.more = bool(rest)
-        w = ByteWriter()
-        write_fragment(w, fragment)
-        batches.append(bytes(w.out))
+        batches.append(encode(write_fragment, fragment))
         sn = (sn + 1) & lane.sn_mask
     return to_stream(batches, Framing.STREAM), (sn + 1) & lane.sn_mask
 

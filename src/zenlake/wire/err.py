@@ -5,15 +5,7 @@ from dataclasses import dataclass
 from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.encoding import DEFAULT, WireEncoding, read_encoding, write_encoding
 from zenlake.wire.entity import WireSourceInfo
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    SOURCE_INFO,
-    ExtensionTable,
-    Unknown,
-    present,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import SOURCE_INFO, ExtensionTable, Unknown
 from zenlake.wire.put import SHM, Slice, read_slices, write_payload
 
 ID = 0x05
@@ -46,19 +38,16 @@ def read_err(r: ByteReader, header: int) -> Err:
     err = Err()
     if header & FLAG_ENCODING:
         err.encoding = read_encoding(r)
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, err)
+    EXTENSIONS.read(r, header, err)
     err.payload = read_slices(r) if err.shm else r.block("payload")
     return err
 
 
 def write_err(w: ByteWriter, err: Err) -> None:
-    known = present(EXTENSIONS, err)
-    more = FLAG_EXTENSIONS if known or err.extensions else 0
-    encoded = FLAG_ENCODING if err.encoding != DEFAULT else 0
-    w.out.append(ID | more | encoded)
-    if encoded:
+    start = len(w.out)
+    w.out.append(ID)
+    if err.encoding != DEFAULT:
+        w.out[start] |= FLAG_ENCODING
         write_encoding(w, err.encoding)
-    if more:
-        write_extensions(w, known, err.extensions)
+    EXTENSIONS.write(w, err, start)
     write_payload(w, err.payload, err.shm)

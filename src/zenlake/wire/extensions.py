@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from zenlake.errors import DecodeError, EncodeError, Reason
 from zenlake.wire import qos
-from zenlake.wire.cursor import U16, U32, ByteReader, ByteWriter, utf8
+from zenlake.wire.cursor import U16, U32, ByteReader, ByteWriter, encode_text
 from zenlake.wire.entity import read_entity, read_source_info, write_entity, write_source_info
 from zenlake.wire.enums import PRIORITIES, WirePriority, WireQueryTarget
 from zenlake.wire.qos import QoS
@@ -96,46 +96,58 @@ class Extension(NamedTuple):
     "Value of the attribute when the extension is absent."
 
 
-def _getter(fields: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    if len(fields) > 1:
-        return attrgetter(*fields)  # one call in C for all of them
-    return lambda message: tuple(getattr(message, field) for field in fields)
-
-
 class ExtensionTable:
     """All extensions of one message, in the order in which they are written."""
 
-    __slots__ = ("by_header", "defaults", "message", "rows", "values_of")
+    __slots__ = ("_defaults", "_values_of", "by_header", "message", "rows")
 
     def __init__(self, message: str, *rows: Extension) -> None:
         self.message = message
         self.rows = rows
         self.by_header = {row.header: row for row in rows}
-        self.defaults = tuple(row.default for row in rows)
-        self.values_of = _getter([row.field for row in rows])
-        "Returns the attributes of a message that the rows name, as a tuple."
+        self._defaults = (*(row.default for row in rows), ())
+        fields = [*(row.field for row in rows), "extensions"]
+        self._values_of: Callable[[Any], tuple[Any, ...]] = (
+            attrgetter(*fields) if rows else lambda message: (message.extensions,)
+        )
 
     def __repr__(self) -> str:
         return f"ExtensionTable({self.message}: {', '.join(row.field for row in self.rows)})"
 
-
-def read_extensions(r: ByteReader, table: ExtensionTable, message: Any) -> None:
-    """Read a chain into the attributes of `message`; unknown ones go to its `extensions`."""
-    unknown: list[Unknown] = []
-    for _ in range(MAX_EXTENSIONS):
-        start = r.pos
-        header = r.u8("extension")
-        row = table.by_header.get(header & IDENTITY_MASK)
-        if row is None:
-            unknown.append(_read_unknown(r, header, start))
+    def read(self, r: ByteReader, header: int, message: Any) -> None:
+        """Read the chain, if the message's header announces one, into attributes of `message`;
+        unknown extensions go to its `extensions`."""
+        if not header & FLAG_EXTENSIONS:
+            return
+        unknown: list[Unknown] = []
+        for _ in range(MAX_EXTENSIONS):
+            start = r.pos
+            header = r.u8("extension")
+            row = self.by_header.get(header & IDENTITY_MASK)
+            if row is None:
+                unknown.append(_read_unknown(r, header, start))
+            else:
+                setattr(message, row.field, _read_value(r, row))
+            if not header & FLAG_MORE:
+                break
         else:
-            setattr(message, row.field, _read_value(r, row))
-        if not header & FLAG_MORE:
-            break
-    else:
-        raise DecodeError(Reason.TOO_MANY_EXTENSIONS, "extension", r.pos)
-    if unknown:
-        message.extensions = tuple(unknown)
+            raise DecodeError(Reason.TOO_MANY_EXTENSIONS, "extension", r.pos)
+        if unknown:
+            message.extensions = tuple(unknown)
+
+    def write(self, w: ByteWriter, message: Any, start: int) -> None:
+        """Write the chain of `message`, if it carries extensions, and announce it in the header,
+        which was written at `start`."""
+        values = self._values_of(message)
+        if values == self._defaults:  # nearly always
+            return
+        w.out[start] |= FLAG_EXTENSIONS
+        known = [
+            (row, value)
+            for row, value, default in zip(self.rows, values, self._defaults, strict=False)
+            if value is not default and value != default
+        ]
+        write_extensions(w, known, values[-1])
 
 
 def _read_unknown(r: ByteReader, header: int, start: int) -> Unknown:
@@ -160,18 +172,6 @@ def _read_value(r: ByteReader, row: Extension) -> Any:
     value = codec.read(body, row.field)
     body.finish(row.field)
     return value
-
-
-def present(table: ExtensionTable, message: Any) -> list[tuple[Extension, Any]]:
-    """Return the extensions that `message` carries: every row whose value is not the default."""
-    values = table.values_of(message)
-    if values == table.defaults:  # nearly always
-        return []
-    return [
-        (row, value)
-        for row, value in zip(table.rows, values, strict=True)
-        if value is not row.default and value != row.default
-    ]
 
 
 def write_extensions(
@@ -211,7 +211,7 @@ def _write_value(w: ByteWriter, row: Extension, value: Any) -> None:
         return
     body = ByteWriter()
     codec.write(body, row.field, value)
-    w.block(row.field, bytes(body.out))
+    w.block(row.field, body.out)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -320,18 +320,13 @@ def _write_lane_sns(w: ByteWriter, field: str, sns: tuple[tuple[int, int], ...])
 
 
 def _read_region_name(r: ByteReader, field: str) -> str:
-    start = r.pos
-    raw = r.rest()
-    if len(raw) not in REGION_NAME_BYTES:
-        raise DecodeError(Reason.BAD_VALUE, field, start)
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise DecodeError(Reason.BAD_UTF8, field, start) from None
+    if r.remaining() not in REGION_NAME_BYTES:
+        raise DecodeError(Reason.BAD_VALUE, field, r.pos)
+    return r.rest_text(field)
 
 
 def _write_region_name(w: ByteWriter, field: str, name: str) -> None:
-    raw = utf8(name, field)
+    raw = encode_text(name, field)
     if len(raw) not in REGION_NAME_BYTES:
         raise EncodeError(f"has {len(raw)} bytes, not 1 to 32", field)
     w.out += raw

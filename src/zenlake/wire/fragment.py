@@ -4,17 +4,7 @@ from dataclasses import dataclass
 
 from zenlake.wire.cursor import U32, ByteReader, ByteWriter
 from zenlake.wire.enums import WirePriority
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    LANE,
-    Extension,
-    ExtensionKind,
-    ExtensionTable,
-    Unknown,
-    present,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import LANE, Extension, ExtensionKind, ExtensionTable, Unknown
 
 ID = 0x06
 FLAG_RELIABLE = 0x20
@@ -59,23 +49,16 @@ def read_fragment(r: ByteReader, header: int) -> Fragment:
         reliable=bool(header & FLAG_RELIABLE),
         more=bool(header & FLAG_MORE),
     )
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, fragment)
+    EXTENSIONS.read(r, header, fragment)
     fragment.payload = r.rest()
     return fragment
 
 
 def write_fragment(w: ByteWriter, fragment: Fragment) -> None:
-    known = present(EXTENSIONS, fragment)
-    header = ID
-    if fragment.reliable:
-        header |= FLAG_RELIABLE
-    if fragment.more:
-        header |= FLAG_MORE
-    if known or fragment.extensions:
-        header |= FLAG_EXTENSIONS
-    w.out.append(header)
+    start = len(w.out)
+    w.out.append(
+        ID | (FLAG_RELIABLE if fragment.reliable else 0) | (FLAG_MORE if fragment.more else 0)
+    )
     w.zint("sn", fragment.sn, U32)
-    if header & FLAG_EXTENSIONS:
-        write_extensions(w, known, fragment.extensions)
+    EXTENSIONS.write(w, fragment, start)
     w.out += fragment.payload

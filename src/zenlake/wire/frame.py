@@ -5,23 +5,39 @@ Knows the header and how the messages inside end. Does not know whether the numb
 
 from dataclasses import dataclass, field
 
+from zenlake.errors import EncodeError
 from zenlake.wire.cursor import U32, ByteReader, ByteWriter
 from zenlake.wire.enums import WirePriority
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    LANE,
-    ExtensionTable,
-    Unknown,
-    present,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import FLAG_EXTENSIONS, LANE, ExtensionTable, Unknown
+from zenlake.wire.framing import MAX_BATCH_BYTES, Framing
 from zenlake.wire.network import NETWORK, NetworkMessage
 
 ID = 0x05
 FLAG_RELIABLE = 0x20
 
+DEFAULT_SN_MASK = 0x0FFF_FFFF
+
 EXTENSIONS = ExtensionTable("FRAME", LANE)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSettings:
+    """Lane that messages are sent on, as the link was negotiated."""
+
+    reliable: bool = True
+    priority: WirePriority | None = None
+    "None on a link without QoS lanes, where a FRAME must not name one."
+    batch_size: int = MAX_BATCH_BYTES
+    "As negotiated, which counts the length prefix of a stream."
+    sn_mask: int = DEFAULT_SN_MASK
+
+    def __post_init__(self) -> None:
+        if not Framing.STREAM < self.batch_size <= MAX_BATCH_BYTES:
+            raise EncodeError(f"is {self.batch_size}, outside 3 to {MAX_BATCH_BYTES}", "batch size")
+
+    @property
+    def max_batch(self) -> int:
+        return self.batch_size - Framing.STREAM
 
 
 @dataclass(slots=True)
@@ -47,17 +63,25 @@ class Frame:
 def read_frame(r: ByteReader, header: int) -> Frame:
     """Read the header only: the cursor is left at the first message (batch.py walks them)."""
     frame = Frame(r.zint("sn", U32), bool(header & FLAG_RELIABLE))
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, frame)
+    EXTENSIONS.read(r, header, frame)
     return frame
 
 
 def write_frame(w: ByteWriter, frame: Frame) -> None:
-    known = present(EXTENSIONS, frame)
-    more = FLAG_EXTENSIONS if known or frame.extensions else 0
-    w.out.append(ID | more | (FLAG_RELIABLE if frame.reliable else 0))
+    start = len(w.out)
+    w.out.append(ID | (FLAG_RELIABLE if frame.reliable else 0))
     w.zint("sn", frame.sn, U32)
-    if more:
-        write_extensions(w, known, frame.extensions)
+    EXTENSIONS.write(w, frame, start)
     for message in frame.messages:
         NETWORK.write(w, message)
+
+
+def header_parts(priority: WirePriority | None, reliable: bool) -> tuple[int, bytes]:
+    """Return the first byte of a FRAME, and the bytes after its sequence number.
+
+    Those name the lane; the lane DATA, and a link without lanes (None), have no name.
+    """
+    header = ID | (FLAG_RELIABLE if reliable else 0)
+    if priority is None or priority is WirePriority.DATA:
+        return header, b""
+    return header | FLAG_EXTENSIONS, bytes((LANE.header, priority))

@@ -4,13 +4,7 @@ from dataclasses import dataclass
 
 from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.enums import WireWhatAmI
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    ExtensionTable,
-    Unknown,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import ExtensionTable, Unknown
 from zenlake.wire.init import VERSION, read_identity, write_identity
 from zenlake.wire.locator import Locator, read_locators, write_locators
 from zenlake.wire.zenohid import WireZenohId
@@ -49,17 +43,16 @@ def read_hello(r: ByteReader, header: int) -> WireHello:
     hello = WireHello(zid, whatami, version=version)
     if header & FLAG_LOCATORS:
         hello.locators = read_locators(r, "locators")
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, hello)
+    EXTENSIONS.read(r, header, hello)
     return hello
 
 
 def write_hello(w: ByteWriter, hello: WireHello) -> None:
-    more = FLAG_EXTENSIONS if hello.extensions else 0
-    w.out.append(ID | more | (FLAG_LOCATORS if hello.locators else 0))
+    start = len(w.out)
+    w.out.append(ID)
     w.u8("version", hello.version)
     write_identity(w, hello.zid, hello.whatami)
     if hello.locators:
+        w.out[start] |= FLAG_LOCATORS
         write_locators(w, "locators", hello.locators)
-    if more:
-        write_extensions(w, [], hello.extensions)
+    EXTENSIONS.write(w, hello, start)

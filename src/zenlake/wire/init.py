@@ -8,17 +8,7 @@ from dataclasses import dataclass
 from zenlake.errors import DecodeError, EncodeError, Reason
 from zenlake.wire.cursor import U8, U16, ByteReader, ByteWriter
 from zenlake.wire.enums import WHATAMI_CODES, WireWhatAmI
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    PATCH,
-    Extension,
-    ExtensionKind,
-    ExtensionTable,
-    Unknown,
-    present,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import PATCH, Extension, ExtensionKind, ExtensionTable, Unknown
 from zenlake.wire.zenohid import WireZenohId, read_packed, write_packed
 
 ID = 0x01
@@ -96,29 +86,22 @@ def read_init(r: ByteReader, header: int) -> Init:
         init.resolution, init.batch_size = read_size(r)
     if header & FLAG_ACK:
         init.cookie = r.block("cookie", U16)
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, init)
+    EXTENSIONS.read(r, header, init)
     return init
 
 
 def write_init(w: ByteWriter, init: Init) -> None:
-    known = present(EXTENSIONS, init)
-    header = ID
-    if init.cookie is not None:
-        header |= FLAG_ACK
-    if init.resolution != DEFAULT_RESOLUTION or init.batch_size != DEFAULT_BATCH_SIZE:
-        header |= FLAG_SIZE
-    if known or init.extensions:
-        header |= FLAG_EXTENSIONS
-    w.out.append(header)
+    start = len(w.out)
+    w.out.append(ID)
     w.u8("version", init.version)
     write_identity(w, init.zid, init.whatami)
-    if header & FLAG_SIZE:
+    if init.resolution != DEFAULT_RESOLUTION or init.batch_size != DEFAULT_BATCH_SIZE:
+        w.out[start] |= FLAG_SIZE
         write_size(w, init.resolution, init.batch_size)
     if init.cookie is not None:
+        w.out[start] |= FLAG_ACK
         w.block("cookie", init.cookie, U16)
-    if header & FLAG_EXTENSIONS:
-        write_extensions(w, known, init.extensions)
+    EXTENSIONS.write(w, init, start)
 
 
 def read_identity(r: ByteReader) -> tuple[WireZenohId, WireWhatAmI]:

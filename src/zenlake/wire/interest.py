@@ -5,17 +5,7 @@ from dataclasses import dataclass
 from zenlake.wire import qos
 from zenlake.wire.cursor import U32, ByteReader, ByteWriter
 from zenlake.wire.enums import InterestMode, InterestOptions
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    NODE_ID,
-    QOS,
-    TIMESTAMP,
-    ExtensionTable,
-    Unknown,
-    present,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import NODE_ID, QOS, TIMESTAMP, ExtensionTable, Unknown
 from zenlake.wire.qos import QoS
 from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr, flags_of, read_wireexpr, write_wireexpr
@@ -60,15 +50,13 @@ def read_interest(r: ByteReader, header: int) -> Interest:
         interest.options = InterestOptions(options & _ASKED_FOR)
         if options & OPTION_RESTRICTED:
             interest.key = read_wireexpr(r, options)
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, interest)
+    EXTENSIONS.read(r, header, interest)
     return interest
 
 
 def write_interest(w: ByteWriter, interest: Interest) -> None:
-    known = present(EXTENSIONS, interest)
-    more = FLAG_EXTENSIONS if known or interest.extensions else 0
-    w.out.append(ID | interest.mode << MODE_SHIFT | more)
+    start = len(w.out)
+    w.out.append(ID | interest.mode << MODE_SHIFT)
     w.zint("interest id", interest.id, U32)
     if interest.mode:
         options = interest.options & _ASKED_FOR
@@ -77,5 +65,4 @@ def write_interest(w: ByteWriter, interest: Interest) -> None:
         else:
             w.out.append(options | OPTION_RESTRICTED | flags_of(interest.key))
             write_wireexpr(w, interest.key)
-    if more:
-        write_extensions(w, known, interest.extensions)
+    EXTENSIONS.write(w, interest, start)

@@ -4,17 +4,7 @@ from dataclasses import dataclass
 
 from zenlake.wire.cursor import U32, ByteReader, ByteWriter
 from zenlake.wire.enums import WireWhatAmI
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    PATCH,
-    Extension,
-    ExtensionKind,
-    ExtensionTable,
-    Unknown,
-    present,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import PATCH, Extension, ExtensionKind, ExtensionTable, Unknown
 from zenlake.wire.init import (
     DEFAULT_RESOLUTION,
     VERSION,
@@ -23,7 +13,7 @@ from zenlake.wire.init import (
     write_identity,
     write_size,
 )
-from zenlake.wire.open import in_seconds, read_lease, write_lease
+from zenlake.wire.open import is_whole_seconds, read_lease, write_lease
 from zenlake.wire.zenohid import WireZenohId
 
 ID = 0x07
@@ -90,27 +80,19 @@ def read_join(r: ByteReader, header: int) -> Join:
         resolution,
         batch_size,
     )
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, join)
+    EXTENSIONS.read(r, header, join)
     return join
 
 
 def write_join(w: ByteWriter, join: Join) -> None:
-    known = present(EXTENSIONS, join)
-    header = ID
-    if in_seconds(join.lease_ms):
-        header |= FLAG_SECONDS
-    if join.resolution != DEFAULT_RESOLUTION or join.batch_size != DEFAULT_BATCH_SIZE:
-        header |= FLAG_SIZE
-    if known or join.extensions:
-        header |= FLAG_EXTENSIONS
-    w.out.append(header)
+    start = len(w.out)
+    w.out.append(ID | (FLAG_SECONDS if is_whole_seconds(join.lease_ms) else 0))
     w.u8("version", join.version)
     write_identity(w, join.zid, join.whatami)
-    if header & FLAG_SIZE:
+    if join.resolution != DEFAULT_RESOLUTION or join.batch_size != DEFAULT_BATCH_SIZE:
+        w.out[start] |= FLAG_SIZE
         write_size(w, join.resolution, join.batch_size)
     write_lease(w, join.lease_ms)
     w.zint("reliable sn", join.reliable_sn, U32)
     w.zint("best effort sn", join.best_effort_sn, U32)
-    if header & FLAG_EXTENSIONS:
-        write_extensions(w, known, join.extensions)
+    EXTENSIONS.write(w, join, start)

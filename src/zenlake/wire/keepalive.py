@@ -3,13 +3,7 @@
 from dataclasses import dataclass
 
 from zenlake.wire.cursor import ByteReader, ByteWriter
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    ExtensionTable,
-    Unknown,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import ExtensionTable, Unknown
 
 ID = 0x04
 
@@ -32,12 +26,11 @@ class KeepAlive:
 
 def read_keepalive(r: ByteReader, header: int) -> KeepAlive:
     alive = KeepAlive()
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, alive)
+    EXTENSIONS.read(r, header, alive)
     return alive
 
 
 def write_keepalive(w: ByteWriter, alive: KeepAlive) -> None:
-    w.out.append(ID | (FLAG_EXTENSIONS if alive.extensions else 0))
-    if alive.extensions:
-        write_extensions(w, [], alive.extensions)
+    start = len(w.out)
+    w.out.append(ID)
+    EXTENSIONS.write(w, alive, start)

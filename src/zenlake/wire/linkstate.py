@@ -40,19 +40,9 @@ class LinkState:
 def read_link_states(data: bytes) -> list[LinkState]:
     """Read the whole body of a link-state OAM."""
     r = ByteReader(data)
-    count = _count(r, "link states")
-    states = [_read_link_state(r) for _ in range(count)]
+    states = [_read_link_state(r) for _ in range(r.count("link states"))]
     r.finish("link states")
     return states
-
-
-def _count(r: ByteReader, field: str) -> int:
-    """Read a count of items of at least one byte each, checked before anything is allocated."""
-    start = r.pos
-    count = r.zint(field)
-    if count > r.remaining():
-        raise DecodeError(Reason.CUT_SHORT, field, start)
-    return count
 
 
 def _read_link_state(r: ByteReader) -> LinkState:
@@ -68,7 +58,7 @@ def _read_link_state(r: ByteReader) -> LinkState:
         state.whatami = WireWhatAmI(role)
     if options & HAS_LOCATORS:
         state.locators = read_locators(r, "locators")
-    count = _count(r, "links")
+    count = r.count("links")
     state.links = tuple(r.zint("links") for _ in range(count))
     if options & HAS_WEIGHTS:
         state.weights = tuple(r.zint("weights", U16) for _ in range(count))

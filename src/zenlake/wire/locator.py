@@ -101,11 +101,7 @@ class Locator(EndPoint):
 
 def read_locators(r: ByteReader, field: str) -> tuple[Locator, ...]:
     """Read a count, then as many locators."""
-    start = r.pos
-    count = r.zint(field)
-    if count > r.remaining():  # each takes one byte at least: checked before anything is allocated
-        raise DecodeError(Reason.CUT_SHORT, field, start)
-    return tuple(_read_locator(r, field) for _ in range(count))
+    return tuple(_read_locator(r, field) for _ in range(r.count(field)))
 
 
 def _read_locator(r: ByteReader, field: str) -> Locator:

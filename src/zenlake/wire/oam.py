@@ -14,15 +14,11 @@ from zenlake.wire.extensions import (
     ENC_UNIT,
     ENC_Z64,
     ENC_ZBUF,
-    FLAG_EXTENSIONS,
     LANE,
     QOS,
     TIMESTAMP,
     ExtensionTable,
     Unknown,
-    present,
-    read_extensions,
-    write_extensions,
 )
 from zenlake.wire.qos import QoS
 from zenlake.wire.timestamp import WireTimestamp
@@ -67,16 +63,14 @@ class NetworkOam:
 
 def read_transport_oam(r: ByteReader, header: int) -> TransportOam:
     oam = TransportOam(r.zint("oam id", U16))
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, TRANSPORT_EXTENSIONS, oam)
+    TRANSPORT_EXTENSIONS.read(r, header, oam)
     oam.body = _read_body(r, header)
     return oam
 
 
 def read_network_oam(r: ByteReader, header: int) -> NetworkOam:
     oam = NetworkOam(r.zint("oam id", U16))
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, NETWORK_EXTENSIONS, oam)
+    NETWORK_EXTENSIONS.read(r, header, oam)
     oam.body = _read_body(r, header)
     return oam
 
@@ -101,14 +95,12 @@ def write_network_oam(w: ByteWriter, oam: NetworkOam) -> None:
 def _write(
     w: ByteWriter, number: int, oam: TransportOam | NetworkOam, table: ExtensionTable
 ) -> None:
-    known = present(table, oam)
-    more = FLAG_EXTENSIONS if known or oam.extensions else 0
+    start = len(w.out)
     body = oam.body
     encoding = ENC_UNIT if body is None else ENC_Z64 if isinstance(body, int) else ENC_ZBUF
-    w.out.append(number | encoding | more)
+    w.out.append(number | encoding)
     w.zint("oam id", oam.id, U16)
-    if more:
-        write_extensions(w, known, oam.extensions)
+    table.write(w, oam, start)
     if isinstance(body, int):
         w.zint("body", body)
     elif body is not None:

@@ -4,16 +4,7 @@ from dataclasses import dataclass
 
 from zenlake.errors import EncodeError
 from zenlake.wire.cursor import U32, ByteReader, ByteWriter
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    Extension,
-    ExtensionKind,
-    ExtensionTable,
-    Unknown,
-    present,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import Extension, ExtensionKind, ExtensionTable, Unknown
 
 ID = 0x02
 FLAG_ACK = 0x20
@@ -71,27 +62,20 @@ def read_open(r: ByteReader, header: int) -> Open:
     opening = Open(read_lease(r, bool(header & FLAG_SECONDS)), r.zint("initial sn", U32))
     if not header & FLAG_ACK:
         opening.cookie = r.block("cookie")
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, opening)
+    EXTENSIONS.read(r, header, opening)
     return opening
 
 
 def write_open(w: ByteWriter, opening: Open) -> None:
-    known = present(EXTENSIONS, opening)
-    header = ID
-    if opening.cookie is None:
-        header |= FLAG_ACK
-    if in_seconds(opening.lease_ms):
-        header |= FLAG_SECONDS
-    if known or opening.extensions:
-        header |= FLAG_EXTENSIONS
-    w.out.append(header)
+    start = len(w.out)
+    w.out.append(ID | (FLAG_SECONDS if is_whole_seconds(opening.lease_ms) else 0))
     write_lease(w, opening.lease_ms)
     w.zint("initial sn", opening.initial_sn, U32)
-    if opening.cookie is not None:
+    if opening.cookie is None:
+        w.out[start] |= FLAG_ACK
+    else:
         w.block("cookie", opening.cookie)
-    if header & FLAG_EXTENSIONS:
-        write_extensions(w, known, opening.extensions)
+    EXTENSIONS.write(w, opening, start)
 
 
 def read_lease(r: ByteReader, seconds: bool) -> int:
@@ -100,7 +84,7 @@ def read_lease(r: ByteReader, seconds: bool) -> int:
     return value * 1000 if seconds else value
 
 
-def in_seconds(lease_ms: int) -> bool:
+def is_whole_seconds(lease_ms: int) -> bool:
     """Return whether T is set: whole seconds are written as seconds."""
     return lease_ms % 1000 == 0
 
@@ -108,4 +92,4 @@ def in_seconds(lease_ms: int) -> bool:
 def write_lease(w: ByteWriter, lease_ms: int) -> None:
     if lease_ms < 0:
         raise EncodeError(f"is {lease_ms} ms", "lease")
-    w.zint("lease", lease_ms // 1000 if in_seconds(lease_ms) else lease_ms)
+    w.zint("lease", lease_ms // 1000 if is_whole_seconds(lease_ms) else lease_ms)

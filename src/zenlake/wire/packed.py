@@ -6,9 +6,7 @@ Knows one lane and its sequence numbers. Knows of the messages only where each e
 from bisect import bisect_right
 from typing import Any
 
-from zenlake.wire import frame
-from zenlake.wire.enums import WirePriority
-from zenlake.wire.extensions import FLAG_EXTENSIONS, LANE
+from zenlake.wire.frame import LaneSettings, header_parts
 from zenlake.wire.framing import Framing
 
 _MORE, _SEVEN_BITS = 0x80, 0x7F  # Bits of a zint, here of a sequence number.
@@ -17,8 +15,7 @@ _MORE, _SEVEN_BITS = 0x80, 0x7F  # Bits of a zint, here of a sequence number.
 class PackedMessages:
     """Source of framed batches, from the messages [first, stop) of `data`; i ends at ends[i].
 
-    `batch_size` is as negotiated, which counts the length prefix; every message has to fit a batch.
-    On a link without QoS lanes `priority` is None, and the FRAMEs name no lane.
+    Every message has to fit a batch.
     """
 
     def __init__(
@@ -27,23 +24,16 @@ class PackedMessages:
         ends: Any,
         first: int,
         stop: int,
-        reliable: bool,
-        priority: WirePriority | None,
-        batch_size: int,
-        sn_mask: int,
+        lane: LaneSettings,
     ) -> None:
         self.row = first
         "Index of the next message to write."
         self._data = data
         self._ends = ends
         self._stop = stop
-        self._limit = batch_size - Framing.STREAM
-        self._mask = sn_mask
-        named = priority is not None and priority is not WirePriority.DATA
-        self._header = (
-            frame.ID | (frame.FLAG_RELIABLE if reliable else 0) | (FLAG_EXTENSIONS if named else 0)
-        )
-        self._lane = bytes((LANE.header, priority)) if named and priority is not None else b""
+        self._limit = lane.max_batch
+        self._mask = lane.sn_mask
+        self._header, self._lane = header_parts(lane.priority, lane.reliable)
 
     @property
     def done(self) -> bool:

@@ -6,7 +6,7 @@ push.py, put.py and wireexpr.py, held to them by tests. Any other message is lef
 
 from typing import Any
 
-from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.cursor import encode
 from zenlake.wire.dispatch import ID_MASK
 from zenlake.wire.encoding import DEFAULT as DEFAULT_ENCODING
 from zenlake.wire.encoding import WireEncoding
@@ -73,6 +73,5 @@ def write_plain_head(
     key: WireExpr, encoding: WireEncoding = DEFAULT_ENCODING, qos: QoS = DEFAULT_QOS
 ) -> bytes:
     """Return a put up to the length of its payload, which length and payload complete."""
-    w = ByteWriter()
-    NETWORK.write(w, Push(key, Put(encoding=encoding), qos))
-    return bytes(w.out[:-1])  # without the length of the empty payload
+    put = Push(key, Put(encoding=encoding), qos)
+    return encode(NETWORK.write, put)[:-1]  # without the length of the empty payload

@@ -14,9 +14,6 @@ from zenlake.wire.extensions import (
     TS_STACK,
     ExtensionTable,
     Unknown,
-    present,
-    read_extensions,
-    write_extensions,
 )
 from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
@@ -61,16 +58,14 @@ def read_push(r: ByteReader, header: int) -> Push:
     if not header & FLAG_EXTENSIONS:
         return Push(key, PUSH_BODIES.read(r))
     push = Push(key)
-    read_extensions(r, EXTENSIONS, push)
+    EXTENSIONS.read(r, header, push)
     push.body = PUSH_BODIES.read(r)
     return push
 
 
 def write_push(w: ByteWriter, push: Push) -> None:
-    known = present(EXTENSIONS, push)
-    more = FLAG_EXTENSIONS if known or push.extensions else 0
-    w.out.append(ID | flags_of(push.key) | more)
+    start = len(w.out)
+    w.out.append(ID | flags_of(push.key))
     write_wireexpr(w, push.key)
-    if more:
-        write_extensions(w, known, push.extensions)
+    EXTENSIONS.write(w, push, start)
     PUSH_BODIES.write(w, push.body)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zenlake.wire.cursor import ByteWriter
+from zenlake.wire.cursor import encode
 from zenlake.wire.kernels import push_run as kernel
-from zenlake.wire.scan import CHUNK_ROWS, Rows, readable
+from zenlake.wire.scan import CHUNK_ROWS, Rows, read_only_array
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
 
 STAMP_BYTES = 9 + 17  # Bytes of the longest time and clock id.
@@ -44,15 +44,15 @@ class PushRun(NamedTuple):
     def __len__(self) -> int:
         return self.stop - self.first
 
-    def places(self, rows: npt.NDArray[np.int64] | None) -> list[int] | None:
+    def message_starts(self, rows: npt.NDArray[np.int64] | None) -> list[int] | None:
         """Return where messages start in the buffer; None if all are plain."""
         if self.plain:
             return None
-        places = self.rows["start"][self.first : self.stop].astype(np.int64) + self.base
-        found: list[int] = (places if rows is None else places[rows]).tolist()
+        starts = self.rows["start"][self.first : self.stop].astype(np.int64) + self.base
+        found: list[int] = (starts if rows is None else starts[rows]).tolist()
         return found
 
-    def chosen(self, wanted: list[bool]) -> npt.NDArray[np.int64]:
+    def select_rows(self, wanted: list[bool]) -> npt.NDArray[np.int64]:
         """Return the messages whose key is wanted, as indices from `first`."""
         return np.flatnonzero(np.array(wanted)[self.codes])
 
@@ -79,7 +79,7 @@ class KeyGrouper:
         """Group the PUSH messages from rows[first] on; an empty run if that is another message."""
         found = self._found
         kernel.group_kernel(
-            readable(data),
+            read_only_array(data),
             rows,
             first,
             base,
@@ -113,11 +113,11 @@ class KeyGrouper:
         )
 
 
-def chosen_bytes(run: PushRun, chosen: npt.NDArray[np.int64]) -> memoryview:
-    """Copy the messages that `chosen` names, as indices from `first`, one after another."""
+def copy_messages(run: PushRun, rows: npt.NDArray[np.int64]) -> memoryview:
+    """Copy the messages at `rows`, indices from `first`, one after another."""
     size = int(run.rows[run.stop - 1]["end"]) - int(run.rows[run.first]["start"])
     out = np.empty(size, np.uint8)
-    used = kernel.copy_kernel(readable(run.data), run.rows, run.first, run.stop, chosen, out)
+    used = kernel.copy_kernel(read_only_array(run.data), run.rows, run.first, run.stop, rows, out)
     return out.data[:used]
 
 
@@ -144,9 +144,7 @@ def rewrite(
         if key is None:
             encoded.append(b"")
             continue
-        w = ByteWriter()
-        write_wireexpr(w, key)
-        encoded.append(bytes(w.out))
+        encoded.append(encode(write_wireexpr, key))
         flags[code] = flags_of(key)
         wanted[code] = 1
     offsets = np.zeros(len(keys) + 1, np.int64)
@@ -156,7 +154,7 @@ def rewrite(
     out = np.empty(size + len(run) * (longest + (STAMP_BYTES if clock else 0)), np.uint8)
     ends = np.empty(len(run), np.int64)
     count = kernel.rewrite_kernel(
-        readable(run.data),
+        read_only_array(run.data),
         run.rows,
         run.first,
         run.codes,

@@ -7,17 +7,7 @@ from zenlake.errors import DecodeError, EncodeError, Reason
 from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.encoding import DEFAULT, WireEncoding, read_encoding, write_encoding
 from zenlake.wire.entity import WireSourceInfo
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    SOURCE_INFO,
-    Extension,
-    ExtensionKind,
-    ExtensionTable,
-    Unknown,
-    present,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import SOURCE_INFO, Extension, ExtensionKind, ExtensionTable, Unknown
 from zenlake.wire.timestamp import WireTimestamp, read_timestamp, write_timestamp
 
 ID = 0x01
@@ -72,37 +62,26 @@ def read_put(r: ByteReader, header: int) -> Put:
         put.timestamp = read_timestamp(r, "timestamp")
     if header & FLAG_ENCODING:
         put.encoding = read_encoding(r)
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, put)
+    EXTENSIONS.read(r, header, put)
     put.payload = read_slices(r) if put.shm else r.block("payload")
     return put
 
 
 def write_put(w: ByteWriter, put: Put) -> None:
-    known = present(EXTENSIONS, put)
-    header = ID
+    start = len(w.out)
+    w.out.append(ID)
     if put.timestamp is not None:
-        header |= FLAG_TIMESTAMP
-    if put.encoding is not DEFAULT and put.encoding != DEFAULT:
-        header |= FLAG_ENCODING
-    if known or put.extensions:
-        header |= FLAG_EXTENSIONS
-    w.out.append(header)
-    if put.timestamp is not None:
+        w.out[start] |= FLAG_TIMESTAMP
         write_timestamp(w, "timestamp", put.timestamp)
-    if header & FLAG_ENCODING:
+    if put.encoding is not DEFAULT and put.encoding != DEFAULT:
+        w.out[start] |= FLAG_ENCODING
         write_encoding(w, put.encoding)
-    if header & FLAG_EXTENSIONS:
-        write_extensions(w, known, put.extensions)
+    EXTENSIONS.write(w, put, start)
     write_payload(w, put.payload, put.shm)
 
 
 def read_slices(r: ByteReader) -> tuple[Slice, ...]:
-    start = r.pos
-    count = r.zint("payload")
-    if count > r.remaining():  # each takes two bytes at least
-        raise DecodeError(Reason.CUT_SHORT, "payload", start)
-    return tuple(_read_slice(r) for _ in range(count))
+    return tuple(_read_slice(r) for _ in range(r.count("payload")))
 
 
 def _read_slice(r: ByteReader) -> Slice:

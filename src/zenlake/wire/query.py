@@ -5,17 +5,7 @@ from dataclasses import dataclass
 from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.entity import WireSourceInfo
 from zenlake.wire.enums import Consolidation
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    SOURCE_INFO,
-    Extension,
-    ExtensionKind,
-    ExtensionTable,
-    Unknown,
-    present,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import SOURCE_INFO, Extension, ExtensionKind, ExtensionTable, Unknown
 from zenlake.wire.querybody import QueryBody
 
 ID = 0x03
@@ -66,24 +56,17 @@ def read_query(r: ByteReader, header: int) -> WireQuery:
         query.consolidation = read_consolidation(r)
     if header & FLAG_PARAMETERS:
         query.parameters = r.text("parameters")
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, query)
+    EXTENSIONS.read(r, header, query)
     return query
 
 
 def write_query(w: ByteWriter, query: WireQuery) -> None:
-    known = present(EXTENSIONS, query)
-    header = ID
+    start = len(w.out)
+    w.out.append(ID)
     if query.consolidation:
-        header |= FLAG_CONSOLIDATION
-    if query.parameters:
-        header |= FLAG_PARAMETERS
-    if known or query.extensions:
-        header |= FLAG_EXTENSIONS
-    w.out.append(header)
-    if query.consolidation:
+        w.out[start] |= FLAG_CONSOLIDATION
         w.zint("consolidation", query.consolidation)
     if query.parameters:
+        w.out[start] |= FLAG_PARAMETERS
         w.text("parameters", query.parameters)
-    if header & FLAG_EXTENSIONS:
-        write_extensions(w, known, query.extensions)
+    EXTENSIONS.write(w, query, start)

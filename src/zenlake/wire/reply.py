@@ -5,13 +5,7 @@ from dataclasses import dataclass, field
 from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.delete import Del
 from zenlake.wire.enums import Consolidation
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    ExtensionTable,
-    Unknown,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import ExtensionTable, Unknown
 from zenlake.wire.push import PUSH_BODIES
 from zenlake.wire.put import Put
 from zenlake.wire.query import read_consolidation
@@ -44,17 +38,16 @@ def read_reply(r: ByteReader, header: int) -> WireReply:
     reply = WireReply(
         consolidation=read_consolidation(r) if header & FLAG_CONSOLIDATION else Consolidation.AUTO
     )
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, reply)
+    EXTENSIONS.read(r, header, reply)
     reply.body = PUSH_BODIES.read(r)
     return reply
 
 
 def write_reply(w: ByteWriter, reply: WireReply) -> None:
-    more = FLAG_EXTENSIONS if reply.extensions else 0
-    w.out.append(ID | more | (FLAG_CONSOLIDATION if reply.consolidation else 0))
+    start = len(w.out)
+    w.out.append(ID)
     if reply.consolidation:
+        w.out[start] |= FLAG_CONSOLIDATION
         w.zint("consolidation", reply.consolidation)
-    if more:
-        write_extensions(w, [], reply.extensions)
+    EXTENSIONS.write(w, reply, start)
     PUSH_BODIES.write(w, reply.body)

@@ -7,7 +7,6 @@ from zenlake.wire.cursor import U32, ByteReader, ByteWriter
 from zenlake.wire.dispatch import MessageRow, MessageTable
 from zenlake.wire.enums import WireQueryTarget
 from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
     NODE_ID,
     QOS,
     TIMESTAMP,
@@ -16,9 +15,6 @@ from zenlake.wire.extensions import (
     ExtensionKind,
     ExtensionTable,
     Unknown,
-    present,
-    read_extensions,
-    write_extensions,
 )
 from zenlake.wire.qos import QoS
 from zenlake.wire.query import WireQuery
@@ -72,18 +68,15 @@ class Request:
 
 def read_request(r: ByteReader, header: int) -> Request:
     request = Request(r.zint("request id", U32), read_wireexpr(r, header))
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, request)
+    EXTENSIONS.read(r, header, request)
     request.body = REQUEST_BODIES.read(r)
     return request
 
 
 def write_request(w: ByteWriter, request: Request) -> None:
-    known = present(EXTENSIONS, request)
-    more = FLAG_EXTENSIONS if known or request.extensions else 0
-    w.out.append(ID | flags_of(request.key) | more)
+    start = len(w.out)
+    w.out.append(ID | flags_of(request.key))
     w.zint("request id", request.id, U32)
     write_wireexpr(w, request.key)
-    if more:
-        write_extensions(w, known, request.extensions)
+    EXTENSIONS.write(w, request, start)
     REQUEST_BODIES.write(w, request.body)

@@ -8,7 +8,6 @@ from zenlake.wire.dispatch import MessageRow, MessageTable
 from zenlake.wire.entity import WireEntityId
 from zenlake.wire.err import Err
 from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
     QOS,
     TIMESTAMP,
     TS_STACK,
@@ -16,9 +15,6 @@ from zenlake.wire.extensions import (
     ExtensionKind,
     ExtensionTable,
     Unknown,
-    present,
-    read_extensions,
-    write_extensions,
 )
 from zenlake.wire.qos import QoS
 from zenlake.wire.reply import WireReply
@@ -64,18 +60,15 @@ class Response:
 
 def read_response(r: ByteReader, header: int) -> Response:
     response = Response(r.zint("request id", U32), read_wireexpr(r, header))
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, response)
+    EXTENSIONS.read(r, header, response)
     response.body = RESPONSE_BODIES.read(r)
     return response
 
 
 def write_response(w: ByteWriter, response: Response) -> None:
-    known = present(EXTENSIONS, response)
-    more = FLAG_EXTENSIONS if known or response.extensions else 0
-    w.out.append(ID | flags_of(response.key) | more)
+    start = len(w.out)
+    w.out.append(ID | flags_of(response.key))
     w.zint("request id", response.request_id, U32)
     write_wireexpr(w, response.key)
-    if more:
-        write_extensions(w, known, response.extensions)
+    EXTENSIONS.write(w, response, start)
     RESPONSE_BODIES.write(w, response.body)

@@ -4,16 +4,7 @@ from dataclasses import dataclass
 
 from zenlake.wire import qos
 from zenlake.wire.cursor import U32, ByteReader, ByteWriter
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    QOS,
-    TIMESTAMP,
-    ExtensionTable,
-    Unknown,
-    present,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import QOS, TIMESTAMP, ExtensionTable, Unknown
 from zenlake.wire.qos import QoS
 from zenlake.wire.timestamp import WireTimestamp
 
@@ -42,15 +33,12 @@ class ResponseFinal:
 
 def read_response_final(r: ByteReader, header: int) -> ResponseFinal:
     final = ResponseFinal(r.zint("request id", U32))
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, final)
+    EXTENSIONS.read(r, header, final)
     return final
 
 
 def write_response_final(w: ByteWriter, final: ResponseFinal) -> None:
-    known = present(EXTENSIONS, final)
-    more = FLAG_EXTENSIONS if known or final.extensions else 0
-    w.out.append(ID | more)
+    start = len(w.out)
+    w.out.append(ID)
     w.zint("request id", final.request_id, U32)
-    if more:
-        write_extensions(w, known, final.extensions)
+    EXTENSIONS.write(w, final, start)

@@ -38,7 +38,7 @@ class Scan(NamedTuple):
     "The refusal at which the scan ended, or None if it read all whole batches."
 
 
-def readable(data: bytes | memoryview) -> npt.NDArray[np.uint8]:
+def read_only_array(data: bytes | memoryview) -> npt.NDArray[np.uint8]:
     """Return a buffer as a read-only array, for which the kernels need one compiled form only."""
     buf = np.frombuffer(data, np.uint8)
     buf.flags.writeable = False
@@ -52,7 +52,7 @@ def _first_state(reliable: bool) -> npt.NDArray[np.void]:
     return state
 
 
-_BARE = (_first_state(False), _first_state(True))
+_FIRST_STATE = (_first_state(False), _first_state(True))
 
 
 class Scanner:
@@ -83,13 +83,25 @@ class Scanner:
         if low_latency is None:
             low_latency = framing is Framing.LOW_LATENCY
         mode = row.LOW_LATENCY if low_latency else 0
-        yield from self._scan(data, framing, mode, limit)
+        buf = read_only_array(data)
+        if len(buf) > MAX_SCAN_BYTES:
+            raise ValueError(f"a scan takes at most {MAX_SCAN_BYTES} bytes, not {len(buf)}")
+        state = self._state[0]
+        self._state[:] = _FIRST_STATE[True]
+        while True:
+            count = kernel.scan_kernel(
+                buf, int(framing), mode, limit, KINDS, self._rows, self._words, self._state
+            )
+            error = self._explain(data, low_latency) if state["reason"] else None
+            yield Scan(self._rows[:count], int(state["pos"]), error)
+            if error or count < len(self._rows):
+                return
 
     def bare(self, data: bytes | memoryview, *, reliable: bool = True) -> Iterator[Scan]:
         """Yield the network messages of `data`, which has no FRAME; end at any other message."""
-        buf = readable(data)
+        buf = read_only_array(data)
         state, rows = self._state, self._rows
-        state[:] = _BARE[reliable]
+        state[:] = _FIRST_STATE[reliable]
         while True:
             count = kernel.scan_held_kernel(
                 buf, 0, row.BARE, MAX_SCAN_BYTES, KINDS, rows, self._words, state
@@ -97,32 +109,6 @@ class Scanner:
             error = self._explain(data, True) if state["reason"][0] else None
             yield Scan(rows[:count], int(state["pos"][0]), error)
             if error or count < len(rows):
-                return
-
-    def _scan(
-        self, data: bytes | memoryview, framing: Framing, mode: int, limit: int
-    ) -> Iterator[Scan]:
-        buf = readable(data)
-        if len(buf) > MAX_SCAN_BYTES:
-            raise ValueError(f"a scan takes at most {MAX_SCAN_BYTES} bytes, not {len(buf)}")
-        state = self._state[0]
-        self._state[:] = 0
-        state["batch"] = -1
-        state["lane"] = DEFAULT_LANE
-        while True:
-            count = kernel.scan_kernel(
-                buf,
-                int(framing),
-                mode,
-                limit,
-                KINDS,
-                self._rows,
-                self._words,
-                self._state,
-            )
-            error = self._explain(data, mode != 0) if state["reason"] else None
-            yield Scan(self._rows[:count], int(state["pos"]), error)
-            if error or count < len(self._rows):
                 return
 
     def last_refusal(self) -> tuple[Reason, int]:

@@ -5,13 +5,7 @@ from dataclasses import dataclass
 from zenlake.errors import EncodeError
 from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.enums import WireWhatAmI
-from zenlake.wire.extensions import (
-    FLAG_EXTENSIONS,
-    ExtensionTable,
-    Unknown,
-    read_extensions,
-    write_extensions,
-)
+from zenlake.wire.extensions import ExtensionTable, Unknown
 from zenlake.wire.init import VERSION
 from zenlake.wire.zenohid import WireZenohId, read_zid_of, write_packed
 
@@ -49,19 +43,18 @@ def read_scout(r: ByteReader, header: int) -> WireScout:
     scout = WireScout(WireWhatAmI(packed & WHAT_BITS), version=version)
     if packed & FLAG_ID:
         scout.zid = read_zid_of(r, "zid", packed, start)
-    if header & FLAG_EXTENSIONS:
-        read_extensions(r, EXTENSIONS, scout)
+    EXTENSIONS.read(r, header, scout)
     return scout
 
 
 def write_scout(w: ByteWriter, scout: WireScout) -> None:
     if not 0 <= scout.what <= WHAT_BITS:
         raise EncodeError(f"is {scout.what!r}, not routers, peers and clients", "what")
-    w.out.append(ID | (FLAG_EXTENSIONS if scout.extensions else 0))
+    start = len(w.out)
+    w.out.append(ID)
     w.u8("version", scout.version)
     if scout.zid is None:
         w.out.append(scout.what)
     else:
         write_packed(w, scout.zid, FLAG_ID | scout.what)
-    if scout.extensions:
-        write_extensions(w, [], scout.extensions)
+    EXTENSIONS.write(w, scout, start)

@@ -5,8 +5,7 @@ Knows the field and its extension form. Does not know the tables that turn an id
 
 from dataclasses import dataclass
 
-from zenlake.errors import DecodeError, Reason
-from zenlake.wire.cursor import U16, ByteReader, ByteWriter, utf8
+from zenlake.wire.cursor import U16, ByteReader, ByteWriter, encode_text
 from zenlake.wire.enums import Mapping
 
 FLAG_NAMED = 0x20
@@ -68,17 +67,11 @@ def read_wireexpr_ext(r: ByteReader, field: str) -> WireExpr:
     """
     flags = r.u8(field)
     scope = r.zint(field, U16)
-    suffix = ""
-    if flags & _EXT_NAMED:
-        start = r.pos
-        try:
-            suffix = r.rest().decode()
-        except UnicodeDecodeError:
-            raise DecodeError(Reason.BAD_UTF8, field, start) from None
+    suffix = r.rest_text(field) if flags & _EXT_NAMED else ""
     return WireExpr(scope, suffix, SENDER if flags & _EXT_MAPPING else RECEIVER)
 
 
 def write_wireexpr_ext(w: ByteWriter, field: str, key: WireExpr) -> None:
     w.out.append((_EXT_NAMED if key.suffix else 0) | (_EXT_MAPPING if key.mapping else 0))
     w.zint(field, key.scope, U16)
-    w.out += utf8(key.suffix, field)
+    w.out += encode_text(key.suffix, field)

@@ -24,7 +24,7 @@ from zenlake.errors import LinkError, SessionRefused, ZError
 from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions, TlsOptions
 from zenlake.runtime.discovery import DiscoveryConfig
-from zenlake.runtime.node import LinkProvider, Node, NodeConfig
+from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.auth import Authenticator
@@ -55,7 +55,7 @@ class SessionSettings:
     config: Config
     "Copy of the configuration, so that later changes of the original have no effect."
     node: NodeConfig
-    network: LinkProvider
+    network: links.LinkProvider
     "Provider of links that keep to `transport/link`."
     listen: tuple[EndPoint, ...]
     listen_retry: RetryPolicy
@@ -261,7 +261,7 @@ class ConfiguredLinks:
 
     protocols: Sequence[str] | None
     buffers: dict[str, dict[str, str]]
-    below: LinkProvider
+    below: links.LinkProvider
 
     def resolve(self, endpoint: EndPoint) -> list[Any]:
         return self.below.resolve(self._configured(endpoint))
@@ -284,7 +284,7 @@ class ConfiguredLinks:
         return EndPoint(f"{endpoint.locator}#{joined}") if said else endpoint
 
 
-def _network(get: Get) -> LinkProvider:
+def _network(get: Get) -> links.LinkProvider:
     protocols = get("transport/link/protocols")
     buffers = {
         protocol: {

@@ -137,7 +137,7 @@ class ScoutThread:
         if datagram is not None:
             self._ask(datagram)
         wait = max(0.0, self._scouter.deadline - now)
-        select.select([self._link.unicast_fileno(), self._wake], [], [], wait)
+        select.select([self._link.unicast.fileno(), self._wake], [], [], wait)
         for _ in range(READS_PER_TURN):
             received = self._link.receive_unicast()
             if received is None or self._stopping:

@@ -320,7 +320,7 @@ def _put_lane(
             continue  # Refused below, with the reason.
         validate(key)
         if destination is not Locality.SESSION_LOCAL:
-            for port, wire in exchange.outbound_ports(key):
+            for port, wire in exchange.outbound_faces(key):
                 wanted.setdefault(port, {})[key] = wire
         if destination is not Locality.REMOTE:
             heard = heard or bool(core.subscribers.matching(key, local=True))

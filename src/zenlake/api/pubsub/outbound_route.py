@@ -84,7 +84,7 @@ class OutboundRoute:
         with exchange.lock:
             self._set_fast_put(None)
             remote = self.destination is not Locality.SESSION_LOCAL
-            ports = exchange.outbound_ports(self.key) if remote else ()
+            ports = exchange.outbound_faces(self.key) if remote else ()
             local: tuple[SubscriberEntry, ...] = ()
             if self.destination is not Locality.REMOTE:
                 local = self.core.subscribers.matching(self.key, local=True)

@@ -248,7 +248,9 @@ def _scanned_samples(delivery: "Delivery", part: "RunPart") -> Iterable[Sample]:
     assert not isinstance(starts, tuple)
     assert not isinstance(ends, tuple)
     # Copies: the next scan overwrites the arrays.
-    chunk = SampleChunk(delivery.data, starts.copy(), ends.copy(), part.run.places(part.rows))
+    chunk = SampleChunk(
+        delivery.data, starts.copy(), ends.copy(), part.run.message_starts(part.rows)
+    )
     return samples_of(delivery.keys, chunk, delivery.count)
 
 

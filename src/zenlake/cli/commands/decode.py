@@ -24,7 +24,6 @@ from zenlake.cli import session_options
 from zenlake.cli.failure import FAILURE, USAGE
 from zenlake.cli.render.hexdump import hexdump
 from zenlake.cli.render.report import DecodeReport
-from zenlake.errors import REASON_TEXT
 
 
 @dataclass(frozen=True)
@@ -221,6 +220,6 @@ def _explain(name: str, bad: BadBytes) -> str:
     field = f"{error.message.replace('.', '/')}: {error.field}" if error.message else error.field
     where = buffer.where(error.offset)
     return (
-        f"zenlake: {name}: bad bytes at offset {where}: {field}: {REASON_TEXT[error.reason]}\n"
+        f"zenlake: {name}: bad bytes at offset {where}: {field}: {error.reason.text}\n"
         f"{hexdump(buffer.data, error.offset)}"
     )

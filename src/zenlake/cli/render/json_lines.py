@@ -16,7 +16,7 @@ from zenlake.capture.offline_buffer import BadBytes, Buffer
 from zenlake.capture.offline_session import Entry
 from zenlake.cli.render.report import DecodeReport
 from zenlake.cli.render.verify import rewrite
-from zenlake.errors import REASON_TEXT, DecodeError
+from zenlake.errors import DecodeError
 from zenlake.wire.encoding import WireEncoding
 from zenlake.wire.frame import Frame
 from zenlake.wire.put import Slice
@@ -83,7 +83,7 @@ def describe_error(bad: BadBytes) -> dict[str, Any]:
         "message": error.message.replace(".", "/"),
         "field": error.field,
         "reason": error.reason.name,
-        "text": REASON_TEXT[error.reason],
+        "text": error.reason.text,
     }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zenlake.log.read.spans import PartitionRange, ScannedRows, asked_rows
-from zenlake.wire.scan import Rows, readable
+from zenlake.wire.scan import Rows, read_only_array
 from zenlake.wire.zenohid import MAX_BYTES
 
 
@@ -57,7 +57,7 @@ class SourceNumbers:
 
 def source_names(rows: Rows, data: memoryview) -> npt.NDArray[np.void]:
     """Return the source of each row as one value: id, padded with zeros, and entity."""
-    buf = readable(data)
+    buf = read_only_array(data)
     places = rows["source"][:, None] + np.arange(MAX_BYTES)
     names = np.zeros((len(rows), MAX_BYTES + 4), np.uint8)
     inside = np.arange(MAX_BYTES) < rows["source_len"][:, None]

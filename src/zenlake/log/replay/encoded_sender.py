@@ -29,7 +29,7 @@ from zenlake.wire.packed import PackedMessages
 from zenlake.wire.push import Push
 from zenlake.wire.push_run import STAMP_BYTES, KeyGrouper, PushRun, rewrite
 from zenlake.wire.qos import BLOCK, PRIORITY_BITS, QoS
-from zenlake.wire.scan import Rows, Scanner, readable
+from zenlake.wire.scan import Rows, Scanner, read_only_array
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
 from zenlake.wire.zenohid import write_zid
 
@@ -245,7 +245,7 @@ class EncodedSender:
         out = np.empty(size + len(rows) * STAMP_BYTES, np.uint8)
         first = self._exchange.reserve_stamps(len(rows))
         clock = np.frombuffer(bytearray(self._clock), np.uint8)
-        used = restamp_kernel(readable(data), rows, np.uint64(first - 1), clock, out)
+        used = restamp_kernel(read_only_array(data), rows, np.uint64(first - 1), clock, out)
         assert used >= 0, "there is room for the longest timestamp in every message"
         view = out.data[:used]
         (found, *_) = scanner.bare(view)
@@ -277,7 +277,7 @@ class EncodedSender:
 
     def _way(self, key: KeyExpr) -> _ReplayRoute:
         local = self._core.subscribers.matching(key, local=True)
-        return _ReplayRoute(key, local, self._exchange.outbound_ports(key))
+        return _ReplayRoute(key, local, self._exchange.outbound_faces(key))
 
     # ---- plain puts, copied by a kernel
 
@@ -299,7 +299,7 @@ class EncodedSender:
             if self._exchange.version != versions[1]:
                 break
             why = plain.plain_kernel(
-                readable(data),
+                read_only_array(data),
                 *columns,
                 known.codes,
                 known.offsets,
@@ -386,7 +386,7 @@ class EncodedSender:
     ) -> None:
         place = session.emit_lane(qos.priority, reliable)
         if place is not None:
-            packed = PackedMessages(data, ends, at, stop, *place)
+            packed = PackedMessages(data, ends, at, stop, place)
             session.send_batches(packed, qos.priority, reliable)
             return
         most = session.agreement.batch_size - FRAME_BYTES
@@ -469,7 +469,7 @@ def _select_lanes(run: PushRun, keys: Sequence[WireExpr | None], lanes: Lanes) -
     """Return the lanes of the messages whose key is not None."""
     if isinstance(lanes, int) or None not in keys:
         return lanes
-    chosen: Numbers = lanes[run.chosen([key is not None for key in keys])]
+    chosen: Numbers = lanes[run.select_rows([key is not None for key in keys])]
     return chosen
 
 
@@ -502,7 +502,7 @@ def _too_large(ends: Numbers, at: int, stop: int, most: int) -> list[int]:
 def _summary(run: PushRun, routes: Sequence[_ReplayRoute]) -> SendOutcome:
     starts, ends = run.starts, run.ends
     if not all(route.wanted for route in routes):
-        rows = run.chosen([route.wanted for route in routes])
+        rows = run.select_rows([route.wanted for route in routes])
         starts, ends = starts[rows], ends[rows]
     counts = [len(run)] if len(routes) == 1 else np.bincount(run.codes).tolist()
     return _outcome(routes, counts, int(ends.sum()) - int(starts.sum()))

@@ -142,9 +142,9 @@ class RecordingSink(RunSink, BoundedSink[Any]):
         else:
             import numpy as np
 
-            from zenlake.wire.push_run import chosen_bytes
+            from zenlake.wire.push_run import copy_messages
 
-            data = chosen_bytes(run, rows)
+            data = copy_messages(run, rows)
             names = [run.keys[code] for code in np.unique(run.codes[rows]).tolist()]
             chosen = chosen[rows]
         named = [WireKey(number, suffix, keys.prefix(number) or b"") for number, suffix in names]

@@ -210,15 +210,15 @@ def rewrite_kernel(
 
 
 @njit(cache=True, nogil=True)
-def copy_kernel(data, rows, first, stop, chosen, out):
-    """Copy the messages rows[first + i] for each i of `chosen`, one after another.
+def copy_kernel(data, rows, first, stop, indices, out):
+    """Copy the messages rows[first + i] for each i of `indices`, one after another.
 
     Returns how many bytes were written. Ends at a number outside the run, or without room.
     """
     source, target = pointer_to(data), pointer_to(out)
     at = 0
-    for i in range(len(chosen)):
-        number = first + chosen[i]
+    for i in range(len(indices)):
+        number = first + indices[i]
         if number < first or number >= stop:
             break
         start = np.int64(rows[number]["start"])

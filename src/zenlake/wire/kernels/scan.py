@@ -11,12 +11,13 @@ scan_network.py, scan_transport.py, ExtensionKind or Reason.
 import numpy as np
 from numba import njit
 
+from zenlake.errors import Reason
 from zenlake.wire import frame, join, push, put
 from zenlake.wire.dispatch import ID_MASK
 from zenlake.wire.extensions import FLAG_EXTENSIONS
 from zenlake.wire.kernels.memory import load8, pointer_to
 from zenlake.wire.kernels.row import BARE, DEFAULT_LANE, ROW_WORDS
-from zenlake.wire.kernels.scan_core import TOO_LARGE, UNKNOWN_ID, is_ascii, refuse
+from zenlake.wire.kernels.scan_core import is_ascii, refuse
 from zenlake.wire.kernels.scan_network import read_network
 from zenlake.wire.kernels.scan_transport import read_frame_header, read_transport
 from zenlake.wire.network import FIRST_ID as _FIRST_NETWORK_ID
@@ -40,7 +41,7 @@ def _enter_batch(buf, pos, end, framing, limit, state):
         for i in range(framing):
             length |= load8(buf, pos + i) << (8 * i)
         if length > limit:
-            refuse(state, TOO_LARGE, pos)
+            refuse(state, Reason.TOO_LARGE, pos)
             return False
         if pos + framing + length > end:
             return False
@@ -163,7 +164,7 @@ def scan_kernel(data, framing, mode, limit, kind_table, rows, words, states):
             after = read_transport(buf, pos + 1, batch_end, header, row, kinds, state)
             row["lane"] = state["lane"]
         else:
-            refuse(state, UNKNOWN_ID, pos)
+            refuse(state, Reason.UNKNOWN_ID, pos)
         if after < 0:
             break
         row["kind"] = number

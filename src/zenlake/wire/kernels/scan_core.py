@@ -125,38 +125,6 @@ _MAX_ZID = 16
 _MAX_REGION_NAME = 32
 _LANES = 8
 
-CUT_SHORT = int(Reason.CUT_SHORT)
-TOO_LARGE = int(Reason.TOO_LARGE)
-BAD_UTF8 = int(Reason.BAD_UTF8)
-UNKNOWN_ID = int(Reason.UNKNOWN_ID)
-MANDATORY_EXTENSION = int(Reason.MANDATORY_EXTENSION)
-EXTENSION_ENCODING = int(Reason.EXTENSION_ENCODING)
-TOO_MANY_EXTENSIONS = int(Reason.TOO_MANY_EXTENSIONS)
-BAD_ZENOH_ID = int(Reason.BAD_ZENOH_ID)
-BAD_VALUE = int(Reason.BAD_VALUE)
-TRAILING_BYTES = int(Reason.TRAILING_BYTES)
-SHARED_MEMORY = int(Reason.SHARED_MEMORY)
-
-_K_UNKNOWN = int(ExtensionKind.UNKNOWN)
-_K_SHM_MARK = int(ExtensionKind.SHM_MARK)
-_K_QOS = int(ExtensionKind.QOS)
-_K_LANE = int(ExtensionKind.LANE)
-_K_NODE_ID = int(ExtensionKind.NODE_ID)
-_K_TARGET = int(ExtensionKind.TARGET)
-_K_BUDGET = int(ExtensionKind.BUDGET)
-_K_TIMESTAMP = int(ExtensionKind.TIMESTAMP)
-_K_ENTITY = int(ExtensionKind.ENTITY)
-_K_SOURCE_INFO = int(ExtensionKind.SOURCE_INFO)
-_K_TS_STACK = int(ExtensionKind.TS_STACK)
-_K_WIRE_EXPR = int(ExtensionKind.WIRE_EXPR)
-_K_QUERY_BODY = int(ExtensionKind.QUERY_BODY)
-_K_LANE_SNS = int(ExtensionKind.LANE_SNS)
-_K_REGION_NAME = int(ExtensionKind.REGION_NAME)
-_K_ATTACHMENT = int(ExtensionKind.ATTACHMENT)
-_K_TIMEOUT = int(ExtensionKind.TIMEOUT)
-_K_FIRST = int(ExtensionKind.FIRST)
-_K_DROP = int(ExtensionKind.DROP)
-
 
 @njit(cache=True)
 def refuse(state, reason, offset):
@@ -194,9 +162,9 @@ def read_bounded(buf, pos, end, bound, state):
     """Read a zint of at most `bound`: (next position or -1, value)."""
     after, value = read_zint(buf, pos, end)
     if after < 0:
-        return refuse(state, CUT_SHORT, pos), value
+        return refuse(state, Reason.CUT_SHORT, pos), value
     if value < 0 or value > bound:
-        return refuse(state, TOO_LARGE, pos), value
+        return refuse(state, Reason.TOO_LARGE, pos), value
     return after, value
 
 
@@ -205,7 +173,7 @@ def read_block(buf, pos, end, bound, state):
     """Read a length and as many bytes: (first byte or -1, length)."""
     start, length = read_bounded(buf, pos, end, bound, state)
     if start >= 0 and start + length > end:
-        return refuse(state, CUT_SHORT, pos), length
+        return refuse(state, Reason.CUT_SHORT, pos), length
     return start, length
 
 
@@ -269,7 +237,7 @@ def read_text(buf, pos, end, bound, state):
     """Read a block that must be UTF-8: (first byte or -1, length)."""
     start, length = read_block(buf, pos, end, bound, state)
     if start >= 0 and not is_utf8(buf, start, start + length):
-        return refuse(state, BAD_UTF8, pos), length
+        return refuse(state, Reason.BAD_UTF8, pos), length
     return start, length
 
 
@@ -288,13 +256,13 @@ def _is_zero(buf, start, stop):
 def read_packed_id(buf, pos, end, state):
     """Read a byte with a length in bits 7:4 and the id after it: (first byte or -1, length)."""
     if pos >= end:
-        return refuse(state, CUT_SHORT, pos), np.int64(0)
+        return refuse(state, Reason.CUT_SHORT, pos), np.int64(0)
     length = (load8(buf, pos) >> 4) + 1
     start = pos + 1
     if start + length > end:
-        return refuse(state, CUT_SHORT, start), length
+        return refuse(state, Reason.CUT_SHORT, start), length
     if _is_zero(buf, start, start + length):
-        return refuse(state, BAD_ZENOH_ID, pos), length
+        return refuse(state, Reason.BAD_ZENOH_ID, pos), length
     return start, length
 
 
@@ -303,16 +271,16 @@ def read_timestamp(buf, pos, end, state):
     """Read a timestamp, which ends with its id: (first byte of the id or -1, length, time)."""
     at, time = read_zint(buf, pos, end)
     if at < 0:
-        return refuse(state, CUT_SHORT, pos), np.int64(0), time
+        return refuse(state, Reason.CUT_SHORT, pos), np.int64(0), time
     start, length = read_zint(buf, at, end)
     if start < 0:
-        return refuse(state, CUT_SHORT, at), length, time
+        return refuse(state, Reason.CUT_SHORT, at), length, time
     if length < 1 or length > _MAX_ZID:
-        return refuse(state, BAD_ZENOH_ID, at), length, time
+        return refuse(state, Reason.BAD_ZENOH_ID, at), length, time
     if start + length > end:
-        return refuse(state, CUT_SHORT, start), length, time
+        return refuse(state, Reason.CUT_SHORT, start), length, time
     if _is_zero(buf, start, start + length):
-        return refuse(state, BAD_ZENOH_ID, at), length, time
+        return refuse(state, Reason.BAD_ZENOH_ID, at), length, time
     return start, length, time
 
 
@@ -324,7 +292,7 @@ def read_encoding(buf, pos, end, row, state):
         return after
     number = value >> 1
     if number > U16:
-        return refuse(state, TOO_LARGE, pos)
+        return refuse(state, Reason.TOO_LARGE, pos)
     row["encoding"] = number
     row["schema"] = 0
     row["schema_len"] = 0
@@ -370,15 +338,15 @@ def read_payload(buf, pos, end, row, state):
 @njit(cache=True)
 def _read_ts_stack(buf, pos, end, state):
     if pos >= end:
-        return refuse(state, CUT_SHORT, pos)
+        return refuse(state, Reason.CUT_SHORT, pos)
     if load8(buf, pos) == 0:
-        return refuse(state, BAD_VALUE, pos)
+        return refuse(state, Reason.BAD_VALUE, pos)
     pos, count = read_bounded(buf, pos + 1, end, _MAX_TS_ENTRIES, state)
     if pos < 0:
         return pos
     for _ in range(count):
         if pos >= end:
-            return refuse(state, CUT_SHORT, pos)
+            return refuse(state, Reason.CUT_SHORT, pos)
         start, length = read_block(buf, pos + 1, end, U32, state)
         if start < 0:
             return start
@@ -389,40 +357,40 @@ def _read_ts_stack(buf, pos, end, state):
 @njit(cache=True)
 def _read_wire_expr(buf, pos, end, state):
     if pos >= end:
-        return refuse(state, CUT_SHORT, pos)
+        return refuse(state, Reason.CUT_SHORT, pos)
     flags = load8(buf, pos)
     pos, _scope = read_bounded(buf, pos + 1, end, U16, state)
     if pos < 0 or not flags & 0x01:
         return pos
     if not is_utf8(buf, pos, end):
-        return refuse(state, BAD_UTF8, pos)
+        return refuse(state, Reason.BAD_UTF8, pos)
     return end
 
 
 @njit(cache=True)
 def _read_region_name(buf, pos, end, state):
     if end - pos < 1 or end - pos > _MAX_REGION_NAME:
-        return refuse(state, BAD_VALUE, pos)
+        return refuse(state, Reason.BAD_VALUE, pos)
     if not is_utf8(buf, pos, end):
-        return refuse(state, BAD_UTF8, pos)
+        return refuse(state, Reason.BAD_UTF8, pos)
     return end
 
 
 @njit(cache=True)
 def _read_content(buf, pos, end, kind, row, state):
     """Read the content of a known ZBuf extension, which must end at `end`."""
-    if kind == _K_ATTACHMENT:
+    if kind == ExtensionKind.ATTACHMENT:
         row["attachment"] = pos
         row["attachment_len"] = end - pos
         return end
-    if kind == _K_SOURCE_INFO or kind == _K_ENTITY:  # noqa: SIM109 (less code when compiled)
+    if kind == ExtensionKind.SOURCE_INFO or kind == ExtensionKind.ENTITY:
         start, length = read_packed_id(buf, pos, end, state)
         if start < 0:
             return start
         pos, eid = read_bounded(buf, start + length, end, U32, state)
         if pos < 0:
             return pos
-        if kind == _K_ENTITY:
+        if kind == ExtensionKind.ENTITY:
             row["responder"] = start
             row["responder_len"] = length
             row["responder_eid"] = eid
@@ -434,88 +402,99 @@ def _read_content(buf, pos, end, kind, row, state):
             row["source_len"] = length
             row["source_eid"] = eid
             row["source_sn"] = sn
-    elif kind == _K_QUERY_BODY:
+    elif kind == ExtensionKind.QUERY_BODY:
         pos = read_encoding(buf, pos, end, row, state)
         if pos < 0:
             return pos
         row["payload"] = pos
         row["payload_len"] = end - pos
         return end
-    elif kind == _K_TIMESTAMP:
+    elif kind == ExtensionKind.TIMESTAMP:
         start, length, _time = read_timestamp(buf, pos, end, state)
         if start < 0:
             return start
         pos = start + length
-    elif kind == _K_TS_STACK:
+    elif kind == ExtensionKind.TS_STACK:
+        row["flags"] |= FLAG_STACK
         pos = _read_ts_stack(buf, pos, end, state)
-    elif kind == _K_WIRE_EXPR:
+    elif kind == ExtensionKind.WIRE_EXPR:
         pos = _read_wire_expr(buf, pos, end, state)
-    elif kind == _K_LANE_SNS:
+    elif kind == ExtensionKind.LANE_SNS:
         for _ in range(2 * _LANES):
             pos, _sn = read_bounded(buf, pos, end, U32, state)
             if pos < 0:
                 return pos
-    elif kind == _K_REGION_NAME:
+    elif kind == ExtensionKind.REGION_NAME:
         pos = _read_region_name(buf, pos, end, state)
     else:  # the scan does not look into any other kind
         return end
     if 0 <= pos < end:
-        return refuse(state, TRAILING_BYTES, pos)
+        return refuse(state, Reason.TRAILING_BYTES, pos)
     return pos
 
 
 @njit(cache=True, inline="always")
 def _note_z64(at, value, kind, row, state):
     """Note an extension that is one integer; `at` is the integer's position."""
-    if kind == _K_QOS:
+    if kind == ExtensionKind.QOS:
         row["qos"] = value & 0x3F
-    elif kind == _K_LANE:
+    elif kind == ExtensionKind.LANE:
         state["lane"] = (state["lane"] & LANE_RELIABLE) | (value & 0x07)
-    elif kind == _K_NODE_ID:
+    elif kind == ExtensionKind.NODE_ID:
         if value < 0 or value > U16:
-            return refuse(state, TOO_LARGE, at)
-    elif kind == _K_TARGET:
+            return refuse(state, Reason.TOO_LARGE, at)
+    elif kind == ExtensionKind.TARGET:
         if value < 0 or value > 2:
-            return refuse(state, BAD_VALUE, at)
+            return refuse(state, Reason.BAD_VALUE, at)
         row["target"] = value
-    elif kind == _K_BUDGET:
+    elif kind == ExtensionKind.BUDGET:
         if value < 0 or value > U32:
-            return refuse(state, TOO_LARGE, at)
+            return refuse(state, Reason.TOO_LARGE, at)
         row["budget"] = value
-    elif kind == _K_TIMEOUT:
+    elif kind == ExtensionKind.TIMEOUT:
         row["timeout_ms"] = np.uint64(value)
         row["flags"] |= FLAG_TIMEOUT
     return 0
 
 
+@njit(cache=True, inline="always")
+def read_extensions(buf, pos, end, header, kinds, table, row, state):
+    """Read the extensions that the `header` of a message announces, if any.
+
+    `table` is the number of the message's table; a position of -1 is handed on.
+    """
+    if pos < 0 or not header & FLAG_EXTENSIONS:
+        return pos
+    return _read_chain(buf, pos, end, kinds, table, row, state)
+
+
 @njit(cache=True)
-def read_extensions(buf, pos, end, kinds, table, row, state):
-    """Read the chain of extensions of a message whose table has the number `table`."""
+def _read_chain(buf, pos, end, kinds, table, row, state):
     for _ in range(_MAX_EXTENSIONS):
         header_at = pos
         if pos >= end:
-            return refuse(state, CUT_SHORT, pos)
+            return refuse(state, Reason.CUT_SHORT, pos)
         header = load8(buf, pos)
         pos += 1
         kind = load8(kinds, table * 128 + (header & IDENTITY_MASK))
         encoding = header & ENC_MASK
-        if kind == _K_UNKNOWN:
+        if kind == ExtensionKind.UNKNOWN:
             if encoding == ENC_MASK:
-                return refuse(state, EXTENSION_ENCODING, header_at)
+                return refuse(state, Reason.EXTENSION_ENCODING, header_at)
             if header & MANDATORY:
-                return refuse(state, MANDATORY_EXTENSION, header_at)
+                return refuse(state, Reason.MANDATORY_EXTENSION, header_at)
         if encoding == ENC_UNIT:
-            if kind == _K_SHM_MARK:
-                return refuse(state, SHARED_MEMORY, header_at)
-            if kind == _K_FIRST:
+            if kind == ExtensionKind.SHM_MARK:
+                return refuse(state, Reason.SHARED_MEMORY, header_at)
+            if kind == ExtensionKind.FIRST:
                 row["flags"] |= FLAG_FIRST
-            elif kind == _K_DROP:
+            elif kind == ExtensionKind.DROP:
                 row["flags"] |= FLAG_DROP
         elif encoding == ENC_Z64:
             at = pos
             pos, value = read_zint(buf, at, end)
             if pos < 0:
-                return refuse(state, CUT_SHORT, at)
+                return refuse(state, Reason.CUT_SHORT, at)
             if _note_z64(at, value, kind, row, state) < 0:
                 return -1
         else:
@@ -523,13 +502,12 @@ def read_extensions(buf, pos, end, kinds, table, row, state):
             if start < 0:
                 return start
             pos = start + length
-            if kind == _K_TS_STACK:
-                row["flags"] |= FLAG_STACK
-            if kind != _K_UNKNOWN and _read_content(buf, start, pos, kind, row, state) < 0:
+            known = kind != ExtensionKind.UNKNOWN
+            if known and _read_content(buf, start, pos, kind, row, state) < 0:
                 return -1
         if not header & FLAG_MORE_EXTENSIONS:
             return pos
-    return refuse(state, TOO_MANY_EXTENSIONS, pos)
+    return refuse(state, Reason.TOO_MANY_EXTENSIONS, pos)
 
 
 @njit(cache=True)
@@ -538,17 +516,16 @@ def read_oam(buf, pos, end, header, row, kinds, table, state):
     pos, _id = read_bounded(buf, pos, end, U16, state)
     if pos < 0:
         return pos
-    if header & FLAG_EXTENSIONS:
-        pos = read_extensions(buf, pos, end, kinds, table, row, state)
-        if pos < 0:
-            return pos
+    pos = read_extensions(buf, pos, end, header, kinds, table, row, state)
+    if pos < 0:
+        return pos
     encoding = header & ENC_MASK
     if encoding == ENC_MASK:
-        return refuse(state, EXTENSION_ENCODING, pos)
+        return refuse(state, Reason.EXTENSION_ENCODING, pos)
     if encoding == ENC_Z64:
         after, _value = read_zint(buf, pos, end)
         if after < 0:
-            return refuse(state, CUT_SHORT, pos)
+            return refuse(state, Reason.CUT_SHORT, pos)
         return after
     if encoding == ENC_ZBUF:
         return read_payload(buf, pos, end, row, state)

@@ -7,6 +7,7 @@ or batches. Each layout is that of the message's own file (wire/push.py, ...), h
 import numpy as np
 from numba import njit
 
+from zenlake.errors import Reason
 from zenlake.wire import (
     declare,
     delete,
@@ -21,13 +22,10 @@ from zenlake.wire import (
     response_final,
 )
 from zenlake.wire.dispatch import ID_MASK
-from zenlake.wire.extensions import FLAG_EXTENSIONS
 from zenlake.wire.kernels.memory import load8
 from zenlake.wire.kernels.scan_core import (
-    CUT_SHORT,
     U16,
     U32,
-    UNKNOWN_ID,
     X_DECLARE,
     X_DEL,
     X_ERR,
@@ -75,16 +73,11 @@ def _read_stamp(buf, pos, end, row, state):
 def _read_put(buf, pos, end, header, row, kinds, state):
     if header & put.FLAG_TIMESTAMP:
         pos = _read_stamp(buf, pos, end, row, state)
-        if pos < 0:
-            return pos
-    if header & put.FLAG_ENCODING:
+    if pos >= 0 and header & put.FLAG_ENCODING:
         pos = read_encoding(buf, pos, end, row, state)
-        if pos < 0:
-            return pos
-    if header & FLAG_EXTENSIONS:
-        pos = read_extensions(buf, pos, end, kinds, X_PUT, row, state)
-        if pos < 0:
-            return pos
+    pos = read_extensions(buf, pos, end, header, kinds, X_PUT, row, state)
+    if pos < 0:
+        return pos
     return read_payload(buf, pos, end, row, state)
 
 
@@ -92,18 +85,14 @@ def _read_put(buf, pos, end, header, row, kinds, state):
 def _read_del(buf, pos, end, header, row, kinds, state):
     if header & delete.FLAG_TIMESTAMP:
         pos = _read_stamp(buf, pos, end, row, state)
-        if pos < 0:
-            return pos
-    if header & FLAG_EXTENSIONS:
-        pos = read_extensions(buf, pos, end, kinds, X_DEL, row, state)
-    return pos
+    return read_extensions(buf, pos, end, header, kinds, X_DEL, row, state)
 
 
 @njit(cache=True)
 def _read_push_body(buf, pos, end, row, kinds, state):
     """Read a PUT or DEL, header byte included."""
     if pos >= end:
-        return refuse(state, CUT_SHORT, pos)
+        return refuse(state, Reason.CUT_SHORT, pos)
     header = load8(buf, pos)
     number = header & ID_MASK
     row["body"] = number
@@ -111,18 +100,15 @@ def _read_push_body(buf, pos, end, row, kinds, state):
         return _read_put(buf, pos + 1, end, header, row, kinds, state)
     if number == delete.ID:
         return _read_del(buf, pos + 1, end, header, row, kinds, state)
-    return refuse(state, UNKNOWN_ID, pos)
+    return refuse(state, Reason.UNKNOWN_ID, pos)
 
 
 @njit(cache=True)
 def _read_push(buf, pos, end, header, row, kinds, state):
     pos = read_key(buf, pos, end, header, row, state)
+    pos = read_extensions(buf, pos, end, header, kinds, X_PUSH, row, state)
     if pos < 0:
         return pos
-    if header & FLAG_EXTENSIONS:
-        pos = read_extensions(buf, pos, end, kinds, X_PUSH, row, state)
-        if pos < 0:
-            return pos
     return _read_push_body(buf, pos, end, row, kinds, state)
 
 
@@ -130,7 +116,7 @@ def _read_push(buf, pos, end, header, row, kinds, state):
 def _read_consolidation(buf, pos, end, row, state):
     after, value = read_zint(buf, pos, end)
     if after < 0:
-        return refuse(state, CUT_SHORT, pos)
+        return refuse(state, Reason.CUT_SHORT, pos)
     row["consolidation"] = value if 0 <= value <= 3 else 0
     return after
 
@@ -144,22 +130,23 @@ def _read_request_id(buf, pos, end, row, state):
 
 
 @njit(cache=True)
-def _read_request(buf, pos, end, header, row, kinds, state):
+def _read_request_head(buf, pos, end, header, row, kinds, table, state):
+    """Read id, key and extensions of a REQUEST or RESPONSE; return where its body starts or -1."""
     pos = _read_request_id(buf, pos, end, row, state)
+    if pos >= 0:
+        pos = read_key(buf, pos, end, header, row, state)
+    pos = read_extensions(buf, pos, end, header, kinds, table, row, state)
+    return refuse(state, Reason.CUT_SHORT, pos) if pos >= end else pos
+
+
+@njit(cache=True)
+def _read_request(buf, pos, end, header, row, kinds, state):
+    pos = _read_request_head(buf, pos, end, header, row, kinds, X_REQUEST, state)
     if pos < 0:
         return pos
-    pos = read_key(buf, pos, end, header, row, state)
-    if pos < 0:
-        return pos
-    if header & FLAG_EXTENSIONS:
-        pos = read_extensions(buf, pos, end, kinds, X_REQUEST, row, state)
-        if pos < 0:
-            return pos
-    if pos >= end:
-        return refuse(state, CUT_SHORT, pos)
     header = load8(buf, pos)
     if header & ID_MASK != query.ID:
-        return refuse(state, UNKNOWN_ID, pos)
+        return refuse(state, Reason.UNKNOWN_ID, pos)
     pos += 1
     row["body"] = query.ID
     if header & query.FLAG_CONSOLIDATION:
@@ -173,54 +160,37 @@ def _read_request(buf, pos, end, header, row, kinds, state):
         row["parameters"] = start
         row["parameters_len"] = length
         pos = start + length
-    if header & FLAG_EXTENSIONS:
-        pos = read_extensions(buf, pos, end, kinds, X_QUERY, row, state)
-    return pos
+    return read_extensions(buf, pos, end, header, kinds, X_QUERY, row, state)
 
 
 @njit(cache=True)
 def _read_err(buf, pos, end, header, row, kinds, state):
     if header & err.FLAG_ENCODING:
         pos = read_encoding(buf, pos, end, row, state)
-        if pos < 0:
-            return pos
-    if header & FLAG_EXTENSIONS:
-        pos = read_extensions(buf, pos, end, kinds, X_ERR, row, state)
-        if pos < 0:
-            return pos
+    pos = read_extensions(buf, pos, end, header, kinds, X_ERR, row, state)
+    if pos < 0:
+        return pos
     return read_payload(buf, pos, end, row, state)
 
 
 @njit(cache=True)
 def _read_response(buf, pos, end, header, row, kinds, state):
-    pos = _read_request_id(buf, pos, end, row, state)
+    pos = _read_request_head(buf, pos, end, header, row, kinds, X_RESPONSE, state)
     if pos < 0:
         return pos
-    pos = read_key(buf, pos, end, header, row, state)
-    if pos < 0:
-        return pos
-    if header & FLAG_EXTENSIONS:
-        pos = read_extensions(buf, pos, end, kinds, X_RESPONSE, row, state)
-        if pos < 0:
-            return pos
-    if pos >= end:
-        return refuse(state, CUT_SHORT, pos)
     header = load8(buf, pos)
     number = header & ID_MASK
     if number == err.ID:
         row["body"] = err.ID
         return _read_err(buf, pos + 1, end, header, row, kinds, state)
     if number != reply.ID:
-        return refuse(state, UNKNOWN_ID, pos)
+        return refuse(state, Reason.UNKNOWN_ID, pos)
     pos += 1
     if header & reply.FLAG_CONSOLIDATION:
         pos = _read_consolidation(buf, pos, end, row, state)
-        if pos < 0:
-            return pos
-    if header & FLAG_EXTENSIONS:
-        pos = read_extensions(buf, pos, end, kinds, X_REPLY, row, state)
-        if pos < 0:
-            return pos
+    pos = read_extensions(buf, pos, end, header, kinds, X_REPLY, row, state)
+    if pos < 0:
+        return pos
     return _read_push_body(buf, pos, end, row, kinds, state)
 
 
@@ -228,18 +198,15 @@ def _read_response(buf, pos, end, header, row, kinds, state):
 def _read_declare(buf, pos, end, header, row, kinds, state):
     if header & declare.FLAG_INTEREST:
         pos, _interest_id = read_bounded(buf, pos, end, U32, state)
-        if pos < 0:
-            return pos
-    if header & FLAG_EXTENSIONS:
-        pos = read_extensions(buf, pos, end, kinds, X_DECLARE, row, state)
-        if pos < 0:
-            return pos
+    pos = read_extensions(buf, pos, end, header, kinds, X_DECLARE, row, state)
+    if pos < 0:
+        return pos
     if pos >= end:
-        return refuse(state, CUT_SHORT, pos)
+        return refuse(state, Reason.CUT_SHORT, pos)
     header = load8(buf, pos)
     number = header & ID_MASK
     if number > declare.U_TOKEN and number != declare.D_FINAL:
-        return refuse(state, UNKNOWN_ID, pos)
+        return refuse(state, Reason.UNKNOWN_ID, pos)
     row["body"] = number
     pos += 1
     table = X_NONE
@@ -263,9 +230,7 @@ def _read_declare(buf, pos, end, header, row, kinds, state):
                 return pos
             if number == declare.D_QUERYABLE:
                 table = X_QUERYABLE
-    if header & FLAG_EXTENSIONS:
-        pos = read_extensions(buf, pos, end, kinds, table, row, state)
-    return pos
+    return read_extensions(buf, pos, end, header, kinds, table, row, state)
 
 
 @njit(cache=True)
@@ -275,16 +240,12 @@ def _read_interest(buf, pos, end, header, row, kinds, state):
         return pos
     if header & _INTEREST_MODE:
         if pos >= end:
-            return refuse(state, CUT_SHORT, pos)
+            return refuse(state, Reason.CUT_SHORT, pos)
         options = load8(buf, pos)
         pos += 1
         if options & interest.OPTION_RESTRICTED:
             pos = read_key(buf, pos, end, options, row, state)
-            if pos < 0:
-                return pos
-    if header & FLAG_EXTENSIONS:
-        pos = read_extensions(buf, pos, end, kinds, X_INTEREST, row, state)
-    return pos
+    return read_extensions(buf, pos, end, header, kinds, X_INTEREST, row, state)
 
 
 @njit(cache=True)
@@ -299,9 +260,7 @@ def read_network(buf, pos, end, header, row, kinds, state):
         return _read_response(buf, pos, end, header, row, kinds, state)
     if number == response_final.ID:
         pos = _read_request_id(buf, pos, end, row, state)
-        if pos >= 0 and header & FLAG_EXTENSIONS:
-            pos = read_extensions(buf, pos, end, kinds, X_RESPONSE_FINAL, row, state)
-        return pos
+        return read_extensions(buf, pos, end, header, kinds, X_RESPONSE_FINAL, row, state)
     if number == declare.ID:
         return _read_declare(buf, pos, end, header, row, kinds, state)
     if number == interest.ID:

@@ -6,15 +6,13 @@ where they stand, and the object codec reads them. Does not look into the messag
 
 from numba import njit
 
+from zenlake.errors import Reason
 from zenlake.wire import close, fragment, frame, init, join, oam
 from zenlake.wire import open as open_
 from zenlake.wire.dispatch import ID_MASK
-from zenlake.wire.extensions import FLAG_EXTENSIONS
 from zenlake.wire.kernels.memory import load8
 from zenlake.wire.kernels.row import DEFAULT_LANE, FLAG_MORE, LANE_RELIABLE
 from zenlake.wire.kernels.scan_core import (
-    BAD_VALUE,
-    CUT_SHORT,
     U16,
     U32,
     X_CLOSE,
@@ -42,7 +40,7 @@ def _read_identity(buf, pos, end, state):
     if start < 0:
         return start
     if load8(buf, pos) & 0x03 == 0x03:
-        return refuse(state, BAD_VALUE, pos)
+        return refuse(state, Reason.BAD_VALUE, pos)
     return start + length
 
 
@@ -50,9 +48,9 @@ def _read_identity(buf, pos, end, state):
 def _skip_size(buf, pos, end, state):
     """Return the position after resolution and batch size, of INIT and JOIN."""
     if pos >= end:
-        return refuse(state, CUT_SHORT, pos)
+        return refuse(state, Reason.CUT_SHORT, pos)
     if pos + 3 > end:
-        return refuse(state, CUT_SHORT, pos + 1)
+        return refuse(state, Reason.CUT_SHORT, pos + 1)
     return pos + 3
 
 
@@ -60,7 +58,7 @@ def _skip_size(buf, pos, end, state):
 def _read_init_or_join(buf, pos, end, header, state):
     """Read version, identity and size, with which INIT and JOIN start."""
     if pos >= end:
-        return refuse(state, CUT_SHORT, pos)
+        return refuse(state, Reason.CUT_SHORT, pos)
     pos = _read_identity(buf, pos + 1, end, state)
     if pos >= 0 and header & init.FLAG_SIZE:
         pos = _skip_size(buf, pos, end, state)
@@ -71,7 +69,7 @@ def _read_init_or_join(buf, pos, end, header, state):
 def _read_lease(buf, pos, end, state):
     after, _value = read_zint(buf, pos, end)
     if after < 0:
-        return refuse(state, CUT_SHORT, pos)
+        return refuse(state, Reason.CUT_SHORT, pos)
     return after
 
 
@@ -124,10 +122,9 @@ def _read_fragment(buf, pos, end, header, row, kinds, state):
     if pos < 0:
         return pos
     row["sn"] = sn
-    if header & FLAG_EXTENSIONS:
-        pos = read_extensions(buf, pos, end, kinds, X_FRAGMENT, row, state)
-        if pos < 0:
-            return pos
+    pos = read_extensions(buf, pos, end, header, kinds, X_FRAGMENT, row, state)
+    if pos < 0:
+        return pos
     row["payload"] = pos
     row["payload_len"] = end - pos
     if header & fragment.FLAG_MORE:
@@ -154,13 +151,11 @@ def read_transport(buf, pos, end, header, row, kinds, state):
         pos = _read_open(buf, pos, end, header, state)
     elif number == close.ID:
         table = X_CLOSE
-        pos = pos + 1 if pos < end else refuse(state, CUT_SHORT, pos)
+        pos = pos + 1 if pos < end else refuse(state, Reason.CUT_SHORT, pos)
     elif number == join.ID:
         table = X_JOIN
         pos = _read_join(buf, pos, end, header, state)
-    if pos >= 0 and header & FLAG_EXTENSIONS:
-        pos = read_extensions(buf, pos, end, kinds, table, row, state)
-    return pos
+    return read_extensions(buf, pos, end, header, kinds, table, row, state)
 
 
 @njit(cache=True)
@@ -171,6 +166,4 @@ def read_frame_header(buf, pos, end, header, row, kinds, state):
         return pos
     state["sn"] = sn
     state["lane"] = DEFAULT_LANE if header & frame.FLAG_RELIABLE else DEFAULT_LANE ^ LANE_RELIABLE
-    if header & FLAG_EXTENSIONS:
-        pos = read_extensions(buf, pos, end, kinds, X_FRAME, row, state)
-    return pos
+    return read_extensions(buf, pos, end, header, kinds, X_FRAME, row, state)
