@@ -5,7 +5,6 @@ or columns: every row of the scan goes to a sink, in the order of its side.
 """
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,19 +16,21 @@ from zenlake.capture.batch_framing import (
     PLAIN,
     REPEATED_CLOSE_BYTES,
     BatchFraming,
+    first_message,
     is_repeated_close,
+    is_session_start,
+    possible_forms,
 )
 from zenlake.capture.kernels import packets as kernel
 from zenlake.capture.packets import Packets
 from zenlake.capture.reassembly import NOTHING, Reassembly
 from zenlake.capture.report import Report
+from zenlake.capture.side_fragments import SideFragments
 from zenlake.errors import DecodeError, Reason
-from zenlake.transport.drop_reason import DropReason
-from zenlake.transport.fragments import MAX_MESSAGE_BYTES, ByteBudget, FragmentAssembly
-from zenlake.transport.offer import SN_MASKS
+from zenlake.transport.fragments import MAX_MESSAGE_BYTES, ByteBudget
 from zenlake.wire import close, fragment, hello, init, join, scout
 from zenlake.wire import open as open_
-from zenlake.wire.batch import SCOUTING, TRANSPORT, walk
+from zenlake.wire.batch import ScoutingMessage, read_scouting, walk
 from zenlake.wire.cursor import ByteReader
 from zenlake.wire.dispatch import ID_MASK
 from zenlake.wire.enums import PRIORITIES
@@ -82,17 +83,6 @@ class RowSink(Protocol):
     ) -> None: ...
 
 
-@dataclass(slots=True)
-class LaneAssembly:
-    """Unfinished message of a lane."""
-
-    assembly: FragmentAssembly
-    unbroken: bool
-    "True if nothing is missing before the next piece: it may begin a message without First."
-    count: int = 0
-    sn: int = 0
-
-
 class Decoder:
     """State that all streams of one reading share."""
 
@@ -135,8 +125,11 @@ class StreamSide:
         self._handshake = True
         self._skip = 0
         "Bytes left of a batch that has a gap."
-        self._unbroken = True
-        self._lanes: dict[int, LaneAssembly] = {}
+        self._fragments = SideFragments(
+            decoder.memory,
+            lambda reason: decoder.report.count(reason.description),
+            MAX_MESSAGE_BYTES,
+        )
 
     @property
     def other(self) -> "StreamSide":
@@ -159,7 +152,7 @@ class StreamSide:
             if len(pieces):
                 buf, _ = self._join(pieces[:PEEK_PIECES])
                 length = int.from_bytes(buf[:2].tobytes(), "little")
-                self.learn(_read(buf[2 : 2 + length].tobytes()))
+                self.learn(first_message(buf[2 : 2 + length].tobytes()))
 
     def read(self, gap: int, pieces: Packets) -> Iterator[None]:
         """Read up to the first incomplete batch; yield where the sink may be emptied."""
@@ -206,8 +199,7 @@ class StreamSide:
                 size = 0
         self._report.count("bytes of batches that the capture does not have whole", size)
         self._pending = NOTHING
-        for lane in self._lanes.values():
-            lane.assembly.abandon(DropReason.FRAGMENT_SESSION_ENDED)
+        self._fragments.finish()
 
     def _join(self, pieces: Packets) -> tuple[Bytes, Numbers]:
         """Return the pieces' bytes, with a length before datagrams, and where each piece ends."""
@@ -236,14 +228,7 @@ class StreamSide:
         if ahead < gap:
             self._form = None
         self._handshake = False
-        self._break()
-
-    def _break(self) -> None:
-        """Note that pieces of messages may be missing."""
-        self._unbroken = False
-        for lane in self._lanes.values():
-            lane.assembly.abandon(DropReason.FRAGMENT_MISSING)
-            lane.unbroken = False
+        self._fragments.break_off()
 
     def _undecodable(self, size: int) -> None:
         self._report.count("bytes that could not be decoded", size)
@@ -263,7 +248,7 @@ class StreamSide:
             if length > MAX_HANDSHAKE_BYTES or not self._reassembly.from_start:
                 self._after_handshake()
             return pos
-        message = _read(buf[pos + 2 : end].tobytes())
+        message = first_message(buf[pos + 2 : end].tobytes())
         if length and message is None:
             self._after_handshake()
             return pos
@@ -322,22 +307,7 @@ class StreamSide:
                 after <= FLAG_COMPRESSED if form.compression else form.may_start(after)
             ):
                 return False
-        batch = buf[start:end].tobytes()
-        if form.compression:
-            try:
-                batch = uncompress(batch)
-            except DecodeError:
-                return False
-            if int(buf[start]) > FLAG_COMPRESSED or not batch:
-                return False
-        if not form.may_start(batch[0]):
-            return False
-        try:
-            for _ in walk(ByteReader(batch, shm=True), low_latency=form.low_latency):
-                pass
-        except DecodeError:
-            return False
-        return True
+        return form.reads(buf[start:end].tobytes())
 
     # ---- batches
 
@@ -359,7 +329,7 @@ class StreamSide:
             pos = after
             if too_long:
                 self._form = None
-                self._break()
+                self._fragments.break_off()
                 return pos
             if count < len(ends):
                 return pos
@@ -461,7 +431,7 @@ class StreamSide:
         for i in np.flatnonzero(_SPECIAL[rows["kind"]]).tolist():
             row = rows[i]
             if row["kind"] != fragment.ID:
-                self.learn(_read(data[int(row["start"]) : int(row["end"])].tobytes()))
+                self.learn(first_message(data[int(row["start"]) : int(row["end"])].tobytes()))
                 continue
             joined = self._join_fragment(row, data)
             if joined is not None:
@@ -487,37 +457,16 @@ class StreamSide:
             bool(flags & FLAG_FIRST),
             bool(flags & FLAG_DROP),
         )
-        lane = self._lanes.get(number)
-        if lane is None:
-            mask = SN_MASKS[self.conversation.resolution()]
-            assembly = FragmentAssembly(
-                mask,
-                self._decoder.memory,
-                lambda reason: self._report.count(reason.description),
-                MAX_MESSAGE_BYTES,
-            )
-            lane = self._lanes[number] = LaneAssembly(assembly, self._unbroken)
-        if piece.first or lane.count == 0:
-            lane.count, lane.sn = 0, piece.sn
-        lane.count += 1
-        whole = lane.assembly.add(piece, 0 if lane.unbroken else 1)
-        if not piece.more:
-            lane.unbroken = True
-        count, sn = lane.count, lane.sn
-        if not piece.more or piece.drop:
-            lane.count = 0
-        return None if whole is None else self._joined(whole, number, sn, count)
-
-    def _joined(
-        self, whole: bytes, lane: int, sn: int, count: int
-    ) -> tuple[Rows, Bytes, int] | None:
-        scan = next(self._decoder.single.bare(whole))
-        if scan.error is not None or len(scan.rows) != 1 or scan.consumed != len(whole):
+        joined = self._fragments.add(piece)
+        if joined is None:
+            return None
+        scan = next(self._decoder.single.bare(joined.data))
+        if scan.error is not None or len(scan.rows) != 1 or scan.consumed != len(joined.data):
             self._report.count("joined messages that could not be decoded")
             return None
         rows = scan.rows.copy()
-        rows["lane"], rows["sn"] = lane, sn
-        return rows, np.frombuffer(whole, np.uint8), count
+        rows["lane"], rows["sn"] = number, joined.sn
+        return rows, np.frombuffer(joined.data, np.uint8), joined.count
 
 
 class Conversation:
@@ -535,28 +484,11 @@ class Conversation:
         self.sides = (StreamSide(decoder, self, 0), StreamSide(decoder, self, 1))
 
     def forms(self) -> tuple[BatchFraming, ...]:
-        """Return the framings that a batch after the handshake may have.
-
-        Low latency and compression apply when both sides offered them; a side whose INIT was not
-        captured may have.
-        """
+        """Return the framings that a batch after the handshake may have."""
         inits = [side.init for side in self.sides if side.init is not None]
         if not inits and self.protocol == "multicast":
             return PLAIN, COMPRESSED
-        low_latency = all(offer.low_latency for offer in inits)
-        compression = all(offer.compression for offer in inits)
-        if len(inits) == 2 and low_latency:
-            return (LOW_LATENCY[self.is_tcp],)
-        if len(inits) == 2:
-            return (COMPRESSED if compression else PLAIN,)
-        maybe = (COMPRESSED,) if compression else ()
-        return (PLAIN, *maybe, LOW_LATENCY[self.is_tcp]) if low_latency else (PLAIN, *maybe)
-
-    def resolution(self) -> int:
-        inits = [side.init for side in self.sides if side.init is not None]
-        return min(
-            (offer.resolution & 0x03 for offer in inits), default=init.DEFAULT_RESOLUTION & 0x03
-        )
+        return possible_forms(inits, is_stream=self.is_tcp)
 
     def read(self, packets: tuple[Packets, Packets]) -> Iterator[None]:
         """Read the packets of each side in one window of the file."""
@@ -608,16 +540,14 @@ class Conversation:
                 self._decoder.sink.add(side, rows, raw, packets["number"][i : i + 1].copy(), times)
         return packets[keep]
 
-    def _scouting(self, datagram: bytes) -> WireScout | WireHello | None:
-        self._session = self._session or (self.protocol == "udp" and _is_init(datagram))
+    def _scouting(self, datagram: bytes) -> ScoutingMessage | None:
+        self._session = self._session or (self.protocol == "udp" and is_session_start(datagram))
         if self._session:
             return None
-        r = ByteReader(datagram)
         try:
-            message: WireScout | WireHello = SCOUTING.read(r)
+            return read_scouting(datagram)
         except DecodeError:
             return None
-        return message if r.pos == r.end else None
 
 
 class _PacketLocator:
@@ -652,17 +582,3 @@ def _after(pieces: Packets, size: int) -> Packets:
             rest["at"][0] += done
             rest["size"][0] -= done
     return rest
-
-
-def _read(batch: bytes) -> object:
-    """Return the first message of a batch; None if it does not decode."""
-    try:
-        message: object = TRANSPORT.read(ByteReader(batch))
-    except DecodeError:
-        return None
-    return message
-
-
-def _is_init(batch: bytes) -> bool:
-    message = _read(batch)
-    return isinstance(message, Init) and message.version == init.VERSION

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from zenlake.capture.batch_framing import is_session_start
 from zenlake.capture.kernels import packets as kernel
 from zenlake.capture.kernels.packets import PACKET
 from zenlake.capture.report import (
@@ -26,10 +27,8 @@ from zenlake.capture.report import (
     Stream,
 )
 from zenlake.errors import DecodeError
-from zenlake.wire.batch import TRANSPORT, read_scouting
-from zenlake.wire.cursor import ByteReader
-from zenlake.wire.init import VERSION, Init
-from zenlake.wire.join import Join
+from zenlake.wire.batch import read_scouting
+from zenlake.wire.init import VERSION
 from zenlake.wire.scan import readable
 
 MAX_STREAMS = 65_536
@@ -205,23 +204,15 @@ def _is_group(address: str) -> bool:
     return (IPv6Address(address) if ":" in address else IPv4Address(address)).is_multicast
 
 
-def _is_init(batch: bytes) -> bool:
-    try:
-        message = TRANSPORT.read(ByteReader(batch))
-    except DecodeError:
-        return False
-    return isinstance(message, Init | Join) and message.version == VERSION
-
-
 def _is_tcp_start(head: bytes) -> bool:
     """Return whether a TCP stream starts with a length and an INIT."""
     length = int.from_bytes(head[:2], "little")
-    return 2 + length <= len(head) and _is_init(head[2 : 2 + length])
+    return 2 + length <= len(head) and is_session_start(head[2 : 2 + length])
 
 
 def _is_datagram_start(head: bytes) -> bool:
     """Return whether a datagram is INIT, JOIN, SCOUT or HELLO."""
-    if _is_init(head):
+    if is_session_start(head):
         return True
     try:
         return read_scouting(head).version == VERSION

@@ -21,8 +21,8 @@ from zenlake.capture.conversation import (
     Numbers,
     StreamSide,
 )
-from zenlake.capture.describe import describe
 from zenlake.capture.kernels import rows as kernel
+from zenlake.capture.message_fields import describe
 from zenlake.capture.report import Report
 from zenlake.capture.schema import CAPTURE
 from zenlake.columnar.schema import CONGESTION_CONTROLS
