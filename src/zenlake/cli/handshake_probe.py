@@ -1,29 +1,27 @@
-"""One session, opened, timed and closed on the calling thread: for `zenlake ping`.
+"""One session, opened, timed and closed: for `zenlake ping`.
 
-Knows the steps of a handshake and the remedy when one fails. Does not know the terminal.
+Knows what a user is told, and the remedy when no session opens. A node does the work.
 """
 
-import secrets
-import select
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from zenlake import link as links
 from zenlake.errors import LinkError, SessionRefused, ZError
-from zenlake.link.base import Progress, TransportLink
 from zenlake.link.options import LinkOptions
-from zenlake.link.sockets import Address
+from zenlake.runtime.node import Node, NodeConfig
+from zenlake.sim.delivery import Inline
 from zenlake.transport.auth import Authenticator
-from zenlake.transport.establishment import Opener
 from zenlake.transport.offer import Agreement, Offer
-from zenlake.transport.unicast import Unicast
-from zenlake.wire.enums import CloseReason, WirePriority
+from zenlake.wire.enums import CloseReason
 from zenlake.wire.init import Init
 from zenlake.wire.locator import EndPoint, Locator
 
-CLOSE_SECONDS = 1.0  # Longest time that sending the CLOSE may take.
-EVENTS = {Progress.WANT_READ: select.POLLIN, Progress.WANT_WRITE: select.POLLOUT}
+RESTATED = {
+    "no link within": "no link in time",
+    "the handshake took too long": "no answer in time",
+    "the peer closed the link": "it closed the link without a word",
+}
+"The words of a node, and what they mean to a user who asked for one session."
 
 
 class ProbeResult(NamedTuple):
@@ -40,19 +38,6 @@ class ProbeResult(NamedTuple):
     "Time from then until the session was open."
 
 
-class _Listener:
-    """Listener that ignores every frame of the session."""
-
-    def opened(self) -> None:
-        """Do nothing: the loop looks at the agreement."""
-
-    def on_frame(
-        self, priority: WirePriority, reliable: bool, data: bytes, pos: int, end: int
-    ) -> int:
-        """Skip the frame."""
-        return end
-
-
 def probe(
     endpoint: EndPoint,
     offer: Offer,
@@ -61,92 +46,32 @@ def probe(
     seconds: float,
 ) -> ProbeResult:
     """Connect, open a session and close it. LinkError, SessionRefused: the step that failed."""
-    addresses = links.resolve(endpoint)
-    began = time.monotonic()
-    until = began + seconds
-    link = _connect(endpoint, addresses, options, until)
-    try:
-        linked = time.monotonic()
-        opener = Opener(offer, secrets.token_bytes, mtu=link.mtu, authenticators=authenticators)
-        core = Unicast(opener, _Listener(), link.framing, linked, until=until)
-        _agree(link, core, until)
-        opened = time.monotonic()
-        assert opener.peer is not None
-        assert opener.agreement is not None
-        core.close()
-        _write(link, core, opened + CLOSE_SECONDS)
-    finally:
-        link.close()
-    return ProbeResult(
-        link.protocol,
-        link.local,
-        link.remote,
-        opener.peer,
-        opener.agreement,
-        linked - began,
-        opened - linked,
+    config = NodeConfig(
+        offer=offer, options=options, authenticators=authenticators, open_seconds=seconds
     )
-
-
-def _connect(
-    endpoint: EndPoint, addresses: Sequence[Address], options: LinkOptions, until: float
-) -> TransportLink:
-    """Return a link to the first address that answers; raise the last error if none does."""
-    for address in addresses[:-1]:
+    with Node(config, Inline(lambda *_: None)) as node:
         try:
-            return _connect_to(endpoint, address, options, until)
-        except LinkError:
-            continue
-    return _connect_to(endpoint, addresses[-1], options, until)
+            session = node.connect(endpoint)
+        except SessionRefused as error:
+            raise _restate(error) from None
+        link, peer = session.link, session.handshake.peer
+        assert peer is not None
+        return ProbeResult(
+            link.protocol,
+            link.local,
+            link.remote,
+            peer,
+            session.agreement,
+            session.linked_at - session.began_at,
+            session.opened_at - session.linked_at,
+        )
 
 
-def _connect_to(
-    endpoint: EndPoint, address: Address, options: LinkOptions, until: float
-) -> TransportLink:
-    link = links.connect(endpoint, address, options)
-    try:
-        while (progress := link.handshake()) is not Progress.DONE:
-            if not _wait(link, EVENTS[progress], until):
-                raise LinkError(f"{link.remote}: no link in time")
-    except BaseException:
-        link.close()
-        raise
-    return link
-
-
-def _agree(link: TransportLink, core: Unicast, until: float) -> None:
-    """Exchange INIT and OPEN."""
-    while core.agreement is None:
-        _write(link, core, until)
-        if not link.more and not _wait(link, select.POLLIN, until):
-            raise SessionRefused("no answer in time", CloseReason.GENERIC)
-        data = link.receive()
-        if data == b"":
-            raise SessionRefused("it closed the link without a word", CloseReason.GENERIC)
-        if data:
-            try:
-                core.receive(data, time.monotonic())
-            except SessionRefused:
-                _write(link, core, time.monotonic() + CLOSE_SECONDS)
-                raise
-
-
-def _write(link: TransportLink, core: Unicast, until: float) -> None:
-    """Send every batch that the core has."""
-    while (data := core.pull(time.monotonic())) is not None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[link.send(rest) :]
-            if rest and not _wait(link, select.POLLOUT, until):
-                return
-    while link.unsent and _wait(link, select.POLLOUT, until):
-        link.flush()
-
-
-def _wait(link: TransportLink, event: int, until: float) -> bool:
-    poll = select.poll()
-    poll.register(link.fileno(), event)
-    return bool(poll.poll(max(0.0, until - time.monotonic()) * 1000))
+def _restate(error: SessionRefused) -> ZError:
+    for words, meaning in RESTATED.items():
+        if words in str(error):
+            return SessionRefused(meaning, CloseReason.GENERIC)
+    return error.__cause__ if isinstance(error.__cause__, LinkError) else error
 
 
 # ---- remedies
