@@ -5,7 +5,7 @@ or columns: every row of the scan goes to a sink, in the order of its side.
 """
 
 from collections.abc import Generator, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,9 @@ from zenlake.wire.scan import Rows, Scanner
 from zenlake.wire.scout import WireScout
 from zenlake.wire.zenohid import WireZenohId
 
+if TYPE_CHECKING:
+    from zenlake.capture.rows import RowCollector
+
 MAX_FRAGMENT_BYTES = 256 << 20  # Bytes of unfinished messages, of all streams together.
 MAX_RESYNC_BYTES = 256 << 10  # Bytes kept of a side while its next batch is searched for.
 PLAIN_BYTES = 4 << 20  # Bytes uncompressed at once.
@@ -69,24 +72,10 @@ Ends = tuple[tuple[str, int], tuple[str, int]]
 "Address and port of both sides."
 
 
-class RowSink(Protocol):
-    """Receiver of rows, which owns the arrays from then on."""
-
-    def add(
-        self,
-        side: "StreamSide",
-        rows: Rows,
-        data: Bytes,
-        numbers: Numbers,
-        times: Numbers,
-        fragments: int = 0,
-    ) -> None: ...
-
-
 class Decoder:
     """State that all streams of one reading share."""
 
-    def __init__(self, data: Bytes, sink: RowSink, report: Report) -> None:
+    def __init__(self, data: Bytes, sink: "RowCollector", report: Report) -> None:
         self.data = data
         self.sink = sink
         self.report = report
@@ -95,11 +84,6 @@ class Decoder:
         self.single = Scanner(2)
         "Scanner for one message, while the other is in use."
         self.ends = np.zeros(ENDS, np.int64)
-
-    def join(self, pieces: Packets, prefix: npt.NDArray[np.int32], size: int) -> Bytes:
-        out = np.empty(size, np.uint8)
-        kernel.join_pieces(self.data, pieces["at"], pieces["size"], prefix, out)
-        return out
 
 
 class StreamSide:
@@ -115,7 +99,7 @@ class StreamSide:
         self.init: Init | None = None
         self._decoder = decoder
         self._report = decoder.report
-        self._reassembly = Reassembly(decoder.report)
+        self.reassembly = Reassembly(decoder.report)
         self._pending = NOTHING
         "Pieces of a batch that is not complete yet."
         self._latest = NOTHING
@@ -139,11 +123,8 @@ class StreamSide:
 
     def regions(self, packets: Packets) -> list[tuple[int, Packets]]:
         if self.conversation.is_tcp:
-            return list(self._reassembly.add(packets))
+            return list(self.reassembly.add(packets))
         return [(0, packets)]
-
-    def last_regions(self) -> list[tuple[int, Packets]]:
-        return list(self._reassembly.finish())
 
     def peek(self, regions: list[tuple[int, Packets]]) -> None:
         """Learn this side's offer before the other side's next batches are read."""
@@ -210,7 +191,9 @@ class StreamSide:
             if len(starts):
                 prefix[starts] = np.add.reduceat(sizes, starts)
         ends = np.cumsum(sizes + 2 * (prefix >= 0))
-        return self._decoder.join(pieces, prefix, int(ends[-1]) if len(ends) else 0), ends
+        out = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+        kernel.join_pieces(self._decoder.data, pieces["at"], pieces["size"], prefix, out)
+        return out, ends
 
     def _skip_gap(self, gap: int) -> None:
         """Note missing bytes; if all belong to one batch, the next one's position is known."""
@@ -245,7 +228,7 @@ class StreamSide:
             return pos
         if end > len(buf):
             # INIT fits a packet; without the SYN this may be a piece of any batch.
-            if length > MAX_HANDSHAKE_BYTES or not self._reassembly.from_start:
+            if length > MAX_HANDSHAKE_BYTES or not self.reassembly.from_start:
                 self._after_handshake()
             return pos
         message = first_message(buf[pos + 2 : end].tobytes())
@@ -466,7 +449,7 @@ class StreamSide:
             return None
         rows = scan.rows.copy()
         rows["lane"], rows["sn"] = number, joined.sn
-        return rows, np.frombuffer(joined.data, np.uint8), joined.count
+        return rows, np.frombuffer(joined.data, np.uint8), joined.pieces
 
 
 class Conversation:
@@ -501,7 +484,7 @@ class Conversation:
         yield from self._read(regions)
 
     def finish(self) -> Iterator[None]:
-        yield from self._read([side.last_regions() for side in self.sides])
+        yield from self._read([list(side.reassembly.finish()) for side in self.sides])
         for side in self.sides:
             yield from side.finish()
 

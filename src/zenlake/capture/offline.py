@@ -261,6 +261,6 @@ class OfflineReading:
             r.finish("joined message")
         except DecodeError as error:
             raise error.within("FRAGMENT") from None
-        entry = self._entry(batch, LocatedMessage(0, size, message), joined.count)
+        entry = self._entry(batch, LocatedMessage(0, size, message), joined.pieces)
         self._buffer = batch.buffer
         return entry

@@ -67,28 +67,13 @@ _PASSED_OVER = {
 class CaptureFile:
     """One walk over one file, from its start to its end."""
 
-    def __init__(self, path: str | Path) -> None:
-        try:
-            with Path(path).open("rb") as file:
-                size = file.seek(0, 2)
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise CaptureError(f"{path}: cannot be read: {reason}") from None
-        self._begin(str(path), data)
-
-    @classmethod
-    def of(cls, name: str, data: bytes) -> "CaptureFile":
-        """Return a file that is in memory already."""
-        capture = cls.__new__(cls)
-        capture._begin(name, data)
-        return capture
-
-    def _begin(self, name: str, data: bytes | mmap.mmap) -> None:
-        self.name = name
+    def __init__(self, path: str | Path, data: bytes | None = None) -> None:
+        """Map the file; `data` is its content if that is in memory already."""
+        content = _map(path) if data is None else data
+        self.name = str(path)
         self._state = np.zeros(kernel.STATE_WORDS, np.int64)
-        self._state[kernel.S_POS] = self._header(bytes(data[:_PCAP_HEADER]))
-        self.data = readable(data)  # type: ignore[arg-type]
+        self._state[kernel.S_POS] = self._header(bytes(content[:_PCAP_HEADER]))
+        self.data = readable(content)  # type: ignore[arg-type]
         "The whole file, mapped: only pages that were read are in memory."
         self._counts = np.zeros(kernel.COUNT_WORDS, np.int64)
         self._interfaces = np.zeros((MAX_INTERFACES, kernel.INTERFACE_WORDS), np.int64)
@@ -193,6 +178,16 @@ class CaptureFile:
             size,
             bool(self.is_zenoh(number, ports)),
         )
+
+
+def _map(path: str | Path) -> bytes | mmap.mmap:
+    try:
+        with Path(path).open("rb") as file:
+            size = file.seek(0, 2)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CaptureError(f"{path}: cannot be read: {reason}") from None
 
 
 def _end(raw: bytes, version: int) -> tuple[str, int]:

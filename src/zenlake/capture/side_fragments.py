@@ -19,7 +19,7 @@ class JoinedMessage(NamedTuple):
 
     data: bytes
     sn: int
-    count: int
+    pieces: int
 
 
 @dataclass(slots=True)

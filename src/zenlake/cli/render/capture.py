@@ -53,8 +53,7 @@ def print_capture(
 
     `summary` is the number of keys in a summary; 0 prints every message instead.
     """
-    file = CaptureFile(name) if data is None else CaptureFile.of(name, data)
-    reading = Reading(file, ports=(*PORTS, *ports), max_rows=ROWS)
+    reading = Reading(CaptureFile(name, data), ports=(*PORTS, *ports), max_rows=ROWS)
     if summary:
         _print_summary(reading, summary)
     elif json:
