@@ -25,7 +25,7 @@ from zenlake.capture.kernels import packets as kernel
 from zenlake.capture.packets import Packets
 from zenlake.capture.reassembly import NOTHING, Reassembly
 from zenlake.capture.report import Report
-from zenlake.capture.side_fragments import SideFragments
+from zenlake.capture.side_fragments import JoinedMessage, SideFragments
 from zenlake.errors import DecodeError, Reason
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES, ByteBudget
 from zenlake.wire import close, fragment, hello, init, join, scout
@@ -33,16 +33,14 @@ from zenlake.wire import open as open_
 from zenlake.wire.batch import ScoutingMessage, read_scouting, walk
 from zenlake.wire.cursor import ByteReader
 from zenlake.wire.dispatch import ID_MASK
-from zenlake.wire.enums import PRIORITIES
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import FLAG_COMPRESSED, Framing, to_stream, uncompress
 from zenlake.wire.hello import WireHello
 from zenlake.wire.init import Init
 from zenlake.wire.join import Join
-from zenlake.wire.kernels.row import FLAG_DROP, FLAG_FIRST, FLAG_MORE, LANE_RELIABLE, ROW
+from zenlake.wire.kernels.row import LANE_RELIABLE, ROW
 from zenlake.wire.open import Open
-from zenlake.wire.qos import PRIORITY_BITS
 from zenlake.wire.scan import Rows, Scanner
 from zenlake.wire.scout import WireScout
 from zenlake.wire.zenohid import WireZenohId
@@ -413,43 +411,30 @@ class StreamSide:
         add, done = self._decoder.sink.add, 0
         for i in np.flatnonzero(_SPECIAL[rows["kind"]]).tolist():
             row = rows[i]
-            if row["kind"] != fragment.ID:
-                self.learn(first_message(data[int(row["start"]) : int(row["end"])].tobytes()))
+            message = first_message(data[int(row["start"]) : int(row["end"])].tobytes())
+            if not isinstance(message, Fragment):
+                self.learn(message)
                 continue
-            joined = self._join_fragment(row, data)
-            if joined is not None:
-                upto = slice(done, i + 1)
+            joined = self._fragments.add(message)
+            whole = None if joined is None else self._scan_joined(joined, int(row["lane"]))
+            if joined is not None and whole is not None:
+                upto, one = slice(done, i + 1), slice(i, i + 1)
                 add(self, rows[upto], data, numbers[upto], times[upto])
-                message, whole, count = joined
-                one = slice(i, i + 1)
-                add(self, message, whole, numbers[one], times[one], count)
+                bare = np.frombuffer(joined.data, np.uint8)
+                add(self, whole, bare, numbers[one], times[one], joined.pieces)
                 done = i + 1
         if done < len(rows):
             add(self, rows[done:], data, numbers[done:], times[done:])
 
-    # ---- fragments
-
-    def _join_fragment(self, row: np.void, data: Bytes) -> tuple[Rows, Bytes, int] | None:
-        number, flags, at = int(row["lane"]), int(row["flags"]), int(row["payload"])
-        piece = Fragment(
-            int(row["sn"]),
-            data[at : at + int(row["payload_len"])].tobytes(),
-            bool(number & LANE_RELIABLE),
-            bool(flags & FLAG_MORE),
-            PRIORITIES[number & PRIORITY_BITS],
-            bool(flags & FLAG_FIRST),
-            bool(flags & FLAG_DROP),
-        )
-        joined = self._fragments.add(piece)
-        if joined is None:
-            return None
+    def _scan_joined(self, joined: JoinedMessage, lane: int) -> Rows | None:
+        """Return the row of a joined message; None if it does not decode."""
         scan = next(self._decoder.single.bare(joined.data))
         if scan.error is not None or len(scan.rows) != 1 or scan.consumed != len(joined.data):
             self._report.count("joined messages that could not be decoded")
             return None
         rows = scan.rows.copy()
-        rows["lane"], rows["sn"] = number, joined.sn
-        return rows, np.frombuffer(joined.data, np.uint8), joined.pieces
+        rows["lane"], rows["sn"] = lane, joined.sn
+        return rows
 
 
 class Conversation:
