@@ -306,6 +306,8 @@ class ChunkView:
 
     def spelled(self, field: str, kind: pa.DataType, valid: npt.NDArray[np.bool_]) -> pa.Array:
         """Return a column of bytes copied from the wire."""
+        if not valid.any():
+            return self.table.nulls(kind, self.size)
         return self.prefixed(field, kind, np.where(valid, np.int32(0), np.int32(NONE)), [b""])
 
     def prefixed(
@@ -330,10 +332,10 @@ class ChunkView:
         return pa.Array.from_buffers(kind, self.size, buffers)
 
     def zid(self, field: str) -> pa.Array:
-        found = self.spelled(field, pa.binary(), self.rows[field] != 0)
-        if found.null_count == self.size:
+        valid = self.rows[field] != 0
+        if not valid.any():
             return self.table.nulls(pa.string(), self.size)
-        raw = found.dictionary_encode()
+        raw = self.spelled(field, pa.binary(), valid).dictionary_encode()
         texts = [f"{int.from_bytes(zid, 'little'):x}" for zid in raw.dictionary.to_pylist()]
         return self.named(texts, raw.indices.fill_null(NONE).to_numpy(zero_copy_only=False))
 
