@@ -80,7 +80,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 
 def rows_in(data: bytes) -> int:
     """How many rows there are; every batch is sound."""
-    reading = Reading(CaptureFile.of("mutated", data))
+    reading = Reading(CaptureFile("mutated", data))
     rows = 0
     for batch in reading:
         batch.validate(full=True)
@@ -166,7 +166,7 @@ def test_a_batch_that_unpacks_to_very_much_is_read_in_steps() -> None:
     bomb = form.stream(*[write_batch([KeepAlive()] * 65_000)] * 8)
     assert len(bomb) < 3000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    file = CaptureFile.of("bomb", capture([*handshake(form), (0, bomb)]))
+    file = CaptureFile("bomb", capture([*handshake(form), (0, bomb)]))
     rows = sum(batch.num_rows for batch in Reading(file, columns=["message"]))
     assert rows == 4 + 8 * 65_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_GROWTH_KB

@@ -34,6 +34,7 @@ from zenlake.wire.encoding import WireEncoding
 from zenlake.wire.entity import WireEntityId, WireSourceInfo
 from zenlake.wire.enums import Mapping, WirePriority, WireWhatAmI
 from zenlake.wire.err import Err
+from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.hello import WireHello
 from zenlake.wire.join import Join
@@ -113,6 +114,21 @@ def test_a_missing_fragment_is_counted(tmp_path: Path) -> None:
     writes = [*handshake(), *((0, plain(piece)) for piece in (pieces[0], pieces[2], pieces[3]))]
     found = rows_of(tmp_path, capture(writes))
     assert [row["message"] for row in found.rows[4:]] == ["FRAGMENT"] * 3
+    assert found.report.unread[DropReason.FRAGMENT_MISSING.description] == 1
+
+
+def test_the_end_of_a_broken_message_is_not_taken_for_a_message(tmp_path: Path) -> None:
+    end = encoded(push(0, "never/sent", b"x"))
+    start = encoded(push(0, "big", bytes(900) + end))[: -len(end)]
+    pieces = [
+        Fragment(50, start[:400], more=True),  # no First: as before patch 1
+        Fragment(52, start[800:], more=True),
+        Fragment(53, end),
+        Fragment(54, encoded(push(0, "whole", b"y"))),
+    ]
+    writes = [*handshake(), *((0, plain(write_batch([piece]))) for piece in pieces)]
+    found = rows_of(tmp_path, capture(writes))
+    assert found.payloads() == [("whole", b"y")]
     assert found.report.unread[DropReason.FRAGMENT_MISSING.description] == 1
 
 

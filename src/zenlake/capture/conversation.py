@@ -5,8 +5,7 @@ or columns: every row of the scan goes to a sink, in the order of its side.
 """
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,34 +16,37 @@ from zenlake.capture.batch_framing import (
     PLAIN,
     REPEATED_CLOSE_BYTES,
     BatchFraming,
+    first_message,
     is_repeated_close,
+    is_session_start,
+    possible_forms,
 )
 from zenlake.capture.kernels import packets as kernel
 from zenlake.capture.packets import Packets
 from zenlake.capture.reassembly import NOTHING, Reassembly
 from zenlake.capture.report import Report
+from zenlake.capture.side_fragments import JoinedMessage, SideFragments
 from zenlake.errors import DecodeError, Reason
-from zenlake.transport.drop_reason import DropReason
-from zenlake.transport.fragments import MAX_MESSAGE_BYTES, ByteBudget, FragmentAssembly
-from zenlake.transport.offer import SN_MASKS
+from zenlake.transport.fragments import MAX_MESSAGE_BYTES, ByteBudget
 from zenlake.wire import close, fragment, hello, init, join, scout
 from zenlake.wire import open as open_
-from zenlake.wire.batch import SCOUTING, TRANSPORT, walk
+from zenlake.wire.batch import ScoutingMessage, read_scouting, walk
 from zenlake.wire.cursor import ByteReader
 from zenlake.wire.dispatch import ID_MASK
-from zenlake.wire.enums import PRIORITIES
 from zenlake.wire.fragment import Fragment
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import FLAG_COMPRESSED, Framing, to_stream, uncompress
 from zenlake.wire.hello import WireHello
 from zenlake.wire.init import Init
 from zenlake.wire.join import Join
-from zenlake.wire.kernels.row import FLAG_DROP, FLAG_FIRST, FLAG_MORE, LANE_RELIABLE, ROW
+from zenlake.wire.kernels.row import LANE_RELIABLE, ROW
 from zenlake.wire.open import Open
-from zenlake.wire.qos import PRIORITY_BITS
 from zenlake.wire.scan import Rows, Scanner
 from zenlake.wire.scout import WireScout
 from zenlake.wire.zenohid import WireZenohId
+
+if TYPE_CHECKING:
+    from zenlake.capture.rows import RowCollector
 
 MAX_FRAGMENT_BYTES = 256 << 20  # Bytes of unfinished messages, of all streams together.
 MAX_RESYNC_BYTES = 256 << 10  # Bytes kept of a side while its next batch is searched for.
@@ -68,35 +70,10 @@ Ends = tuple[tuple[str, int], tuple[str, int]]
 "Address and port of both sides."
 
 
-class RowSink(Protocol):
-    """Receiver of rows, which owns the arrays from then on."""
-
-    def add(
-        self,
-        side: "StreamSide",
-        rows: Rows,
-        data: Bytes,
-        numbers: Numbers,
-        times: Numbers,
-        fragments: int = 0,
-    ) -> None: ...
-
-
-@dataclass(slots=True)
-class LaneAssembly:
-    """Unfinished message of a lane."""
-
-    assembly: FragmentAssembly
-    unbroken: bool
-    "True if nothing is missing before the next piece: it may begin a message without First."
-    count: int = 0
-    sn: int = 0
-
-
 class Decoder:
     """State that all streams of one reading share."""
 
-    def __init__(self, data: Bytes, sink: RowSink, report: Report) -> None:
+    def __init__(self, data: Bytes, sink: "RowCollector", report: Report) -> None:
         self.data = data
         self.sink = sink
         self.report = report
@@ -105,11 +82,6 @@ class Decoder:
         self.single = Scanner(2)
         "Scanner for one message, while the other is in use."
         self.ends = np.zeros(ENDS, np.int64)
-
-    def join(self, pieces: Packets, prefix: npt.NDArray[np.int32], size: int) -> Bytes:
-        out = np.empty(size, np.uint8)
-        kernel.join_pieces(self.data, pieces["at"], pieces["size"], prefix, out)
-        return out
 
 
 class StreamSide:
@@ -125,7 +97,7 @@ class StreamSide:
         self.init: Init | None = None
         self._decoder = decoder
         self._report = decoder.report
-        self._reassembly = Reassembly(decoder.report)
+        self.reassembly = Reassembly(decoder.report)
         self._pending = NOTHING
         "Pieces of a batch that is not complete yet."
         self._latest = NOTHING
@@ -135,8 +107,11 @@ class StreamSide:
         self._handshake = True
         self._skip = 0
         "Bytes left of a batch that has a gap."
-        self._unbroken = True
-        self._lanes: dict[int, LaneAssembly] = {}
+        self._fragments = SideFragments(
+            decoder.memory,
+            lambda reason: decoder.report.count(reason.description),
+            MAX_MESSAGE_BYTES,
+        )
 
     @property
     def other(self) -> "StreamSide":
@@ -146,11 +121,8 @@ class StreamSide:
 
     def regions(self, packets: Packets) -> list[tuple[int, Packets]]:
         if self.conversation.is_tcp:
-            return list(self._reassembly.add(packets))
+            return list(self.reassembly.add(packets))
         return [(0, packets)]
-
-    def last_regions(self) -> list[tuple[int, Packets]]:
-        return list(self._reassembly.finish())
 
     def peek(self, regions: list[tuple[int, Packets]]) -> None:
         """Learn this side's offer before the other side's next batches are read."""
@@ -159,7 +131,7 @@ class StreamSide:
             if len(pieces):
                 buf, _ = self._join(pieces[:PEEK_PIECES])
                 length = int.from_bytes(buf[:2].tobytes(), "little")
-                self.learn(_read(buf[2 : 2 + length].tobytes()))
+                self.learn(first_message(buf[2 : 2 + length].tobytes()))
 
     def read(self, gap: int, pieces: Packets) -> Iterator[None]:
         """Read up to the first incomplete batch; yield where the sink may be emptied."""
@@ -206,8 +178,7 @@ class StreamSide:
                 size = 0
         self._report.count("bytes of batches that the capture does not have whole", size)
         self._pending = NOTHING
-        for lane in self._lanes.values():
-            lane.assembly.abandon(DropReason.FRAGMENT_SESSION_ENDED)
+        self._fragments.finish()
 
     def _join(self, pieces: Packets) -> tuple[Bytes, Numbers]:
         """Return the pieces' bytes, with a length before datagrams, and where each piece ends."""
@@ -218,7 +189,9 @@ class StreamSide:
             if len(starts):
                 prefix[starts] = np.add.reduceat(sizes, starts)
         ends = np.cumsum(sizes + 2 * (prefix >= 0))
-        return self._decoder.join(pieces, prefix, int(ends[-1]) if len(ends) else 0), ends
+        out = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+        kernel.join_pieces(self._decoder.data, pieces["at"], pieces["size"], prefix, out)
+        return out, ends
 
     def _skip_gap(self, gap: int) -> None:
         """Note missing bytes; if all belong to one batch, the next one's position is known."""
@@ -236,14 +209,7 @@ class StreamSide:
         if ahead < gap:
             self._form = None
         self._handshake = False
-        self._break()
-
-    def _break(self) -> None:
-        """Note that pieces of messages may be missing."""
-        self._unbroken = False
-        for lane in self._lanes.values():
-            lane.assembly.abandon(DropReason.FRAGMENT_MISSING)
-            lane.unbroken = False
+        self._fragments.break_off()
 
     def _undecodable(self, size: int) -> None:
         self._report.count("bytes that could not be decoded", size)
@@ -260,10 +226,10 @@ class StreamSide:
             return pos
         if end > len(buf):
             # INIT fits a packet; without the SYN this may be a piece of any batch.
-            if length > MAX_HANDSHAKE_BYTES or not self._reassembly.from_start:
+            if length > MAX_HANDSHAKE_BYTES or not self.reassembly.from_start:
                 self._after_handshake()
             return pos
-        message = _read(buf[pos + 2 : end].tobytes())
+        message = first_message(buf[pos + 2 : end].tobytes())
         if length and message is None:
             self._after_handshake()
             return pos
@@ -322,22 +288,7 @@ class StreamSide:
                 after <= FLAG_COMPRESSED if form.compression else form.may_start(after)
             ):
                 return False
-        batch = buf[start:end].tobytes()
-        if form.compression:
-            try:
-                batch = uncompress(batch)
-            except DecodeError:
-                return False
-            if int(buf[start]) > FLAG_COMPRESSED or not batch:
-                return False
-        if not form.may_start(batch[0]):
-            return False
-        try:
-            for _ in walk(ByteReader(batch, shm=True), low_latency=form.low_latency):
-                pass
-        except DecodeError:
-            return False
-        return True
+        return form.reads(buf[start:end].tobytes())
 
     # ---- batches
 
@@ -359,7 +310,7 @@ class StreamSide:
             pos = after
             if too_long:
                 self._form = None
-                self._break()
+                self._fragments.break_off()
                 return pos
             if count < len(ends):
                 return pos
@@ -460,64 +411,30 @@ class StreamSide:
         add, done = self._decoder.sink.add, 0
         for i in np.flatnonzero(_SPECIAL[rows["kind"]]).tolist():
             row = rows[i]
-            if row["kind"] != fragment.ID:
-                self.learn(_read(data[int(row["start"]) : int(row["end"])].tobytes()))
+            message = first_message(data[int(row["start"]) : int(row["end"])].tobytes())
+            if not isinstance(message, Fragment):
+                self.learn(message)
                 continue
-            joined = self._join_fragment(row, data)
-            if joined is not None:
-                upto = slice(done, i + 1)
+            joined = self._fragments.add(message)
+            whole = None if joined is None else self._scan_joined(joined, int(row["lane"]))
+            if joined is not None and whole is not None:
+                upto, one = slice(done, i + 1), slice(i, i + 1)
                 add(self, rows[upto], data, numbers[upto], times[upto])
-                message, whole, count = joined
-                one = slice(i, i + 1)
-                add(self, message, whole, numbers[one], times[one], count)
+                bare = np.frombuffer(joined.data, np.uint8)
+                add(self, whole, bare, numbers[one], times[one], joined.pieces)
                 done = i + 1
         if done < len(rows):
             add(self, rows[done:], data, numbers[done:], times[done:])
 
-    # ---- fragments
-
-    def _join_fragment(self, row: np.void, data: Bytes) -> tuple[Rows, Bytes, int] | None:
-        number, flags, at = int(row["lane"]), int(row["flags"]), int(row["payload"])
-        piece = Fragment(
-            int(row["sn"]),
-            data[at : at + int(row["payload_len"])].tobytes(),
-            bool(number & LANE_RELIABLE),
-            bool(flags & FLAG_MORE),
-            PRIORITIES[number & PRIORITY_BITS],
-            bool(flags & FLAG_FIRST),
-            bool(flags & FLAG_DROP),
-        )
-        lane = self._lanes.get(number)
-        if lane is None:
-            mask = SN_MASKS[self.conversation.resolution()]
-            assembly = FragmentAssembly(
-                mask,
-                self._decoder.memory,
-                lambda reason: self._report.count(reason.description),
-                MAX_MESSAGE_BYTES,
-            )
-            lane = self._lanes[number] = LaneAssembly(assembly, self._unbroken)
-        if piece.first or lane.count == 0:
-            lane.count, lane.sn = 0, piece.sn
-        lane.count += 1
-        whole = lane.assembly.add(piece, 0 if lane.unbroken else 1)
-        if not piece.more:
-            lane.unbroken = True
-        count, sn = lane.count, lane.sn
-        if not piece.more or piece.drop:
-            lane.count = 0
-        return None if whole is None else self._joined(whole, number, sn, count)
-
-    def _joined(
-        self, whole: bytes, lane: int, sn: int, count: int
-    ) -> tuple[Rows, Bytes, int] | None:
-        scan = next(self._decoder.single.bare(whole))
-        if scan.error is not None or len(scan.rows) != 1 or scan.consumed != len(whole):
+    def _scan_joined(self, joined: JoinedMessage, lane: int) -> Rows | None:
+        """Return the row of a joined message; None if it does not decode."""
+        scan = next(self._decoder.single.bare(joined.data))
+        if scan.error is not None or len(scan.rows) != 1 or scan.consumed != len(joined.data):
             self._report.count("joined messages that could not be decoded")
             return None
         rows = scan.rows.copy()
-        rows["lane"], rows["sn"] = lane, sn
-        return rows, np.frombuffer(whole, np.uint8), count
+        rows["lane"], rows["sn"] = lane, joined.sn
+        return rows
 
 
 class Conversation:
@@ -535,28 +452,11 @@ class Conversation:
         self.sides = (StreamSide(decoder, self, 0), StreamSide(decoder, self, 1))
 
     def forms(self) -> tuple[BatchFraming, ...]:
-        """Return the framings that a batch after the handshake may have.
-
-        Low latency and compression apply when both sides offered them; a side whose INIT was not
-        captured may have.
-        """
+        """Return the framings that a batch after the handshake may have."""
         inits = [side.init for side in self.sides if side.init is not None]
         if not inits and self.protocol == "multicast":
             return PLAIN, COMPRESSED
-        low_latency = all(offer.low_latency for offer in inits)
-        compression = all(offer.compression for offer in inits)
-        if len(inits) == 2 and low_latency:
-            return (LOW_LATENCY[self.is_tcp],)
-        if len(inits) == 2:
-            return (COMPRESSED if compression else PLAIN,)
-        maybe = (COMPRESSED,) if compression else ()
-        return (PLAIN, *maybe, LOW_LATENCY[self.is_tcp]) if low_latency else (PLAIN, *maybe)
-
-    def resolution(self) -> int:
-        inits = [side.init for side in self.sides if side.init is not None]
-        return min(
-            (offer.resolution & 0x03 for offer in inits), default=init.DEFAULT_RESOLUTION & 0x03
-        )
+        return possible_forms(inits, is_stream=self.is_tcp)
 
     def read(self, packets: tuple[Packets, Packets]) -> Iterator[None]:
         """Read the packets of each side in one window of the file."""
@@ -569,7 +469,7 @@ class Conversation:
         yield from self._read(regions)
 
     def finish(self) -> Iterator[None]:
-        yield from self._read([side.last_regions() for side in self.sides])
+        yield from self._read([list(side.reassembly.finish()) for side in self.sides])
         for side in self.sides:
             yield from side.finish()
 
@@ -608,16 +508,14 @@ class Conversation:
                 self._decoder.sink.add(side, rows, raw, packets["number"][i : i + 1].copy(), times)
         return packets[keep]
 
-    def _scouting(self, datagram: bytes) -> WireScout | WireHello | None:
-        self._session = self._session or (self.protocol == "udp" and _is_init(datagram))
+    def _scouting(self, datagram: bytes) -> ScoutingMessage | None:
+        self._session = self._session or (self.protocol == "udp" and is_session_start(datagram))
         if self._session:
             return None
-        r = ByteReader(datagram)
         try:
-            message: WireScout | WireHello = SCOUTING.read(r)
+            return read_scouting(datagram)
         except DecodeError:
             return None
-        return message if r.pos == r.end else None
 
 
 class _PacketLocator:
@@ -652,17 +550,3 @@ def _after(pieces: Packets, size: int) -> Packets:
             rest["at"][0] += done
             rest["size"][0] -= done
     return rest
-
-
-def _read(batch: bytes) -> object:
-    """Return the first message of a batch; None if it does not decode."""
-    try:
-        message: object = TRANSPORT.read(ByteReader(batch))
-    except DecodeError:
-        return None
-    return message
-
-
-def _is_init(batch: bytes) -> bool:
-    message = _read(batch)
-    return isinstance(message, Init) and message.version == init.VERSION

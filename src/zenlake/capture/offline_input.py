@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from zenlake.capture.report import CaptureError
+
 STANDARD_INPUT = "-"
-
-
-class SourceError(Exception):
-    """Input that cannot be read; the text is for the user and names the input."""
 
 
 class InputSource(NamedTuple):
@@ -35,20 +33,18 @@ def head_of(file: str, size: int) -> bytes:
 
 
 def read_source(file: str, *, is_hex: bool) -> InputSource:
-    """Read all of `file`; hexadecimal text on standard input is detected."""
-    if file == STANDARD_INPUT:
-        name, data = "standard input", sys.stdin.buffer.read()
-    else:
-        name, data = file, _read_file(file)
+    """Read all of `file`; hexadecimal text on standard input is detected.
+
+    CaptureError: it cannot be read.
+    """
+    name = "standard input" if file == STANDARD_INPUT else file
     try:
-        if is_hex or (file == STANDARD_INPUT and _is_hex_text(data)):
-            return from_lines(name, _hex_lines(data))
-    except ValueError as error:
-        raise SourceError(f"{name}: {error}") from None
-    return from_lines(name, [data])
-
-
-def from_lines(name: str, lines: list[bytes]) -> InputSource:
+        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else Path(file).read_bytes()
+    except OSError as error:
+        raise CaptureError(f"{name}: cannot be read: {error.strerror}") from None
+    lines = [data]
+    if is_hex or (file == STANDARD_INPUT and _is_hex_text(data)):
+        lines = _hex_lines(name, data)
     ends: dict[int, int] = {}
     size = 0
     for line in lines:
@@ -56,13 +52,6 @@ def from_lines(name: str, lines: list[bytes]) -> InputSource:
             ends[size] = size + len(line)
             size += len(line)
     return InputSource(name, b"".join(lines), ends)
-
-
-def _read_file(file: str) -> bytes:
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise SourceError(f"{file}: cannot be read: {error.strerror}") from None
 
 
 def _text_lines(data: bytes) -> list[str]:
@@ -84,11 +73,12 @@ def _is_hex_text(data: bytes) -> bool:
     return bool(digits) and set(digits) <= set("0123456789abcdefABCDEF")
 
 
-def _hex_lines(data: bytes) -> list[bytes]:
+def _hex_lines(name: str, data: bytes) -> list[bytes]:
     lines = []
     for number, text in enumerate(_text_lines(data), start=1):
         try:
             lines.append(bytes.fromhex(text))
         except ValueError:
-            raise ValueError(f"line {number} is not whole bytes in hexadecimal") from None
+            why = f"line {number} is not whole bytes in hexadecimal"
+            raise CaptureError(f"{name}: {why}") from None
     return lines

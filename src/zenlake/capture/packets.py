@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from zenlake.capture.batch_framing import is_session_start
 from zenlake.capture.kernels import packets as kernel
 from zenlake.capture.kernels.packets import PACKET
 from zenlake.capture.report import (
@@ -26,10 +27,8 @@ from zenlake.capture.report import (
     Stream,
 )
 from zenlake.errors import DecodeError
-from zenlake.wire.batch import TRANSPORT, read_scouting
-from zenlake.wire.cursor import ByteReader
-from zenlake.wire.init import VERSION, Init
-from zenlake.wire.join import Join
+from zenlake.wire.batch import read_scouting
+from zenlake.wire.init import VERSION
 from zenlake.wire.scan import read_only_array
 
 MAX_STREAMS = 65_536
@@ -68,28 +67,13 @@ _PASSED_OVER = {
 class CaptureFile:
     """One walk over one file, from its start to its end."""
 
-    def __init__(self, path: str | Path) -> None:
-        try:
-            with Path(path).open("rb") as file:
-                size = file.seek(0, 2)
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise CaptureError(f"{path}: cannot be read: {reason}") from None
-        self._begin(str(path), data)
-
-    @classmethod
-    def of(cls, name: str, data: bytes) -> "CaptureFile":
-        """Return a file that is in memory already."""
-        capture = cls.__new__(cls)
-        capture._begin(name, data)
-        return capture
-
-    def _begin(self, name: str, data: bytes | mmap.mmap) -> None:
-        self.name = name
+    def __init__(self, path: str | Path, data: bytes | None = None) -> None:
+        """Map the file; `data` is its content if that is in memory already."""
+        content = _map(path) if data is None else data
+        self.name = str(path)
         self._state = np.zeros(kernel.STATE_WORDS, np.int64)
-        self._state[kernel.S_POS] = self._header(bytes(data[:_PCAP_HEADER]))
-        self.data = read_only_array(data)  # type: ignore[arg-type]
+        self._state[kernel.S_POS] = self._header(bytes(content[:_PCAP_HEADER]))
+        self.data = read_only_array(content)  # type: ignore[arg-type]
         "The whole file, mapped: only pages that were read are in memory."
         self._counts = np.zeros(kernel.COUNT_WORDS, np.int64)
         self._interfaces = np.zeros((MAX_INTERFACES, kernel.INTERFACE_WORDS), np.int64)
@@ -196,6 +180,16 @@ class CaptureFile:
         )
 
 
+def _map(path: str | Path) -> bytes | mmap.mmap:
+    try:
+        with Path(path).open("rb") as file:
+            size = file.seek(0, 2)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CaptureError(f"{path}: cannot be read: {reason}") from None
+
+
 def _end(raw: bytes, version: int) -> tuple[str, int]:
     address = IPv4Address(raw[:4]) if version == 4 else IPv6Address(raw[:16])
     return str(address), int.from_bytes(raw[16:], "big")
@@ -205,23 +199,15 @@ def _is_group(address: str) -> bool:
     return (IPv6Address(address) if ":" in address else IPv4Address(address)).is_multicast
 
 
-def _is_init(batch: bytes) -> bool:
-    try:
-        message = TRANSPORT.read(ByteReader(batch))
-    except DecodeError:
-        return False
-    return isinstance(message, Init | Join) and message.version == VERSION
-
-
 def _is_tcp_start(head: bytes) -> bool:
     """Return whether a TCP stream starts with a length and an INIT."""
     length = int.from_bytes(head[:2], "little")
-    return 2 + length <= len(head) and _is_init(head[2 : 2 + length])
+    return 2 + length <= len(head) and is_session_start(head[2 : 2 + length])
 
 
 def _is_datagram_start(head: bytes) -> bool:
     """Return whether a datagram is INIT, JOIN, SCOUT or HELLO."""
-    if _is_init(head):
+    if is_session_start(head):
         return True
     try:
         return read_scouting(head).version == VERSION

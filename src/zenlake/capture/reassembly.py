@@ -119,7 +119,7 @@ class Reassembly:
 
     def _hold(self, pos: int, end: int, packet: Packets) -> None:
         """Hold the bytes of a piece that are not held yet."""
-        at = max(bisect_right(self._held, pos, key=_start) - 1, 0)
+        at = max(bisect_right(self._held, pos, key=lambda held: held.pos) - 1, 0)
         while pos < end:
             while at < len(self._held) and self._held[at].end <= pos:
                 at += 1
@@ -149,10 +149,6 @@ class Reassembly:
 
     def _again(self, size: int) -> None:
         self._report.pass_over("bytes that TCP sent again", size)
-
-
-def _start(held: HeldSegment) -> int:
-    return held.pos
 
 
 def _only(packet: Packets, size: int) -> Packets:

@@ -21,8 +21,8 @@ from zenlake.capture.conversation import (
     Numbers,
     StreamSide,
 )
-from zenlake.capture.describe import describe
 from zenlake.capture.kernels import rows as kernel
+from zenlake.capture.message_fields import describe
 from zenlake.capture.report import Report
 from zenlake.capture.schema import CAPTURE
 from zenlake.columnar.conform import ntp64_to_micros
@@ -266,7 +266,6 @@ class ChunkView:
         self.sides, self.side = side[:1], np.zeros(0, np.int64)
         if side.min() != side.max():
             self.sides, self.side = np.unique(side, return_inverse=True)
-        self.data_kind = _DATA[self.kind]
         self.told = self.rows["flags"] & IN_WORDS == 0
         "True where the scan read the message, so that all columns are known."
 
@@ -310,23 +309,36 @@ class ChunkView:
         """Return a column of bytes copied from the wire."""
         if not valid.any():
             return self.table.nulls(kind, self.size)
+        return self.prefixed(field, kind, np.where(valid, np.int32(0), np.int32(NONE)), [b""])
+
+    def prefixed(
+        self, field: str, kind: pa.DataType, which: npt.NDArray[np.int32], prefixes: list[bytes]
+    ) -> pa.Array:
+        """Return a column of bytes copied from the wire, each after prefixes[which].
+
+        Null where that is NONE.
+        """
+        valid = which >= 0
+        if not valid.any():
+            return self.table.nulls(kind, self.size)
+        ends = np.zeros(len(prefixes) + 1, np.int64)
+        np.cumsum([len(prefix) for prefix in prefixes], out=ends[1:])
+        joined = np.frombuffer(b"".join(prefixes), np.uint8)
         place, offsets = _place(field), np.zeros(self.size + 1, np.int32)
-        out = np.empty(kernel.measure(self.words, place, valid, offsets), np.uint8)
-        if not kernel.gather(self.words, place, self.base, valid, self.chunk.data, offsets, out):
+        out = np.empty(kernel.measure(self.words, place, which, ends, offsets), np.uint8)
+        data = self.chunk.data
+        if not kernel.gather(self.words, place, self.base, which, ends, joined, data, offsets, out):
             raise AssertionError(f"a row's {field} is outside of its buffer")
-        return _bytes(kind, self.size, valid, offsets, out)
+        buffers = [_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(out)]
+        return pa.Array.from_buffers(kind, self.size, buffers)
 
     def zid(self, field: str) -> pa.Array:
         valid = self.rows[field] != 0
         if not valid.any():
             return self.table.nulls(pa.string(), self.size)
-        place, offsets = _place(field), np.zeros(self.size + 1, np.int32)
-        size = kernel.measure_ids(self.words, place, self.base, self.chunk.data, offsets)
-        if size < 0:
-            raise AssertionError(f"a row's {field} is outside of its buffer")
-        out = np.empty(size, np.uint8)
-        kernel.gather_ids(self.words, place, self.base, self.chunk.data, offsets, out)
-        return _bytes(pa.string(), self.size, valid, offsets, out)
+        raw = self.spelled(field, pa.binary(), valid).dictionary_encode()
+        texts = [f"{int.from_bytes(zid, 'little'):x}" for zid in raw.dictionary.to_pylist()]
+        return self.named(texts, raw.indices.fill_null(NONE).to_numpy(zero_copy_only=False))
 
     # ---- single columns
 
@@ -355,45 +367,10 @@ class ChunkView:
         scoped = self.has_key() & (self.rows["scope"] != 0)
         return self.named(("receiver", "sender"), _where(scoped, self.rows["mapping"]))
 
-    def keys(self) -> pa.Array:
-        valid = self.prefix_of >= 0
-        if not valid.any():
-            return self.table.nulls(pa.string(), self.size)
-        prefixes = self.chunk.prefixes
-        ends = np.zeros(len(prefixes) + 1, np.int64)
-        np.cumsum([len(prefix) for prefix in prefixes], out=ends[1:])
-        joined = np.frombuffer(b"".join(prefixes), np.uint8)
-        place, offsets = _place("suffix"), np.zeros(self.size + 1, np.int32)
-        size = kernel.measure_keys(self.words, place, self.prefix_of, ends, offsets)
-        out = np.empty(size, np.uint8)
-        if not kernel.gather_keys(
-            self.words,
-            place,
-            self.base,
-            self.prefix_of,
-            ends,
-            joined,
-            self.chunk.data,
-            offsets,
-            out,
-        ):
-            raise AssertionError("a row's suffix is outside of its buffer")
-        return _bytes(pa.string(), self.size, valid, offsets, out)
-
-    def encoded(self) -> npt.NDArray[np.bool_]:
-        found: npt.NDArray[np.bool_] = self.data_kind & (self.rows["payload"] != 0)
-        return found
-
-    def encodings(self) -> pa.Array:
-        return self._encodings[0]
-
-    def schemas(self) -> pa.Array:
-        return self._encodings[1]
-
     @cached_property
-    def _encodings(self) -> tuple[pa.Array, pa.Array]:
+    def encodings(self) -> tuple[pa.Array, pa.Array]:
         """Return type and schema; a custom encoding has both in its schema."""
-        valid = self.encoded()
+        valid = _DATA[self.kind] & (self.rows["payload"] != 0)
         numbers = np.where(valid, self.rows["encoding"], 0).astype(np.int64)
         with_schema = valid & (self.rows["schema"] != 0)
         if with_schema.any():
@@ -415,12 +392,8 @@ class ChunkView:
             self.named(schemas, _where(valid & ~without[codes], codes)),
         )
 
-    def stamped(self) -> npt.NDArray[np.bool_]:
-        found: npt.NDArray[np.bool_] = self.rows["clock"] != 0
-        return found
-
     def sample_times(self) -> pa.Array:
-        return self.numbered(TIME, ntp64_to_micros(self.rows["time"]), self.stamped())
+        return self.numbered(TIME, ntp64_to_micros(self.rows["time"]), self.rows["clock"] != 0)
 
     def with_qos(self) -> npt.NDArray[np.bool_]:
         found: npt.NDArray[np.bool_] = _WITH_QOS[self.kind] & self.told
@@ -513,12 +486,14 @@ _MAKERS: dict[str, Callable[[ChunkView], pa.Array]] = {
     "scope": lambda v: v.numbered(pa.int32(), v.rows["scope"], v.has_key()),
     "mapping": ChunkView.mappings,
     "suffix": lambda v: v.spelled("suffix", pa.string(), v.has_key()),
-    "key": ChunkView.keys,
+    "key": lambda v: v.prefixed("suffix", pa.string(), v.prefix_of, v.chunk.prefixes),
     "payload": lambda v: v.spelled("payload", pa.binary(), v.rows["payload"] != 0),
-    "encoding": ChunkView.encodings,
-    "schema": ChunkView.schemas,
+    "encoding": lambda v: v.encodings[0],
+    "schema": lambda v: v.encodings[1],
     "timestamp": ChunkView.sample_times,
-    "timestamp_ntp64": lambda v: v.numbered(pa.int64(), v.rows["time"].view(np.int64), v.stamped()),
+    "timestamp_ntp64": lambda v: v.numbered(
+        pa.int64(), v.rows["time"].view(np.int64), v.rows["clock"] != 0
+    ),
     "timestamp_id": lambda v: v.zid("clock"),
     "source_id": lambda v: v.zid("source"),
     "source_entity": _integer("source_eid", _present("source")),
@@ -581,6 +556,7 @@ class RowCollector:
         times: Numbers,
         fragments: int = 0,
     ) -> None:
+        """Add rows of `side`, whose arrays belong to the collector from then on."""
         if not self._buffers or self._buffers[-1] is not data:
             self._base = self._bytes
             self._buffers.append(data)
@@ -627,17 +603,6 @@ class RowCollector:
         while len(self._same) > MAX_SAME:
             del self._same[next(iter(self._same))]
         return known.slice(0, size)
-
-
-def _bytes(
-    kind: pa.DataType,
-    size: int,
-    valid: npt.NDArray[np.bool_],
-    offsets: npt.NDArray[np.int32],
-    data: Bytes,
-) -> pa.Array:
-    buffers = [_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(kind, size, buffers)
 
 
 def _concatenated(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:

@@ -65,8 +65,10 @@ class TransportSession(SendingSession):
         self._paused = False
         self._turn_end = 0.0
         "When the other links have their turn."
-        self._began = self._reactor.now()
-        self._timer = self._reactor.call_at(self._began + patience, self._on_time)
+        self.began_at = self._reactor.now()
+        self.linked_at = self.opened_at = 0.0
+        "When the link was established and the session open, on the reactor's clock; 0: not yet."
+        self._timer = self._reactor.call_at(self.began_at + patience, self._on_time)
         self._expiry: Timer | None = None
         "Fires when the peer's certificate expires."
         self._reactor.watch(link, self._on_ready, read=True, write=True)
@@ -120,6 +122,7 @@ class TransportSession(SendingSession):
         assert core is not None
         assert core.agreement is not None
         self._outbox = core.outbox
+        self.opened_at = self._reactor.now()
         self._timer.cancel()
         self._arm(core)
         self.flush()  # The OPEN ack leaves before anything else.
@@ -158,13 +161,13 @@ class TransportSession(SendingSession):
         if progress is not Progress.DONE:
             self._watch(read=progress is Progress.WANT_READ, write=progress is Progress.WANT_WRITE)
             return
-        now = self._reactor.now()
+        now = self.linked_at = self._reactor.now()
         self._core = Unicast(
             self.handshake,
             self,
             self.link.framing,
             now,
-            until=self._began + self._patience,
+            until=self.began_at + self._patience,
             max_message=self._node.config.max_message,
             process=self._node.config.memory,
         )

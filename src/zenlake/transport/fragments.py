@@ -56,7 +56,7 @@ class FragmentAssembly:
     __slots__ = (
         "_active",
         "_idle_ticks",
-        "_next_sn",
+        "_last_sn",
         "_pieces",
         "_size",
         "limit",
@@ -74,7 +74,7 @@ class FragmentAssembly:
         self.limit = limit
         self._pieces: list[bytes] = []
         self._size = 0
-        self._next_sn = 0
+        self._last_sn = 0
         self._active = False
         self._idle_ticks = 0
 
@@ -89,7 +89,7 @@ class FragmentAssembly:
         elif not self._active:
             self.on_drop(DropReason.FRAGMENT_FIRST_MISSING)
             return None
-        elif fragment.sn != self._next_sn:
+        elif fragment.sn != self._last_sn + 1 & self.mask:
             self.abandon(DropReason.FRAGMENT_MISSING)
             return None
         size = len(fragment.payload)
@@ -102,7 +102,7 @@ class FragmentAssembly:
         self._idle_ticks = 0
         self._pieces.append(fragment.payload)
         self._size += size
-        self._next_sn = fragment.sn + 1 & self.mask
+        self._last_sn = fragment.sn
         if fragment.more:
             return None
         whole = b"".join(self._pieces)

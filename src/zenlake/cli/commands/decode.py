@@ -3,27 +3,35 @@
 Knows options and exit statuses. Does not decode: capture/ does.
 """
 
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from zenlake.capture.offline_batches import CompressionChoice, FramingChoice, OfflineBatch, cut
-from zenlake.capture.offline_buffer import BadBytes
-from zenlake.capture.offline_input import (
-    STANDARD_INPUT,
-    InputSource,
-    SourceError,
-    head_of,
-    read_source,
-)
-from zenlake.capture.offline_session import Direction, Entry, read_scouting
+from zenlake.capture.offline import OfflineReading
+from zenlake.capture.offline_input import STANDARD_INPUT, InputSource, head_of, read_source
 from zenlake.capture.report import MAGIC_BYTES, CaptureError, is_capture
 from zenlake.cli import session_options
 from zenlake.cli.failure import FAILURE, USAGE
-from zenlake.cli.render.hexdump import hexdump
-from zenlake.cli.render.report import DecodeReport
+from zenlake.wire.framing import Framing
+
+
+class FramingChoice(StrEnum):
+    """Framing that the user names."""
+
+    AUTO = "auto"
+    STREAM = "stream"
+    LOW_LATENCY = "low-latency"
+    DATAGRAM = "datagram"
+
+
+class CompressionChoice(StrEnum):
+    """Compression that the user names."""
+
+    AUTO = "auto"
+    YES = "yes"
+    NO = "no"
 
 
 @dataclass(frozen=True)
@@ -96,24 +104,6 @@ class ReportOptions:
         ),
     ] = False
 
-    def build(self) -> DecodeReport:
-        """Return the report; only its module is imported."""
-        if self.json:
-            from zenlake.cli.render.json_lines import JsonLines
-
-            return JsonLines(verify=self.verify)
-        if self.summary:
-            from zenlake.cli.render.summary import MessageSummary
-
-            return MessageSummary(self.top)
-        if self.verify:
-            from zenlake.cli.render.verify import Verify
-
-            return Verify()
-        from zenlake.cli.render.tree import Tree
-
-        return Tree()
-
 
 @session_options.expand_options
 def decode(
@@ -148,35 +138,47 @@ def decode(
     if report.summary and (report.json or report.verify):
         raise typer.BadParameter("--summary goes with neither --json nor --verify")
     captured = not stream.as_hex and is_capture(head_of(file, MAGIC_BYTES))
-    source = None if captured else _read_source(file, stream.as_hex)
-    if source is None or (not stream.as_hex and is_capture(source.data)):
-        if report.verify or stream.scouting or stream.framing is not FramingChoice.AUTO:
-            raise typer.BadParameter("--verify, --scouting and --framing are not for captures")
-        _print_capture(file, source, report, stream.port or [])
-    else:
-        _print_stream(source, stream, report.build())
-
-
-def _print_stream(source: InputSource, stream: StreamOptions, report: DecodeReport) -> None:
-    """Print the messages of one side of a connection, or of datagrams."""
-    if stream.scouting:
-        batches = cut(source, FramingChoice.DATAGRAM, CompressionChoice.NO)
-        bad = _run(report, batches, read_scouting)
-    else:
-        bad = _run(report, cut(source, stream.framing, stream.compression), Direction().read)
-    all_well = report.finish()
-    if bad is not None:
-        typer.echo(_explain(source.name, bad), err=True)
-    if bad is not None or not all_well:
-        raise typer.Exit(FAILURE)
-
-
-def _read_source(file: str, as_hex: bool) -> InputSource:
     try:
-        return read_source(file, is_hex=as_hex)
-    except SourceError as error:
+        source = None if captured else read_source(file, is_hex=stream.as_hex)
+        if source is None or (not stream.as_hex and is_capture(source.data)):
+            if report.verify or stream.scouting or stream.framing is not FramingChoice.AUTO:
+                raise typer.BadParameter("--verify, --scouting and --framing are not for captures")
+            _print_capture(file, source, report, stream.port or [])
+        else:
+            _print_stream(source, report, stream)
+    except CaptureError as error:
         typer.echo(f"zenlake: {error}", err=True)
         raise typer.Exit(USAGE) from None
+
+
+def _print_stream(source: InputSource, report: ReportOptions, stream: StreamOptions) -> None:
+    """Print the messages of one side of a connection, or of datagrams."""
+    from zenlake.cli.render.messages import explain, print_json, print_verification
+
+    framing = compression = None
+    if stream.scouting:
+        framing = Framing.DATAGRAM
+    elif stream.framing is not FramingChoice.AUTO:
+        framing = Framing[stream.framing.name]
+    if stream.scouting or stream.compression is not CompressionChoice.AUTO:
+        compression = not stream.scouting and stream.compression is CompressionChoice.YES
+    reading = OfflineReading(source, framing, compression, scouting=stream.scouting)
+    all_well = True
+    if report.json:
+        all_well = print_json(reading, verify=report.verify)
+    elif report.verify:
+        all_well = print_verification(reading)
+    else:
+        from zenlake.cli.render.tree import print_summary, print_tree
+
+        if report.summary:
+            print_summary(reading, report.top)
+        else:
+            print_tree(reading)
+    if reading.bad is not None:
+        typer.echo(explain(source.name, reading.bad), err=True)
+    if reading.bad is not None or not all_well:
+        raise typer.Exit(FAILURE)
 
 
 def _print_capture(
@@ -187,39 +189,8 @@ def _print_capture(
 
     name, data = (file, None) if source is None else (source.name, source.data)
     summary = report.top if report.summary else 0
-    try:
-        unread = print_capture(name, data, json=report.json, summary=summary, ports=ports)
-    except CaptureError as error:
-        typer.echo(f"zenlake: {error}", err=True)
-        raise typer.Exit(USAGE) from None
+    unread = print_capture(name, data, json=report.json, summary=summary, ports=ports)
     for reason, count in unread.items():
         typer.echo(f"zenlake: {name}: not read: {count} {reason}", err=True)
     if unread:
         raise typer.Exit(FAILURE)
-
-
-def _run(
-    report: DecodeReport,
-    batches: Iterable[OfflineBatch],
-    read: Callable[[OfflineBatch], Iterator[Entry]],
-) -> BadBytes | None:
-    """Report every message; return the bytes that cannot be decoded, if there are any."""
-    try:
-        for batch in batches:
-            report.batch(batch)
-            for entry in read(batch):
-                report.message(entry)
-    except BadBytes as bad:
-        report.bad_bytes(bad)
-        return bad
-    return None
-
-
-def _explain(name: str, bad: BadBytes) -> str:
-    error, buffer = bad.error, bad.buffer
-    field = f"{error.message.replace('.', '/')}: {error.field}" if error.message else error.field
-    where = buffer.where(error.offset)
-    return (
-        f"zenlake: {name}: bad bytes at offset {where}: {field}: {error.reason.text}\n"
-        f"{hexdump(buffer.data, error.offset)}"
-    )

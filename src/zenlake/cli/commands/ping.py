@@ -1,6 +1,6 @@
 """`zenlake ping`: open a session, show what was agreed on, close it.
 
-Knows options and the terminal. Does not know the handshake: cli/handshake_probe.py does.
+Knows options, the terminal, and the remedy when no session opens. A node does the work.
 """
 
 import secrets
@@ -20,13 +20,15 @@ from zenlake.cli.failure import FAILURE, USAGE, wrong_usage
 from zenlake.cli.options import ModeChoice, duration_option, json_option
 from zenlake.cli.printing import print_object, print_table, properties_table
 from zenlake.cli.render.text import escape
-from zenlake.errors import AuthError, InvalidLocator, ZError
+from zenlake.errors import AuthError, InvalidLocator, LinkError, SessionRefused, ZError
 from zenlake.quantities import counted
+from zenlake.wire.enums import CloseReason
 from zenlake.wire.locator import EndPoint
 
 if TYPE_CHECKING:
-    from zenlake.cli.handshake_probe import ProbeResult
     from zenlake.link.options import LinkOptions
+    from zenlake.runtime.node import NodeConfig
+    from zenlake.runtime.transport_session import TransportSession
     from zenlake.transport.auth import Authenticator
     from zenlake.transport.offer import Offer
 
@@ -195,9 +197,8 @@ def ping(
       zenlake ping tcp/10.0.0.5:7447 --count 20 --json
       zenlake ping tls/example.org:7447 --ca ca.pem --user alice --password-file secret.txt
     """
-    from zenlake.cli.handshake_probe import probe, suggest_remedy
+    from zenlake.runtime.node import NodeConfig
 
-    # Each session has a new id: the peer may still remember the last one.
     offers, options = [offered.build() for _ in range(count)], certificates.build()
     try:
         at = EndPoint(endpoint)
@@ -205,18 +206,30 @@ def ping(
     except (InvalidLocator, AuthError) as error:
         typer.echo(f"zenlake: {error}", err=True)
         raise typer.Exit(USAGE) from None
-    opened: list[ProbeResult] = []
-    try:
-        with _spinner(f"connecting to {at.locator} ..."):
-            for offer in offers:
-                opened.append(probe(at, offer, options, authenticators, timeout))
-                if json:
-                    print_object(_facts(opened[-1], login.user))
-    except ZError as error:
-        typer.echo(_explain(at.locator, error, suggest_remedy(error)), err=True)
-        raise typer.Exit(FAILURE) from None
+    opened: list[dict[str, Any]] = []
+    with _spinner(f"connecting to {at.locator} ..."):
+        for offer in offers:  # Each has a new id: the peer may still remember the last one.
+            config = NodeConfig(
+                offer=offer, options=options, authenticators=authenticators, open_seconds=timeout
+            )
+            opened.append(_facts(_probe(at, config), login.user))
+            if json:
+                print_object(opened[-1])
     if not json:
-        _print_table(opened, login.user)
+        _print_table(opened)
+
+
+def _probe(at: EndPoint, config: "NodeConfig") -> "TransportSession":
+    """Return a session that was opened and closed."""
+    from zenlake.runtime.node import Node
+    from zenlake.sim.delivery import Inline
+
+    try:
+        with Node(config, Inline(lambda *_: None)) as node:
+            return node.connect(at)
+    except ZError as error:
+        typer.echo(_explain(at.locator, _restate(error)), err=True)
+        raise typer.Exit(FAILURE) from None
 
 
 def _spinner(text: str) -> AbstractContextManager[object]:
@@ -225,15 +238,16 @@ def _spinner(text: str) -> AbstractContextManager[object]:
     return stderr.status(escape(text)) if stderr.is_terminal else nullcontext()
 
 
-def _facts(opened: "ProbeResult", user: str | None) -> dict[str, Any]:
+def _facts(session: "TransportSession", user: str | None) -> dict[str, Any]:
     """Return what was agreed on, by the names that --json has."""
-    peer, agreed = opened.peer, opened.agreed
+    link, peer, agreed = session.link, session.handshake.peer, session.agreement
+    assert peer is not None
     return {
         "zid": str(agreed.zid),
         "whatami": agreed.whatami.name,
-        "protocol": opened.protocol,
-        "local": str(opened.local),
-        "remote": str(opened.remote),
+        "protocol": link.protocol,
+        "local": str(link.local),
+        "remote": str(link.remote),
         "version": peer.version,
         "batch_size": agreed.batch_size,
         "resolution": BITS[agreed.resolution & 0x03],
@@ -246,8 +260,8 @@ def _facts(opened: "ProbeResult", user: str | None) -> dict[str, Any]:
         "peer_lease": agreed.peer_lease,
         "region_name": agreed.region_name,
         "authenticated_as": user,
-        "connect_ms": round(opened.connect * 1000, 3),
-        "open_ms": round(opened.open * 1000, 3),
+        "connect_ms": round((session.linked_at - session.began_at) * 1000, 3),
+        "open_ms": round((session.opened_at - session.linked_at) * 1000, 3),
     }
 
 
@@ -266,24 +280,87 @@ ROWS: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
 ]
 
 
-def _print_table(opened: list["ProbeResult"], user: str | None) -> None:
-    facts = _facts(opened[-1], user)
+def _print_table(opened: list[dict[str, Any]]) -> None:
+    facts = opened[-1]
     table = properties_table((name, escape(text(facts))) for name, text in ROWS)
     table.add_section()
-    table.add_row("time to connect", _format_times([session.connect for session in opened]))
-    table.add_row("time to open", _format_times([session.open for session in opened]))
+    table.add_row("time to connect", _format_times([session["connect_ms"] for session in opened]))
+    table.add_row("time to open", _format_times([session["open_ms"] for session in opened]))
     print_table(table)
 
 
-def _format_times(seconds: list[float]) -> str:
-    ms = [second * 1000 for second in seconds]
+def _format_times(ms: list[float]) -> str:
     if len(ms) == 1:
         return f"{ms[0]:.2f} ms"
     sessions = counted(len(ms), "session")
     return f"{min(ms):.2f} to {max(ms):.2f} ms, half below {median(ms):.2f} ms ({sessions})"
 
 
-def _explain(endpoint: str, error: Exception, remedy: str | None) -> str:
+# ---- no session
+
+RESTATED = {
+    "no link within": "no link in time",
+    "no session within": "no link in time",
+    "the handshake took too long": "no answer in time",
+    "the peer closed the link": "it closed the link without a word",
+}
+"The words of a node, and what they mean to a user who asked for one session."
+BY_REASON: dict[int, str] = {
+    CloseReason.GENERIC: "It gives no reason. Its own log says more.",
+    CloseReason.UNSUPPORTED: "It does not support what was asked for. Offer less: --no-qos.",
+    CloseReason.INVALID: "It cannot use what was said. Does it demand authentication (--user), or "
+    "speak another version of the protocol? Its own log says more.",
+    CloseReason.MAX_SESSIONS: "It has as many sessions as it takes: close some, or raise its "
+    "limit (transport/unicast/max_sessions).",
+    CloseReason.MAX_LINKS: "It has a session with this id already.",
+    CloseReason.EXPIRED: "It waited too long for this node: is the network slow?",
+    CloseReason.UNRESPONSIVE: "It waited too long for this node: is the network slow?",
+    CloseReason.CONNECTION_TO_SELF: "This is the node itself.",
+}
+BY_WORDS = {
+    "Hostname mismatch": "The certificate is for another name: connect to the name that it has, "
+    "or leave the name unchecked with --no-verify-name.",
+    "IP address mismatch": "The certificate is for another address: connect to the name that it "
+    "has, or leave the name unchecked with --no-verify-name.",
+    "self-signed certificate": "No authority that is trusted here has signed it: give the "
+    "authority's certificate with --ca FILE.",
+    "unable to get local issuer": "No authority that is trusted here has signed it: give the "
+    "authority's certificate with --ca FILE.",
+    "certificate required": "It demands a client certificate: give --cert FILE and --key FILE.",
+    "(GENERIC) while INIT ack": "It gives no reason. Does it demand authentication (--user)? Its "
+    "own log says more.",
+    "(GENERIC) while OPEN ack": "It gives no reason. Is the user or the password wrong? Its own "
+    "log says more.",
+    "(INVALID) while OPEN ack": "Has it as many sessions as it takes? Its own log says more.",
+    "does not answer user-password": "It does not ask for a password: leave out --user.",
+    "no link in time": "Is the host up, does a firewall drop what is sent to this port, and does "
+    "it speak this protocol (tcp, tls, ws)? Wait longer with --timeout.",
+    "no answer in time": "Something is there and says nothing: is it a Zenoh node, and does it "
+    "speak this protocol (tcp, tls, ws)? Wait longer with --timeout.",
+    "without a word": "Is it a Zenoh node, and does it speak this protocol (tcp, tls, ws)?",
+}
+
+
+def _restate(error: ZError) -> ZError:
+    for words, meaning in RESTATED.items():
+        if words in str(error):
+            return SessionRefused(meaning, CloseReason.GENERIC)
+    return error.__cause__ if isinstance(error.__cause__, LinkError) else error
+
+
+def _explain(endpoint: str, error: ZError) -> str:
     text = escape(str(error))
     problem = text if endpoint.partition("/")[2] in text else f"{endpoint}: {text}"
+    remedy = _suggest_remedy(error)
     return f"zenlake: no session with {problem}" + (f"\n{remedy}" if remedy else "")
+
+
+def _suggest_remedy(error: ZError) -> str | None:
+    """Return what a user can do next, where the error does not say it itself."""
+    text = str(error)
+    for words, remedy in BY_WORDS.items():
+        if words in text:
+            return remedy
+    if isinstance(error, SessionRefused) and error.by_peer:
+        return BY_REASON.get(error.reason)
+    return None

@@ -6,15 +6,14 @@ direction of writing, whatever bytes a peer sent.
 
 import codecs
 from collections.abc import Callable
-from dataclasses import fields
 from enum import Enum, Flag
 from typing import Any
 
+from zenlake.capture.message_fields import shown_fields
 from zenlake.errors import DecodeError
 from zenlake.quantities import counted
 from zenlake.wire import tsstack
 from zenlake.wire.cursor import ByteReader
-from zenlake.wire.enums import CloseReason
 from zenlake.wire.extensions import IDENTITY_MASK, QueryableInfo, Unknown
 from zenlake.wire.put import Slice
 from zenlake.wire.qos import QoS
@@ -24,7 +23,6 @@ from zenlake.wire.tsstack import WireTimestampStack
 PREVIEW_CHARACTERS = 64
 PREVIEW_HEX_BYTES = 24
 MAX_CHARACTER_BYTES = 4  # Bytes of the longest character in UTF-8.
-ALWAYS_SHOWN = {"mode", "reason"}  # Fields of INTEREST and CLOSE that are shown by default too.
 
 
 def escape(text: str) -> str:
@@ -92,11 +90,6 @@ def _slice(piece: Slice) -> str:
     return f"{'shared memory' if piece.kind else 'raw'} {preview(piece.data)}"
 
 
-def _close_reason(reason: int) -> str:
-    known = reason in CloseReason.__members__.values()
-    return CloseReason(reason).name if known else str(reason)
-
-
 def _queryable_info(info: QueryableInfo) -> str:
     return f"{'complete' if info.complete else 'incomplete'},distance {info.distance}"
 
@@ -128,18 +121,12 @@ def format_value(value: Any) -> str:
 
 
 def list_facts(layer: Any, skip: frozenset[str] = frozenset()) -> list[str]:
-    """Return `field=value` for every field that is not at its default, and for ALWAYS_SHOWN."""
+    """Return `field=value` for every field that is shown."""
     found = []
-    for field in fields(layer):
-        value = getattr(layer, field.name)
-        if field.name in skip or (value == field.default and field.name not in ALWAYS_SHOWN):
-            continue
-        if field.name == "extensions":
+    for name, value in shown_fields(layer):
+        if name == "extensions":
             found += [_unknown(extension) for extension in value]
-        elif value is True:
-            found.append(field.name)
-        elif isinstance(field.default, CloseReason):
-            found.append(f"{field.name}={_close_reason(value)}")
-        else:
-            found.append(f"{field.name}={'no' if value is False else format_value(value)}")
+        elif name not in skip:
+            text = "no" if value is False else format_value(value)
+            found.append(name if value is True else f"{name}={text}")
     return found
