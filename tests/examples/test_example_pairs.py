@@ -110,8 +110,10 @@ class Stage:
         return self._start(self._first, name, "-m", "peer", "-l", self._endpoint, *options)
 
     def peer(self, name: str, *options: str) -> Script:
-        quiet = ("-m", "peer", "-e", self._endpoint, "--cfg", "listen/endpoints:[]")
-        return self._start(self._second, name, *quiet, *options)
+        # A delay that a busy machine keeps to: a session that opens without its peer says so.
+        settings = ("--cfg", "listen/endpoints:[]", "--cfg", "scouting/delay:30000")
+        at = ("-m", "peer", "-e", self._endpoint)
+        return self._start(self._second, name, *at, *settings, *options)
 
     def client(self, name: str, *options: str) -> Script:
         return self._start(self._second, name, "-m", "client", "-e", self._endpoint, *options)

@@ -53,10 +53,13 @@ def rows(*samples: tuple[Any, ...]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=INPUT)
 
 
+NO_DECODER = ("no decoder",)  # A tuple, which no JSON text decodes to.
+
+
 def outcomes(of: Decoders, *samples: tuple[Any, ...]) -> list[Any]:
-    """Of each sample its value, the text of a reason behind "!", or "-" where no decoder is."""
+    """Of each sample its value, the text of a reason behind "!", or NO_DECODER."""
     at, texts, _, reasons = of.decode(rows(*samples))
-    found: list[Any] = ["-"] * len(samples)
+    found: list[Any] = [NO_DECODER] * len(samples)
     for place, text, reason in zip(
         at.tolist(), texts.to_pylist(), reasons.to_pylist(), strict=True
     ):
@@ -99,7 +102,7 @@ def test_encodings_that_need_no_rule(
     "encoding", ["zenoh/bytes", None, "application/yaml", "image/png", "application/json-seq"]
 )
 def test_samples_without_a_decoder_are_left_out(encoding: str | None) -> None:
-    assert outcomes(Decoders(), (b"x", encoding)) == ["-"]
+    assert outcomes(Decoders(), (b"x", encoding)) == [NO_DECODER]
 
 
 def test_a_batch_of_everything_stays_in_order() -> None:
@@ -113,7 +116,7 @@ def test_a_batch_of_everything_stays_in_order() -> None:
         (None, "text/plain"),
     ]
     found = outcomes(Decoders(), *samples)
-    assert found[:2] == [1, "-"]
+    assert found[:2] == [1, NO_DECODER]
     assert found[2] == "!the text is not UTF-8"
     assert found[3:5] == [2, "t"]
     assert found[5].startswith("!not JSON: ")
@@ -138,7 +141,7 @@ def test_the_first_rule_that_matches_wins() -> None:
         (struct.pack(">2f", 0.5, math.inf), "zenoh/bytes", None, "lidar"),
         (b"123", "zenoh/bytes", None, "lidar"),
     )
-    assert found[:5] == ["-", "1", 1, 7, [0.5, "Infinity"]]
+    assert found[:5] == [NO_DECODER, "1", 1, 7, [0.5, "Infinity"]]
     assert "multiple of 4" in found[5]
 
 
@@ -224,7 +227,9 @@ def test_json_passes_as_it_is_however_deep(value: Any, depth: int) -> None:
     for _ in range(depth):
         value = [value]
     text = json.dumps(value, ensure_ascii=False)
-    assert outcomes(Decoders(), (text.encode("utf-8", "replace"), "application/json")) != ["-"]
+    assert outcomes(Decoders(), (text.encode("utf-8", "replace"), "application/json")) != [
+        NO_DECODER
+    ]
     if text.isprintable():
         assert outcome(text.encode(), "application/json") == value
 
@@ -523,7 +528,7 @@ def test_random_bytes_never_raise(
     def check(payloads: list[bytes], tail: bytes) -> None:
         payloads.append(b"\x00\x01\x00\x00" + tail)
         found = outcomes(of, *((payload, "zenoh/bytes", named) for payload in payloads))
-        assert "-" not in found
+        assert NO_DECODER not in found
 
     check()
 
@@ -648,7 +653,7 @@ def test_the_page_shows_what_works(tmp_path: Path) -> None:
         (b"", "image/png", None, "camera/1"),
         (b"\x18", None, None, "robot/1/raw"),
     )
-    assert (found[0]["frame_id"], found[1:]) == ("", ["-", {"level": 0.5}])
+    assert (found[0]["frame_id"], found[1:]) == ("", [NO_DECODER, {"level": 0.5}])
 
 
 # ---- batches
