@@ -22,10 +22,10 @@ help:
 
 $(READY): requirements.lock pyproject.toml
 	@python=; for p in $(CANDIDATES); do \
-	  if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$p; break; fi; \
+	  if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11, 1))' 2>/dev/null; then python=$$p; break; fi; \
 	done; \
 	if [ -z "$$python" ]; then \
-	  echo "zenlake needs Python 3.11 or newer, and none of these is: $(strip $(CANDIDATES))." >&2; \
+	  echo "zenlake needs Python 3.11.1 or newer, and none of these is: $(strip $(CANDIDATES))." >&2; \
 	  echo "Install one, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; \
 	  exit 1; \
 	fi; \

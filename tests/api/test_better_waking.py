@@ -13,6 +13,8 @@ from tests.support.session_pairs import DEADLINE, dialling, listening, opened, p
 from tests.support.waiting import until
 from zenlake.handlers import Callback, FifoChannel, RingChannel
 
+pytestmark = pytest.mark.slow
+
 WAITERS = 4
 
 

@@ -25,6 +25,8 @@ from zenlake.runtime.node import Node
 from zenlake.transport.autoconnect import Autoconnect
 from zenlake.wire import enums as wire
 
+pytestmark = pytest.mark.slow
+
 THREAD = "zenlake scout"
 
 

@@ -5,6 +5,8 @@ import pytest
 from tests.support.cli_in_process import decode, decode_json
 from tests.support.decode_vectors import DIRECTIONS, NAMES, READABLE, STREAMS, UNREADABLE
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", READABLE)
 def test_every_direction_decodes_to_its_end(name: str) -> None:

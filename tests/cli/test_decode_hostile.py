@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from tests.support.cli_in_process import decode
 from tests.support.decode_vectors import DIRECTIONS, STREAMS
 
+pytestmark = pytest.mark.slow
+
 MODES = ["--json", "--summary", "--verify", "--framing=auto"]
 OPTIONS = [
     [],

@@ -20,6 +20,8 @@ from zenlake.transport.offer import Offer
 from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.zenohid import WireZenohId
 
+pytestmark = pytest.mark.slow
+
 SECONDS = "1.5"
 
 

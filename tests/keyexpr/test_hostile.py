@@ -10,7 +10,7 @@ import pytest
 
 from zenlake.keyexpr import KeyExpr, KeyExprTree, canonize, includes, intersects, relation, validate
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
 MANY_CHUNKS = "/".join(["a"] * 32_767)
 """65,533 bytes: no key has more chunks."""

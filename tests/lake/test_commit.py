@@ -25,6 +25,8 @@ from zenlake.lake.tables.commit import OffsetsPresent, TableBatch
 from zenlake.lake.tables.definitions import HEALTH, LATEST, SAMPLES, TOMBSTONES
 from zenlake.lake.tables.delta import DeltaStore
 
+pytestmark = pytest.mark.slow
+
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 LEAF = 4  # Rows: many leaves of few keys.
 MINUTE = 60_000_000

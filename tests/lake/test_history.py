@@ -26,6 +26,8 @@ from zenlake.lake.serve.newest import NewestPerKey
 from zenlake.lake.serve.row_filter import RowFilter, literal_prefix
 from zenlake.lake.serve.time_range import HIGHEST, LOWEST, HlcRange
 
+pytestmark = pytest.mark.slow
+
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 KEYS = ("a", "a/b", "a/c", "ab", "b/x/y", "b/z", "@v/a")
 ASKED = ("**", "a", "a/*", "a/**", "b/**", "a$*", "b/*/y", "@v/*", "none")

@@ -14,6 +14,8 @@ from tests.support.ledger import HOSTILE, MINUTES, Sums
 from zenlake.lake.project import Project
 from zenlake.lake.report import render_page, report
 
+pytestmark = pytest.mark.slow
+
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )

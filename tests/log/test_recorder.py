@@ -39,6 +39,8 @@ from zenlake.wire.enums import Mapping
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["disk"]
 BLOCK = zenlake.CongestionControl.BLOCK
 ADMIN = "@/*/*/recorder/**"

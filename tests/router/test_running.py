@@ -14,6 +14,8 @@ from zenlake.errors import ZError
 from zenlake.router import Event, Router
 from zenlake.runtime import kernel_loader
 
+pytestmark = pytest.mark.slow
+
 STALL_LIMIT = 60.0
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +40,8 @@ from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.interest import Interest
 from zenlake.wire.network import NETWORK, NetworkMessage
 from zenlake.wire.response_final import ResponseFinal
+
+pytestmark = pytest.mark.slow
 
 KEYS = ["a", "b", "a/b", "a/*", "*/b", "**", "a/**", "@x/a", "@x/**", "a/$*b"]
 keys = st.sampled_from(KEYS)

@@ -3,6 +3,8 @@
 import sys
 from typing import Any
 
+import pytest
+
 from tests.runtime.test_exchange_paths import World, encoded
 from zenlake.keyexpr import MAX_KEY_BYTES
 from zenlake.wire.declare import (
@@ -17,6 +19,8 @@ from zenlake.wire.interest import Interest
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
+
+pytestmark = pytest.mark.slow
 
 KEYS = 600
 LIMIT = 16 << 20  # Bytes per peer; 600 keys of 64 KB would be 39 MB, and many times that.

@@ -34,6 +34,8 @@ from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
+pytestmark = pytest.mark.slow
+
 FRAMES = 120  # Random frames per kind of node.
 WALL = 1_700_000_000 * 10**9
 OWN = WireZenohId.parse("e0")

@@ -36,6 +36,8 @@ from zenlake.wire.keepalive import KeepAlive
 from zenlake.wire.oam import TransportOam
 from zenlake.wire.open import Open
 
+pytestmark = pytest.mark.slow
+
 Log = pytest.LogCaptureFixture
 SOON = AdmissionLimits(seconds=0.5)
 LONG_MS = 600_000

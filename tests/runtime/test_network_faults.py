@@ -26,6 +26,8 @@ from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.enums import CloseReason
 
+pytestmark = pytest.mark.slow
+
 QUICK = RetryPolicy(first=0.01, factor=1.5, longest=0.05)
 MARGIN = 5.0  # Seconds beyond a lease, for a busy machine.
 LEASE = 1.0

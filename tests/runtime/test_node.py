@@ -37,6 +37,8 @@ from zenlake.wire.close import Close
 from zenlake.wire.enums import CloseReason
 from zenlake.wire.frame import Frame
 
+pytestmark = pytest.mark.slow
+
 QUICK = RetryPolicy(first=0.01, factor=1.5, longest=0.05)
 
 

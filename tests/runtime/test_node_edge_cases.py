@@ -42,6 +42,8 @@ from zenlake.wire.frame import Frame
 from zenlake.wire.framing import compress
 from zenlake.wire.init import Init
 
+pytestmark = pytest.mark.slow
+
 GOSSIP = DiscoveryConfig(group=None)
 MULTIHOP = DiscoveryConfig(group=None, multihop=True)
 NOBODY = "tcp/127.0.0.1:1"

@@ -4,6 +4,8 @@ import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from tests.support.certificates import Authority
 from tests.support.runtime_nodes import ANYWHERE, make_node
 from tests.support.waiting import until
@@ -11,6 +13,8 @@ from zenlake.errors import SessionClosed
 from zenlake.link.options import LinkOptions, TlsOptions
 from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.enums import CloseReason
+
+pytestmark = pytest.mark.slow
 
 SOON = RetryPolicy(first=0.05, longest=0.1)
 

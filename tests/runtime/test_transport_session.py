@@ -43,6 +43,8 @@ from zenlake.wire.frame import Frame
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.qos import QoS
 
+pytestmark = pytest.mark.slow
+
 Log = pytest.LogCaptureFixture
 Patch = pytest.MonkeyPatch
 CHUNK = bytes(60_000)

@@ -34,6 +34,8 @@ from zenlake.wire.put import Put
 from zenlake.wire.qos import QoS
 from zenlake.wire.wireexpr import WireExpr
 
+pytestmark = pytest.mark.slow
+
 SEEDS = 12
 STEPS = 60
 UNKNOWN = DropReason.UNKNOWN_KEY
