@@ -29,6 +29,8 @@ COMMANDS = [f"tests/{name}" for name in ("api", "aio", "cli", "demo", "examples"
 WAITING = [*NODES, *COMMANDS]
 KERNELS_FIRST = [f"tests/{name}" for name in ("columnar", "wire", "capture")]
 PURE = ["tests/transport"]
+QUICK = [*PURE, *(f"tests/{name}" for name in ("api", "aio", "cli", "sim", "routing", "keyexpr"))]
+"""Of the tests that wait, those with a part in `make unit`; the others all talk to nodes."""
 COMPUTING = [
     *KERNELS_FIRST,
     *PURE,
@@ -131,7 +133,7 @@ def lanes(tier: str) -> tuple[list[Step], ...]:
     match tier:
         case "unit":
             return (
-                [tests("unit-first", "-m", UNIT, *WAITING, *PURE)],
+                [tests("unit-first", "-m", UNIT, *QUICK)],
                 [tests("unit-second", "-m", UNIT, *(p for p in computing if p not in PURE))],
             )
         case "test":

@@ -26,6 +26,8 @@ from zenlake.api.values.sample import Sample
 from zenlake.errors import ZError
 from zenlake.runtime import kernel_loader
 
+pytestmark = pytest.mark.slow
+
 BLOCK = CongestionControl.BLOCK
 
 

@@ -14,6 +14,8 @@ from zenlake.aio.sink import ITEMS_PER_TURN, AsyncSink, Owing, RingSink
 from zenlake.api.handlers import Callback, DefaultHandler, FifoChannel, RingChannel
 from zenlake.errors import ZError
 
+pytestmark = pytest.mark.slow
+
 
 async def in_thread(call: Any, *arguments: Any) -> Any:
     return await asyncio.to_thread(call, *arguments)

@@ -22,6 +22,8 @@ from zenlake.api.session import open as zenlake_open
 from zenlake.errors import ZError
 from zenlake.runtime import kernel_loader
 
+pytestmark = pytest.mark.slow
+
 SOON = 30.0  # Seconds; an event that has not happened by then does not happen.
 BEAT = 0.05
 

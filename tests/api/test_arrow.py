@@ -16,7 +16,7 @@ from zenlake.api.pubsub.arrow import ArrowBatches
 from zenlake.columnar.schema import SAMPLE
 from zenlake.runtime import kernel_loader
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.slow, pytest.mark.kernel]
 
 ROWS = 3000
 PATIENCE = 30.0

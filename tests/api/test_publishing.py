@@ -14,6 +14,8 @@ from tests.support.session_pairs import opened
 from tests.support.waiting import until
 from zenlake.runtime import kernel_loader
 
+pytestmark = pytest.mark.slow
+
 PUTS = 3000
 PATIENCE = 60.0
 

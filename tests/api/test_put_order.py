@@ -13,6 +13,8 @@ from tests.support.session_pairs import dialling, listening, pair, publisher_for
 from tests.support.waiting import until
 from zenlake.handlers import Callback, FifoChannel
 
+pytestmark = pytest.mark.slow
+
 PUTS = 600
 BLOCK = zenlake.CongestionControl.BLOCK
 LOW_LATENCY = {"transport__unicast__qos__enabled": False, "transport__unicast__lowlatency": True}

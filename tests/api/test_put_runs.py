@@ -49,6 +49,8 @@ from zenlake.wire.tsstack import SEND, WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
 from zenlake.wire.zenohid import WireZenohId, write_zid
 
+pytestmark = pytest.mark.slow
+
 ZID = WireZenohId.parse("5a1ad")
 AS_RECORDED = [
     "key",

@@ -42,6 +42,8 @@ from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
 from zenlake.wire.wireexpr import WireExpr
 
+pytestmark = pytest.mark.slow
+
 NONE = ConsolidationMode.NONE
 
 

@@ -12,6 +12,8 @@ from tests.support.session_pairs import dialling, listening
 from tests.support.waiting import until
 from zenlake.runtime import kernel_loader
 
+pytestmark = pytest.mark.slow
+
 LOW_LATENCY = {"transport__unicast__qos__enabled": False, "transport__unicast__lowlatency": True}
 NO_LANES = {"transport__unicast__qos__enabled": False}
 COMPRESSED = {"transport__unicast__compression__enabled": True}

@@ -3,6 +3,7 @@
 import datetime
 from typing import Any
 
+import pytest
 import zenoh
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,8 @@ from zenlake.api.values.timestamps import NTP64, Timestamp, TimestampId
 from zenlake.api.values.zbytes import ZBytes, payload_bytes
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
+
+pytestmark = pytest.mark.slow
 
 parameter_texts = st.text(alphabet="ab=;|?_é", max_size=16)
 words = st.text(alphabet="ab=;|_é", max_size=4)

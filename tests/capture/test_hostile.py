@@ -34,6 +34,8 @@ from zenlake.capture.reading import Reading
 from zenlake.wire.batch import write_batch
 from zenlake.wire.keepalive import KeepAlive
 
+pytestmark = pytest.mark.slow
+
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 MUTATIONS = 200_000 if FULL else 600
 SECONDS = 4 * 3600 if FULL else 300

@@ -24,6 +24,8 @@ from tests.support.capture_files import (
     tcp_segments,
 )
 
+pytestmark = pytest.mark.slow
+
 FORMS = {
     "plain": PLAIN,
     "compressed": Form(compression=True),

@@ -21,6 +21,8 @@ from zenlake.wire.push import Push
 from zenlake.wire.put import SHM_SLICE, Put, Slice
 from zenlake.wire.wireexpr import SENDER, WireExpr
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "\x1b[2Jx\r\n\x07\x9b\u202e"
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
 

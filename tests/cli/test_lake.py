@@ -27,6 +27,8 @@ from zenlake.lake.tables.delta import DeltaStore
 from zenlake.lake.tables.reduce import conform
 from zenlake.log.read.reader import Reader
 
+pytestmark = pytest.mark.slow
+
 MANY = 600  # Cycles after which the awaited event must have happened.
 
 

@@ -22,6 +22,8 @@ from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
 
+pytestmark = pytest.mark.slow
+
 NOW = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
 
 

@@ -33,6 +33,8 @@ from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
+pytestmark = pytest.mark.slow
+
 SECOND = 1_000_000_000
 BEGAN = 1_794_736_800 * SECOND  # 2026-11-15T10:00:00Z
 PUBLISHER = SourceLink(1, 2, b"\xab")

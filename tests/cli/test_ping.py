@@ -29,6 +29,8 @@ from zenlake.wire.enums import CloseReason, WireWhatAmI
 from zenlake.wire.framing import Framing, to_stream
 from zenlake.wire.zenohid import WireZenohId
 
+pytestmark = pytest.mark.slow
+
 SECRET = "Zq7-not-to-be-seen"
 
 

@@ -30,6 +30,8 @@ from zenlake.log.write import recording_sink
 from zenlake.log.write.recorder import RecorderStats
 from zenlake.log.write.writer import LogWriteError, Writer
 
+pytestmark = pytest.mark.slow
+
 recording: Any = import_module(
     "zenlake.cli.commands.record"
 )  # the package names its command so, too

@@ -35,6 +35,8 @@ from zenlake.lake.tables.retention import MAX_SPAN, expire, trusted_now
 from zenlake.lake.tables.schema import TIME, VARIANT
 from zenlake.lake.tables.table_stats import lake_stats
 
+pytestmark = pytest.mark.slow
+
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 MEBIBYTE = 1 << 20

@@ -22,6 +22,8 @@ from zenlake.columnar import schema as columnar
 from zenlake.lake.tables import reduce, schema
 from zenlake.spark.schema import SAMPLE_COLUMNS, to_spark
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = settings(max_examples=400 if os.environ.get("ZENLAKE_FULL") else 40)
 TIMES = st.integers(0, 150_000_000)
 ROWS = st.lists(

@@ -32,6 +32,8 @@ from zenlake.lake.serve.history import History
 from zenlake.lake.serve.server import Server
 from zenlake.lake.serve.time_range import HIGHEST, LOWEST
 
+pytestmark = pytest.mark.slow
+
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 COUNT = 2000
 NONE = zenlake.ConsolidationMode.NONE

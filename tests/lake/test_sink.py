@@ -20,6 +20,8 @@ from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DeltaStore
 from zenlake.spark.schema import SAMPLE_COLUMNS, with_loss
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

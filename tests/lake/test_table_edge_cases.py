@@ -33,6 +33,8 @@ from zenlake.lake.tables.table_stats import lake_stats
 from zenlake.lake.tables.vacuum import tidy_log, vacuum
 from zenlake.log.read.log import Log
 
+pytestmark = pytest.mark.slow
+
 FIRST = 1_700_000_000
 DAY = 86_400
 

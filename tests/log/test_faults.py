@@ -24,6 +24,8 @@ from zenlake.log.format import SEGMENT_BYTES, SETTLED, Buffer
 from zenlake.log.read.durable_mark import read_mark
 from zenlake.log.write.writer import LogWriteError, Writer
 
+pytestmark = pytest.mark.slow
+
 IMAGES = 10_000 if FULL else 2_000
 SEED = 2026
 GROUPS = 12

@@ -32,6 +32,8 @@ from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.zenohid import WireZenohId
 
+pytestmark = pytest.mark.slow
+
 ZID = b"\x21\x43\x65\x87"
 RELIABLE = 0x08
 

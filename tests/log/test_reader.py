@@ -47,7 +47,7 @@ from zenlake.wire.put import Put
 from zenlake.wire.scan import Scanner, scan
 from zenlake.wire.wireexpr import WireExpr
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.slow, pytest.mark.kernel]
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 EXAMPLES = 500 if FULL else 15 if os.environ.get("NUMBA_DISABLE_JIT") else 40

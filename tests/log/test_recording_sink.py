@@ -29,6 +29,8 @@ from zenlake.wire.put import Put
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
+pytestmark = pytest.mark.slow
+
 JOIN_SECONDS = 20.0
 A_DAY = 86_400.0
 

@@ -19,6 +19,8 @@ from zenlake.log.write import recovery
 from zenlake.log.write.recovery import SegmentWalk
 from zenlake.log.write.writer import Writer
 
+pytestmark = pytest.mark.slow
+
 MUTATIONS = 100_000 if FULL else 3_000
 MEASURED = 20  # Memory is measured for one of so many mutations.
 MAX_MEMORY = 4 << 20

@@ -49,6 +49,8 @@ from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
+pytestmark = pytest.mark.slow
+
 SECOND = 1_000_000_000
 MILLISECOND = 1_000_000
 NOON = 1_800_000_000 * SECOND

@@ -16,6 +16,8 @@ from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.enums import CloseReason
 from zenlake.wire.zenohid import WireZenohId
 
+pytestmark = pytest.mark.slow
+
 Found = list[TransportSession | ZError]
 LEASE = 10.0
 

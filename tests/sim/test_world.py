@@ -14,6 +14,8 @@ from zenlake.runtime.transport_session import TransportSession
 from zenlake.sim import Faults, World
 from zenlake.sim import reactor as sim_reactor
 
+pytestmark = pytest.mark.slow
+
 ROUGH = Faults(delay=(0.001, 0.2), chunk=40)
 ROUTERS, CLIENTS = 20, 50  # each client has one session with each router: 1,000
 CHURN_SECONDS = 120.0

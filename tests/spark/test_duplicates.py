@@ -35,6 +35,8 @@ from zenlake.spark.options import Options, Purpose
 from zenlake.spark.schema import SAMPLE_COLUMNS, select_columns, with_duplicate, with_loss
 from zenlake.spark.source import ZenohDataSource
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

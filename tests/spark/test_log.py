@@ -23,6 +23,8 @@ from zenlake.spark.log_source import LogRange, LogReader
 from zenlake.spark.options import Options, Purpose
 from zenlake.spark.schema import SAMPLE_COLUMNS, select_columns, with_loss
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

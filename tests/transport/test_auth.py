@@ -36,6 +36,8 @@ from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.init import Init, read_init
 from zenlake.wire.open import Open, read_open
 
+pytestmark = pytest.mark.slow
+
 ENTROPY = secrets.token_bytes
 DICTIONARY = {"user": b"password", "other": b"secret"}
 GUARD = UserPassword(dictionary=DICTIONARY)
