@@ -39,7 +39,7 @@ def main() -> None:
             port = int(router.locators[0].rpartition(":")[2])
             with (
                 router.session.declare_subscriber("robot/**", lambda _: None),
-                Tap(capture, port, bytes_per_second=1e6) as tap,
+                Tap(capture, port, bytes_per_second=2e6) as tap,
                 zenlake.open(client(tap.endpoint)) as robot,
             ):
                 drive(robot)
