@@ -214,7 +214,13 @@ def test_streams_may_start_at_the_same_moment(spark: SparkSession, tmp_path: Pat
 
 @pytest.mark.process
 def test_spark_connect(peer: SparkPeer) -> None:
-    module, columns, problem, rows = run(CONNECT, PEER=peer.at, PYSPARK_PYTHON=sys.executable)
+    module, columns, problem, rows = run(
+        # SPARK_TESTING: at a free port, since another Connect server may have the usual one.
+        CONNECT,
+        PEER=peer.at,
+        PYSPARK_PYTHON=sys.executable,
+        SPARK_TESTING="1",
+    )
     assert str(module).startswith("pyspark.sql.connect")
     assert isinstance(columns, list)
     assert columns[0][-2:] == ["partition", "offset"]
