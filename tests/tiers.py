@@ -29,8 +29,11 @@ COMMANDS = [f"tests/{name}" for name in ("api", "aio", "cli", "demo", "examples"
 WAITING = [*NODES, *COMMANDS]
 KERNELS_FIRST = [f"tests/{name}" for name in ("columnar", "wire", "capture")]
 PURE = ["tests/transport"]
-QUICK = [*PURE, *(f"tests/{name}" for name in ("api", "aio", "cli", "sim", "routing", "keyexpr"))]
-"""Of the tests that wait, those with a part in `make unit`; the others all talk to nodes."""
+QUICK = [
+    f"tests/{name}"
+    for name in ("wire", "transport", "api", "aio", "cli", "sim", "routing", "keyexpr")
+]
+"""The first lane of `make unit`. Folders of tests that wait and are not here all talk to nodes."""
 COMPUTING = [
     *KERNELS_FIRST,
     *PURE,
@@ -134,7 +137,14 @@ def lanes(tier: str) -> tuple[list[Step], ...]:
         case "unit":
             return (
                 [tests("unit-first", "-m", UNIT, *QUICK)],
-                [tests("unit-second", "-m", UNIT, *(p for p in computing if p not in PURE))],
+                [
+                    tests(
+                        "unit-second",
+                        "-m",
+                        UNIT,
+                        *(path for path in computing if path not in QUICK),
+                    )
+                ],
             )
         case "test":
             return (

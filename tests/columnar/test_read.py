@@ -35,7 +35,7 @@ from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.slow, pytest.mark.kernel]
 
 KEYS = KeyTable()
 KEYS.declare(Mapping.SENDER, 1, "sender/one")

@@ -24,7 +24,7 @@ from zenlake.wire.put import Put
 from zenlake.wire.scan import Scanner, scan
 from zenlake.wire.wireexpr import WireExpr
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.slow, pytest.mark.kernel]
 
 
 @given(st.lists(s.batches, max_size=3))
