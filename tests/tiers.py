@@ -28,7 +28,6 @@ NODES = [f"tests/{name}" for name in ("interop", "router", "runtime", "routing",
 COMMANDS = [f"tests/{name}" for name in ("api", "aio", "cli", "demo", "examples", "link", "sim")]
 WAITING = [*NODES, *COMMANDS]
 KERNELS_FIRST = [f"tests/{name}" for name in ("columnar", "wire", "capture")]
-PURE = ["tests/transport"]
 QUICK = [
     f"tests/{name}"
     for name in ("wire", "transport", "api", "aio", "cli", "sim", "routing", "keyexpr")
@@ -36,8 +35,7 @@ QUICK = [
 """The first lane of `make unit`. Folders of tests that wait and are not here all talk to nodes."""
 COMPUTING = [
     *KERNELS_FIRST,
-    *PURE,
-    *(f"tests/{name}" for name in ("log", "lake", "spark")),
+    *(f"tests/{name}" for name in ("transport", "log", "lake", "spark")),
 ]
 
 
