@@ -575,10 +575,10 @@ def test_peers_find_each_other() -> None:
 def test_declarations_are_waited_for() -> None:
     conditions = StartConditions(wait_declares=True)
     with opened("router") as router:
+        at = [where(router)]
+        began = time.monotonic()
         telling = threading.Timer(0.1, conditions.declared, [router.zid])
         telling.start()
-        began = time.monotonic()
-        at = [where(router)]
         with opened("peer", conditions, connect__endpoints=at, scouting__delay=30_000) as node:
             assert time.monotonic() - began >= 0.1
             assert conditions.wait(node, 0)

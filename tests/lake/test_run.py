@@ -256,6 +256,7 @@ def test_a_flow_that_fails_stops_no_other(ran: Ran) -> None:
 
 
 @pytest.mark.campaign
+@pytest.mark.timeout(2 * DEADLINE)
 def test_spark_itself_runs_the_same_folder(ran: Ran, tmp_path: Path) -> None:
     (ran.project.home / "transformations" / "own.py").unlink()
     rows = POSES + 6
