@@ -4,6 +4,7 @@ Knows that a destructor may run while its thread holds any lock. Does not know w
 """
 
 import gc
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,9 +34,11 @@ def finalize_safely(exchange: ExchangeLike, call: Callable[[], None]) -> None:
     """Make the last `call` of a dropped entity.
 
     The garbage collector may run at any point, while this thread holds any lock. The last call of
-    an object that it collects is therefore made on the I/O thread, soon.
+    an object that it collects is therefore made on the I/O thread, soon. While the interpreter
+    shuts down there is no last call: sessions have closed, and a lock that a daemon thread held
+    when it was stopped is never released.
     """
-    if exchange in _of_the_parent:
+    if sys.is_finalizing() or exchange in _of_the_parent:
         return
     if next(reversed(_phases)) == "start":
         with suppress(ZError):  # A closed session has undeclared everything.

@@ -170,7 +170,7 @@ class Handler(Generic[T], metaclass=Unconstructed):
 
     def __del__(self) -> None:
         channel = getattr(self, "_channel", None)
-        if channel is not None:
+        if channel is not None and not sys.is_finalizing():
             channel.abandon()
 
 
