@@ -64,6 +64,14 @@ held = [
     ),
 ]
 """,
+    "a lock that a thread took and never released": """
+from zenlake.ext.periodic import SCHEDULER
+detection = zenlake.ext.MissDetectionConfig(heartbeat=30.0)
+held = zenlake.ext.declare_advanced_publisher(session, 'adv', sample_miss_detection=detection)
+holder = threading.Thread(target=SCHEDULER._changed.acquire)
+holder.start()
+holder.join()
+""",
     "a cycle": """
 class Held: pass
 held = Held()

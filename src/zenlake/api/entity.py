@@ -4,6 +4,7 @@ Knows the end of their life: `undeclare`, the end of a `with` block, the last re
 error afterwards. Does not know what they do.
 """
 
+import sys
 from collections.abc import Callable
 from typing import ClassVar, Self
 
@@ -61,7 +62,7 @@ class Entity(metaclass=Unconstructed):
         self.undeclare()
 
     def __del__(self) -> None:
-        if self._undeclared or self._background:
+        if self._undeclared or self._background or sys.is_finalizing():
             return
         if self._exchange is None:
             self._end()

@@ -4,6 +4,7 @@ Knows how they are presented, and the listeners. Does not open or close any: Ses
 `opened` and `closed`.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
@@ -171,7 +172,7 @@ class EventsListener(Receiver[H]):
         self._sink.join(CALLBACK_SECONDS)
 
     def __del__(self) -> None:
-        if not (self._undeclared or self._background):
+        if not (self._undeclared or self._background or sys.is_finalizing()):
             # The garbage collector may run while this thread, or one that waits for it, holds any
             # lock.
             self._call_soon(self._end)
