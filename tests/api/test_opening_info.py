@@ -15,9 +15,9 @@ from zenlake.api.handlers import Callback
 from zenlake.api.values.enums import Reliability, SampleKind, WhatAmI
 from zenlake.api.values.wrapped import make
 from zenlake.errors import SessionEnded, ZError
+from zenlake.runtime.message_handler import MessageHandler
 from zenlake.runtime.node import Node
 from zenlake.runtime.transport_session import TransportSession
-from zenlake.sim.delivery import Inline
 from zenlake.wire import enums as wire
 
 PUT, DELETE = SampleKind.PUT, SampleKind.DELETE
@@ -36,7 +36,7 @@ def informed(
     def closed(session: TransportSession, why: SessionEnded) -> None:
         holder[0].closed(session)
 
-    node = make_node(Inline(lambda *_: None, opened, closed), whatami=whatami)
+    node = make_node(MessageHandler(lambda *_: None, opened, closed), whatami=whatami)
     holder.append(make(SessionInfo, node))
     with node:
         node.listen(ANYWHERE)

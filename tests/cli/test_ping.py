@@ -18,8 +18,8 @@ from tests.support.cli_terminal import on_terminal
 from tests.support.reference_node import ReferenceNode
 from tests.support.reference_peer import ReferenceProcess
 from zenlake.link.options import LinkOptions, TlsOptions
+from zenlake.runtime.message_handler import MessageHandler
 from zenlake.runtime.node import Node, NodeConfig
-from zenlake.sim.delivery import Inline
 from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.offer import Offer
 from zenlake.transport.usrpwd import UserPassword
@@ -39,7 +39,9 @@ def node(listen: str = "tcp/127.0.0.1:0", offer: Any = None, **config: Any) -> I
     """Where a router of ours listens."""
     zid = WireZenohId(secrets.token_bytes(16))
     fields = {"zid": zid, "whatami": WireWhatAmI.ROUTER, **(offer or {})}
-    with Node(NodeConfig(offer=Offer(**fields), **config), Inline(lambda *_: None)) as running:
+    with Node(
+        NodeConfig(offer=Offer(**fields), **config), MessageHandler(lambda *_: None)
+    ) as running:
         (locator,) = running.listen(listen)
         yield locator
 
@@ -135,7 +137,9 @@ def test_json_holds_all_of_it() -> None:
 def test_every_role_can_be_played(mode: str) -> None:
     seen: list[WireWhatAmI] = []
     zid = WireZenohId(secrets.token_bytes(16))
-    handler = Inline(lambda *_: None, lambda session: seen.append(session.agreement.whatami))
+    handler = MessageHandler(
+        lambda *_: None, lambda session: seen.append(session.agreement.whatami)
+    )
     config = NodeConfig(offer=Offer(zid=zid, whatami=WireWhatAmI.ROUTER))
     with Node(config, handler) as running:
         (at,) = running.listen("tcp/127.0.0.1:0")

@@ -14,8 +14,8 @@ from tests.support.cli_in_process import zenlake
 from tests.support.cli_terminal import SCRIPT, on_terminal
 from zenlake.runtime import discovery
 from zenlake.runtime.discovery import DiscoveryConfig
+from zenlake.runtime.message_handler import MessageHandler
 from zenlake.runtime.node import Node, NodeConfig
-from zenlake.sim.delivery import Inline
 from zenlake.transport.offer import Offer
 from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.zenohid import WireZenohId
@@ -36,7 +36,7 @@ def node(at: str, whatami: WireWhatAmI) -> Iterator[Node]:
         offer=Offer(zid=WireZenohId(secrets.token_bytes(16)), whatami=whatami),
         discovery=DiscoveryConfig(group=f"{at}#iface=lo"),
     )
-    with Node(config, Inline(lambda *_: None)) as running:
+    with Node(config, MessageHandler(lambda *_: None)) as running:
         running.listen("tcp/127.0.0.1:0")
         yield running
 

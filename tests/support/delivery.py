@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 
 from zenlake.errors import SessionEnded
+from zenlake.runtime.message_handler import MessageHandler, OnMessage, Received, read_messages
 from zenlake.runtime.reactor import guard
 from zenlake.runtime.transport_session import TransportSession
-from zenlake.sim.delivery import Inline, OnMessage, Received, read_messages
 from zenlake.wire.enums import WirePriority
 
 log = logging.getLogger("zenlake.runtime")
@@ -22,7 +22,7 @@ MESSAGE_BYTES = 128  # Memory of the smallest message as an object.
 STOP_SECONDS = 5.0  # Time that stop() gives the callback.
 
 
-class Delivery(Inline):
+class Delivery(MessageHandler):
     """Handler that calls back on its own thread, in the order of the events.
 
     A slow callback pauses the sessions that send to it, and no other.

@@ -23,9 +23,9 @@ from tests.support.waiting import until
 from zenlake.errors import SessionEnded
 from zenlake.keytable import KeyTable
 from zenlake.link.options import LinkOptions
+from zenlake.runtime.message_handler import MessageHandler
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.transport_session import TransportSession
-from zenlake.sim.delivery import Inline
 from zenlake.transport.auth import Authenticator, Entropy
 from zenlake.transport.offer import Offer
 from zenlake.transport.retry import RetryPolicy
@@ -95,7 +95,7 @@ class Ours:
             entropy=entropy,
             retry=retry or RetryPolicy(),
         )
-        self.node = Node(config, Inline(self._on_message, self._on_open, self._on_close))
+        self.node = Node(config, MessageHandler(self._on_message, self._on_open, self._on_close))
 
     def __enter__(self) -> Self:
         self.node.start()

@@ -14,9 +14,9 @@ from tests.support.interop_pair import OURS, THEIRS, Seen, Side, open_session, s
 from tests.support.processes import module_command, python_environment
 from tests.support.waiting import until
 from zenlake.runtime import kernel_loader
+from zenlake.runtime.message_handler import MessageHandler
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.transport_session import TransportSession
-from zenlake.sim.delivery import Inline
 from zenlake.transport.offer import Offer
 from zenlake.wire.enums import WirePriority, WireWhatAmI
 from zenlake.wire.network import NetworkMessage
@@ -143,7 +143,7 @@ class Wire:
         self.zid = WireZenohId(secrets.token_bytes(16))
         self._endpoint = endpoint
         config = NodeConfig(offer=Offer(zid=self.zid, whatami=WireWhatAmI.CLIENT))
-        self._node = Node(config, Inline(self._keep))
+        self._node = Node(config, MessageHandler(self._keep))
 
     def _keep(
         self,

@@ -7,9 +7,9 @@ from dataclasses import fields
 from typing import Any
 
 from zenlake.errors import SessionEnded
+from zenlake.runtime.message_handler import MessageHandler, OnMessage
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.transport_session import TransportSession
-from zenlake.sim.delivery import Inline, OnMessage
 from zenlake.transport.offer import Offer
 from zenlake.wire.enums import WireCongestionControl, WirePriority, WireWhatAmI
 from zenlake.wire.network import NetworkMessage
@@ -49,7 +49,7 @@ def number_of(message: NetworkMessage) -> int:
     return int(payload_of(message)[:8])
 
 
-class Record(Inline):
+class Record(MessageHandler):
     """A handler that keeps what it is told. `then`: what else to do with a message."""
 
     def __init__(self, then: OnMessage | None = None) -> None:

@@ -6,10 +6,10 @@ from random import Random
 from typing import Any
 
 from zenlake.errors import LinkError, SessionEnded
+from zenlake.runtime.message_handler import MessageHandler
 from zenlake.runtime.node import Node
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.sim import World
-from zenlake.sim.delivery import Inline
 from zenlake.sim.memory_link import MemoryLink
 from zenlake.transport.fragments import PROCESS
 from zenlake.wire.batch import TransportMessage, read_batch, write_batch
@@ -26,7 +26,7 @@ from zenlake.wire.wireexpr import WireExpr
 Step = bytes | Callable[["Stranger"], bytes]
 
 
-class Heard(Inline):
+class Heard(MessageHandler):
     """A handler that keeps all it is told. Each message holds its number in 4 bytes."""
 
     def __init__(self) -> None:

@@ -263,7 +263,7 @@ class Node:
         self.reactor.off_thread(lambda: self._resolve(at, done, expect))
 
     def _resolve(self, at: EndPoint, done: Done, expect: WireZenohId | None) -> Callable[[], None]:
-        """Resolve the endpoint's addresses, which may take long; return the call that goes on."""
+        """Resolve the endpoint's addresses, which may take long; return the call that connects."""
         try:
             addresses = self._network.resolve(at)
         except ZError as error:

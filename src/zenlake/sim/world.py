@@ -11,8 +11,8 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
+from zenlake.runtime.message_handler import MessageHandler
 from zenlake.runtime.node import CLOSE_SECONDS, Node, NodeConfig, NodeHandler
-from zenlake.sim.delivery import Inline
 from zenlake.sim.links import SimulatedLinks
 from zenlake.sim.memory_link import PROTOCOL, Faults, MemoryLink, Network
 from zenlake.sim.reactor import SimReactor
@@ -68,7 +68,7 @@ class World:
         offer = Offer(zid=zid or WireZenohId(entropy(MAX_BYTES)), whatami=whatami, **settings)
         node = self.nodes[name] = Node(
             NodeConfig(**{"offer": offer, "entropy": entropy, **config}),
-            handler or Inline(lambda session, message, priority, reliable: None),
+            handler or MessageHandler(lambda session, message, priority, reliable: None),
             reactor=self.reactor,
             network=SimulatedLinks(self.network, name, self._routes),
         )

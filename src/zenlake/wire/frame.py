@@ -28,7 +28,7 @@ class LaneSettings:
     priority: WirePriority | None = None
     "None on a link without QoS lanes, where a FRAME must not name one."
     batch_size: int = MAX_BATCH_BYTES
-    "As negotiated, which counts the length prefix of a stream."
+    "Negotiated batch size; includes the length prefix on a stream link."
     sn_mask: int = DEFAULT_SN_MASK
 
     def __post_init__(self) -> None:

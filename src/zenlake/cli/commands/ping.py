@@ -221,11 +221,11 @@ def ping(
 
 def _probe(at: EndPoint, config: "NodeConfig") -> "TransportSession":
     """Return a session that was opened and closed."""
+    from zenlake.runtime.message_handler import MessageHandler
     from zenlake.runtime.node import Node
-    from zenlake.sim.delivery import Inline
 
     try:
-        with Node(config, Inline(lambda *_: None)) as node:
+        with Node(config, MessageHandler(lambda *_: None)) as node:
             return node.connect(at)
     except ZError as error:
         typer.echo(_explain(at.locator, _restate(error)), err=True)

@@ -1,4 +1,4 @@
-"""Delivery: a node's handler that decodes received messages into objects and calls back.
+"""Node handler that decodes received messages into objects and calls back.
 
 Knows the object codec. Does not know what messages mean.
 """
@@ -41,7 +41,7 @@ def read_messages(
     return r.pos
 
 
-class Inline:
+class MessageHandler:
     """Handler that calls back on the I/O thread, for callbacks that never wait.
 
     A callback that raises is logged, and later messages are still delivered.
