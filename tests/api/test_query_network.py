@@ -124,8 +124,11 @@ def test_no_answer_in_time(pair: Pair) -> None:
         query = served.recv()
         query.reply("net/slow", b"early")
         found = payloads(replies)
-        assert sorted(found) == ["Timeout", "early"]
-        assert found[-1] == "Timeout" or pair.api is zenoh  # which may say so too early
+        if pair.api is zenlake:
+            assert found == ["early", "Timeout"]
+        else:  # It may report its own timeout and that of the other node, and before the reply.
+            assert found.count("early") == 1
+            assert set(found) == {"early", "Timeout"}
         query.reply("net/slow", b"late")
         query.drop()
 
