@@ -29,7 +29,7 @@ sys.unraisablehook = raise_interrupt_again
 try:
     one = Ends()
     del one
-    time.sleep(30)
+    time.sleep(600)
 except KeyboardInterrupt:
     print("interrupted")
 """

@@ -5,6 +5,7 @@ has its usual effect. Knows signals. Does not know what is stopped.
 import _thread
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -40,6 +41,8 @@ def stop_on_signals(stop: Callable[[int], object]) -> Iterator[None]:
 def raise_interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
     """Serve as `sys.unraisablehook`: raise a KeyboardInterrupt again that a finalizer swallowed."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
-        _thread.start_new_thread(_thread.interrupt_main, ())
+        # A real signal also ends a wait; sent from a thread, it arrives after the finalizer.
+        main = threading.main_thread().ident
+        _thread.start_new_thread(signal.pthread_kill, (main, signal.SIGINT))
     else:
         sys.__unraisablehook__(lost)
