@@ -23,9 +23,12 @@ TEST = "not campaign"
 
 # The lanes of a tier take about as long. Tests of nodes and of commands wait most of the time, for
 # other nodes and processes, so that three lanes fit two processors; the last lane computes. It
-# compiles the kernels while the first checks types.
-NODES = [f"tests/{name}" for name in ("interop", "router", "runtime", "routing", "keyexpr")]
-COMMANDS = [f"tests/{name}" for name in ("api", "aio", "cli", "demo", "examples", "link", "sim")]
+# compiles the kernels while the first checks types and the second runs tests that need few of them.
+NODES = [f"tests/{name}" for name in ("keyexpr", "routing", "runtime", "router", "interop")]
+COMMANDS = [
+    f"tests/{name}"
+    for name in ("api", "aio", "cli", "demo", "examples", "link", "sim", "transport")
+]
 WAITING = [*NODES, *COMMANDS]
 KERNELS_FIRST = [f"tests/{name}" for name in ("columnar", "wire", "capture")]
 QUICK = [
@@ -35,7 +38,7 @@ QUICK = [
 """The first lane of `make unit`. Folders of tests that wait and are not here all talk to nodes."""
 COMPUTING = [
     *KERNELS_FIRST,
-    *(f"tests/{name}" for name in ("transport", "log", "lake", "spark")),
+    *(f"tests/{name}" for name in ("log", "lake", "spark")),
 ]
 
 

@@ -42,7 +42,12 @@ def raise_interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
     """Serve as `sys.unraisablehook`: raise a KeyboardInterrupt again that a finalizer swallowed."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
         # A real signal also ends a wait; sent from a thread, it arrives after the finalizer.
-        main = threading.main_thread().ident
-        _thread.start_new_thread(signal.pthread_kill, (main, signal.SIGINT))
+        _thread.start_new_thread(_interrupt_main_thread, ())
     else:
         sys.__unraisablehook__(lost)
+
+
+def _interrupt_main_thread() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGINT)
