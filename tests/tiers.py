@@ -21,20 +21,25 @@ REPORTS = ROOT / ".pytest_cache" / "tiers"
 UNIT = "not spark and not process and not interop and not slow and not campaign"
 TEST = "not campaign"
 
-# The lanes of `make test`, which take about as long as each other. Most of them wait most of the
-# time, for other nodes and processes, so that four fit two processors. The lane `kernels` compiles
-# them first; the others begin with what needs none, so that each is compiled once.
-LANES = {
-    "commands": ("transport", "api", "aio", "cli", "demo"),
-    "nodes": ("routing", "runtime", "router", "sim", "log", "examples"),
-    "reference": ("link", "keyexpr", "interop", "spark"),
-    "kernels": ("columnar", "wire", "capture", "lake"),
-}
-# The lanes of `make unit`. Tests in folders that are not here all talk to nodes.
-UNIT_LANES = {
-    "unit-first": ("wire", "transport", "api", "aio", "cli", "sim", "routing", "keyexpr"),
-    "unit-second": ("columnar", "capture", "log", "lake", "spark"),
-}
+# The lanes of a tier take about as long. Tests of nodes and of commands wait most of the time, for
+# other nodes and processes, so that three lanes fit two processors; the last lane computes. It
+# compiles the kernels while the first checks types and the second runs tests that need few of them.
+NODES = [f"tests/{name}" for name in ("keyexpr", "routing", "runtime", "router", "interop")]
+COMMANDS = [
+    f"tests/{name}"
+    for name in ("api", "aio", "cli", "demo", "examples", "link", "sim", "transport")
+]
+WAITING = [*NODES, *COMMANDS]
+KERNELS_FIRST = [f"tests/{name}" for name in ("columnar", "wire", "capture")]
+QUICK = [
+    f"tests/{name}"
+    for name in ("wire", "transport", "api", "aio", "cli", "sim", "routing", "keyexpr")
+]
+"""The first lane of `make unit`. Folders of tests that wait and are not here all talk to nodes."""
+COMPUTING = [
+    *KERNELS_FIRST,
+    *(f"tests/{name}" for name in ("log", "lake", "spark")),
+]
 
 
 @dataclass
@@ -120,27 +125,34 @@ def tests(name: str, *args: str, **environment: str) -> Step:
 
 
 def rest() -> list[str]:
-    """Return what no lane names: the tests at the top, and folders that are new."""
-    named = {("tests", folder) for folders in LANES.values() for folder in folders}
+    """Return what no list names: the tests at the top, and folders that are new."""
+    named = {*WAITING, *COMPUTING}
     found = [*(ROOT / "tests").glob("test_*.py"), *(ROOT / "tests").glob("*/test_*.py")]
     parts = {path.relative_to(ROOT).parts[:2] for path in found}
-    return sorted("/".join(part) for part in parts - named)
-
-
-def lanes_of(lanes: dict[str, tuple[str, ...]], marks: str) -> list[list[Step]]:
-    """Return a lane of tests for each entry; the last one also runs `rest`."""
-    paths = {name: [f"tests/{folder}" for folder in lanes[name]] for name in lanes}
-    paths[list(lanes)[-1]] += rest()
-    return [[tests(name, "-m", marks, *paths[name])] for name in lanes]
+    return sorted({"/".join(part) for part in parts} - named)
 
 
 def lanes(tier: str) -> tuple[list[Step], ...]:
+    computing = [*COMPUTING, *rest()]
     match tier:
         case "unit":
-            return tuple(lanes_of(UNIT_LANES, UNIT))
+            return (
+                [tests("unit-first", "-m", UNIT, *QUICK)],
+                [
+                    tests(
+                        "unit-second",
+                        "-m",
+                        UNIT,
+                        *(path for path in computing if path not in QUICK),
+                    )
+                ],
+            )
         case "test":
-            first, *others = lanes_of(LANES, TEST)
-            return ([*checks(), *first], *others)
+            return (
+                [*checks(), tests("commands", "-m", TEST, *COMMANDS)],
+                [tests("nodes", "-m", TEST, *NODES)],
+                [tests("computing", "-m", TEST, *computing)],
+            )
         case "campaign":
             plain = {"NUMBA_DISABLE_JIT": "1"}
             bounds = {
