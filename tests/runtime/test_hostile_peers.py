@@ -251,7 +251,7 @@ def random_message(choose: random.Random) -> TransportMessage:
 
 def test_any_message_in_any_state(caplog: Log) -> None:
     choose = random.Random(2718)
-    with attacked(caplog, limits=AdmissionLimits(seconds=1.0)) as target:
+    with attacked(caplog, limits=AdmissionLimits(seconds=3.0)) as target:
         for _ in range(150):
             with target.peer() as peer:
                 if choose.random() < 0.5:
