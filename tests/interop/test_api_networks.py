@@ -224,6 +224,8 @@ def test_what_a_session_had_ends_with_it(
         f"{key}/*", lambda sample: changes.append(seen(sample)[1::-1])
     )
     publisher = one.session.declare_publisher(f"{key}/sub")
+    # A router that has answered this knows of the subscriber, who hears of later tokens only.
+    assert replies(one.session.liveliness().get(unique("nothing"), timeout=QUERY_SECONDS)) == []
     with closing(open_session(goes, mode, connect=(at,))) as session:
         token = session.liveliness().declare_token(f"{key}/token")
         subscriber = session.declare_subscriber(f"{key}/sub")
