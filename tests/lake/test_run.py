@@ -27,9 +27,10 @@ from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DeltaStore
 from zenlake.log import Recorder
 
-pytestmark = pytest.mark.spark
-
 DEADLINE = 420.0  # Seconds for a JVM and its cycles, on a busy machine.
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(2 * DEADLINE)]
+
 POSES = 200
 SKIPPED = 3
 SPARK = {
@@ -256,7 +257,6 @@ def test_a_flow_that_fails_stops_no_other(ran: Ran) -> None:
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(2 * DEADLINE)
 def test_spark_itself_runs_the_same_folder(ran: Ran, tmp_path: Path) -> None:
     (ran.project.home / "transformations" / "own.py").unlink()
     rows = POSES + 6
