@@ -16,7 +16,8 @@ from zenlake.cli.signals import STOP_SIGNALS, stop_on_signals
 
 SUBPROCESS_SECONDS = 60.0
 
-# The interruption comes while an object ends, where nothing can be raised.
+# The interruption comes while an object ends, where nothing can be raised. The wait that it has to
+# end is far longer than SUBPROCESS_SECONDS.
 LOST = """
 import signal, sys, time
 from zenlake.cli.signals import raise_interrupt_again

@@ -34,9 +34,9 @@ def finalize_safely(exchange: ExchangeLike, call: Callable[[], None]) -> None:
     """Make the last `call` of a dropped entity.
 
     The garbage collector may run at any point, while this thread holds any lock. The last call of
-    an object that it collects is therefore made on the I/O thread, soon. While the interpreter
-    shuts down there is no last call: sessions have closed, and a lock that a daemon thread held
-    when it was stopped is never released.
+    an object that it collects is therefore made on the I/O thread, soon. Makes no call while the
+    interpreter shuts down: sessions are closed by then, and a lock that a stopped daemon thread
+    holds is never released.
     """
     if sys.is_finalizing() or exchange in _of_the_parent:
         return
