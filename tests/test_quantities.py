@@ -166,6 +166,25 @@ def test_what_cannot_be_retained_is_refused_everywhere(
         read(text)
 
 
+@pytest.mark.parametrize("read", [retained, spark("retain")], ids=["command line", "spark"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("7", "'7' is ambiguous as an age or a size: write 7d (days), 7h (hours) or 7B (bytes)"),
+        ("7d, 50", "'50' is ambiguous as an age or a size"),
+        ("5x", "'5x' is not an age such as 7d"),
+        ("1h2y", "'1h2y' is not an age such as 7d"),
+        ("5km", "'5km' is not an age such as 7d"),
+    ],
+)
+def test_what_cannot_be_retained_is_refused_with_what_to_write(
+    read: Callable[[str], Any], text: str, said: str
+) -> None:
+    with pytest.raises(REFUSED) as refused:
+        read(text)
+    assert said in str(refused.value)
+
+
 # ---- instants
 
 

@@ -93,6 +93,12 @@ or 128MB (128000000 bytes)
     return value
 
 
+def _is_size(text: str) -> bool:
+    """Return whether `text` has the form of a size, an ambiguous one included."""
+    found = _SIZE.fullmatch(text)
+    return found is not None and (found[2].lower() in _SIZES or found[2].upper() in (*_PREFIXES,))
+
+
 def _bytes(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     assert found is not None
@@ -136,18 +142,25 @@ def _is_duration(text: str) -> bool:
 def limit(text: str) -> Limit:
     """Return an age or a size, or both with a comma between them; `5m` is five minutes.
 
+    A number without a unit is refused: `7` could mean days, and would keep seven bytes.
+
     >>> limit("7d"), limit("1h, 50GiB")
     (Limit(seconds=604800.0, bytes=None), Limit(seconds=3600.0, bytes=53687091200))
     """
     ages: list[float] = []
     sizes: list[int] = []
     for part in map(str.strip, text.split(",")):
+        if _BARE.fullmatch(part):
+            raise Ambiguous(
+                f"{_shown(part)} is ambiguous as an age or a size: "
+                f"write {part}d (days), {part}h (hours) or {part}B (bytes)"
+            )
         if _is_duration(part):
             ages.append(seconds(part))
-        elif _SIZE.fullmatch(part):
+        elif _is_size(part):
             sizes.append(size(part))
         else:
-            raise not_a(text, "an age or a size, such as 7d or 50GiB")
+            raise not_a(part, "an age such as 7d, or a size such as 50GiB")
     if len(ages) > 1 or len(sizes) > 1:
         raise BadQuantity(f"{_shown(text)}: give one age and one size at most")
     if 0.0 in ages:
