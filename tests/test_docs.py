@@ -1,5 +1,6 @@
 """The pages: their examples run, their limits are the code's, and the names on them exist."""
 
+import ast
 import doctest
 import re
 from importlib import import_module
@@ -89,6 +90,30 @@ def test_anchors_of_a_page(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_names_on_a_page_exist(page: Path) -> None:
     assert list(Page(page).mistakes()) == []
+
+
+def missing_files(docstring: str, names: set[str]) -> list[str]:
+    """Return the Python files that `docstring` names and that no path in `names` ends with."""
+    named = re.findall(r"[\w/]+\.py\b", docstring)
+    return [name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in names)]
+
+
+def test_files_that_a_module_names_exist() -> None:
+    folders = ("src", "tests", "bench", "demo")
+    modules = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    names = {page_id(path) for path in modules}
+    missing = {
+        page_id(path): files
+        for path in modules
+        if (files := missing_files(ast.get_docstring(ast.parse(path.read_text())) or "", names))
+    }
+    assert missing == {}
+
+
+def test_a_missing_file_is_found() -> None:
+    names = {"src/zenlake/capture/kernels/rows.py"}
+    text = "Compiled: kernels/rows.py, rows.py, ows.py, rows_kernel.py."
+    assert missing_files(text, names) == ["ows.py", "rows_kernel.py"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """A process of eclipse-zenoh that says what happens to it, one line each, and does no more.
 
-holding.py ENDPOINT KEY: a queryable on KEY that keeps every query without an answer, and a
-liveliness token on KEY, until it is killed or its input is closed.
+reference_watcher.py ENDPOINT KEY: a queryable on KEY that keeps every query without an answer, and
+a liveliness token on KEY, until it is killed or its input is closed.
 """
 
 # mypy: allow-untyped-calls

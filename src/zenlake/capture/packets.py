@@ -1,7 +1,7 @@
 """A capture file as windows of packets, and the streams that they belong to.
 
 Knows the file's header and where everything stands. Does not know Zenoh but for how one of its
-conversations begins. The compiled part is packets_kernel.py.
+conversations begins. The compiled part is kernels/packets.py.
 """
 
 import mmap

@@ -1,7 +1,7 @@
 """Rows of the scan, of many streams, to record batches of a capture.
 
 Knows the order of rows, how scopes become keys as they are declared, and how each column is made.
-Does not know packets or framing. The compiled part is rows_kernel.py.
+Does not know packets or framing. The compiled part is kernels/rows.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence
