@@ -350,7 +350,10 @@ def test_a_folder_that_is_no_log(tmp_path: Path) -> None:
         (["--rotate", "1KiB"], "--rotate 1KiB: a segment has at least 64KiB"),
         (["--sync", "5"], "--sync: '5' is ambiguous as a duration: write 5s, 5ms or 5m"),
         (["--sync", "2h"], "--sync 2h: at most 60s"),
-        (["--retain", "forever"], "--retain: 'forever' is not an age or a size"),
+        (
+            ["--retain", "forever"],
+            "--retain: 'forever' is not an age such as 7d, or a size such as 50GiB",
+        ),
         (["--retain", "0d"], "--retain: '0d' is too short: nothing would be kept"),
         (
             ["--retain", "7d", "--retain", "1h"],
