@@ -59,6 +59,7 @@ INNER = {
         "project",
         "scaffold",
         "tables",
+        "kernels",
         "decoders",
         "serve",
         "report",
@@ -102,7 +103,13 @@ IMPURE = {
 ONLY_IN = {
     "pyspark": {"spark", "lake.pipeline", "lake.template"},
     "pyarrow": {"columnar", "api", "aio", "log", "capture", "spark", "lake", "cli"},
-    "numba": {"wire.kernels", "columnar.kernels", "log.kernels", "capture.kernels"},
+    "numba": {
+        "wire.kernels",
+        "columnar.kernels",
+        "log.kernels",
+        "capture.kernels",
+        "lake.kernels",
+    },
     "deltalake": {"lake"},
     "typer": {"cli"},
     "rich": {"cli"},

@@ -62,6 +62,7 @@ FOREIGN = {
     *dir(builtins),
     *("DataFrame", "RecordBatch", "SparkSession", "Trigger", "dropDuplicatesWithinWatermark"),
     *("NaN", "DynamicUser", "Timeout", "TimeoutStopSec", "_spark_metadata", "autocanonize", "rand"),
+    "try_parse_json",
     *("NUMBA_BOUNDSCHECK", "NUMBA_CACHE_DIR", "NUMBA_DISABLE_JIT", "SPARK_API_MODE"),
 }
 USER_FILES = {

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zenlake.checked import suggest
+from zenlake.columnar.conform import conform, plain_schema
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr, intersects
 from zenlake.lake.decoders.values import (
@@ -295,6 +296,7 @@ def _call_user_decoder(
     function: Callable[..., Any], payloads: pa.Array, rows: pa.RecordBatch
 ) -> Decoded:
     """Decode by a user's function; if it raises, bisect the batch so that few rows fail."""
+    plain = conform(rows, plain_schema(rows.schema))
     tries = MAX_TRIES
     waiting = [(0, len(payloads))]
     done: list[Decoded] = []
@@ -302,7 +304,7 @@ def _call_user_decoder(
         at, count = waiting.pop()
         tries -= 1
         try:
-            returned = function(payloads.slice(at, count), rows.slice(at, count))
+            returned = function(payloads.slice(at, count), plain.slice(at, count))
         except Exception as error:  # noqa: BLE001  # a user's function may raise anything
             if count == 1 or tries <= 0:
                 done.append(fail_all(count, describe_error(error)))
@@ -346,10 +348,11 @@ def _as_strings(column: Any, rows: int) -> pa.Array:
 
 
 def _dictionary_codes(column: pa.Array) -> tuple[list[str | None], npt.NDArray[np.int64]]:
-    """Return the distinct texts, and the index of the text of each row."""
-    encoded = column.dictionary_encode("encode")
-    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return encoded.dictionary.to_pylist(), codes
+    """Return the texts, and the index of the text of each row."""
+    encoded = column.dictionary_encode()
+    texts = [*encoded.dictionary.to_pylist(), None]
+    codes = encoded.indices.fill_null(len(texts) - 1) if encoded.null_count else encoded.indices
+    return texts, codes.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 @lru_cache(maxsize=1024)

@@ -61,6 +61,16 @@ def _store8(typing_context, pointer, at, value):
 
 
 @intrinsic
+def _store64(typing_context, pointer, at, value):
+    def generate(context, builder, signature, args):
+        pointer, at, value = args
+        builder.store(value, _element(builder, pointer, at, _WORD), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.uint64), generate
+
+
+@intrinsic
 def _memcpy(typing_context, target, at, source, start, length):
     def generate(context, builder, signature, args):
         target, at, source, start, length = args
@@ -110,6 +120,11 @@ if PLAIN:
         pointer[at] = value & 0xFF
 
     @njit(cache=True)
+    def store64(pointer, at, value):
+        for i in range(8):
+            pointer[at + i] = (np.uint64(value) >> np.uint64(8 * i)) & np.uint64(0xFF)
+
+    @njit(cache=True)
     def copy_bytes(target, at, source, start, length):
         for i in range(length):
             target[at + i] = source[start + i]
@@ -126,6 +141,8 @@ else:
     "Return the eight bytes from pointer[at] on, as one little-endian uint64."
     store8 = _store8
     "Write the lowest byte of a value to pointer[at]."
+    store64 = _store64
+    "Write a uint64 to the eight bytes from pointer[at] on, little-endian."
     copy_bytes = _memcpy
     "Do target[at : at + length] = source[start : start + length]."
     copy64 = _memcpy64
