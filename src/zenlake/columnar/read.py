@@ -28,6 +28,7 @@ from zenlake.keyexpr import is_canonical
 from zenlake.keytable import KeyTable
 from zenlake.wire.encoding import type_and_schema
 from zenlake.wire.framing import Framing
+from zenlake.wire.kernels.row import ROW
 from zenlake.wire.scan import Rows, Scanner, read_only_array
 
 MAX_ROWS = 65_536
@@ -510,6 +511,20 @@ def _times(micros: npt.NDArray[np.int64]) -> pa.Array:
     return pa.Array.from_buffers(
         pa.timestamp("us", "UTC"), len(micros), [valid, pa.py_buffer(micros)]
     )
+
+
+_loaded = False
+
+
+def load() -> None:
+    """Compile the kernel that appends rows, or load it from its cache; once per process.
+
+    For a thread that may wait: compiling takes seconds.
+    """
+    global _loaded
+    if not _loaded:
+        SampleBatcher(1).append(np.zeros(0, ROW), b"", KeyTable(), 0)
+        _loaded = True
 
 
 def record_batches(

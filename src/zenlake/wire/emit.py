@@ -80,6 +80,9 @@ class Emitter:
         self._rows = len(columns.kind)
         self.row = 0
         "Index of the next row."
+        # `next` runs under a session's lock. A kernel that is not compiled yet is compiled here,
+        # on the caller's thread, by encoding no row.
+        self._encode(0, np.empty(0, np.uint8), np.zeros(4, np.int64))
 
     @property
     def done(self) -> bool:
@@ -96,8 +99,7 @@ class Emitter:
             raise EncodeError(f"is {sn}, outside 0 to {lane.sn_mask}", "sequence number")
         out = np.empty(max(chunk_bytes, lane.batch_size if lane else 0), np.uint8)
         state = np.array([before, 0, sn, 0], np.int64)
-        limits = (lane.max_batch, lane.sn_mask) if lane else (0, 0)
-        kernel.emit_kernel(self._columns, self._rows, self._frame, *limits, out, state)
+        self._encode(self._rows, out, state)
         self.row, size = int(state[kernel.ROW]), int(state[kernel.OUT])
         if size or self.done:
             return EmittedBatches(out.data[:size], self.row - before, int(state[kernel.SN]))
@@ -106,6 +108,11 @@ class Emitter:
             return EmittedBatches(memoryview(_message(self._columns, before)), 1, sn)
         data, sn = _fragments(self._columns, before, lane, sn)
         return EmittedBatches(memoryview(data), 1, sn)
+
+    def _encode(self, rows: int, out: npt.NDArray[np.uint8], state: npt.NDArray[np.int64]) -> None:
+        lane = self._lane
+        limits = (lane.max_batch, lane.sn_mask) if lane else (0, 0)
+        kernel.emit_kernel(self._columns, rows, self._frame, *limits, out, state)
 
     @property
     def largest(self) -> int:

@@ -19,6 +19,7 @@ from zenlake.api.values.sample import PLAIN, Sample, push_of
 from zenlake.errors import EncodeError, SessionEnded, ZError
 from zenlake.keyexpr import validate
 from zenlake.keytable import KeyTable
+from zenlake.runtime import kernel_loader
 from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.cursor import ByteWriter
 from zenlake.wire.enums import Mapping, WirePriority
@@ -56,7 +57,7 @@ class ArrowBatches(RunSink, BoundedSink[Any], Channel[Any]):
     A batch is complete when it has `max_rows` samples or `max_bytes` of payloads, or when its first
     sample has waited `max_age` seconds. While `batches` full ones wait, the network is not read, or
     with `overflow="drop"` samples are dropped and counted (`dropped`). One handler serves one
-    subscriber.
+    subscriber. Making the first one loads the kernels, which are compiled once per installation.
 
     >>> ArrowBatches(max_rows=1000, max_age=0.5)
     ArrowBatches(max_rows=1000, max_bytes=16777216, max_age=0.5, batches=4, overflow='block')
@@ -93,6 +94,7 @@ class ArrowBatches(RunSink, BoundedSink[Any], Channel[Any]):
         self._singles = bytearray()
         self._single_count = 0
         self._scanner: Scanner | None = None
+        _load_kernels()
 
     def __repr__(self) -> str:
         names = ("max_rows", "max_bytes", "max_age", "batches", "overflow")
@@ -255,6 +257,14 @@ class ArrowBatches(RunSink, BoundedSink[Any], Channel[Any]):
 
 
 # ---- out, many rows at once
+
+
+def _load_kernels() -> None:
+    """Load what an I/O thread needs for a batch, which must not wait for a compiler."""
+    from zenlake.columnar import read
+
+    kernel_loader.load()
+    read.load()
 
 
 def put_batch(core: "SessionCore", batch: "pa.RecordBatch", way: "OutboundRoute | None") -> int:
