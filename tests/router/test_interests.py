@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.interop_pair import OURS, Side
-from tests.support.routed_sessions import PATIENCE, SIDES, Holding, Net, routed, unique
+from tests.support.routed_sessions import PATIENCE, SIDES, Net, routed, unique
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.interop
@@ -149,13 +149,12 @@ def test_what_dies_with_its_process(net: Net, side: Side) -> None:
     key = unique("killed")
     before = net.router.tables()
     changes = Changes()
-    (endpoint,) = net.router.locators
     with (
         Tokens(side, key, history=True) as tokens,
         side.session.declare_querier(key) as querier,
     ):
         querier.declare_matching_listener(changes)
-        with Holding(endpoint, key) as holding:
+        with net.holding(key) as holding:
             tokens.wait(("PUT", key))
             changes.wait(True)
             holding.kill()

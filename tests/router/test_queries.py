@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.interop_pair import OURS, Side, replies
-from tests.support.routed_sessions import PATIENCE, SIDES, Holding, Net, Wire, routed, unique
+from tests.support.routed_sessions import PATIENCE, SIDES, Net, Wire, routed, unique
 from tests.support.waiting import until
 from zenlake.wire.declare import Declare, DeclareQueryable
 from zenlake.wire.enums import WireQueryTarget
@@ -136,7 +136,7 @@ def test_a_queryable_that_dies(net: Net) -> None:
     (endpoint,) = net.router.locators
     with (
         answering(net, net.side("their client"), key, says("alive")),
-        Holding(endpoint, key) as holding,
+        net.holding(key) as holding,
         Wire(endpoint) as wire,
     ):
         wire.session.send(request(7, key, WireQueryTarget.ALL, timeout_ms=60_000))

@@ -3,6 +3,7 @@ a test says what one does and what the others see. Every wait has a deadline.
 """
 
 import secrets
+import select
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,6 +24,7 @@ from zenlake.wire.network import NetworkMessage
 from zenlake.wire.zenohid import WireZenohId
 
 PATIENCE = 30.0
+START_SECONDS = 120.0  # Longest wait for a process to say a line, on a busy machine.
 
 _numbers = count()
 
@@ -72,6 +74,15 @@ class Net:
     def settled(self, before: dict[str, int]) -> None:
         """Returns as soon as the router's tables are as they were."""
         until(self.router.tables, lambda found: found == before, PATIENCE)
+
+    @contextmanager
+    def holding(self, key: str) -> Iterator["Holding"]:
+        """A process with a queryable and a token on `key`, once the router knows of both."""
+        before = self.router.tables()["declared"]
+        (endpoint,) = self.router.locators
+        with Holding(endpoint, key) as holding:
+            until(self.router.tables, lambda now: now["declared"] >= before + 2, PATIENCE)
+            yield holding
 
     def wanted(self, key: str, sessions: int) -> None:
         """Returns as soon as the router knows that so many want what is put on `key`."""
@@ -196,8 +207,10 @@ class Holding:
         self.kill()
 
     def says(self, line: str) -> None:
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline().strip() == line
+        output = self._process.stdout
+        assert output is not None
+        assert select.select([output], [], [], START_SECONDS)[0], f"it does not say {line!r}"
+        assert output.readline().strip() == line
 
     def kill(self) -> None:
         """Not a word more is said to anybody."""
