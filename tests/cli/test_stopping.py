@@ -69,10 +69,27 @@ def test_an_ignored_signal_stays_ignored_and_the_other_stops() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+# Signals that arrive before the main thread waits do not end its wait: here the first two.
+MISSED = LOST.replace(
+    "try:",
+    """
+send, sent = signal.pthread_kill, []
+
+def missed(thread, number):
+    sent.append(number)
+    if len(sent) > 2:
+        send(thread, number)
+
+signal.pthread_kill = missed
+try:""",
+)
+
+
 @pytest.mark.process
-def test_what_is_lost_while_an_object_ends_comes_again() -> None:
+@pytest.mark.parametrize("program", [LOST, MISSED], ids=["lost", "missed"])
+def test_what_is_lost_while_an_object_ends_comes_again(program: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LOST],
+        [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         timeout=SUBPROCESS_SECONDS,

@@ -6,10 +6,13 @@ import _thread
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+REPEAT_SECONDS = 0.05  # Time between two signals to a thread that may have missed the first.
 
 
 @contextmanager
@@ -41,13 +44,37 @@ def stop_on_signals(stop: Callable[[int], object]) -> Iterator[None]:
 def raise_interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
     """Serve as `sys.unraisablehook`: raise a KeyboardInterrupt again that a finalizer swallowed."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
-        # A real signal also ends a wait; sent from a thread, it arrives after the finalizer.
-        _thread.start_new_thread(_interrupt_main_thread, ())
+        _RepeatedInterrupt()
     else:
         sys.__unraisablehook__(lost)
 
 
-def _interrupt_main_thread() -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-    signal.pthread_kill(main, signal.SIGINT)
+class _RepeatedInterrupt:
+    """SIGINT, sent to the main thread by another one until its handler has run.
+
+    Once is not enough: a signal that arrives just before a system call does not end its wait.
+    """
+
+    def __init__(self) -> None:
+        self._before = signal.getsignal(signal.SIGINT)
+        self._is_handled = False
+        self._is_sending = True
+        signal.signal(signal.SIGINT, self._on_signal)
+        _thread.start_new_thread(self._send, ())
+
+    def _send(self) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        while not self._is_handled:
+            signal.pthread_kill(main, signal.SIGINT)
+            time.sleep(REPEAT_SECONDS)
+        self._is_sending = False
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._is_handled and self._is_sending:
+            return  # Sent while the first one was being handled.
+        self._is_handled = True
+        if not self._is_sending:
+            signal.signal(signal.SIGINT, self._before)
+        if callable(self._before):
+            self._before(number, frame)
