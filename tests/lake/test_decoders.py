@@ -260,6 +260,13 @@ def test_every_text_can_be_quoted(texts: list[str], skip: int) -> None:
 # ---- numbers and what z_serialize writes
 
 
+@pytest.mark.parametrize("name", ["float32", "list[float32]"])
+def test_a_signalling_nan_is_a_nan(name: str) -> None:
+    of = Decoders([{"key": "**", "use": "number", "type": name}])
+    (found,) = outcomes(of, (b"\x00\x00\x81\x7f", "zenoh/bytes"))
+    assert found in ("NaN", ["NaN"])
+
+
 @pytest.mark.parametrize("name", numeric.TYPES)
 def test_numbers_are_those_of_numpy(name: str) -> None:
     kind = np.dtype(numeric.TYPES[name])

@@ -89,7 +89,8 @@ def format_numbers(values: "npt.NDArray[Any]") -> pa.Array:
     >>> format_numbers(np.array([0.5, np.inf, np.nan])).to_pylist()
     ['0.5', '"Infinity"', '"NaN"']
     """
-    exact = values.astype(np.float64) if values.dtype.kind == "f" else values
+    with np.errstate(invalid="ignore"):  # NumPy warns of a signalling NaN.
+        exact = values.astype(np.float64) if values.dtype.kind == "f" else values
     texts = pa.array(exact).cast(pa.string())
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return texts
