@@ -178,3 +178,18 @@ def test_depth_is_limited() -> None:
     deep = kernel.MAX_DEPTH
     made = variants(["[" * deep + "]" * deep, "[" * (deep + 1) + "]" * (deep + 1)])
     assert [parts is None for parts in made] == [False, True]
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("opened", ["[", '{"a":', '[{"":', '[1,[1,{"a":1,"b":', "[" * 999 + "1,"])
+@pytest.mark.parametrize("times", [1, 7, 200, 999])
+def test_brackets_that_are_never_closed_stay_within_the_buffers(opened: str, times: int) -> None:
+    """Alone in its column, so that the buffers are as small as they get."""
+    assert variants([opened * times]) == [None]
+
+
+@pytest.mark.kernel
+def test_a_text_that_is_alone_stays_within_the_buffers() -> None:
+    """What one text needs is checked with bounds; within a column longer ones would hide it."""
+    for text in mutations(random.Random(3), 200):
+        assert variants([text]) == variants([text, " " * 4096])[:1]

@@ -77,7 +77,8 @@ class Scratch(NamedTuple):
     @classmethod
     def sized_for(cls, longest: int) -> "Scratch":
         """Return buffers for texts of up to `longest` bytes."""
-        fields = longest // 2 + 2  # A value and a comma take two bytes.
+        # A value and a comma take two bytes; the first field of a container only its bracket.
+        fields = longest // 2 + MAX_DEPTH + 2
         names = longest // 4 + 2  # Two quotes, a colon and a value take four.
         slots = 16
         while slots < 2 * names:
