@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 from tests.support.session_pairs import DEADLINE, pair, publisher_for
+from tests.support.waiting import until
 from zenlake.api.pubsub.arrow import ArrowBatches
+from zenlake.api.query.reply_batch import reply_batch
 from zenlake.columnar import read
 from zenlake.columnar.kernels import gather
 from zenlake.runtime import kernel_loader
@@ -52,6 +54,32 @@ def test_a_session_sends_while_put_batch_compiles(monkeypatch: pytest.MonkeyPatc
             watched(monkeypatch, emit, "emit_kernel", compiling)
             rows = pa.record_batch({"key": ["t/1"] * ROWS, "payload": [b"x"] * ROWS})
             assert ours.put_batch(rows) == ROWS
+        assert sent == [True]
+        subscriber.undeclare()
+
+
+def test_a_session_sends_while_replies_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[bytes] = []
+    sent: list[bool] = []
+    with pair() as (listener, ours):
+        subscriber = listener.declare_subscriber("t/**", lambda s: got.append(bytes(s.payload)))
+        with publisher_for(ours, "t/1"):
+
+            def compiling() -> None:
+                other = threading.Thread(target=ours.put, args=("t/1", b"alive"), daemon=True)
+                other.start()
+                other.join(DEADLINE)
+                sent.append(not other.is_alive())
+
+            watched(monkeypatch, emit, "emit_kernel", compiling)
+            rows = pa.record_batch({"key": ["q/1"] * ROWS, "payload": [b"x"] * ROWS})
+            with ours.declare_queryable("q/**") as queryable:
+                with listener.declare_querier("q/1") as querier:
+                    until(lambda: querier.matching_status.matching)
+                replies = listener.get("q/1?_time=[..]", timeout=DEADLINE)
+                with queryable.recv() as query:
+                    assert reply_batch(query, rows, lambda: True) == ROWS
+                assert len([*replies]) == ROWS
         assert sent == [True]
         subscriber.undeclare()
 

@@ -11,28 +11,41 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import zenoh
 
+import zenlake
 from tests.golden.proxy import free_port
+from tests.support.delta_runtime import start_delta_runtime
 from tests.support.interop_pair import OURS, open_session
-from tests.support.known_histories import KnownHistory
+from tests.support.known_histories import Event, KnownHistory
 from tests.support.processes import call_command, python_environment
+from tests.support.reference_router import ReferenceRouter
 from tests.support.session_pairs import configured
 from tests.support.waiting import until
 from zenlake.lake.serve.server import Server
+from zenlake.lake.serve.time_range import HIGHEST, LOWEST
 from zenlake.log.write.recorder import Recorder
+from zenlake.wire.timestamp import WireTimestamp
+from zenlake.wire.zenohid import WireZenohId
 
 pytestmark = pytest.mark.interop
 
 ANSWER_SECONDS = 60.0
 BLOCK = zenoh.CongestionControl.BLOCK
 ROUNDS = 12
+FIRST = 1_700_000_000
 KEYS = ("past/pose", "past/battery", "past/deep/er/state", "past/gone", "past/plain")
 Said = dict[str, Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _delta_runtime(tmp_path_factory: pytest.TempPathFactory) -> None:
+    start_delta_runtime(tmp_path_factory.mktemp("delta"))
 
 
 # ---- in the process of eclipse-zenoh
@@ -128,7 +141,24 @@ def ask(at: str, selector: str, target: str = "", consolidation: str = "") -> li
     ]
 
 
-TASKS: dict[str, Callable[..., Any]] = {"publish": publish, "ask": ask}
+def ask_everything(at: str) -> list[Said]:
+    """Ask for all of a long past, and return with each reply its replier."""
+    session = opened(at)
+    with session.declare_querier("long/0") as querier:
+        until(lambda: bool(querier.matching_status.matching))
+    found = []
+    for reply in session.get("long/*?_time=[..]", timeout=ANSWER_SECONDS):
+        replier = reply.replier_id
+        found.append({**said(reply.ok), "replier": [str(replier.zid), replier.eid]})
+    session.close()
+    return found
+
+
+TASKS: dict[str, Callable[..., Any]] = {
+    "publish": publish,
+    "ask": ask,
+    "ask_everything": ask_everything,
+}
 
 
 def serve() -> None:
@@ -264,3 +294,87 @@ def test_what_is_wrong_is_told(lake: Lake) -> None:
     assert "is not a range of time" in reply["error"]
     (reply,) = lake.ask("past/**?_max=none")
     assert "write a whole number from 1 on" in reply["error"]
+
+
+# ---- a long past, over any way
+
+
+LONG = 3_000
+
+
+def long_past() -> list[Event]:
+    """Events of every form, in many frames, some in fragments."""
+    found = []
+    for number in range(LONG):
+        deleted = number % 7 == 6
+        payload = bytes([number % 251]) * (150_000 if number % 500 == 3 else number % 50)
+        found.append(
+            Event(
+                f"long/{number % 3}",
+                None if deleted else payload,
+                FIRST * 1_000_000 + number,
+                (FIRST << 32) + number if number % 5 else None,
+                encoding="zenoh/bytes"
+                if deleted
+                else ("text/plain", "application/json;fleet.Pose", "my/own")[number % 3],
+                attachment=b"at %d" % number if number % 4 == 0 else None,
+            )
+        )
+    return found
+
+
+def told(event: Event, replier: list[Any]) -> Said:
+    put = event.payload is not None
+    stamp = (
+        None
+        if event.ntp64 is None
+        else zenlake.Timestamp.of(WireTimestamp(event.ntp64, WireZenohId.parse(event.clock)))
+    )
+    return {
+        "key": event.key,
+        "payload": None if event.payload is None else event.payload.hex(),
+        "encoding": event.encoding if put else None,
+        "attachment": None if event.attachment is None else event.attachment.hex(),
+        "timestamp": None if stamp is None else str(stamp),
+        "shown": None if stamp is None else stamp.to_string_rfc3339_lossy().partition("/")[0],
+        "replier": replier,
+    }
+
+
+@contextmanager
+def reached(way: str) -> Iterator[tuple[Any, str]]:
+    """Yield the session of a server, and where a client of it connects to."""
+    at = f"tcp/127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        if way == "direct":
+            yield stack.enter_context(open_session(OURS, "peer", listen=at)), at
+            return
+        if way == "our router":
+            stack.enter_context(open_session(OURS, "router", listen=at))
+        else:
+            at = stack.enter_context(ReferenceRouter()).endpoint
+        yield stack.enter_context(open_session(OURS, "client", connect=(at,))), at
+
+
+@pytest.mark.parametrize("way", ["direct", "our router", "their router"])
+def test_a_long_past(way: str, tmp_path: Path) -> None:
+    past = KnownHistory(tmp_path)
+    past.record(long_past(), block=200)
+    past.table({0: LONG // 2})
+    with ExitStack() as stack:
+        reference = Reference()
+        stack.callback(reference.close)
+        session, at = stack.enter_context(reached(way))
+        stack.enter_context(Server(session, past.project, ("long/**",)))
+        found = by_key(reference.ask("ask_everything", at=at))
+        eid = found["long/0"][0]["replier"][1]
+        replier = [str(session.zid()), eid]
+        every = past.between("long/*", LOWEST, HIGHEST)
+        assert found == {
+            key: [told(event, replier) for event in some] for key, some in every.items()
+        }
+        with open_session(OURS, "client", connect=(at,)) as ours:
+            until(lambda: len([*ours.get("long/0", timeout=ANSWER_SECONDS)]) == 1)
+            replies = [*ours.get("long/*?_time=[..]", timeout=ANSWER_SECONDS)]
+            assert len(replies) == LONG
+            assert {reply.replier_id.eid for reply in replies} == {eid}

@@ -22,21 +22,29 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import zenlake
+from tests.golden.proxy import free_port
 from tests.lake.test_history import FIRST, events, sampled
 from tests.support.known_histories import Event, KnownHistory
-from tests.support.session_pairs import DEADLINE, dialling, listening, pair
+from tests.support.session_pairs import DEADLINE, dialling, listening, opened, pair
 from tests.support.waiting import until
+from zenlake.api.session_core import core_of
 from zenlake.cli.commands.serve import serve
 from zenlake.lake.serve import server as serving
 from zenlake.lake.serve.history import History
 from zenlake.lake.serve.server import Server
 from zenlake.lake.serve.time_range import HIGHEST, LOWEST
+from zenlake.runtime import kernel_loader
+from zenlake.wire.enums import Consolidation
+from zenlake.wire.query import WireQuery
+from zenlake.wire.request import Request
+from zenlake.wire.wireexpr import WireExpr
 
 pytestmark = pytest.mark.slow
 
 FULL = bool(os.environ.get("ZENLAKE_FULL"))
 COUNT = 2000
 NONE = zenlake.ConsolidationMode.NONE
+LOW = zenlake.Priority.DATA_LOW
 
 
 @pytest.fixture(scope="module")
@@ -273,6 +281,114 @@ def test_a_query_ends_when_its_time_is_over(endless: History) -> None:
         asker.get("k/*?_time=[..]", lambda _: None, timeout=0.5)
         until(lambda: server.stats().left == 1)
         assert server.stats().replies > 0
+
+
+LINKS: dict[str, dict[str, Any]] = {
+    "lanes": {},
+    "compressed": {"transport__unicast__compression__enabled": True},
+    "no lanes": {"transport__unicast__qos__enabled": False},
+    "low latency": {
+        "transport__unicast__qos__enabled": False,
+        "transport__unicast__lowlatency": True,
+    },
+}
+
+
+def long_past(count: int = COUNT) -> list[Event]:
+    """Events of every form, in more frames than one."""
+    return [
+        Event(
+            f"k/{number % 3}",
+            None if number % 7 == 6 else b"%d" % number * (number % 40),
+            FIRST * 1_000_000 + number,
+            (FIRST << 32) + number if number % 5 else None,
+            encoding="zenoh/bytes" if number % 7 == 6 else ("text/plain;u", "my/own")[number % 2],
+            attachment=b"at %d" % number if number % 4 == 0 else None,
+        )
+        for number in range(count)
+    ]
+
+
+def expected(past: KnownHistory, key: str) -> dict[str, list[Any]]:
+    every = past.between(key, LOWEST, HIGHEST)
+    return {name: [*map(told, some)] for name, some in every.items()}
+
+
+@pytest.mark.parametrize("kind", LINKS)
+def test_a_long_answer_over_any_link(past: KnownHistory, kind: str) -> None:
+    past.record(long_past(), block=100)
+    session, port = listening(**LINKS[kind])
+    with session, Server(session, past.project) as server, dialling(port, **LINKS[kind]) as asker:
+        known(asker)
+        assert asked(asker, "k/*?_time=[..]") == expected(past, "k/*")
+        assert asked(asker, "k/1?_time=[..]") == expected(past, "k/1")
+        latest = {name: [told(event)] for name, event in past.latest_values("k/*").items()}
+        for mode in (zenlake.ConsolidationMode.LATEST, zenlake.ConsolidationMode.MONOTONIC):
+            found = asked(asker, "k/*", consolidation=mode)
+            assert found == latest
+        with dialling(port, **LINKS[kind]) as other:  # its request ids are not the server's
+            known(other)
+            assert asked(other, "k/*?_time=[..]") == expected(past, "k/*")
+        stats = server.stats()
+        assert (stats.answered, stats.left, stats.errors) == (5, 0, 0)
+
+
+def test_a_long_answer_with_values_in_fragments(past: KnownHistory) -> None:
+    large = [
+        event._replace(payload=bytes([number]) * 200_000) if number % 10 == 3 else event
+        for number, event in enumerate(long_past(60))
+    ]
+    past.record(large)
+    with pair() as (session, asker), Server(session, past.project):
+        known(asker)
+        assert asked(asker, "k/*?_time=[..]") == expected(past, "k/*")
+
+
+def test_a_value_that_a_link_cannot_carry_is_left_out(past: KnownHistory) -> None:
+    past.record([Event("k/0", bytes(size), size) for size in (1, 100_000, 2)])
+    session, port = listening(**LINKS["low latency"])
+    with session, Server(session, past.project), dialling(port, **LINKS["low latency"]) as asker:
+        known(asker)
+        found = asked(asker, "k/0?_time=[..]")
+        assert [len(payload) for _, payload, *_ in found["k/0"]] == [1, 2]
+
+
+@pytest.mark.parametrize("scans", [True, False], ids=["scanned", "one by one"])
+def test_a_long_answer_through_a_router(
+    past: KnownHistory, scans: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel_loader.load()
+    if not scans:
+        monkeypatch.setattr(kernel_loader, "make", lambda: None)
+    past.record(long_past(), block=100)
+    at = f"tcp/127.0.0.1:{free_port()}"
+    client = {"mode": "client", "connect__endpoints": [at]}
+    with (
+        opened(mode="router", listen__endpoints=[at]),
+        opened(**client) as session,
+        opened(**client) as asker,
+        Server(session, past.project),
+    ):
+        known(asker)
+        found: dict[str, list[Any]] = {}
+        for reply in asker.get("k/*?_time=[..]", timeout=DEADLINE, priority=LOW):
+            assert reply.ok is not None
+            assert reply.replier_id is not None
+            assert reply.replier_id.zid == session.zid()
+            assert reply.ok.priority is LOW
+            found.setdefault(str(reply.ok.key_expr), []).append(said(reply.ok))
+        assert found == expected(past, "k/*")
+
+
+def test_a_query_gets_as_many_replies_as_its_budget_has(past: KnownHistory) -> None:
+    past.record(long_past(50))
+    with pair() as (session, asker), Server(session, past.project) as server:
+        known(asker)
+        exchange = core_of(asker).exchange
+        query = WireQuery(Consolidation.NONE, "_time=[..]")
+        exchange.send(Request(exchange.next_id(), WireExpr(0, "k/*"), query, budget=7))
+        until(lambda: server.stats().left == 1)
+        assert server.stats().replies == 7
 
 
 def test_failures_are_sent_as_errors(

@@ -17,6 +17,7 @@ from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.declare import (
     Declare,
     DeclareKeyExpr,
+    DeclareQueryable,
     DeclareSubscriber,
     UndeclareKeyExpr,
     UndeclareSubscriber,
@@ -25,10 +26,17 @@ from zenlake.wire.delete import Del
 from zenlake.wire.encoding import WireEncoding
 from zenlake.wire.entity import WireEntityId, WireSourceInfo
 from zenlake.wire.enums import Mapping, WireCongestionControl, WirePriority, WireWhatAmI
+from zenlake.wire.err import Err
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
 from zenlake.wire.qos import PRIORITY_BITS, QoS
+from zenlake.wire.query import WireQuery
+from zenlake.wire.reply import WireReply
+from zenlake.wire.reply_run import ReplyRun
+from zenlake.wire.request import Request
+from zenlake.wire.response import Response
+from zenlake.wire.response_final import ResponseFinal
 from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr
@@ -70,10 +78,8 @@ class Link:
         self.said: list[Any] = []
 
     def post(self, message: Any, reliable: bool = True) -> bool:
-        if type(message) is Push:
-            w = ByteWriter()
-            NETWORK.write(w, message)
-            return self.send_encoded(bytes(w.out), message.qos, reliable)
+        if type(message) in (Push, Response):
+            return self.send_encoded(encoded(message), message.qos, reliable)
         self.said.append(message)
         return True
 
@@ -107,6 +113,7 @@ class Here:
         self.wanted = wanted
         self.got: dict[str, list[Any]] = {key: [] for key in wanted}
         self._sets: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self.replies: list[Any] = []
 
     def matching_subscribers(self, key: str) -> tuple[str, ...]:
         found = tuple(wanted for wanted in self.wanted if intersects(wanted, key))
@@ -133,7 +140,13 @@ class Here:
     def routed(self, stack: WireTimestampStack) -> WireTimestampStack:
         return stack
 
-    def on_message(self, message: Any) -> None: ...
+    def on_message(self, message: Any) -> None:
+        if isinstance(message, Response | ResponseFinal):
+            self.replies.append(message)
+
+    def on_replies(self, replies: ReplyRun) -> None:
+        self.replies += replies.responses()
+
     def opened(self, session: Any) -> None: ...
     def declared(self, session: Any) -> None: ...
     def closed(self, session: Any, why: Any) -> None: ...
@@ -337,3 +350,85 @@ def test_a_key_that_is_no_text_ends_the_session_whichever_way_it_is_read(
         world = World(WireWhatAmI.ROUTER, stamps=False)
         found.append(world.feed(world.sender, data))
     assert found[0] == found[1] == (Reason.BAD_UTF8, 2 + len(good) * behind)
+
+
+class Answers(Frames):
+    """Frames of replies to three requests, and of messages that end a run of them."""
+
+    def __init__(self, seed: int, requests: list[Request], level: QoS) -> None:
+        super().__init__(seed)
+        self.requests, self.level = requests, level
+        self.current = requests[0]
+
+    def message(self) -> bytes:
+        r = self.random
+        chance = r.random()
+        if chance < 0.02:
+            key = WireExpr(0, r.choice(["a", "a/b", "x/y", "b"]))
+            return encoded(Declare(DeclareKeyExpr(r.randrange(1, 6), key)))
+        if chance < 0.03:
+            return encoded(self.push())
+        if chance > 0.95:
+            self.current = r.choice(self.requests)
+        number = self.current.id
+        if chance < 0.04:
+            return encoded(Response(number, WireExpr(0, "a"), Err(b"no")))
+        if chance < 0.05:
+            number = 999
+        responder = WireEntityId(WireZenohId.parse("b1"), 4) if r.random() < 0.8 else None
+        stack = WireTimestampStack(7) if r.random() < 0.02 else None
+        level = self.level if r.random() < 0.98 else QoS(WirePriority.REAL_TIME)
+        key = self.key() if r.random() < 0.05 else WireExpr(0, r.choice(["a/b", "a/c"]))
+        reply = WireReply(self.push().body)
+        return encoded(Response(number, key, reply, level, responder=responder, ts_stack=stack))
+
+    def frame(self) -> bytes:
+        """A frame in which most replies to one request follow each other."""
+        return b"".join(self.message() for _ in range(self.random.choice([1, 30, 80])))
+
+
+def asked(world: World) -> list[Request]:
+    """The requests that a queryable gets: of the session itself, of a neighbour, with a budget."""
+    world.feed(world.one, encoded(Declare(DeclareQueryable(9, WireExpr(0, "a/**")))))
+    level = QoS(WirePriority.DATA_LOW, WireCongestionControl.BLOCK)
+    world.exchange.send(Request(3, WireExpr(0, "a/*"), WireQuery(), level))
+    for request in (
+        Request(4, WireExpr(0, "a/*"), WireQuery(), level),
+        Request(5, WireExpr(0, "a/*"), WireQuery(), level, budget=40),
+    ):
+        world.feed(world.sender, encoded(request))
+    return [message for message in world.one.said if isinstance(message, Request)]
+
+
+def received(link: Link) -> tuple[Any, ...]:
+    """The replies that `link` was given, in order within their lane, and the other messages."""
+    lanes = {
+        lane: [NETWORK.read(ByteReader(data)) for data in sent] for lane, sent in link.sent.items()
+    }
+    return lanes, link.said
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_both_ways_route_the_same_replies(scan: Any, seed: int) -> None:
+    worlds = World(WireWhatAmI.ROUTER, False), World(WireWhatAmI.ROUTER, False)
+    requests = asked(worlds[0])
+    assert requests == asked(worlds[1])
+    assert len(requests) == 3
+    for world in worlds:
+        world.sender.said.clear()
+    found = [0, 0]
+    for number, (data, _, _) in enumerate(Answers(seed, requests, requests[0].qos)):
+        for on, world in zip((False, True), worlds, strict=True):
+            scan(on)
+            assert world.feed(world.one, data) == len(data)
+        one_by_one, scanned = worlds
+        assert scanned.here.replies == one_by_one.here.replies, number
+        assert received(scanned.sender) == received(one_by_one.sender), number
+        assert scanned.counted() == one_by_one.counted(), number
+        found[0] += len(scanned.here.replies)
+        found[1] += sum(map(len, scanned.sender.sent.values()))
+        for world in worlds:
+            world.here.replies.clear()
+            world.sender.said.clear()
+            world.sender.sent.clear()
+    assert min(found) > 100

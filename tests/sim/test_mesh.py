@@ -68,6 +68,7 @@ class Peer:
     # ---- Local
 
     def on_message(self, message: NetworkMessage) -> None: ...
+    def on_replies(self, replies: Any) -> None: ...
     def routed(self, stack: WireTimestampStack) -> WireTimestampStack:
         return stack
 

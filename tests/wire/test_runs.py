@@ -1,18 +1,28 @@
-"""Runs of PUSH messages: grouped by key as the object codec would, and written again equal."""
+"""Runs of PUSH messages and of replies: grouped by key as the object codec would, written again
+equal, and read as objects.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.strategies import keys, pushes, responses
+from tests.support.strategies import errs, keys, pushes, qos, replies, responses, u32
 from zenlake.wire.cursor import ByteReader, ByteWriter
+from zenlake.wire.enums import Mapping
 from zenlake.wire.network import NETWORK, NetworkMessage
+from zenlake.wire.push import ID as PUSH
 from zenlake.wire.push import Push
 from zenlake.wire.push_run import KeyGrouper, PushRun, rewrite
 from zenlake.wire.put import Put
+from zenlake.wire.qos import QoS
+from zenlake.wire.reply import WireReply
+from zenlake.wire.reply_run import ReplyRun
+from zenlake.wire.response import ID as RESPONSE
+from zenlake.wire.response import Response
 from zenlake.wire.scan import Scanner
 from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
@@ -38,11 +48,11 @@ def decoded(data: bytes | memoryview) -> list[NetworkMessage]:
     return found
 
 
-def first_run(data: bytes, base: int = 0) -> tuple[PushRun, int]:
+def first_run(data: bytes, base: int = 0, kind: int = PUSH) -> tuple[PushRun, int]:
     """The run at the start, and how many messages there are."""
     (found,) = Scanner().bare(data)
     assert found.error is None
-    return KeyGrouper(7).run(memoryview(data), base, found.rows, 0), len(found.rows)
+    return KeyGrouper(7).run(memoryview(data), base, found.rows, 0, kind), len(found.rows)
 
 
 def is_shared_memory(push: Push) -> bool:
@@ -143,3 +153,88 @@ def test_many_keys_collide_in_no_way() -> None:
     names = run.keys
     for i, code in enumerate(run.codes.tolist()):
         assert names[code] == (i % 5, f"k{i % 1500}".encode())
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> list[Response]:
+    """Replies to one request, on a few keys."""
+    names, number = draw(few_keys), draw(u32)
+    plain = responses.map(lambda response: replace(response, request_id=number, ts_stack=None))
+    found = draw(st.lists(plain, min_size=1, max_size=12))
+    return [
+        replace(response, key=draw(st.sampled_from(names)), body=draw(replies))
+        for response in found
+    ]
+
+
+def known(response: Response, **changed: Any) -> Response:
+    """A reply without what no table of extensions has, and without the time of the RESPONSE."""
+    reply = response.body
+    assert isinstance(reply, WireReply)
+    body = replace(reply.body, extensions=())
+    return replace(
+        response,
+        body=replace(reply, body=body, extensions=()),
+        timestamp=None,
+        extensions=(),
+        **changed,
+    )
+
+
+@given(answers(), qos, u32, st.integers(0, 9))
+def test_replies_are_read_from_their_rows(
+    messages: list[Response], level: QoS, number: int, base: int
+) -> None:
+    data = encoded(messages)
+    run, _ = first_run(data, base, RESPONSE)
+    assert len(run) == len(messages)
+    names = [f"k{code}" for code in range(run.groups)]
+    rows = run.rows[run.first : run.stop]
+    found = ReplyRun(number, level, names, run.codes, bytes(base) + data, base, rows)
+    wanted = []
+    for response, code in zip(messages, run.codes.tolist(), strict=True):
+        scope, suffix = run.keys[code]
+        assert WireExpr(scope & 0xFFFF, suffix.decode(), Mapping(scope >> 16)) == response.key
+        key = WireExpr(0, names[code], Mapping.SENDER)
+        wanted.append(known(response, request_id=number, key=key, qos=level))
+    assert list(found.responses()) == wanted
+    chosen = [code % 2 == 0 for code in range(run.groups)]
+    some = found.select(chosen)
+    assert len(some) == sum(code % 2 == 0 for code in run.codes.tolist())
+    assert list(some.responses()) == [
+        response for response in wanted if chosen[names.index(response.key.suffix)]
+    ]
+
+
+@given(answers(), u32, st.data())
+def test_replies_are_written_for_another_request(
+    messages: list[Response], number: int, data: st.DataObject
+) -> None:
+    run, _ = first_run(encoded(messages), 0, RESPONSE)
+    new = [data.draw(keys) for _ in range(run.groups)]
+    written = rewrite(run, new, request_id=number)
+    assert decoded(written.data) == [
+        replace(response, request_id=number, key=new[code])
+        for response, code in zip(messages, run.codes.tolist(), strict=True)
+    ]
+    assert written.ends[-1] == len(written.data)
+
+
+others = st.one_of(
+    pushes.filter(lambda push: not is_shared_memory(push)),
+    errs.map(lambda err: Response(7, WireExpr(0, "k"), err)),
+    responses.filter(lambda response: response.ts_stack is not None),
+    replies.map(lambda reply: Response(8, WireExpr(0, "k"), reply)),
+)
+
+
+@given(st.lists(replies, min_size=1, max_size=5), others)
+def test_a_run_of_replies_ends_before_anything_else(
+    bodies: list[WireReply], other: NetworkMessage
+) -> None:
+    messages = [Response(7, WireExpr(0, "k"), body) for body in bodies]
+    run, count = first_run(encoded([*messages, other, *messages]), 0, RESPONSE)
+    assert (len(run), count) == (len(messages), 2 * len(messages) + 1)
+    assert len(first_run(encoded([other, *messages]), 0, RESPONSE)[0]) in (
+        (1,) if isinstance(other, Response) and other.request_id == 8 else (0,)
+    )

@@ -46,6 +46,7 @@ from zenlake.wire.tsstack import WireTimestampStack
 if TYPE_CHECKING:
     from zenlake.api.pubsub.publisher import Publisher
     from zenlake.api.session import Session
+    from zenlake.wire.reply_run import ReplyRun
 
 log = logging.getLogger("zenlake.api")
 
@@ -115,6 +116,9 @@ class SessionCore:
         on = self._on.get(type(message))
         if on is not None:
             on(message)
+
+    def on_replies(self, replies: "ReplyRun") -> None:
+        self.queries.on_replies(replies)
 
     def opened(self, session: Transport) -> None:
         self.info.opened(session)

@@ -13,7 +13,7 @@ from zenlake.errors import ClockDrift
 from zenlake.hlc import HybridLogicalClock
 from zenlake.routing.declarations import SUBSCRIBERS, DeclarationTables
 from zenlake.routing.face import Face, Out
-from zenlake.routing.queries import QueryRouter
+from zenlake.routing.queries import PendingQuery, QueryRouter
 from zenlake.routing.topology import Topology
 from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.declare import Declare
@@ -153,6 +153,18 @@ class Routing:
     def forget_query(self, face: Face, request_id: int) -> None:
         """Remove a cancelled query of `face`: neither replies nor a RESPONSE_FINAL follow."""
         self._queries.forget(face, request_id)
+
+    def unlimited_query(self, face: Face, request_id: int) -> PendingQuery | None:
+        """Return the open query that replies of `face` belong to; None: there is none, or it may
+        have only some more replies, and `on_message` has to handle each."""
+        query = face.requests.get(request_id) if face.is_open else None
+        return None if query is None or query.left is not None else query
+
+    def count_replies(self, query: PendingQuery, count: int) -> Out:
+        """Count replies to `query` that were sent without `on_message`; return what follows."""
+        out: Out = []
+        self._queries.count_replies(query, count, out)
+        return out
 
     # ---- data
 

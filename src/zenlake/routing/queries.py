@@ -122,9 +122,14 @@ class QueryRouter:
                 return
             key = WireExpr(0, text, Mapping.SENDER)
         out.append((query.face, replace(response, request_id=query.id, key=key, qos=query.qos)))
-        if query.left is not None and isinstance(response.body, WireReply):
-            query.left -= 1
-            if not query.left:
+        if isinstance(response.body, WireReply):
+            self.count_replies(query, 1, out)
+
+    def count_replies(self, query: PendingQuery, count: int, out: Out) -> None:
+        """Count replies that passed; end a query that has had as many as it may."""
+        if query.left is not None:
+            query.left -= count
+            if query.left <= 0:
                 self._end(query, out)
 
     def on_final(self, face: Face, final: ResponseFinal, now: float, out: Out) -> None:

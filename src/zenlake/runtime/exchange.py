@@ -23,6 +23,7 @@ from zenlake.runtime.inbound import InboundFrames, stamp_route
 from zenlake.runtime.local_delivery import LocalDelivery, LocalSession
 from zenlake.runtime.node import Node
 from zenlake.runtime.reactor import Timer
+from zenlake.runtime.reply_path import ReplyPath
 from zenlake.runtime.session_face import (
     ForwardingFace,
     InboundRoute,
@@ -46,7 +47,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from zenlake.wire.emit import Emitter
     from zenlake.wire.kernels.emit import PushColumns
+    from zenlake.wire.push_run import PushRun
 
 log = logging.getLogger("zenlake.runtime")
 
@@ -147,6 +150,30 @@ class Exchange:
             self._dispatch(self.routing.on_message(self.routing.local, message, self.now()))
         self._deliver_local()
 
+    def reply_path(self, request_id: int) -> ReplyPath | None:
+        """Return the way back of replies to a request of another session; None: its query has
+        ended."""
+        with self.lock:
+            query = self.routing.local.requests.get(request_id)
+            if query is None or query.face.link is None:
+                return None
+            return ReplyPath(self.routing.local.requests, request_id, query)
+
+    def send_replies(self, path: ReplyPath, rows: "Emitter") -> bool:
+        """Send some of the replies that are `rows`; never waits. False: there is no room now, or
+        the query has ended."""
+        first = rows.row
+        with self.lock:
+            if not path.is_open:
+                return False
+            try:
+                path.session.offer_rows(rows, path.query.qos, path.query.left)
+            except SessionEnded:
+                path.broken = True  # `close_face` follows.
+            self._dispatch(self.routing.count_replies(path.query, rows.row - first))
+        self._deliver_local()
+        return rows.row > first
+
     def forget_query(self, request_id: int) -> None:
         """Drop later replies to a query of the local session."""
         with self.lock:
@@ -225,6 +252,41 @@ class Exchange:
         self._deliver_local()
         if session_face.face.initial_done and not before:
             self.local.declared(session_face.session)
+
+    def on_replies(self, session_face: SessionFace, data: bytes, run: "PushRun") -> bool:
+        """Route a run of replies that `session_face` received. On the I/O thread, without the lock.
+        False: something is unusual, and each has to be routed by `on_message`."""
+        from zenlake.wire.reply_run import ReplyRun
+
+        with self.lock:
+            number = int(run.rows[run.first]["request_id"])
+            query = self.routing.unlimited_query(session_face.face, number)
+            if query is None:
+                return False
+            keys = self._reply_keys(session_face.face, run)
+            if keys is None:
+                return False
+            if not query.face.is_local:
+                return self.forwarder.forward_replies(session_face, run, query, keys)
+            rows = run.rows[run.first : run.stop]
+            # Copies: the next scan overwrites the rows and the codes.
+            replies = ReplyRun(
+                query.id, query.qos, keys, run.codes.copy(), data, run.base, rows.copy()
+            )
+            self._local_messages.submit(partial(self.local.on_replies, replies))
+        self._deliver_local()
+        return True
+
+    def _reply_keys(self, face: Face, run: "PushRun") -> list[str] | None:
+        """Return the keys of a run in full; None: one of them is unknown, or not valid."""
+        keys = []
+        for number, suffix in run.keys:
+            wire = WireExpr(number & 0xFFFF, suffix.decode(), Mapping(number >> 16))
+            text = face.text(wire)
+            if text is None:
+                return None
+            keys.append(text)
+        return keys
 
     def find_route(self, session_face: SessionFace, name: ReceivedKey) -> InboundRoute | None:
         """Compute and cache the route of a received key; None: its id is unknown."""

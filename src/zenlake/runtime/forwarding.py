@@ -1,4 +1,4 @@
-"""Forwarding: PUSH messages passed on to other sessions as bytes, with each session's own keys.
+"""Forwarding: PUSH messages and replies passed on to other sessions as bytes, with other keys.
 
 Knows how to rewrite the key of a message and of a run. Does not know which sessions want it:
 an `InboundRoute` says so.
@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from zenlake.errors import SessionEnded, ZError
+from zenlake.routing.queries import PendingQuery
 from zenlake.runtime.local_delivery import Routes
 from zenlake.runtime.session_face import ForwardingFace, SessionFace
 from zenlake.transport.drop_reason import DropReason
@@ -15,7 +16,7 @@ from zenlake.wire.cursor import encode
 from zenlake.wire.network import NETWORK
 from zenlake.wire.push import Push
 from zenlake.wire.qos import PRIORITY_BITS
-from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED, WireExpr
+from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED, SENDER, WireExpr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,6 +88,21 @@ class Forwarder:
                     qos = qos[run.select_rows([wire is not None for wire in wires])]
                 written[name] = (*rewrite(run, wires, *stamps), qos)
             self._send_run(session_face, other, *written[name], reliable)
+
+    def forward_replies(
+        self, session_face: SessionFace, run: "PushRun", query: PendingQuery, keys: list[str]
+    ) -> bool:
+        """Forward a run of replies to the session that sent `query`; False: it is gone, or replies
+        have another QoS than the query, which only the object codec changes."""
+        from zenlake.wire.push_run import rewrite
+
+        other: SessionFace | None = query.face.link
+        qos = run.rows["qos"][run.first : run.stop]
+        if other is None or (qos != int(query.qos)).any():
+            return False
+        written = rewrite(run, [WireExpr(0, key, SENDER) for key in keys], request_id=query.id)
+        self._send_run(session_face, other, *written, qos, True)
+        return True
 
     def _send_run(
         self,

@@ -35,6 +35,7 @@ from zenlake.wire.push import Push
 from zenlake.wire.put import FLAG_TIMESTAMP, Put
 from zenlake.wire.put import ID as PUT
 from zenlake.wire.request import Request
+from zenlake.wire.response import ID as RESPONSE
 from zenlake.wire.response import Response
 from zenlake.wire.timestamp import WireTimestamp, write_timestamp
 from zenlake.wire.wireexpr import WireExpr
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from zenlake.wire.push_run import PushRun
 
 SCAN_FROM = 512  # Bytes behind the first message of a FRAME from which on the scan is faster.
+IN_RUNS = (PUSH, RESPONSE)  # Messages that are handled many at a time.
 STACKED = (Push, Request, Response)  # Messages that may carry a timestamp stack.
 
 
@@ -190,7 +192,8 @@ class InboundFrames:
     def _scan(
         self, session_face: SessionFace, reliable: bool, data: bytes, pos: int, end: int
     ) -> int:
-        """Scan the messages of a FRAME: PUSH messages by the run, others one at a time."""
+        """Scan the messages of a FRAME: PUSH messages and replies by the run, others one at a
+        time."""
         assert self._kernels is not None
         scanner, grouper = self._kernels
         view = memoryview(data)[pos:end]
@@ -198,17 +201,19 @@ class InboundFrames:
         for rows, consumed, error in scanner.bare(view, reliable=reliable):
             at = 0
             while at < len(rows):
-                run = grouper.run(view, pos, rows, at)
-                if run.stop > at:
-                    self._on_run(session_face, reliable, data, run)
-                    at = run.stop
-                else:
-                    start = pos + int(rows[at]["start"])
-                    if rows[at]["kind"] == PUSH:
-                        self._on_push(session_face, reliable, data, start, end)
-                    else:
-                        self._on_message(session_face, data, start, end)
-                    at += 1
+                kind, stop, handled = int(rows[at]["kind"]), at, False
+                if kind in IN_RUNS:
+                    run = grouper.run(view, pos, rows, at, kind)
+                    stop = run.stop
+                    handled = stop > at and self._on_run(session_face, reliable, data, run, kind)
+                if not handled:
+                    stop = max(stop, at + 1)
+                    for start in rows["start"][at:stop].tolist():
+                        if kind == PUSH:
+                            self._on_push(session_face, reliable, data, pos + start, end)
+                        else:
+                            self._on_message(session_face, data, pos + start, end)
+                at = stop
             done = pos + consumed
             if error is not None:
                 error.offset += pos
@@ -216,14 +221,14 @@ class InboundFrames:
         return done
 
     def _on_run(
-        self, session_face: SessionFace, reliable: bool, data: bytes, run: "PushRun"
-    ) -> None:
-        """Deliver and forward the PUSH messages of a run."""
+        self, session_face: SessionFace, reliable: bool, data: bytes, run: "PushRun", kind: int
+    ) -> bool:
+        """Deliver and forward the messages of a run; False: they have to be handled one at a
+        time."""
+        if kind == RESPONSE:
+            return self._exchange.on_replies(session_face, data, run)
         if self._exchange.stamps and not self._update_clock(run):
-            for row in run.rows[run.first : run.stop]:  # Some timestamps are in the future.
-                start, end = run.base + int(row["start"]), run.base + int(row["end"])
-                self._on_push(session_face, reliable, data, start, end)
-            return
+            return False  # Some timestamps are in the future.
         routes = self._find_routes(session_face, run)
         stamps = self._reserve_stamps(run)
         if stamps[1] and any(route and route.local for route in routes):
@@ -235,6 +240,7 @@ class InboundFrames:
         for full in filled:
             self._backpressure.pause_until_room(session_face, full)
         self._forwarder.forward_run(session_face, reliable, run, routes, stamps)
+        return True
 
     def _find_routes(self, session_face: SessionFace, run: "PushRun") -> Routes:
         """Return the route of each key of a run; count the messages whose key id is unknown."""

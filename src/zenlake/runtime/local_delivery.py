@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from zenlake.wire.push_run import PushRun
+    from zenlake.wire.reply_run import ReplyRun
 
     Positions = tuple[int, ...] | npt.NDArray[np.int64]
 
@@ -84,6 +85,9 @@ class LocalSession(Protocol):
 
     def on_message(self, message: NetworkMessage) -> None:
         """Take any message but a PUSH. Keys are full text."""
+
+    def on_replies(self, replies: "ReplyRun") -> None:
+        """Take replies that were received together."""
 
     def matching_subscribers(self, key: str) -> LocalSubscribers:
         """Return the local subscribers that match `key`.

@@ -36,7 +36,8 @@ from zenlake.wire.qos import EXPRESS, PRIORITY_BITS, QoS
 
 if TYPE_CHECKING:
     from zenlake.runtime.node import Node
-    from zenlake.wire.kernels.emit import PushColumns
+    from zenlake.wire.emit import Emitter
+    from zenlake.wire.kernels.emit import Envelope, PushColumns
 
 log = logging.getLogger("zenlake.runtime")
 
@@ -160,6 +161,15 @@ class SendingSession(ABC):
         with self._lock:
             return self._outbox is None or self._outbox.has_room(qos)
 
+    def wait_for_room(self, qos: int, seconds: float) -> None:
+        """Return as soon as `send` would not wait, and after `seconds` at the latest."""
+        with self._lock:
+            self._waiters += 1
+            try:
+                self._room.wait_for(lambda: self.has_room(qos), seconds)
+            finally:
+                self._waiters -= 1
+
     @property
     def lag(self) -> tuple[int, float | None]:
         """Bytes that wait beyond full lanes, and when the link last took some of them."""
@@ -252,6 +262,51 @@ class SendingSession(ABC):
                     self._write_or_schedule(outbox, qos, now)
                 else:
                     self._wait(qos, reliable, push, b"")
+
+    def reply_emitter(
+        self, columns: "PushColumns", envelope: "Envelope", priority: WirePriority
+    ) -> "Emitter":
+        """Return an encoder of `columns` as messages for `offer_rows`. The first one is compiled
+        here, on the caller's thread."""
+        from zenlake.wire.emit import Emitter
+
+        outbox = self._outbox or self._open_outbox()
+        emitter = Emitter(columns, outbox.emit_lane(priority, True), envelope)
+        try:
+            outbox.check_size(emitter.largest + emitter.overhead)
+        except EncodeError:  # One message at a time: the others can be sent.
+            return Emitter(columns, None, envelope)
+        return emitter
+
+    def offer_rows(self, rows: "Emitter", qos: QoS, most: int | None = None) -> bool:
+        """Send some of the rows, reliably and without waiting, with `most` not more than that many;
+        False: there is no room now. A row that can never be sent is dropped and counted."""
+        first = rows.row
+        with self._lock:
+            outbox = self._outbox or self._open_outbox()
+            now = self._reactor.now()
+            if rows.lane is not None:
+                write = partial(rows.next, chunk_bytes=COLUMNS_BYTES, most=most)
+                outbox.push_batches(write, qos.priority, True)
+            else:
+                self._offer_messages(outbox, rows, qos, most, now)
+            if rows.row > first:
+                self._write_or_schedule(outbox, qos, now)
+        return rows.row > first
+
+    def _offer_messages(
+        self, outbox: Outbox, rows: "Emitter", qos: QoS, most: int | None, now: float
+    ) -> None:
+        """Push rows one at a time while there is room."""
+        stop = None if most is None else rows.row + most
+        while not rows.done and rows.row != stop:
+            try:
+                if outbox.push_encoded(rows.message(), qos, now=now) is PushResult.FULL:
+                    return
+            except EncodeError as error:
+                outbox.counters.drop_sent(DropReason.MESSAGE_TOO_LARGE)
+                log.warning("%s: %s", self, error)
+            rows.row += 1
 
     def _refuse_on_io_thread(self) -> None:
         if self._reactor.inside:

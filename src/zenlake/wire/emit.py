@@ -1,4 +1,4 @@
-"""Columns of samples to framed batches of PUSH messages: the scan in reverse.
+"""Columns of samples to framed batches of PUSH or RESPONSE messages: the scan in reverse.
 
 Knows one lane and its sequence numbers. Does not know sockets, queues or which key ids were
 declared (the tables in PushColumns say what to write). The compiled part is kernels/emit.py;
@@ -12,19 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from zenlake.errors import EncodeError
-from zenlake.wire.cursor import encode
+from zenlake.wire import push, reply, response
+from zenlake.wire.cursor import U32, ByteWriter, encode
 from zenlake.wire.encoding import WireEncoding, write_encoding
 from zenlake.wire.enums import WirePriority
 from zenlake.wire.fragment import Fragment, write_fragment
 from zenlake.wire.frame import LaneSettings, header_parts
 from zenlake.wire.framing import Framing, to_stream
 from zenlake.wire.kernels import emit as kernel
-from zenlake.wire.kernels.emit import EncodedTable, PushColumns
+from zenlake.wire.kernels.emit import EncodedTable, Envelope, PushColumns
+from zenlake.wire.response import Response
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
 from zenlake.wire.zenohid import WireZenohId, write_packed, write_zid
 
 CHUNK_BYTES = 1 << 20
-MAX_OVERHEAD = 1 << 17  # Upper bound of a message's bytes beside payload and attachment.
+MAX_OVERHEAD = 1 << 17  # Upper bound of a message's bytes beside payload, attachment, envelope.
 
 
 class EmittedBatches(NamedTuple):
@@ -63,16 +65,37 @@ def source_table(ids: list[WireZenohId]) -> EncodedTable:
     return table([encode(write_packed, zid, 0) for zid in ids])
 
 
+PUSHES = Envelope(push.ID, np.empty(0, np.uint8), np.empty(0, np.uint8))
+"Envelope of rows that are sent as PUSH messages."
+
+
+def response_envelope(like: Response) -> Envelope:
+    """Return the envelope of rows that are sent as replies: all of `like` but key and body."""
+    w = ByteWriter(bytearray((response.ID,)))
+    w.zint("request id", like.request_id, U32)
+    before = bytes(w.out[1:])
+    response.EXTENSIONS.write(w, like, 0)
+    after = bytes(w.out[1 + len(before) :]) + bytes((reply.ID,))
+    return Envelope(w.out[0], _array(before), _array(after))
+
+
+def _array(data: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(bytearray(data), np.uint8)
+
+
 class Emitter:
     """Encoder of the rows of `columns` in order, some at a time.
 
     Without a `lane` it writes messages alone, one after another.
     """
 
-    def __init__(self, columns: PushColumns, lane: LaneSettings | None) -> None:
+    def __init__(
+        self, columns: PushColumns, lane: LaneSettings | None, envelope: Envelope = PUSHES
+    ) -> None:
         _check(columns)
         self._columns = columns
-        self._lane = lane
+        self._envelope = envelope
+        self.lane = lane
         self._frame = np.empty(0, np.uint8)
         if lane is not None:
             header, name = header_parts(lane.priority, lane.reliable)
@@ -88,31 +111,53 @@ class Emitter:
     def done(self) -> bool:
         return self.row >= self._rows
 
-    def next(self, sn: int = 0, chunk_bytes: int = CHUNK_BYTES) -> EmittedBatches:
+    def next(
+        self, sn: int = 0, chunk_bytes: int = CHUNK_BYTES, most: int | None = None
+    ) -> EmittedBatches:
         """Encode about `chunk_bytes` of rows from sequence number `sn` on, into a new buffer.
 
-        A message too long for a batch goes as fragments, after which one sequence number is
-        skipped, as the Rust implementation does.
+        With `most`, encode not more than that many rows. A message too long for a batch goes as
+        fragments, after which one sequence number is skipped, as the Rust implementation does.
         """
-        lane, before = self._lane, self.row
+        lane, before = self.lane, self.row
         if lane is not None and not 0 <= sn <= lane.sn_mask:
             raise EncodeError(f"is {sn}, outside 0 to {lane.sn_mask}", "sequence number")
         out = np.empty(max(chunk_bytes, lane.batch_size if lane else 0), np.uint8)
         state = np.array([before, 0, sn, 0], np.int64)
-        self._encode(self._rows, out, state)
+        stop = self._rows if most is None else min(self._rows, before + most)
+        self._encode(stop, out, state)
         self.row, size = int(state[kernel.ROW]), int(state[kernel.OUT])
-        if size or self.done:
+        if size or before >= stop:
             return EmittedBatches(out.data[:size], self.row - before, int(state[kernel.SN]))
+        message = self.message()
         self.row += 1
         if lane is None:
-            return EmittedBatches(memoryview(_message(self._columns, before)), 1, sn)
-        data, sn = _fragments(self._columns, before, lane, sn)
+            return EmittedBatches(memoryview(message), 1, sn)
+        data, sn = _fragments(message, lane, sn)
         return EmittedBatches(memoryview(data), 1, sn)
 
+    def message(self) -> bytes:
+        """Encode the next row alone, however long; it stays the next row."""
+        columns, row = self._columns, self.row
+        size = sum(
+            int(offsets[row + 1] - offsets[row])
+            for offsets in (columns.payload_offsets, columns.attachment_offsets)
+        )
+        out = np.empty(size + self.overhead, np.uint8)
+        state = np.array([row, 0, 0, 0], np.int64)
+        no_frame = np.empty(0, np.uint8)
+        kernel.emit_kernel(columns, self._envelope, row + 1, no_frame, 0, 0, out, state)
+        return out[: state[kernel.OUT]].tobytes()
+
     def _encode(self, rows: int, out: npt.NDArray[np.uint8], state: npt.NDArray[np.int64]) -> None:
-        lane = self._lane
+        lane = self.lane
         limits = (lane.max_batch, lane.sn_mask) if lane else (0, 0)
-        kernel.emit_kernel(self._columns, rows, self._frame, *limits, out, state)
+        kernel.emit_kernel(self._columns, self._envelope, rows, self._frame, *limits, out, state)
+
+    @property
+    def overhead(self) -> int:
+        """Upper bound on the bytes of a message beside payload and attachment."""
+        return MAX_OVERHEAD + len(self._envelope.before) + len(self._envelope.after)
 
     @property
     def largest(self) -> int:
@@ -125,15 +170,21 @@ class Emitter:
     def messages(self) -> Iterator[bytes]:
         """Yield each remaining row as an encoded message."""
         while not self.done:
+            message = self.message()
             self.row += 1
-            yield _message(self._columns, self.row - 1)
+            yield message
 
 
 def emit(
-    columns: PushColumns, lane: LaneSettings, first_sn: int = 0, *, chunk_bytes: int = CHUNK_BYTES
+    columns: PushColumns,
+    lane: LaneSettings,
+    first_sn: int = 0,
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+    envelope: Envelope = PUSHES,
 ) -> Iterator[EmittedBatches]:
     """Yield all rows of `columns` in order, about `chunk_bytes` at a time."""
-    emitter, sn = Emitter(columns, lane), first_sn
+    emitter, sn = Emitter(columns, lane, envelope), first_sn
     while not emitter.done:
         emitted = emitter.next(sn, chunk_bytes)
         sn = emitted.next_sn
@@ -178,11 +229,9 @@ def _check_offsets(name: str, offsets: npt.NDArray[np.int64], data: npt.NDArray[
         raise EncodeError("has offsets outside its data", name)
 
 
-def _fragments(columns: PushColumns, row: int, lane: LaneSettings, sn: int) -> tuple[bytes, int]:
-    """Encode row `row` as FRAGMENTs; return them and the next sequence number."""
-    rest = memoryview(
-        _message(columns, row)
-    )  # slicing bytes would copy all the rest for every piece
+def _fragments(message: bytes, lane: LaneSettings, sn: int) -> tuple[bytes, int]:
+    """Encode a message as FRAGMENTs; return them and the next sequence number."""
+    rest = memoryview(message)  # slicing bytes would copy all the rest for every piece
     batches: list[bytes] = []
     while rest:
         fragment = Fragment(
@@ -200,15 +249,3 @@ def _fragments(columns: PushColumns, row: int, lane: LaneSettings, sn: int) -> t
         batches.append(encode(write_fragment, fragment))
         sn = (sn + 1) & lane.sn_mask
     return to_stream(batches, Framing.STREAM), (sn + 1) & lane.sn_mask
-
-
-def _message(columns: PushColumns, row: int) -> bytes:
-    """Encode row `row` alone, however long."""
-    size = sum(
-        int(offsets[row + 1] - offsets[row])
-        for offsets in (columns.payload_offsets, columns.attachment_offsets)
-    )
-    out = np.empty(size + MAX_OVERHEAD, np.uint8)
-    state = np.array([row, 0, 0, 0], np.int64)
-    kernel.emit_kernel(columns, row + 1, np.empty(0, np.uint8), 0, 0, out, state)
-    return out[: state[kernel.OUT]].tobytes()

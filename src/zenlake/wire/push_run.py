@@ -1,15 +1,17 @@
-"""Runs: the PUSH messages of a FRAME grouped by key, and a run written for another link.
+"""Runs: the PUSH messages of a FRAME, or the replies to one request, grouped by key.
 
-Works on the scan's rows, with one Python step per distinct key and none per message. Does not know
-subscribers. The compiled part is kernels/push_run.py.
+Works on the scan's rows, with one Python step per distinct key and none per message; writes a run
+for another link, too. Does not know subscribers. The compiled part is kernels/push_run.py.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from zenlake.wire.cursor import encode
+from zenlake.wire import push
+from zenlake.wire.cursor import U32, ByteWriter, encode
 from zenlake.wire.kernels import push_run as kernel
 from zenlake.wire.scan import CHUNK_ROWS, Rows, read_only_array
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
@@ -18,7 +20,7 @@ STAMP_BYTES = 9 + 17  # Bytes of the longest time and clock id.
 
 
 class PushRun(NamedTuple):
-    """Consecutive PUSH messages, grouped by key."""
+    """Consecutive PUSH messages, or replies to one request, grouped by key."""
 
     data: memoryview
     "Bytes that the rows were scanned from."
@@ -75,12 +77,16 @@ class KeyGrouper:
         self._found = np.empty(kernel.FOUND_SIZE, np.int64)
         self._seed = np.uint64(seed)
 
-    def run(self, data: memoryview, base: int, rows: Rows, first: int) -> PushRun:
-        """Group the PUSH messages from rows[first] on; an empty run if that is another message."""
+    def run(
+        self, data: memoryview, base: int, rows: Rows, first: int, kind: int = push.ID
+    ) -> PushRun:
+        """Group the PUSH messages, or those of another `kind`, from rows[first] on; an empty run if
+        that is another message."""
         found = self._found
         kernel.group_kernel(
             read_only_array(data),
             rows,
+            kind,
             first,
             base,
             self._seed,
@@ -130,12 +136,16 @@ class RewrittenRun(NamedTuple):
 
 
 def rewrite(
-    run: PushRun, keys: list[WireExpr | None], time: int = 0, clock: bytes = b""
+    run: PushRun,
+    keys: Sequence[WireExpr | None],
+    time: int = 0,
+    clock: bytes = b"",
+    request_id: int | None = None,
 ) -> RewrittenRun:
     """Write the messages of `run` whose key number has an entry in `keys`, with that key instead.
 
-    With a `clock` (an encoded id), a put without a timestamp gets `time` plus its place in the run,
-    counted from 1, so that it is the same for every destination.
+    Replies get the `request_id`. With a `clock` (an encoded id), a put without a timestamp gets
+    `time` plus its place in the run, counted from 1, so that it is the same for every destination.
     """
     encoded: list[bytes] = []
     flags = np.zeros(len(keys), np.uint8)
@@ -149,7 +159,8 @@ def rewrite(
         wanted[code] = 1
     offsets = np.zeros(len(keys) + 1, np.int64)
     np.cumsum([len(entry) for entry in encoded], out=offsets[1:])
-    longest = max(map(len, encoded), default=0)
+    before = b"" if request_id is None else encode(ByteWriter.zint, "request id", request_id, U32)
+    longest = max(map(len, encoded), default=0) + len(before)
     size = int(run.rows[run.stop - 1]["end"]) - int(run.rows[run.first]["start"])
     out = np.empty(size + len(run) * (longest + (STAMP_BYTES if clock else 0)), np.uint8)
     ends = np.empty(len(run), np.int64)
@@ -159,6 +170,7 @@ def rewrite(
         run.first,
         run.codes,
         wanted,
+        np.frombuffer(bytearray(before), np.uint8),
         offsets,
         np.frombuffer(bytearray().join(encoded), np.uint8),
         flags,

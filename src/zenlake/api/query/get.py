@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from zenlake.api.arguments import attachment_of, checked_key, encoding_of, instance, wire_of
 from zenlake.api.exchange_protocol import ExchangeLike, Stamp, TimerLike, unstamped
@@ -50,6 +50,9 @@ from zenlake.wire.response import Response
 from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr
+
+if TYPE_CHECKING:
+    from zenlake.wire.reply_run import ReplyRun
 
 MAX_GETS = 65_536  # Upper bound on gets of one session in flight; a further one is refused.
 MAX_KEPT_REPLIES = 262_144  # Upper bound on keys whose replies consolidation keeps for one get.
@@ -241,6 +244,22 @@ class SessionQueries:
             self._push(get, (Reply.of(message),), 1)
         else:
             self._consolidate(get, message)
+
+    def on_replies(self, replies: "ReplyRun") -> None:
+        """Deliver or consolidate remote replies that were received together."""
+        get = self._gets.get(replies.request_id)
+        if get is None:
+            self.counters["late"] += len(replies)
+            return
+        if not get.any_key:
+            count = len(replies)
+            replies = replies.select([_belongs(get.key, key) for key in replies.keys])
+            self.counters["disjoint"] += count - len(replies)
+        if get.mode is Consolidation.NONE:
+            self._push(get, map(Reply.of, replies.responses()), len(replies))
+        else:
+            for message in replies.responses():
+                self._consolidate(get, message)
 
     def on_final(self, request_id: int) -> None:
         """Note that all remote replies were delivered."""

@@ -71,18 +71,21 @@ class PendingRequest:
         """Send one reply of a queryable."""
         if self.ended:  # The session was closed.
             raise ZError("Dropped query")
-        request = self.request
-        stack = request.ts_stack
-        self._answer(
-            Response(
-                request.id,
-                WireExpr(0, key, Mapping.SENDER),
-                body,
-                qos,
-                None,
-                responder,
-                None if stack is None else self.stamp(stack, InterceptionPoint.SEND),
-            )
+        self._answer(self.response(key, body, qos, responder))
+
+    def response(
+        self, key: str, body: wire.WireReply | Err, qos: QoS, responder: WireEntityId
+    ) -> Response:
+        """Return the message for one reply of a queryable."""
+        stack = self.request.ts_stack
+        return Response(
+            self.request.id,
+            WireExpr(0, key, Mapping.SENDER),
+            body,
+            qos,
+            None,
+            responder,
+            None if stack is None else self.stamp(stack, InterceptionPoint.SEND),
         )
 
 

@@ -9,14 +9,15 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from functools import lru_cache, partial
+from functools import partial
 from queue import Empty, Full, Queue
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zenlake.api.query.query import Query, request_of, responder_of
+from zenlake.api.query.query import Query
+from zenlake.api.query.reply_batch import reply_batch
 from zenlake.api.session import Session
 from zenlake.api.values.selector import Parameters
 from zenlake.errors import ZError
@@ -24,19 +25,10 @@ from zenlake.keyexpr import KeyExpr, intersects
 from zenlake.lake.project import Project
 from zenlake.lake.serve.history import RESTARTS, History, KeyPredicate
 from zenlake.lake.serve.time_range import EVERYTHING, HlcRange, hlc_range, of_parameters
-from zenlake.wire.cursor import U64
-from zenlake.wire.delete import Del
-from zenlake.wire.encoding import WireEncoding
-from zenlake.wire.put import Put
-from zenlake.wire.reply import WireReply
-from zenlake.wire.timestamp import WireTimestamp
-from zenlake.wire.zenohid import WireZenohId
 
 MAX_QUERIES = 4  # Queries answered at the same time.
 MAX_WAITING = 256  # Queries that may wait; further ones are refused.
 MAX_SAMPLES = 1 << 40  # Highest value of `_max`.
-SEND_ROWS = 128  # Replies built before the first of them is sent.
-ROOM_SECONDS = 0.0005  # Pause between two checks for room on the link.
 JOIN_SECONDS = 10.0  # Longest wait for a worker at close.
 BUSY = f"more than {MAX_WAITING} queries wait here: ask again later"
 STOPPING = "the server was stopped before the end of the answer: ask again"
@@ -210,10 +202,9 @@ class Server:
             batches = self.history.between(
                 key, *request.times, request.newest, key_filter=key_filter
             )
-        channel = _ReplyChannel(query)
         with closing(batches):
             for batch in batches:
-                sent = channel.send(batch, self._stopped)
+                sent = reply_batch(query, as_samples(batch), self._is_open)
                 self._count("replies", sent)
                 if sent < batch.num_rows:
                     if self._stopped.is_set():
@@ -222,87 +213,29 @@ class Server:
                     return
         self._count("answered")
 
+    def _is_open(self) -> bool:
+        return not self._stopped.is_set()
+
 
 def _refuse(query: Query, why: str) -> None:
     with query, suppress(ZError):  # The querier is gone.
         query.reply_err(why, encoding=TEXT)
 
 
-class _ReplyChannel:
-    """Way back to the querier: whether it still waits, and its link has room for a reply."""
-
-    def __init__(self, query: Query) -> None:
-        self._asked = asked = request_of(query)
-        exchange: Any = asked.exchange
-        self._remote = asked.is_remote
-        self._waiting = exchange.routing.local.requests
-        self._number, self._qos = asked.request.id, asked.request.qos
-        self._responder = responder_of(query)
-
-    def wait_for_room(self, stopped: threading.Event) -> bool:
-        """Wait until the link has room; return False if the query has ended or the server stops."""
-        while not self._asked.ended:
-            if not self._remote:
-                return True
-            pending = self._waiting.get(self._number)
-            if pending is None or stopped.is_set():
-                return False
-            port = pending.face.link
-            if port is None or port.session.has_room(self._qos):
-                return True
-            time.sleep(ROOM_SECONDS)
-        return False
-
-    def send(self, batch: pa.RecordBatch, stopped: threading.Event) -> int:
-        """Send a reply per row; return the number sent before the query ended."""
-        answer, qos, responder = self._asked.answer, self._qos, self._responder
-        for start in range(0, batch.num_rows, SEND_ROWS):
-            # Built before the first is sent: replies in quick succession share frames and writes.
-            replies = list(zip(*_build_replies(batch.slice(start, SEND_ROWS)), strict=True))
-            for number, (key, reply) in enumerate(replies):
-                if not self.wait_for_room(stopped):
-                    return start + number
-                answer(key, reply, qos, responder)
-        return int(batch.num_rows)
-
-
 # ---- rows as replies
 
 
-def _build_replies(batch: pa.RecordBatch) -> tuple[list[str], list[WireReply]]:
-    """Return the keys and the replies of some rows."""
-    stamp = batch.column("timestamp")
-    columns = [batch.column(name) for name in _COLUMNS]
-    columns += [pc.struct_field(stamp, name) for name in ("ntp64", "id")]
-    keys = batch.column("key").to_pylist()
-    return keys, [
-        _build_reply(*row) for row in zip(*(column.to_pylist() for column in columns), strict=True)
-    ]
-
-
-_COLUMNS = ("kind", "payload", "encoding", "schema", "attachment")
-
-
-def _build_reply(
-    kind: str,
-    payload: bytes | None,
-    encoding: str | None,
-    schema: str | None,
-    attachment: bytes | None,
-    ntp64: int | None,
-    clock: str | None,
-) -> WireReply:
-    stamp = None if ntp64 is None else WireTimestamp(ntp64 & U64, _parse_clock_id(clock or ""))
-    if kind == "delete":
-        return WireReply(Del(stamp, None, attachment))
-    return WireReply(
-        Put(payload or b"", stamp, _parse_encoding(encoding, schema), None, attachment)
+def as_samples(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows of a history as columnar/ has samples, with the columns that a reply has."""
+    stamp = rows.column("timestamp")
+    ntp64 = pc.struct_field(stamp, "ntp64")
+    columns = {name: rows.column(name) for name in _COLUMNS}
+    columns["timestamp"] = pa.StructArray.from_arrays(
+        [ntp64.cast(pa.uint64(), safe=False), pc.struct_field(stamp, "id")],
+        ["time", "id"],
+        mask=ntp64.is_null(),
     )
+    return pa.RecordBatch.from_pydict(columns)
 
 
-_parse_clock_id = lru_cache(1024)(WireZenohId.parse)
-
-
-@lru_cache(1024)
-def _parse_encoding(encoding: str | None, schema: str | None) -> WireEncoding:
-    return WireEncoding.parse((encoding or "") if schema is None else f"{encoding or ''};{schema}")
+_COLUMNS = ("key", "kind", "payload", "encoding", "schema", "attachment")

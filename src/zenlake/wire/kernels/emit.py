@@ -1,4 +1,4 @@
-"""The compiled half of emit.py: columns to framed batches of PUSH messages.
+"""The compiled half of emit.py: columns to framed batches of PUSH or RESPONSE messages.
 
 Knows arrays and bytes. Keys, encodings and ids, which repeat, are encoded beforehand in tables of
 bytes; a row names its entry by number. Every message is measured before it is written.
@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from zenlake.wire import delete, push, put, qos
+from zenlake.wire import delete, put, qos
 from zenlake.wire.extensions import FLAG_EXTENSIONS, QOS, SOURCE_INFO
 from zenlake.wire.kernels.memory import copy_bytes, pointer_to, store8, write_zint
 
-_PUSH, _PUT, _DEL = push.ID, put.ID, delete.ID
+_PUT, _DEL = put.ID, delete.ID
 _TIMESTAMP, _ENCODING, _MORE = put.FLAG_TIMESTAMP, put.FLAG_ENCODING, FLAG_EXTENSIONS
 _QOS_EXT, _SOURCE_EXT = QOS.header, SOURCE_INFO.header
 _PUT_ATTACHMENT = put.EXTENSIONS.rows[-1].header
@@ -60,6 +60,18 @@ class PushColumns(NamedTuple):
     attachment_offsets: npt.NDArray[np.int64]
     attachment: npt.NDArray[np.uint8]
     qos: npt.NDArray[np.uint8]
+
+
+class Envelope(NamedTuple):
+    """Bytes that all messages share: a header, and the bytes between it, the key and the body."""
+
+    header: int
+    "Header byte, without the flags of the key."
+    before: npt.NDArray[np.uint8]
+    "Bytes between the header and the key."
+    after: npt.NDArray[np.uint8]
+    """Bytes between the key and the body. If the header says that there are extensions, they are
+    here, and the QoS of a row is not written."""
 
 
 # Indices into the kernel's state, an int64 array.
@@ -119,26 +131,14 @@ def _end_batch(out, start, at):
     store8(out, start + 1, length >> 8)
 
 
-@njit(cache=True, inline="always")
-def _write_push_header(out, at, flags, key_data, key_start, key_len, qos_byte):
-    """Write a PUSH up to its body; return the position after."""
-    has_qos = qos_byte != _DEFAULT_QOS
-    store8(out, at, _PUSH | np.int64(flags) | (_MORE if has_qos else 0))
-    at = _copy_entry(out, at + 1, key_data, key_start, key_len)
-    if has_qos:
-        store8(out, at, _QOS_EXT)
-        store8(out, at + 1, np.int64(qos_byte))
-        at += 2
-    return at
-
-
 @njit(cache=True, nogil=True)
-def emit_kernel(c, stop, frame, max_batch, sn_mask, buffer, state):
+def emit_kernel(c, e, stop, frame, max_batch, sn_mask, buffer, state):
     """Write rows from state[ROW] up to `stop`, in batches of at most `max_batch` bytes.
 
-    Ends when all are written, when `buffer` has no room for another whole batch, or before a row
-    that does not fit a batch; only whole batches are written. Without a `frame` the messages are
-    written one after another, with nothing around.
+    Each row of the columns `c` is a message with the envelope `e`. Ends when all are written, when
+    `buffer` has no room for another whole batch, or before a row that does not fit a batch; only
+    whole batches are written. Without a `frame` the messages are written one after another, with
+    nothing around.
     """
     # Every use of a tuple's field counts a reference up and down; a local variable does not.
     kinds = c.kind
@@ -164,6 +164,12 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, buffer, state):
     attachment_offsets = c.attachment_offsets
     attachment = pointer_to(c.attachment)
     qos_bytes = c.qos
+    message_header = np.int64(e.header)
+    before = pointer_to(e.before)
+    before_len = len(e.before)
+    after = pointer_to(e.after)
+    after_len = len(e.after)
+    own_qos = message_header & _MORE == 0
     frame_data = pointer_to(frame)
     out = pointer_to(buffer)
     room = len(buffer)
@@ -188,7 +194,8 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, buffer, state):
 
         # How long the message will be: room is made before anything is written.
         key_len = key_offsets[key + 1] - key_offsets[key]
-        length = 2 + key_len + (2 if qos_byte != _DEFAULT_QOS else 0)
+        has_qos = own_qos and qos_byte != _DEFAULT_QOS
+        length = 2 + before_len + key_len + (2 if has_qos else 0) + after_len
         clock_len = np.int64(0)
         if clock >= 0:
             clock_len = clock_offsets[clock + 1] - clock_offsets[clock]
@@ -231,9 +238,14 @@ def emit_kernel(c, stop, frame, max_batch, sn_mask, buffer, state):
             status = OUT_FULL
             break
 
-        at = _write_push_header(
-            out, at, key_flags[key], key_data, key_offsets[key], key_len, qos_byte
-        )
+        store8(out, at, message_header | np.int64(key_flags[key]) | (_MORE if has_qos else 0))
+        at = _copy_entry(out, at + 1, before, 0, before_len)
+        at = _copy_entry(out, at, key_data, key_offsets[key], key_len)
+        if has_qos:
+            store8(out, at, _QOS_EXT)
+            store8(out, at + 1, np.int64(qos_byte))
+            at += 2
+        at = _copy_entry(out, at, after, 0, after_len)
         flags = (_TIMESTAMP if clock >= 0 else 0) | (_ENCODING if encoding_len else 0)
         flags |= _MORE if source >= 0 or attached else 0
         store8(out, at, (_PUT if put else _DEL) | flags)

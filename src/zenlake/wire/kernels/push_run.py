@@ -7,13 +7,14 @@ group is a number, and a table says what to write instead of its key.
 import numpy as np
 from numba import njit
 
-from zenlake.wire import push, put
+from zenlake.wire import err, push, put, response
 from zenlake.wire.extensions import ENC_MASK, ENC_UNIT, ENC_Z64, FLAG_EXTENSIONS
 from zenlake.wire.kernels.memory import copy_bytes, load8, mix, pointer_to, store8, write_zint
 from zenlake.wire.kernels.row import FLAG_STACK
 from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED
 
 _PUSH, _PUT, _STAMPED = push.ID, put.ID, put.FLAG_TIMESTAMP
+_RESPONSE, _ERR = response.ID, err.ID
 _KEY_FLAGS = FLAG_NAMED | FLAG_MAPPING
 _Z, _UNIT, _Z64 = FLAG_EXTENSIONS, ENC_UNIT, ENC_Z64
 
@@ -50,10 +51,13 @@ def _hash(buf, row, seed):
 
 
 @njit(cache=True)
-def group_kernel(data, rows, first, base, seed, slots, codes, firsts, keys, starts, ends, found):
-    """Number the keys of the PUSH messages from `first` on.
+def group_kernel(
+    data, rows, kind, first, base, seed, slots, codes, firsts, keys, starts, ends, found
+):
+    """Number the keys of the messages from `first` on that are of one `kind`, PUSH or RESPONSE.
 
-    Ends at another message, or at a PUSH with a timestamp stack. codes[i] is the number of row
+    Ends at another message, at one with a timestamp stack, at an ERR, and at a reply to another
+    request. codes[i] is the number of row
     first + i, firsts[code] the first row that has it, keys[code] its mapping and scope as one
     number, and the range of its suffix. Payload i is [starts[i], ends[i]), counted from `base`
     bytes before the data. found[PLAIN]: all messages are puts with nothing beside the payload.
@@ -68,7 +72,11 @@ def group_kernel(data, rows, first, base, seed, slots, codes, firsts, keys, star
     row = first
     while row < len(rows):
         here = rows[row]
-        if here["kind"] != _PUSH or here["flags"] & FLAG_STACK:
+        if here["kind"] != kind or here["flags"] & FLAG_STACK:
+            break
+        if kind == _RESPONSE and (
+            here["body"] == _ERR or here["request_id"] != rows[first]["request_id"]
+        ):
             break
         at = row - first
         if code < 0 or not _same_key(buf, here, rows[firsts[code]]):
@@ -92,40 +100,13 @@ def group_kernel(data, rows, first, base, seed, slots, codes, firsts, keys, star
         ends[at] = base + here["payload"] + here["payload_len"]
         if here["body"] == _PUT and here["clock"] == 0:
             stampless = 1
-        if here["body"] != _PUT or not _is_plain(buf, here):
+        if kind != _PUSH or here["body"] != _PUT or not _is_plain(buf, here):
             plain = 0
         row += 1
     found[STOP] = row
     found[GROUPS] = groups
     found[PLAIN] = plain
     found[STAMPLESS] = stampless
-
-
-@njit(cache=True, inline="always")
-def _after_key(buf, row):
-    """Return the position of a PUSH's extensions or body.
-
-    A row has no field for it: one more would not fit two cache lines.
-    """
-    if row["suffix_len"] > 0:
-        return np.int64(row["suffix"]) + row["suffix_len"]
-    pos = np.int64(row["start"]) + 1
-    while load8(buf, pos) >= 0x80:
-        pos += 1
-    pos += 1
-    if load8(buf, row["start"]) & FLAG_NAMED:  # an empty suffix has its length, too
-        while load8(buf, pos) >= 0x80:
-            pos += 1
-        pos += 1
-    return pos
-
-
-@njit(cache=True, inline="always")
-def _is_plain(buf, row):
-    """Return whether a PUSH has no extension and holds a PUT without flags."""
-    if load8(buf, row["start"]) & _Z:
-        return False
-    return load8(buf, _after_key(buf, row)) == _PUT
 
 
 @njit(cache=True, inline="always")
@@ -136,6 +117,31 @@ def _skip_zint(buf, pos):
             return pos + 1
         pos += 1
     return pos + 1
+
+
+@njit(cache=True, inline="always")
+def _after_key(buf, row):
+    """Return the position of a PUSH's or RESPONSE's extensions or body.
+
+    A row has no field for it: one more would not fit two cache lines.
+    """
+    if row["suffix_len"] > 0:
+        return np.int64(row["suffix"]) + row["suffix_len"]
+    pos = np.int64(row["start"]) + 1
+    if row["kind"] == _RESPONSE:  # the request id is before the key
+        pos = _skip_zint(buf, pos)
+    pos = _skip_zint(buf, pos)
+    if load8(buf, row["start"]) & FLAG_NAMED:  # an empty suffix has its length, too
+        pos = _skip_zint(buf, pos)
+    return pos
+
+
+@njit(cache=True, inline="always")
+def _is_plain(buf, row):
+    """Return whether a PUSH has no extension and holds a PUT without flags."""
+    if load8(buf, row["start"]) & _Z:
+        return False
+    return load8(buf, _after_key(buf, row)) == _PUT
 
 
 @njit(cache=True, inline="always")
@@ -166,18 +172,20 @@ def body_start(buf, row):
 
 @njit(cache=True)
 def rewrite_kernel(
-    data, rows, first, codes, wanted, offsets, keys, key_flags, time, clock, buffer, ends
+    data, rows, first, codes, wanted, before, offsets, keys, key_flags, time, clock, buffer, ends
 ):
     """Write the rows first .. first + len(codes) whose group is wanted, each with its new key.
 
-    With a `clock`, a put without a timestamp gets one: `time` plus its place in the run, counted
-    from 1, so that it is the same for every destination. ends[i] is where the i-th message written
-    ends in `buffer`. Returns how many were written.
+    `before` is written between header and key: the new request id of a RESPONSE. With a `clock`, a
+    put without a timestamp gets one: `time` plus its place in the run, counted from 1, so that it
+    is the same for every destination. ends[i] is where the i-th message written ends in `buffer`.
+    Returns how many were written.
     """
     buf = pointer_to(data)
     out = pointer_to(buffer)
     key_data = pointer_to(keys)
     clock_data = pointer_to(clock)
+    before_data = pointer_to(before)
     at = np.int64(0)
     count = 0
     for i in range(len(codes)):
@@ -188,6 +196,8 @@ def rewrite_kernel(
         header = load8(buf, row["start"])
         store8(out, at, (header & ~_KEY_FLAGS) | np.int64(key_flags[code]))
         at += 1
+        copy_bytes(out, at, before_data, 0, len(before))
+        at += len(before)
         length = offsets[code + 1] - offsets[code]
         copy_bytes(out, at, key_data, offsets[code], length)
         at += length
