@@ -26,7 +26,6 @@ def main() -> None:
                 samples.writeStream.format("zenoh-lake")
                 .option("path", str(lake.tables))
                 .option("into", "samples,latest,health")
-                .option("flow", "samples")
                 .option("checkpointLocation", f"{folder}/state")
                 .trigger(availableNow=True)
                 .start()

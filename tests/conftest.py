@@ -9,6 +9,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,15 +61,16 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    before = alive()
+def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    look = partial(alive, with_spark="spark" in request.fixturenames)
+    before = look()
     yield
-    if not alive() - before:
+    if not look() - before:
         return
     gc.collect()  # what only a cycle keeps alive is not a leak
     with suppress(AssertionError):  # threads of callbacks end soon after their entity is undeclared
-        until(lambda: alive() - before, lambda left: not left, GRACE_SECONDS)
-    left = alive() - before
+        until(lambda: look() - before, lambda left: not left, GRACE_SECONDS)
+    left = look() - before
     assert not left, f"left behind by this test: {sorted(left)}"
 
 

@@ -64,6 +64,7 @@ INNER = {
         "serve",
         "report",
         "pipeline",
+        "reprocess",
         "template",
     ),
     "capture": ("kernels",),  # kernels import no other room of the package

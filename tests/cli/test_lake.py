@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -19,10 +20,11 @@ from tests.support.cli_process import matching, peer
 from tests.support.delta_runtime import start_delta_runtime
 from zenlake.cli.commands.lake_run import RunTable, format_event
 from zenlake.errors import ZError
-from zenlake.lake.pipeline import flows, runner
-from zenlake.lake.pipeline.spark_connect import FlowEvent
+from zenlake.lake.pipeline import runner
+from zenlake.lake.pipeline.progress import durable_offsets
+from zenlake.lake.pipeline.queries import ResidentQuery
 from zenlake.lake.project import Project
-from zenlake.lake.tables.definitions import TABLES, TableDefinition
+from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DeltaStore
 from zenlake.lake.tables.reduce import conform
 from zenlake.log.read.reader import Reader
@@ -82,41 +84,83 @@ def test_what_init_refuses(tmp_path: Path, args: list[str], status: int, said: s
 # ---- run
 
 
-class StandInSession:
-    """In place of Spark: what each run does is in `script`, one for each; then they go well."""
+class StandInDriver:
+    """In place of Spark: a JVM that has started at once."""
 
-    script: ClassVar[list[Callable[["StandInSession"], bool]]] = []
     started = 0
-    runs = 0
+    session = ui = None
+    alive = True
 
-    def __init__(self, project: Project, master: str, conf: dict[str, str]) -> None:
+    def __init__(self, app: str, master: str, conf: dict[str, str], log: Path) -> None:
         type(self).started += 1
-        self.state, self.alive = project.home / "state", True
-        self.flows: dict[str, flows.Flow] = {}
-        self.complete = True
-        self.tell: Callable[[FlowEvent], None] = lambda event: None
 
-    def run(self, tell: Callable[[FlowEvent], None]) -> bool:
-        number, type(self).runs = self.runs, self.runs + 1
-        self.flows = {"samples": flows.Flow("samples", ("samples", "latest"))}
-        self.tell = tell
-        tell(FlowEvent("samples", "RUNNING"))
-        if number < len(self.script):
-            return self.script[number](self)
-        tell(FlowEvent("samples", "COMPLETED"))
-        return True
+    def ends_within(self, seconds: float) -> bool:
+        return not self.alive
 
+    def truncate_log(self) -> None: ...
     def close(self) -> None: ...
     def kill(self) -> None: ...
+
+
+class StandInQuery(ResidentQuery):
+    """In place of a streaming query: takes all there is, if `script` does not say otherwise."""
+
+    script: ClassVar[list[Callable[["StandInQuery"], None]]] = []
+    starts = 0
+    why: str | None = None
+    runs = False
+    resident = False
+    just_started = False
+
+    def start(self, trigger: Any) -> None:
+        number, type(self).starts = self.starts, self.starts + 1
+        self.why, self.resident = None, "processingTime" in trigger
+        self.just_started = number == 0
+        self.runs = self.resident
+        if number < len(self.script):
+            self.script[number](self)
+
+    def _begin(self, trigger: Any) -> None: ...
+
+    def offsets(self) -> dict[int, int]:
+        """Return all offsets, but where it started if it has just done so."""
+        if self.just_started or not self.starts:
+            self.just_started = False
+            return {}
+        return durable_offsets(self._project)
+
+    @property
+    def active(self) -> bool:
+        return self.runs
+
+    has_run = True
+    busy = False
+    batch_seconds = 0.125
+
+    def failure(self) -> str | None:
+        return self.why
+
+    def fail(self, reason: str) -> None:
+        self.why, self.runs = reason, False
+
+    def stop(self) -> None:
+        self.runs = False
 
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A lake with ten samples, on no Spark."""
-    monkeypatch.setattr(runner, "PipelineSession", StandInSession)
-    monkeypatch.setattr(StandInSession, "script", [])
-    monkeypatch.setattr(StandInSession, "started", 0)
-    monkeypatch.setattr(StandInSession, "runs", 0)
+    monkeypatch.setattr(runner, "SparkDriver", StandInDriver)
+    monkeypatch.setattr(runner, "prepare_session", lambda spark: None)
+    monkeypatch.setattr(runner, "FIRST_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(runner, "RELOAD_SECONDS", 0.05)
+    monkeypatch.setattr(runner, "POLL_SECONDS", 0.01)
+    for name in ("TableQuery", "FlowQuery"):
+        monkeypatch.setattr(runner, name, StandInQuery)
+    monkeypatch.setattr(StandInQuery, "script", [])
+    monkeypatch.setattr(StandInQuery, "starts", 0)
+    monkeypatch.setattr(StandInDriver, "started", 0)
+    monkeypatch.setattr(StandInDriver, "alive", True)
     assert zenlake("lake", "init", str(tmp_path / "fleet")).exit_code == 0
     spark_log.append(tmp_path / "fleet" / "log", 10)
     return tmp_path / "fleet"
@@ -126,14 +170,16 @@ def events(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
-def stopped(_: StandInSession) -> bool:
+def named(found: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+    return [fact for fact in found if fact["event"] == event]
+
+
+def stopped(_: StandInQuery) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
-    return True
 
 
-def failed(stand: StandInSession) -> bool:
-    stand.tell(FlowEvent("samples", "FAILED", "no such column"))
-    return False
+def failed(query: StandInQuery) -> None:
+    query.fail("no such column")
 
 
 def test_once_takes_what_is_there(lake: Path) -> None:
@@ -143,57 +189,48 @@ def test_once_takes_what_is_there(lake: Path) -> None:
     assert [event["event"] for event in found if event["event"] != "flow"] == [
         *("starting", "ready", "cycle", "stopped")
     ]
-    (cycle,) = (event for event in found if event["event"] == "cycle")
+    (cycle,) = named(found, "cycle")
     assert (cycle["number"], cycle["ok"]) == (1, True)
-    assert cycle["flows"] == [
-        {
-            "flow": "samples",
-            "into": ["samples", "latest"],
-            "state": "COMPLETED",
-            "taken": 0,
-            "behind": 10,
-            "at": None,
-            "rows": {},
-            "wrote": {},
-            "reason": None,
-        }
-    ]
+    (flow,) = cycle["flows"]
+    assert flow.pop("at") is not None
+    assert flow == {
+        "flow": "tables",
+        "into": ["samples", "latest", "health", "loss", "messages", "messages_failed"],
+        "state": "COMPLETED",
+        "taken": 10,
+        "behind": 0,
+        "rows": {},
+        "wrote": {},
+        "reason": None,
+    }
 
 
 def test_once_that_fails_is_status_1_and_says_why(lake: Path) -> None:
-    StandInSession.script = [failed]
+    StandInQuery.script = [failed]
     done = zenlake("lake", "run", str(lake), "--once")
     assert done.exit_code == 1
-    assert "flow samples failed: no such column" in done.output
-    assert "samples: 0 read, 10 behind (failed)" in done.output
+    assert "flow tables failed: no such column" in done.output
+    assert "tables: 10 read (failed)" in done.output
 
 
 def test_a_cycle_says_what_was_read_and_what_was_written(lake: Path) -> None:
     project = Project.load(lake)
 
-    def writes(stand: StandInSession) -> bool:
-        stand.flows["own"] = flows.Flow("own", ("own",))
-        for name, count in (("samples", 3), ("latest", 1), ("own", 1)):
-            rows = pa.table({"key": ["a"] * count})
-            wanted = TABLES[name].schema if name in TABLES else rows.schema
-            store = DeltaStore(
-                project.table(name), TABLES.get(name) or TableDefinition(name, wanted)
-            )
-            store.commit(store.write(conform(rows, wanted)))
-        return True
+    def writes(_: StandInQuery) -> None:
+        for name, count in (("samples", 3), ("latest", 1)):
+            rows = conform(pa.table({"key": ["a"] * count}), TABLES[name].schema)
+            store = DeltaStore(project.table(name), TABLES[name])
+            store.commit(store.write(rows))
 
-    StandInSession.script = [writes, writes]
+    StandInQuery.script = [writes, writes]
     done = zenlake("lake", "run", str(lake), "--once", "--json")
     assert done.exit_code == 0, done.output
-    first = next(event for event in events(done.stdout) if event["event"] == "cycle")["flows"]
-    assert [(flow["rows"], flow["wrote"]) for flow in first] == [
-        ({"samples": 3, "latest": 1}, {"samples": 3}),
-        ({"own": 1}, {"own": 1}),
-    ]
+    (flow,) = named(events(done.stdout), "cycle")[0]["flows"]
+    assert (flow["rows"], flow["wrote"]) == ({"samples": 3, "latest": 1}, {"samples": 3})
     done = zenlake("lake", "run", str(lake), "--once")
-    assert "samples: 0 read, 3 rows, 10 behind; own: 0 read, 1 row, 10 behind" in done.output
+    assert "tables: 0 read, 3 rows" in done.output
     done = zenlake("lake", "run", str(lake), "--once")
-    assert "samples: 0 read, 0 rows, 10 behind" in done.output
+    assert "tables: 0 read, 0 rows" in done.output
     two = {"flow": "m", "taken": 4, "wrote": {"a": 3, "b": 1}, "behind": 0, "state": "COMPLETED"}
     said = format_event("cycle", {"number": 1, "seconds": 1.0, "flows": [two]})
     assert said is not None
@@ -201,63 +238,185 @@ def test_a_cycle_says_what_was_read_and_what_was_written(lake: Path) -> None:
 
 
 def test_a_run_that_cannot_begin_says_why(lake: Path) -> None:
-    def refused(_: StandInSession) -> bool:
-        raise ZError("transformations/own.py, line 3: NameError: spork")
-
-    StandInSession.script = [refused]
+    (lake / "spark-pipeline.yml").write_text("name: fleet\n")
     done = zenlake("lake", "run", str(lake), "--once")
     assert done.exit_code == 1
-    assert "own.py, line 3: NameError: spork" in done.output
+    assert "spark-pipeline.yml: " in done.output
+    assert "storage" in done.output
 
 
-def test_a_cycle_that_failed_is_tried_again_until_told_to_stop(lake: Path) -> None:
-    StandInSession.script = [failed, failed, stopped]
+def test_a_flow_that_failed_is_tried_again_until_told_to_stop(lake: Path) -> None:
+    StandInQuery.script = [failed, failed, stopped]
     done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
     assert done.exit_code == 0, done.output
-    cycles = [event["ok"] for event in events(done.stdout) if event["event"] == "cycle"]
-    assert cycles == [False, False, True]
-    assert StandInSession.started == 1
+    found = events(done.stdout)
+    states = [event["state"] for event in named(found, "flow")]
+    assert states == ["RUNNING", "FAILED", "RUNNING", "FAILED", "RUNNING"]
+    assert [cycle["ok"] for cycle in named(found, "cycle")][:1] in ([True], [False])
+    assert StandInDriver.started == 1
+
+
+def test_pauses_become_longer_up_to_a_limit() -> None:
+    backoff = runner.Backoff()
+    pauses = []
+    for _ in range(9):
+        backoff.fail(100.0)
+        pauses.append(backoff.retry_at - 100.0)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    backoff.succeed()
+    backoff.fail(100.0)
+    assert backoff.retry_at == 101.0
 
 
 def test_without_news_there_is_no_cycle(lake: Path) -> None:
-    def more(_: StandInSession) -> bool:
-        threading.Timer(0.5, lambda: spark_log.append(lake / "log", 1)).start()
-        return True
+    def more(_: StandInQuery) -> None:
+        threading.Timer(0.3, lambda: spark_log.append(lake / "log", 1)).start()
+        threading.Timer(1.0, lambda: stopped(_)).start()
 
-    StandInSession.script = [more, stopped]
+    StandInQuery.script = [more]
     done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
-    cycles = [event for event in events(done.stdout) if event["event"] == "cycle"]
-    assert [cycle["flows"][0]["behind"] for cycle in cycles] == [10, 11]
+    cycles = named(events(done.stdout), "cycle")
+    assert [cycle["flows"][0]["taken"] for cycle in cycles] == [0, 10, 1]  # The first: it runs.
 
 
 def test_a_spark_that_is_gone_is_started_again(lake: Path) -> None:
-    def gone(stand: StandInSession) -> bool:
-        stand.alive = False
+    def gone(_: StandInQuery) -> None:
+        StandInDriver.alive = False
         raise ZError("the connection is refused")
 
-    StandInSession.script = [gone, stopped]
-    done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
+    def back(query: StandInQuery) -> None:
+        stopped(query)
+
+    StandInQuery.script = [gone, back]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StandInDriver, "close", lambda _: setattr(StandInDriver, "alive", True))
+        done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
     assert done.exit_code == 0, done.output
-    assert StandInSession.started == 2
+    assert StandInDriver.started == 2
+    assert "is started again" in named(events(done.stdout), "failed")[0]["reason"]
 
 
-def test_a_cycle_that_does_not_end_is_broken_off(
+def test_a_batch_that_does_not_end_is_broken_off(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "STOP_SECONDS", 0.2)
     killed = threading.Event()
-    monkeypatch.setattr(StandInSession, "kill", lambda _: killed.set())
+    monkeypatch.setattr(StandInDriver, "kill", lambda _: killed.set())
 
-    def endless(_: StandInSession) -> bool:
+    def endless(_: StandInQuery) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         assert killed.wait(60.0)
+        StandInDriver.alive = False
         raise ZError("the connection is refused")
 
-    StandInSession.script = [endless]
+    StandInQuery.script = [endless]
     done = zenlake("lake", "run", str(lake), "--json")
     assert done.exit_code == 0, done.output
     assert killed.is_set()
-    assert "failed" not in [event["event"] for event in events(done.stdout)]
+    assert named(events(done.stdout), "failed") == []
+
+
+OWN = """
+from zenlake import lake
+
+@lake.flow(into="own")
+def own():
+    raise AssertionError("not called here")
+"""
+
+
+def test_a_file_that_does_not_load_stops_only_its_own_flows(lake: Path) -> None:
+    broken = lake / "transformations" / "broken.py"
+    broken.write_text("import nosuchmodule\n" + OWN)
+    done = zenlake("lake", "run", str(lake), "--once", "--json")
+    assert done.exit_code == 1
+    found = events(done.stdout)
+    told = {event["flow"]: (event["state"], event["reason"]) for event in named(found, "flow")}
+    state, reason = told["transformations/broken.py"]
+    assert state == "FAILED"
+    assert "transformations/broken.py, line 1: ModuleNotFoundError" in reason
+    assert told["tables"] == ("COMPLETED", None)
+    flows = {flow["flow"]: flow for flow in named(found, "cycle")[0]["flows"]}
+    assert flows["tables"]["taken"] == 10
+    assert flows["transformations/broken.py"]["state"] == "FAILED"
+    assert "own" not in flows
+
+
+def test_a_changed_file_is_loaded_while_the_lake_runs(lake: Path) -> None:
+    broken = lake / "transformations" / "broken.py"
+    broken.write_text("import nosuchmodule\n" + OWN)
+
+    def mend(_: StandInQuery) -> None:
+        threading.Timer(0.3, lambda: broken.write_text(OWN)).start()
+
+    StandInQuery.script = [mend, stopped]
+    done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
+    assert done.exit_code == 0, done.output
+    running = [e["flow"] for e in named(events(done.stdout), "flow") if e["state"] == "RUNNING"]
+    assert running == ["tables", "own"]
+
+
+def test_a_lake_without_a_log(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(lake / "log")
+    done = zenlake("lake", "run", str(lake), "--once")
+    assert done.exit_code == 1
+    assert "has no log yet: record first" in done.output
+
+    def appears(*_: object, **__: object) -> None:
+        spark_log.append(lake / "log", 5)
+
+    StandInQuery.script = [stopped]
+    threading.Timer(0.3, appears).start()
+    done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
+    assert done.exit_code == 0, done.output
+    states = [event["state"] for event in named(events(done.stdout), "flow")]
+    assert states == ["WAITING", "RUNNING"]
+
+
+def test_many_cycles_are_one_line(lake: Path) -> None:
+    def more(query: StandInQuery) -> None:
+        for delay in (0.2, 0.4, 0.6):
+            threading.Timer(delay, lambda: spark_log.append(lake / "log", 1)).start()
+        threading.Timer(1.0, lambda: stopped(query)).start()
+
+    StandInQuery.script = [more]
+    done = zenlake("lake", "run", str(lake), "--every", "10ms")
+    lines = [line for line in done.output.splitlines() if line.startswith("cycle ")]
+    assert len(lines) == 2
+    assert "tables: 0 read, 10 behind" in lines[0]
+    assert "tables: 13 read" in lines[1]
+
+
+def test_a_flow_reads_changed_tables_again(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "RENEW_SECONDS", 0.2)
+    monkeypatch.setattr(StandInQuery, "is_stale", lambda query: query.starts == 1)
+    StandInQuery.script = [lambda query: None, stopped]
+    done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
+    assert done.exit_code == 0, done.output
+    states = [event["state"] for event in named(events(done.stdout), "flow")]
+    assert states == ["RUNNING", "RUNNING"]
+
+
+def test_workers_of_a_flow_that_rests_are_kept(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = []
+
+    def keep(query: StandInQuery) -> None:
+        kept.append(query)
+        if len(kept) == 2:
+            stopped(query)
+
+    monkeypatch.setattr(runner, "WARM_SECONDS", 0.1)
+    monkeypatch.setattr(StandInQuery, "keep_warm", keep)
+    done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
+    assert done.exit_code == 0, done.output
+    assert len(kept) >= 2
+
+
+def test_two_flows_into_one_table_are_refused(lake: Path) -> None:
+    (lake / "transformations" / "own.py").write_text(OWN.replace('"own"', '"samples"'))
+    done = zenlake("lake", "run", str(lake), "--once")
+    assert done.exit_code == 1
+    assert "'samples' is filled by flow 'tables' and by flow 'own'" in done.output
 
 
 def test_it_records_while_it_runs(tmp_path: Path, lake: Path) -> None:
@@ -265,24 +424,26 @@ def test_it_records_while_it_runs(tmp_path: Path, lake: Path) -> None:
         home = tmp_path / "recorded"
         zenlake("lake", "init", str(home), "-e", publisher.endpoint, "-k", "robot/**")
 
-        def put(_: StandInSession) -> bool:
+        def put(query: StandInQuery) -> None:
             matching(publisher.session, "robot/1")
             block = api.CongestionControl.BLOCK
             publisher.session.put("robot/1", "hello", congestion_control=block)
-            return False  # so that there is a next cycle
+            query.fail("so that there is a next start")
 
-        def until_durable(_: StandInSession) -> bool:
+        def until_durable(query: StandInQuery) -> None:
             if _recorded(home / "log"):
-                os.kill(os.getpid(), signal.SIGTERM)
-                return True
-            return False
+                stopped(query)
+            else:
+                query.fail("not yet")
 
-        StandInSession.script = [put, *[until_durable] * MANY, stopped]
-        done = zenlake("lake", "run", str(home), "--every", "50ms", "--json")
+        StandInQuery.script = [put, *[until_durable] * MANY]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runner, "LAST_RETRY_SECONDS", 0.05)
+            done = zenlake("lake", "run", str(home), "--every", "50ms", "--json")
         assert done.exit_code == 0, done.output
         assert _recorded(home / "log") == [("robot/1", b"hello")]
 
-        StandInSession.runs, StandInSession.script = 0, [stopped]
+        StandInQuery.starts, StandInQuery.script = 0, [stopped]
         quiet = zenlake("lake", "run", str(home), "--no-record", "--json")
         assert quiet.exit_code == 0
 
@@ -301,6 +462,9 @@ def test_what_run_refuses(lake: Path, tmp_path: Path) -> None:
     assert "zenlake lake init" in missing.output
     assert zenlake("lake", "run", str(lake), "--conf", "x").exit_code == 2
     assert zenlake("lake", "run", str(lake), "--every", "soon").exit_code == 2
+    connect = zenlake("lake", "run", str(lake), "--master", "sc://127.0.0.1:1")
+    assert connect.exit_code == 1
+    assert "add --once" in connect.output
     with runner.exclusive(Project.load(lake)):
         busy = zenlake("lake", "run", str(lake), "--once")
     assert busy.exit_code == 1

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -396,16 +395,3 @@ def test_the_handlers_of_signals_are_put_back(tmp_path: Path) -> None:
     endpoint = f"tcp/127.0.0.1:{free_port()}"
     zenlake("record", "-e", endpoint, "-k", "a", "-o", str(tmp_path / "log"))
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
-
-
-def test_the_service_file_has_options_that_there_are() -> None:
-    unit = (Path(__file__).parents[2] / "deploy" / "zenlake-record.service").read_text()
-    command = (
-        unit.split("ExecStart=")[1].split("\n#")[0].replace("\\\n", " ").replace("%S", "/var/lib")
-    )
-    program, *words = shlex.split(command)
-    assert program.endswith("/zenlake")
-    # A key expression that is none: everything else of the command line has been accepted then.
-    done = zenlake(*words, "--key", "a//b")
-    assert done.exit_code == 2
-    assert "a//b" in done.stderr

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench import lake as bench
-from bench import lake_plain, serve
+from bench import lake_plain, lake_updates, serve
 from bench.lake_rows import write_log
+from zenlake.lake.pipeline.runner import prepare_session
 from zenlake.lake.scaffold import create_project
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def test_a_job_by_hand_makes_as_many_rows(spark: "SparkSession", tmp_path: Path)
     write_log(project.log, 2_000)
     rows = spark.read.format("zenoh").load(str(project.log))
     rows.write.parquet(str(tmp_path / "rows"))
-    bench.fill(spark, project, tmp_path / "checkpoints")
+    prepare_session(spark)
+    bench.fill(spark, project)
     lake_plain.make(spark, tmp_path / "rows", tmp_path / "plain")
     bench.compare(spark, project, tmp_path / "plain")
 
@@ -46,8 +48,8 @@ def test_updates_of_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "TIMES": (1, 2),
         "REPEATS": 1,
     }.items():
-        monkeypatch.setattr(bench, name, value)
-    measured(bench.updates(tmp_path), 7)
+        monkeypatch.setattr(lake_updates, name, value)
+    measured(lake_updates.updates(tmp_path), 7)
 
 
 @pytest.mark.process
@@ -55,4 +57,4 @@ def test_a_lake_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "ROWS", 8_000)
     monkeypatch.setattr(serve, "BATCH_ROWS", 4_000)
     monkeypatch.setattr(serve, "ROUNDS", 1)
-    measured(serve.figures(), 7)
+    measured(serve.figures(), 9)

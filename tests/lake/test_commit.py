@@ -141,7 +141,7 @@ def test_offsets_of_another_query_are_refused(tmp_path: Path) -> None:
         store, store.write(samples([Row("a", 9)])), TableBatch("f", "old", 3, {0: (0, 9)})
     )
     again = store.write(samples([Row("a", 9)]))
-    with pytest.raises(OffsetsPresent, match=r"partition 0 are there up to 9.*offset 10, or move"):
+    with pytest.raises(OffsetsPresent, match=r"partition 0 are there up to 9.*offset 10, or fill"):
         write.append_files(store, again, TableBatch("f", "new", 0, {0: (9, 9)}))
     write.append_files(
         store, store.write(samples([Row("a", 10)])), TableBatch("f", "new", 0, {0: (10, 10)})

@@ -7,7 +7,7 @@ any step. Few kills by default, since each driver is a JVM: ZENLAKE_FULL=1 has 2
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from tests.support.crash_steps import Place, Steps, breaks_off
 from tests.support.lake_account import Account, same_rows
 from tests.support.lake_driver import LakeDriver, Quick, fill
 from tests.support.lake_publishers import (
@@ -29,7 +30,6 @@ from tests.support.lake_publishers import (
 from tests.support.log_recording import DEADLINE
 from tests.support.session_pairs import opened
 from zenlake.errors import ZError
-from zenlake.lake.pipeline import sink
 from zenlake.lake.pipeline.sink import LakeDataSource
 from zenlake.lake.project import Project
 from zenlake.lake.tables import maintenance, projections
@@ -83,7 +83,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     ]
     with World(home / "log", publishers) as world:
         world.go_on(AT_FIRST, kills=1)
-        fast.learn(home, name="first", maxRowsPerTrigger=400)
+        fast.learn(home, name="first", max_rows=400)
         late = killed(home, fast, world)
         world.go_on(PER_KILL)
         assert world.kills == DRIVER_KILLS + 1
@@ -121,7 +121,7 @@ def killed(home: Path, fast: Quick, world: World) -> int:
     drivers = [LakeDriver(home, fast) for _ in range(STANDBY)]
     try:
         for kill in range(DRIVER_KILLS):
-            drivers[0].go(name="killed", maxRowsPerTrigger=PER_BATCH, minPartitions=2)
+            drivers[0].go(name="killed", max_rows=PER_BATCH)
             if kill < DRIVER_KILLS - STANDBY:
                 drivers.append(LakeDriver(home, fast))
             with ThreadPoolExecutor(1) as aside:
@@ -147,7 +147,7 @@ def killed(home: Path, fast: Quick, world: World) -> int:
 @pytest.mark.interop
 def test_every_table_is_the_ledger(spark: "SparkSession", lake: Lake) -> None:
     assert lake.late <= DRIVER_KILLS // 2, "the kills came too late"
-    fill(spark, lake.home, "killed", maxRowsPerTrigger=1000, minPartitions=2)
+    fill(spark, lake.home, "killed", 1000)
     lake.account.check(lake.home / "killed")
 
 
@@ -158,7 +158,7 @@ def test_another_run_from_scratch_makes_the_same_tables(spark: "SparkSession", l
     """In one batch, and after those of a driver that ended in order."""
     fill(spark, lake.home, "again")
     lake.account.check(lake.home / "again")
-    fill(spark, lake.home, "first", minPartitions=3)
+    fill(spark, lake.home, "first")
     for name in TABLES:
         same_rows(lake.home / "again" / name, lake.home / "killed" / name)
         same_rows(lake.home / "again" / name, lake.home / "first" / name)
@@ -170,7 +170,7 @@ def test_another_run_from_scratch_makes_the_same_tables(spark: "SparkSession", l
 def test_a_cluster_makes_the_same_tables(lake: Lake) -> None:
     driver = LakeDriver(lake.home, lake.fast, "local-cluster[2,1,1024]", **CLUSTER)
     try:
-        driver.go(name="cluster", maxRowsPerTrigger=400, minPartitions=3)
+        driver.go(name="cluster", max_rows=400)
         driver.expect("done")
     finally:
         driver.close()
@@ -182,46 +182,13 @@ def test_a_cluster_makes_the_same_tables(lake: Lake) -> None:
 # ---- steps at which commits break off
 
 
-class Steps:
-    """Counts what changes a disk; before or after one of these steps something else happens."""
-
-    PLACES: Sequence[tuple[Any, str]] = (
-        (DeltaStore, "_commit_once"),
-        (DeltaStore, "_sync_log"),
-        (FileWriter, "close"),
-        (projections.TableWriter, "_stage"),
-        (sink.LakeWriter, "_unstage"),
-    )
-
-    def __init__(
-        self, at: int | None = None, after: bool = False, happens: Callable[[], None] | None = None
-    ) -> None:
-        self.count = 0
-        self._at, self._after, self._happens = at, after, happens
-
-    def patch(self, patch: pytest.MonkeyPatch) -> None:
-        for owner, name in self.PLACES:
-            patch.setattr(owner, name, self._counted(getattr(owner, name)))
-
-    def _counted(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            mine, self.count = self.count, self.count + 1
-            if mine == self._at and not self._after:
-                self._happen()
-            found = step(*args, **kwargs)
-            if mine == self._at and self._after:
-                self._happen()
-            return found
-
-        return counted
-
-    def _happen(self) -> None:
-        assert self._happens is not None
-        self._happens()
-
-
-def breaks_off() -> None:
-    raise OSError("the disk is gone")
+PLACES: Sequence[Place] = (
+    (DeltaStore, "_commit_once"),
+    (DeltaStore, "_sync_log"),
+    (FileWriter, "close"),
+    (projections.TableWriter, "_stage"),
+    (projections, "unstage"),
+)
 
 
 def batches(log: Path, size: int, count: int) -> "Iterator[list[pa.RecordBatch]]":
@@ -283,7 +250,7 @@ def same_tables(first: Path, other: Path) -> None:
 def test_a_commit_may_break_off_at_any_step(lake: Lake, tmp_path: Path) -> None:
     chance = random.Random(5)
     some = [*batches(lake.home / "log", 120, 3)]
-    whole = Steps()
+    whole = Steps(PLACES)
     with pytest.MonkeyPatch.context() as patch:
         whole.patch(patch)
         assert not pour_all(tmp_path / "whole", some, chance)
@@ -292,7 +259,7 @@ def test_a_commit_may_break_off_at_any_step(lake: Lake, tmp_path: Path) -> None:
     for step, after in chance.sample(every, min(FAULTS, len(every))):
         tables = tmp_path / f"{step}-{after}"
         with pytest.MonkeyPatch.context() as patch:
-            Steps(step, after, breaks_off).patch(patch)
+            Steps(PLACES, step, after, breaks_off).patch(patch)
             assert pour_all(tables, some, chance) == 1
         same_tables(tables, tmp_path / "whole")
 
@@ -313,7 +280,7 @@ def test_a_driver_that_is_thought_to_be_dead_may_go_on(lake: Lake, tmp_path: Pat
             steps.patch(patch)
             writer_of(tables).commit(messages, 1)
 
-    alone = Steps()
+    alone = Steps(PLACES)
     commit(tmp_path / "alone", alone)
     every = [(step, after) for step in range(alone.count) for after in (False, True)]
     assert len(every) > 10
@@ -325,5 +292,5 @@ def test_a_driver_that_is_thought_to_be_dead_may_go_on(lake: Lake, tmp_path: Pat
                 pour(tables, number, some[number])
 
         with suppress(ZError, OSError):  # the error of a dead driver has no reader
-            commit(tables, Steps(step, after, others))
+            commit(tables, Steps(PLACES, step, after, others))
         same_tables(tables, tmp_path / "whole")

@@ -16,7 +16,7 @@ from tests.support import spark_log
 from zenlake.errors import ZError
 from zenlake.lake import scaffold
 from zenlake.lake.pipeline import flows, progress
-from zenlake.lake.pipeline.spark_connect import extract_reason, state_folder
+from zenlake.lake.pipeline.spark_session import extract_reason
 from zenlake.lake.project import SECTIONS, Project, find
 from zenlake.log.read.log import Log
 
@@ -76,7 +76,7 @@ def test_only_a_name_is_required() -> None:
     assert (project.log, project.tables) == (Path("/a/log"), Path("/a/tables"))
     assert (project.record, project.retention) == (None, {})
     assert (project.duplicates_within, project.max_rows) == (600.0, 1_000_000)
-    assert (project.upkeep.every, project.upkeep.target) == (3600.0, 128 << 20)
+    assert (project.upkeep.every, project.upkeep.target) == (600.0, 128 << 20)
 
 
 @pytest.mark.parametrize(
@@ -157,14 +157,11 @@ def test_a_new_lake_says_what_was_asked(tmp_path: Path) -> None:
     assert there == [
         "lake.toml",
         "spark-pipeline.yml",
-        "transformations/loss.py",
-        "transformations/messages.py",
-        "transformations/samples.py",
+        "transformations/tables.py",
     ]
     for path in made.home.rglob("*.py"):
         compile(path.read_text(), path, "exec")
     spec = (made.home / "spark-pipeline.yml").read_text()
-    assert (made.home / "state").as_uri() in spec
     assert "$" not in spec
 
 
@@ -184,9 +181,9 @@ def test_a_new_lake_that_does_not_record_shows_how_to(tmp_path: Path) -> None:
 
 def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "transformations").mkdir()
-    mine = tmp_path / "transformations" / "loss.py"
+    mine = tmp_path / "transformations" / "tables.py"
     mine.write_text("mine")
-    with pytest.raises(ZError, match=r"loss\.py is there already"):
+    with pytest.raises(ZError, match=r"tables\.py is there already"):
         scaffold.create_project(tmp_path, "fleet")
     assert mine.read_text() == "mine"
     assert not (tmp_path / "lake.toml").exists()
@@ -198,13 +195,12 @@ def test_a_lake_with_a_bad_name_is_not_begun(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_a_lake_that_was_moved_says_so(tmp_path: Path) -> None:
-    made = scaffold.create_project(tmp_path / "old", "fleet")
-    assert state_folder(made, made.home.as_uri() + "/state") == made.home / "state"
-    moved = Project.load(made.home.rename(tmp_path / "new"))
-    with pytest.raises(ZError, match="if the lake was moved, write storage: file:"):
-        state_folder(moved, made.home.as_uri() + "/state")
-    assert state_folder(moved, "s3://bucket/state") is None
+def test_no_file_of_a_lake_names_its_folder(tmp_path: Path) -> None:
+    made = scaffold.create_project(tmp_path / "a lake", "fleet")
+    texts = [path.read_text() for path in made.home.rglob("*") if path.is_file()]
+    assert len(texts) >= 3
+    assert not [text for text in texts if "a lake" in text or str(tmp_path) in text]
+    assert made.state == made.home / "state"
 
 
 # ---- how far flows are
@@ -257,35 +253,31 @@ def lake_of(tmp_path: Path, log: str) -> Project:
 
 
 def test_the_log_is_trimmed_below_the_slowest_flow(tmp_path: Path) -> None:
-    project, state = lake_of(tmp_path, "10ms"), tmp_path / "state"
+    project = lake_of(tmp_path, "10ms")
     assert progress.durable_offsets(project) == {0: 1000}
-    checkpoint(state, "samples", project.log, 990, 1000)
-    assert progress.trim(project, state, ["samples", "loss"]).segments == 0  # loss never began
-    checkpoint(state, "loss", project.log, 400, 1000)
-    assert progress.trim(project, state, []).segments == 0
-    assert progress.trim(project, state, ["samples", "loss"]).segments > 0
+    assert progress.trim(project, [{0: 990}, {}]).segments == 0  # one never began
+    assert progress.trim(project, []).segments == 0
+    assert progress.trim(project, [{0: 990}, {0: 400}]).segments > 0
     first = Log(project.log).first(0)
     assert 300 < first <= 400
-    progress.trim(project, state, ["samples"])
+    progress.trim(project, [{0: 990}])
     assert 400 < Log(project.log).first(0) <= 990
 
 
 def test_the_log_is_trimmed_by_age_and_a_clock_ahead_counts_for_nothing(tmp_path: Path) -> None:
-    project, state = lake_of(tmp_path, "500ms"), tmp_path / "state"
-    checkpoint(state, "samples", project.log, 1000, 1000)
-    assert progress.trim(project, state, ["samples"], now=LAST - DAY).segments == 0
-    progress.trim(project, state, ["samples"], now=LAST + 365 * DAY)
+    project = lake_of(tmp_path, "500ms")
+    assert progress.trim(project, [{0: 1000}], now=LAST - DAY).segments == 0
+    progress.trim(project, [{0: 1000}], now=LAST + 365 * DAY)
     assert 400 < Log(project.log).first(0) <= 500
 
 
 def test_a_log_that_is_kept_or_not_there_is_not_trimmed(tmp_path: Path) -> None:
     project = Project.parse('[lake]\nname = "x"\n[retention]\nlog = "1d"', tmp_path / "lake.toml")
-    assert progress.trim(project, tmp_path / "state", ["samples"]).segments == 0
+    assert progress.trim(project, [{0: 10}]).segments == 0
     assert progress.durable_offsets(project) == {}
     spark_log.append(tmp_path / "log", 10)
     kept = Project.parse('[lake]\nname = "x"', tmp_path / "lake.toml")
-    checkpoint(tmp_path / "state", "samples", kept.log, 10, 10)
-    assert progress.trim(kept, tmp_path / "state", ["samples"]).segments == 0
+    assert progress.trim(kept, [{0: 10}]).segments == 0
 
 
 @pytest.mark.parametrize(
@@ -322,13 +314,28 @@ def test_flows_that_are_refused(
         flows.flow(into=into)(lambda: cast(Any, None))
 
 
-def test_flows_are_collected_only_inside_the_block() -> None:
-    with flows.collect_flows() as outer:
-        with flows.collect_flows() as inner:
-            collected = flows._collected.get()
-            assert collected is inner
-        assert flows._collected.get() is outer
-    assert flows._collected.get() is None
+def test_flows_and_tables_are_collected_only_inside_the_block(tmp_path: Path) -> None:
+    project = Project.parse('[lake]\nname = "x"', tmp_path / "lake.toml")
+    rows = cast(Any, lambda: None)
+    with flows.collect(project) as outer:
+        with flows.collect(project) as inner:
+            flows.table("samples")
+            flows.table("samples")
+            flows.flow(into="own", name="mine")(rows)
+        flows.table("latest")
+    assert (inner.tables, outer.tables) == (["samples"], ["latest"])
+    assert inner.flows == {"mine": flows.Flow("mine", ("own",), None, rows)}
+    assert outer.flows == {}
+
+
+def test_a_table_that_is_not_built_in_is_refused(tmp_path: Path) -> None:
+    project = Project.parse('[lake]\nname = "x"', tmp_path / "lake.toml")
+    with flows.collect(project) as found:
+        with pytest.raises(ZError, match=r"no built-in table 'sampels'; did you mean 'samples'"):
+            flows.table("sampels")
+        with pytest.raises(ZError, match="built-in tables have this name"):
+            flows.flow(into="own", name="tables")(cast(Any, lambda: None))
+    assert not found.tables
 
 
 @pytest.mark.process

@@ -80,10 +80,12 @@ def test_a_missing_module_is_an_error_with_a_remedy() -> None:
         pyspark_internals._find("pyspark.no_such_module", "run")
 
 
-def test_a_context_without_a_jvm_is_an_error_with_a_remedy() -> None:
-    context: Any = SimpleNamespace()
-    with pytest.raises(ZError, match=r"SimpleNamespace\._jvm\): pip install"):
-        pyspark_internals.connect_port(context)
+def test_a_gateway_is_forgotten_only_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    pyspark_internals.forget_gateway()
+    assert pyspark.SparkContext._gateway is None
+    monkeypatch.delattr(pyspark.SparkContext, "_jvm")
+    with pytest.raises(ZError, match=r"SparkContext\._jvm\): pip install"):
+        pyspark_internals.forget_gateway()
 
 
 def test_a_classic_data_frame_needs_no_schema() -> None:

@@ -112,7 +112,9 @@ def test_options_that_cannot_be_meant(options: dict[str, str], said: str) -> Non
 
 def test_options_as_spark_hands_them_over() -> None:
     raw = {"path": "file:///t", "into": "mine", "partitionby": "day", "checkpointlocation": "/c"}
-    assert SinkOptions.parse(raw) == SinkOptions(Path("/t"), ("mine",), "mine", "day")
+    assert SinkOptions.parse(raw) == SinkOptions(
+        Path("/t"), ("mine",), "mine", "day", state=Path("/c")
+    )
     assert SinkOptions.parse(raw | {"flow": "f"}).flow == "f"
 
 

@@ -95,9 +95,20 @@ def test_an_empty_table_has_its_columns(spark: "SparkSession", lake: Project) ->
 
 @pytest.mark.spark
 def test_values_are_variants(spark: "SparkSession", lake: Project) -> None:
-    assert views.register(spark, lake) == views.names(lake)
+    assert views.register(spark, lake) == [*TABLES, "own"]
     (row,) = spark.sql("select key, value:battery.level::double as level from messages").collect()
     assert (row["key"], row["level"]) == ("robot/0", 0.5)
+
+
+@pytest.mark.spark
+def test_built_in_tables_that_do_not_exist_are_empty(spark: "SparkSession", lake: Project) -> None:
+    assert not lake.table("loss").exists()
+    for name in set(TABLES) - set(views.names(lake)):
+        answer = sql.run_query(spark, lake, f"select * from {name}", limit=None)
+        assert answer.columns == TABLES[name].schema.names
+        assert list(answer.rows) == []
+    with pytest.raises(ZError, match="TABLE_OR_VIEW_NOT_FOUND"):
+        sql.run_query(spark, lake, "select * from sampels", limit=None)
 
 
 @pytest.mark.spark

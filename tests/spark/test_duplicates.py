@@ -3,6 +3,7 @@
 import pickle
 import random
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -515,6 +516,37 @@ def test_a_stream_that_starts_again_has_the_same_marks(path: Path) -> None:
     for place in (4, 2):  # another driver, with the files and without them
         assert rows_of(stream_reader(path, **options), *plans[place]) == got[place]
         shutil.rmtree(path / "spark")
+
+
+def test_repeats_of_a_full_batch_are_found_while_the_one_before_runs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = sent(250)
+    spark_numbered.append(path, samples)
+    (expected,) = expected_repeats(samples)
+    calls: list[str] = []
+    find = DuplicateFinder._find
+
+    def noted(self: DuplicateFinder, *args: Any) -> Any:
+        calls.append(threading.current_thread().name)
+        return find(self, *args)
+
+    monkeypatch.setattr(DuplicateFinder, "_find", noted)
+    options = {"duplicates": "mark", "columns": "offset,duplicate", "maxRowsPerTrigger": "50"}
+    reading = stream_reader(path, **options)
+    at, got, places = reading.initialOffset(), [], []
+    while (end := reading.latestOffset(at, reading.getDefaultReadLimit())) != at:
+        tasks = reading.partitions(at, end)
+        assert reading.partitions(at, end) == tasks  # Spark may plan a batch again.
+        got += [row for task in tasks for part in reading.read(task) for row in part.to_pylist()]
+        places.append(at)
+        at = end
+    reading.stop()
+    assert [row["offset"] for row in got if row["duplicate"]] == expected
+    assert len(got) == 250
+    assert calls[0] == "MainThread"
+    # The last batch is not planned ahead: its end moves while samples become durable.
+    assert calls == ["MainThread", *["zenlake plan"] * 3, "MainThread"]
 
 
 def test_without_duplicates_nothing_is_read_while_planning(

@@ -14,11 +14,11 @@ from zenlake.lake.project import Project
 from zenlake.lake.tables.commit import TableBatch
 from zenlake.lake.tables.definitions import LATEST, SAMPLES, TOMBSTONES
 from zenlake.lake.tables.delta import DeltaStore
-from zenlake.lake.tables.projections import TableWriter, commit_table
+from zenlake.lake.tables.projections import TableWriter, commit_numbered
 from zenlake.log.block import OpenBlock, SourceLink
 from zenlake.log.read.log import Log
 from zenlake.log.read.reader import Reader
-from zenlake.log.write.writer import Writer
+from zenlake.log.write.writer import ROTATE_BYTES, Writer
 from zenlake.spark.schema import SAMPLE_COLUMNS, to_spark
 from zenlake.wire.cursor import ByteWriter as Bytes
 from zenlake.wire.delete import Del
@@ -84,10 +84,16 @@ class KnownHistory:
         self.tombstones = DeltaStore(self.project.table("tombstones"), TOMBSTONES)
         self._batches = 0
 
-    def record(self, events: Sequence[Event], partition: int = 0, block: int = 7) -> None:
+    def record(
+        self,
+        events: Sequence[Event],
+        partition: int = 0,
+        block: int = 7,
+        rotate_bytes: int = ROTATE_BYTES,
+    ) -> None:
         """Append events to the log and make them durable."""
         known = self.events.setdefault(partition, [])
-        with Writer(self.project.log, partition) as writer:
+        with Writer(self.project.log, partition, rotate_bytes=rotate_bytes) as writer:
             for at in range(0, len(events), block):
                 writer.write([_block(events[at : at + block])])
         known += events
@@ -105,7 +111,7 @@ class KnownHistory:
         if not written.rows:
             return
         for store in stores.values():
-            commit_table(store, [written], TableBatch(FLOW, "query", self._batches))
+            commit_numbered(store, [written], TableBatch(FLOW, "query", self._batches))
         self._batches += 1
 
     def compact(self, *, vacuum: bool = False) -> None:

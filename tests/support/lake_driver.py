@@ -1,7 +1,7 @@
-"""A Spark driver that fills the tables of a lake by three flows, and may be killed at any moment.
+"""A Spark driver that fills the built-in tables of a lake, and may be killed at any moment.
 
 It says "ready" when Spark is up, then waits for a line; it says "done" once everything that was
-durable by then is in the tables. A query that fails is started again: so does `zenlake lake run`.
+durable by then is in the tables.
 """
 
 import json
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,70 +21,74 @@ import pyspark
 
 from tests.support.processes import call_command, python_environment
 from tests.support.spark_driver import JVM, READY_SECONDS, SETTINGS, Driver, Fast
-from zenlake.lake.pipeline import messages
+from zenlake.errors import ZError
+from zenlake.lake.pipeline.flows import BUILT_IN, Flow
+from zenlake.lake.pipeline.progress import TABLES_FLOW
 from zenlake.lake.project import Project
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+    from zenlake.lake.pipeline.queries import TableQuery
 
 MAX_STARTS = 20  # Starts of one query whose workers are killed.
-FLOWS = {
-    "samples": ("samples,latest,health", {"duplicates": "mark"}),
-    "loss": ("loss", {"includeLoss": "only"}),
-    "messages": ("messages,messages_failed", {"duplicates": "drop"}),
-}
-"By name: into which tables, and how the log is read."
+POLL_SECONDS = 0.02
+SETTINGS_FILE = """[lake]
+name = "{name}"
+log = "../log"
+tables = "../{name}"
+[samples]
+max_rows = {max_rows}
+duplicates_within = "1d"  # However long publishers, kills and drivers take.
+"""
 
 
 # ---- in the process, or wherever a Spark is
 
 
-def fill(spark: "SparkSession", home: Path, name: str, **options: Any) -> None:
-    """The tables in `home/name`, by all flows at once, from where the last fill was broken off."""
-    waiting = {flow: (_started(spark, home, name, flow, options), 1) for flow in FLOWS}
+def fill(spark: "SparkSession", home: Path, name: str, max_rows: int = 1_000_000) -> None:
+    """Fill the tables in `home/name` from where the last fill was broken off.
+
+    A query that fails is started again, as `zenlake lake run` does.
+    """
+    from zenlake.lake.pipeline.queries import TableQuery
+    from zenlake.lake.pipeline.runner import prepare_session
+
+    prepare_session(spark)
+    project = lake_of(home, name, max_rows)
+    query = TableQuery(project, spark, Flow(TABLES_FLOW, BUILT_IN))
+    for _ in range(MAX_STARTS):
+        reason = _run(query)
+        if reason is None:
+            return
+    raise RuntimeError(f"{MAX_STARTS} starts: {reason}")
+
+
+def _run(query: "TableQuery") -> str | None:
+    """Let the query take all there is; return why it failed."""
     try:
-        while waiting:
-            for flow, (query, starts) in list(waiting.items()):
-                if query.isActive:
-                    continue
-                error = query.exception()
-                if error is None:
-                    del waiting[flow]
-                elif starts == MAX_STARTS:
-                    raise error
-                else:
-                    waiting[flow] = _started(spark, home, name, flow, options), starts + 1
-            time.sleep(0.02)
+        query.start({"availableNow": True})
+        while query.active:
+            time.sleep(POLL_SECONDS)
+        return query.failure()
+    except ZError as error:
+        return str(error)
     finally:
-        for query, _ in waiting.values():
+        with suppress(ZError):
             query.stop()
 
 
-def _started(
-    spark: "SparkSession", home: Path, name: str, flow: str, options: dict[str, Any]
-) -> Any:
-    into, reading = FLOWS[flow]
-    given = {"path": home / "log", **reading, **options}
-    texts = {option: str(value) for option, value in given.items()}
-    rows: DataFrame = spark.readStream.format("zenoh").options(**texts).load()
-    if flow == "messages":
-        rows = messages.decode_samples(rows, Project.load(home))
-    sink = rows.writeStream.format("zenoh-lake").option("path", str(home / name))
-    sink = sink.option("into", into).option("flow", flow)
-    sink = sink.option("checkpointLocation", str(_state(home, name) / flow))
-    return sink.trigger(availableNow=True).start()
-
-
-def _state(home: Path, name: str) -> Path:
-    return home / f"state-{name}"
+def lake_of(home: Path, name: str, max_rows: int = 1_000_000) -> Project:
+    """Return the lake whose tables are in `home/name`; it has a state of its own."""
+    folder = home / f"lake-{name}"
+    folder.mkdir(exist_ok=True)
+    (folder / "lake.toml").write_text(SETTINGS_FILE.format(name=name, max_rows=max_rows))
+    return Project.load(folder)
 
 
 def batches(home: Path, name: str) -> int:
-    """How many were planned so far, by all flows."""
-    return sum(
-        max((int(file.name) + 1 for file in offsets.glob("[0-9]*")), default=0)
-        for offsets in _state(home, name).glob("*/offsets")
-    )
+    """Count the batches that `samples` has."""
+    return len([*(home / name / "samples" / "_delta_log").glob("*.json")])
 
 
 def main(home: str, master: str, settings: dict[str, str]) -> None:
@@ -145,14 +150,14 @@ class LakeDriver(Driver):
         )
 
     def go(self, **options: Any) -> None:
-        """Fill the tables `name`; the rest is for the source."""
+        """Fill the tables `name`, as the function `fill` does."""
         self.expect("ready")
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(options) + "\n")
         self._process.stdin.flush()
 
     def until_more(self, name: str, count: int) -> None:
-        """Until so many more batches were planned, or all that there was is done."""
+        """Wait for so many more batches, or until all that there was is done."""
         count += batches(self._folder, name)
         end = time.monotonic() + READY_SECONDS
         while batches(self._folder, name) < count and not self.is_done():

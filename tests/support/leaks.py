@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Callable
 
 from zenlake.runtime import kernel_loader
 
@@ -9,16 +10,29 @@ FILES = "/proc/self/fd"
 TASKS = "/proc/self/task"
 
 
-def alive() -> set[str]:
-    """Return the threads, sockets and child processes of this process."""
+def alive(*, with_spark: bool = False) -> set[str]:
+    """Return the threads, sockets and child processes of this process.
+
+    `with_spark` leaves out the sockets, and the threads on which a JVM calls back: a Spark that
+    runs in this process keeps one per streaming query until its own garbage collection.
+    """
+    if with_spark:
+        return _threads(_serves_jvm) | _children()
     return _threads() | _sockets() | _children()
 
 
-def _threads() -> set[str]:
+def _serves_jvm(thread: threading.Thread) -> bool:
+    connection = getattr(vars(thread).get("_target"), "__self__", None)
+    return type(connection).__module__ == "py4j.clientserver"
+
+
+def _threads(ignored: Callable[[threading.Thread], bool] = lambda _: False) -> set[str]:
     return {
         f"thread {t.name} ({t.ident})"
         for t in threading.enumerate()
-        if t.is_alive() and t.name != kernel_loader.THREAD_NAME  # once a process; it ends by itself
+        if t.is_alive()
+        and t.name != kernel_loader.THREAD_NAME  # once a process; it ends by itself
+        and not ignored(t)
     }
 
 

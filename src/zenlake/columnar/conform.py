@@ -67,9 +67,10 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def conform_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the column as `kind`: dictionaries decoded, numbers cast, structs field by field.
+    """Return the column as `kind`: numbers cast, structs field by field, texts as `kind` has them.
 
     Where a struct of `kind` has `ntp64`, columnar's `time` is that, and its `time` a timestamp.
+    A dictionary stays one if `kind` is one: only its indices are cast.
     """
     if column.type == kind:
         return column
@@ -85,9 +86,18 @@ def conform_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
         micros = ntp64_to_micros(column.fill_null(0).to_numpy(zero_copy_only=False))
         mask = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
         return pa.array(micros, kind, mask=mask)
+    if pa.types.is_dictionary(kind):
+        return _conform_dictionary(column, kind)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column if column.type == kind else column.cast(kind)
+
+
+def _conform_dictionary(column: pa.Array, kind: pa.DictionaryType) -> pa.Array:
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    indices, values = column.indices.cast(kind.index_type), column.dictionary.cast(kind.value_type)
+    return pa.DictionaryArray.from_arrays(indices, values)
 
 
 def _child(column: pa.Array, name: str) -> pa.Array:

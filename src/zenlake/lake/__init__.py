@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zenlake.lake.pipeline import views
-    from zenlake.lake.pipeline.flows import decoded, flow, read, stream
+    from zenlake.lake.pipeline.flows import decoded, flow, read, stream, table
     from zenlake.lake.project import Project
 
-__all__ = ["Project", "decoded", "flow", "read", "stream", "views"]
+__all__ = ["Project", "decoded", "flow", "read", "stream", "table", "views"]
 
 _HOMES = {
     "Project": "zenlake.lake.project",
@@ -19,6 +19,7 @@ _HOMES = {
     "flow": "zenlake.lake.pipeline.flows",
     "read": "zenlake.lake.pipeline.flows",
     "stream": "zenlake.lake.pipeline.flows",
+    "table": "zenlake.lake.pipeline.flows",
     "views": "zenlake.lake.pipeline.views",
 }
 

@@ -18,6 +18,7 @@ from zenlake.log import MAX_PARTITION
 from zenlake.wire.locator import EndPoint
 
 FILE = "lake.toml"
+STATE = "state"
 MAX_BYTES = 1 << 20  # Largest lake.toml.
 MAX_ROWS = 1 << 31
 RETAINED = ("log", "samples", "messages", "loss", "health", "tombstones")
@@ -40,7 +41,7 @@ class RecordSettings:
 class MaintenanceSettings:
     """Settings of compaction and vacuum."""
 
-    every: float | None = 3600.0
+    every: float | None = 600.0
     "Seconds between two runs; None never runs them."
     target: int = 128 << 20
     "Size of a compacted file in bytes."
@@ -59,6 +60,9 @@ class Project:
     record: RecordSettings | None = None
     duplicates_within: float = 600.0
     max_rows: int = 1_000_000
+    "Upper bound on the samples of a micro-batch."
+    max_bytes: int = 512 << 20
+    "Upper bound on the bytes of the log that a micro-batch reads."
     retention: Mapping[str, float] = field(default_factory=dict)
     "Seconds that rows are kept, by the names of RETAINED; a missing one keeps them for ever."
     upkeep: MaintenanceSettings = MaintenanceSettings()
@@ -96,7 +100,7 @@ class Project:
 
         >>> project = Project.parse('[lake]\\nname = "fleet"\\n[retention]\\nlog = "2d"\\n')
         >>> project.name, project.retention, project.upkeep.every, project.record
-        ('fleet', {'log': 172800.0}, 3600.0, None)
+        ('fleet', {'log': 172800.0}, 600.0, None)
         >>> Project.parse('[lake]\\nname = "fleet"\\n[retension]\\nlog = "2d"\\n')
         Traceback (most recent call last):
         zenlake.errors.ZError: lake.toml: there is no [retension]; did you mean [retention]?
@@ -126,6 +130,11 @@ class Project:
             decoders=_read_decoders(raw.get("decoders", []), path),
             **samples,
         )
+
+    @property
+    def state(self) -> Path:
+        """Folder of the checkpoints and of Spark's log: always in the folder of the lake."""
+        return self.home / STATE
 
     def table(self, name: str) -> Path:
         """Return the folder of a table."""
@@ -212,7 +221,7 @@ SECTIONS: dict[str, dict[str, Kind]] = {
         "partition": PARTITION,
         "config": checked.TEXT,
     },
-    "samples": {"duplicates_within": TIME, "max_rows": ROWS},
+    "samples": {"duplicates_within": TIME, "max_rows": ROWS, "max_bytes": SIZE},
     "retention": dict.fromkeys(RETAINED, TIME),
     "upkeep": {"every": EVERY, "target": SIZE, "vacuum_after": TIME},
 }

@@ -12,7 +12,6 @@ from zenlake.errors import ZError
 from zenlake.lake.project import FILE, Project
 
 TEMPLATE = Path(__file__).parent / "template"
-STATE = "state"
 
 CONFIGURATION = {
     "spark.sql.session.timeZone": "UTC",
@@ -46,7 +45,6 @@ def create_project(
     values = {
         "name": name,
         "record": _record_section(connect, keys),
-        "state": (home / STATE).as_uri(),
         "configuration": "\n".join(
             f"  {setting}: {json.dumps(value)}" for setting, value in CONFIGURATION.items()
         ),

@@ -30,6 +30,7 @@ MAX_INTERVALS = 1 << 22  # Intervals in a history; beyond it the oldest generati
 MAX_SAVED_INTERVALS = 1 << 18  # A history with more is not saved, but read from the log again.
 MAX_FILE_BYTES = 64 << 20  # A larger history file is not read.
 MAX_FILES = 16  # History files per log; beyond it the oldest is deleted.
+KEPT_RANGES = 2  # Last ranges whose repeats are kept.
 PIECE_ROWS = 1 << 18  # Samples that are looked up at once.
 
 DUPLICATE = "duplicate"  # Name of the column that marks repeats.
@@ -292,18 +293,24 @@ class DuplicateFinder:
         self._history: SequenceHistory | None = None
         self._history_end: dict[int, int] = {}
         "Offsets up to which `_history` has every sample."
-        self._last: tuple[Any, dict[int, Numbers]] | None = None
-        "The last ranges and their repeats: Spark may plan a batch more than once."
+        self._found: dict[Any, dict[int, Numbers]] = {}
+        "Repeats of the last ranges: Spark may plan a batch more than once, after the next one."
+
+    def resume(self, history: SequenceHistory, at: PerPartition) -> None:
+        """Let the range that starts at the offsets `at` follow the samples of `history`."""
+        self._history, self._last = history, None
+        self._history_end = _nonzero(at)
 
     def find(self, log: Log, ranges: Ranges, fail: bool = True) -> dict[int, Numbers]:
         """Return the ordered offsets of the repeats in `ranges`, for partitions that have any.
 
         An unreadable block is an error if `fail`, else it is skipped.
         """
-        key = log.id, dict(ranges)
-        if self._last is None or self._last[0] != key:
-            self._last = key, self._find(log, ranges, fail)
-        return self._last[1]
+        key = log.id, tuple(sorted(ranges.items()))
+        if key not in self._found:
+            found = self._find(log, ranges, fail)
+            self._found = dict([*self._found.items(), (key, found)][-KEPT_RANGES:])
+        return self._found[key]
 
     def _find(self, log: Log, ranges: Ranges, fail: bool) -> dict[int, Numbers]:
         tables = {
@@ -373,8 +380,11 @@ def _range_edges(ranges: Ranges, edge: int) -> dict[int, int]:
 
     A partition that was not read yet and a partition that was not there yet are the same history.
     """
-    edges = {partition: ranges[partition][edge] for partition in sorted(ranges)}
-    return {partition: offset for partition, offset in edges.items() if offset}
+    return _nonzero({partition: ranges[partition][edge] for partition in sorted(ranges)})
+
+
+def _nonzero(offsets: PerPartition) -> dict[int, int]:
+    return {partition: offset for partition, offset in offsets.items() if offset}
 
 
 def _numbered_samples(

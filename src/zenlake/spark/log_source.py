@@ -7,7 +7,8 @@ duplicates. The scan and Arrow load in `read`, on executors; the network only fo
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -122,7 +123,8 @@ class LogReader(_LogRows, DataSourceReader):
         start = plan.resolve_offsets(log, options["startingOffsets"], "earliest")
         end = plan.resolve_offsets(log, options["endingOffsets"], "latest")
         ranges = {partition: (start[partition], end[partition]) for partition in start}
-        return _plan_tasks(log, ranges, options, _duplicate_finder(options, saves=False))
+        finder = _duplicate_finder(options, saves=False)
+        return _plan_tasks(log, ranges, options, finder, options["minPartitions"] or 1)
 
 
 class LogStreamReader(_LogRows, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -141,6 +143,7 @@ class LogStreamReader(_LogRows, DataSourceStreamReader, SupportsTriggerAvailable
         self._finder: DuplicateFinder | None = None
         self._skipped: dict[int, int] = {}
         "Count of missing rows that were skipped, by partition."
+        self._planner = _Aside()
         self._counted: dict[int, int] = {}
         "Offset up to which `_skipped` counts, by partition: Spark may plan a batch more than once."
 
@@ -226,13 +229,38 @@ class LogStreamReader(_LogRows, DataSourceStreamReader, SupportsTriggerAvailable
             self._count_skipped(log, partition, asked, stop)
         if self._finder is None:
             self._finder = _duplicate_finder(self._options, saves=True)
-        return _plan_tasks(log, ranges, self._options, self._finder)
+        self._planner.wait()
+        tasks = _plan_tasks(log, ranges, self._options, self._finder, self._wanted_tasks(ranges))
+        if self._finder is not None:
+            self._plan_ahead(log, ends.partitions)
+        return tasks
+
+    def _wanted_tasks(self, ranges: dict[int, tuple[int, int]]) -> int:
+        """Return the least number of tasks that a batch is split into."""
+        return self._options["minPartitions"] or 1
+
+    def _plan_ahead(self, log: Log, begin: PerPartition) -> None:
+        """Find the repeats of the next batch while the tasks of this one run.
+
+        Only if a full batch waits, whose end does not change while more samples become durable.
+        """
+        end = {**begin, **(self._final_end or plan.durable_ends(log))}
+        limits = self._limits(self.getDefaultReadLimit())
+        reached = plan.batch_end(log, {**dict.fromkeys(end, 0), **begin}, end, *limits)
+        if reached == end or limits == (None, None):
+            return
+        finder, fail = self._finder, self._options["failOnDataLoss"]
+        assert finder is not None
+        ranges = {partition: (begin.get(partition, 0), stop) for partition, stop in reached.items()}
+        aside = Log(self._options["path"])  # Not the one that this thread goes on to use.
+        self._planner.submit(lambda: finder.find(aside, ranges, fail))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Forget the remembered start: after a batch Spark's checkpoint has it."""
         plan.forget_start(self._open_log(), self._start_name())
 
     def stop(self) -> None:
+        self._planner.wait()
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             recorder.close()
@@ -267,6 +295,31 @@ class LogStreamReader(_LogRows, DataSourceStreamReader, SupportsTriggerAvailable
         return hashlib.sha256(json.dumps(values).encode()).hexdigest()[: plan.NAME_DIGITS]
 
 
+class _Aside:
+    """One call at a time on a thread of its own, whose failure is left to the next real call."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def submit(self, call: Callable[[], object]) -> None:
+        """Start `call`; the last one must have ended."""
+
+        def run() -> None:
+            try:
+                call()
+            except (ZError, OSError) as error:
+                _log.debug("planning ahead failed, and is done again in its turn: %s", error)
+
+        self._thread = threading.Thread(target=run, name="zenlake plan", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the last call has ended."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+
 def _smallest(limits: list[int | None]) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
@@ -292,8 +345,9 @@ def _plan_tasks(
     ranges: dict[int, tuple[int, int]],
     options: Options,
     finder: "DuplicateFinder | None",
+    wanted: int,
 ) -> list[InputPartition]:
-    """Plan the tasks that read `ranges` of partitions, each with its repeats."""
+    """Plan at least `wanted` tasks that read `ranges` of partitions, each with its repeats."""
     fail, times = options["failOnDataLoss"], _time_range(options)
     planned: list[_PlannedRange] = []
     spans: dict[int, tuple[int, int]] = {}
@@ -306,7 +360,7 @@ def _plan_tasks(
             found = _limit_to_losses(found, log)
         if found is not None:
             planned.append(found)
-    tasks = _split_into_tasks(log, planned, options["minPartitions"] or 1)
+    tasks = _split_into_tasks(log, planned, wanted)
     if finder is not None:
         _attach_repeats(tasks, finder.find(log, spans, fail))
     return list(tasks)

@@ -11,7 +11,9 @@ import typer
 
 from zenlake.cli import session_options
 from zenlake.cli.commands.lake_maintenance import compact, info, retain, sql
+from zenlake.cli.commands.lake_repair import check, reset
 from zenlake.cli.commands.lake_report import report
+from zenlake.cli.commands.lake_reprocess import reprocess
 from zenlake.cli.commands.lake_run import run
 from zenlake.cli.failure import reports_errors
 from zenlake.cli.options import command_group
@@ -68,7 +70,7 @@ def init(
     path = escape(str(folder))
     print_text(f"a lake named {project.name} is in {path}:")
     print_text("  lake.toml            the keys to record, their decoders, how long rows are kept")
-    print_text("  transformations/     the flows that write the tables")
+    print_text("  transformations/     the tables, and the flows that fill your own")
     print_text("  spark-pipeline.yml   the same flows for spark-pipelines")
     if not connect:
         print_text(f"to feed it:    zenlake record -e ENDPOINT -k '**' -o {path}/log")
@@ -86,5 +88,5 @@ def suggest_name(folder: Path) -> str:
     return found.lstrip("._-")[:MAX_NAME] or "lake"
 
 
-for command in (run, sql, info, report, compact, retain):
+for command in (run, check, sql, info, report, reset, reprocess, compact, retain):
     lake.command()(command)

@@ -132,7 +132,9 @@ def _format_expired(expired: "RetentionResult") -> str:
 
 @reports_errors("lake")
 def info(lake: LakeArgument, json: JsonOption = False) -> None:
-    """Show the tables: rows, size, newest row, samples behind.
+    """Show the tables: rows, size, newest row, the flow that fills it, samples behind.
+
+    `behind` counts the samples of the log that the flow of a table has not taken yet.
 
     Exit status: 0 done, 1 there is no lake, 2 wrong usage.
 
@@ -143,16 +145,37 @@ def info(lake: LakeArgument, json: JsonOption = False) -> None:
     """
     from rich.table import Table
 
+    from zenlake.lake.pipeline.progress import (
+        count_behind,
+        durable_offsets,
+        flow_progress,
+        is_replaced,
+        table_offsets,
+    )
     from zenlake.lake.project import Project
     from zenlake.lake.tables.table_stats import lake_stats
 
-    facts = lake_stats(Project.load(lake))
+    project = Project.load(lake)
+    facts = lake_stats(project, table_offsets(project))
+    durable, found = durable_offsets(project), flow_progress(project)
+    facts["flows"] = [
+        {
+            "flow": flow.flow,
+            "into": list(flow.into),
+            "behind": count_behind(durable, {} if flow.taken is None else flow.taken.offsets),
+            "at": None if flow.taken is None else flow.taken.at,
+        }
+        for flow in found
+        if not is_replaced(flow, found)
+    ]
+    flows = {table: flow["flow"] for flow in facts["flows"] for table in flow["into"]}
     if json:
         print_object(facts)
         return
     table = Table(title=f"{escape(facts['lake'])}  {escape(facts['home'])}", title_justify="left")
-    for name in ("table", "rows", "files", "size", "newest", "behind"):
-        table.add_column(name, justify="left" if name in ("table", "newest") else "right")
+    for name in ("table", "rows", "files", "size", "newest", "flow", "behind"):
+        left = name in ("table", "newest", "flow")
+        table.add_column(name, justify="left" if left else "right")
     for row in facts["tables"]:
         table.add_row(
             escape(row["table"]),
@@ -160,9 +183,13 @@ def info(lake: LakeArgument, json: JsonOption = False) -> None:
             f"{row['files']:,}",
             format_size(row["bytes"]),
             "-" if row["newest"] is None else _format_time(row["newest"]),
+            escape(flows.get(row["table"], "-")),
             "-" if row["behind"] is None else f"{row['behind']:,}",
         )
     print_table(table)
+    for flow in facts["flows"]:
+        if not flow["into"]:
+            print_text(f"flow {escape(flow['flow'])}: {flow['behind']:,} behind, no rows yet")
     if not facts["tables"]:
         print_text("no tables yet: `zenlake lake run` creates them")
 

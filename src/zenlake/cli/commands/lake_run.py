@@ -1,4 +1,4 @@
-"""`zenlake lake run`: record and update tables, cycle after cycle, until told to stop.
+"""`zenlake lake run`: record and fill tables until told to stop.
 
 Knows options, signals and what is printed. Does not know Spark or tables: lake/ does.
 """
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from zenlake.log.write.recorder import Recorder, RecorderStats
 
 WAIT_SECONDS = 0.25  # Longest time until a signal that arrives just before a wait is noticed.
+CYCLE_SECONDS = 10.0  # Time between two lines about cycles.
 TICK_SECONDS = 1.0  # Time between two states of the recorder.
 STATUS = {"starting", "ready", "stopping", "stopped", "upkeep"}  # Events in the table's title.
 STYLES = {"FAILED": "bold red", "RUNNING": "cyan"}
@@ -42,7 +43,7 @@ def run(
     folder: LakeArgument,
     once: Annotated[
         bool,
-        typer.Option("--once", help="Run one cycle over the samples that are durable now."),
+        typer.Option("--once", help="Take the samples that are durable now, and end."),
     ] = False,
     every: Annotated[
         float,
@@ -51,9 +52,9 @@ def run(
             least=0.0,
             most=MAX_SECONDS,
             bare=False,
-            help="Time from the start of one cycle to the start of the next. Default: 10s.",
+            help="Time from the start of one micro-batch to the start of the next. Default: 1s.",
         ),
-    ] = 10.0,
+    ] = 1.0,
     record: Annotated[
         bool,
         typer.Option(
@@ -68,9 +69,13 @@ def run(
         str,
         typer.Option(
             metavar="URL",
-            help="Spark master: local[2], spark://host:7077, or sc://host (Spark Connect).",
+            help="Spark master: local[2], spark://host:7077, or, with --once, sc://host (Spark "
+            "Connect).",
         ),
     ] = "local[*]",
+    ui: Annotated[
+        bool, typer.Option("--ui", help="Switch on Spark's web pages, and print their address.")
+    ] = False,
     conf: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
@@ -78,11 +83,14 @@ def run(
 ) -> None:
     """Record samples and write them to the tables.
 
-    It works in cycles, each over the samples that have become durable since the last one. A flow
-    that fails is shown and tried again in the next cycle; the other flows go on. A run that was
-    killed is completed by the next one; every row is in its table once.
+    One query that stays fills the built-in tables, and one query each the flows in
+    transformations/; a line (--json: an event `cycle`) says what they did. A file that does not
+    load, or a flow that fails, is shown and tried again; the others go on. A file that changes is
+    loaded again. A run that was killed is completed by the next one: every row is in its table
+    once.
 
-    SIGTERM or Ctrl-C seals the log and ends after the current cycle. A second one ends it at once.
+    SIGTERM or Ctrl-C seals the log and ends after the current micro-batches. A second one ends it
+    at once.
 
     Exit status: 0 it was told to stop (--once: every flow succeeded), 1 otherwise, 2 wrong usage.
 
@@ -92,7 +100,8 @@ def run(
       zenlake lake run fleet --once --json | jq 'select(.event == "cycle")'
       zenlake lake run fleet --every 1m --conf spark.driver.memory=4g
     """
-    settings = dict(_split_setting(text) for text in conf or [])
+    settings = {"spark.ui.enabled": "true"} if ui else {}
+    settings |= dict(_split_setting(text) for text in conf or [])
     events: CallbackQueue[RunEvent] = CallbackQueue()
     with stop_on_signals(lambda _: events.close()):
         from zenlake.lake.pipeline.runner import PipelineRunner
@@ -112,7 +121,7 @@ def run(
                 stopped = _watch(running, recorder, events, display)
                 if stopped:
                     display.show("stopping", {})
-            ended = running.stop()  # The log is sealed by now, however long the cycle takes.
+            ended = running.stop()  # The log is sealed by now, however long a batch takes.
             for event in events.drain():
                 display.show(*event)
             ok = running.ok or stopped
@@ -189,7 +198,10 @@ def format_event(event: str, facts: dict[str, Any]) -> str | None:
         case "starting":
             return f"starting Spark ({facts['master']}), which takes a while"
         case "ready":
-            return f"Spark is ready after {format_duration(facts['seconds'])}"
+            pages = f"; its web pages: {facts['ui']}" if facts.get("ui") else ""
+            return f"Spark is ready after {format_duration(facts['seconds'])}{pages}"
+        case "flow" if facts["state"] == "WAITING":
+            return f"flow {escape(facts['flow'])} waits: {escape(facts['reason'] or '')}"
         case "flow" if facts["state"] == "FAILED":
             return f"flow {escape(facts['flow'])} failed: {escape(facts['reason'] or '')}"
         case "cycle":
@@ -201,7 +213,7 @@ def format_event(event: str, facts: dict[str, Any]) -> str | None:
         case "upkeep":
             return f"upkeep in {format_duration(facts['seconds'])}"
         case "stopping":
-            return "stopping: the log is sealed, and the cycle under way ends first"
+            return "stopping: the log is sealed, and the micro-batch under way ends first"
         case "stopped":
             return f"stopped after {counted(facts['cycles'], 'cycle')}"
     return None
@@ -224,6 +236,26 @@ def _format_flow(flow: dict[str, Any]) -> str:
     return f"{escape(flow['flow'])}: {result}" + (" (failed)" if flow["state"] == "FAILED" else "")
 
 
+def _add_cycles(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Return two cycles as one: the state of the second, and what both have read and written.
+
+    >>> flow = {"flow": "own", "taken": 5, "wrote": {"own": 2}, "behind": 9, "state": "RUNNING"}
+    >>> later = {**flow, "taken": 1, "behind": 0}
+    >>> both = _add_cycles({"seconds": 0.5, "flows": [flow]}, {"seconds": 0.2, "flows": [later]})
+    >>> both["seconds"], both["flows"][0]["taken"], both["flows"][0]["wrote"]
+    (0.5, 6, {'own': 4})
+    """
+    before = {flow["flow"]: flow for flow in first["flows"]}
+    flows = []
+    for flow in second["flows"]:
+        earlier = before.get(flow["flow"], {"taken": 0, "wrote": {}})
+        wrote = {
+            table: count + earlier["wrote"].get(table, 0) for table, count in flow["wrote"].items()
+        }
+        flows.append({**flow, "taken": flow["taken"] + earlier["taken"], "wrote": wrote})
+    return {**second, "seconds": max(first["seconds"], second["seconds"]), "flows": flows}
+
+
 class RunTable:
     """Events of a run: JSON, a live table with failures as lines above it, or only lines."""
 
@@ -234,6 +266,9 @@ class RunTable:
         self._flows: dict[str, dict[str, Any]] = {}
         self._status = "starting"
         self._stats: RecorderStats | None = None
+        self._cycles: dict[str, Any] | None = None
+        "Cycles that are not printed yet, added up."
+        self._print_at = 0.0
 
     @contextmanager
     def live(self) -> "Iterator[RunTable]":
@@ -256,11 +291,23 @@ class RunTable:
                 self._flows[flow["flow"]] = flow
             took = format_duration(facts["seconds"])
             self._status = f"cycle {facts['number']:,} took {took}"
+        if event in ("cycle", "stopped") and not self._console.is_terminal:
+            self._print_cycles(facts if event == "cycle" else None)
         line = format_event(event, facts)
         if line and self._console.is_terminal and event in STATUS:
             self._status = line
-        elif line and not (self._console.is_terminal and event == "cycle"):
+        elif line and event != "cycle":
             self._console.print(line, style="red", soft_wrap=True)
+
+    def _print_cycles(self, facts: dict[str, Any] | None) -> None:
+        """Print cycles as one line every CYCLE_SECONDS, and the last ones at the end (None)."""
+        if facts is not None:
+            self._cycles = facts if self._cycles is None else _add_cycles(self._cycles, facts)
+        due = facts is None or time.monotonic() >= self._print_at
+        if self._cycles is not None and due:
+            line = format_event("cycle", self._cycles)
+            self._console.print(line, style="red", soft_wrap=True)
+            self._cycles, self._print_at = None, time.monotonic() + CYCLE_SECONDS
 
     def update(self, stats: "RecorderStats") -> None:
         """Show the state of the recorder; as a line if it begins to fail, or works again."""
@@ -279,8 +326,8 @@ class RunTable:
             title_justify="left",
             caption_justify="left",
         )
-        for name in ("flow", "into", "this cycle", "rows in all", "behind", "last commit", "state"):
-            right = name in ("this cycle", "rows in all", "behind")
+        for name in ("flow", "into", "just read", "rows in all", "behind", "last commit", "state"):
+            right = name in ("just read", "rows in all", "behind")
             table.add_column(name, justify="right" if right else "left")
         for name, flow in self._flows.items():
             state = flow.get("state", "")

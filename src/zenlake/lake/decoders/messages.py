@@ -4,8 +4,9 @@ Knows the columns in and out. Does not know which decoder reads a payload, or Sp
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -81,6 +82,11 @@ class MessageDecoder:
         if "day" not in columns:
             columns["day"] = compute_day(decoded)
         return pa.table({name: columns[name] for name in OUTPUT.names})
+
+
+def encode_rules(rules: Iterable[Mapping[str, Any]]) -> str:
+    """Return the rules of a lake as `MessageDecoder.load` takes them."""
+    return json.dumps([dict(rule) for rule in rules], default=str)
 
 
 def _one_batch(rows: pa.Table) -> pa.RecordBatch:

@@ -1,15 +1,18 @@
-"""Functions for `transformations/*.py` of a lake: streams of rows, and flows into tables.
+"""Functions for `transformations/*.py` of a lake: built-in tables, streams of rows, and flows.
 
-Knows the project of the working folder and Spark's declarative pipelines. Does not know how a
-table is written; the sink `zenoh-lake` does.
+Knows what a file declares, for the resident queries of `zenlake lake run` and for Spark's
+declarative pipelines. Does not know how a table is written.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zenlake.checked import suggest
 from zenlake.errors import ZError
+from zenlake.lake.pipeline.progress import CHECKPOINTS, TABLES_FLOW
 from zenlake.lake.project import Project, find
 
 if TYPE_CHECKING:
@@ -17,40 +20,79 @@ if TYPE_CHECKING:
 
 SINK = "zenoh-lake"
 MAX_TABLES = 32  # Upper bound on the tables of a flow.
+BUILT_IN = ("samples", "latest", "health", "loss", "messages", "messages_failed")
+"Tables that `table` declares."
 
 Query = Callable[[], "DataFrame"]
 
 
 class Flow(NamedTuple):
-    """Declared flow: its name and its tables."""
+    """Declared flow: its name, its tables and its rows."""
 
     name: str
     into: tuple[str, ...]
     partition_by: str | None = None
+    rows: Query | None = None
+    "Returns the stream of rows; None for the flow of the built-in tables."
 
 
-_collected: ContextVar[dict[str, Flow] | None] = ContextVar("collected flows", default=None)
+@dataclass
+class Declarations:
+    """Tables and flows that transformations have declared."""
+
+    project: Project
+    in_pipeline: bool = False
+    "Whether they are declared in Spark's pipelines, too."
+    tables: list[str] = field(default_factory=list)
+    flows: dict[str, Flow] = field(default_factory=dict)
+    reads: set[str] = field(default_factory=set)
+    "Tables that `read` was called for."
+
+
+_declarations: ContextVar[Declarations | None] = ContextVar("declarations", default=None)
 
 
 @contextmanager
-def collect_flows() -> Iterator[dict[str, Flow]]:
-    """Collect the flows that this thread declares inside the block, by name."""
-    found: dict[str, Flow] = {}
-    token = _collected.set(found)
+def collect(project: Project, *, in_pipeline: bool = False) -> Iterator[Declarations]:
+    """Collect what this thread declares inside the block.
+
+    Without `in_pipeline` Spark's declarative pipelines are not told.
+    """
+    found = Declarations(project, in_pipeline)
+    token = _declarations.set(found)
     try:
         yield found
     finally:
-        _collected.reset(token)
+        _declarations.reset(token)
 
 
-def stream(spark: "SparkSession", **options: Any) -> "DataFrame":
-    """Return the recorded samples as a stream: `readStream.format("zenoh")` of this lake's log.
+def _project() -> Project:
+    collected = _declarations.get()
+    return find() if collected is None else collected.project
 
-    `options` are options of that format, such as keyExpr="robot/**", duplicates="mark" (also
-    "drop", "keep") and includeLoss=True; their defaults come from lake.toml.
+
+# ---- declarations
+
+
+def table(name: str) -> None:
+    """Declare a built-in table: samples, latest, health, loss, messages or messages_failed.
+
+    `zenlake lake run` fills all declared ones in one pass over the log.
     """
-    given = {**_default_options(find(), options), **options}
-    return spark.readStream.format("zenoh").options(**_to_strings(given)).load()
+    if name not in BUILT_IN:
+        raise ZError(
+            f"there is no built-in table {name!r}; {suggest(name, BUILT_IN)}. For a table of your "
+            "own write a function with @lake.flow"
+        )
+    collected = _declarations.get()
+    if collected is not None and not collected.in_pipeline:
+        if name not in collected.tables:
+            collected.tables.append(name)
+        return
+    declared = Flow(name, (name,))
+    _declare_sink(_project(), declared, _built_in_rows(name), resumes=True)
+    if collected is not None:
+        collected.flows[name] = declared
 
 
 def flow(
@@ -65,22 +107,42 @@ def flow(
     tables = (into,) if isinstance(into, str) else tuple(into)
 
     def declare(query: Query) -> Query:
-        project = find()
-        declared = _check_flow(Flow(name or query.__name__, tables, partition_by))
-        _declare_sink(project, declared, query)
-        collected = _collected.get()
+        declared = _check_flow(Flow(name or query.__name__, tables, partition_by, query))
+        collected = _declarations.get()
+        if collected is None or collected.in_pipeline:
+            # Called now: inside a flow function Spark allows no analysis, as maps need.
+            _declare_sink(_project(), declared, query())
         if collected is not None:
-            collected[declared.name] = declared
+            collected.flows[declared.name] = declared
         return query
 
     return declare
 
 
+# ---- rows
+
+
+def stream(spark: "SparkSession", **options: Any) -> "DataFrame":
+    """Return the recorded samples as a stream: `readStream.format("zenoh")` of this lake's log.
+
+    `options` are options of that format, such as keyExpr="robot/**", duplicates="mark" (also
+    "drop", "keep") and includeLoss=True; their defaults come from lake.toml.
+    """
+    given = {**_default_options(_project(), options), **options}
+    return spark.readStream.format("zenoh").options(**to_strings(given)).load()
+
+
 def read(spark: "SparkSession", name: str) -> "DataFrame":
-    """Return a table of this lake as it is now."""
+    """Return a table of this lake as it is now.
+
+    `zenlake lake run` renews it in a flow, at most once per minute, when the table has changed.
+    """
     from zenlake.lake.pipeline.views import read as read_table
 
-    return read_table(spark, find(), name)
+    collected = _declarations.get()
+    if collected is not None:
+        collected.reads.add(name)
+    return read_table(spark, _project(), name)
 
 
 def decoded(df: "DataFrame") -> "DataFrame":
@@ -90,7 +152,19 @@ def decoded(df: "DataFrame") -> "DataFrame":
     """
     from zenlake.lake.pipeline.messages import decode_samples
 
-    return decode_samples(df, find())
+    return decode_samples(df, _project())
+
+
+def _built_in_rows(name: str) -> "DataFrame":
+    """Return the rows that a built-in table takes as a stream."""
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.active()
+    if name == "loss":
+        return stream(spark, includeLoss="only")
+    if name.startswith("messages"):
+        return decoded(stream(spark, duplicates="drop"))
+    return stream(spark, duplicates="mark")
 
 
 # ---- options and checks
@@ -98,16 +172,20 @@ def decoded(df: "DataFrame") -> "DataFrame":
 
 def _default_options(project: Project, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options that lake.toml sets; `duplicatesWithin` only if duplicates are sought."""
-    defaults: dict[str, Any] = {"path": project.log, "maxRowsPerTrigger": project.max_rows}
+    defaults: dict[str, Any] = {
+        "path": project.log,
+        "maxRowsPerTrigger": project.max_rows,
+        "maxBytesPerTrigger": project.max_bytes,
+    }
     if options.get("duplicates", "keep") != "keep":
         defaults["duplicatesWithin"] = f"{project.duplicates_within:f}s"
     return defaults
 
 
-def _to_strings(options: dict[str, Any]) -> dict[str, str]:
+def to_strings(options: dict[str, Any]) -> dict[str, str]:
     """Return options as the texts that Spark takes.
 
-    >>> _to_strings({"includeLoss": True, "keyExpr": "a/**"})
+    >>> to_strings({"includeLoss": True, "keyExpr": "a/**"})
     {'includeLoss': 'true', 'keyExpr': 'a/**'}
     """
     return {
@@ -116,26 +194,41 @@ def _to_strings(options: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def sink_options(project: Project, flow: Flow) -> dict[str, str]:
+    """Return the options with which the sink writes the rows of a flow."""
+    options = {
+        "path": project.tables,
+        "into": ",".join(flow.into),
+        "flow": flow.name,
+        "state": project.state / CHECKPOINTS / flow.name,
+    }
+    if flow.partition_by is not None:
+        options["partitionBy"] = flow.partition_by
+    return to_strings(options)
+
+
 def _check_flow(flow: Flow) -> Flow:
     where = f"flow {flow.name!r}"
+    if flow.name == TABLES_FLOW:
+        raise ZError(f"{where}: the built-in tables have this name: choose another one")
     if not 0 < len(flow.into) <= MAX_TABLES:
         raise ZError(f"{where} goes into {len(flow.into)} tables: name 1 to {MAX_TABLES}")
-    for table in flow.into:
-        if not table.isidentifier():
+    for name in flow.into:
+        if not name.isidentifier():
             raise ZError(
-                f"{where}: {table!r} is not a valid table name: use letters, digits and '_'"
+                f"{where}: {name!r} is not a valid table name: use letters, digits and '_'"
             )
     if "tombstones" in flow.into:
         raise ZError(f"{where}: tombstones are kept with `latest`: leave the name out")
     return flow
 
 
-def _declare_sink(project: Project, flow: Flow, query: Query) -> None:
+def _declare_sink(
+    project: Project, flow: Flow, rows: "DataFrame", *, resumes: bool = False
+) -> None:
+    """Declare a flow in Spark's pipelines; with `resumes` it leaves out rows that tables have."""
     from pyspark import pipelines
 
-    options = {"path": project.tables, "into": ",".join(flow.into), "flow": flow.name}
-    if flow.partition_by is not None:
-        options["partitionBy"] = flow.partition_by
-    rows = query()  # Called now: inside a flow function Spark allows no analysis, as maps need.
-    pipelines.create_sink(flow.name, SINK, _to_strings(options))
+    options = sink_options(project, flow) | ({"resume": "true"} if resumes else {})
+    pipelines.create_sink(flow.name, SINK, options)
     pipelines.append_flow(target=flow.name, name=flow.name)(lambda: rows)

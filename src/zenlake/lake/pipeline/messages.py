@@ -3,8 +3,6 @@
 Knows Spark's form of the columns. Does not know how a payload is decoded; decoders/ does.
 """
 
-import json
-import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,7 +12,7 @@ import pyarrow.compute as pc
 
 from zenlake.columnar.conform import conform
 from zenlake.lake.decoders import Decoders
-from zenlake.lake.decoders.messages import INPUT, OUTPUT, MessageDecoder
+from zenlake.lake.decoders.messages import INPUT, OUTPUT, MessageDecoder, encode_rules
 from zenlake.lake.pipeline import pyspark_internals
 from zenlake.lake.project import Project
 from zenlake.lake.tables import schema
@@ -36,18 +34,12 @@ def decode_samples(df: "DataFrame", project: Project) -> "DataFrame":
     from pyspark.sql.pandas.types import from_arrow_schema
 
     Decoders(project.decoders, project.home).check()
-    decode = partial(decode_batches, rules=encode_rules(project), home=str(project.home))
+    decode = partial(decode_batches, rules=encode_rules(project.decoders), home=str(project.home))
     samples = df.where(F.col("kind") == "put").drop("kind", *UNUSED)
-    with warnings.catch_warnings():  # Spark warns of a pandas that is not used here.
-        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
+    with pyspark_internals.no_pandas_warning():
         # mapInArrow would ask Spark for the columns, which a pipeline does not allow.
         pyspark_internals.preset_schema(samples, from_arrow_schema(INPUT))
         return samples.mapInArrow(decode, _spark_columns())
-
-
-def encode_rules(project: Project) -> str:
-    """Return the rules of a lake as `MessageDecoder.load` takes them."""
-    return json.dumps([dict(rule) for rule in project.decoders], default=str)
 
 
 def decode_batches(

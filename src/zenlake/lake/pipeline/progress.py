@@ -5,17 +5,30 @@ Knows Spark's checkpoints on disk, the log's marks and the tables. Does not know
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from zenlake.errors import ZError
 from zenlake.lake.project import Project
+from zenlake.lake.tables.definitions import TABLES, TableDefinition
+from zenlake.lake.tables.delta import DeltaStore
+from zenlake.lake.tables.record import FILE as RECORD
+from zenlake.lake.tables.record import TableRecord
 from zenlake.log.read.log import Log, Trimmed
 from zenlake.quantities import NANOS
 
 CHECKPOINTS = "_checkpoints"
+TABLES_FLOW = "tables"  # Name of the flow that fills the built-in tables.
+OLD_FLOWS = {
+    "samples": ("samples", "latest", "health"),
+    "loss": ("loss",),
+    "messages": ("messages", "messages_failed"),
+}
+"Flows of a lake that was made before the built-in tables had one query, and their tables."
 MAX_LINES = 64  # Upper bound on the lines read of an offsets file, which has one line per source.
 LOOKBACK = 1.25  # Factor on `duplicates_within`, whose numbers are stored by quarters of it.
 
@@ -40,25 +53,91 @@ def durable_offsets(project: Project) -> dict[int, int]:
     return {number: log.mark(number).offset for number in log.partitions()}
 
 
+def log_id(project: Project) -> str:
+    """Return the id of the log of a lake; "" without a log."""
+    try:
+        return Log(project.log).id
+    except ZError:
+        return ""
+
+
 def committed_offsets(state: Path, log_id: str) -> dict[str, CommittedOffsets]:
     """Return by flow the offsets after its last completed micro-batch."""
     found: dict[str, tuple[int, CommittedOffsets]] = {}
     for commits in sorted((state / CHECKPOINTS).glob("**/commits")):
         version, flow = commits.parent.name, commits.parent.parent.name
-        batch = max(_batch_numbers(commits), default=None)
-        if not version.isdecimal() or batch is None:
-            continue
-        if flow in found and found[flow][0] > int(version):
+        if not version.isdecimal() or (flow in found and found[flow][0] > int(version)):
             continue  # Checkpoint from before a full refresh.
-        with suppress(OSError):  # Spark has just removed the file.
-            text = (commits.parent / "offsets" / str(batch)).read_text()
-            at = (commits / str(batch)).stat().st_mtime
-            found[flow] = int(version), CommittedOffsets(parse_offsets(text, log_id), at)
+        offsets = read_checkpoint(commits.parent, log_id)
+        if offsets is not None:
+            found[flow] = int(version), offsets
     return {flow: offsets for flow, (_, offsets) in found.items()}
+
+
+def read_checkpoint(checkpoint: Path, log_id: str) -> CommittedOffsets | None:
+    """Return the offsets after the last completed micro-batch of a checkpoint; None without one."""
+    commits = checkpoint / "commits"
+    with suppress(OSError):  # There is no checkpoint, or Spark has just removed the file.
+        batch = max(_batch_numbers(commits), default=None)
+        if batch is not None:
+            text = (checkpoint / "offsets" / str(batch)).read_text()
+            return CommittedOffsets(
+                parse_offsets(text, log_id), (commits / str(batch)).stat().st_mtime
+            )
+    return None
 
 
 def _batch_numbers(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
+
+
+class FlowProgress(NamedTuple):
+    """A flow by what it has left on the disk."""
+
+    flow: str
+    into: tuple[str, ...]
+    "Tables that it has filled."
+    taken: CommittedOffsets | None
+    "None if it has not completed a micro-batch."
+
+
+def flow_progress(project: Project) -> list[FlowProgress]:
+    """Return all flows of a lake that have run, without Spark."""
+    done = committed_offsets(project.state, log_id(project))
+    filled = {flow: frozenset(into) for flow, into in OLD_FLOWS.items() if flow in done}
+    for path in (project.state / CHECKPOINTS).glob(f"*/{RECORD}"):
+        filled[path.parent.name] = TableRecord(path.parent).names()
+    filled[TABLES_FLOW] = TableRecord(project.state).names()
+    return [
+        FlowProgress(flow, tuple(sorted(filled.get(flow, ()))), done.get(flow))
+        for flow in sorted({*done, *(flow for flow, into in filled.items() if into)})
+    ]
+
+
+def is_replaced(flow: FlowProgress, flows: Sequence[FlowProgress]) -> bool:
+    """Tell whether another flow fills the tables of a flow now: that of the built-in tables."""
+    others = {table for other in flows if other.flow == TABLES_FLOW for table in other.into}
+    return flow.flow != TABLES_FLOW and bool(flow.into) and others.issuperset(flow.into)
+
+
+def table_offsets(project: Project) -> dict[str, PerPartition]:
+    """Return by table the offsets that the flow which fills it has taken."""
+    found: dict[str, PerPartition] = {}
+    for flow in flow_progress(project):
+        for table in flow.into if flow.taken is not None else ():
+            assert flow.taken is not None
+            found[table] = highest_offsets(found.get(table, {}), flow.taken.offsets)
+    return found
+
+
+def highest_offsets(first: PerPartition, other: PerPartition) -> dict[int, int]:
+    """Return the higher offset of each partition.
+
+    >>> highest_offsets({0: 7, 1: 2}, {0: 5, 2: 3})
+    {0: 7, 1: 2, 2: 3}
+    """
+    numbers = sorted({*first, *other})
+    return {number: max(first.get(number, 0), other.get(number, 0)) for number in numbers}
 
 
 def parse_offsets(text: str, log_id: str) -> dict[int, int]:
@@ -93,47 +172,60 @@ def count_behind(durable: PerPartition, done: PerPartition) -> int:
 # ---- tables
 
 
-def count_rows(project: Project, name: str) -> int | None:
-    """Return the number of rows of a table; None if it does not exist yet."""
-    import pyarrow as pa
+class RowCounts(NamedTuple):
+    """Rows of the tables of a lake, by table."""
 
-    from zenlake.lake.tables.definitions import TABLES, TableDefinition
-    from zenlake.lake.tables.delta import DeltaStore
-
-    store = DeltaStore(
-        project.table(name), TABLES.get(name) or TableDefinition(name, pa.schema([]))
-    )
-    return store.snapshot().rows if store.exists() else None
+    total: dict[str, int]
+    appended: dict[str, int]
+    "Rows added since the last count, of tables that rows are appended to, not folded into."
 
 
-def appended_rows(project: Project) -> dict[str, int]:
-    """Return the number of rows of each table that rows are appended to, not folded into."""
-    from zenlake.lake.tables.definitions import TABLES
+class RowCounter:
+    """Counter of the rows of all tables, which reads only what has changed since the last count."""
 
-    names = [path.parent.name for path in project.tables.glob("*/_delta_log")]
-    appended = [name for name in names if name not in TABLES or TABLES[name].fold is None]
-    return {name: count for name in appended if (count := count_rows(project, name)) is not None}
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._stores: dict[str, DeltaStore] = {}
+        self._last: dict[str, int] = {}
+        self.count()
+
+    def count(self) -> RowCounts:
+        """Count the rows of all tables, and the rows that were appended since the last call."""
+        names = [path.parent.name for path in self._project.tables.glob("*/_delta_log")]
+        total = {}
+        for name in names:
+            with suppress(ZError, OSError):  # Its flow reports a table that cannot be read.
+                total[name] = self._store(name).snapshot().rows
+        appended = {
+            name: max(0, count - self._last.get(name, 0))
+            for name, count in total.items()
+            if self._store(name).table.fold is None
+        }
+        self._last = total
+        return RowCounts(total, appended)
+
+    def _store(self, name: str) -> DeltaStore:
+        if name not in self._stores:
+            table = TABLES.get(name) or TableDefinition(name, pa.schema([]))
+            self._stores[name] = DeltaStore(self._project.table(name), table)
+        return self._stores[name]
 
 
 # ---- the log
 
 
-def trim(project: Project, state: Path, flows: Iterable[str], now: float | None = None) -> Trimmed:
-    """Remove segments that all `flows` have processed and that are older than lake.toml allows.
+def trim(project: Project, done: Sequence[PerPartition], now: float | None = None) -> Trimmed:
+    """Remove segments that are older than lake.toml allows and that every flow has processed.
 
-    A flow that has not begun keeps everything.
+    `done` has the offsets of every flow; one that has not begun keeps everything.
     """
     age, none = project.retention.get("log"), Trimmed(0, 0)
-    flows = list(flows)
-    if age is None or not flows or not (project.log / "log.json").is_file():
+    if age is None or not all(done) or not (project.log / "log.json").is_file():
         return none
     log = Log(project.log)
-    done = committed_offsets(state, log.id)
-    if any(flow not in done for flow in flows):
-        return none
     removed = none
     for number in log.partitions():
-        below = min(done[flow].offsets.get(number, 0) for flow in flows)
+        below = min((offsets.get(number, 0) for offsets in done), default=0)
         end = log.mark(number).offset
         if not end:
             continue

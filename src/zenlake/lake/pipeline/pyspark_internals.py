@@ -5,8 +5,9 @@ installed PySpark lacks one, the caller gets a ZError that names it instead of a
 """
 
 import logging
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -14,14 +15,13 @@ from typing import IO, TYPE_CHECKING, Any
 from zenlake.errors import ZError
 
 if TYPE_CHECKING:
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkConf
     from pyspark.pipelines.cli import PipelineSpec
 
 TESTED = "4.3"  # PySpark release with which these parts were checked.
 _CLI = "pyspark.pipelines.cli"
 _PIPELINE = "pyspark.pipelines.spark_connect_pipeline"
 _REGISTRY = "pyspark.pipelines.spark_connect_graph_element_registry"
-_CONNECT_SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService$"
 
 _log = logging.getLogger(__name__)
 
@@ -101,15 +101,22 @@ def launch_gateway(conf: "SparkConf", output: IO[bytes]) -> Any:
     return gateway
 
 
-def connect_port(context: "SparkContext") -> int:
-    """Return the port of the Spark Connect server that runs in the JVM of a context.
+def forget_gateway() -> None:
+    """Let the next SparkContext of this process use another JVM, after the first has ended.
 
-    Relies on `SparkContext._jvm` and on `localPort` of the Scala object SparkConnectService; a
-    missing Scala method is a Py4JError.
+    Relies on `_gateway`, `_jvm` and `_active_spark_context` of SparkContext and on
+    `_instantiatedSession` and `_activeSession` of SparkSession.
     """
-    jvm = _require(context, "_jvm")
-    port: int = getattr(getattr(jvm, _CONNECT_SERVICE), "MODULE$").localPort()
-    return port
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    for owner, names in (
+        (SparkContext, ("_gateway", "_jvm", "_active_spark_context")),
+        (SparkSession, ("_instantiatedSession", "_activeSession")),
+    ):
+        for name in names:
+            _require(owner, name)
+            setattr(owner, name, None)
 
 
 # ---- data frames
@@ -128,9 +135,23 @@ def preset_schema(df: Any, schema: Any) -> None:
 # ---- checks
 
 
+def hide_pandas_warning() -> None:
+    """Hide that PySpark does not fully support the installed pandas, which is not used here."""
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
+
+
+@contextmanager
+def no_pandas_warning() -> Iterator[None]:
+    """Hide the warning for the `with` block."""
+    with warnings.catch_warnings():
+        hide_pandas_warning()
+        yield
+
+
 def _find(module: str, name: str) -> Any:
     try:
-        return _require(import_module(module), name)
+        with no_pandas_warning():
+            return _require(import_module(module), name)
     except ImportError as error:
         raise _missing(f"{module}: {error}") from error
 

@@ -6,8 +6,7 @@ these load Arrow and delta-rs, because Spark imports this file also in processes
 
 import re
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,6 +33,8 @@ OPTIONS = {
     "into": "names of tables, with commas between them",
     "flow": "the name of the flow, if it shall not be that of its tables",
     "partitionBy": "the column by which a table of your own is partitioned",
+    "resume": "true: leave out rows at offsets that a built-in table has, from whatever query",
+    "state": "the folder of the query's own records, if not that of its checkpoint",
 }
 OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # Options that Spark itself adds.
 _FILE = re.compile(r"file:(?://)?(/(?!/).*)")
@@ -48,6 +49,9 @@ class SinkOptions(NamedTuple):
     into: tuple[str, ...]
     flow: str
     partition_by: str | None = None
+    resume: bool = False
+    state: Path | None = None
+    "Folder of the record of tables that the query has filled; None if it is not on this disk."
 
     @classmethod
     def parse(cls, raw: Mapping[str, str]) -> "SinkOptions":
@@ -76,7 +80,25 @@ class SinkOptions(NamedTuple):
             into,
             given.get("flow") or "+".join(into),
             given.get("partitionBy"),
+            _resume(given.get("resume", "false")),
+            _state(given.get("state"), raw),
         )
+
+
+def _resume(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ZError(f"option 'resume': {text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _state(given: str | None, raw: Mapping[str, str]) -> Path | None:
+    """Return the folder that is given, or that of the checkpoint if it is a local one."""
+    if given is not None:
+        return _folder(given)
+    checkpoint = next((raw[name] for name in raw if name.lower() == "checkpointlocation"), None)
+    if checkpoint is None or (_SCHEME.match(checkpoint) and not _FILE.fullmatch(checkpoint)):
+        return None
+    return _folder(checkpoint)
 
 
 def _folder(text: str) -> Path:
@@ -130,6 +152,8 @@ class WrittenFiles(WriterCommitMessage):
 
     query: str
     output: "TaskOutput"
+    present: dict[str, dict[int, int]] = field(default_factory=dict)
+    "Offsets that tables had when they were written, by table; for `resume` only."
 
 
 class LakeWriter(DataSourceStreamArrowWriter):
@@ -167,39 +191,57 @@ class LakeWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
             raise ZError("this task belongs to no streaming query: 'zenoh-lake' takes streams only")
-        writer = TableWriter(self._stores(), f"{query}/{batch}")
+        stores = self._stores()
+        resumes = self._target.resume
+        present = {name: store.offsets() for name, store in stores.items()} if resumes else {}
+        writer = TableWriter(stores, f"{query}/{batch}", present=present)
         for rows in iterator:
             writer.add(rows)
-        return WrittenFiles(query, writer.finish())
+        return WrittenFiles(query, writer.finish(), present)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # Spark's name
         """Commit the batch to each table that does not have it yet."""
-        from zenlake.lake.tables.commit import TableBatch
-        from zenlake.lake.tables.projections import commit_table
+        from zenlake.lake.tables.projections import unstage
+        from zenlake.lake.tables.record import TableRecord
 
         tasks = [task for task in messages if task is not None and task.output.rows]
         if not tasks:
             return
-        batch = TableBatch(self._target.flow, tasks[0].query, batchId)
-        for store in self._stores().values():
-            commit_table(store, [task.output for task in tasks], batch)
-        self._unstage(tasks)
+        stores = self._stores()
+        record = None if self._target.state is None else TableRecord(self._target.state)
+        known = frozenset() if record is None else record.names()
+        if batchId > 0:
+            _check_not_removed(stores, known)
+        for store in stores.values():
+            self._commit_table(store, tasks, batchId)
+        if record is not None:
+            record.replace(known | {name for name, store in stores.items() if store.exists()})
+        unstage(task.output for task in tasks)
+
+    def _commit_table(self, store: "DeltaStore", tasks: list[WrittenFiles], number: int) -> None:
+        from zenlake.lake.tables.commit import TableBatch
+        from zenlake.lake.tables.projections import commit_numbered, commit_resumed
+
+        outputs = [task.output for task in tasks]
+        if self._target.resume:
+            commit_resumed(store, outputs, [task.present[store.table.name] for task in tasks])
+        else:
+            commit_numbered(store, outputs, TableBatch(self._target.flow, tasks[0].query, number))
 
     def abort(self, messages: list[Any], batchId: int) -> None:
         """Delete staged rows, but no data files: a table may have committed them already."""
-        self._unstage([task for task in messages if task is not None])
+        from zenlake.lake.tables.projections import unstage
 
-    def _unstage(self, tasks: list[WrittenFiles]) -> None:
-        """Delete the staged files of these tasks only: another driver may run the same batch."""
-        paths = [
-            Path(path) for task in tasks for paths in task.output.staged.values() for path in paths
-        ]
-        for path in paths:
-            path.unlink(missing_ok=True)
-        for folder in {path.parent for path in paths}:
-            with suppress(OSError):  # The folder has files of another attempt or batch.
-                folder.rmdir()
-                folder.parent.rmdir()
+        unstage(task.output for task in messages if task is not None)
 
     def __repr__(self) -> str:
         return f"LakeWriter({self._target!r})"
+
+
+def _check_not_removed(stores: "Mapping[str, DeltaStore]", known: frozenset[str]) -> None:
+    """Raise TableRemoved if a table that the query has filled is gone."""
+    from zenlake.lake.tables.record import TableRemoved
+
+    for name, store in stores.items():
+        if name in known and not store.exists():
+            raise TableRemoved(store.path)

@@ -51,11 +51,14 @@ def read(spark: "SparkSession", project: Project, name: str) -> "DataFrame":
 
 
 def register(spark: "SparkSession", project: Project) -> list[str]:
-    """Register a temporary view for every table, by its name; return the names."""
-    present = names(project)
-    for name in present:
+    """Register a temporary view for every table, by its name; return the names.
+
+    Built-in tables that do not exist yet are empty views: a lake that lost nothing has no `loss`.
+    """
+    known = list(dict.fromkeys([*TABLES, *names(project)]))
+    for name in known:
         read(spark, project, name).createOrReplaceTempView(name)
-    return present
+    return known
 
 
 def with_variants(columns: StructType) -> StructType:

@@ -1,15 +1,16 @@
 """Exactly-once commits of batches: appends files, or folds rows into the leaves they touch.
 
-Knows which batches a table has, leaves, and a crash-safe order of commits. Does not know Spark or
-where a batch comes from.
+Knows how a table tells which batches it has, leaves, and a crash-safe order of commits. Does not
+know Spark or where a batch comes from.
 """
 
+import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -48,16 +49,39 @@ Merge = Callable[[pa.Table, pa.Table], pa.Table]
 P = ParamSpec("P")
 
 
+LOG_APP = "zenlake/log"
+"Transaction whose version identifies the log that the offsets of a table belong to."
+
+
+def log_number(log_id: str) -> int:
+    """Return the number by which a table remembers a log."""
+    return zlib.crc32(log_id.encode())
+
+
 class OffsetsPresent(StoreError):
     """Batch with offsets that a table already has from another query."""
 
 
+class Batch(Protocol):
+    """Batch as a commit sees it: its transactions, and whether a table has it."""
+
+    @property
+    def transactions(self) -> dict[str, int]:
+        """Transactions that a commit of this batch records."""
+
+    def is_in(self, store: DeltaStore) -> bool:
+        """Tell whether a table has the batch. OffsetsPresent: it has rows that it should not."""
+
+    def as_part(self) -> Self:
+        """Return the batch for a part that is folded before the rest and records nothing."""
+
+
 @dataclass(frozen=True)
 class TableBatch:
-    """One batch of one query; `offsets` maps log partitions to their first and last offset.
+    """One numbered batch of one query; `offsets` maps log partitions to first and last offset.
 
-    >>> TableBatch("samples", "6f1c", 4, {0: (100, 199)}).transactions
-    {'zenlake/samples/6f1c': 4, 'zenlake/offset/0': 200}
+    >>> TableBatch("own", "6f1c", 4, {0: (100, 199)}).transactions
+    {'zenlake/own/6f1c': 4, 'zenlake/query/own': 2864248995, 'zenlake/offset/0': 200}
     """
 
     flow: str
@@ -73,13 +97,105 @@ class TableBatch:
 
     @property
     def transactions(self) -> dict[str, int]:
-        """Transactions that a commit of this batch records."""
         if not self.is_whole:
             return {}
         next_offsets = {
             f"{OFFSET_APP}{number}": end + 1 for number, (_, end) in self.offsets.items()
         }
-        return {self.app: self.number} | next_offsets
+        return {self.app: self.number, self._query_app: self._query_number} | next_offsets
+
+    @property
+    def _query_app(self) -> str:
+        """Transaction of the last query of a flow, whatever its id is."""
+        return f"zenlake/query/{self.flow}"
+
+    @property
+    def _query_number(self) -> int:
+        return zlib.crc32(self.query.encode())
+
+    def as_part(self) -> "TableBatch":
+        return replace(self, is_whole=False)
+
+    def is_in(self, store: DeltaStore) -> bool:
+        store.snapshot()
+        done = store.transaction(self.app)
+        if done is not None:
+            if done >= self.number and store.table.name in TABLES:
+                self._check_offsets_committed(store)
+            return done >= self.number
+        present = store.offsets()
+        for partition, (first, last) in self.offsets.items():
+            if first < present.get(partition, 0):
+                raise OffsetsPresent(
+                    f"{store.path}: offsets {first} to {last} of partition {partition} are there "
+                    f"up to {present[partition] - 1}, from another query than {self.app!r} (its "
+                    "checkpoint was lost or changed?): start the query at offset "
+                    f"{present[partition]}, or fill the table again: zenlake lake reset"
+                )
+        known = (None, self._query_number)
+        if not present and store.transaction(self._query_app) not in known:
+            raise OffsetsPresent(
+                f"{store.path}: another query of flow {self.flow!r} has filled it (its checkpoint "
+                "was lost or is elsewhere?): put the checkpoint back, or fill the table again: "
+                "zenlake lake reset"
+            )
+        return False
+
+    def _check_offsets_committed(self, store: DeltaStore) -> None:
+        """Raise OffsetsPresent if the table has the batch number, but not all of its offsets."""
+        present = store.offsets() if self.offsets else {}
+        for partition, (_, last) in self.offsets.items():
+            following = present.get(partition, 0)
+            if last >= following:
+                raise OffsetsPresent(
+                    f"{store.path}: batch {self.number} of {self.app!r} is there, up to offset "
+                    f"{following - 1} of partition {partition}, and now it goes to {last} (a part "
+                    "of its checkpoint was removed?): start with a new checkpoint at offset "
+                    f"{following}, or fill the table again: zenlake lake reset"
+                )
+
+
+@dataclass(frozen=True)
+class RangeBatch:
+    """Ranges of the log, of which a table takes the offsets that it does not have yet.
+
+    The offsets that the table records are the only account of what it has: any query may go on
+    where another one ended.
+
+    >>> RangeBatch({0: (100, 200)}, {0: 150}, "5f").transactions
+    {'zenlake/offset/0': 200, 'zenlake/log': 1194923044}
+    """
+
+    ranges: Mapping[int, tuple[int, int]]
+    "First and next offset of each log partition."
+    present: Mapping[int, int]
+    "Offsets that the table recorded when the rows of this batch were written to files."
+    log: str | None = None
+    "Id of the log; None if it is not known."
+    is_whole: bool = True
+
+    @property
+    def transactions(self) -> dict[str, int]:
+        if not self.is_whole:
+            return {}
+        ends = {f"{OFFSET_APP}{number}": end for number, (_, end) in self.ranges.items()}
+        return ends if self.log is None else {**ends, LOG_APP: log_number(self.log)}
+
+    def as_part(self) -> "RangeBatch":
+        return replace(self, is_whole=False)
+
+    def is_in(self, store: DeltaStore) -> bool:
+        store.snapshot()
+        present = store.offsets()
+        if all(present.get(number, 0) >= end for number, (_, end) in self.ranges.items()):
+            return True
+        for number in self.ranges:
+            if present.get(number) != self.present.get(number):
+                raise OffsetsPresent(
+                    f"{store.path}: another process took offsets of partition {number} meanwhile "
+                    f"(up to {present.get(number)}): nothing was committed, the batch runs again"
+                )
+        return False
 
 
 # ---- committing a batch
@@ -104,18 +220,18 @@ def _repeated(
 
 
 @_repeated
-def append_files(store: DeltaStore, added: Sequence[AddedFile], batch: TableBatch) -> bool:
+def append_files(store: DeltaStore, added: Sequence[AddedFile], batch: Batch) -> bool:
     """Commit the files of a batch to a table; return False if the table has the batch already."""
-    if has_batch(store, batch):
+    if batch.is_in(store):
         return False
     store.commit(added, (), batch.transactions)
     return True
 
 
 @_repeated
-def fold_health(store: DeltaStore, reduced: pa.Table, batch: TableBatch) -> bool:
+def fold_health(store: DeltaStore, reduced: pa.Table, batch: Batch) -> bool:
     """Fold health rows of a batch into the table; return False if it has the batch already."""
-    if has_batch(store, batch):
+    if batch.is_in(store):
         return False
     files = _write_leaves(store, merge_health(reduced), _add_health)
     store.commit(*files, batch.transactions)
@@ -124,7 +240,7 @@ def fold_health(store: DeltaStore, reduced: pa.Table, batch: TableBatch) -> bool
 
 @_repeated
 def fold_latest(
-    latest: DeltaStore, tombstones: DeltaStore, reduced: pa.Table, batch: TableBatch
+    latest: DeltaStore, tombstones: DeltaStore, reduced: pa.Table, batch: Batch
 ) -> bool:
     """Fold the newest rows of a batch into `latest`; return False if it has the batch already.
 
@@ -134,7 +250,7 @@ def fold_latest(
     """
     rows = keep_newest(conform(reduced, schema.LATEST))
     buried = _read_keys(tombstones, rows["key"])
-    is_new = not has_batch(latest, batch)
+    is_new = not batch.is_in(latest)
     if is_new:
         living = _read_keys(latest, rows["key"], _VERSION)
         new = _select_newer(
@@ -149,40 +265,6 @@ def fold_latest(
     if buried.num_rows:
         _drop_beaten_tombstones(latest, tombstones, buried["key"])
     return is_new
-
-
-def has_batch(store: DeltaStore, batch: TableBatch) -> bool:
-    """Tell whether a table has a batch. OffsetsPresent: it has the rows from another query."""
-    store.snapshot()
-    done = store.transaction(batch.app)
-    if done is not None:
-        if done >= batch.number and store.table.name in TABLES:
-            _check_offsets_committed(store, batch)
-        return done >= batch.number
-    present = store.offsets()
-    for partition, (first, last) in batch.offsets.items():
-        if first < present.get(partition, 0):
-            raise OffsetsPresent(
-                f"{store.path}: offsets {first} to {last} of partition {partition} are there up "
-                f"to {present[partition] - 1}, from another query than {batch.app!r} (its "
-                "checkpoint was lost or changed?): start the query at offset "
-                f"{present[partition]}, or move the table away to fill it again"
-            )
-    return False
-
-
-def _check_offsets_committed(store: DeltaStore, batch: TableBatch) -> None:
-    """Raise OffsetsPresent if the table has the batch number, but not all of its offsets."""
-    present = store.offsets() if batch.offsets else {}
-    for partition, (_, last) in batch.offsets.items():
-        following = present.get(partition, 0)
-        if last >= following:
-            raise OffsetsPresent(
-                f"{store.path}: batch {batch.number} of {batch.app!r} is there, up to offset "
-                f"{following - 1} of partition {partition}, and now it goes to {last} (a part "
-                "of its checkpoint was removed?): start with a new checkpoint at offset "
-                f"{following}, or move the table away to fill it again"
-            )
 
 
 # ---- latest

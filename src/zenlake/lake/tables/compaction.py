@@ -5,8 +5,8 @@ folding keeps their leaves at a good size.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -96,7 +96,9 @@ def _merge_files(store: DeltaStore, group: list[DataFile], target: int) -> Compa
     try:
         with ExitStack() as opened:
             share = MERGE_BYTES // len(group)
-            inputs = [_read_rows(store, file, share, opened) for file in group]
+            inputs = [
+                opened.enter_context(closing(read_pieces(store, file, share))) for file in group
+            ]
             pieces = _gather_row_groups(merge_sorted(inputs, store.table.order))
             for piece in pieces:
                 added.append(_write_merged(store, group[0], piece, pieces, target))
@@ -135,17 +137,21 @@ def discard_files(store: DeltaStore, added: Iterable[AddedFile]) -> None:
             (store.path / file.path).unlink(missing_ok=True)
 
 
-def _read_rows(
-    store: DeltaStore, file: DataFile, share: int, opened: ExitStack
-) -> Iterator[pa.Table]:
-    """Yield the rows of a file in pieces of at most `share` bytes; missing columns are null."""
-    source = opened.enter_context(parquet.ParquetFile(store.path / file.path, memory_map=True))
-    footer = source.metadata
-    rows = share * footer.num_rows // max(1, uncompressed_bytes(footer))
-    schema = pa.schema([field for field in store.table.schema if field.name not in file.partition])
-    names = [name for name in source.schema_arrow.names if name in schema.names]
-    for batch in source.iter_batches(min(max(1, rows), ROW_GROUP_ROWS), columns=names):
-        yield conform(batch, schema)
+def read_pieces(
+    store: DeltaStore, file: DataFile, share: int, columns: Iterable[str] | None = None
+) -> Generator[pa.Table, None, None]:
+    """Yield the rows of a file in pieces of about `share` bytes; missing columns are null.
+
+    Without `columns` the pieces have all columns but that of the partition.
+    """
+    wanted = set(store.table.schema.names if columns is None else columns) - file.partition.keys()
+    schema = pa.schema([field for field in store.table.schema if field.name in wanted])
+    with parquet.ParquetFile(store.path / file.path, memory_map=True) as source:
+        footer = source.metadata
+        rows = share * footer.num_rows // max(1, uncompressed_bytes(footer))
+        names = [name for name in source.schema_arrow.names if name in wanted]
+        for batch in source.iter_batches(min(max(1, rows), ROW_GROUP_ROWS), columns=names):
+            yield conform(batch, schema)
 
 
 def _gather_row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

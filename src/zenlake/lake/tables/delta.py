@@ -138,6 +138,8 @@ class DeltaStore:
         self._snapshot: Snapshot | None = None
         self._seen = (0, 0)  # Identity of the folder of Delta's log at the last refresh.
         self._prepared = False  # Whether the table was created or migrated for writing.
+        self._transactions: dict[str, int | None] = {}
+        "Transactions of `current` that were asked for or committed, by app."
 
     # ---- reading
 
@@ -162,7 +164,9 @@ class DeltaStore:
         """Return the version that `app` committed last, as of `current`; None if it never did."""
         if self.current.version < 0 or self._delta is None:
             return None
-        return self._delta.transaction_version(app)
+        if app not in self._transactions:  # delta-rs reads its log again for each call.
+            self._transactions[app] = self._delta.transaction_version(app)
+        return self._transactions[app]
 
     def offsets(self) -> dict[int, int]:
         """Return for each log partition the next offset that is not in the table."""
@@ -265,6 +269,7 @@ class DeltaStore:
         self._check_conflicts(removed, before, None)
         self._check_files(added)
         for _ in range(MAX_ATTEMPTS):
+            base = self.current.version
             try:
                 self._commit_once(delta, added, removed, named, data_change)
             except CommitFailedError as error:
@@ -274,7 +279,11 @@ class DeltaStore:
             except DeltaError as error:
                 raise StoreError(f"{self.path}: the commit failed: {_first_line(error)}") from error
             else:
-                return self._sync_log()
+                known = {**self._transactions, **named}
+                version = self._sync_log()
+                if version == base + 1:  # No other writer has changed them meanwhile.
+                    self._transactions = known
+                return version
         raise StoreError(
             f"{self.path}: {MAX_ATTEMPTS} attempts lost against other commits: let only one "
             "process write and compact this table, then try again"
@@ -391,6 +400,7 @@ class DeltaStore:
         seen = _folder_identity(self.path / LOG)
         if seen[0] != self._seen[0]:  # The folder was moved away or created again.
             self._delta = self._snapshot = None
+            self._transactions = {}
         with _wrap_delta_errors(self.path):
             if self._delta is not None:
                 self._delta.update_incremental()
@@ -401,6 +411,7 @@ class DeltaStore:
             elif self._snapshot is None or self._delta.version() != self._snapshot.version:
                 actions = pa.table(self._delta.get_add_actions(flatten=True))
                 self._snapshot = Snapshot(self._delta.version(), actions, self.table)
+                self._transactions = {}
         self._seen = seen
 
     def _partition_filter(self, partition: Mapping[str, str | None]) -> pc.Expression | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -21,6 +21,7 @@ from zenlake.lake.tables.compaction import compact as compact_table
 from zenlake.lake.tables.definitions import TABLES, TableDefinition
 from zenlake.lake.tables.delta import LOG, DeltaStore
 from zenlake.lake.tables.retention import RetentionResult, expire, newest_time, trusted_now
+from zenlake.lake.tables.schema import RECEIVED_AT
 from zenlake.lake.tables.vacuum import VacuumResult, tidy_log
 from zenlake.lake.tables.vacuum import vacuum as vacuum_table
 
@@ -62,16 +63,19 @@ def open_stores(project: Project, names: Sequence[str] | None = None) -> dict[st
 def describe_table(path: Path) -> TableDefinition:
     """Return the definition of a user's table from its Delta metadata."""
     delta = DeltaTable(path)
+    columns = pa.schema(delta.schema().to_arrow())
+    timed = RECEIVED_AT.name in columns.names and columns.field(RECEIVED_AT.name) == RECEIVED_AT
     return TableDefinition(
         path.name,
-        pa.schema(delta.schema().to_arrow()),
+        columns,
         next(iter(delta.metadata().partition_columns), None),
+        time_column=RECEIVED_AT.name if timed else None,
     )
 
 
 def compact(project: Project, tables: Sequence[str] | None = None) -> dict[str, CompactionResult]:
     """Merge small files into files near `upkeep.target`; safe beside a running pipeline."""
-    with _exclusive(project):
+    with _maintaining(project):
         return _compact(project, tables)
 
 
@@ -90,7 +94,7 @@ def retain(
     Without `trust_clock` the clock counts as at most a day ahead of the newest row. One run
     removes at most two days of each table, which bounds the harm of a clock that jumped.
     """
-    with _exclusive(project):
+    with _maintaining(project):
         return _retain(project, now, trust_clock)
 
 
@@ -110,7 +114,7 @@ def _retain(
 
 def vacuum(project: Project, tables: Sequence[str] | None = None) -> dict[str, VacuumResult]:
     """Delete files that no table has named for longer than `upkeep.vacuum_after`."""
-    with _exclusive(project):
+    with _maintaining(project):
         return _vacuum(project, tables)
 
 
@@ -124,7 +128,7 @@ def _vacuum(project: Project, tables: Sequence[str] | None = None) -> dict[str, 
 
 def run_maintenance(project: Project) -> MaintenanceReport:
     """Run retention, then compaction, then vacuum; compacting expired rows would be wasted."""
-    with _exclusive(project):
+    with _maintaining(project):
         expired = _retain(project, None, trust_clock=False)
         return MaintenanceReport(_compact(project), expired, _vacuum(project))
 
@@ -145,15 +149,25 @@ def is_due(project: Project, now: float | None = None) -> bool:
 
 
 @contextmanager
-def _exclusive(project: Project) -> Iterator[None]:
-    """Hold the maintenance lock of a lake. MaintenanceBusy: another process holds it."""
+def exclusive(project: Project, wait: float = 0.0) -> Iterator[TextIO]:
+    """Keep maintenance by other processes away from a lake; yields the locked file.
+
+    MaintenanceBusy: another process holds the lock for longer than `wait` seconds.
+    """
     if not project.tables.is_dir():
         raise ZError(f"{project.tables} has no tables yet: `zenlake lake run` makes them")
     with (project.tables / MARK).open("a") as mark:
-        if not filelock.lock(mark):
+        if not filelock.lock(mark, wait):
             raise MaintenanceBusy(
                 f"another upkeep of {project.home} is under way: try again when it has ended"
             )
+        yield mark
+
+
+@contextmanager
+def _maintaining(project: Project) -> Iterator[None]:
+    """Hold the lock during maintenance, and record its end."""
+    with exclusive(project) as mark:
         yield
         mark.truncate(0)
         mark.write(f"{time.time():.0f}\n")

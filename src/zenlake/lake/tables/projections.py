@@ -5,18 +5,27 @@ Delta's log.
 """
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from zenlake.errors import ZError
 from zenlake.lake.tables import schema
-from zenlake.lake.tables.commit import TableBatch, append_files, fold_health, fold_latest
+from zenlake.lake.tables.commit import (
+    Batch,
+    RangeBatch,
+    TableBatch,
+    append_files,
+    fold_health,
+    fold_latest,
+)
 from zenlake.lake.tables.definitions import (
     HEALTH,
     LATEST,
@@ -24,9 +33,10 @@ from zenlake.lake.tables.definitions import (
     TOMBSTONES,
     TableDefinition,
 )
-from zenlake.lake.tables.delta import STAGED, AddedFile, DeltaStore
+from zenlake.lake.tables.delta import STAGED, AddedFile, DeltaStore, StoreError
 from zenlake.lake.tables.dictionary import dictionary_encode
 from zenlake.lake.tables.reduce import (
+    as_ints,
     compute_day,
     compute_health,
     compute_hlc,
@@ -44,6 +54,8 @@ MAX_PARTITION_VALUES = 1000  # Upper bound on partitions per buffer, each of whi
 
 OffsetRanges = dict[int, tuple[int, int]]
 "Lowest and highest offset of each log partition."
+Decode = Callable[[pa.Table], pa.Table]
+"Turns samples into the rows of `messages`, with `payload` and `reason` of failures."
 
 
 # ---- projections
@@ -52,9 +64,21 @@ OffsetRanges = dict[int, tuple[int, int]]
 class RowChunk:
     """Rows that become files together, and the selections of them that projections use."""
 
-    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
+    def __init__(self, batches: Sequence[pa.RecordBatch], decode: Decode | None = None) -> None:
         self.rows = dictionary_encode(pa.Table.from_batches(batches))
+        self._decode = decode
         self._ranges: dict[str, OffsetRanges] = {}
+
+    def since(self, offsets: Mapping[int, int]) -> "RowChunk":
+        """Return a chunk without the rows below the offset of their log partition."""
+        partition = as_ints(self.rows["partition"])
+        first = np.zeros(len(partition), np.int64)
+        for number, offset in offsets.items():
+            first[partition == number] = offset
+        wanted = as_ints(self.rows["offset"]) >= first
+        if wanted.all():
+            return self
+        return RowChunk(self.rows.filter(pa.array(wanted)).to_batches(), self._decode)
 
     def offset_ranges(self, source: str) -> OffsetRanges:
         """Return the offsets of `source`: "rows", "received_samples" or "loss_rows"."""
@@ -85,9 +109,12 @@ class RowChunk:
         return _add_time_columns(rows.drop_columns(present) if present else rows)
 
     @cached_property
-    def timed_rows(self) -> pa.Table:
-        """Rows with `hlc` and `day`, computed where they are missing."""
-        return _add_time_columns(self.rows)
+    def decoded_rows(self) -> pa.Table:
+        """Rows of `messages` and `messages_failed` together; `reason` tells them apart."""
+        if self._decode is None:  # The flow has decoded them.
+            return _add_time_columns(self.rows)
+        samples = self.unique_samples
+        return self._decode(samples.filter(pc.equal(samples["kind"], "put")))
 
 
 def _add_time_columns(rows: pa.Table) -> pa.Table:
@@ -120,7 +147,7 @@ def _project_losses(chunk: RowChunk) -> pa.Table:
 
 def _project_messages(failed: bool) -> Callable[[RowChunk], pa.Table]:
     def project(chunk: RowChunk) -> pa.Table:
-        rows = chunk.timed_rows
+        rows = chunk.decoded_rows
         return rows.filter((pc.is_valid if failed else pc.is_null)(rows["reason"]))
 
     return project
@@ -131,9 +158,17 @@ def _without_columns(columns: pa.Schema, *computed: str) -> pa.Schema:
 
 
 _PLACED = (schema.RECEIVED_AT, *schema.PLACE)
-_LOSS = pa.struct(
-    [column for column in schema.LOSS if column.name not in ("at", "partition", "offset", "day")]
+LOSS_COLUMN = pa.field(
+    "loss",
+    pa.struct(
+        [
+            column
+            for column in schema.LOSS
+            if column.name not in ("at", "partition", "offset", "day")
+        ]
+    ),
 )
+"Column of a row that is a loss record; null for a sample."
 _MESSAGES = _without_columns(TABLES["messages"].schema, "hlc", "day")
 _REASON = pa.field("reason", pa.string())
 PROJECTIONS = {
@@ -146,9 +181,7 @@ PROJECTIONS = {
     "health": Projection(
         "received_samples", lambda c: compute_health(c.received_samples), schema.SAMPLE
     ),
-    "loss": Projection(
-        "loss_rows", _project_losses, pa.schema([*_PLACED, pa.field("loss", _LOSS)])
-    ),
+    "loss": Projection("loss_rows", _project_losses, pa.schema([*_PLACED, LOSS_COLUMN])),
     "messages": Projection("rows", _project_messages(False), pa.schema([*_MESSAGES, _REASON])),
     "messages_failed": Projection(
         "rows",
@@ -267,14 +300,31 @@ class TaskOutput:
 class TableWriter:
     """Writer of record batches to the files of several tables, within the bounds above."""
 
-    def __init__(self, stores: Mapping[str, DeltaStore], staging_folder: str) -> None:
-        """`staging_folder` is a relative path that no other batch uses."""
+    def __init__(
+        self,
+        stores: Mapping[str, DeltaStore],
+        staging_folder: str,
+        *,
+        decode: Decode | None = None,
+        present: Mapping[str, Mapping[int, int]] | None = None,
+        finds_ranges: bool = True,
+    ) -> None:
+        """`staging_folder` is a relative path that no other batch uses.
+
+        `decode` makes messages of samples. `present` has by table the next offset of each log
+        partition that the table does not have: rows below are left out. `finds_ranges` is False
+        if the caller knows the offsets of the rows.
+        """
         self._stores = stores
         self._staging_folder = staging_folder
+        self._decode = decode
+        self._present = present or {}
+        self._finds_ranges = finds_ranges
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
         self._reduced: dict[str, list[pa.Table]] = {}
-        self._output = TaskOutput()
+        self.output = TaskOutput()
+        "Files written so far."
 
     def add(self, batch: pa.RecordBatch) -> None:
         for part in split_batch(batch):
@@ -290,22 +340,24 @@ class TableWriter:
         self._flush()
         for name in [*self._reduced]:
             self._stage(name)
-        return self._output
+        return self.output
 
     def _flush(self) -> None:
         if self._rows:
-            chunk = RowChunk(self._waiting)
-            self._output.rows += self._rows
+            chunk = RowChunk(self._waiting, self._decode)
+            self.output.rows += self._rows
             for name in self._stores:
-                self._project(name, chunk)
+                present = self._present.get(name)
+                self._project(name, chunk.since(present) if present else chunk)
         self._waiting, self._rows, self._bytes = [], 0, 0
 
     def _project(self, name: str, chunk: RowChunk) -> None:
         projection, store = PROJECTIONS.get(name, _USER_TABLE), self._stores[name]
-        output = self._output
-        output.ranges[name] = merge_offset_ranges(
-            [output.ranges.get(name, {}), chunk.offset_ranges(projection.source)]
-        )
+        output = self.output
+        if self._finds_ranges:
+            output.ranges[name] = merge_offset_ranges(
+                [output.ranges.get(name, {}), chunk.offset_ranges(projection.source)]
+            )
         rows = projection.project(chunk)
         if not rows.num_rows:
             return
@@ -333,7 +385,7 @@ class TableWriter:
         path = folder / f"{uuid.uuid4().hex}.arrow"
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
             writer.write_table(rows)
-        self._output.staged.setdefault(name, []).append(str(path))
+        self.output.staged.setdefault(name, []).append(str(path))
 
 
 def _exceeds_buffer(tables: Sequence[pa.Table], part: int = 1) -> bool:
@@ -358,28 +410,60 @@ def _write_files(store: DeltaStore, rows: pa.Table) -> list[AddedFile]:
 # ---- the commit
 
 
-def commit_table(store: DeltaStore, tasks: Sequence[TaskOutput], batch: TableBatch) -> None:
+def commit_numbered(store: DeltaStore, tasks: Sequence[TaskOutput], batch: TableBatch) -> None:
+    """Commit a numbered batch with the offsets of its rows, if it has any rows for the table."""
+    name = store.table.name
+    offsets = merge_offset_ranges([task.ranges.get(name, {}) for task in tasks])
+    if offsets or any(name in task.added or name in task.staged for task in tasks):
+        commit_table(store, tasks, replace(batch, offsets=offsets))
+
+
+def commit_resumed(
+    store: DeltaStore, tasks: Sequence[TaskOutput], present: Sequence[Mapping[int, int]]
+) -> None:
+    """Commit rows that `present`, the table's offsets as each task saw them, did not have yet."""
+    name = store.table.name
+    if any(offsets != present[0] for offsets in present):
+        raise StoreError(
+            f"{store.path}: another process writes this table: stop it. Nothing was committed, "
+            "the batch runs again"
+        )
+    offsets = merge_offset_ranges([task.ranges.get(name, {}) for task in tasks])
+    if offsets:
+        ranges = {number: (first, last + 1) for number, (first, last) in offsets.items()}
+        commit_table(store, tasks, RangeBatch(ranges, present[0]))
+
+
+def commit_table(store: DeltaStore, tasks: Sequence[TaskOutput], batch: Batch) -> None:
     """Commit the tasks' output for one table; no-op if the batch is already committed."""
     name = store.table.name
     added = [file for task in tasks for file in task.added.get(name, ())]
     staged = [Path(path) for task in tasks for path in task.staged.get(name, ())]
-    offsets = merge_offset_ranges([task.ranges.get(name, {}) for task in tasks])
-    if added or staged or offsets:
-        batch = replace(batch, offsets=offsets)
-        if name == LATEST.name:
-            _fold_latest(store, staged, batch)
-        elif name == HEALTH.name:
-            fold_health(store, _read_staged(staged, store), batch)
-        else:
-            append_files(store, added, batch)
+    if name == LATEST.name:
+        _fold_latest(store, staged, batch)
+    elif name == HEALTH.name:
+        fold_health(store, _read_staged(staged, store), batch)
+    else:
+        append_files(store, added, batch)
 
 
-def _fold_latest(store: DeltaStore, staged: list[Path], batch: TableBatch) -> None:
+def unstage(tasks: Iterable[TaskOutput]) -> None:
+    """Delete the staged files of these tasks only: another driver may run the same batch."""
+    paths = [Path(path) for task in tasks for paths in task.staged.values() for path in paths]
+    for path in paths:
+        path.unlink(missing_ok=True)
+    for folder in {path.parent for path in paths}:
+        with suppress(OSError):  # The folder has files of another attempt or batch.
+            folder.rmdir()
+            folder.parent.rmdir()
+
+
+def _fold_latest(store: DeltaStore, staged: list[Path], batch: Batch) -> None:
     """Fold the staged rows in parts. Folding rows twice changes nothing, so a crash is safe."""
     tombstones = DeltaStore(store.path.parent / TOMBSTONES.name, TOMBSTONES)
     *parts, last = _group_by_size(staged) or [[]]
     for part in parts:
-        fold_latest(store, tombstones, _read_staged(part, store), replace(batch, is_whole=False))
+        fold_latest(store, tombstones, _read_staged(part, store), batch.as_part())
     fold_latest(store, tombstones, _read_staged(last, store), batch)
 
 

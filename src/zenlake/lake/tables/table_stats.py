@@ -3,7 +3,9 @@
 Knows what is counted. Reads no data file and does not know how the numbers are shown.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 from zenlake.errors import ZError
@@ -13,19 +15,21 @@ from zenlake.lake.tables.maintenance import open_stores
 from zenlake.lake.tables.retention import newest_time
 from zenlake.log.read.log import Log
 
-COMPLETE_TABLES = frozenset({"samples", "latest", "health"})
-"Tables that take every sample. The rows of other tables do not tell how far a flow has come."
-
 Facts = dict[str, Any]
+Offsets = Mapping[int, int]
 
 
-def lake_stats(project: Project) -> Facts:
+def lake_stats(project: Project, taken: Mapping[str, Offsets] = MappingProxyType({})) -> Facts:
     """Return the statistics under the names that --json prints.
 
-    `behind` counts offsets of the log, and is None for tables that do not take every sample.
+    `taken` has by table the offsets that its flow has taken, where that is known. `behind` counts
+    offsets of the log; None if it is not known how far a table is.
     """
     ends = log_ends(project)
-    tables = [_table_stats(name, store, ends) for name, store in open_stores(project).items()]
+    tables = [
+        _table_stats(name, store, ends, taken.get(name, {}))
+        for name, store in open_stores(project).items()
+    ]
     return {
         "lake": project.name,
         "home": str(project.home),
@@ -42,9 +46,13 @@ def log_ends(project: Project) -> dict[int, tuple[int, int]]:
     return {}
 
 
-def _table_stats(name: str, store: DeltaStore, ends: dict[int, tuple[int, int]]) -> Facts:
+def _table_stats(
+    name: str, store: DeltaStore, ends: dict[int, tuple[int, int]], taken: Offsets
+) -> Facts:
     snapshot = store.snapshot()
     latest = newest_time([store])
+    offsets = store.offsets()
+    reached = {n: max(offsets.get(n, 0), taken.get(n, 0)) for n in {*offsets, *taken}}
     return {
         "table": name,
         "version": snapshot.version,
@@ -52,7 +60,7 @@ def _table_stats(name: str, store: DeltaStore, ends: dict[int, tuple[int, int]])
         "files": len(snapshot.files),
         "bytes": sum(file.size for file in snapshot.files),
         "newest": None if latest is None else latest.isoformat(),
-        "behind": _count_behind(store.offsets(), ends) if name in COMPLETE_TABLES else None,
+        "behind": _count_behind(reached, ends),
     }
 
 

@@ -1,0 +1,1 @@
+"""Messages of a lake decoded again, by the rules that its lake.toml has now. Without Spark."""
