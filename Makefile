@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo unit test campaign check bench golden lock clean
+.PHONY: help demo unit test campaign check bench bench-kafka-jars golden lock clean
 
 help:
 	@echo "make demo      a fleet, recorded into tables by Spark while it drives, and asked about its past"
@@ -16,6 +16,7 @@ help:
 	@echo "make campaign  what takes long: many kills, kernels checked two more ways, every malformed byte"
 	@echo "make check     format, lint and type checks alone"
 	@echo "make bench     the speed figures, one per line"
+	@echo "make bench-kafka-jars  what the lake's figures are measured beside: Kafka, Spark, Delta; see docs/speed.md"
 	@echo "make golden    record the golden vectors again from eclipse-zenoh"
 	@echo "make lock      resolve requirements.lock again from pyproject.toml"
 	@echo "make clean     remove .venv and every cache"
@@ -49,6 +50,21 @@ check: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python -m bench
+
+# Everything goes below the folder: the jars, another Python environment, and what Maven keeps.
+COPY_JARS = mvn --quiet --batch-mode -Dmaven.repo.local="$(ZENLAKE_KAFKA)/maven" \
+  dependency:copy-dependencies -DincludeScope=runtime
+
+bench-kafka-jars: $(READY)
+	@case "$(ZENLAKE_KAFKA)" in /*) ;; *) \
+	  echo "Name a folder by its full path: make bench-kafka-jars ZENLAKE_KAFKA=/some/folder" >&2; exit 1;; \
+	esac
+	@for part in broker spark; do \
+	  rm -rf "$(ZENLAKE_KAFKA)/$$part" && \
+	  $(COPY_JARS) -f bench/kafka/$$part.xml -DoutputDirectory="$(ZENLAKE_KAFKA)/$$part" || exit 1; \
+	done
+	@$(BIN)/python -m venv --clear "$(ZENLAKE_KAFKA)/venv"
+	@"$(ZENLAKE_KAFKA)/venv/bin/python" -m pip install --quiet --disable-pip-version-check -r bench/kafka/requirements.txt
 
 golden: $(READY)
 	@$(BIN)/python -m tests.golden.record

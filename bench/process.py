@@ -11,19 +11,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-PATIENCE = 60.0  # Seconds that an answer may take.
+PATIENCE = 60.0  # Seconds that an answer may take, unless a process is given more.
 
 
 class Process:
     """A process of the benchmark. It ends with its input, and is killed when an answer is late."""
 
-    def __init__(self, role: str, module: str, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        role: str,
+        module: str,
+        arguments: dict[str, Any],
+        *,
+        python: str = sys.executable,
+        patience: float = PATIENCE,
+        **options: Any,
+    ) -> None:
+        """Start `python` with a module; `options` are those of `subprocess.Popen`."""
         self.name = f"{role} {arguments}"
+        self._patience = patience
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, role, json.dumps(arguments)],
+            [python, "-m", module, role, json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            **options,
         )
         self.facts = self.answer()
         "The first line of the process: where it listens."
@@ -39,10 +51,10 @@ class Process:
         self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         self._process.stdin.flush()
 
-    def answer(self) -> dict[str, Any]:
-        """Read the next answer."""
+    def answer(self, patience: float | None = None) -> dict[str, Any]:
+        """Read the next answer, which may take `patience` seconds."""
         assert self._process.stdout is not None
-        too_late = threading.Timer(PATIENCE, self._process.kill)
+        too_late = threading.Timer(patience or self._patience, self._process.kill)
         too_late.start()
         line = self._process.stdout.readline()
         too_late.cancel()
@@ -61,7 +73,7 @@ class Process:
     def close(self) -> None:
         """End the input of the process and wait for its end."""
         try:
-            self._process.communicate(timeout=PATIENCE)
+            self._process.communicate(timeout=self._patience)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()

@@ -14,7 +14,8 @@ from demo.story import DemoFailed, Options, play
 from zenlake.cli.signals import STOP_SIGNALS
 from zenlake.errors import ZError
 
-QUICK_ROBOTS, QUICK_SECONDS = LEAST, 14.0
+QUICK_ROBOTS, QUICK_SECONDS = LEAST, 15.0
+SECONDS = 25.0  # Duration of the drive: the whole demo takes less than a minute.
 REPORT = Path(__file__).parent / "report.html"
 
 
@@ -25,7 +26,10 @@ def options() -> Options:
     )
     parser.add_argument("--robots", type=int, default=8, help=f"{LEAST} or more (default: 8)")
     parser.add_argument(
-        "--seconds", type=float, default=40.0, help="seconds of driving (default: 40)"
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help=f"seconds of driving (default: {SECONDS:.0f})",
     )
     parser.add_argument("--out", type=Path, default=REPORT, help="file of the report")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the lake in this folder")

@@ -289,8 +289,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--connect", required=True, help="TCP endpoint of the router")
     parser.add_argument("--udp-port", type=int, required=True, help="UDP port of the router")
-    parser.add_argument("--robots", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--robots", type=int, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--ledger", type=Path, required=True, help="file written at the end")
     args = parser.parse_args()
     with ExitStack() as stack:

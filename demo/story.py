@@ -21,31 +21,36 @@ from rich.table import Table
 
 from demo.account import Account, Ledger, RobotFigures, account
 from demo.child import Child, defer_signals, run_program
-from zenlake.lake.pipeline.progress import committed_offsets, count_behind, durable_offsets
+from demo.follow import START_BATCHES, Delays, Follower, measure_delays
+from zenlake.lake.pipeline.flows import BUILT_IN
+from zenlake.lake.pipeline.progress import (
+    TABLES_FLOW,
+    count_behind,
+    durable_offsets,
+    table_offsets,
+)
 from zenlake.lake.project import Project
 from zenlake.lake.report import report
-from zenlake.log.read.log import Log
+from zenlake.lake.tables.definitions import SAMPLES
+from zenlake.lake.tables.delta import DeltaStore
 from zenlake.router import Router
 from zenlake.router import run as run_router
 
-FLOWS = ("samples", "loss", "messages")
-EVERY = "5s"  # Time between two cycles of the pipeline.
-JVM = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # Options for a JVM that runs for two minutes only.
-)
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # Options for a JVM that runs for a minute only.
 SPARK = (
     *("--master", "local[2]"),
     *("--conf", "spark.driver.memory=1g"),
     *("--conf", f"spark.driver.extraJavaOptions={JVM}"),
 )
-START_SECONDS = 120.0  # Longest wait for a recorder.
+START_SECONDS = 240.0  # Longest wait for a recorder, and then for Spark.
 DRIVE_SECONDS = 120.0  # Longest wait for the fleet beyond the time of its drive.
 SETTLE_SECONDS = 60.0  # Longest wait until the last samples are durable.
 CATCH_UP_SECONDS = 300.0  # Longest wait until the tables have all samples.
 SERVE_SECONDS = 120.0
 RUN_END_SECONDS = 150.0
 POLL_SECONDS = 0.25
-LINE_SECONDS = 5.0  # Time between two lines of progress without a terminal.
+FOLLOW_SECONDS = 2.0  # Delay within which the tables follow the fleet if the machine is not busy.
+LINE_SECONDS = 3.0  # Time between two lines of progress without a terminal.
 LOOK_BACK_NANOS = 5_000_000_000
 RECORDER = "@/*/*/recorder/**"
 
@@ -124,6 +129,7 @@ def play(options: Options, console: Console) -> bool:
         tell.line(f"open {options.out}", "bold")
         if options.keep is not None:
             tell.line(f"the lake is in {stage.project.home}, to be asked further")
+        show_delays(tell, stage.delays(ledger))
         good = found.balanced and answers
         tell.verdict(
             good,
@@ -162,11 +168,12 @@ class Stage:
         tell.chapter("a lake")
         self._call("lake", "init", str(home / "fleet"), "-e", tcp, "-k", "robot/**")
         self.project = Project.load(home / "fleet")
-        self.run = self._start(
-            "zenlake", "lake", "run", str(self.project.home), "--every", EVERY, "--json", *SPARK
-        )
+        self.run = self._start("zenlake", "lake", "run", str(self.project.home), "--json", *SPARK)
+        self.follower = stack.enter_context(Follower(self.project))
         self._until("a recorder", START_SECONDS, lambda: self.recorded() is not None, self.spark)
-        tell.line("it records, and Spark starts meanwhile")
+        tell.line("it records, and Spark starts")
+        self._until("Spark", START_SECONDS, self.runs, self.spark)
+        tell.line("Spark waits for samples")
 
     # ---- driving
 
@@ -201,6 +208,7 @@ class Stage:
         self._settle()
         tell.chapter("the tables catch up")
         self._until("the tables", CATCH_UP_SECONDS, self.caught_up, self.spark)
+        self.follower.stop()
         tell.line(self.spark())
         return ledger
 
@@ -230,33 +238,32 @@ class Stage:
         stats = self.recorded()
         if stats is None:
             return "no recorder"
-        return f"{stats['durable']:,} recorded and durable, {stats['lost']:,} missed"
+        return f"{stats['durable']:,} durable, {stats['lost']:,} missed"
+
+    def runs(self) -> bool:
+        """Tell whether the flow of the built-in tables runs."""
+        return any(
+            (event.get("event"), event.get("flow"), event.get("state"))
+            == ("flow", TABLES_FLOW, "RUNNING")
+            for event in list(self.run.events)
+        )
 
     def spark(self) -> str:
         """Return the state of the pipeline in words; print new failures."""
-        flows: dict[str, str] = {}
         for event in list(self.run.events):
-            if event.get("event") == "flow":
-                flows[event["flow"]] = event["state"].lower()
             if event.get("reason") and not event.get("told"):
                 event["told"] = True
                 where = event.get("flow") or event.get("what")
                 self._tell.line(f"{where} failed, and is tried again: {event['reason']}", "red")
-        cycle = self.run.last("cycle")
-        if not flows:
-            return "Spark works" if self.run.last("ready") else "Spark starts"
-        states = ", ".join(f"{name} {state}" for name, state in flows.items())
-        if cycle is None:
-            return f"Spark, first cycle: {states}"
-        rows = {name: count for flow in cycle["flows"] for name, count in flow["rows"].items()}
-        samples = rows.get("samples", 0)
-        return f"Spark, {cycle['number']} cycles done: {states}; {samples:,} rows in samples"
+        if not self.run.last("ready"):
+            return "Spark starts"
+        return self.follower.describe() or "Spark is ready, no rows yet"
 
     def caught_up(self) -> bool:
-        durable = durable_offsets(self.project)
-        done = committed_offsets(self.project.home / "state", Log(self.project.log).id)
+        """Tell whether every table has all durable samples."""
+        durable, taken = durable_offsets(self.project), table_offsets(self.project)
         return bool(durable) and all(
-            flow in done and count_behind(durable, done[flow].offsets) == 0 for flow in FLOWS
+            name in taken and count_behind(durable, taken[name]) == 0 for name in BUILT_IN
         )
 
     # ---- asking
@@ -300,6 +307,12 @@ class Stage:
         status = self.run.stop(RUN_END_SECONDS)
         if status:
             raise DemoFailed(f"`zenlake lake run` ended with status {status}\n{self.run.said()}")
+
+    def delays(self, ledger: Ledger) -> Delays | None:
+        """Measure how long after its put each row could be read."""
+        samples = DeltaStore(self.project.table(SAMPLES.name), SAMPLES)
+        rows = samples.read(columns=["key", "timestamp", "offset"])
+        return measure_delays(rows, self.follower.commits, ledger["late"])
 
     # ---- processes
 
@@ -430,3 +443,18 @@ def show_tables(tell: Teller, found: Account) -> None:
     for check in found.checks:
         other = "" if check.holds else f", and found are {check.found:,}"
         tell.verdict(check.holds, f"{check.what}: {check.expected:,}{other}")
+
+
+def show_delays(tell: Teller, found: Delays | None) -> None:
+    """Show how closely the tables followed the fleet, which depends on the machine."""
+    if found is None:
+        tell.line(f"no sample was put after the first {START_BATCHES} batches: no delay to show")
+        return
+    text = (
+        f"the tables followed the fleet within {found.worst:.1f} s, half of the samples within "
+        f"{found.median:.1f} s ({found.samples:,} put after the first {START_BATCHES} batches)"
+    )
+    if round(found.worst, 1) <= FOLLOW_SECONDS:
+        tell.verdict(True, text)
+    else:
+        tell.line(f"{text}: more than {FOLLOW_SECONDS:.0f} s, as on a busy machine")
