@@ -1,7 +1,7 @@
 """Tokens of one are seen by the other; each knows whether its publishers have subscribers."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -146,10 +146,21 @@ def test_two_tokens_on_one_key(way: Way) -> None:
         is_heard(changes, (PUT, key), (DELETE, key))
 
 
-def test_tokens_of_both(way: Way) -> None:
-    """Each finds its own, too; the reference as a client twice."""
+@pytest.mark.parametrize("name", OUR_WAYS)
+def test_tokens_of_both(name: str) -> None:
+    """Each finds its own, too; the reference as a client twice.
+
+    In sessions of this test alone: a client of eclipse-zenoh that asks for its own tokens may hand
+    one over after the end of the answer, and keeps it as token 0. The next token that it is told
+    to forget by key alone, which is token 0 as well, is then not heard to end.
+    """
     key = unique("both")
-    one, other = way.sender, way.receiver
+    with closing(Nets()) as nets:
+        way = nets.way(name)
+        _each_finds_all(key, way.sender, way.receiver)
+
+
+def _each_finds_all(key: str, one: Side, other: Side) -> None:
     with (
         one.session.liveliness().declare_token(f"{key}/1"),
         other.session.liveliness().declare_token(f"{key}/2"),
