@@ -24,6 +24,7 @@ from zenlake.lake.pipeline import runner
 from zenlake.lake.pipeline.progress import durable_offsets
 from zenlake.lake.pipeline.queries import ResidentQuery
 from zenlake.lake.project import Project
+from zenlake.lake.tables import maintenance
 from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DeltaStore
 from zenlake.lake.tables.reduce import conform
@@ -325,16 +326,27 @@ def own():
 """
 
 
-def test_a_file_that_does_not_load_stops_only_its_own_flows(lake: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import nosuchmodule", "ModuleNotFoundError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("def x(:", "SyntaxError"),
+    ],
+)
+def test_a_file_that_does_not_load_stops_only_its_own_flows(
+    lake: Path, line: str, said: str
+) -> None:
     broken = lake / "transformations" / "broken.py"
-    broken.write_text("import nosuchmodule\n" + OWN)
+    broken.write_text(f"{line}\n{OWN}")
     done = zenlake("lake", "run", str(lake), "--once", "--json")
     assert done.exit_code == 1
     found = events(done.stdout)
     told = {event["flow"]: (event["state"], event["reason"]) for event in named(found, "flow")}
     state, reason = told["transformations/broken.py"]
     assert state == "FAILED"
-    assert "transformations/broken.py, line 1: ModuleNotFoundError" in reason
+    assert said in reason
+    assert "broken.py, line 1" in reason
     assert told["tables"] == ("COMPLETED", None)
     flows = {flow["flow"]: flow for flow in named(found, "cycle")[0]["flows"]}
     assert flows["tables"]["taken"] == 10
@@ -410,6 +422,83 @@ def test_workers_of_a_flow_that_rests_are_kept(lake: Path, monkeypatch: pytest.M
     done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
     assert done.exit_code == 0, done.output
     assert len(kept) >= 2
+
+
+def test_a_warm_up_that_fails_ends_nothing(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def keep(query: StandInQuery) -> None:
+        tried.append(query)
+        if len(tried) == 2:
+            stopped(query)
+        raise RuntimeError("no worker could be started")
+
+    monkeypatch.setattr(runner, "WARM_SECONDS", 0.05)
+    monkeypatch.setattr(StandInQuery, "keep_warm", keep)
+    done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
+    assert done.exit_code == 0, done.output
+    assert [event["state"] for event in named(events(done.stdout), "flow")] == ["RUNNING"]
+
+
+def test_maintenance_that_fails_is_told_and_tried_again(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it raises: it reads tables of other tools, too."""
+    tried = []
+
+    def fail(_: Project) -> None:
+        tried.append(threading.current_thread().name)
+        if len(tried) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        raise ValueError("no such file of a table")
+
+    (lake / "tables").mkdir()
+    monkeypatch.setattr(maintenance, "is_due", lambda _: True)
+    monkeypatch.setattr(maintenance, "run_maintenance", fail)
+    done = zenlake("lake", "run", str(lake), "--every", "10ms", "--json")
+    assert done.exit_code == 0, done.output
+    told = named(events(done.stdout), "failed")
+    assert [(event["what"], event["reason"]) for event in told][:2] == [
+        ("upkeep", "no such file of a table")
+    ] * 2
+    assert set(tried) == {"zenlake upkeep"}
+
+
+def test_a_table_that_cannot_be_read_is_not_counted(lake: Path) -> None:
+    damaged = lake / "tables" / "own" / "_delta_log"
+    damaged.mkdir(parents=True)
+    (damaged / f"{0:020}.json").write_text("not JSON")
+    done = zenlake("lake", "run", str(lake), "--once", "--json")
+    assert done.exit_code == 0, done.output
+    assert named(events(done.stdout), "cycle")[0]["flows"][0]["taken"] == 10
+
+
+def test_the_log_is_trimmed_behind_all_flows_while_files_are_loaded(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maintenance runs on a thread of its own: at no moment may a flow be missing."""
+    own = lake / "transformations" / "own.py"
+    own.write_text(OWN)
+    seen: list[int] = []
+    driver: Any = StandInDriver("", "", {}, lake)
+    flows = runner.RunningFlows(Project.load(lake), driver, None, lambda event, **facts: None)
+    flows.supervise({"processingTime": "1 second"})
+
+    class Watched(StandInQuery):
+        """Trims the log as it is made."""
+
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            flows.trim_log()
+
+    monkeypatch.setattr(runner, "FlowQuery", Watched)
+    monkeypatch.setattr(StandInQuery, "stop", lambda query: flows.trim_log())
+    monkeypatch.setattr(runner, "trim", lambda _, needed: seen.append(len(needed)))
+    monkeypatch.setattr(runner, "RELOAD_SECONDS", 0.0)
+    flows._reload_at = 0.0
+    own.write_text(OWN + "\n# Changed.\n")
+    flows.supervise({"processingTime": "1 second"})
+    assert seen == [2, 2]  # When the new query is made, and when the old one is ended.
 
 
 def test_two_flows_into_one_table_are_refused(lake: Path) -> None:

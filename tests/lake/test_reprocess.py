@@ -24,9 +24,12 @@ from tests.support.decoded_lakes import (
     from_scratch,
     in_order,
     json_event,
+    write_checkpoint,
 )
+from tests.support.lake_ranges import fill, open_tables, planned, write_batch
 from tests.support.processes import call_command, python_environment
 from zenlake.errors import ZError
+from zenlake.lake.pipeline.progress import TABLES_FLOW
 from zenlake.lake.project import Project
 from zenlake.lake.reprocess import messages, sources
 from zenlake.lake.reprocess.messages import TableChange, reprocess
@@ -196,6 +199,27 @@ def test_samples_that_the_table_does_not_have_yet_are_read_from_the_log(tmp_path
     shutil.rmtree(lake.project.log)
     with pytest.raises(ZError, match="bring `samples` up to date first"):
         reprocess(lake.project, "samples")
+
+
+def test_a_query_that_starts_again_adds_no_row_twice(tmp_path: Path) -> None:
+    """`messages` had no rows and recorded no offsets when the query of the tables was killed."""
+    lake = DecodedLake(tmp_path / "lake", FAILING)
+    lake.record([json_event(number, at=number * 10.0) for number in range(40)])
+    killed = open_tables(lake.project)
+    for batch in planned(lake.project.log, 20):
+        killed.commit(write_batch(lake.project, killed, batch))
+    killed._failed = True  # So that it records nothing more.
+    killed.close()
+    assert lake.messages.offsets() == {0: 20}
+    assert lake.failed.offsets() == {0: 40}
+    write_checkpoint(lake.project, TABLES_FLOW, 1, {0: 40})
+    lake.configure()
+    reprocess(lake.project, "log")
+    fill(lake.project)
+    assert lake.messages.snapshot().rows == 40
+    assert lake.messages.offsets() == lake.failed.offsets() == {0: 40}
+    assert in_order(lake.messages)["offset"].to_pylist() == list(range(40))
+    assert lake.failed.snapshot().rows == 0
 
 
 def test_another_commit_to_the_replaced_files_is_a_conflict(tmp_path: Path) -> None:

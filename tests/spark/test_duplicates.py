@@ -525,11 +525,13 @@ def test_repeats_of_a_full_batch_are_found_while_the_one_before_runs(
     spark_numbered.append(path, samples)
     (expected,) = expected_repeats(samples)
     calls: list[str] = []
+    logs: dict[str, list[Log]] = {}
     find = DuplicateFinder._find
 
-    def noted(self: DuplicateFinder, *args: Any) -> Any:
+    def noted(self: DuplicateFinder, log: Log, *args: Any) -> Any:
         calls.append(threading.current_thread().name)
-        return find(self, *args)
+        logs.setdefault(calls[-1], []).append(log)
+        return find(self, log, *args)
 
     monkeypatch.setattr(DuplicateFinder, "_find", noted)
     options = {"duplicates": "mark", "columns": "offset,duplicate", "maxRowsPerTrigger": "50"}
@@ -547,6 +549,8 @@ def test_repeats_of_a_full_batch_are_found_while_the_one_before_runs(
     assert calls[0] == "MainThread"
     # The last batch is not planned ahead: its end moves while samples become durable.
     assert calls == ["MainThread", *["zenlake plan"] * 3, "MainThread"]
+    # A Log is used by one thread: Spark's thread reads on with its own meanwhile.
+    assert not {*map(id, logs["zenlake plan"])} & {*map(id, logs["MainThread"])}
 
 
 def test_without_duplicates_nothing_is_read_while_planning(

@@ -102,20 +102,27 @@ class DecodedLake(KnownHistory):
 
     def checkpoint(self, completed: bool = True) -> None:
         """Write Spark's checkpoint of the last micro-batch of the flow `messages`."""
-        folder = self.project.home / "state" / "_checkpoints" / "messages" / "0"
-        number = str(self._number["messages"] - 1)
-        for name in ("offsets", "commits"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        partitions = {str(p): at for p, at in self._at["messages"].items()}
-        line = json.dumps({"log": Log(self.project.log).id, "partitions": partitions})
-        (folder / "metadata").write_text(json.dumps({"id": QUERY}))
-        (folder / "offsets" / number).write_text(f"v1\n{{}}\n{line}\n")
-        if completed:
-            (folder / "commits" / number).write_text("v1\n{}")
+        number = self._number["messages"] - 1
+        write_checkpoint(self.project, "messages", number, self._at["messages"], completed)
 
     def tables(self) -> dict[str, pa.Table]:
         """Return all rows of both decoded tables in the order of the log."""
         return {store.table.name: in_order(store) for store in (self.messages, self.failed)}
+
+
+def write_checkpoint(
+    project: Project, flow: str, number: int, ends: dict[int, int], completed: bool = True
+) -> None:
+    """Write what Spark leaves of the micro-batch `number` of a flow, which ends at `ends`."""
+    folder = project.state / "_checkpoints" / flow / "0"
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    partitions = {str(partition): at for partition, at in ends.items()}
+    line = json.dumps({"log": Log(project.log).id, "partitions": partitions})
+    (folder / "metadata").write_text(json.dumps({"id": QUERY}))
+    (folder / "offsets" / str(number)).write_text(f"v1\n{{}}\n{line}\n")
+    if completed:
+        (folder / "commits" / str(number)).write_text("v1\n{}")
 
 
 def in_order(store: DeltaStore) -> pa.Table:

@@ -4,6 +4,7 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
+from zenlake.lake.decoders.messages import encode_rules
 from zenlake.lake.pipeline.flows import BUILT_IN
 from zenlake.lake.pipeline.range_task import TableJob, write_range
 from zenlake.lake.project import Project
@@ -73,7 +74,7 @@ def write_batch(project: Project, tables: TableSet, batch: Batch) -> list[RangeO
         tables=str(project.tables),
         positions=tables.positions(),
         staging=f"test/{number}",
-        rules="[]",
+        rules=encode_rules(project.decoders),
         home=str(project.home),
     )
     return [write_range(part, job) for part in parts]
