@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -150,10 +151,37 @@ def test_what_the_listener_still_gets_goes_to_the_link(stage: Stage, outside: Ex
     peer.send(b"first")
     link = accept(stage, listener)
     assert stage.until(link.receive) == b"first"
-    listener._pending.append(_Arrival(b"late", peer.getsockname(), listener._bound))
+    listener._pending.append(_Arrival((0, 0), b"late", peer.getsockname(), listener._bound))
     assert listener.accept() is None
     assert link.more
     assert link.receive() == b"late"
+
+
+def test_datagrams_keep_their_order_while_another_peer_gets_its_socket(
+    stage: Stage, outside: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket gets datagrams of all peers between bind() and connect()."""
+    listener = listen(stage)
+    newcomer, other = peer_of(listener, outside), peer_of(listener, outside)
+
+    class Watched(socket.socket):
+        """Socket of the newcomer, with a datagram of the other peer at every step."""
+
+        def bind(self, address: Any, /) -> None:
+            other.send(b"1")
+            super().bind(address)
+            other.send(b"2")
+
+        def connect(self, address: Any, /) -> None:
+            super().connect(address)
+            other.send(b"3")
+
+    newcomer.send(b"hello")
+    other.send(b"0")
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socket", Watched)
+        assert stage.until(accept(stage, listener).receive) == b"hello"
+    assert all_of(stage, accept(stage, listener), 4) == [b"0", b"1", b"2", b"3"]
 
 
 def test_a_stranger_is_not_heard_on_a_link(outside: ExitStack) -> None:

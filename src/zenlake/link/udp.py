@@ -33,7 +33,9 @@ SKIPPED_AT_ONCE = 64  # Empty or foreign datagrams that one receive() skips.
 IP_PKTINFO = 8
 PKTINFO = struct.Struct("i 4s 4s")  # Interface, local address to answer from, destination.
 PKTINFO6 = struct.Struct("16s i")
-ANCILLARY_BYTES = socket.CMSG_SPACE(PKTINFO6.size) + socket.CMSG_SPACE(PKTINFO.size)
+SO_TIMESTAMPNS = 35
+TIMESPEC = struct.Struct("@ll")  # Seconds and nanoseconds at which the kernel got a datagram.
+ANCILLARY_BYTES = sum(socket.CMSG_SPACE(part.size) for part in (PKTINFO, PKTINFO6, TIMESPEC))
 SEND_LATER = {errno.EAGAIN, errno.ENOBUFS}
 
 
@@ -111,8 +113,10 @@ class UdpLink(SocketLink):
 
 
 class _Arrival(NamedTuple):
-    """Datagram that the listener's socket received."""
+    """Datagram that the listener's socket received, or the socket of another peer."""
 
+    time: tuple[int, int]
+    "Seconds and nanoseconds at which the kernel received it."
     data: bytes
     peer: Any
     local: Any
@@ -165,24 +169,27 @@ class UdpListener(Listener):
         if len(self._pending) >= PENDING_DATAGRAMS:
             return False
         try:
-            data, ancillary, _, peer = self._socket.recvmsg(READ_DATAGRAM, ANCILLARY_BYTES)
+            self._pending.append(self._receive(self._socket, self._bound))
         except OSError as error:
             if error.errno in sockets.LISTENER_IS_BROKEN:
                 raise failed(self.name, "accept", error) from None
             return False
-        self._pending.append(_Arrival(data, peer, self._local(ancillary)))
         return True
 
-    def _local(self, ancillary: list[tuple[int, int, bytes]]) -> Any:
-        port = self._bound[1]
-        for level, kind, data in ancillary:
-            if (level, kind) == (socket.IPPROTO_IP, IP_PKTINFO):
-                return socket.inet_ntoa(PKTINFO.unpack(data)[1]), port
-            if (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO):
-                host, interface = PKTINFO6.unpack(data)
+    def _receive(self, sock: socket.socket, local: Any) -> _Arrival:
+        """Read one datagram; `local` is where it was sent to unless the kernel says otherwise."""
+        data, ancillary, _, peer = sock.recvmsg(READ_DATAGRAM, ANCILLARY_BYTES)
+        port, time = self._bound[1], (0, 0)
+        for level, kind, value in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
+                time = TIMESPEC.unpack(value)
+            elif (level, kind) == (socket.IPPROTO_IP, IP_PKTINFO):
+                local = socket.inet_ntoa(PKTINFO.unpack(value)[1]), port
+            elif (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO):
+                host, interface = PKTINFO6.unpack(value)
                 text = socket.inet_ntop(socket.AF_INET6, host)
-                return text, port, 0, interface if text.startswith("fe80:") else 0
-        return self._bound
+                local = text, port, 0, interface if text.startswith("fe80:") else 0
+        return _Arrival(time, data, peer, local)
 
     def _make_link(self, arrival: _Arrival) -> UdpLink | None:
         """The link of a new peer, with all that the listener has already got from it."""
@@ -206,6 +213,7 @@ class UdpListener(Listener):
                 only = self._socket.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
             sockets.bind_to_interface(self._endpoint, sock)
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
             sock.bind(arrival.local)
             sock.connect(arrival.peer)
         except OSError:
@@ -217,21 +225,20 @@ class UdpListener(Listener):
         """Reassign datagrams that were received before the new socket was connected.
 
         The listener may have older datagrams of this peer, and the new socket datagrams of other
-        peers.
+        peers. The kernel's times give them the order in which they were sent.
         """
-        while self._take():
-            pass
-        for early in self._pending:
-            if early.peer == arrival.peer:
-                link.add_early(early.data)
-        self._pending = deque(a for a in self._pending if a.peer != arrival.peer)
         with suppress(OSError):  # None left, or an error that receive() will raise.
             for _ in range(PENDING_DATAGRAMS - len(self._pending)):
-                data, peer = sock.recvfrom(READ_DATAGRAM)
-                if peer == arrival.peer:
-                    link.add_early(data)
-                else:
-                    self._pending.append(_Arrival(data, peer, arrival.local))
+                self._pending.append(self._receive(sock, arrival.local))
+        while self._take():
+            pass
+        others: deque[_Arrival] = deque()
+        for early in sorted(self._pending, key=lambda early: early.time):
+            if early.peer == arrival.peer:
+                link.add_early(early.data)
+            else:
+                others.append(early)
+        self._pending = others
 
     def _forget(self, peer: Any) -> None:
         with self._lock:
@@ -254,6 +261,7 @@ def listen(endpoint: EndPoint, options: LinkOptions) -> UdpListener:
     sock = sockets.listening_socket(endpoint, socket.SOCK_DGRAM)
     # Set after bind(), which thus fails if the port is in use; lets the peers' sockets share it.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     if sock.family == socket.AF_INET:
         sock.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
     else:
