@@ -107,7 +107,14 @@ class DecodedLake(KnownHistory):
 
     def tables(self) -> dict[str, pa.Table]:
         """Return all rows of both decoded tables in the order of the log."""
-        return {store.table.name: in_order(store) for store in (self.messages, self.failed)}
+        return {store.table.name: in_order(store) for store in self.stores()}
+
+    def stores(self) -> tuple[DeltaStore, DeltaStore]:
+        """Return both decoded tables as they are now on the disk."""
+        return (
+            DeltaStore(self.project.table("messages"), MESSAGES),
+            DeltaStore(self.project.table("messages_failed"), MESSAGES_FAILED),
+        )
 
 
 def write_checkpoint(

@@ -66,15 +66,17 @@ def open_tables(project: Project, names: tuple[str, ...] = BUILT_IN, **options: 
     return TableSet(project.tables, names, Log(project.log), TableRecord(project.state), **options)
 
 
-def write_batch(project: Project, tables: TableSet, batch: Batch) -> list[RangeOutput]:
-    """Write the files of a batch, as its tasks do."""
+def write_batch(
+    project: Project, tables: TableSet, batch: Batch, rules: str | None = None
+) -> list[RangeOutput]:
+    """Write the files of a batch, as its tasks do; by the `rules` of the lake unless given."""
     number, parts = batch
     job = TableJob(
         log=str(project.log),
         tables=str(project.tables),
         positions=tables.positions(),
         staging=f"test/{number}",
-        rules=encode_rules(project.decoders),
+        rules=encode_rules(project.decoders) if rules is None else rules,
         home=str(project.home),
     )
     return [write_range(part, job) for part in parts]

@@ -50,7 +50,7 @@ class MessageDecoder:
     @lru_cache(maxsize=8)
     def load(rules: str, home: str) -> "MessageDecoder":
         """Return the decoder of some rules in JSON; cached, as a worker serves many batches."""
-        return MessageDecoder(Decoders(json.loads(rules), home))
+        return MessageDecoder(Decoders(decode_rules(rules), home))
 
     def decode(self, samples: pa.Table) -> pa.Table:
         """Return the rows of samples (puts, with the columns INPUT) that have a decoder."""
@@ -87,6 +87,11 @@ class MessageDecoder:
 def encode_rules(rules: Iterable[Mapping[str, Any]]) -> str:
     """Return the rules of a lake as `MessageDecoder.load` takes them."""
     return json.dumps([dict(rule) for rule in rules], default=str)
+
+
+def decode_rules(text: str) -> list[dict[str, Any]]:
+    """Return the rules that `encode_rules` wrote."""
+    return [dict(rule) for rule in json.loads(text)]
 
 
 def _one_batch(rows: pa.Table) -> pa.RecordBatch:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from zenlake.errors import ZError
 from zenlake.lake.pipeline import flows, pyspark_internals
+from zenlake.lake.pipeline.decoder_rules import DecoderRules
 from zenlake.lake.pipeline.flows import Flow
 from zenlake.lake.pipeline.progress import (
     CHECKPOINTS,
@@ -29,7 +30,7 @@ from zenlake.lake.pipeline.progress import (
 )
 from zenlake.lake.pipeline.spark_session import extract_reason
 from zenlake.lake.pipeline.transformations import describe_error
-from zenlake.lake.project import FILE, Project
+from zenlake.lake.project import Project
 from zenlake.lake.tables.delta import LOG as DELTA_LOG
 from zenlake.lake.tables.record import TableRecord
 from zenlake.log.read.log import Log
@@ -258,7 +259,7 @@ class TableQuery(ResidentQuery):
             tables=str(self._project.tables),
             positions=tables.positions(),
             staging=f"{self._run}/{number}",
-            rules=self._rules.current(),
+            rules=self._rules.for_batch(tables.positions()),
             home=str(self._project.home),
         )
         write = partial(range_task.write_ranges, job=job)
@@ -272,27 +273,6 @@ class TableQuery(ResidentQuery):
 
 def _pass_on(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
     return batches
-
-
-class DecoderRules:
-    """The [[decoders]] of a lake, read again when lake.toml has changed."""
-
-    def __init__(self, project: Project) -> None:
-        self._project = project
-        self._seen: int | None = None
-        self._rules = "[]"
-
-    def current(self) -> str:
-        """Return the rules as JSON. ZError: lake.toml, or a rule in it, is not valid."""
-        from zenlake.lake.decoders import Decoders
-        from zenlake.lake.decoders.messages import encode_rules
-
-        changed = (self._project.home / FILE).stat().st_mtime_ns
-        if changed != self._seen:
-            project = Project.load(self._project.home)
-            Decoders(project.decoders, project.home).check()
-            self._rules, self._seen = encode_rules(project.decoders), changed
-        return self._rules
 
 
 # ---- checkpoints

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from zenlake.checked import suggest
 from zenlake.errors import ZError
+from zenlake.lake.pipeline.decoder_rules import USED
 from zenlake.lake.pipeline.progress import CHECKPOINTS, TABLES_FLOW, flow_progress
 from zenlake.lake.project import Project
-from zenlake.lake.tables.definitions import LATEST, TOMBSTONES
+from zenlake.lake.tables.definitions import LATEST, MESSAGES, MESSAGES_FAILED, TOMBSTONES
 from zenlake.lake.tables.delta import LOG, DataFile
 from zenlake.lake.tables.maintenance import open_stores
 from zenlake.lake.tables.record import TableRecord
@@ -73,6 +74,8 @@ def reset(project: Project, plan: ResetPlan) -> None:
             _remove_table(project.table(TOMBSTONES.name))
     record = TableRecord(project.state)
     record.replace(record.names() - set(plan.tables))
+    if {MESSAGES.name, MESSAGES_FAILED.name} & set(plan.tables):  # Decoded by the present rules.
+        (project.state / USED).unlink(missing_ok=True)
     for flow in plan.flows:
         shutil.rmtree(project.state / CHECKPOINTS / flow, ignore_errors=True)
 

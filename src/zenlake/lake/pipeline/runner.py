@@ -149,12 +149,12 @@ class PipelineRunner:
     def stop(self) -> bool:
         """End after the current micro-batches; return False if the thread still waits for Spark.
 
-        A micro-batch that takes too long is aborted; the next run repeats it.
+        Micro-batches and maintenance that take too long are aborted; the next run repeats them.
         """
         self._stopped.set()
         if self.wait(STOP_SECONDS):
             return True
-        _log.warning("the current micro-batch does not end: it is aborted")
+        _log.warning("micro-batches or maintenance under way do not end: they are aborted")
         if self._driver is not None:
             self._driver.kill()
         return self.wait(KILL_SECONDS)

@@ -48,10 +48,15 @@ class TableRecord:
         names = frozenset(names)
         if names == self.names():
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._path.with_suffix(f".{os.getpid()}")
-        with draft.open("w") as file:
-            json.dump({"tables": sorted(names)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
+        replace_file(self._path, json.dumps({"tables": sorted(names)}))
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a small file durably; a reader sees the old text or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}")
+    with draft.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
