@@ -554,7 +554,7 @@ def test_what_run_refuses(lake: Path, tmp_path: Path) -> None:
     connect = zenlake("lake", "run", str(lake), "--master", "sc://127.0.0.1:1")
     assert connect.exit_code == 1
     assert "add --once" in connect.output
-    with runner.exclusive(Project.load(lake)):
+    with runner.running_alone(Project.load(lake)):
         busy = zenlake("lake", "run", str(lake), "--once")
     assert busy.exit_code == 1
     assert "another process runs" in busy.output

@@ -10,8 +10,9 @@ from bench.lake_rows import FIRST, block_of, rows_of
 from tests.support import lake_ranges
 from tests.support.cli_in_process import zenlake
 from tests.support.delta_runtime import start_delta_runtime
+from zenlake.lake.pipeline import reset
 from zenlake.lake.pipeline.flows import BUILT_IN
-from zenlake.lake.pipeline.runner import exclusive
+from zenlake.lake.pipeline.runner import running_alone
 from zenlake.lake.project import Project
 from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DeltaStore
@@ -66,10 +67,12 @@ def test_reset_removes_a_table_and_the_next_run_fills_it(project: Project) -> No
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
         {"table": "latest", "lost": 0},
         {"table": "messages", "lost": 0},
+        {"table": "messages_failed", "lost": 0},  # Which has samples that messages lacks.
     ]
-    for name in ("latest", "messages", "tombstones"):
+    removed = {"latest", "messages", "messages_failed"}
+    for name in (*removed, "tombstones"):
         assert not project.table(name).exists()
-    assert TableRecord(project.state).names() == {*BUILT_IN} - {"latest", "messages"}
+    assert TableRecord(project.state).names() == {*BUILT_IN} - removed
     lake_ranges.fill(project)
     assert {name: rows_in(project, name) for name in BUILT_IN} == before
 
@@ -96,6 +99,71 @@ def test_rows_that_the_log_no_longer_has_are_lost_only_by_force(project: Project
     assert "may be lost" in done.output
     lake_ranges.fill(project)
     assert 0 < rows_in(project, "samples") <= ROWS - Log(project.log).first(0)
+
+
+def test_rows_of_another_log_are_lost_only_by_force(project: Project, tmp_path: Path) -> None:
+    """The log is not mounted, is an older copy, lacks a recorder's folder, or is a new one."""
+    shutil.copytree(project.log, tmp_path / "older")
+    with Writer(project.log) as writer:
+        writer.write([block_of(rows_of(ROWS, 100), FIRST * 10**9 + ROWS)])
+    with Writer(project.log, 1) as writer:
+        writer.write([block_of(rows_of(0, 100), FIRST * 10**9)])
+    lake_ranges.fill(project)
+    rows = rows_in(project, "samples")
+    newest = shutil.move(project.log, tmp_path / "newest")
+
+    def is_refused() -> None:
+        refused = zenlake("lake", "reset", str(project.home), "samples")
+        assert refused.exit_code == 1
+        assert f"samples: up to {rows} rows would be lost" in refused.output
+
+    is_refused()
+    shutil.copytree(tmp_path / "older", project.log)
+    is_refused()
+    shutil.rmtree(project.log)
+    shutil.copytree(newest, project.log)
+    shutil.rmtree(project.log / "1")
+    is_refused()
+    shutil.rmtree(project.log)
+    with Writer(project.log) as writer:
+        writer.write([block_of(rows_of(0, 900), FIRST * 10**9)])
+    is_refused()
+    assert rows_in(project, "samples") == rows
+    shutil.rmtree(project.log)
+    shutil.copytree(newest, project.log)
+    assert zenlake("lake", "reset", str(project.home), "samples").exit_code == 0
+
+
+def test_checkpoints_in_another_place_are_not_forgotten(project: Project) -> None:
+    """A table that starts again while its checkpoint stays would lack its first rows."""
+    DeltaStore(project.table("own"), TABLES["loss"]._replace(name="own")).commit()
+    leave_checkpoint(project, "own", 100, "own")
+    spec = project.home / "spark-pipeline.yml"
+    text = spec.read_text()
+    spec.write_text(text.replace("file:///proc/self/cwd/state", "s3a://bucket/state"))
+    refused = zenlake("lake", "reset", str(project.home), "own")
+    assert refused.exit_code == 1
+    assert "remove s3a://bucket/state/_checkpoints/own" in refused.output
+    assert project.table("own").exists()
+
+
+def test_a_reset_that_is_killed_leaves_no_checkpoint_without_its_record(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DeltaStore(project.table("own"), TABLES["loss"]._replace(name="own")).commit()
+    leave_checkpoint(project, "own", 100, "own")
+    remove = shutil.rmtree
+
+    def killed(path: Path, **options: bool) -> None:
+        if "own" in Path(path).name and not options:
+            raise KeyboardInterrupt
+        remove(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reset.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            reset.reset(project, reset.plan_reset(project, ["own"]))
+    assert not (project.state / "_checkpoints" / "own").exists()
 
 
 def test_tables_of_one_flow_are_reset_together(project: Project) -> None:
@@ -136,7 +204,7 @@ def test_what_reset_refuses(project: Project, table: str, said: str) -> None:
 
 def test_a_lake_that_runs_is_not_reset(project: Project) -> None:
     lake_ranges.fill(project)
-    with exclusive(project):
+    with running_alone(project):
         refused = zenlake("lake", "reset", str(project.home), "samples")
     assert refused.exit_code == 1
     assert "another process runs" in refused.output
@@ -189,6 +257,28 @@ def test_check_finds_what_needs_no_spark(project: Project) -> None:
     assert "protobufs" in problems["lake.toml"]
     assert "spark-pipeline.yml" in problems["spark-pipeline.yml"]
     assert "zenlake lake reset LAKE loss" in problems["tables"]
+
+
+def test_check_finds_a_log_that_does_not_fit_the_tables(project: Project, tmp_path: Path) -> None:
+    shutil.copytree(project.log, tmp_path / "older")
+    with Writer(project.log) as writer:
+        writer.write([block_of(rows_of(ROWS, 100), FIRST * 10**9 + ROWS)])
+    lake_ranges.fill(project)
+    before = DeltaStore(project.table("samples"), TABLES["samples"]).snapshot().version
+    assert zenlake("lake", "check", str(project.home), "--no-spark").exit_code == 0
+    shutil.rmtree(project.log)
+    shutil.copytree(tmp_path / "older", project.log)
+    bad = zenlake("lake", "check", str(project.home), "--no-spark")
+    assert bad.exit_code == 1
+    assert "it is an older copy" in bad.output
+    assert DeltaStore(project.table("samples"), TABLES["samples"]).snapshot().version == before
+
+
+def test_check_misses_a_removed_table_of_a_flow(project: Project) -> None:
+    leave_checkpoint(project, "own", 100, "own")
+    bad = zenlake("lake", "check", str(project.home), "--no-spark")
+    assert bad.exit_code == 1
+    assert "zenlake lake reset LAKE own" in bad.output
 
 
 OWN = """

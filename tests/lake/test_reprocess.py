@@ -30,6 +30,7 @@ from tests.support.lake_ranges import fill, open_tables, planned, write_batch
 from tests.support.processes import call_command, python_environment
 from zenlake.errors import ZError
 from zenlake.lake.pipeline.progress import TABLES_FLOW
+from zenlake.lake.pipeline.reset import plan_reset, reset
 from zenlake.lake.project import Project
 from zenlake.lake.reprocess import messages, sources
 from zenlake.lake.reprocess.messages import TableChange, reprocess
@@ -202,24 +203,36 @@ def test_samples_that_the_table_does_not_have_yet_are_read_from_the_log(tmp_path
 
 
 def test_a_query_that_starts_again_adds_no_row_twice(tmp_path: Path) -> None:
-    """`messages` had no rows and recorded no offsets when the query of the tables was killed."""
-    lake = DecodedLake(tmp_path / "lake", FAILING)
-    lake.record([json_event(number, at=number * 10.0) for number in range(40)])
+    """The tables had no new rows and recorded no offsets when their query was killed."""
+    lake = DecodedLake(tmp_path / "lake")
+    events = [json_event(number, at=number * 10.0) for number in range(40)]
+    lake.record([*events[:20], *(event._replace(encoding="image/png") for event in events[20:])])
     killed = open_tables(lake.project)
     for batch in planned(lake.project.log, 20):
         killed.commit(write_batch(lake.project, killed, batch))
-    killed._failed = True  # So that it records nothing more.
-    killed.close()
-    assert lake.messages.offsets() == {0: 20}
-    assert lake.failed.offsets() == {0: 40}
+    killed.close(records=False)
+    assert lake.messages.offsets() == lake.failed.offsets() == {0: 20}
     write_checkpoint(lake.project, TABLES_FLOW, 1, {0: 40})
-    lake.configure()
+    lake.configure('[[decoders]]\nkey = "**"\nuse = "json"\n')
     reprocess(lake.project, "log")
     fill(lake.project)
-    assert lake.messages.snapshot().rows == 40
-    assert lake.messages.offsets() == lake.failed.offsets() == {0: 40}
     assert in_order(lake.messages)["offset"].to_pylist() == list(range(40))
-    assert lake.failed.snapshot().rows == 0
+    assert lake.messages.offsets() == {0: 40}
+
+
+def test_tables_that_are_made_again_record_what_they_have(tmp_path: Path) -> None:
+    """Of a lake of the older flows, whose checkpoint stays, after a reset of both tables."""
+    lake = DecodedLake(tmp_path / "lake")
+    lake.record([json_event(number, at=number * 10.0) for number in range(40)])
+    lake.take("samples")
+    lake.take("messages")
+    lake.checkpoint()
+    lake.record([json_event(number, at=number * 10.0) for number in range(40, 60)])
+    fill(lake.project)
+    reset(lake.project, plan_reset(lake.project, ["messages"]))
+    reprocess(lake.project)
+    fill(lake.project)
+    assert in_order(lake.stores()[0])["offset"].to_pylist() == list(range(60))
 
 
 def test_another_commit_to_the_replaced_files_is_a_conflict(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.support.cli_process import ENV, config, matching, peer
 from tests.support.cli_terminal import SCRIPT
 from tests.support.waiting import until
 from zenlake.lake import scaffold
-from zenlake.lake.pipeline.runner import exclusive
+from zenlake.lake.pipeline.runner import running_alone
 from zenlake.lake.project import Project
 from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DeltaStore
@@ -197,7 +197,7 @@ def test_a_run_ends_with_success(ran: Ran) -> None:
     assert names.count("ready") == 1  # one session for all cycles
     assert ran.events[-1]["cycles"] >= 2
     assert "Traceback" not in ran.said
-    with exclusive(ran.project), Recorder(ran.project.log, "x", config=config()):
+    with running_alone(ran.project), Recorder(ran.project.log, "x", config=config()):
         pass  # no process holds the lake or its log any more
 
 

@@ -231,7 +231,7 @@ def test_a_day_is_that_of_utc_whatever_zone_spark_is_in(zone: str) -> None:
     at = rows.schema.get_field_index("received_at")
     rows = rows.set_column(at, "received_at", pa.array(times).cast(kind))
     (batch,) = rows.combine_chunks().to_batches()
-    chunk = projections.RowChunk([batch])
+    chunk = projections.RowChunk(pa.Table.from_batches([batch]))
     assert {str(day) for day in chunk.unique_samples["day"].to_pylist()} == {"2026-11-15"}
     assert chunk.unique_samples["hlc"].to_pylist() == [
         int(moment.timestamp()) << 32 for moment in times

@@ -5,7 +5,8 @@ import random
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,12 +15,15 @@ from tests.support.crash_steps import Place, Steps, breaks_off
 from tests.support.lake_account import same_rows, table
 from tests.support.lake_ranges import fill, open_tables, planned, write_batch
 from zenlake.errors import ZError
-from zenlake.lake.pipeline.flows import BUILT_IN
+from zenlake.lake.pipeline.flows import BUILT_IN, Flow, batch_ends
+from zenlake.lake.pipeline.progress import TABLES_FLOW
+from zenlake.lake.pipeline.queries import TableQuery
 from zenlake.lake.project import Project
 from zenlake.lake.tables import projections, table_set
 from zenlake.lake.tables.commit import OffsetsPresent, log_number
 from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DeltaStore, FileWriter
+from zenlake.lake.tables.projections import TableWriter, TaskOutput, commit_resumed
 from zenlake.lake.tables.record import TableRecord, TableRemoved
 from zenlake.lake.tables.table_set import MissingRange
 from zenlake.log import format as layout
@@ -27,6 +31,9 @@ from zenlake.log.block import Loss
 from zenlake.log.read.log import Log
 from zenlake.log.read.reader import Reader
 from zenlake.log.write.writer import Writer
+from zenlake.spark.log_source import LogStreamReader
+from zenlake.spark.options import Options, Purpose
+from zenlake.spark.schema import with_duplicate
 
 pytestmark = pytest.mark.slow
 
@@ -169,24 +176,59 @@ def test_a_process_that_is_thought_to_be_dead_may_go_on(
         shutil.rmtree(lake.home)
 
 
-def test_two_recorders_and_tables_that_are_not_equally_far(tmp_path: Path) -> None:
-    """Which copy of a sample is the repeat depends on the ends of batches: none may move."""
+@pytest.fixture
+def two_recorders(tmp_path: Path) -> Project:
+    """A lake of two recorders that got the same samples; the second is ahead of the first."""
     made = Project.parse('[lake]\nname = "two"\n', tmp_path / "two" / "lake.toml")
     made.home.mkdir()
-    for partition, shift in ((0, 0), (1, 200)):  # The second recorder is ahead of the first.
+    for partition, shift in ((0, 0), (1, 200)):
         with Writer(made.log, partition) as writer:
             for first in range(0, ROWS, 100):
                 number = (first + shift) % ROWS
                 writer.write([block_of(rows_of(number, 100), FIRST * 10**9 + first)])
+    return made
+
+
+def assert_each_sample_once(lake: Project) -> None:
+    sources = table(lake.table("samples"))["source"].to_pylist()
+    seen = [(source["id"], source["entity"], source["sn"]) for source in sources]
+    assert len(seen) == len(set(seen)) == ROWS - ROWS // 100
+
+
+def test_rows_through_spark_go_on_from_where_the_query_of_the_tables_was(
+    two_recorders: Project,
+) -> None:
+    """By `spark-pipelines run`, whose flow has a checkpoint of its own and begins at offset 0."""
+    lake = two_recorders
+    fill(lake, 400, ("samples",), batches=1)
+    store = DeltaStore(lake.table("samples"), TABLES["samples"])
+    raw = {"path": str(lake.log), "duplicates": "mark", "batchends": batch_ends([store.offsets()])}
+    reader = LogStreamReader(Options.parse(raw, Purpose.LOG_STREAM), with_duplicate())
+    at = reader.initialOffset()
+    while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
+        present = store.offsets()
+        writer = TableWriter({"samples": store}, "spark", present={"samples": present})
+        for part in reader.partitions(at, end):
+            for rows in reader.read(part):
+                writer.add(rows)
+        commit_resumed(store, [writer.finish()], [present], Log(lake.log).id)
+        at = end
+    reader.stop()
+    assert_each_sample_once(lake)
+    with pytest.raises(ZError, match="filled from another log"):
+        commit_resumed(store, [TaskOutput(ranges={"samples": {0: (900, 999)}})], [{}], "other")
+
+
+def test_two_recorders_and_tables_that_are_not_equally_far(two_recorders: Project) -> None:
+    """Which copy of a sample is the repeat depends on the ends of batches: none may move."""
+    made = two_recorders
     chance = random.Random(7)
     for turn in range(4):
         lake = copy_of(made, f"turn-{turn}")
         fill(lake, 200, ("loss", "samples"), batches=chance.randint(1, 2))
         fill(lake, 130, ("samples", "messages"), batches=chance.randint(1, 3))
         fill(lake, chance.randint(90, 700))
-        sources = table(lake.table("samples"))["source"].to_pylist()
-        seen = [(one["id"], one["entity"], one["sn"]) for one in sources]
-        assert len(seen) == len(set(seen)) == ROWS - ROWS // 100
+        assert_each_sample_once(lake)
         messages = table(lake.table("messages"))["source"].to_pylist()
         assert len(messages) == len({(one["entity"], one["sn"]) for one in messages})
 
@@ -283,6 +325,47 @@ def test_rows_that_the_log_no_longer_has_are_missed(project: Project, tmp_path: 
     assert Log(project.log).first(0) > BATCH
     with pytest.raises(ZError, match=r"rows between them are gone.*zenlake lake reset LAKE"):
         open_tables(project).start()
+
+
+def test_an_older_log_is_refused_though_a_table_is_behind(project: Project, tmp_path: Path) -> None:
+    """New samples would get offsets that the other tables count as theirs."""
+    shutil.copytree(project.log, tmp_path / "older")
+    add_rows(project, ROWS, 100)
+    fill(project)
+    shutil.rmtree(project.table("loss"))
+    TableRecord(project.state).replace({*BUILT_IN} - {"loss"})
+    shutil.rmtree(project.log)
+    shutil.copytree(tmp_path / "older", project.log)
+    with pytest.raises(ZError, match=r"ends at 599: it is an older copy.*reset LAKE samples"):
+        open_tables(project).start()
+
+
+def test_the_partition_of_a_recorder_that_is_gone_holds_nothing_up(project: Project) -> None:
+    with Writer(project.log, 5) as writer:
+        writer.write([block_of(rows_of(0, 100), FIRST * 10**9)])
+    fill(project)
+    shutil.move(project.log / "5", project.home / "retired")
+    add_rows(project, ROWS, 100)
+    fill(project)
+    store = DeltaStore(project.table("samples"), TABLES["samples"])
+    assert store.offsets() == {0: ROWS + 100, 5: 100}
+    shutil.move(project.home / "retired", project.log / "5")  # It comes back.
+    with Writer(project.log, 5) as writer:
+        writer.write([block_of(rows_of(5_000, 100), FIRST * 10**9)])
+    before = store.snapshot().rows
+    fill(project)
+    assert store.snapshot().rows == before + 99  # One of a hundred is a repeat.
+
+
+def test_the_log_is_needed_from_where_a_query_ended(project: Project) -> None:
+    """`lake run --once` trims the log when its query has ended."""
+    query = TableQuery(project, cast(Any, None), Flow(TABLES_FLOW, BUILT_IN))
+    query._tables = open_tables(project)
+    query._query = SimpleNamespace(isActive=False)
+    for batch in planned(project.log, ROWS):
+        query._tables.commit(write_batch(project, query._tables, batch))
+    query.stop()
+    assert query.needed() == {0: ROWS}
 
 
 def test_rows_of_an_old_flow_behind_which_the_log_was_trimmed(project: Project) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from zenlake.lake.decoders.messages import encode_rules
-from zenlake.lake.pipeline.flows import BUILT_IN
+from zenlake.lake.pipeline.flows import BUILT_IN, batch_ends
 from zenlake.lake.pipeline.range_task import TableJob, write_range
 from zenlake.lake.project import Project
 from zenlake.lake.tables.record import TableRecord
@@ -37,10 +37,10 @@ def planned(
     }
     if start:
         raw["startingoffsets"] = str({str(n): at for n, at in start.items()}).replace("'", '"')
-    held = [{str(n): at for n, at in stop.items()} for stop in stops]
+    raw["batchends"] = batch_ends(stops)
     options: Any = Options.parse(raw, Purpose.LOG_STREAM)
     schema: Any = None  # The reader of ranges does not use it.
-    reader = RangeStreamReader(options, schema, held)
+    reader = RangeStreamReader(options, schema)
     at, number = reader.initialOffset(), 0
     try:
         while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:

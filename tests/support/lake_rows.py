@@ -91,6 +91,4 @@ def as_samples(rows: pa.Table) -> pa.Table:
     missing = pa.schema([field for field in schema.SAMPLE if field.name not in known])
     for field, column in zip(missing, conform(rows, missing).columns, strict=True):
         rows = rows.append_column(field, column)
-    return RowChunk(
-        rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]
-    ).unique_samples
+    return RowChunk(rows).unique_samples

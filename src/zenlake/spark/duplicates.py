@@ -298,7 +298,7 @@ class DuplicateFinder:
 
     def resume(self, history: SequenceHistory, at: PerPartition) -> None:
         """Let the range that starts at the offsets `at` follow the samples of `history`."""
-        self._history, self._last = history, None
+        self._history, self._found = history, {}
         self._history_end = _nonzero(at)
 
     def find(self, log: Log, ranges: Ranges, fail: bool = True) -> dict[int, Numbers]:

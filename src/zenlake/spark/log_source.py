@@ -148,7 +148,7 @@ class LogStreamReader(_LogRows, DataSourceStreamReader, SupportsTriggerAvailable
         "Offset up to which `_skipped` counts, by partition: Spark may plan a batch more than once."
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LogStreamReader, (self._options, self._schema)
+        return type(self), (self._options, self._schema)
 
     # ---- offsets
 
@@ -176,7 +176,7 @@ class LogStreamReader(_LogRows, DataSourceStreamReader, SupportsTriggerAvailable
             )
             for partition, stop in end.items()
         }
-        reached = plan.batch_end(log, begin, end, *self._limits(limit))
+        reached = self._batch_end(log, begin, end, limit)
         if reached == at.partitions:
             return start
         for partition, stop in reached.items():
@@ -202,6 +202,18 @@ class LogStreamReader(_LogRows, DataSourceStreamReader, SupportsTriggerAvailable
         if rows is not None:
             return ReadMaxRows(rows)
         return ReadAllAvailable() if size is None else ReadMaxBytes(size)
+
+    def _batch_end(
+        self, log: Log, begin: PerPartition, end: PerPartition, limit: ReadLimit
+    ) -> PerPartition:
+        """Return where a batch from `begin` on ends, at `end` at the latest.
+
+        It does not go across one of `batchEnds`: which of two copies of a sample is the repeat
+        depends on where batches end. A table that has offsets up to there took the rows of a batch
+        that ended there.
+        """
+        reached = plan.batch_end(log, begin, end, *self._limits(limit))
+        return plan.stop_before(begin, reached, self._options["batchEnds"])
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
         """Return the limits of a batch in rows and bytes, from the options and Spark's `limit`."""
@@ -245,9 +257,9 @@ class LogStreamReader(_LogRows, DataSourceStreamReader, SupportsTriggerAvailable
         Only if a full batch waits, whose end does not change while more samples become durable.
         """
         end = {**begin, **(self._final_end or plan.durable_ends(log))}
-        limits = self._limits(self.getDefaultReadLimit())
-        reached = plan.batch_end(log, {**dict.fromkeys(end, 0), **begin}, end, *limits)
-        if reached == end or limits == (None, None):
+        limit = self.getDefaultReadLimit()
+        reached = self._batch_end(log, {**dict.fromkeys(end, 0), **begin}, end, limit)
+        if reached == end or isinstance(limit, ReadAllAvailable):
             return
         finder, fail = self._finder, self._options["failOnDataLoss"]
         assert finder is not None

@@ -6,7 +6,7 @@ Knows block tables (NumPy), limits and files beside the log. Does not know Spark
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -192,6 +192,27 @@ def split_limit(backlog: PerPartition, limit: int) -> dict[int, int]:
         partition: min(waiting, max(1, limit * waiting // total)) if waiting else 0
         for partition, waiting in backlog.items()
     }
+
+
+def stop_before(
+    begin: PerPartition, end: PerPartition, stops: Iterable[PerPartition]
+) -> PerPartition:
+    """Return the end of a batch, cut at the first of `stops` that lies behind its begin.
+
+    Partitions that the batch does not have count for nothing.
+
+    >>> stop_before({0: 10, 1: 10}, {0: 50, 1: 60}, [{0: 10, 1: 5}, {0: 30, 1: 20}])
+    {0: 30, 1: 20}
+    >>> stop_before({0: 30, 1: 20}, {0: 50, 1: 60}, [{0: 30, 1: 20}])
+    {0: 50, 1: 60}
+    >>> stop_before({0: 30}, {0: 50}, [{0: 30, 5: 20}])
+    {0: 50}
+    """
+    ahead = [stop for stop in stops if any(stop.get(n, 0) > begin.get(n, 0) for n in end)]
+    if not ahead:
+        return end
+    stop = min(ahead, key=lambda stop: sum(stop.values()))
+    return {n: max(begin.get(n, 0), min(at, stop.get(n, 0))) for n, at in end.items()}
 
 
 def batch_end(

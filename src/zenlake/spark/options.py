@@ -19,6 +19,7 @@ from zenlake.keyexpr import KeyExpr
 from zenlake.wire.enums import WirePriority
 from zenlake.wire.locator import EndPoint
 
+MAX_BATCH_ENDS = 64  # Upper bound on the entries of the option `batchEnds`.
 CONFIG_ENDINGS = (".json", ".json5", ".yaml", ".yml", ".toml")
 OF_SPARK = frozenset({"checkpointlocation"})  # Options that Spark itself adds.
 
@@ -99,15 +100,26 @@ def _offsets(*words: str) -> Callable[[str], str | int | dict[int, int]]:
             return text.strip().lower()
         if not text.strip().startswith("{"):
             return _instant(text)
-        found = json.loads(text)
-        if not isinstance(found, dict) or not found:
-            raise ValueError
-        for number, offset in found.items():
-            if not number.isdecimal() or type(offset) is not int or offset < 0:
-                raise ValueError
-        return {int(number): offset for number, offset in sorted(found.items())}
+        return _by_partition(json.loads(text))
 
     return read
+
+
+def _by_partition(found: Any) -> dict[int, int]:
+    """Return offsets by partition from their JSON."""
+    if not isinstance(found, dict) or not found:
+        raise ValueError
+    for number, offset in found.items():
+        if not number.isdecimal() or type(offset) is not int or offset < 0:
+            raise ValueError
+    return {int(number): offset for number, offset in sorted(found.items())}
+
+
+def _several_offsets(text: str) -> tuple[dict[int, int], ...]:
+    found = json.loads(text)
+    if not isinstance(found, list) or len(found) > MAX_BATCH_ENDS:
+        raise ValueError
+    return tuple(map(_by_partition, found))
 
 
 def _instant(text: str) -> int:
@@ -160,6 +172,9 @@ PORTS = Kind("port numbers with commas between them", _ports)
 _WHERE = 'or JSON such as {"0": 1200}, or a time such as 2026-08-22T10:00:00Z'
 START = Kind(f"earliest, latest, {_WHERE}", _offsets("earliest", "latest"))
 END = Kind(f"latest, {_WHERE}", _offsets("latest"))
+SEVERAL_OFFSETS = Kind(
+    f'a JSON list of at most {MAX_BATCH_ENDS} offsets such as [{{"0": 1200}}]', _several_offsets
+)
 INSTANT = Kind("milliseconds since 1970, or ISO 8601 such as 2026-08-22T10:00:00Z", _instant)
 INCLUDE_LOSS = _one_of("false", "true", "only")
 DUPLICATES = _one_of("keep", "drop", "mark")
@@ -209,6 +224,7 @@ OPTIONS = (
     Option("endingTimestamp", INSTANT, None, _BATCH, "up to the first sample received then"),
     Option("maxRowsPerTrigger", COUNT, None, _STREAM, "rows of one micro-batch"),
     Option("maxBytesPerTrigger", SIZE, None, _STREAM, "bytes of the log in one micro-batch"),
+    Option("batchEnds", SEVERAL_OFFSETS, (), _STREAM, "offsets that no micro-batch goes across"),
     Option("minPartitions", COUNT, None, _LOG, "at least as many tasks, if there are rows"),
     Option("failOnDataLoss", BOOLEAN, True, _LOG, "fail when rows asked for are gone"),
     Option("includeLoss", INCLUDE_LOSS, "false", _LOG, "a column `loss`, a row for each gap"),

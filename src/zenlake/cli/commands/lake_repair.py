@@ -111,8 +111,9 @@ def reset(
     """Remove tables so that they are filled again from the beginning of the log.
 
     Removes the tables and what the lake remembers of them; the next `zenlake lake run` fills them.
-    Stop the lake first. Tables that one flow fills together are reset together. `messages` can be
-    decoded again from `samples`, which is kept longer than the log: zenlake lake reprocess.
+    Stop the lake first. Tables that one flow fills together are reset together, and so are
+    `messages` and `messages_failed`. They can be decoded again from `samples`, which is kept longer
+    than the log: zenlake lake reprocess.
 
     Exit status: 0 done, 1 the lake runs, there is no such table, or rows would be lost, 2 wrong
     usage.
@@ -124,11 +125,11 @@ def reset(
     """
     from zenlake.lake.pipeline.reset import plan_reset
     from zenlake.lake.pipeline.reset import reset as reset_tables
-    from zenlake.lake.pipeline.runner import exclusive
+    from zenlake.lake.pipeline.runner import running_alone
     from zenlake.lake.project import Project
 
     project = Project.load(lake)
-    with exclusive(project):
+    with running_alone(project):
         plan = plan_reset(project, tables)
         if plan.lost and not force:
             lost = ", ".join(f"{name}: up to {count:,}" for name, count in plan.lost.items())

@@ -10,10 +10,13 @@ from zenlake.errors import ZError
 from zenlake.lake.decoders import Decoders
 from zenlake.lake.pipeline import flows
 from zenlake.lake.pipeline.flows import Flow
+from zenlake.lake.pipeline.progress import recorded_tables, table_offsets
 from zenlake.lake.pipeline.transformations import Transformations, describe_error, load_spec
 from zenlake.lake.project import FILE, Project
 from zenlake.lake.tables.maintenance import open_stores
 from zenlake.lake.tables.record import TableRecord, TableRemoved
+from zenlake.lake.tables.table_set import TableSet
+from zenlake.log.read.log import Log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,11 +46,31 @@ def check_files(project: Project) -> Iterator[Finding]:
         present = open_stores(project) if project.tables.is_dir() else {}
         for store in present.values():
             store.snapshot()
-        for name in sorted(TableRecord(project.state).names() - present.keys()):
+        filled = frozenset[str]().union(*recorded_tables(project).values())
+        for name in sorted(filled - present.keys()):
             raise TableRemoved(project.table(name))
+        _check_positions(project)
         yield Finding("tables", ", ".join(present) or "none yet")
     except ZError as error:
         yield Finding("tables", "", str(error))
+
+
+def _check_positions(project: Project) -> None:
+    """Raise ZError if the log does not have what the built-in tables need next."""
+    record = TableRecord(project.state)
+    if not record.names() or not (project.log / "log.json").is_file():
+        return
+    tables = TableSet(
+        project.tables,
+        sorted(record.names()),
+        Log(project.log),
+        record,
+        taken=table_offsets(project),
+    )
+    try:
+        tables.start()
+    finally:
+        tables.close(records=False)
 
 
 def check_flows(project: Project, spark: "SparkSession") -> Iterator[Finding]:

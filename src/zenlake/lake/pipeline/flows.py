@@ -4,7 +4,8 @@ Knows what a file declares, for the resident queries of `zenlake lake run` and f
 declarative pipelines. Does not know how a table is written.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zenlake.checked import suggest
 from zenlake.errors import ZError
-from zenlake.lake.pipeline.progress import CHECKPOINTS, TABLES_FLOW
+from zenlake.lake.pipeline.progress import CHECKPOINTS, TABLES_FLOW, PerPartition
 from zenlake.lake.project import Project, find
+from zenlake.lake.tables.definitions import TABLES
+from zenlake.lake.tables.delta import DeltaStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -162,9 +165,11 @@ def _built_in_rows(name: str) -> "DataFrame":
     spark = SparkSession.active()
     if name == "loss":
         return stream(spark, includeLoss="only")
+    held = DeltaStore(_project().table(name), TABLES[name]).offsets()
+    ends = {"batchEnds": batch_ends([held])}
     if name.startswith("messages"):
-        return decoded(stream(spark, duplicates="drop"))
-    return stream(spark, duplicates="mark")
+        return decoded(stream(spark, duplicates="drop", **ends))
+    return stream(spark, duplicates="mark", **ends)
 
 
 # ---- options and checks
@@ -180,6 +185,15 @@ def _default_options(project: Project, options: dict[str, Any]) -> dict[str, Any
     if options.get("duplicates", "keep") != "keep":
         defaults["duplicatesWithin"] = f"{project.duplicates_within:f}s"
     return defaults
+
+
+def batch_ends(positions: Iterable[PerPartition]) -> str:
+    """Return the option `batchEnds` that lets batches end where tables are.
+
+    >>> batch_ends([{0: 40}, {}])
+    '[{"0": 40}]'
+    """
+    return json.dumps([{str(n): at for n, at in held.items()} for held in positions if held])
 
 
 def to_strings(options: dict[str, Any]) -> dict[str, str]:
@@ -229,6 +243,8 @@ def _declare_sink(
     """Declare a flow in Spark's pipelines; with `resumes` it leaves out rows that tables have."""
     from pyspark import pipelines
 
-    options = sink_options(project, flow) | ({"resume": "true"} if resumes else {})
+    options = sink_options(project, flow)
+    if resumes:
+        options |= to_strings({"resume": True, "log": project.log})
     pipelines.create_sink(flow.name, SINK, options)
     pipelines.append_flow(target=flow.name, name=flow.name)(lambda: rows)

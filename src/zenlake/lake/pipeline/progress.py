@@ -105,13 +105,20 @@ def flow_progress(project: Project) -> list[FlowProgress]:
     """Return all flows of a lake that have run, without Spark."""
     done = committed_offsets(project.state, log_id(project))
     filled = {flow: frozenset(into) for flow, into in OLD_FLOWS.items() if flow in done}
-    for path in (project.state / CHECKPOINTS).glob(f"*/{RECORD}"):
-        filled[path.parent.name] = TableRecord(path.parent).names()
-    filled[TABLES_FLOW] = TableRecord(project.state).names()
+    filled |= recorded_tables(project)
     return [
         FlowProgress(flow, tuple(sorted(filled.get(flow, ()))), done.get(flow))
         for flow in sorted({*done, *(flow for flow, into in filled.items() if into)})
     ]
+
+
+def recorded_tables(project: Project) -> dict[str, frozenset[str]]:
+    """Return by flow the tables that it has filled, by its own record."""
+    found = {
+        path.parent.name: TableRecord(path.parent).names()
+        for path in (project.state / CHECKPOINTS).glob(f"*/{RECORD}")
+    }
+    return {**found, TABLES_FLOW: TableRecord(project.state).names()}
 
 
 def is_replaced(flow: FlowProgress, flows: Sequence[FlowProgress]) -> bool:

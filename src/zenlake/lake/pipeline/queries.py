@@ -185,6 +185,8 @@ class TableQuery(ResidentQuery):
     ) -> None:
         super().__init__(project, spark, flow, storage)
         self._tables: TableSet | None = None
+        self._left: PerPartition = {}
+        "Offsets that the tables had recorded when the query ended."
         self._run = uuid.uuid4().hex
         self._rules = DecoderRules(project)
 
@@ -215,9 +217,7 @@ class TableQuery(ResidentQuery):
         )
         if start:
             options["startingOffsets"] = json.dumps(start)
-        options[log_ranges.STOPS] = json.dumps(
-            [{str(n): at for n, at in held.items()} for held in self._tables.positions().values()]
-        )
+        options["batchEnds"] = flows.batch_ends(self._tables.positions().values())
         rows = self._spark.readStream.format(log_ranges.NAME).options(**options).load()
         return (
             rows.writeStream.foreachBatch(self._write_batch)
@@ -230,7 +230,10 @@ class TableQuery(ResidentQuery):
     def _end(self) -> None:
         tables, self._tables = self._tables, None
         if tables is not None:
-            tables.close()
+            try:
+                tables.close()
+            finally:
+                self._left = lowest_offsets(tables.recorded().values())
 
     def offsets(self) -> PerPartition:
         tables = self._tables
@@ -238,7 +241,7 @@ class TableQuery(ResidentQuery):
 
     def needed(self) -> PerPartition:
         tables = self._tables
-        return {} if tables is None else lowest_offsets(tables.recorded().values())
+        return self._left if tables is None else lowest_offsets(tables.recorded().values())
 
     def keep_warm(self) -> None:
         """Run a task that does nothing: Spark ends workers that were idle for a minute.

@@ -5,21 +5,32 @@ know Spark; the lake must not run meanwhile.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from zenlake.checked import suggest
 from zenlake.errors import ZError
 from zenlake.lake.pipeline.decoder_rules import USED
-from zenlake.lake.pipeline.progress import CHECKPOINTS, TABLES_FLOW, flow_progress
+from zenlake.lake.pipeline.progress import CHECKPOINTS, TABLES_FLOW, flow_progress, log_id
+from zenlake.lake.pipeline.queries import remote_storage
+from zenlake.lake.pipeline.transformations import load_spec
 from zenlake.lake.project import Project
-from zenlake.lake.tables.definitions import LATEST, MESSAGES, MESSAGES_FAILED, TOMBSTONES
-from zenlake.lake.tables.delta import LOG, DataFile
+from zenlake.lake.tables.commit import LOG_APP, log_number
+from zenlake.lake.tables.definitions import (
+    LATEST,
+    MESSAGES,
+    MESSAGES_FAILED,
+    TABLES,
+    TOMBSTONES,
+)
+from zenlake.lake.tables.delta import LOG, DeltaStore
 from zenlake.lake.tables.maintenance import open_stores
 from zenlake.lake.tables.record import TableRecord
 from zenlake.lake.tables.table_stats import log_ends
 
+DECODED = (MESSAGES.name, MESSAGES_FAILED.name)
 REMOVED = "_removed_log"  # Name of Delta's log while its table is removed: it is not a table then.
 
 
@@ -43,7 +54,7 @@ def plan_reset(project: Project, names: Sequence[str]) -> ResetPlan:
     flows = _flows_by_table(project)
     present = open_stores(project) if project.tables.is_dir() else {}
     known = sorted({*flows, *present} - {TOMBSTONES.name})
-    plan = ResetPlan(list(dict.fromkeys(names)))
+    plan = ResetPlan(_with_pair(names, {name for name in known if _is_built_in(name, flows)}))
     for name in plan.tables:
         if name not in known:
             hint = suggest(name, known) if known else "there are none yet"
@@ -57,27 +68,55 @@ def plan_reset(project: Project, names: Sequence[str]) -> ResetPlan:
                     f"all: zenlake lake reset {project.home} {' '.join(into)}"
                 )
             plan.flows += [flow] if flow not in plan.flows else []
-    firsts = {number: first for number, (first, _) in log_ends(project).items()}
+    _check_storage(project, plan)
+    ends, log = log_ends(project), log_id(project)
     plan.lost = {
         name: lost
         for name in plan.tables
-        if name in present and (lost := _count_lost(present[name].snapshot().files, firsts))
+        if name in present and (lost := _count_lost(present[name], ends, log))
     }
     return plan
 
 
+def _is_built_in(name: str, flows: Mapping[str, tuple[str, tuple[str, ...]]]) -> bool:
+    return name in TABLES and flows.get(name, (TABLES_FLOW,))[0] == TABLES_FLOW
+
+
+def _with_pair(names: Sequence[str], built_in: set[str]) -> list[str]:
+    """Return the names, with both decoded tables if one of them is named.
+
+    Which of the two gets a sample depends on the decoders, which may have changed.
+    """
+    pair = [name for name in DECODED if name in built_in]
+    return list(dict.fromkeys([*names, *(pair if set(pair) & set(names) else ())]))
+
+
+def _check_storage(project: Project, plan: ResetPlan) -> None:
+    """Raise ZError if checkpoints that go with the tables are not in the state folder."""
+    storage = remote_storage(load_spec(project).storage) if plan.flows else None
+    if storage is not None:
+        places = ", ".join(f"{storage}/{CHECKPOINTS}/{flow}" for flow in plan.flows)
+        raise ZError(
+            f"the checkpoints of these tables are not in {project.state}: remove {places} and the "
+            f"folders of the tables {', '.join(plan.tables)} while the lake does not run"
+        )
+
+
 def reset(project: Project, plan: ResetPlan) -> None:
-    """Remove the tables, then what says that they were filled: in this order a crash is safe."""
+    """Remove the tables, then what says that they were filled.
+
+    In this order a crash leaves a lake that refuses to run until it is reset again.
+    """
     for name in plan.tables:
         _remove_table(project.table(name))
         if name == LATEST.name:
             _remove_table(project.table(TOMBSTONES.name))
     record = TableRecord(project.state)
     record.replace(record.names() - set(plan.tables))
-    if {MESSAGES.name, MESSAGES_FAILED.name} & set(plan.tables):  # Decoded by the present rules.
+    if set(DECODED) & set(plan.tables):  # They are decoded by the present rules.
         (project.state / USED).unlink(missing_ok=True)
     for flow in plan.flows:
-        shutil.rmtree(project.state / CHECKPOINTS / flow, ignore_errors=True)
+        _remove_checkpoint(project.state, flow)
 
 
 def _flows_by_table(project: Project) -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -91,13 +130,29 @@ def _flows_by_table(project: Project) -> dict[str, tuple[str, tuple[str, ...]]]:
     return found
 
 
-def _count_lost(files: Sequence[DataFile], firsts: dict[int, int]) -> int:
-    """Count the rows of files that begin below the first offset that the log still has.
+def _count_lost(store: DeltaStore, ends: Mapping[int, tuple[int, int]], log: str) -> int:
+    """Count the rows that the log can not give again, at most.
 
-    Rows without an offset count if the log lacks any.
+    These are the rows of files that begin below its first offset; rows without an offset count if
+    it lacks any. If it is another log, ends before the table does, lacks one of its partitions, or
+    is not there, all rows count.
     """
-    first = max(firsts.values(), default=0)
+    files = store.snapshot().files
+    taken = store.offsets()
+    is_other = store.transaction(LOG_APP) not in (None, log_number(log))
+    if not ends or is_other or any(at > ends.get(n, (0, 0))[1] for n, at in taken.items()):
+        return sum(file.rows for file in files)
+    first = max(first for first, _ in ends.values())
     return sum(file.rows for file in files if file.low.get("offset", 0) < first)
+
+
+def _remove_checkpoint(state: Path, flow: str) -> None:
+    """Remove the folder of a flow's checkpoint and its record of tables, at once."""
+    removed = state / f"_removed_{flow}"
+    shutil.rmtree(removed, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        (state / CHECKPOINTS / flow).rename(removed)
+        shutil.rmtree(removed)
 
 
 def _remove_table(path: Path) -> None:

@@ -114,8 +114,9 @@ class PipelineRunner:
     """Thread that runs the flows of a lake until `stop`.
 
     `every` is the time in seconds from the start of one micro-batch of a flow to the next; None
-    takes what is durable now and ends. `tell` gets every event, on that thread. `ok` tells whether
-    all flows ran when it was last looked, once `wait` has returned True.
+    takes what is durable now and ends. `tell` gets every event, on that thread or on the thread of
+    maintenance. `ok` tells whether all flows ran when it was last looked, once `wait` has returned
+    True.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class PipelineRunner:
 
     def _main(self) -> None:
         try:
-            with exclusive(self._project):
+            with running_alone(self._project):
                 if self._master.startswith(one_off.REMOTE):
                     self._run_elsewhere()
                 while not self._is_over():
@@ -341,6 +342,7 @@ class RunningFlow:
         self.reported = self.offsets  # Offsets at the last report.
         self.at: float | None = None
         self.active_at = time.monotonic()  # Time of the last work of its Python workers.
+        self._warming: threading.Thread | None = None
 
     def is_due(self, now: float) -> bool:
         failed = self.state == "FAILED" and now >= self.backoff.retry_at
@@ -361,13 +363,21 @@ class RunningFlow:
             self.active_at = time.monotonic()
 
     def keep_warm(self, now: float) -> None:
-        """Keep the workers of a query that rests."""
-        if self.state == "RUNNING" and now >= self.active_at + WARM_SECONDS:
+        """Keep the workers of a query that rests.
+
+        On a thread of its own: while other queries have all cores, the task waits for one.
+        """
+        is_due = self.state == "RUNNING" and now >= self.active_at + WARM_SECONDS
+        if is_due and (self._warming is None or not self._warming.is_alive()):
             self.active_at = now
-            try:
-                self.query.keep_warm()
-            except Exception as error:  # noqa: BLE001 - what ails Spark ails the next batch, too
-                _log.warning("flow %s: %s", self.flow.name, error)
+            self._warming = threading.Thread(target=self._warm, name="zenlake warm", daemon=True)
+            self._warming.start()
+
+    def _warm(self) -> None:
+        try:
+            self.query.keep_warm()
+        except Exception as error:  # noqa: BLE001 - what ails Spark ails the next batch, too
+            _log.info("flow %s: %s", self.flow.name, error)
 
     def report(self, durable: Mapping[int, int], rows: RowCounts) -> FlowReport:
         """Return the state, and what the flow did since the last report."""
@@ -619,7 +629,7 @@ def _since(began: float) -> float:
 
 
 @contextmanager
-def exclusive(project: Project) -> Iterator[None]:
+def running_alone(project: Project) -> Iterator[None]:
     """Keep other processes from running this lake. ZError: another process runs it."""
     folder = project.state
     try:

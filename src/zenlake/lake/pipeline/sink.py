@@ -34,6 +34,7 @@ OPTIONS = {
     "flow": "the name of the flow, if it shall not be that of its tables",
     "partitionBy": "the column by which a table of your own is partitioned",
     "resume": "true: leave out rows at offsets that a built-in table has, from whatever query",
+    "log": "the folder of the log that the offsets belong to; with `resume`",
     "state": "the folder of the query's own records, if not that of its checkpoint",
 }
 OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # Options that Spark itself adds.
@@ -50,6 +51,7 @@ class SinkOptions(NamedTuple):
     flow: str
     partition_by: str | None = None
     resume: bool = False
+    log: Path | None = None
     state: Path | None = None
     "Folder of the record of tables that the query has filled; None if it is not on this disk."
 
@@ -81,6 +83,7 @@ class SinkOptions(NamedTuple):
             given.get("flow") or "+".join(into),
             given.get("partitionBy"),
             _resume(given.get("resume", "false")),
+            _folder(given["log"]) if "log" in given else None,
             _state(given.get("state"), raw),
         )
 
@@ -224,9 +227,15 @@ class LakeWriter(DataSourceStreamArrowWriter):
 
         outputs = [task.output for task in tasks]
         if self._target.resume:
-            commit_resumed(store, outputs, [task.present[store.table.name] for task in tasks])
+            present = [task.present[store.table.name] for task in tasks]
+            commit_resumed(store, outputs, present, self._log_id())
         else:
             commit_numbered(store, outputs, TableBatch(self._target.flow, tasks[0].query, number))
+
+    def _log_id(self) -> str | None:
+        from zenlake.log.read.log import Log
+
+        return None if self._target.log is None else Log(self._target.log).id
 
     def abort(self, messages: list[Any], batchId: int) -> None:
         """Delete staged rows, but no data files: a table may have committed them already."""

@@ -141,7 +141,7 @@ def reprocess(
     writes nothing. ZError: a rule cannot work, or the source lacks samples; nothing is changed.
     """
     Decoders(project.decoders, project.home).check()
-    with maintenance.exclusive(project, wait):
+    with maintenance.maintaining_alone(project, wait):
         checkpoint = find_checkpoint(project)  # Before the snapshots: see flow_ends.
         stores = _open_decoded(project)
         samples = DeltaStore(project.table(SAMPLES.name), SAMPLES)
@@ -314,12 +314,16 @@ class _Reprocessing:
             present = {file.path for file in store.snapshot().files}
             if any(file.path not in present for file in removed[name]):
                 raise _conflict(store)
-        for store in self._stores.values():
-            _record_ends(store, self._extent.ends)
+        ends = self._extent.ends
+        is_new = {name: not store.offsets() for name, store in self._stores.items()}
+        for name, store in self._stores.items():
+            if not is_new[name]:
+                _record_ends(store, ends)
         for name, store in self._stores.items():
             if added[name] or removed[name]:
                 try:
-                    store.commit(added[name], removed[name])
+                    transactions = _offsets_as_transactions(ends) if is_new[name] else None
+                    store.commit(added[name], removed[name], transactions)
                 except CommitConflict:
                     raise _conflict(store) from None
 
@@ -335,12 +339,16 @@ def _record_ends(store: DeltaStore, ends: Mapping[int, int]) -> None:
         store.snapshot()
         present = store.offsets()
         later = {number: end for number, end in ends.items() if end > present.get(number, 0)}
-        if not present or not later:
+        if not later:
             return
         with suppress(CommitConflict):
-            store.commit(transactions={f"{OFFSET_APP}{n}": end for n, end in later.items()})
+            store.commit(transactions=_offsets_as_transactions(later))
             return
     raise _conflict(store)
+
+
+def _offsets_as_transactions(ends: Mapping[int, int]) -> dict[str, int]:
+    return {f"{OFFSET_APP}{number}": end for number, end in ends.items()}
 
 
 def _conflict(store: DeltaStore) -> StoreError:

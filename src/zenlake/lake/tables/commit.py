@@ -58,6 +58,15 @@ def log_number(log_id: str) -> int:
     return zlib.crc32(log_id.encode())
 
 
+def check_log(store: DeltaStore, log_id: str) -> None:
+    """Raise StoreError if the offsets of a table belong to another log."""
+    if store.transaction(LOG_APP) not in (None, log_number(log_id)):
+        raise StoreError(
+            f"{store.path} was filled from another log than log {log_id}: put the other log back, "
+            f"or fill the table again from this one: zenlake lake reset LAKE {store.path.name}"
+        )
+
+
 class OffsetsPresent(StoreError):
     """Batch with offsets that a table already has from another query."""
 
@@ -169,7 +178,7 @@ class RangeBatch:
     ranges: Mapping[int, tuple[int, int]]
     "First and next offset of each log partition."
     present: Mapping[int, int]
-    "Offsets that the table recorded when the rows of this batch were written to files."
+    "Offsets that the table recorded when the rows were chosen, at the latest before the commit."
     log: str | None = None
     "Id of the log; None if it is not known."
     is_whole: bool = True
@@ -186,6 +195,8 @@ class RangeBatch:
 
     def is_in(self, store: DeltaStore) -> bool:
         store.snapshot()
+        if self.log is not None:
+            check_log(store, self.log)
         present = store.offsets()
         if all(present.get(number, 0) >= end for number, (_, end) in self.ranges.items()):
             return True

@@ -149,7 +149,7 @@ def is_due(project: Project, now: float | None = None) -> bool:
 
 
 @contextmanager
-def exclusive(project: Project, wait: float = 0.0) -> Iterator[TextIO]:
+def maintaining_alone(project: Project, wait: float = 0.0) -> Iterator[TextIO]:
     """Keep maintenance by other processes away from a lake; yields the locked file.
 
     MaintenanceBusy: another process holds the lock for longer than `wait` seconds.
@@ -167,7 +167,7 @@ def exclusive(project: Project, wait: float = 0.0) -> Iterator[TextIO]:
 @contextmanager
 def _maintaining(project: Project) -> Iterator[None]:
     """Hold the lock during maintenance, and record its end."""
-    with exclusive(project) as mark:
+    with maintaining_alone(project) as mark:
         yield
         mark.truncate(0)
         mark.write(f"{time.time():.0f}\n")

@@ -64,8 +64,8 @@ Decode = Callable[[pa.Table], pa.Table]
 class RowChunk:
     """Rows that become files together, and the selections of them that projections use."""
 
-    def __init__(self, batches: Sequence[pa.RecordBatch], decode: Decode | None = None) -> None:
-        self.rows = dictionary_encode(pa.Table.from_batches(batches))
+    def __init__(self, rows: pa.Table, decode: Decode | None = None) -> None:
+        self.rows = dictionary_encode(rows)
         self._decode = decode
         self._ranges: dict[str, OffsetRanges] = {}
 
@@ -78,7 +78,7 @@ class RowChunk:
         wanted = as_ints(self.rows["offset"]) >= first
         if wanted.all():
             return self
-        return RowChunk(self.rows.filter(pa.array(wanted)).to_batches(), self._decode)
+        return RowChunk(self.rows.filter(pa.array(wanted)), self._decode)
 
     def offset_ranges(self, source: str) -> OffsetRanges:
         """Return the offsets of `source`: "rows", "received_samples" or "loss_rows"."""
@@ -344,11 +344,13 @@ class TableWriter:
 
     def _flush(self) -> None:
         if self._rows:
-            chunk = RowChunk(self._waiting, self._decode)
+            chunk = RowChunk(pa.Table.from_batches(self._waiting), self._decode)
             self.output.rows += self._rows
             for name in self._stores:
                 present = self._present.get(name)
-                self._project(name, chunk.since(present) if present else chunk)
+                wanted = chunk.since(present) if present else chunk
+                if wanted.rows.num_rows:
+                    self._project(name, wanted)
         self._waiting, self._rows, self._bytes = [], 0, 0
 
     def _project(self, name: str, chunk: RowChunk) -> None:
@@ -419,9 +421,15 @@ def commit_numbered(store: DeltaStore, tasks: Sequence[TaskOutput], batch: Table
 
 
 def commit_resumed(
-    store: DeltaStore, tasks: Sequence[TaskOutput], present: Sequence[Mapping[int, int]]
+    store: DeltaStore,
+    tasks: Sequence[TaskOutput],
+    present: Sequence[Mapping[int, int]],
+    log: str | None = None,
 ) -> None:
-    """Commit rows that `present`, the table's offsets as each task saw them, did not have yet."""
+    """Commit rows that `present`, the table's offsets as each task saw them, did not have yet.
+
+    `log` is the id of the log, if it is known.
+    """
     name = store.table.name
     if any(offsets != present[0] for offsets in present):
         raise StoreError(
@@ -431,7 +439,7 @@ def commit_resumed(
     offsets = merge_offset_ranges([task.ranges.get(name, {}) for task in tasks])
     if offsets:
         ranges = {number: (first, last + 1) for number, (first, last) in offsets.items()}
-        commit_table(store, tasks, RangeBatch(ranges, present[0]))
+        commit_table(store, tasks, RangeBatch(ranges, present[0], log))
 
 
 def commit_table(store: DeltaStore, tasks: Sequence[TaskOutput], batch: Batch) -> None:

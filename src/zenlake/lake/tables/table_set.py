@@ -13,8 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from zenlake.errors import ZError
-from zenlake.lake.tables.commit import LOG_APP, OffsetsPresent, RangeBatch, log_number
-from zenlake.lake.tables.definitions import LATEST, SAMPLES, TABLES
+from zenlake.lake.tables.commit import LOG_APP, OffsetsPresent, RangeBatch, check_log
+from zenlake.lake.tables.definitions import LATEST, MESSAGES, MESSAGES_FAILED, SAMPLES, TABLES
 from zenlake.lake.tables.delta import DeltaStore
 from zenlake.lake.tables.projections import TaskOutput, commit_table, unstage
 from zenlake.lake.tables.record import TableRecord, TableRemoved
@@ -24,6 +24,8 @@ SETTLE_SECONDS = 60.0  # Longest time for which a table without new rows records
 COMMIT_THREADS = 4  # Tables that are committed at the same time.
 PROMPT = frozenset({SAMPLES.name, LATEST.name})
 "Tables that record offsets with every batch: `serve` reads the log from there on."
+DECODED = frozenset({MESSAGES.name, MESSAGES_FAILED.name})
+"Tables that are committed together: which of the two gets a sample depends on the decoders."
 
 Offsets = Mapping[int, int]
 "Next offset of each log partition."
@@ -44,7 +46,10 @@ class RangeOutput:
 
 
 class TableSet:
-    """Built-in tables in a folder, with their progress; used by one thread.
+    """Built-in tables in a folder, with their progress.
+
+    `commit` is called by the thread of the query; any thread may call `positions`, `recorded` and
+    `close`.
 
     TableRemoved: a table that `record` names is gone.
     """
@@ -68,12 +73,7 @@ class TableSet:
         for name, store in self.stores.items():
             if name in known and not store.offsets():
                 raise TableRemoved(store.path)
-            if store.transaction(LOG_APP) not in (None, log_number(log.id)):
-                raise ZError(
-                    f"{store.path} was filled from another log than {log.path} (log {log.id}): "
-                    "put the other log back, or fill the table again from this one: "
-                    f"zenlake lake reset LAKE {name}"
-                )
+            check_log(store, log.id)
         self._positions: dict[str, dict[int, int]] = {
             name: store.offsets() for name, store in self.stores.items()
         }
@@ -88,12 +88,15 @@ class TableSet:
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(COMMIT_THREADS, "zenlake commit")
 
-    def close(self) -> None:
-        """Record how far all tables have come, unless a commit has failed; end the threads."""
+    def close(self, *, records: bool = True) -> None:
+        """Record how far all tables have come, unless a commit has failed; end the threads.
+
+        Without `records` nothing is written.
+        """
         with self._lock:
             self._closed = True
         try:
-            if not self._failed:
+            if records and not self._failed:
                 behind = [
                     name
                     for name, store in self.stores.items()
@@ -116,7 +119,8 @@ class TableSet:
     def start(self) -> dict[int, int]:
         """Return the offsets at which a query has to start so that no table misses a row.
 
-        ZError: the log no longer has rows that a table needs.
+        ZError: the log no longer has rows that a table needs, or ends before those that it has.
+        A partition that the log lacks counts for nothing: if it comes back, the tables go on there.
         """
         return {number: self._first_needed(number) for number in self._log.partitions()}
 
@@ -130,10 +134,17 @@ class TableSet:
         return {n: at for n, at in firsts.items() if offsets[n] < at <= taken.get(n, 0)}
 
     def _first_needed(self, number: int) -> int:
-        first = self._log.first(number)
+        first, end = self._log.first(number), self._log.mark(number).offset
         needed = []
         for name, offsets in self._positions.items():
             at = offsets.get(number, first)
+            if at > max(first, end):
+                raise ZError(
+                    f"{self.stores[name].path} has partition {number} of the log up to offset "
+                    f"{at - 1}, and the log {self._log.path} ends at {end - 1}: it is an older "
+                    f"copy. Put the newer log back, or fill the table again from what this log "
+                    f"has: zenlake lake reset LAKE {name}"
+                )
             if at < first:
                 raise ZError(
                     f"{self.stores[name].path} has partition {number} of the log up to offset "
@@ -173,13 +184,16 @@ class TableSet:
     def _to_commit(self, outputs: Sequence[TaskOutput]) -> list[str]:
         """Return the tables that have new rows or whose offsets have to be recorded now."""
         now = self._clock()
-        return [
+        due = {
             name
             for name in self.stores
             if name in PROMPT
             or now - self._committed_at[name] >= SETTLE_SECONDS
             or any(name in output.added or name in output.staged for output in outputs)
-        ]
+        }
+        if due & DECODED:
+            due |= DECODED
+        return [name for name in self.stores if name in due]
 
     def _run(
         self,
