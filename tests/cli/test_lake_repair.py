@@ -154,13 +154,13 @@ def test_a_reset_that_is_killed_leaves_no_checkpoint_without_its_record(
     leave_checkpoint(project, "own", 100, "own")
     remove = shutil.rmtree
 
-    def killed(path: Path, **options: bool) -> None:
-        if "own" in Path(path).name and not options:
+    def killed(path: Path, ignore_errors: bool = False) -> None:
+        if "own" in Path(path).name and not ignore_errors:
             raise KeyboardInterrupt
-        remove(path, **options)
+        remove(path, ignore_errors)
 
     with monkeypatch.context() as patch:
-        patch.setattr(reset.shutil, "rmtree", killed)
+        patch.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             reset.reset(project, reset.plan_reset(project, ["own"]))
     assert not (project.state / "_checkpoints" / "own").exists()
