@@ -85,7 +85,7 @@ class LatestTable:
         batch = TableBatch("bench", "bench", self._number, {0: (self._next, self._next + n - 1)})
         self._next += n
         self._number += 1
-        reduced = keep_newest(RowChunk(conform(rows, schema.SAMPLE).to_batches()).unique_samples)
+        reduced = keep_newest(RowChunk(conform(rows, schema.SAMPLE)).unique_samples)
         before = time.perf_counter()
         assert fold_latest(self._latest, self._tombstones, reduced, batch)
         return (time.perf_counter() - before) * 1000

@@ -106,7 +106,7 @@ def fill(folder: Path) -> None:
     for number, rows in enumerate(_batches()):
         first = number * BATCH_ROWS
         batch = TableBatch("samples", "bench", number, {0: (first, first + rows.num_rows - 1)})
-        table = RowChunk(conform(rows, SAMPLE).to_batches()).unique_samples
+        table = RowChunk(conform(rows, SAMPLE)).unique_samples
         append_files(samples, samples.write(table), batch)
         fold_latest(latest, tombstones, keep_newest(table), batch)
 

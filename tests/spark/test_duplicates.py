@@ -235,14 +235,20 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
+def found_and_saved(finder: DuplicateFinder, log: Log, ranges: Any) -> dict[int, list[int]]:
+    found = whole(finder.find(log, ranges))
+    finder.save()
+    return found
+
+
 def test_a_range_planned_again_has_the_same_repeats(path: Path) -> None:
     """From memory, from the file, from the log; in any process, however often."""
     samples = sent(300)
     spark_numbered.append(path, samples)
     (expected,) = expected_repeats(samples)
     log, ranges = Log(path), batches(37, 300)
-    finder = DuplicateFinder(600, saves=True)
-    in_memory = [whole(finder.find(log, part)) for part in ranges]
+    finder = DuplicateFinder(600)
+    in_memory = [found_and_saved(finder, log, part) for part in ranges]
     assert sorted(offset for part in in_memory for offset in part.get(0, [])) == expected
     assert whole(finder.find(log, ranges[-1])) == in_memory[-1]  # the last one, once more
     kept = list((path / "spark").glob("seen-*.arrow"))
@@ -263,8 +269,8 @@ def test_the_file_is_what_is_used_and_a_bad_one_is_not(
     samples = sent(100)
     spark_numbered.append(path, samples)
     first, second = batches(50, 100)
-    expected = whole(DuplicateFinder(600, saves=True).find(Log(path), second))
-    DuplicateFinder(600, saves=True).find(Log(path), first)
+    expected = found_and_saved(DuplicateFinder(600), Log(path), second)
+    found_and_saved(DuplicateFinder(600), Log(path), first)
     asked = list[tuple[int, int]]()
     numbered = Reader.numbered
 
@@ -288,13 +294,13 @@ def test_the_file_is_what_is_used_and_a_bad_one_is_not(
 def test_only_the_newest_files_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "MAX_FILES", 3)
     spark_numbered.append(path, sent(60))
-    found = DuplicateFinder(600, saves=True)
+    finder = DuplicateFinder(600)
     for part in batches(10, 60):
-        found.find(Log(path), part)
+        found_and_saved(finder, Log(path), part)
     assert len(list((path / "spark").iterdir())) == 3
     monkeypatch.setattr(duplicates, "MAX_SAVED_INTERVALS", 0)
     spark_numbered.append(path, sent(10, seed=2))
-    found.find(Log(path), {0: (60, 70)})
+    found_and_saved(finder, Log(path), {0: (60, 70)})
     assert len(list((path / "spark").iterdir())) == 3
 
 
@@ -305,7 +311,7 @@ def test_two_recorders_of_the_same_traffic(path: Path) -> None:
     spark_numbered.append(path, samples)
     spark_numbered.append(path, other, partition=1)
     log, ranges = Log(path), batches(33, 140, 150)
-    found = DuplicateFinder(600, saves=True)
+    finder = DuplicateFinder(600)
     seen, expected = set[Sample](), []
     for part in ranges:
         here: dict[int, list[int]] = {}
@@ -315,7 +321,7 @@ def test_two_recorders_of_the_same_traffic(path: Path) -> None:
                     here.setdefault(partition, []).append(offset)
                 seen.add(rows[offset])
         expected.append(here)
-    got = [whole(found.find(log, part)) for part in ranges]
+    got = [found_and_saved(finder, log, part) for part in ranges]
     assert got == expected
     assert sum(len(part.get(1, [])) for part in got) > 90
     shutil.rmtree(path / "spark")
@@ -327,7 +333,7 @@ def test_a_number_is_recognised_as_long_as_is_said_and_then_no_more(path: Path) 
     spark_numbered.append(path, [(0, 5)])
     for at in (40, 79, 200):
         spark_numbered.append(path, [(0, 5)], at=at)
-    log, finder = Log(path), DuplicateFinder(WITHIN, saves=False)
+    log, finder = Log(path), DuplicateFinder(WITHIN)
     for offset, repeats in ((0, {}), (1, {0: [1]}), (2, {0: [2]}), (3, {})):
         part = {0: (offset, offset + 1)}
         assert whole(finder.find(log, part)) == repeats
@@ -513,8 +519,11 @@ def test_a_stream_that_starts_again_has_the_same_marks(path: Path) -> None:
         at = end
     assert [row["offset"] for part in got for row in part if row["duplicate"]] == expected
     assert sum(map(len, got)) == 240
+    reading.stop()
     for place in (4, 2):  # another driver, with the files and without them
-        assert rows_of(stream_reader(path, **options), *plans[place]) == got[place]
+        other = stream_reader(path, **options)
+        assert rows_of(other, *plans[place]) == got[place]
+        other.stop()
         shutil.rmtree(path / "spark")
 
 

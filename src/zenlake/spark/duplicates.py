@@ -283,16 +283,18 @@ class DuplicateFinder:
     """Finder of the repeats in one range of a log after another.
 
     The result depends on the log and the range alone. The history before the range is in memory,
-    or in a file beside the log (if `saves`), or read from the log again. Within a range the order
+    or in a file beside the log (see `save`), or read from the log again. Within a range the order
     is that of partitions, then offsets.
     """
 
-    def __init__(self, within: float, saves: bool = False) -> None:
-        self._within, self._saves = within, saves
+    def __init__(self, within: float) -> None:
+        self._within = within
         self._width = generation_width(within)
         self._history: SequenceHistory | None = None
         self._history_end: dict[int, int] = {}
         "Offsets up to which `_history` has every sample."
+        self._unsaved: Log | None = None
+        "Log of a history that is not in a file yet."
         self._found: dict[Any, dict[int, Numbers]] = {}
         "Repeats of the last ranges: Spark may plan a batch more than once, after the next one."
 
@@ -341,9 +343,15 @@ class DuplicateFinder:
         last = min(int(table["first_time"][-1]) for table in tables.values())
         history.forget_before(last // self._width - GENERATIONS - 1)
         self._history, self._history_end = history, _range_edges(ranges, 1)
-        if self._saves and len(history) <= MAX_SAVED_INTERVALS:
-            _save_history(log, self._history_end, self._within, history)
+        self._unsaved = log
         return {partition: offsets for partition, offsets in found.items() if len(offsets)}
+
+    def save(self) -> None:
+        """Write the history after the last range to a file beside the log, for a later process."""
+        log, self._unsaved = self._unsaved, None
+        history = self._history
+        if log is not None and history is not None and len(history) <= MAX_SAVED_INTERVALS:
+            _save_history(log, self._history_end, self._within, history)
 
     def _history_before(self, log: Log, at: dict[int, int], needed: int) -> SequenceHistory:
         """Return the history before the offsets `at`, complete from generation `needed` on."""

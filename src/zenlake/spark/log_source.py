@@ -123,7 +123,7 @@ class LogReader(_LogRows, DataSourceReader):
         start = plan.resolve_offsets(log, options["startingOffsets"], "earliest")
         end = plan.resolve_offsets(log, options["endingOffsets"], "latest")
         ranges = {partition: (start[partition], end[partition]) for partition in start}
-        finder = _duplicate_finder(options, saves=False)
+        finder = _duplicate_finder(options)
         return _plan_tasks(log, ranges, options, finder, options["minPartitions"] or 1)
 
 
@@ -240,32 +240,41 @@ class LogStreamReader(_LogRows, DataSourceStreamReader, SupportsTriggerAvailable
         for partition, (asked, stop) in ranges.items():
             self._count_skipped(log, partition, asked, stop)
         if self._finder is None:
-            self._finder = _duplicate_finder(self._options, saves=True)
+            self._finder = _duplicate_finder(self._options)
         self._planner.wait()
         tasks = _plan_tasks(log, ranges, self._options, self._finder, self._wanted_tasks(ranges))
         if self._finder is not None:
-            self._plan_ahead(log, ends.partitions)
+            self._prepare_next(self._finder, log, ends.partitions)
         return tasks
 
     def _wanted_tasks(self, ranges: dict[int, tuple[int, int]]) -> int:
         """Return the least number of tasks that a batch is split into."""
         return self._options["minPartitions"] or 1
 
-    def _plan_ahead(self, log: Log, begin: PerPartition) -> None:
-        """Find the repeats of the next batch while the tasks of this one run.
+    def _prepare_next(self, finder: "DuplicateFinder", log: Log, begin: PerPartition) -> None:
+        """Save the history of repeats, and find those of the next batch, while tasks run."""
+        ranges = self._full_batch(log, begin)
+        aside = Log(self._options["path"])  # Not the one that this thread goes on to use.
 
-        Only if a full batch waits, whose end does not change while more samples become durable.
+        def prepare() -> None:
+            finder.save()
+            if ranges is not None:
+                finder.find(aside, ranges, self._options["failOnDataLoss"])
+                finder.save()
+
+        self._planner.submit(prepare)
+
+    def _full_batch(self, log: Log, begin: PerPartition) -> dict[int, tuple[int, int]] | None:
+        """Return the ranges of the next batch if it waits and is full.
+
+        The end of any other one changes while more samples become durable.
         """
         end = {**begin, **(self._final_end or plan.durable_ends(log))}
         limit = self.getDefaultReadLimit()
         reached = self._batch_end(log, {**dict.fromkeys(end, 0), **begin}, end, limit)
         if reached == end or isinstance(limit, ReadAllAvailable):
-            return
-        finder, fail = self._finder, self._options["failOnDataLoss"]
-        assert finder is not None
-        ranges = {partition: (begin.get(partition, 0), stop) for partition, stop in reached.items()}
-        aside = Log(self._options["path"])  # Not the one that this thread goes on to use.
-        self._planner.submit(lambda: finder.find(aside, ranges, fail))
+            return None
+        return {partition: (begin.get(partition, 0), stop) for partition, stop in reached.items()}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Forget the remembered start: after a batch Spark's checkpoint has it."""
@@ -430,13 +439,13 @@ def _split_into_tasks(log: Log, planned: list[_PlannedRange], wanted: int) -> li
     ]
 
 
-def _duplicate_finder(options: Options, saves: bool) -> "DuplicateFinder | None":
+def _duplicate_finder(options: Options) -> "DuplicateFinder | None":
     """Return the duplicate finder, or None when `duplicates` is "keep" or only losses are read."""
     if options["duplicates"] == "keep" or options["includeLoss"] == "only":
         return None
     from zenlake.spark.duplicates import DuplicateFinder
 
-    return DuplicateFinder(options["duplicatesWithin"], saves)
+    return DuplicateFinder(options["duplicatesWithin"])
 
 
 def _attach_repeats(tasks: list[LogRange], repeats: "dict[int, npt.NDArray[np.int64]]") -> None:

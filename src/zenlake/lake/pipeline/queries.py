@@ -9,7 +9,7 @@ import pickle
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,6 @@ from zenlake.log.read.log import Log
 from zenlake.spark import log_ranges
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from zenlake.lake.tables.table_set import TableSet
@@ -244,12 +243,20 @@ class TableQuery(ResidentQuery):
         return self._left if tables is None else lowest_offsets(tables.recorded().values())
 
     def keep_warm(self) -> None:
-        """Run a task that does nothing: Spark ends workers that were idle for a minute.
+        """Run a task per core that loads what tasks need, and does nothing else.
 
-        A new one would load Arrow and the kernels first, two seconds for the next micro-batch.
+        A new worker loads Arrow and the kernels first, which takes seconds on busy cores: after the
+        start, for the first large micro-batch, and after a minute in which Spark ends idle ones.
+        A task has two workers, for the source of ranges and for what is made of them.
         """
+        from zenlake.lake.pipeline import range_task
+
+        count = min(self._spark.sparkContext.defaultParallelism, log_ranges.MAX_TASKS)
+        tasks = self._spark.range(0, count, 1, count)
+        warm_up = partial(range_task.warm_up, log=str(self._project.log))
         with pyspark_internals.no_pandas_warning():
-            self._spark.range(1).mapInArrow(_pass_on, "id long").collect()
+            loaded = tasks.mapInArrow(warm_up, "id long")
+            loaded.mapInArrow(warm_up, "id long").collect()
 
     def _write_batch(self, ranges: "DataFrame", number: int) -> None:
         """Let tasks write the files of a micro-batch, and commit them to all tables."""
@@ -272,10 +279,6 @@ class TableQuery(ResidentQuery):
         tasks = [pickle.loads(row[0]) for row in written]
         if tasks:
             tables.commit(tasks)
-
-
-def _pass_on(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-    return batches
 
 
 # ---- checkpoints

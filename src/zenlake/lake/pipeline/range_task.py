@@ -5,21 +5,25 @@ commit: the driver does, when all tasks of a batch have ended.
 """
 
 import pickle
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import pyarrow as pa
 
 from zenlake.columnar.conform import conform
+from zenlake.errors import ZError
 from zenlake.lake.decoders.messages import MessageDecoder
 from zenlake.lake.tables import schema
 from zenlake.lake.tables.definitions import LOSS, TABLES
 from zenlake.lake.tables.delta import DeltaStore
 from zenlake.lake.tables.dictionary import dictionary_schema
-from zenlake.lake.tables.projections import LOSS_COLUMN, TableWriter, TaskOutput
+from zenlake.lake.tables.projections import LOSS_COLUMN, PROJECTIONS, TableWriter, TaskOutput
 from zenlake.lake.tables.table_set import RangeOutput
 from zenlake.log.read.log import Log
 from zenlake.log.read.reader import Reader
@@ -29,6 +33,8 @@ from zenlake.spark.log_source import LogRange
 
 BATCH_ROWS = 1 << 17  # Rows that are read at once.
 BATCH_BYTES = 16 << 20  # Bytes that are read at once.
+WARM_UP_SECONDS = 0.2  # Duration of a task that only loads what tasks need.
+WARM_UP_ROWS = 100  # Samples that it makes tables of.
 RESULT = "output binary"  # Columns of a task's result, as Spark writes them.
 
 SAMPLES = dictionary_schema(pa.schema([*schema.SAMPLE, pa.field(DUPLICATE, pa.bool_())]))
@@ -49,6 +55,35 @@ class TableJob:
     rules: str
     "Rules of [[decoders]] as JSON."
     home: str
+
+
+def warm_up(batches: Iterable[pa.RecordBatch], log: str) -> Iterator[pa.RecordBatch]:
+    """Pass rows on in a worker that has loaded what tasks need, and wait for the other workers.
+
+    A task that ended at once would leave its worker to the next task of the same job.
+    """
+    _load_kernels(log)
+    time.sleep(WARM_UP_SECONDS)
+    yield from batches
+
+
+_warmed: set[str] = set()
+"Logs of which this worker has made tables."
+
+
+def _load_kernels(path: str) -> None:
+    """Load all kernels by making tables of a few samples in a folder that is removed again."""
+    if path in _warmed:
+        return
+    with suppress(ZError, OSError), TemporaryDirectory(prefix="zenlake-") as folder:
+        log = _open_log(path)
+        number = log.partitions()[0]
+        first, end = log.first(number), log.mark(number).offset
+        if first < end:
+            part = LogRange(log.id, number, first, min(end, first + WARM_UP_ROWS))
+            nothing: dict[str, dict[int, int]] = {name: {} for name in PROJECTIONS}
+            write_range(part, TableJob(path, folder, nothing, "warm-up", "[]", folder))
+            _warmed.add(path)
 
 
 def write_ranges(batches: Iterable[pa.RecordBatch], job: TableJob) -> Iterator[pa.RecordBatch]:

@@ -85,7 +85,7 @@ def _is_built_in(name: str, flows: Mapping[str, tuple[str, tuple[str, ...]]]) ->
 def _with_pair(names: Sequence[str], built_in: set[str]) -> list[str]:
     """Return the names, with both decoded tables if one of them is named.
 
-    Which of the two gets a sample depends on the decoders, which may have changed.
+    The decoders, which may have changed, decide into which of the two each sample goes.
     """
     pair = [name for name in DECODED if name in built_in]
     return list(dict.fromkeys([*names, *(pair if set(pair) & set(names) else ())]))

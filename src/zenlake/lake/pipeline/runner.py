@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zenlake import filelock
@@ -48,7 +49,7 @@ START_SECONDS = 20.0  # Longest time for which a starting query delays the start
 FIRST_RETRY_SECONDS = 1.0  # Pause before a failed flow is tried again; doubles with each failure.
 LAST_RETRY_SECONDS = 60.0  # Longest pause before a failed flow is tried again.
 RENEW_SECONDS = 60.0  # Shortest time after which a flow reads tables again that have changed.
-WARM_SECONDS = 30.0  # Pause after which workers get a task, so that Spark does not end them.
+WARM_SECONDS = 30.0  # Time after which workers get a task, so that Spark does not end them.
 GONE_SECONDS = 2.0  # Longest wait for the end of a JVM that does not answer.
 LOCK = "lock"  # Name of the lock file in the state folder.
 
@@ -341,7 +342,7 @@ class RunningFlow:
         self.offsets: Mapping[int, int] = query.offsets()
         self.reported = self.offsets  # Offsets at the last report.
         self.at: float | None = None
-        self.active_at = time.monotonic()  # Time of the last work of its Python workers.
+        self.warmed_at = -inf  # Time at which all its Python workers had a task.
         self._warming: threading.Thread | None = None
 
     def is_due(self, now: float) -> bool:
@@ -360,16 +361,15 @@ class RunningFlow:
             if count_behind(offsets, self.offsets):  # A restart may have gone back.
                 self.backoff.succeed()
             self.offsets, self.at = offsets, time.time()
-            self.active_at = time.monotonic()
 
     def keep_warm(self, now: float) -> None:
-        """Keep the workers of a query that rests.
+        """Let Spark start the workers of a query, and keep them: small batches need but one.
 
         On a thread of its own: while other queries have all cores, the task waits for one.
         """
-        is_due = self.state == "RUNNING" and now >= self.active_at + WARM_SECONDS
+        is_due = self.state == "RUNNING" and now >= self.warmed_at + WARM_SECONDS
         if is_due and (self._warming is None or not self._warming.is_alive()):
-            self.active_at = now
+            self.warmed_at = now
             self._warming = threading.Thread(target=self._warm, name="zenlake warm", daemon=True)
             self._warming.start()
 

@@ -25,7 +25,7 @@ COMMIT_THREADS = 4  # Tables that are committed at the same time.
 PROMPT = frozenset({SAMPLES.name, LATEST.name})
 "Tables that record offsets with every batch: `serve` reads the log from there on."
 DECODED = frozenset({MESSAGES.name, MESSAGES_FAILED.name})
-"Tables that are committed together: which of the two gets a sample depends on the decoders."
+"Tables that are committed together: the decoders decide into which of them each sample goes."
 
 Offsets = Mapping[int, int]
 "Next offset of each log partition."
@@ -119,7 +119,7 @@ class TableSet:
     def start(self) -> dict[int, int]:
         """Return the offsets at which a query has to start so that no table misses a row.
 
-        ZError: the log no longer has rows that a table needs, or ends before those that it has.
+        ZError: the log no longer has rows that a table needs, or ends before rows that it has.
         A partition that the log lacks counts for nothing: if it comes back, the tables go on there.
         """
         return {number: self._first_needed(number) for number in self._log.partitions()}
