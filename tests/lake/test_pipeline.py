@@ -23,6 +23,7 @@ from zenlake.lake.scaffold import create_project
 from zenlake.log import format as layout
 from zenlake.log.block import Loss
 from zenlake.log.write.writer import Writer
+from zenlake.spark.log_ranges import MIN_TASK_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,11 +64,11 @@ def keys():
 """
 
 
-def record(project: Project, pieces: int = 1) -> None:
+def record(project: Project, pieces: int = 1, samples: int = PIECE) -> None:
     """Add samples to the log, and a loss before them."""
     with Writer(project.log) as writer:
         for _ in range(pieces):
-            block = block_of(rows_of(writer.next, PIECE), FIRST * 10**9 + writer.next)
+            block = block_of(rows_of(writer.next, samples), FIRST * 10**9 + writer.next)
             number = writer.next
             block.add_loss(
                 Loss(layout.SOURCE, FIRST * 10**9, b"\x5a" * 16, number, number + 1, 2, 1)
@@ -277,8 +278,8 @@ def test_micro_batches_start_no_python_process(project: Project, spark: "SparkSe
     query = TableQuery(project, spark, Flow(TABLES_FLOW, BUILT_IN))
     query.start({"processingTime": "0 seconds"})
 
-    def advance() -> None:
-        record(project)
+    def advance(samples: int = PIECE) -> None:
+        record(project, 1, samples)
         end = record_end(project)
         until(
             lambda: (query.failure(), dict(query.offsets())),
@@ -298,6 +299,10 @@ def test_micro_batches_start_no_python_process(project: Project, spark: "SparkSe
             advance()
             seen |= pythons()
         assert seen - before == set()
+        query.keep_warm()
+        before = pythons()
+        advance(3 * MIN_TASK_ROWS)  # As many tasks as there are cores, instead of one.
+        assert pythons() - before == set()
     finally:
         query.stop()
 
