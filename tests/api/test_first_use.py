@@ -5,7 +5,8 @@ lease, so that neither an I/O thread nor a session's lock may wait for a kernel.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -38,50 +39,47 @@ def watched(patch: pytest.MonkeyPatch, owner: Any, name: str, first: Callable[[]
     patch.setattr(owner, name, call)
 
 
-def test_a_session_sends_while_put_batch_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    got: list[bytes] = []
+@contextmanager
+def sending_while_compiling(patch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
+    """Yield two sessions; assert that the second could put while it compiled its encoder."""
     sent: list[bool] = []
-    with pair() as (listener, ours):
-        subscriber = listener.declare_subscriber("t/**", lambda s: got.append(bytes(s.payload)))
-        with publisher_for(ours, "t/1"):
+    with (
+        pair() as (listener, ours),
+        listener.declare_subscriber("t/**", lambda sample: None),
+        publisher_for(ours, "t/1"),
+    ):
 
-            def compiling() -> None:
-                other = threading.Thread(target=ours.put, args=("t/1", b"alive"), daemon=True)
-                other.start()
-                other.join(DEADLINE)
-                sent.append(not other.is_alive())
+        def compiling() -> None:
+            other = threading.Thread(target=ours.put, args=("t/1", b"alive"), daemon=True)
+            other.start()
+            other.join(DEADLINE)
+            sent.append(not other.is_alive())
 
-            watched(monkeypatch, emit, "emit_kernel", compiling)
-            rows = pa.record_batch({"key": ["t/1"] * ROWS, "payload": [b"x"] * ROWS})
-            assert ours.put_batch(rows) == ROWS
+        watched(patch, emit, "emit_kernel", compiling)
+        yield listener, ours
         assert sent == [True]
-        subscriber.undeclare()
+
+
+def rows_on(key: str) -> pa.RecordBatch:
+    return pa.record_batch({"key": [key] * ROWS, "payload": [b"x"] * ROWS})
+
+
+def test_a_session_sends_while_put_batch_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    with sending_while_compiling(monkeypatch) as (_, ours):
+        assert ours.put_batch(rows_on("t/1")) == ROWS
 
 
 def test_a_session_sends_while_replies_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    got: list[bytes] = []
-    sent: list[bool] = []
-    with pair() as (listener, ours):
-        subscriber = listener.declare_subscriber("t/**", lambda s: got.append(bytes(s.payload)))
-        with publisher_for(ours, "t/1"):
-
-            def compiling() -> None:
-                other = threading.Thread(target=ours.put, args=("t/1", b"alive"), daemon=True)
-                other.start()
-                other.join(DEADLINE)
-                sent.append(not other.is_alive())
-
-            watched(monkeypatch, emit, "emit_kernel", compiling)
-            rows = pa.record_batch({"key": ["q/1"] * ROWS, "payload": [b"x"] * ROWS})
-            with ours.declare_queryable("q/**") as queryable:
-                with listener.declare_querier("q/1") as querier:
-                    until(lambda: querier.matching_status.matching)
-                replies = listener.get("q/1?_time=[..]", timeout=DEADLINE)
-                with queryable.recv() as query:
-                    assert reply_batch(query, rows, lambda: True) == ROWS
-                assert len([*replies]) == ROWS
-        assert sent == [True]
-        subscriber.undeclare()
+    with (
+        sending_while_compiling(monkeypatch) as (listener, ours),
+        ours.declare_queryable("q/**") as queryable,
+    ):
+        with listener.declare_querier("q/1") as querier:
+            until(lambda: querier.matching_status.matching)
+        replies = listener.get("q/1?_time=[..]", timeout=DEADLINE)
+        with queryable.recv() as query:
+            assert reply_batch(query, rows_on("q/1"), lambda: True) == ROWS
+        assert len([*replies]) == ROWS
 
 
 def test_a_subscriber_compiles_before_it_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
