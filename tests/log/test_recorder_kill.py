@@ -45,6 +45,7 @@ EARLY = 0.15  # Share of recorders that die before they receive anything.
 MAX_EARLY_SECONDS, MAX_SECONDS = 0.03, 0.08
 ROTATE_BYTES = 256 << 10
 WAIT_SECONDS = 30.0
+COMPILE_SECONDS = 240.0  # Longest wait for kernels that are compiled, on a busy machine.
 OPENS = 3  # Attempts: another process may take the port that was free.
 _HEAD = struct.Struct("<II")
 
@@ -112,13 +113,13 @@ class Forker:
         self._recorder = int(self.told("forked"))
         return self._recorder
 
-    def told(self, what: str) -> str:
+    def told(self, what: str, within: float = WAIT_SECONDS) -> str:
         """Return the text after that word in the output, in whatever order lines arrive."""
         assert self._process.stdout is not None
-        end = time.monotonic() + WAIT_SECONDS
+        end = time.monotonic() + within
         while what not in self._told:
             ready, _, _ = select.select([self._process.stdout], [], [], end - time.monotonic())
-            assert ready, f"not told within {WAIT_SECONDS:g} s: {what}"
+            assert ready, f"not told within {within:g} s: {what}"
             data = os.read(self._process.stdout.fileno(), 4096)
             assert data, "the process that forks has ended"
             *lines, self._unread = (self._unread + data).split(b"\n")
@@ -146,7 +147,7 @@ class Forker:
 def forking(path: Path) -> Iterator[Forker]:
     forker = Forker(path)
     try:
-        forker.told("loaded")
+        forker.told("loaded", COMPILE_SECONDS)
         yield forker
     finally:
         forker.close()
