@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from bench.lake_rows import FIRST, block_of, rows_of
@@ -132,6 +133,35 @@ def test_rows_of_another_log_are_lost_only_by_force(project: Project, tmp_path: 
     shutil.rmtree(project.log)
     shutil.copytree(newest, project.log)
     assert zenlake("lake", "reset", str(project.home), "samples").exit_code == 0
+
+
+@pytest.mark.parametrize("case", ["other", "older"])
+def test_rows_of_a_flow_on_another_log_are_lost_only_by_force(project: Project, case: str) -> None:
+    """A table of a flow may have no offsets: its checkpoint names the log."""
+    table = TABLES["loss"]._replace(name="own")
+    store = DeltaStore(project.table("own"), table)
+    lost = pa.Table.from_pylist([{"partition": 0}], table.schema)
+    store.commit(store.write(lost))
+    leave_checkpoint(project, "own", ROWS if case == "other" else ROWS + 1, "own")
+    if case == "other":
+        shutil.rmtree(project.log)
+        with Writer(project.log) as writer:
+            writer.write([block_of(rows_of(0, 900), FIRST * 10**9)])
+    refused = zenlake("lake", "reset", str(project.home), "own")
+    assert refused.exit_code == 1
+    assert "own: up to 1 rows would be lost" in refused.output
+    assert zenlake("lake", "reset", str(project.home), "own", "--force").exit_code == 0
+
+
+def test_checkpoints_of_pipelines_go_with_their_tables(project: Project) -> None:
+    """`spark-pipelines run` has a flow per built-in table; a checkpoint left would skip rows."""
+    lake_ranges.fill(project)
+    for name in ("messages", "messages_failed", "samples"):
+        leave_checkpoint(project, name, 100, name)
+    assert zenlake("lake", "reset", str(project.home), "messages").exit_code == 0
+    left = {path.name for path in (project.state / "_checkpoints").iterdir()}
+    assert left == {"samples"}
+    assert zenlake("lake", "check", str(project.home), "--no-spark").exit_code == 0
 
 
 def test_checkpoints_in_another_place_are_not_forgotten(project: Project) -> None:

@@ -221,7 +221,7 @@ def test_a_query_that_starts_again_adds_no_row_twice(tmp_path: Path) -> None:
 
 
 def test_tables_that_are_made_again_record_what_they_have(tmp_path: Path) -> None:
-    """Of a lake of the older flows, whose checkpoint stays, after a reset of both tables."""
+    """By an older flow, whose checkpoint tells that both tables are to have rows."""
     lake = DecodedLake(tmp_path / "lake")
     lake.record([json_event(number, at=number * 10.0) for number in range(40)])
     lake.take("samples")
@@ -229,8 +229,13 @@ def test_tables_that_are_made_again_record_what_they_have(tmp_path: Path) -> Non
     lake.checkpoint()
     lake.record([json_event(number, at=number * 10.0) for number in range(40, 60)])
     fill(lake.project)
+    (lake.project.home / "spark-pipeline.yml").write_text("name: x\nstorage: file:///x\n")
     reset(lake.project, plan_reset(lake.project, ["messages"]))
+    with pytest.raises(ZError, match="has taken no sample yet"):
+        reprocess(lake.project)
+    lake.checkpoint()
     reprocess(lake.project)
+    assert {frozenset(store.offsets().items()) for store in lake.stores()} == {frozenset({(0, 40)})}
     fill(lake.project)
     assert in_order(lake.stores()[0])["offset"].to_pylist() == list(range(60))
 

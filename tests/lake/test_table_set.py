@@ -15,6 +15,7 @@ from tests.support.crash_steps import Place, Steps, breaks_off
 from tests.support.lake_account import same_rows, table
 from tests.support.lake_ranges import fill, open_tables, planned, write_batch
 from zenlake.errors import ZError
+from zenlake.lake.pipeline import range_task
 from zenlake.lake.pipeline.flows import BUILT_IN, Flow, batch_ends
 from zenlake.lake.pipeline.progress import TABLES_FLOW
 from zenlake.lake.pipeline.queries import TableQuery
@@ -217,6 +218,42 @@ def test_rows_through_spark_go_on_from_where_the_query_of_the_tables_was(
     assert_each_sample_once(lake)
     with pytest.raises(ZError, match="filled from another log"):
         commit_resumed(store, [TaskOutput(ranges={"samples": {0: (900, 999)}})], [{}], "other")
+
+
+def test_offsets_of_rows_through_spark_are_no_account_of_the_log(project: Project) -> None:
+    """They end at the last row; the flow's checkpoint tells that it went on."""
+    store = DeltaStore(project.table("loss"), TABLES["loss"])
+    output = TaskOutput(ranges={"loss": {0: (200, 200)}})
+    commit_resumed(store, [output], [{}], Log(project.log).id)
+    with Writer(project.log, rotate_bytes=1) as writer:
+        writer.write([block_of(rows_of(ROWS, 100), FIRST * 10**9)])
+        writer.write([block_of(rows_of(ROWS + 100, 100), FIRST * 10**9)])
+    Log(project.log).trim(before_offset=ROWS, partition=0)
+    tables = open_tables(project, ("loss",), taken={"loss": {0: ROWS + 50}})
+    assert tables.start() == {0: ROWS}
+    tables.close(records=False)
+
+
+def test_a_worker_loads_its_kernels_from_few_bytes(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = []
+    monkeypatch.setattr(range_task, "_warmed", set())
+    monkeypatch.setattr(range_task, "WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(range_task, "write_range", lambda part, job: parts.append(part))
+    for limit, rows in ((1 << 20, range_task.WARM_UP_ROWS), (1, 1)):
+        monkeypatch.setattr(range_task, "WARM_UP_BYTES", limit)
+        range_task._warmed.clear()
+        for _ in range(2):  # Once per worker and log.
+            assert [*range_task.warm_up([], str(project.log))] == []
+        assert [part.end - part.start for part in parts] == [rows]
+        parts.clear()
+    empty = project.home / "empty"
+    Writer(empty).close()
+    assert [*range_task.warm_up([], str(empty))] == []
+    assert str(empty) not in range_task._warmed
+    assert [*range_task.warm_up([], "/no/such/log")] == []
+    assert parts == []
 
 
 def test_two_recorders_and_tables_that_are_not_equally_far(two_recorders: Project) -> None:

@@ -17,6 +17,8 @@ from zenlake.lake.pipeline.progress import CHECKPOINTS, TABLES_FLOW, PerPartitio
 from zenlake.lake.project import Project, find
 from zenlake.lake.tables.definitions import TABLES
 from zenlake.lake.tables.delta import DeltaStore
+from zenlake.lake.tables.table_set import check_log_end
+from zenlake.log.read.log import Log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -165,8 +167,11 @@ def _built_in_rows(name: str) -> "DataFrame":
     spark = SparkSession.active()
     if name == "loss":
         return stream(spark, includeLoss="only")
-    held = DeltaStore(_project().table(name), TABLES[name]).offsets()
-    ends = {"batchEnds": batch_ends([held])}
+    project = _project()
+    store = DeltaStore(project.table(name), TABLES[name])
+    if store.offsets():
+        check_log_end(store, Log(project.log))
+    ends = {"batchEnds": batch_ends([store.offsets()])}
     if name.startswith("messages"):
         return decoded(stream(spark, duplicates="drop", **ends))
     return stream(spark, duplicates="mark", **ends)

@@ -34,7 +34,8 @@ from zenlake.spark.log_source import LogRange
 BATCH_ROWS = 1 << 17  # Rows that are read at once.
 BATCH_BYTES = 16 << 20  # Bytes that are read at once.
 WARM_UP_SECONDS = 0.2  # Duration of a task that only loads what tasks need.
-WARM_UP_ROWS = 100  # Samples that it makes tables of.
+WARM_UP_ROWS = 100  # Samples that it makes tables of, at most.
+WARM_UP_BYTES = 1 << 20  # Bytes of the log that they take, at most; one sample may be larger.
 RESULT = "output binary"  # Columns of a task's result, as Spark writes them.
 
 SAMPLES = dictionary_schema(pa.schema([*schema.SAMPLE, pa.field(DUPLICATE, pa.bool_())]))
@@ -77,13 +78,16 @@ def _load_kernels(path: str) -> None:
         return
     with suppress(ZError, OSError), TemporaryDirectory(prefix="zenlake-") as folder:
         log = _open_log(path)
-        number = log.partitions()[0]
-        first, end = log.first(number), log.mark(number).offset
-        if first < end:
-            part = LogRange(log.id, number, first, min(end, first + WARM_UP_ROWS))
-            nothing: dict[str, dict[int, int]] = {name: {} for name in PROJECTIONS}
-            write_range(part, TableJob(path, folder, nothing, "warm-up", "[]", folder))
-            _warmed.add(path)
+        for number in log.partitions()[:1]:
+            first = log.first(number)
+            waiting = {number: log.mark(number).offset}
+            limits = WARM_UP_ROWS, WARM_UP_BYTES
+            end = plan.batch_end(log, {number: first}, waiting, *limits)[number]
+            if first < end:
+                _warmed.add(path)  # Also if it fails: a task that matters says why.
+                part = LogRange(log.id, number, first, end)
+                nothing: dict[str, dict[int, int]] = {name: {} for name in PROJECTIONS}
+                write_range(part, TableJob(path, folder, nothing, "warm-up", "[]", folder))
 
 
 def write_ranges(batches: Iterable[pa.RecordBatch], job: TableJob) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,13 @@ from pathlib import Path
 from zenlake.checked import suggest
 from zenlake.errors import ZError
 from zenlake.lake.pipeline.decoder_rules import USED
-from zenlake.lake.pipeline.progress import CHECKPOINTS, TABLES_FLOW, flow_progress, log_id
+from zenlake.lake.pipeline.progress import (
+    CHECKPOINTS,
+    TABLES_FLOW,
+    FlowProgress,
+    flow_progress,
+    log_id,
+)
 from zenlake.lake.pipeline.queries import remote_storage
 from zenlake.lake.pipeline.transformations import load_spec
 from zenlake.lake.project import Project
@@ -60,26 +66,36 @@ def plan_reset(project: Project, names: Sequence[str]) -> ResetPlan:
             hint = suggest(name, known) if known else "there are none yet"
             raise ZError(f"{project.home} has no table {name!r}; {hint}")
         flow, into = flows.get(name, (TABLES_FLOW, (name,)))
-        missing = [table for table in into if table not in names]
-        if flow != TABLES_FLOW:
-            if missing:
-                raise ZError(
-                    f"flow {flow!r} fills {name!r} together with {', '.join(missing)}: name them "
-                    f"all: zenlake lake reset {project.home} {' '.join(into)}"
-                )
-            plan.flows += [flow] if flow not in plan.flows else []
+        missing = [table for table in into if table not in plan.tables]
+        if flow != TABLES_FLOW and missing:
+            raise ZError(
+                f"flow {flow!r} fills {name!r} together with {', '.join(missing)}: name them all: "
+                f"zenlake lake reset {project.home} {' '.join(into)}"
+            )
+    progress = flow_progress(project)
+    plan.flows = [flow.flow for flow in progress if _goes_with(flow, plan.tables)]
     _check_storage(project, plan)
     ends, log = log_ends(project), log_id(project)
-    plan.lost = {
-        name: lost
-        for name in plan.tables
-        if name in present and (lost := _count_lost(present[name], ends, log))
-    }
+    for name in plan.tables:
+        taken = [flow.taken.offsets for flow in progress if flow.taken and name in _into(flow)]
+        if name in present and (lost := _count_lost(present[name], ends, log, taken)):
+            plan.lost[name] = lost
     return plan
 
 
+def _goes_with(flow: FlowProgress, tables: Sequence[str]) -> bool:
+    """Tell whether the checkpoint of a flow says nothing but that these tables were filled."""
+    return flow.flow != TABLES_FLOW and set(_into(flow)) <= set(tables)
+
+
+def _into(flow: FlowProgress) -> tuple[str, ...]:
+    """Return the tables of a flow; one without a record fills the table of its name, if any."""
+    return flow.into or (() if flow.flow == TABLES_FLOW else (flow.flow,))
+
+
 def _is_built_in(name: str, flows: Mapping[str, tuple[str, tuple[str, ...]]]) -> bool:
-    return name in TABLES and flows.get(name, (TABLES_FLOW,))[0] == TABLES_FLOW
+    """Tell whether a table is filled by its line, in `lake run` or in a pipeline of Spark."""
+    return name in TABLES and flows.get(name, (TABLES_FLOW,))[0] in (TABLES_FLOW, name)
 
 
 def _with_pair(names: Sequence[str], built_in: set[str]) -> list[str]:
@@ -123,24 +139,29 @@ def _flows_by_table(project: Project) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Return by table its flow, and all tables of that flow."""
     found: dict[str, tuple[str, tuple[str, ...]]] = {}
     for flow in flow_progress(project):
-        into = flow.into or (() if flow.flow == TABLES_FLOW else (flow.flow,))
+        into = _into(flow)
         for table in into:
             if found.get(table, ("",))[0] != TABLES_FLOW:
                 found[table] = flow.flow, into
     return found
 
 
-def _count_lost(store: DeltaStore, ends: Mapping[int, tuple[int, int]], log: str) -> int:
+def _count_lost(
+    store: DeltaStore,
+    ends: Mapping[int, tuple[int, int]],
+    log: str,
+    taken: Sequence[Mapping[int, int]],
+) -> int:
     """Count the rows that the log can not give again, at most.
 
     These are the rows of files that begin below its first offset; rows without an offset count if
     it lacks any. If it is another log, ends before the table does, lacks one of its partitions, or
-    is not there, all rows count.
+    is not there, all rows count. `taken` has the offsets in this log of flows that fill the table.
     """
     files = store.snapshot().files
-    taken = store.offsets()
-    is_other = store.transaction(LOG_APP) not in (None, log_number(log))
-    if not ends or is_other or any(at > ends.get(n, (0, 0))[1] for n, at in taken.items()):
+    is_other = store.transaction(LOG_APP) not in (None, log_number(log)) or not all(taken)
+    reached = [(n, at) for offsets in (store.offsets(), *taken) for n, at in offsets.items()]
+    if not ends or is_other or any(at > ends.get(n, (0, 0))[1] for n, at in reached):
         return sum(file.rows for file in files)
     first = max(first for first, _ in ends.values())
     return sum(file.rows for file in files if file.low.get("offset", 0) < first)

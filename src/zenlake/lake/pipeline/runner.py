@@ -50,6 +50,7 @@ FIRST_RETRY_SECONDS = 1.0  # Pause before a failed flow is tried again; doubles 
 LAST_RETRY_SECONDS = 60.0  # Longest pause before a failed flow is tried again.
 RENEW_SECONDS = 60.0  # Shortest time after which a flow reads tables again that have changed.
 WARM_SECONDS = 30.0  # Time after which workers get a task, so that Spark does not end them.
+WARM_UP_SECONDS = 5.0  # Longest wait for a warm-up when the lake is stopped.
 GONE_SECONDS = 2.0  # Longest wait for the end of a JVM that does not answer.
 LOCK = "lock"  # Name of the lock file in the state folder.
 
@@ -373,6 +374,11 @@ class RunningFlow:
             self._warming = threading.Thread(target=self._warm, name="zenlake warm", daemon=True)
             self._warming.start()
 
+    def end_warm_up(self) -> None:
+        """Wait for the warm-up under way, within a limit: it removes what it has written."""
+        if self._warming is not None:
+            self._warming.join(WARM_UP_SECONDS)
+
     def _warm(self) -> None:
         try:
             self.query.keep_warm()
@@ -466,6 +472,7 @@ class RunningFlows:
         """End all queries; micro-batches under way end first, within a limit."""
         until = time.monotonic() + STOP_SECONDS
         for flow in self._flows.values():
+            flow.end_warm_up()
             with suppress(Exception):  # Spark may be gone.
                 while flow.query.busy and time.monotonic() < until:
                     time.sleep(POLL_SECONDS / 4)

@@ -320,7 +320,7 @@ class _Reprocessing:
             if not is_new[name]:
                 _record_ends(store, ends)
         for name, store in self._stores.items():
-            if added[name] or removed[name]:
+            if added[name] or removed[name] or is_new[name]:
                 try:
                     transactions = _offsets_as_transactions(ends) if is_new[name] else None
                     store.commit(added[name], removed[name], transactions)

@@ -23,6 +23,7 @@ from zenlake.lake.tables.commit import (
     RangeBatch,
     TableBatch,
     append_files,
+    check_log,
     fold_health,
     fold_latest,
 )
@@ -428,8 +429,11 @@ def commit_resumed(
 ) -> None:
     """Commit rows that `present`, the table's offsets as each task saw them, did not have yet.
 
-    `log` is the id of the log, if it is known.
+    `log` is the id of the log, if it is known. It is not recorded: the offsets of these tables end
+    at their last rows, and are no account of what the log may be trimmed to.
     """
+    if log is not None:
+        check_log(store, log)
     name = store.table.name
     if any(offsets != present[0] for offsets in present):
         raise StoreError(
@@ -439,7 +443,7 @@ def commit_resumed(
     offsets = merge_offset_ranges([task.ranges.get(name, {}) for task in tasks])
     if offsets:
         ranges = {number: (first, last + 1) for number, (first, last) in offsets.items()}
-        commit_table(store, tasks, RangeBatch(ranges, present[0], log))
+        commit_table(store, tasks, RangeBatch(ranges, present[0]))
 
 
 def commit_table(store: DeltaStore, tasks: Sequence[TaskOutput], batch: Batch) -> None:

@@ -45,6 +45,19 @@ class RangeOutput:
     outputs: list[TaskOutput] = field(default_factory=list)
 
 
+def check_log_end(store: DeltaStore, log: Log) -> None:
+    """Raise ZError if a table has offsets that the log has not reached: it is an older copy."""
+    known = log.partitions()
+    for number, at in store.offsets().items():
+        if number in known and at > max(log.first(number), log.mark(number).offset):
+            raise ZError(
+                f"{store.path} has partition {number} of the log up to offset {at - 1}, and the "
+                f"log {log.path} ends at {log.mark(number).offset - 1}: it is an older copy. Put "
+                f"the newer log back, or fill the table again from what this log has: zenlake "
+                f"lake reset LAKE {store.path.name}"
+            )
+
+
 class TableSet:
     """Built-in tables in a folder, with their progress.
 
@@ -122,6 +135,8 @@ class TableSet:
         ZError: the log no longer has rows that a table needs, or ends before rows that it has.
         A partition that the log lacks counts for nothing: if it comes back, the tables go on there.
         """
+        for store in self.stores.values():
+            check_log_end(store, self._log)
         return {number: self._first_needed(number) for number in self._log.partitions()}
 
     def _trimmed_offsets(self, offsets: Offsets, taken: Offsets) -> dict[int, int]:
@@ -134,17 +149,10 @@ class TableSet:
         return {n: at for n, at in firsts.items() if offsets[n] < at <= taken.get(n, 0)}
 
     def _first_needed(self, number: int) -> int:
-        first, end = self._log.first(number), self._log.mark(number).offset
+        first = self._log.first(number)
         needed = []
         for name, offsets in self._positions.items():
             at = offsets.get(number, first)
-            if at > max(first, end):
-                raise ZError(
-                    f"{self.stores[name].path} has partition {number} of the log up to offset "
-                    f"{at - 1}, and the log {self._log.path} ends at {end - 1}: it is an older "
-                    f"copy. Put the newer log back, or fill the table again from what this log "
-                    f"has: zenlake lake reset LAKE {name}"
-                )
             if at < first:
                 raise ZError(
                     f"{self.stores[name].path} has partition {number} of the log up to offset "
