@@ -89,7 +89,7 @@ def _goes_with(flow: FlowProgress, tables: Sequence[str]) -> bool:
 
 
 def _into(flow: FlowProgress) -> tuple[str, ...]:
-    """Return the tables of a flow; one without a record fills the table of its name, if any."""
+    """Return the tables of a flow. Without a record it is the table of its own name."""
     return flow.into or (() if flow.flow == TABLES_FLOW else (flow.flow,))
 
 

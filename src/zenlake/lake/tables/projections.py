@@ -429,8 +429,8 @@ def commit_resumed(
 ) -> None:
     """Commit rows that `present`, the table's offsets as each task saw them, did not have yet.
 
-    `log` is the id of the log, if it is known. It is not recorded: the offsets of these tables end
-    at their last rows, and are no account of what the log may be trimmed to.
+    `log` is the id of the log, if it is known. It is checked and not recorded: the offsets of such
+    a table end at its last row, and do not tell how far its flow has come.
     """
     if log is not None:
         check_log(store, log)
