@@ -12,7 +12,7 @@ from zenlake.lake.decoders import Decoders
 from zenlake.lake.decoders.messages import decode_rules, encode_rules
 from zenlake.lake.pipeline.progress import PerPartition
 from zenlake.lake.project import FILE, Project
-from zenlake.lake.tables.definitions import MESSAGES, MESSAGES_FAILED
+from zenlake.lake.tables.definitions import DECODED
 from zenlake.lake.tables.record import replace_file
 
 USED = "decoders.json"  # File in the state folder with the rules of the last micro-batch.
@@ -72,5 +72,5 @@ def _differ(positions: Mapping[str, PerPartition]) -> bool:
     >>> _differ({"messages": {0: 5}, "messages_failed": {0: 9}}), _differ({"messages": {0: 5}})
     (True, False)
     """
-    decoded = [positions.get(table.name) for table in (MESSAGES, MESSAGES_FAILED)]
+    decoded = [positions.get(name) for name in DECODED]
     return None not in decoded and decoded[0] != decoded[1]

@@ -24,19 +24,12 @@ from zenlake.lake.pipeline.queries import remote_storage
 from zenlake.lake.pipeline.transformations import load_spec
 from zenlake.lake.project import Project
 from zenlake.lake.tables.commit import LOG_APP, log_number
-from zenlake.lake.tables.definitions import (
-    LATEST,
-    MESSAGES,
-    MESSAGES_FAILED,
-    TABLES,
-    TOMBSTONES,
-)
+from zenlake.lake.tables.definitions import DECODED, LATEST, TABLES, TOMBSTONES
 from zenlake.lake.tables.delta import LOG, DeltaStore
 from zenlake.lake.tables.maintenance import open_stores
 from zenlake.lake.tables.record import TableRecord
 from zenlake.lake.tables.table_stats import log_ends
 
-DECODED = (MESSAGES.name, MESSAGES_FAILED.name)
 REMOVED = "_removed_log"  # Name of Delta's log while its table is removed: it is not a table then.
 
 

@@ -50,7 +50,7 @@ FIRST_RETRY_SECONDS = 1.0  # Pause before a failed flow is tried again; doubles 
 LAST_RETRY_SECONDS = 60.0  # Longest pause before a failed flow is tried again.
 RENEW_SECONDS = 60.0  # Shortest time after which a flow reads tables again that have changed.
 WARM_SECONDS = 30.0  # Time after which workers get a task, so that Spark does not end them.
-WARM_UP_SECONDS = 5.0  # Longest wait for a warm-up when the lake is stopped.
+WARM_UP_STOP_SECONDS = 5.0  # Longest wait for a warm-up when the lake is stopped.
 GONE_SECONDS = 2.0  # Longest wait for the end of a JVM that does not answer.
 LOCK = "lock"  # Name of the lock file in the state folder.
 
@@ -377,7 +377,7 @@ class RunningFlow:
     def end_warm_up(self) -> None:
         """Wait for the warm-up under way, within a limit: it removes what it has written."""
         if self._warming is not None:
-            self._warming.join(WARM_UP_SECONDS)
+            self._warming.join(WARM_UP_STOP_SECONDS)
 
     def _warm(self) -> None:
         try:

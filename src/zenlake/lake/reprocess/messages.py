@@ -32,7 +32,7 @@ from zenlake.lake.reprocess.sources import PIECE_BYTES, SampleReader
 from zenlake.lake.tables import maintenance
 from zenlake.lake.tables.commit import MAX_REPEATS
 from zenlake.lake.tables.compaction import discard_files, read_pieces
-from zenlake.lake.tables.definitions import MESSAGES, MESSAGES_FAILED, SAMPLES, TABLES
+from zenlake.lake.tables.definitions import DECODED, MESSAGES, MESSAGES_FAILED, SAMPLES, TABLES
 from zenlake.lake.tables.delta import (
     OFFSET_APP,
     AddedFile,
@@ -47,7 +47,6 @@ from zenlake.quantities import counted
 WAIT_SECONDS = 60.0  # Longest wait for maintenance by another process.
 MAX_REASONS = 1000  # Upper bound on the reasons that are counted by themselves.
 OTHER_REASONS = "other reasons"
-DECODED = (MESSAGES, MESSAGES_FAILED)
 STAGING = "reprocess"  # Name of the staging folder; appended tables stage nothing.
 
 _PLACE = ["key", "partition", "offset", "received_at", "decoder"]
@@ -162,7 +161,7 @@ def reprocess(
 
 def _open_decoded(project: Project) -> dict[str, DeltaStore]:
     """Open the tables that the flow writes: the existing ones, or both if there is none."""
-    stores = {table.name: DeltaStore(project.table(table.name), table) for table in DECODED}
+    stores = {name: DeltaStore(project.table(name), TABLES[name]) for name in DECODED}
     present = {name: store for name, store in stores.items() if store.snapshot().version >= 0}
     return present or stores
 

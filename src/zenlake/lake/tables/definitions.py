@@ -64,3 +64,5 @@ TABLES = {
     table.name: table
     for table in (SAMPLES, LATEST, TOMBSTONES, LOSS, MESSAGES, MESSAGES_FAILED, HEALTH)
 }
+DECODED = (MESSAGES.name, MESSAGES_FAILED.name)
+"Tables that belong together: the decoders decide into which of them each sample goes."

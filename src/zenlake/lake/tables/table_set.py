@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from zenlake.errors import ZError
 from zenlake.lake.tables.commit import LOG_APP, OffsetsPresent, RangeBatch, check_log
-from zenlake.lake.tables.definitions import LATEST, MESSAGES, MESSAGES_FAILED, SAMPLES, TABLES
+from zenlake.lake.tables.definitions import DECODED, LATEST, SAMPLES, TABLES
 from zenlake.lake.tables.delta import DeltaStore
 from zenlake.lake.tables.projections import TaskOutput, commit_table, unstage
 from zenlake.lake.tables.record import TableRecord, TableRemoved
@@ -24,8 +24,6 @@ SETTLE_SECONDS = 60.0  # Longest time for which a table without new rows records
 COMMIT_THREADS = 4  # Tables that are committed at the same time.
 PROMPT = frozenset({SAMPLES.name, LATEST.name})
 "Tables that record offsets with every batch: `serve` reads the log from there on."
-DECODED = frozenset({MESSAGES.name, MESSAGES_FAILED.name})
-"Tables that are committed together: the decoders decide into which of them each sample goes."
 
 Offsets = Mapping[int, int]
 "Next offset of each log partition."
@@ -199,8 +197,8 @@ class TableSet:
             or now - self._committed_at[name] >= SETTLE_SECONDS
             or any(name in output.added or name in output.staged for output in outputs)
         }
-        if due & DECODED:
-            due |= DECODED
+        if due.intersection(DECODED):  # One that lags would be decoded by other rules one day.
+            due.update(DECODED)
         return [name for name in self.stores if name in due]
 
     def _run(
