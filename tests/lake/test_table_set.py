@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.support.crash_steps import Place, Steps, breaks_off
 from tests.support.lake_account import same_rows, table
 from tests.support.lake_ranges import fill, open_tables, planned, write_batch
 from zenlake.errors import ZError
-from zenlake.lake.pipeline import range_task
+from zenlake.lake.pipeline import flows, range_task
 from zenlake.lake.pipeline.flows import BUILT_IN, Flow, batch_ends
 from zenlake.lake.pipeline.progress import TABLES_FLOW
 from zenlake.lake.pipeline.queries import TableQuery
@@ -218,6 +219,24 @@ def test_rows_through_spark_go_on_from_where_the_query_of_the_tables_was(
     assert_each_sample_once(lake)
     with pytest.raises(ZError, match="filled from another log"):
         commit_resumed(store, [TaskOutput(ranges={"samples": {0: (900, 999)}})], [{}], "other")
+
+
+def test_a_pipeline_of_spark_ends_a_batch_where_its_table_is(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(project.log, tmp_path / "older")
+    add_rows(project, ROWS, 100)
+    fill(project)
+    spark = MagicMock()
+    monkeypatch.setattr("pyspark.sql.SparkSession.active", lambda: spark)
+    with flows.collect(project, in_pipeline=True):
+        flows._built_in_rows("samples")
+        options = spark.readStream.format.return_value.options.call_args.kwargs
+        assert options["batchEnds"] == f'[{{"0": {ROWS + 100}}}]'
+        shutil.rmtree(project.log)
+        shutil.copytree(tmp_path / "older", project.log)
+        with pytest.raises(ZError, match="it is an older copy"):
+            flows._built_in_rows("samples")
 
 
 def test_offsets_of_rows_through_spark_are_no_account_of_the_log(project: Project) -> None:
