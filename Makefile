@@ -72,7 +72,7 @@ golden: $(READY)
 lock:
 	@python3 -m venv .venv-lock && .venv-lock/bin/pip install --quiet --disable-pip-version-check uv
 	@.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-header --no-annotate --extra dev --extra lake --extra log --extra spark pyproject.toml -o requirements.lock
+	  --no-emit-index-url --no-header --no-annotate --extra dev --extra lake --extra log --extra quic --extra serial --extra spark pyproject.toml -o requirements.lock
 	@rm -rf .venv-lock
 
 clean:
