@@ -559,12 +559,30 @@ def test_the_budget_ends_a_query() -> None:
     routing.on_message(b, declare(Q, 1, "q"), 0.0)
     number = asked(routing.on_message(a, request(7, "q", budget=2), 0.0))[b]
     error = Response(number, WireExpr(), Err(b"no"))
-    assert len(routing.on_message(b, error, 0.0)) == 1  # not a reply
-    assert len(routing.on_message(b, reply(number, "q"), 0.0)) == 1
+    assert len(routing.on_message(b, error, 0.0)) == 1
     out = routing.on_message(b, reply(number, "q"), 0.0)
     assert [type(m) for _, m in out] == [Response, ResponseFinal]
     assert routing.on_message(b, reply(number, "q"), 0.0) == []
     assert routing.on_message(b, ResponseFinal(number), 0.0) == []
+
+
+def test_the_budget_counts_the_errors_of_silent_hops() -> None:
+    routing, (a, b, c) = router(CLIENT, CLIENT, CLIENT)
+    for hop in (b, c):
+        routing.on_message(hop, declare(Q, 1, "q"), 0.0)
+    routing.on_message(a, request(7, "q", budget=1), 0.0)
+    assert [type(m) for _, m in routing.on_time(11.0)] == [Response, ResponseFinal]
+    assert routing.counters[DropReason.QUERY_TIMEOUT] == 2
+
+
+def test_a_request_whose_id_is_in_use_is_ended_and_the_first_one_goes_on() -> None:
+    routing, (a, b) = router(CLIENT, CLIENT)
+    routing.on_message(b, declare(Q, 1, "q"), 0.0)
+    number = asked(routing.on_message(a, request(7, "q"), 0.0))[b]
+    assert routing.on_message(a, request(7, "q"), 0.0) == [(a, ResponseFinal(7))]
+    assert routing.counters[DropReason.REQUEST_ID_IN_USE] == 1
+    assert len(routing.on_message(b, reply(number, "q"), 0.0)) == 1
+    assert routing.on_message(b, ResponseFinal(number), 0.0) == [(a, ResponseFinal(7))]
 
 
 def test_a_forgotten_query_is_not_answered() -> None:

@@ -259,7 +259,8 @@ class Frames:
             kind = WireEncoding.parse(r.choice(["zenoh/bytes", "zenoh/bytes", "text/plain;u"]))
             body = Put(r.randbytes(size), stamp, kind, source, attachment)
         stack = WireTimestampStack(7) if r.random() < 0.03 else None
-        return Push(self.key(), body, qos, ts_stack=stack)
+        node_id = r.choice([0, 0, 0, 5, 300])
+        return Push(self.key(), body, qos, node_id=node_id, ts_stack=stack)
 
     def message(self) -> bytes:
         r = self.random
@@ -303,7 +304,9 @@ def scan(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def unstamped(data: bytes) -> Any:
+    """Return a forwarded PUSH without the time that the node itself has given it."""
     push = NETWORK.read(ByteReader(data, 0, len(data)))
+    assert push.node_id == 0  # The sender's number for a node means nothing to others.
     stamp = push.body.timestamp
     if stamp is not None and stamp.id == OWN:
         push.body.timestamp = "stamped"

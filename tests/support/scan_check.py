@@ -18,6 +18,7 @@ from zenlake.wire.kernels.row import (
     FLAG_DROP,
     FLAG_FIRST,
     FLAG_MORE,
+    FLAG_NODE_ID,
     FLAG_STACK,
     FLAG_TIMEOUT,
     LANE_RELIABLE,
@@ -134,6 +135,8 @@ def expected(located: LocatedMessage, data: bytes) -> dict[str, Any]:
             "mapping": message.key.mapping,
             "flags": 0 if message.ts_stack is None else FLAG_STACK,
         }
+        if not isinstance(message, Response) and message.node_id:
+            row["flags"] |= FLAG_NODE_ID
         row["@suffix"] = message.key.suffix.encode() if has_suffix(located, data) else None
     if isinstance(message, ResponseFinal):
         row |= {"qos": message.qos, "request_id": message.request_id}

@@ -104,7 +104,7 @@ def test_rewritten_messages_are_the_same_but_for_their_key(
     new = [data.draw(st.none() | keys) for _ in range(run.groups)]
     written = rewrite(run, new)
     wanted = [
-        replace(push, key=key)
+        replace(push, key=key, node_id=0)
         for push, code in zip(messages, run.codes.tolist(), strict=True)
         if (key := new[code]) is not None
     ]
@@ -127,7 +127,7 @@ def test_puts_without_a_timestamp_are_given_one_in_order(messages: list[Push], t
         body = push.body
         if type(body) is Put and body.timestamp is None:
             body = replace(body, timestamp=WireTimestamp(time + place, CLOCK))
-        wanted.append(replace(push, key=WireExpr(0, "k"), body=body))
+        wanted.append(replace(push, key=WireExpr(0, "k"), body=body, node_id=0))
     assert decoded(written.data) == wanted
 
 

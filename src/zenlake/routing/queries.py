@@ -19,7 +19,6 @@ from zenlake.wire.enums import Mapping, WireQueryTarget
 from zenlake.wire.err import Err
 from zenlake.wire.extensions import QueryableInfo
 from zenlake.wire.qos import QoS
-from zenlake.wire.reply import WireReply
 from zenlake.wire.request import Request
 from zenlake.wire.response import Response
 from zenlake.wire.response_final import ResponseFinal
@@ -44,7 +43,7 @@ class PendingQuery:
     when: float
     "Deadline, in seconds of the caller's clock."
     left: int | None
-    "Replies that may still pass; None: any number."
+    "RESPONSE messages, errors included, that may still pass; None: any number."
     done: bool = False
     hops: dict[Face, int] = field(default_factory=dict)
     "Faces that the query was sent to, with its request id there."
@@ -64,6 +63,7 @@ class QueryRouter:
     def on_request(self, face: Face, request: Request, now: float, out: Out) -> None:
         if request.id in face.queries:
             self._count(DropReason.REQUEST_ID_IN_USE)
+            self._refuse(face, request, out)
             return
         key = face.text(request.key)
         if key is None:
@@ -122,11 +122,10 @@ class QueryRouter:
                 return
             key = WireExpr(0, text, Mapping.SENDER)
         out.append((query.face, replace(response, request_id=query.id, key=key, qos=query.qos)))
-        if isinstance(response.body, WireReply):
-            self.count_replies(query, 1, out)
+        self.count_replies(query, 1, out)
 
     def count_replies(self, query: PendingQuery, count: int, out: Out) -> None:
-        """Count replies that passed; end a query that has had as many as it may."""
+        """Count RESPONSE messages that passed; end a query that has had as many as it may."""
         if query.left is not None:
             query.left -= count
             if query.left <= 0:
@@ -162,8 +161,9 @@ class QueryRouter:
         for query in self.timers.due(now):
             if query.done:
                 continue
-            for hop in query.hops:
-                self._count(DropReason.QUERY_TIMEOUT)
+            silent = [*query.hops]
+            self._topology.counters[DropReason.QUERY_TIMEOUT] += len(silent)
+            for hop in silent[: query.left]:
                 out.append((query.face, _timed_out(query, hop)))
             self._end(query, out)
 

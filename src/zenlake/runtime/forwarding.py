@@ -54,7 +54,8 @@ class Forwarder:
     def forward_push(
         self, session_face: SessionFace, out: tuple[ForwardingFace, ...], push: Push, reliable: bool
     ) -> None:
-        """Encode a decoded PUSH for every session of `out`; its key is overwritten."""
+        """Encode a decoded PUSH for every session of `out`; its key and NodeId are overwritten."""
+        push.node_id = 0  # The one received is the sender's number for a node.
         for other, wire, _, _ in out:
             push.key = wire
             self._send(session_face, other, encode(NETWORK.write, push), push.qos, reliable)

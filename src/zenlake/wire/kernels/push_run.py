@@ -8,15 +8,23 @@ import numpy as np
 from numba import njit
 
 from zenlake.wire import err, push, put, response
-from zenlake.wire.extensions import ENC_MASK, ENC_UNIT, ENC_Z64, FLAG_EXTENSIONS
+from zenlake.wire.extensions import (
+    ENC_MASK,
+    ENC_UNIT,
+    ENC_Z64,
+    FLAG_EXTENSIONS,
+    IDENTITY_MASK,
+    NODE_ID,
+)
 from zenlake.wire.kernels.memory import copy_bytes, load8, mix, pointer_to, store8, write_zint
-from zenlake.wire.kernels.row import FLAG_STACK
+from zenlake.wire.kernels.row import FLAG_NODE_ID, FLAG_STACK
 from zenlake.wire.wireexpr import FLAG_MAPPING, FLAG_NAMED
 
 _PUSH, _PUT, _STAMPED = push.ID, put.ID, put.FLAG_TIMESTAMP
 _RESPONSE, _ERR = response.ID, err.ID
 _KEY_FLAGS = FLAG_NAMED | FLAG_MAPPING
 _Z, _UNIT, _Z64 = FLAG_EXTENSIONS, ENC_UNIT, ENC_Z64
+_NODE_ID = NODE_ID.header & IDENTITY_MASK
 
 # Indices into what group_kernel found, an int64 array.
 STOP, GROUPS, PLAIN, STAMPLESS = range(4)
@@ -145,36 +153,64 @@ def _is_plain(buf, row):
 
 
 @njit(cache=True, inline="always")
+def _skip_extension(buf, pos):
+    """Return the position after an extension, which the scan has checked."""
+    kind = load8(buf, pos) & ENC_MASK
+    pos += 1
+    if kind == _Z64:
+        return _skip_zint(buf, pos)
+    if kind == _UNIT:
+        return pos
+    length = np.int64(0)
+    shift = 0
+    while True:
+        byte = load8(buf, pos)
+        pos += 1
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return pos + length
+
+
+@njit(cache=True, inline="always")
 def body_start(buf, row):
     """Return the position of a PUSH's PUT or DEL: after its extensions, which the scan checked."""
     pos = _after_key(buf, row)
     more = load8(buf, row["start"]) & _Z
     while more:
+        more = load8(buf, pos) & _Z
+        pos = _skip_extension(buf, pos)
+    return pos
+
+
+@njit(cache=True)
+def _copy_extensions(buf, pos, out, header_at, at):
+    """Copy the extensions of a PUSH from `pos` on without its NodeId; return where both ends are.
+
+    `header_at` is the position of the written message's header: it, or the last extension that is
+    written, then says that none follows.
+    """
+    last = header_at
+    more = 1
+    while more:
         header = load8(buf, pos)
         more = header & _Z
-        pos += 1
-        kind = header & ENC_MASK
-        if kind == _Z64:
-            pos = _skip_zint(buf, pos)
-        elif kind != _UNIT:
-            length = np.int64(0)
-            shift = 0
-            while True:
-                byte = load8(buf, pos)
-                pos += 1
-                length |= (byte & 0x7F) << shift
-                shift += 7
-                if byte < 0x80:
-                    break
-            pos += length
-    return pos
+        end = _skip_extension(buf, pos)
+        if header & IDENTITY_MASK != _NODE_ID:
+            copy_bytes(out, at, buf, pos, end - pos)
+            last = at
+            at += end - pos
+        pos = end
+    store8(out, last, load8(out, last) & ~_Z)
+    return pos, at
 
 
 @njit(cache=True)
 def rewrite_kernel(
     data, rows, first, codes, wanted, before, offsets, keys, key_flags, time, clock, buffer, ends
 ):
-    """Write the rows first .. first + len(codes) whose group is wanted, each with its new key.
+    """Write the rows first .. first + len(codes) whose group is wanted, each with its new key and
+    without a NodeId.
 
     `before` is written between header and key: the new request id of a RESPONSE. With a `clock`, a
     put without a timestamp gets one: `time` plus its place in the run, counted from 1, so that it
@@ -194,6 +230,7 @@ def rewrite_kernel(
             continue
         row = rows[first + i]
         header = load8(buf, row["start"])
+        header_at = at
         store8(out, at, (header & ~_KEY_FLAGS) | np.int64(key_flags[code]))
         at += 1
         copy_bytes(out, at, before_data, 0, len(before))
@@ -202,8 +239,10 @@ def rewrite_kernel(
         copy_bytes(out, at, key_data, offsets[code], length)
         at += length
         pos = _after_key(buf, row)
+        if row["flags"] & FLAG_NODE_ID:
+            pos, at = _copy_extensions(buf, pos, out, header_at, at)
         if len(clock) and row["body"] == _PUT and row["clock"] == 0:
-            body = body_start(buf, row)
+            body = max(pos, body_start(buf, row))
             copy_bytes(out, at, buf, pos, body - pos)
             at += body - pos
             store8(out, at, load8(buf, body) | _STAMPED)

@@ -56,6 +56,7 @@ assert ROW.itemsize == 128, "a row fills two cache lines"
 FLAG_FIRST, FLAG_MORE, FLAG_DROP = 0x01, 0x02, 0x04  # A FRAGMENT's markers.
 FLAG_TIMEOUT = 0x08  # The REQUEST has a timeout.
 FLAG_STACK = 0x10  # The message has a timestamp stack, which only the object codec reads.
+FLAG_NODE_ID = 0x20  # The message has a NodeId other than 0, which holds for one link only.
 
 LANE_RELIABLE = 0x08  # Bit of `lane`; the priority is in the three bits below.
 DEFAULT_LANE = LANE_RELIABLE | int(DEFAULT.priority)

@@ -48,6 +48,7 @@ from zenlake.wire.kernels.memory import load8, load64
 from zenlake.wire.kernels.row import (
     FLAG_DROP,
     FLAG_FIRST,
+    FLAG_NODE_ID,
     FLAG_STACK,
     FLAG_TIMEOUT,
     LANE_RELIABLE,
@@ -443,6 +444,8 @@ def _note_z64(at, value, kind, row, state):
     elif kind == ExtensionKind.NODE_ID:
         if value < 0 or value > U16:
             return refuse(state, Reason.TOO_LARGE, at)
+        if value:
+            row["flags"] |= FLAG_NODE_ID
     elif kind == ExtensionKind.TARGET:
         if value < 0 or value > 2:
             return refuse(state, Reason.BAD_VALUE, at)
