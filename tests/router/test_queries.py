@@ -11,6 +11,7 @@ from tests.support.routed_sessions import PATIENCE, SIDES, Net, Wire, routed, un
 from tests.support.waiting import until
 from zenlake.wire.declare import Declare, DeclareQueryable
 from zenlake.wire.enums import WireQueryTarget
+from zenlake.wire.err import Err
 from zenlake.wire.put import Put
 from zenlake.wire.query import WireQuery
 from zenlake.wire.reply import WireReply
@@ -247,6 +248,45 @@ def test_a_budget_limits_the_replies_of_a_query(net: Net) -> None:
         wire.session.send(request(2, f"{key}/*", WireQueryTarget.ALL))
         wire.wait(ResponseFinal, 2)
         wire.wait(Response, 7)
+    net.settled(before)
+
+
+def test_a_budget_limits_errors_too(net: Net) -> None:
+    key = unique("budget_errors")
+    before = net.router.tables()
+    (endpoint,) = net.router.locators
+
+    def answer(query: Any) -> None:
+        for number in range(5):
+            query.reply_err(f"no {number}")
+
+    with answering(net, net.side("their peer"), key, answer), Wire(endpoint) as wire:
+        wire.session.send(request(1, key, WireQueryTarget.ALL, budget=2))
+        wire.wait(ResponseFinal)
+        wire.session.send(request(2, unique("nobody"), WireQueryTarget.ALL))
+        wire.wait(ResponseFinal, 2)  # Nothing of the first query follows its end.
+        assert [type(message.body) for message in wire.of(Response)] == [Err, Err]
+    net.settled(before)
+
+
+def test_a_request_with_an_id_in_use_is_ended(net: Net) -> None:
+    key = unique("in_use")
+    before = net.router.tables()
+    (endpoint,) = net.router.locators
+    held: list[Any] = []
+    queryable = net.side("their peer").session.declare_queryable(key, held.append)
+    with queryable, Wire(endpoint) as wire:
+        net_knows_queryables(net, 1, before)
+        wire.session.send(request(1, key, WireQueryTarget.ALL))
+        until(lambda: len(held), lambda count: count == 1, PATIENCE)
+        wire.session.send(request(1, key, WireQueryTarget.ALL))
+        wire.wait(ResponseFinal)
+        with held.pop() as query:
+            query.reply(key, b"first")
+        del query
+        assert len(wire.wait(Response)) == 1
+        wire.wait(ResponseFinal, 2)
+        assert not held  # The second request reached no queryable.
     net.settled(before)
 
 
