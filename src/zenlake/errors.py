@@ -11,6 +11,7 @@ ZError
 └── SessionEnded      a session that ended: why, the CLOSE reason, and on which side
     ├── SessionRefused    a handshake that ended without a session
     └── SessionClosed     a session that was open
+        └── NeighbourLimit    closed by this node: the neighbour exceeded a limit
 """
 
 from enum import IntEnum
@@ -135,3 +136,7 @@ class SessionRefused(SessionEnded):
 
 class SessionClosed(SessionEnded):
     """A session that was open and has ended."""
+
+
+class NeighbourLimit(SessionClosed):
+    """A session that this node closes because its neighbour exceeded a limit, which `why` names."""

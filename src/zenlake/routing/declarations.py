@@ -46,6 +46,7 @@ MAX_ANSWERS = 100_000  # Different keys that one interest is answered with.
 INTEREST_SECONDS = 10.0  # Time for upstream's D_FINAL (zenoh-config routing.interests.timeout).
 INITIAL_INTEREST = 0  # Id in the D_FINAL that ends the initial declarations of two peers.
 NO_ID = 0  # Id of a declaration that will not be undeclared.
+ADVICE = "undeclare what is not needed, or spread it over several sessions"
 
 KEYEXPRS, SUBSCRIBERS, QUERYABLES, TOKENS = (
     Kind.KEYEXPRS,
@@ -161,18 +162,20 @@ class DeclarationTables:
             self._count(DropReason.DECLARATION_LATE)
         elif sent is not None and sent.interest.mode is CURRENT:
             if sent.pending is not None:
-                self._answer_once(sent.pending, kind, key, out)
+                self._answer_once(face, sent.pending, kind, key, out)
         elif self._keep(face, (key, declare.node_id) if face.policy.keyed else body.id, key, body):
             self._propagate(kind, key, face, True, sent.pending if sent else None, out)
             for pending in face.awaiting_initial:
                 if pending.interest.covers(kind, key):
-                    self._answer_once(pending, kind, key, out)
+                    self._answer_once(face, pending, kind, key, out)
 
     def _keep(self, face: Face, number: Hashable, key: str, body: Entity) -> bool:
         """Add a declaration to the tables within their limits; return whether they changed."""
         kind = _DECLARED[type(body)]
         known = face.declared.get((kind, number))
-        if known is None and self._is_too_much(face, len(face.declared), MAX_DECLARATIONS, key):
+        if known is None and self._is_too_much(
+            face, len(face.declared), MAX_DECLARATIONS, "subscribers, queryables and tokens", key
+        ):
             self._count(DropReason.DECLARATION_LIMIT)
             return False
         if known not in (None, key):
@@ -209,9 +212,18 @@ class DeclarationTables:
             self.topology.version += 1
         self._propagate(kind, key, face, False, None, out)
 
-    def _is_too_much(self, face: Face, count: int, limit: int, key: str | None) -> bool:
-        """Return whether one more entry, on `key`, would exceed the limits of a neighbour."""
-        return not face.is_local and (count >= limit or face.weight + weight_of(key) > MAX_WEIGHT)
+    def _is_too_much(
+        self, face: Face, count: int, limit: int, entries: str, key: str | None
+    ) -> bool:
+        """Return whether one more of the `entries`, on `key`, exceeds the limits of a neighbour;
+        its session is closed then."""
+        if face.is_local:
+            return False
+        if count >= limit:
+            face.exceed(f"{limit:,} {entries}", ADVICE)
+        elif face.weight + weight_of(key) > MAX_WEIGHT:
+            face.exceed(f"{MAX_WEIGHT:,} bytes of declarations and interests", ADVICE)
+        return face.exceeded is not None
 
     def _on_final(self, face: Face, number: int | None, out: Out) -> None:
         if number == INITIAL_INTEREST and not face.initial_done:
@@ -250,7 +262,7 @@ class DeclarationTables:
             self._count(DropReason.INTEREST_REFUSED)
         elif message.key is not None and key is None:
             self._count(DropReason.INTEREST_UNKNOWN_KEY)
-        elif self._is_too_much(face, held, MAX_INTERESTS, key):
+        elif self._is_too_much(face, held, MAX_INTERESTS, "interests", key):
             self._count(DropReason.INTEREST_LIMIT)
         else:
             options = message.options
@@ -319,13 +331,16 @@ class DeclarationTables:
         pending.answered.add(slot)
         self._send_declare(interest.face, slot, number, info, interest.id, out)
 
-    def _answer_once(self, pending: PendingInterest, kind: Kind, key: str, out: Out) -> None:
-        """Answer a CURRENT interest with this declaration once; no undeclare will follow."""
+    def _answer_once(
+        self, source: Face, pending: PendingInterest, kind: Kind, key: str, out: Out
+    ) -> None:
+        """Answer a CURRENT interest once with a declaration of `source`; no undeclare follows."""
         slot = DeclarationSlot(kind, key, False)
         if slot in pending.answered:
             return
         if len(pending.answered) >= MAX_ANSWERS:
             self._count(DropReason.INTEREST_ANSWER_LIMIT)
+            source.exceed(f"{MAX_ANSWERS:,} answers to one interest", "ask for fewer keys at once")
             return
         pending.answered.add(slot)
         self._send_declare(pending.interest.face, slot, NO_ID, PRESENT, pending.interest.id, out)

@@ -126,7 +126,10 @@ class Routing:
     # ---- messages and time
 
     def on_message(self, face: Face, message: NetworkMessage, now: float) -> Out:
-        """Handle a message of a face. An invalid message is counted and raises nothing."""
+        """Handle a message of a face. An invalid message is counted and raises nothing.
+
+        If it exceeds a limit, `face.exceeded` is set, and the caller has to close the session.
+        """
         out: Out = []
         on = self._on.get(type(message))
         if not face.is_open:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zenlake.caching import LONG_KEY, BoundedCache
+from zenlake.errors import NeighbourLimit
 from zenlake.keyexpr import MAX_KEY_BYTES, is_canonical
 from zenlake.keytable import KeyTable, number_of
 from zenlake.routing.policy import Policy
 from zenlake.wire import qos
 from zenlake.wire.cursor import U16, U32
 from zenlake.wire.declare import Declare, DeclareKeyExpr
-from zenlake.wire.enums import InterestOptions, Mapping, WireWhatAmI
+from zenlake.wire.enums import CloseReason, InterestOptions, Mapping, WireWhatAmI
 from zenlake.wire.extensions import QueryableInfo
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.wireexpr import WireExpr
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from zenlake.routing.interests import FaceInterest, PendingInterest, SentInterest
     from zenlake.routing.queries import PendingQuery
 
-MAX_KEY_IDS = 8192  # Key ids that one side may declare to the other.
-MAX_KEY_ID_BYTES = 8 << 20  # Bytes of all keys that a neighbour's ids may stand for.
+MAX_KEY_IDS = U16  # Key ids that one side may declare to the other: a scope has 16 bits.
+MAX_KEY_ID_BYTES = 32 << 20  # Bytes of all keys of a neighbour's ids: 512 for each of them.
 MAX_KEY_TEXTS = 4096  # Resolved keys in the cache of one face.
 CHUNK_BYTES = 384  # Approximate memory of one key chunk in a tree of keys.
-MAX_WEIGHT = 256 << 20  # Approximate memory for the declarations and interests of a neighbour.
+MAX_WEIGHT = 512 << 20  # Approximate memory for the declarations and interests of a neighbour.
 FIRST_SCOPE = 1  # Key ids start at 1; 0 stands for no id.
 
 Kind = InterestOptions
@@ -62,10 +63,10 @@ class Face:
         "_our_scopes",
         "_texts",
         "_their_bytes",
-        "_their_ids",
         "_their_scopes",
         "awaiting_initial",
         "declared",
+        "exceeded",
         "gateways",
         "initial_done",
         "interests",
@@ -101,7 +102,6 @@ class Face:
         self.keys = KeyTable()
         "Keys of the ids in messages from the neighbour; `version` changes with written keys too."
         self._their_scopes: dict[str, int] = {}
-        self._their_ids = 0
         self._their_bytes = 0
         self._our_scopes: dict[str, int] = {}
         self._next_scope = FIRST_SCOPE
@@ -111,6 +111,8 @@ class Face:
         "The key of each entity that the neighbour declared, by kind and id."
         self.weight = 0
         "Approximate memory of the neighbour's declarations and interests."
+        self.exceeded: NeighbourLimit | None = None
+        "Limit that the neighbour exceeded; the owner has to close its session."
         self.sent_declarations: dict[DeclarationSlot, SentDeclaration] = {}
         "Declarations to the neighbour that were not undeclared."
         self.interests: dict[int, FaceInterest] = {}
@@ -169,20 +171,31 @@ class Face:
     def learn(self, scope: int, key: WireExpr) -> bool:
         """Store a key id of the neighbour; return False if it is beyond the limits or not valid."""
         text = self.keys.text(key)
-        if text is None:
+        if not scope:  # A Rust node takes 0 once its other ids are used up.
+            self.exceed(
+                f"{MAX_KEY_IDS:,} key ids",
+                "it declares id 0, which no key can have; open another session for more keys",
+            )
+        if text is None or not scope:
             return False
         size, new = len(text.encode()), self.keys.prefix(number_of(Mapping.SENDER, scope)) is None
-        if (
-            size > MAX_KEY_BYTES
-            or (new and self._their_ids >= MAX_KEY_IDS)
-            or (new and self._their_bytes + size > MAX_KEY_ID_BYTES)
-            or not self.keys.declare(Mapping.SENDER, scope, text)
-        ):
+        if new and self._their_bytes + size > MAX_KEY_ID_BYTES:
+            self.exceed(
+                f"{MAX_KEY_ID_BYTES:,} bytes of keys with an id",
+                "declare shorter keys, or spread them over several sessions",
+            )
             return False
-        self._their_ids += new
+        if size > MAX_KEY_BYTES or not self.keys.declare(Mapping.SENDER, scope, text):
+            return False
         self._their_bytes += size * new
         self._their_scopes[text] = scope
         return True
+
+    def exceed(self, limit: str, remedy: str) -> None:
+        """Note that the neighbour exceeded `limit`, so that its session is closed."""
+        self.exceeded = self.exceeded or NeighbourLimit(
+            f"the limit for one neighbour is {limit}: {remedy}", CloseReason.UNSUPPORTED
+        )
 
     def unlearn(self, scope: int) -> bool:
         """Remove a key id of the neighbour; return False if it had not declared it."""
@@ -190,7 +203,6 @@ class Face:
         if not scope or prefix is None:
             return False
         self.keys.undeclare(Mapping.SENDER, scope)
-        self._their_ids -= 1
         self._their_bytes -= len(prefix)
         if self._their_scopes.get(prefix.decode()) == scope:
             del self._their_scopes[prefix.decode()]
@@ -228,12 +240,12 @@ class Face:
         return None
 
     def _free_scope(self) -> int | None:
-        """Return the next id that neither side uses; None: the limit is reached."""
-        if len(self._our_scopes) >= MAX_KEY_IDS:
-            return None
-        while any(self.keys.prefix(number_of(m, self._next_scope)) is not None for m in Mapping):
+        """Return the next id that neither side uses; None: they are used up."""
+        while self._next_scope <= MAX_KEY_IDS:
+            if all(self.keys.prefix(number_of(m, self._next_scope)) is None for m in Mapping):
+                return self._next_scope
             self._next_scope += 1
-        return self._next_scope if self._next_scope <= U16 else None
+        return None
 
     def _introduce(self, scope: int, prefix: str, suffix: str) -> tuple[WireExpr, Declare]:
         """Bind `scope` to `prefix`, and return the written key and its D_KEYEXPR."""

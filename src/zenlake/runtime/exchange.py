@@ -238,7 +238,10 @@ class Exchange:
     # ---- the routing, under the lock
 
     def on_message(self, session_face: SessionFace, message: NetworkMessage) -> None:
-        """Route a message that `session_face` received. On the I/O thread, without the lock."""
+        """Route a message that `session_face` received. On the I/O thread, without the lock.
+
+        NeighbourLimit: the peer exceeded a limit with it, and the session has to end.
+        """
         before = session_face.face.initial_done
         with self.lock:
             if type(message) is Declare and type(message.body) is UndeclareKeyExpr:
@@ -252,6 +255,8 @@ class Exchange:
         self._deliver_local()
         if session_face.face.initial_done and not before:
             self.local.declared(session_face.session)
+        if session_face.face.exceeded is not None:
+            raise session_face.face.exceeded
 
     def on_replies(self, session_face: SessionFace, data: bytes, run: "PushRun") -> bool:
         """Route a run of replies that `session_face` received. On the I/O thread, without the lock.

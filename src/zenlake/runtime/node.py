@@ -15,7 +15,14 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from zenlake import link as links
-from zenlake.errors import AuthError, LinkError, SessionEnded, SessionRefused, ZError
+from zenlake.errors import (
+    AuthError,
+    LinkError,
+    NeighbourLimit,
+    SessionEnded,
+    SessionRefused,
+    ZError,
+)
 from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions
 from zenlake.runtime.discovery import Discovery, DiscoveryConfig
@@ -537,7 +544,11 @@ class Node:
         return False
 
     def _report_closed(self, session: TransportSession, end: SessionEnded) -> None:
-        log.info("session with %s (%s) ended: %s", session.zid, session.link.remote, end)
+        who = session.zid, session.link.remote
+        if isinstance(end, NeighbourLimit):
+            self._log_limited("neighbour", "closed the session with %s (%s): %s", *who, end)
+        else:
+            log.info("session with %s (%s) ended: %s", *who, end)
         if self._discovery is not None:
             self._discovery.closed(session)
         guard(self.handler.closed, session, end)

@@ -93,11 +93,14 @@ class DropReason(StrEnum):
         auto(),
         "A timestamp too far ahead of the clock was replaced; the message was delivered.",
     )
-    KEY_ID_REFUSED = auto(), "A key id is beyond the limits, or its key is not valid."
+    KEY_ID_REFUSED = (
+        auto(),
+        "A key id stands for another key, its key is not valid, or it is beyond the limits.",
+    )
     KEY_ID_UNKNOWN = auto(), "A key id was undeclared that had not been declared."
     DECLARATION_UNKNOWN_KEY = auto(), "A declaration names an unknown key id or an invalid key."
     DECLARATION_ID_IN_USE = auto(), "A declaration has an id that stands for another key."
-    DECLARATION_LIMIT = auto(), "A neighbour declared more than is kept for it."
+    DECLARATION_LIMIT = auto(), "A neighbour declared too much, and its session was closed."
     DECLARATION_UNKNOWN = auto(), "A declaration was taken back that had not been made."
     DECLARATION_LATE = auto(), "A declaration answers an interest that has ended."
     DECLARE_FINAL_UNEXPECTED = auto(), "A DECLARE_FINAL answers no interest of this node."
@@ -106,8 +109,11 @@ class DropReason(StrEnum):
         "An interest of a neighbour whose role has no interests answered here.",
     )
     INTEREST_UNKNOWN_KEY = auto(), "An interest names an unknown key id or an invalid key."
-    INTEREST_LIMIT = auto(), "A neighbour has more interests than are kept for it."
-    INTEREST_ANSWER_LIMIT = auto(), "An interest has more answers than are passed on."
+    INTEREST_LIMIT = auto(), "A neighbour has too many interests; its session was closed."
+    INTEREST_ANSWER_LIMIT = (
+        auto(),
+        "A neighbour answered an interest with too many keys, and its session was closed.",
+    )
     INTEREST_TIMEOUT = auto(), "The upstream node did not answer an interest in time."
     REQUEST_ID_IN_USE = auto(), "A query has the request id of one that is still open."
     REQUEST_UNKNOWN_KEY = auto(), "A query names an unknown key id or an invalid key."
