@@ -31,18 +31,20 @@ from tests.support.routing_recording import (
 from zenlake.errors import ZError
 from zenlake.hlc import HybridLogicalClock
 from zenlake.routing import Face, Out, Routing, declarations, face, queries
+from zenlake.routing.face import Kind
 from zenlake.transport.drop_reason import DropReason
 from zenlake.wire import qos
 from zenlake.wire.declare import (
     Declare,
     DeclareKeyExpr,
     DeclareQueryable,
+    DeclareToken,
     UndeclareKeyExpr,
     UndeclareToken,
 )
 from zenlake.wire.delete import Del
 from zenlake.wire.entity import WireEntityId
-from zenlake.wire.enums import Mapping, WireQueryTarget, WireWhatAmI
+from zenlake.wire.enums import CloseReason, Mapping, WireQueryTarget, WireWhatAmI
 from zenlake.wire.err import Err
 from zenlake.wire.extensions import QueryableInfo
 from zenlake.wire.interest import Interest
@@ -175,10 +177,50 @@ def test_key_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     (up,) = opened(routing, ROUTER)
     made = [routing.wire_key(up, f"k/{n}", True)[1] for n in range(4)]
     assert [declare is not None for declare in made] == [True, True, False, False]
-    for n in range(4):
-        routing.on_message(up, Declare(DeclareKeyExpr(10 + n, full(f"t/{n}"))), 0.0)
-    assert routing.counters[DropReason.KEY_ID_REFUSED] == 2
-    assert routing.received_key(up, WireExpr(13, "", Mapping.SENDER)) is None
+    assert routing.wire_key(up, "k/3")[0] == WireExpr(0, "k/3", Mapping.SENDER)
+
+
+def test_every_id_of_16_bits_may_be_declared_and_used_again() -> None:
+    routing, (a,) = router(CLIENT)
+    for turn in range(2):
+        for n in range(1, face.MAX_KEY_IDS + 1):
+            routing.on_message(a, Declare(DeclareKeyExpr(n, full(f"k{turn}/{n}"))), 0.0)
+        for n in (1, 8193, face.MAX_KEY_IDS):
+            assert routing.received_key(a, WireExpr(n, "", Mapping.SENDER)) == f"k{turn}/{n}"
+        assert routing.wire_key(a, "other", True) == (WireExpr(0, "other", Mapping.SENDER), None)
+        for n in range(1, face.MAX_KEY_IDS + 1):
+            routing.on_message(a, Declare(UndeclareKeyExpr(n)), 0.0)
+    assert not routing.counters
+    assert a.exceeded is None
+
+
+def exceeded(of: Face) -> str:
+    """The limit that a face exceeded, as its session's end says it; the CLOSE reason is 1."""
+    assert of.exceeded is not None
+    assert of.exceeded.reason == CloseReason.UNSUPPORTED
+    return of.exceeded.why
+
+
+def test_a_neighbour_that_used_up_its_key_ids_is_to_be_closed() -> None:
+    routing, (a, b) = router(CLIENT, CLIENT)
+    routing.on_message(a, Declare(DeclareKeyExpr(0, full("one/too/many"))), 0.0)
+    assert "65,535 key ids" in exceeded(a)
+    assert "open another session" in exceeded(a)
+    assert routing.counters[DropReason.KEY_ID_REFUSED] == 1
+    assert b.exceeded is None
+
+
+def test_keys_of_ids_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(face, "MAX_KEY_ID_BYTES", 10)
+    routing, (a, b) = router(CLIENT, CLIENT)
+    routing.on_message(a, Declare(DeclareKeyExpr(1, full("k/2345"))), 0.0)
+    routing.on_message(a, Declare(DeclareKeyExpr(1, full("k/2345"))), 0.0)
+    routing.on_message(a, Declare(UndeclareKeyExpr(1)), 0.0)
+    routing.on_message(a, Declare(DeclareKeyExpr(2, full("k/23456789"))), 0.0)
+    assert a.exceeded is None
+    routing.on_message(a, Declare(DeclareKeyExpr(3, full("k"))), 0.0)
+    assert "10 bytes of keys with an id" in exceeded(a)
+    assert b.exceeded is None
 
 
 def test_the_local_session_sees_full_text() -> None:
@@ -446,23 +488,75 @@ def test_link_states_that_do_not_decode_are_counted() -> None:
     assert routing.counters[DropReason.LINK_STATE_REFUSED] == 1
 
 
-def test_entries_beyond_the_limits_are_counted_and_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [S, Q, T])
+def test_a_neighbour_that_declares_too_much_is_to_be_closed(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
     monkeypatch.setattr(declarations, "MAX_DECLARATIONS", 3)
+    routing, (a, b) = router(CLIENT, CLIENT)
+    for number in range(1, 4):
+        routing.on_message(a, declare(kind, number, "q"), 0.0)
+    routing.on_message(a, declare(kind, 3, "q"), 0.0)  # one that is there may be said again
+    assert a.exceeded is None
+    routing.on_message(a, declare(kind, 4, "q"), 0.0)
+    assert "3 subscribers, queryables and tokens" in exceeded(a)
+    assert "undeclare what is not needed" in exceeded(a)
+    assert routing.counters[DropReason.DECLARATION_LIMIT] == 1
+    assert b.exceeded is None
+    routing.on_message(routing.local, declare(kind, 4, "q"), 0.0)
+    assert routing.local.exceeded is None
+
+
+def test_a_neighbour_with_too_many_interests_is_to_be_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(declarations, "MAX_INTERESTS", 3)
+    routing = Routing(zid("1"), PEER)
+    up, a, b = opened(routing, ROUTER, CLIENT, CLIENT)
+    for number in range(1, 4):
+        routing.on_message(a, interest(number, FUTURE, S, "t"), 0.0)
+    routing.on_message(a, interest(3, FUTURE, S, "u"), 0.0)  # replaces one
+    assert a.exceeded is None
+    routing.on_message(a, interest(4, FUTURE, S, "t"), 0.0)
+    assert "3 interests" in exceeded(a)
+    assert routing.counters[DropReason.INTEREST_LIMIT] == 1
+    assert up.exceeded is None is b.exceeded
+
+
+def test_the_weight_of_a_neighbours_entries_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(declarations, "MAX_WEIGHT", 2 * face.weight_of("some/key"))
+    routing, (a,) = router(CLIENT)
+    routing.on_message(a, declare(T, 1, "some/key"), 0.0)
+    routing.on_message(a, interest(1, FUTURE, S, "some/key"), 0.0)
+    assert a.exceeded is None
+    routing.on_message(a, declare(T, 2, "some/key"), 0.0)
+    assert "bytes of declarations and interests" in exceeded(a)
+
+
+def test_a_neighbour_that_answers_an_interest_with_too_many_keys_is_to_be_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(declarations, "MAX_ANSWERS", 3)
+    routing = Routing(zid("1"), CLIENT)
+    (up,) = opened(routing, ROUTER)
+    out = routing.on_message(routing.local, interest(1, CURRENT, T, "**"), 0.0)
+    (asked,) = [message for _, message in out if isinstance(message, Interest)]
+    for number in range(1, 5):
+        assert up.exceeded is None
+        answer = Declare(DeclareToken(number, full(f"alive/{number}")), asked.id)
+        assert len(routing.on_message(up, answer, 0.0)) == (number <= 3)
+    assert "3 answers to one interest" in exceeded(up)
+    assert routing.counters[DropReason.INTEREST_ANSWER_LIMIT] == 1
+
+
+def test_queries_beyond_the_limit_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "MAX_QUERIES", 3)
     routing, (a, b) = router(CLIENT, CLIENT)
-    for number in range(1, 6):
-        routing.on_message(a, declare((S, Q, T)[number % 3], number, "q"), 0.0)
-        routing.on_message(a, interest(number, FUTURE, S, "t"), 0.0)
-    assert routing.size()["declared"] == routing.size()["interests"] == 3
-    assert routing.counters[DropReason.DECLARATION_LIMIT] == 2
-    assert routing.counters[DropReason.INTEREST_LIMIT] == 2
+    routing.on_message(a, declare(Q, 1, "q"), 0.0)
     for number in range(1, 6):
         out = routing.on_message(b, request(number, "q"), 0.0)
         assert [type(m) for _, m in out] == [Request if number <= 3 else ResponseFinal]
     assert routing.counters[DropReason.REQUEST_LIMIT] == 2
-    routing.on_message(a, declare(S, 3, "q"), 0.0)  # one that is there may be said again
-    assert routing.counters[DropReason.DECLARATION_LIMIT] == 2
 
 
 def test_tokens_are_not_echoed_to_peers() -> None:

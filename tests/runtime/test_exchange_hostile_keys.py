@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.test_exchange_paths import World, encoded
+from zenlake.errors import NeighbourLimit
 from zenlake.keyexpr import MAX_KEY_BYTES
 from zenlake.wire.declare import (
     Declare,
@@ -23,7 +24,7 @@ from zenlake.wire.wireexpr import WireExpr
 pytestmark = pytest.mark.slow
 
 KEYS = 600
-LIMIT = 16 << 20  # Bytes per peer; 600 keys of 64 KB would be 39 MB, and many times that.
+LIMIT = 36 << 20  # Bytes per peer; 600 keys of 64 KB would be 39 MB, and many times that.
 
 
 def held(*roots: Any) -> int:
@@ -61,22 +62,26 @@ def test_puts_on_long_keys_are_delivered_and_not_remembered() -> None:
     assert held(port.routes, port.face._texts) < LIMIT
 
 
-def test_ids_for_long_keys_are_refused_beyond_a_limit() -> None:
+def test_a_session_with_ids_for_too_many_long_keys_ends() -> None:
     world = World(WireWhatAmI.ROUTER, stamps=False)
-    for number in range(1, KEYS):
-        world.feed(
-            world.sender, encoded(Declare(DeclareKeyExpr(number, WireExpr(0, long_key(number)))))
-        )
+
+    def declare_all() -> None:
+        for number in range(1, KEYS):
+            key = WireExpr(0, long_key(number))
+            world.feed(world.sender, encoded(Declare(DeclareKeyExpr(number, key))))
+
+    with pytest.raises(NeighbourLimit, match="33,554,432 bytes of keys with an id"):
+        declare_all()
     assert held(world.sender.face.face.keys._prefixes) < LIMIT
-    assert world.counted()["key_id_refused"] > 0
+    assert world.counted()["key_id_refused"] == 1
 
 
-def test_ids_are_counted_though_they_stand_for_one_key() -> None:
+def test_all_ids_may_stand_for_one_key() -> None:
     world = World(WireWhatAmI.ROUTER, stamps=False)
     face = world.sender.face.face
     for number in range(1, 40_000):
         world.feed(world.sender, encoded(Declare(DeclareKeyExpr(number, WireExpr(0, "a/b")))))
-    assert len(face.keys._prefixes) < 10_000
+    assert len(face.keys._prefixes) > 39_999
     for number in range(1, 40_000):
         world.feed(world.sender, encoded(Declare(UndeclareKeyExpr(number))))
     world.feed(world.sender, encoded(Declare(DeclareKeyExpr(7, WireExpr(0, "a/b")))))
@@ -90,16 +95,21 @@ def test_keys_of_many_chunks_are_declared_to_a_limit_only() -> None:
     world = World(WireWhatAmI.ROUTER, stamps=False)
     face = world.sender.face.face
     deep = "/".join("x" * 30_000)
-    for number in range(1, 60):
-        key = WireExpr(0, f"n{number}/{deep}")
-        world.feed(world.sender, encoded(Declare(DeclareToken(number, key))))
-        world.feed(
-            world.sender,
-            encoded(Interest(number, InterestMode.FUTURE, InterestOptions.TOKENS, key)),
-        )
+
+    def declare_all() -> None:
+        for number in range(1, 60):
+            key = WireExpr(0, f"n{number}/{deep}")
+            world.feed(world.sender, encoded(Declare(DeclareToken(number, key))))
+            world.feed(
+                world.sender,
+                encoded(Interest(number, InterestMode.FUTURE, InterestOptions.TOKENS, key)),
+            )
+
+    with pytest.raises(NeighbourLimit, match="bytes of declarations and interests"):
+        declare_all()
     assert 0 < len(face.declared) + len(face.interests) < 60
-    assert world.counted()["declaration_limit"] > 0
-    assert world.counted()["interest_limit"] > 0
+    assert sum(world.counted().get(f"{kind}_limit", 0) for kind in ("declaration", "interest")) == 1
+    face.exceeded = None
     for number in range(1, 60):
         world.feed(world.sender, encoded(Declare(UndeclareToken(number))))
         world.feed(world.sender, encoded(Interest(number, InterestMode.FINAL)))
