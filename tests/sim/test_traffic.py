@@ -142,6 +142,46 @@ def test_with_block_a_large_message_does_not_hold_up_an_urgent_one() -> None:
     assert got == [2, 1]
 
 
+SHORT = {"lease_ms": 1000}
+LARGE = 4_000_000
+URGENT = QoS(WirePriority.REAL_TIME, WireCongestionControl.BLOCK)
+
+
+def test_a_large_message_outlives_many_leases_of_higher_priorities() -> None:
+    """The whole link is taken by another lane, between its fragments, for ten leases."""
+    world = World(40, TEN_MBIT)
+    session, other = pair(world, **SHORT)
+    session.send(numbered(0, LARGE, BLOCK))
+    world.run(0.5)
+    got, urgent = heard(world.nodes["b"]).numbers, 0
+    begin, size = world.now, 20_000
+    while world.now < begin + 10:
+        urgent += 1
+        session.send(numbered(urgent, size, URGENT))
+        world.run(size / TEN_MBIT.bandwidth)
+        assert 0 not in got
+    world.run_until(lambda: 0 in got, within=10)
+    assert sorted(got) == list(range(urgent + 1))
+    assert session.counters.send_dropped == other.counters.receive_dropped == {}
+    assert session.is_open
+
+
+def test_a_large_message_outlives_many_leases_without_reading() -> None:
+    """The receiver does not read, as behind a full handler, in the middle of the message."""
+    world = World(41, TEN_MBIT)
+    session, other = pair(world, **SHORT)
+    session.send(numbered(0, LARGE, BLOCK))
+    world.run(0.5)
+    assert PROCESS.held > 0
+    other.pause()
+    world.run(10)
+    other.resume()
+    got = heard(world.nodes["b"]).numbers
+    world.run_until(lambda: got, within=10)
+    assert session.counters.send_dropped == other.counters.receive_dropped == {}
+    assert session.is_open
+
+
 @pytest.mark.parametrize("size", [1000, 100_000], ids=["whole", "in fragments"])
 def test_with_drop_all_that_was_sent_arrives_or_is_counted(size: int) -> None:
     world = World(37, TEN_MBIT)

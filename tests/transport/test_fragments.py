@@ -390,14 +390,47 @@ def test_a_message_that_does_not_go_on_is_let_go_and_gives_its_memory_back() -> 
     assert assembly.add(Fragment(3, b"c"), 1) is None, "the rest of it is nothing"
 
 
-def test_a_session_that_is_kept_alive_does_not_keep_an_unfinished_message() -> None:
-    process = ByteBudget(1 << 20)
-    hand = Hand(process=process)
-    hand.say(Fragment(0, b"first", more=True, first=True))
-    assert process.held > 0
-    for _ in range(MAX_IDLE_TICKS + 2):
+def keep_alive(hand: Hand, intervals: int) -> None:
+    """The peer says KEEP_ALIVE for as many keep-alive intervals, and nothing else."""
+    for _ in range(intervals):
         hand.now += 2.5
         hand.say(KeepAlive())
         hand.core.on_time(hand.now)
         hand.hear()
+
+
+def test_best_effort_does_not_keep_an_unfinished_message() -> None:
+    process = ByteBudget(1 << 20)
+    hand = Hand(process=process)
+    hand.say(Fragment(0, b"first", False, more=True, first=True))
+    assert process.held > 0
+    keep_alive(hand, MAX_IDLE_TICKS + 2)
     assert process.held == 0
+    assert hand.core.counters.receive_dropped == {"fragment_stalled": 1}
+
+
+def test_a_reliable_message_that_pauses_for_many_leases_arrives_whole() -> None:
+    """Its sender may have lanes of higher priorities to empty first, or this node does not read."""
+    hand = Hand()
+    data = encoded(1000)
+    hand.say(Fragment(0, data[:500], more=True, first=True))
+    keep_alive(hand, 20 * MAX_IDLE_TICKS)
+    for sn in range(3):  # A higher lane moves meanwhile.
+        hand.say(Frame(sn, priority=WirePriority.REAL_TIME, messages=[put()]))
+    keep_alive(hand, 20 * MAX_IDLE_TICKS)
+    hand.say(Fragment(1, data[500:]))
+    assert hand.side.heard.messages[-1] == put(b"p" * 1000)
+    assert hand.core.counters.receive_dropped == {}
+    assert hand.side.memory.held == 0
+
+
+@both_patches
+def test_a_frame_behind_the_pieces_frees_the_unfinished_message(patch: int) -> None:
+    """No sender writes a FRAME between the fragments of one lane: the others will not come."""
+    hand = Hand(offer(patch=patch))
+    hand.say(Fragment(0, b"lost", more=True, first=True))
+    hand.say(Frame(0, False, messages=[put()]))
+    assert hand.side.memory.held > 0, "best effort has numbers of its own"
+    hand.say(Frame(4, messages=[put()]))
+    assert hand.side.memory.held == 0
+    assert hand.core.counters.receive_dropped == {"fragment_missing": 1}

@@ -53,7 +53,7 @@ class DropReason(StrEnum):
     FRAGMENT_MISSING = auto(), "A fragment between two others was not received."
     FRAGMENT_TOO_LARGE = auto(), "A fragmented message is above the limit of bytes or of fragments."
     FRAGMENT_NO_MEMORY = auto(), "The memory for unfinished fragmented messages is used up."
-    FRAGMENT_STALLED = auto(), "A fragmented message did not go on for about a lease."
+    FRAGMENT_STALLED = auto(), "A fragmented best-effort message did not go on for about a lease."
     FRAGMENT_SESSION_ENDED = (
         auto(),
         "The session, or the capture, ended before a fragmented message was complete.",

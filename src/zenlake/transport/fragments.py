@@ -13,7 +13,7 @@ MAX_MESSAGE_BYTES = 64 << 20
 MAX_SESSION_BYTES = 128 << 20
 MAX_PROCESS_BYTES = 512 << 20
 MAX_FRAGMENTS = 65_535  # Fragments of one message.
-MAX_IDLE_TICKS = 4  # Keep-alive intervals without a fragment before a message is given up.
+MAX_IDLE_TICKS = 4  # Keep-alive intervals without a fragment that a best-effort message outlives.
 PIECE_BYTES = 64  # Memory that a fragment takes beside its payload.
 
 OnDrop = Callable[[DropReason], None]
@@ -54,11 +54,11 @@ class FragmentAssembly:
     """Reassembly of the fragmented messages of one lane, one at a time."""
 
     __slots__ = (
-        "_active",
         "_idle_ticks",
         "_last_sn",
         "_pieces",
         "_size",
+        "is_unfinished",
         "limit",
         "mask",
         "memory",
@@ -75,7 +75,8 @@ class FragmentAssembly:
         self._pieces: list[bytes] = []
         self._size = 0
         self._last_sn = 0
-        self._active = False
+        self.is_unfinished = False
+        "Whether fragments wait for further fragments."
         self._idle_ticks = 0
 
     def add(self, fragment: Fragment, patch: int) -> bytes | None:
@@ -83,10 +84,10 @@ class FragmentAssembly:
         if fragment.drop:
             self.abandon(DropReason.FRAGMENT_ABANDONED)
             return None
-        if fragment.first or (patch == 0 and not self._active):
+        if fragment.first or (patch == 0 and not self.is_unfinished):
             self.abandon(DropReason.FRAGMENT_RESTARTED)
-            self._active = True
-        elif not self._active:
+            self.is_unfinished = True
+        elif not self.is_unfinished:
             self.on_drop(DropReason.FRAGMENT_FIRST_MISSING)
             return None
         elif fragment.sn != self._last_sn + 1 & self.mask:
@@ -110,14 +111,19 @@ class FragmentAssembly:
         return whole
 
     def tick(self) -> None:
-        """Count a keep-alive interval; give up a message without a fragment for too many."""
+        """Count a keep-alive interval; give up a message without a fragment for too many.
+
+        For best effort only, where the last fragments may be lost. A reliable message may pause for
+        as long as its session lasts: its sender may have to empty lanes of higher priorities first,
+        or this node does not read.
+        """
         self._idle_ticks += 1
         if self._idle_ticks > MAX_IDLE_TICKS:
             self.abandon(DropReason.FRAGMENT_STALLED)
 
     def abandon(self, reason: DropReason) -> None:
         """Give up the unfinished message, if there is one."""
-        if self._active:
+        if self.is_unfinished:
             self.on_drop(reason)
             self._clear()
 
@@ -125,4 +131,4 @@ class FragmentAssembly:
         self.memory.give(self._size + PIECE_BYTES * len(self._pieces))
         self._pieces = []
         self._size = 0
-        self._active = False
+        self.is_unfinished = False
