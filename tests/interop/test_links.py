@@ -8,6 +8,7 @@ import pytest
 from tests.support.certificates import Authority, Identity
 from tests.support.interop_conversation import (
     COMMON_PAIRS,
+    ROUTER,
     THEY_SAID_CLOSE,
     Ours,
     Pair,
@@ -230,3 +231,41 @@ def test_we_refuse_their_certificate(
             dialling(reference, pair.theirs, str(at), {**theirs, "connect/timeout_ms": 0})
         until(lambda: ours.node.refused.total(), lambda times: times >= 1)
         assert ours.opened == []
+
+
+QOS_OF_LINKS = ["prio=1-7", "rel=1", "rel=0", "prio=2-6;rel=1", "prio=0-7;rel=0"]
+
+
+@pytest.mark.parametrize("metadata", QOS_OF_LINKS)
+@pytest.mark.parametrize("pair", COMMON_PAIRS, ids=str)
+def test_a_link_that_is_meant_for_some_priorities_or_one_reliability_has_lanes(
+    reference: ReferenceProcess, pair: Pair, metadata: str
+) -> None:
+    """Both sides name it: the opener in its endpoint, the acceptor in its own."""
+    endpoint = "tcp/127.0.0.1:{}?" + metadata
+    with conversation(reference, pair, ours := Ours(pair.ours), endpoint=endpoint) as (
+        session,
+        them,
+    ):
+        assert session.agreement.qos
+        assert session.agreement.link_qos.metadata() == f"?{metadata}"
+        assert them.transports()[str(ours.zid)]["qos"]
+        (link,) = [link for link in them.links() if link["zid"] == str(ours.zid)]
+        assert link["src"].endswith(f"?{metadata}")
+        both_send(ours, session, them, SIZES)
+        assert not session.counters.receive_dropped
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("prio=2-3", "prio=1-3"), ("rel=1", "rel=0"), ("rel=0", "rel=1")]
+)
+def test_they_are_refused_where_our_listener_is_not_meant_for_their_link(
+    reference: ReferenceProcess, ours: str, theirs: str
+) -> None:
+    with Ours(ROUTER) as node:
+        (at,) = node.node.listen(f"tcp/127.0.0.1:0?{ours}")
+        settings: Settings = {"connect/timeout_ms": 0}
+        with pytest.raises(ReferenceFailed):
+            dialling(reference, "client", str(at).replace(ours, theirs), settings)
+        assert not node.opened
+        assert node.node.refused == {"GENERIC": 1}

@@ -20,7 +20,7 @@ from tests.support.transport_pair import (
     put,
     read_sent,
 )
-from zenlake.errors import AuthError, SessionClosed, SessionRefused
+from zenlake.errors import AuthError, InvalidLocator, SessionClosed, SessionRefused
 from zenlake.transport.auth import Entropy
 from zenlake.transport.establishment import (
     COOKIE_BYTES,
@@ -30,6 +30,7 @@ from zenlake.transport.establishment import (
     Opener,
     reason_text,
 )
+from zenlake.transport.link_qos import LinkQos
 from zenlake.transport.offer import MAX_LEASE, MIN_BATCH_SIZE, MIN_LEASE, SN_MASKS, Offer
 from zenlake.transport.usrpwd import UserPassword
 from zenlake.wire.batch import TransportMessage, read_batch, walk, write_batch
@@ -43,6 +44,7 @@ from zenlake.wire.framing import Framing, to_stream, uncompress
 from zenlake.wire.init import Init
 from zenlake.wire.join import Join
 from zenlake.wire.keepalive import KeepAlive
+from zenlake.wire.locator import EndPoint
 from zenlake.wire.network import NETWORK
 from zenlake.wire.oam import TransportOam
 from zenlake.wire.open import Open
@@ -206,10 +208,111 @@ def test_names_and_bounds_are_passed_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("qos_link", "lanes"), [(0, False), (1, True), (0b110, False), (0b111, True)]
+    ("qos_link", "lanes", "link_qos"),
+    [
+        (0, False, LinkQos()),
+        (1, True, LinkQos()),
+        (0b010, True, LinkQos((0, 0))),
+        (0x380A, True, LinkQos((1, 7))),
+        (0b100, True, LinkQos(reliable=False)),
+        (0x8_0004, True, LinkQos(reliable=True)),
+        (0x8_3016, True, LinkQos((2, 6), True)),
+        (0x8_3017, True, LinkQos((2, 6), True)),
+    ],
 )
-def test_lanes_can_be_asked_for_with_the_link_s_data(qos_link: int, lanes: bool) -> None:
-    assert Hand(qos=False, qos_link=qos_link).side.agreed.qos is lanes
+def test_lanes_can_be_asked_for_with_the_link_s_data(
+    qos_link: int, lanes: bool, link_qos: LinkQos
+) -> None:
+    """The low three bits are a tag: priorities or a reliability given mean lanes, bit 0 or not."""
+    agreed = Hand(qos=False, qos_link=qos_link).side.agreed
+    assert (agreed.qos, agreed.link_qos) == (lanes, link_qos)
+
+
+QOS_OF_LINKS = [
+    # opener, acceptor, agreed; None: refused
+    ("", "", ""),
+    ("prio=1-3", "", "prio=1-3"),
+    ("", "prio=1-3", "prio=1-3"),
+    ("prio=1-3", "prio=1-3", "prio=1-3"),
+    ("prio=1-3", "prio=0-4", "prio=1-3"),
+    ("prio=1-3", "prio=2-3", None),
+    ("prio=4", "prio=4-5;rel=1", "prio=4-4;rel=1"),
+    ("rel=0", "", "rel=0"),
+    ("", "rel=0", "rel=0"),
+    ("rel=1", "rel=1", "rel=1"),
+    ("rel=1", "rel=0", None),
+    ("rel=0", "rel=1", None),
+    ("prio=1-3;rel=0", "prio=1-4;rel=0", "prio=1-3;rel=0"),
+]
+
+
+def qos_of(metadata: str) -> LinkQos:
+    return LinkQos.from_metadata(EndPoint(f"tcp/h:1{'?' * bool(metadata)}{metadata}").metadata)
+
+
+@pytest.mark.parametrize(("dials", "accepts", "agreed"), QOS_OF_LINKS)
+def test_both_ends_of_a_link_agree_on_what_it_is_for(
+    dials: str, accepts: str, agreed: str | None
+) -> None:
+    a = Side(Opener(offer(DIALLER), chance(), mtu=MTU, link_qos=qos_of(dials)))
+    b = Side(Acceptor(offer(), chance(1), mtu=MTU, link_qos=qos_of(accepts)))
+    for _ in range(2):
+        for source, target in ((a, b), (b, a)):
+            for data in source.pull_all():
+                target.take(data)
+    if agreed is None:
+        assert b.end is not None
+        assert (b.end.reason, b.end.by_peer) == (GENERIC, False)
+        assert "the opener's endpoint has" in str(b.end)
+        assert a.end is not None
+        assert (a.end.reason, a.end.by_peer) == (GENERIC, True)
+    else:
+        assert a.agreed.link_qos == b.agreed.link_qos == qos_of(agreed)
+        assert a.agreed.qos
+        assert b.agreed.qos
+
+
+@pytest.mark.parametrize(("theirs", "ours", "agreed"), QOS_OF_LINKS)
+def test_an_opener_refuses_an_acceptor_that_contradicts_it(
+    theirs: str, ours: str, agreed: str | None
+) -> None:
+    """An acceptor that only says what it has, without a check of its own."""
+    side = Side(Opener(offer(DIALLER), chance(), mtu=MTU, link_qos=qos_of(theirs)))
+    side.pull_all()
+    value = qos_of(ours).encode()
+    say(side, init_ack(qos=value is None, qos_link=value))
+    if agreed is None:
+        assert_refused(side, GENERIC, "the opener's endpoint has")
+    else:
+        say(side, Open(1000, 0))
+        assert side.agreed.link_qos == qos_of(agreed)
+
+
+def test_a_link_has_no_qos_if_one_side_wants_no_lanes() -> None:
+    side = Side(Opener(offer(DIALLER), chance(), mtu=MTU, link_qos=qos_of("prio=1-3")))
+    assert [m.qos_link for m in hear(side) if isinstance(m, Init)] == [0b010 | 1 << 3 | 3 << 11]
+    say(side, init_ack())
+    say(side, Open(1000, 0))
+    assert (side.agreed.qos, side.agreed.link_qos) == (False, LinkQos())
+    side = Side(Opener(offer(DIALLER, qos=False), chance(), mtu=MTU, link_qos=qos_of("rel=1")))
+    assert [(m.qos, m.qos_link) for m in hear(side) if isinstance(m, Init)] == [(False, None)]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    ["prio=", "prio=8", "prio=1-8", "prio=3-1", "prio=1-2-3", "prio=a", "prio=-1", "rel=2", "rel="],
+)
+def test_an_endpoint_with_a_qos_that_does_not_exist_is_refused(metadata: str) -> None:
+    with pytest.raises(InvalidLocator, match=r"write"):
+        qos_of(metadata)
+
+
+@pytest.mark.parametrize("metadata", ["prio=1-7", "prio=2-6;rel=1", "rel=0", ""])
+def test_a_qos_is_written_as_it_is_read(metadata: str) -> None:
+    link_qos = qos_of(metadata)
+    assert link_qos.metadata() == "?" * bool(metadata) + metadata
+    value = link_qos.encode()
+    assert LinkQos.decode(1 if value is None else value) == link_qos
 
 
 def test_the_least_that_can_be_said_is_enough() -> None:
@@ -307,6 +410,9 @@ ACCEPTOR_REFUSALS: list[tuple[str, Init, int]] = [
     ("batches of 1", init_syn(batch_size=1), INVALID),
     ("batches of 31", init_syn(batch_size=MIN_BATCH_SIZE - 1), INVALID),
     ("QoSLink", init_syn(qos=True, qos_link=1), GENERIC),
+    ("QoSLink", init_syn(qos_link=0b1001), GENERIC),
+    ("priorities 8 to 7", init_syn(qos_link=0b010 | 8 << 3 | 7 << 11), GENERIC),
+    ("priorities 1 to 8", init_syn(qos_link=0b010 | 1 << 3 | 8 << 11), GENERIC),
 ]
 
 
@@ -799,7 +905,7 @@ def test_a_recorded_opener_is_accepted(name: str) -> None:
     answers = [side.core.pull(START), side.core.pull(START)]
     plain = [bytes(answer)[framing:] for answer in answers if answer is not None]
     expected = vector.of("B")[:2]
-    if ack.qos_link is None and ack.multilink is None:
+    if ack.multilink is None:
         assert plain[0] == expected[0]
     if not open_ack.multilink_ack:
         assert plain[1] == expected[1]
@@ -814,14 +920,15 @@ def test_a_recorded_acceptor_is_opened(name: str) -> None:
     syn, _, open_syn, open_ack = messages
     draw = script(sn=open_syn.initial_sn.to_bytes(4, "little"))
     framing = Framing.DATAGRAM if vector.framing == "datagram" else Framing.STREAM
-    side = Side(Opener(offer_of(syn, open_syn), draw, mtu=MTU), framing)
+    link_qos = LinkQos.decode(syn.qos_link or 1)
+    side = Side(Opener(offer_of(syn, open_syn), draw, mtu=MTU, link_qos=link_qos), framing)
     sent = [bytes(side.core.pull(START) or b"")[framing:]]
     pieces = link_bytes(vector, "B")
     for piece in pieces:
         side.take(piece)
     sent.append(bytes(side.core.pull(START) or b"")[framing:])
     expected = vector.of("A")[:2]
-    if syn.qos_link is None and syn.multilink is None:
+    if syn.multilink is None:
         assert sent[0] == expected[0]
     if open_syn.multilink is None:
         assert sent[1] == expected[1]

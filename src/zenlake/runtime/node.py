@@ -34,6 +34,7 @@ from zenlake.transport.admission import Admission, AdmissionLimits, Ticket
 from zenlake.transport.auth import Authenticator, Entropy
 from zenlake.transport.establishment import Acceptor, HandshakeState, Opener
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES, PROCESS, ByteBudget
+from zenlake.transport.link_qos import LinkQos
 from zenlake.transport.multicast import GroupHandler, GroupOffer
 from zenlake.transport.offer import Offer
 from zenlake.transport.retry import Retry, RetryPolicy
@@ -124,6 +125,8 @@ class Node:
         self._admission = Admission(config.offer.zid, config.limits)
         self._throttle = Throttle()
         self._listeners: list[Listener] = []
+        self._qos_of: dict[Listener, LinkQos] = {}
+        "QoS that the endpoint of each listener names."
         self._by_zid: dict[WireZenohId, TransportSession] = {}
         self._handshakes: dict[TransportSession, Ticket | None] = {}
         self._connectors: dict[tuple[EndPoint, ...], Connector] = {}
@@ -194,7 +197,10 @@ class Node:
     def listen(self, endpoint: str) -> tuple[Locator, ...]:
         """Accept sessions at `endpoint`; return its locators. LinkError: that is not possible."""
         self._check_not_closed(endpoint)
-        listener = self._network.listen(EndPoint(endpoint), self.config.options)
+        at = EndPoint(endpoint)
+        link_qos = LinkQos.from_metadata(at.metadata)
+        listener = self._network.listen(at, self.config.options)
+        self._qos_of[listener] = link_qos
         self._listeners.append(listener)
         self.reactor.call_soon(lambda: self._watch_listener(listener))
         return listener.locators
@@ -358,7 +364,7 @@ class Node:
                 if not turn and _no_descriptors(listener):
                     self._pause(listener)
                 break
-            self._admit_link(link)
+            self._admit_link(link, self._qos_of[listener])
         else:  # Links may wait inside the listener (UDP), where the reactor cannot see them.
             self.reactor.call_soon(lambda: self._accept_more(listener))
         for session in self._handshakes:  # Datagrams may have arrived before their link.
@@ -377,7 +383,7 @@ class Node:
         again = self.reactor.now() + ACCEPT_PAUSE
         self.reactor.call_at(again, lambda: self._watch_listener(listener))
 
-    def _admit_link(self, link: TransportLink) -> None:
+    def _admit_link(self, link: TransportLink, link_qos: LinkQos) -> None:
         limited = link.address not in SHARED_ADDRESSES
         ticket = self._admission.enter(link.address, limited)
         if isinstance(ticket, str):
@@ -392,6 +398,7 @@ class Node:
             mtu=link.mtu,
             authenticators=config.authenticators,
             admit=lambda zid, whatami: self._admit_peer(zid),
+            link_qos=link_qos,
         )
         session = TransportSession(
             self, link, acceptor, config.limits.seconds, self._accepted_ended
@@ -446,6 +453,7 @@ class Node:
             return
         address, others = addresses[0], addresses[1:]
         try:
+            link_qos = LinkQos.from_metadata(at.metadata)
             link = self._network.connect(at, address, self.config.options)
         except ZError as error:
             if others:
@@ -461,6 +469,7 @@ class Node:
             authenticators=config.authenticators,
             expect=expect,
             admit=lambda zid, whatami: self._check_peer(zid, whatami),
+            link_qos=link_qos,
         )
 
         def ended(session: TransportSession, end: SessionEnded) -> None:

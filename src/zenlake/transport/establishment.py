@@ -13,10 +13,11 @@ links or time: messages go in and come out. Rust: `io/zenoh-transport/src/unicas
 import hmac
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from zenlake.errors import AuthError, SessionRefused
 from zenlake.transport.auth import AcceptorAuth, Authenticator, Entropy, OpenerAuth
+from zenlake.transport.link_qos import LinkQos, agree
 from zenlake.transport.offer import MIN_BATCH_SIZE, SN_MASKS, Agreement, Offer, clamp_lease
 from zenlake.wire.batch import TransportMessage
 from zenlake.wire.close import Close
@@ -63,7 +64,13 @@ class Handshake:
     state: HandshakeState
 
     def __init__(
-        self, offer: Offer, entropy: Entropy, *, mtu: int, admit: Admit | None = None
+        self,
+        offer: Offer,
+        entropy: Entropy,
+        *,
+        mtu: int,
+        admit: Admit | None = None,
+        link_qos: LinkQos | None = None,
     ) -> None:
         self.offer = offer
         self.agreement: Agreement | None = None
@@ -73,6 +80,8 @@ class Handshake:
         self._batch_size = min(offer.batch_size, mtu)
         self._resolution = offer.resolution
         self._admit = admit or (lambda zid, whatami: None)
+        self._link_qos = (link_qos or LinkQos()) if offer.qos else None
+        "QoS of the link, first as this node's endpoint has it, then as agreed; None: no lanes."
 
     def receive(self, message: TransportMessage) -> TransportMessage | None:
         """Return the answer to the peer's next message. SessionRefused: the handshake failed."""
@@ -96,6 +105,21 @@ class Handshake:
             raise refuse(f"INIT asks for batches of {init.batch_size} bytes")
         if init.qos and init.qos_link is not None:
             raise refuse("INIT has QoS and QoSLink", CloseReason.GENERIC)
+        theirs = LinkQos() if init.qos else LinkQos.decode(init.qos_link or 0)
+        if theirs is None or self._link_qos is None:
+            self._link_qos = None
+        else:
+            self._link_qos = self._agree_qos(self._link_qos, theirs)
+
+    def _agree_qos(self, ours: LinkQos, theirs: LinkQos) -> LinkQos:
+        raise NotImplementedError
+
+    def _qos_fields(self) -> dict[str, Any]:
+        """Return the fields of INIT that say whether this node has lanes, and for which of them
+        its link is meant."""
+        ours = self._link_qos
+        value = None if ours is None else ours.encode()
+        return {"qos": ours is not None and value is None, "qos_link": value}
 
     def _agree(self, init: Init, opening: Open, own_sn: int, identities: dict[str, str]) -> None:
         offer = self.offer
@@ -109,7 +133,8 @@ class Handshake:
             whatami=init.whatami,
             resolution=self._resolution,
             batch_size=self._batch_size,
-            qos=offer.qos and wants_lanes(init),
+            qos=self._link_qos is not None,
+            link_qos=self._link_qos or LinkQos(),
             low_latency=low_latency,
             compression=offer.compression and init.compression and not low_latency,
             patch=min(offer.patch, init.patch),
@@ -135,12 +160,16 @@ class Opener(Handshake):
         authenticators: Sequence[Authenticator] = (),
         expect: WireZenohId | None = None,
         admit: Admit | None = None,
+        link_qos: LinkQos | None = None,
     ) -> None:
-        super().__init__(offer, entropy, mtu=mtu, admit=admit)
+        super().__init__(offer, entropy, mtu=mtu, admit=admit, link_qos=link_qos)
         self.state = HandshakeState.INIT_ACK
         self._auth = OpenerAuth(authenticators, entropy)
         self._expect = expect
         self._own_sn = 0
+
+    def _agree_qos(self, ours: LinkQos, theirs: LinkQos) -> LinkQos:
+        return agree(ours, theirs)
 
     def first(self) -> Init:
         """Return the INIT syn that starts the handshake."""
@@ -150,7 +179,7 @@ class Opener(Handshake):
             offer.whatami,
             resolution=offer.resolution,
             batch_size=self._batch_size,
-            qos=offer.qos,
+            **self._qos_fields(),
             auth=self._auth.init_syn(),
             low_latency=offer.low_latency,
             compression=offer.compression,
@@ -205,11 +234,15 @@ class Acceptor(Handshake):
         mtu: int,
         authenticators: Sequence[Authenticator] = (),
         admit: Admit | None = None,
+        link_qos: LinkQos | None = None,
     ) -> None:
-        super().__init__(offer, entropy, mtu=mtu, admit=admit)
+        super().__init__(offer, entropy, mtu=mtu, admit=admit, link_qos=link_qos)
         self.state = HandshakeState.INIT_SYN
         self._auth = AcceptorAuth(authenticators, entropy)
         self._cookie = b""
+
+    def _agree_qos(self, ours: LinkQos, theirs: LinkQos) -> LinkQos:
+        return agree(theirs, ours)
 
     def _on_init_syn(self, init: Init) -> TransportMessage:
         offer = self.offer
@@ -228,7 +261,7 @@ class Acceptor(Handshake):
             resolution=self._resolution,
             batch_size=self._batch_size,
             cookie=self._cookie,
-            qos=offer.qos and wants_lanes(init),
+            **self._qos_fields(),
             auth=auth,
             low_latency=offer.low_latency and init.low_latency,
             compression=offer.compression and init.compression,
@@ -256,11 +289,6 @@ class Acceptor(Handshake):
         return Open(self.offer.lease_ms, own_sn, auth=auth, remote_bound=self.offer.remote_bound)
 
     TABLE: ClassVar = {HandshakeState.INIT_SYN: _on_init_syn, HandshakeState.OPEN_SYN: _on_open_syn}
-
-
-def wants_lanes(init: Init) -> bool:
-    """Return whether an INIT offers QoS lanes, by the QoS or the QoSLink extension."""
-    return init.qos or bool(init.qos_link is not None and init.qos_link & 1)
 
 
 def reason_text(reason: int) -> str:

@@ -6,6 +6,7 @@ Knows names, defaults and ranges. Does not know the messages that carry them (es
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from zenlake.transport.link_qos import LinkQos
 from zenlake.wire.enums import WHATAMI_CODES, WireWhatAmI
 from zenlake.wire.extensions import REGION_NAME_BYTES
 from zenlake.wire.framing import MAX_BATCH_BYTES
@@ -86,6 +87,8 @@ class Agreement:
     "Seconds of the peer's lease; after that long without a byte the session ends."
     initial_sn: int
     peer_initial_sn: int
+    link_qos: LinkQos = field(default_factory=LinkQos)
+    "Priorities and reliability that the link is meant for."
     region_name: str | None = None
     "Region name of the peer."
     remote_bound: int | None = None

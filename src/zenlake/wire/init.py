@@ -51,8 +51,9 @@ class Init:
      ~ [extensions]  ~   if Z: QoS, QoSLink, Shm, Auth, MultiLink, LowLatency, Compression,
      +---------------+         Patch, RegionName
 
-    QoSLink: bit 0 QoS, bit 1 priorities given (first in bits 3:10, last in 11:18), bit 2
-    reliability given (bit 19). Auth holds a chain of extensions of its own.
+    QoSLink: 0 no lanes, 1 lanes; else lanes, and bit 1 priorities given (first in bits 3:10, last
+    in 11:18), bit 2 reliability given (bit 19), with bit 0 clear. Auth holds a chain of extensions
+    of its own.
     """
 
     zid: WireZenohId

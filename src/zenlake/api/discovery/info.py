@@ -124,18 +124,20 @@ def transport_of(session: TransportSession) -> Transport:
 
 def link_of(session: TransportSession) -> Link:
     link, agreed = session.link, session.agreement
-    reliability = Reliability.RELIABLE if link.reliable else Reliability.BEST_EFFORT
+    qos = agreed.link_qos
+    reliable = link.reliable if qos.reliable is None else qos.reliable
+    reliability = Reliability.RELIABLE if reliable else Reliability.BEST_EFFORT
     return make(
         Link,
         zid=ZenohId.of(agreed.zid),
-        src=str(link.local),
-        dst=str(link.remote),
+        src=f"{link.local}{qos.metadata()}",
+        dst=f"{link.remote}{qos.metadata()}",
         group=None,
         mtu=link.mtu,
         is_streamed=link.framing is Framing.STREAM,
         _interfaces=_interfaces_of(link.local.address),
         auth_identifier=getattr(link, "certificate_name", None),
-        priorities=ALL_PRIORITIES if agreed.qos else None,
+        priorities=(qos.priorities or ALL_PRIORITIES) if agreed.qos else None,
         reliability=reliability if agreed.qos else None,
     )
 
