@@ -5,7 +5,6 @@ Does not route: `zenlake.routing` below the session does.
 
 import json
 import logging
-import select
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -22,6 +21,7 @@ from zenlake.api.values.ids import ZenohId
 from zenlake.api.values.wrapped import make
 from zenlake.errors import SessionEnded, ZError
 from zenlake.runtime import kernel_loader
+from zenlake.runtime.polling import wait_readable
 from zenlake.runtime.transport_session import TransportSession as Transport
 from zenlake.wire.enums import CloseReason
 
@@ -130,11 +130,9 @@ class Router:
 
     def _unread(self) -> bool:
         """Return whether a link has bytes that back-pressure or a busy machine left unread."""
-        links = select.poll()
-        for session in list(self._core.node.sessions.values()):
-            if session.link.fileno() >= 0:
-                links.register(session.link.fileno(), select.POLLIN)
-        return any(events & select.POLLIN for _, events in links.poll(0))
+        sessions = list(self._core.node.sessions.values())
+        links = [fd for session in sessions if (fd := session.link.fileno()) >= 0]
+        return wait_readable(links, 0)
 
     def close(self) -> None:
         """Forward what was sent to the router before, and close. May be called again."""

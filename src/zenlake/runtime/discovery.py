@@ -5,7 +5,6 @@ connected to, what is passed on) are in transport/: scouting.py, autoconnect.py,
 """
 
 import logging
-import select
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zenlake.errors import DecodeError, EncodeError, LinkError, SessionEnded, SessionRefused, ZError
 from zenlake.link import multicast
 from zenlake.link.options import LinkOptions
+from zenlake.runtime.polling import wait_readable
 from zenlake.runtime.reactor import Timer
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.transport.autoconnect import ANY_ROLE, DEFAULTS, NO_ROLE, Autoconnect
@@ -302,7 +302,7 @@ def scout(
             if datagram is not None:
                 link.send(datagram)
             wait = max(0.0, min(end, scouter.deadline) - now)
-            select.select([link.unicast], [], [], wait)
+            wait_readable([link.unicast], wait)
             for _ in range(READS_PER_TURN):
                 received = link.receive_unicast()
                 if received is None:

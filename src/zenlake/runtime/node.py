@@ -209,9 +209,13 @@ class Node:
         if self._closing:
             listener.close()
             return
-        self.reactor.watch(
-            listener, lambda readable, writable: self._accept(listener), read=True, write=False
-        )
+        try:
+            self.reactor.watch(
+                listener, lambda readable, writable: self._accept(listener), read=True, write=False
+            )
+        except LinkError as error:
+            where = ", ".join(listener.locators)
+            self._drop_listener(listener, LinkError(f"{where}: {error}"))
 
     def _check_not_closed(self, endpoint: str) -> None:
         if self._closing:
@@ -355,10 +359,7 @@ class Node:
             try:
                 link = listener.accept()
             except LinkError as error:
-                log.error("a listener broke: %s", error)
-                self.reactor.forget(listener)
-                self._listeners.remove(listener)
-                listener.close()
+                self._drop_listener(listener, error)
                 return
             if link is None:
                 if not turn and _no_descriptors(listener):
@@ -370,6 +371,12 @@ class Node:
         for session in self._handshakes:  # Datagrams may have arrived before their link.
             if session.link.more:
                 session.read_more()
+
+    def _drop_listener(self, listener: Listener, error: LinkError) -> None:
+        log.error("a listener broke: %s", error)
+        self.reactor.forget(listener)
+        self._listeners.remove(listener)
+        listener.close()
 
     def _accept_more(self, listener: Listener) -> None:
         if listener in self._listeners:

@@ -1,24 +1,33 @@
 """The I/O thread: waits for links and timers, and calls back. The only place where a node waits.
 
-Knows epoll and the clock. Does not know what a link or a timer is for. The simulator has an event
-loop with the same methods and a virtual clock (sim/).
+Knows the poller (polling.py) and the clock. Does not know what a link or a timer is for. The
+simulator has an event loop with the same methods and a virtual clock (sim/).
 """
 
 import heapq
 import itertools
 import logging
 import os
-import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from zenlake.runtime.polling import (
+    BROKEN,
+    READ,
+    WRITE,
+    PollSource,
+    SelectorPoller,
+    make_poller,
+    make_waker,
+)
+
 log = logging.getLogger("zenlake.runtime")
 
-MAX_WAIT = 3600.0  # Longest sleep in seconds: epoll takes no infinite float.
-EVENTS_AT_ONCE = 256  # Events taken from epoll per call.
+MAX_WAIT = 3600.0  # Longest sleep in seconds: a poller takes no infinite float.
+EVENTS_AT_ONCE = 256  # Events taken from the poller per call.
 LOOK_SECONDS = 150e-6  # Time to poll for the next event before going to sleep.
 EAGER_WITHIN = 400e-6  # An event this soon after the last one makes polling worth it.
 MAX_VAIN_LOOKS = 3  # Polls without an event in a row; after them the thread sleeps at once.
@@ -26,18 +35,10 @@ STOP_SECONDS = 10.0  # Time that stop() gives the thread.
 RESOLVER_SECONDS = 1.0  # Time that stop() gives names that are being resolved.
 TIDY_FROM = 1024  # Timers from which on cancelled ones are removed, once they are the majority.
 
-BROKEN = select.EPOLLHUP | select.EPOLLERR
-READABLE = select.EPOLLIN | BROKEN
-WRITABLE = select.EPOLLOUT | BROKEN
+READABLE, WRITABLE = READ | BROKEN, WRITE | BROKEN
 
 Ready = Callable[[bool, bool], None]
 "Called with (readable, writable)."
-
-
-class PollSource(Protocol):
-    """An object that epoll can watch."""
-
-    def fileno(self) -> int: ...
 
 
 class Timer:
@@ -73,13 +74,16 @@ class EventLoop(Protocol):
 
 class Reactor:
     """Event loop on a thread of its own. Callbacks run there, one after another; `call_at`,
-    `call_soon` and `watch` may be called on any thread."""
+    `call_soon` and `watch` may be called on any thread. `selector` names a poller of polling.py."""
 
-    def __init__(self, name: str = "zenlake") -> None:
+    def __init__(self, name: str = "zenlake", selector: str | None = None) -> None:
         self._name = name
-        self._epoll = select.epoll()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._wake, select.EPOLLIN)
+        self._poller = make_poller(selector)
+        self._must_wake = isinstance(self._poller, SelectorPoller)
+        "Whether a wait has to end for the poller to see what is watched now."
+        self._waker = make_waker()
+        self._wake_fd = self._waker.fileno()
+        self._poller.register(self._wake_fd, READ)
         self._ready: dict[int, Ready] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._tidy_at = TIDY_FROM
@@ -130,8 +134,9 @@ class Reactor:
         if not self._released:
             self._stopping = self._released = True
             nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            for fd in (*self._ready, self._wake, self._epoll.fileno()):
-                os.dup2(nothing, fd, inheritable=False)
+            for fd in (*self._ready, *self._waker.descriptors(), self._poller.fileno()):
+                if fd >= 0:
+                    os.dup2(nothing, fd, inheritable=False)
             os.close(nothing)
         self._ready.clear()
         self._thread = None
@@ -140,8 +145,8 @@ class Reactor:
         with self._lock:
             if not self._released:
                 self._released = True
-                self._epoll.close()
-                os.close(self._wake)
+                self._poller.close()
+                self._waker.close()
 
     @property
     def inside(self) -> bool:
@@ -189,18 +194,27 @@ class Reactor:
     # ---- sources
 
     def watch(self, source: PollSource, ready: Ready, *, read: bool, write: bool) -> None:
+        """Call `ready` whenever `source` is ready. LinkError: the poller watches no more."""
         fd = source.fileno()
         self._ready[fd] = ready
-        self._epoll.register(fd, _mask(read, write))
+        try:
+            self._poller.register(fd, _mask(read, write))
+        except BaseException:
+            del self._ready[fd]
+            raise
+        if self._must_wake and not self.inside:
+            self._rouse()
 
     def change(self, source: PollSource, *, read: bool, write: bool) -> None:
-        self._epoll.modify(source.fileno(), _mask(read, write))
+        self._poller.modify(source.fileno(), _mask(read, write))
+        if self._must_wake and not self.inside:
+            self._rouse()
 
     def forget(self, source: PollSource) -> None:
         """Stop watching `source`; to be called before it is closed."""
         fd = source.fileno()
         if self._ready.pop(fd, None) is not None:
-            self._epoll.unregister(fd)
+            self._poller.unregister(fd)
 
     # ---- the thread
 
@@ -209,15 +223,15 @@ class Reactor:
             with self._lock:  # Its number may belong to another file once it is closed.
                 if not self._released:
                     self._asleep = False
-                    os.eventfd_write(self._wake, 1)
+                    self._waker.wake()
 
     def _run(self) -> None:
         self.ident = threading.get_ident()
         _here.reactor = self
         while not self._stopping:
             for fd, mask in self._wait():
-                if fd == self._wake:
-                    os.eventfd_read(fd)
+                if fd == self._wake_fd:
+                    self._waker.drain()
                     continue
                 ready = self._ready.get(fd)
                 if ready is not None:  # An earlier callback may have closed it.
@@ -240,7 +254,7 @@ class Reactor:
                 return events
         began = self.now()
         self._asleep = True
-        events = self._epoll.poll(self._patience(), EVENTS_AT_ONCE)
+        events = self._poller.poll(self._patience(), EVENTS_AT_ONCE)
         self._asleep = False
         if events:
             source, self._last = self._last, events[0][0]
@@ -249,7 +263,7 @@ class Reactor:
         return events
 
     def _look(self) -> list[tuple[int, int]]:
-        poll, now = self._epoll.poll, self.now
+        poll, now = self._poller.poll, self.now
         end = now() + LOOK_SECONDS
         while not self._soon:
             events = poll(0, EVENTS_AT_ONCE)
@@ -306,4 +320,4 @@ def guard(call: Callable[..., None], *arguments: object) -> None:
 
 
 def _mask(read: bool, write: bool) -> int:
-    return (select.EPOLLIN if read else 0) | (select.EPOLLOUT if write else 0)
+    return (READ if read else 0) | (WRITE if write else 0)

@@ -71,7 +71,12 @@ class TransportSession(SendingSession):
         self._timer = self._reactor.call_at(self.began_at + patience, self._on_time)
         self._expiry: Timer | None = None
         "Fires when the peer's certificate expires."
-        self._reactor.watch(link, self._on_ready, read=True, write=True)
+        try:
+            self._reactor.watch(link, self._on_ready, read=True, write=True)
+        except LinkError as error:
+            self._watching = (False, False)
+            end = SessionRefused(f"{link.remote}: {error}", CloseReason.GENERIC)
+            self._reactor.call_soon(lambda: self._end(end))
 
     # ---- the peer
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
 
-from zenlake.runtime.reactor import PollSource, Ready, Timer
+from zenlake.runtime.polling import PollSource
+from zenlake.runtime.reactor import Ready, Timer
 from zenlake.sim.memory_link import MemoryLink, MemoryListener, Network
 from zenlake.sim.trace import Trace
 

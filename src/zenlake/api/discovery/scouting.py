@@ -5,8 +5,6 @@ how to read an answer. Connects to no node.
 """
 
 import logging
-import os
-import select
 import threading
 import time
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from zenlake.api.values.wrapped import Unconstructed, make
 from zenlake.errors import LinkError, ZError
 from zenlake.link import multicast
 from zenlake.link.options import LinkOptions
+from zenlake.runtime.polling import make_waker, wait_readable
 from zenlake.transport.scouting import Scouter
 from zenlake.wire import enums as wire
 from zenlake.wire import hello
@@ -99,7 +98,7 @@ class ScoutThread:
         self._link = link
         self._sink = sink
         self._scouter = Scouter(what, time.monotonic())
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._waker = make_waker()
         self._stopping = False
         # Reentrant: the garbage collector may drop a Scout while this thread holds the lock.
         self._lock = threading.RLock()
@@ -111,7 +110,7 @@ class ScoutThread:
         with self._lock:
             if not self._stopping:
                 self._stopping = True
-                os.eventfd_write(self._wake, 1)
+                self._waker.wake()
         self._sink.close()
 
     def join(self) -> None:
@@ -127,7 +126,7 @@ class ScoutThread:
         finally:
             with self._lock:
                 self._stopping = True
-                os.close(self._wake)
+                self._waker.close()
             self._link.close()
             self._sink.close()
 
@@ -137,7 +136,7 @@ class ScoutThread:
         if datagram is not None:
             self._ask(datagram)
         wait = max(0.0, self._scouter.deadline - now)
-        select.select([self._link.unicast.fileno(), self._wake], [], [], wait)
+        wait_readable([self._link.unicast, self._waker], wait)
         for _ in range(READS_PER_TURN):
             received = self._link.receive_unicast()
             if received is None or self._stopping:
