@@ -13,7 +13,9 @@ from zenlake.transport import fragments
 
 pytestmark = pytest.mark.interop
 
-LEASE_MS = 500  # Lease of the receiver; the reference ends a session whose sender's lease it blocks.
+LEASE_MS = (
+    500  # Lease of the receiver; the reference ends a session whose sender's lease it blocks.
+)
 PAUSE = 4 * LEASE_MS / 1000  # Seconds, below the 5 s after which a blocked sender closes.
 LARGE = 16 << 20  # Bytes: more than the buffers of both sockets hold.
 PATIENCE = 30.0
@@ -24,9 +26,13 @@ SENDER = {
 
 
 @pytest.mark.parametrize(
-    ("sends", "receives"), [(THEIRS, OURS), (OURS, THEIRS)], ids=["theirs to ours", "ours to theirs"]
+    ("sends", "receives"),
+    [(THEIRS, OURS), (OURS, THEIRS)],
+    ids=["theirs to ours", "ours to theirs"],
 )
-def test_a_full_handler_for_longer_than_a_lease_loses_no_fragment(sends: Any, receives: Any) -> None:
+def test_a_full_handler_for_longer_than_a_lease_loses_no_fragment(
+    sends: Any, receives: Any
+) -> None:
     """Urgent messages fill the handler while a large one is under way on a lower lane."""
     at, key = f"tcp/127.0.0.1:{free_port()}", unique("large")
     payload = bytes(range(256)) * (LARGE // 256)

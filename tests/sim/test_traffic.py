@@ -1,6 +1,7 @@
 """Messages over links that lose, repeat, reorder and dawdle: every one arrives or is counted."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -142,7 +143,7 @@ def test_with_block_a_large_message_does_not_hold_up_an_urgent_one() -> None:
     assert got == [2, 1]
 
 
-SHORT = {"lease_ms": 1000}
+SHORT: dict[str, Any] = {"lease_ms": 1000}
 LARGE = 4_000_000
 URGENT = QoS(WirePriority.REAL_TIME, WireCongestionControl.BLOCK)
 
