@@ -50,7 +50,7 @@ class DropReason(StrEnum):
         auto(),
         "A fragment belongs to a message whose first fragment was not received.",
     )
-    FRAGMENT_MISSING = auto(), "A fragment between two others was not received."
+    FRAGMENT_MISSING = auto(), "A later fragment of a message was not received."
     FRAGMENT_TOO_LARGE = auto(), "A fragmented message is above the limit of bytes or of fragments."
     FRAGMENT_NO_MEMORY = auto(), "The memory for unfinished fragmented messages is used up."
     FRAGMENT_STALLED = auto(), "A fragmented best-effort message did not go on for about a lease."
