@@ -94,7 +94,7 @@ def test_defaults_of_a_peer() -> None:
     assert not meant.get("timestamping/drop_future_timestamp")
     assert meant.network is links
     assert meant.node.max_message == MAX_MESSAGE_BYTES
-    assert (meant.node.limits.pending, meant.node.limits.sessions) == (100, 1000)
+    assert (meant.node.limits.pending, meant.node.limits.sessions) == (10_000, 10_000)
     assert meant.node.patience == meant.node.limits.seconds == 10.0
 
 

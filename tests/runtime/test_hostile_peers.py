@@ -121,56 +121,35 @@ def test_dribbled_handshake_and_data_are_served(caplog: Log) -> None:
         until(lambda: [payload_of(m) for m in target.strange] == [b"slowly"])
 
 
-def test_flood_of_inits_from_one_address(caplog: Log) -> None:
-    """A thousand connections that say INIT and no more: 20 wait, the others are sent away."""
-    limits = AdmissionLimits(seconds=2.0)
+def test_flood_of_inits_ends_oldest_first(caplog: Log) -> None:
+    """A thousand connections say INIT and no more: 50 at a time have a place, the others wait."""
+    limits = AdmissionLimits(pending=50, seconds=2.0)
     with attacked(caplog, limits=limits) as target, ExitStack() as stack:
         most = 0
-        for _ in range(1000):
-            peer = stack.enter_context(target.peer())
+        for number in range(300):
+            peer = stack.enter_context(target.peer(source=f"127.0.1.{number // 50 + 1}"))
             peer.send(Init(peer.zid, WireWhatAmI.CLIENT))
             most = max(most, target.node.pending)
-        assert 0 < most <= limits.pending_per_address
-        until(lambda: sum(target.node.refused.values()) >= 1000)
-        assert target.node.refused["limit"] >= 1000 - 5 * limits.pending_per_address
-        assert any(
-            "127.0.0.1" in r.getMessage() and "pending_per_address" in r.getMessage()
-            for r in caplog.records
-        )
-        lines = [r for r in caplog.records if "refused" in r.getMessage()]
+        assert 0 < most <= limits.pending
+        until(lambda: "handshakes are under way, further ones wait" in caplog.text)
+        until(lambda: sum(target.node.refused.values()) >= 300)
+        assert set(target.node.refused) <= {"UNRESPONSIVE", "GENERIC"}
+        lines = [r for r in caplog.records if "further ones wait" in r.getMessage()]
         assert len(lines) < 60, "a flood of peers is not a flood of lines"
 
 
-def test_flood_from_many_addresses_meets_the_limit_for_all(caplog: Log) -> None:
-    limits = AdmissionLimits(seconds=1.0)
+def test_silent_peers_hold_nobody_up(caplog: Log) -> None:
+    """While silent peers hold every place, a newcomer gets the place of the oldest."""
+    limits = AdmissionLimits(pending=20, seconds=60.0)
     with attacked(caplog, limits=limits) as target, ExitStack() as stack:
-        most = 0
-
-        def count_refused() -> int:
-            nonlocal most
-            most = max(most, target.node.pending)
-            return sum(target.node.refused.values())
-
-        for number in range(200):
-            source = f"127.0.1.{number // 15 + 1}"
-            peer = stack.enter_context(target.peer(source=source))
-            peer.send(Init(peer.zid, WireWhatAmI.CLIENT))
-            count_refused()
-        until(count_refused, lambda refused: refused == 200)  # A busy node accepts late.
-        assert limits.pending_per_address < most <= limits.pending
-
-
-def test_flood_holds_nobody_else_up(caplog: Log) -> None:
-    """While one address holds all it may, another address gets its session."""
-    with attacked(caplog, limits=AdmissionLimits(seconds=60.0)) as target, ExitStack() as stack:
-        for _ in range(20):
-            stack.enter_context(target.peer())
+        silent = [stack.enter_context(target.peer()) for _ in range(20)]
         until(lambda: target.node.pending == 20)
-        with target.peer() as late:
-            assert late.hear() is None
-        with target.peer(source="127.0.0.55") as honest:
+        with target.peer() as honest:
             honest.establish()
             assert target.session_of(honest).is_open
+        assert target.node.refused == {"UNRESPONSIVE": 1}
+        assert silent[0].hear_close() == CloseReason.UNRESPONSIVE
+        target.logged(silent[0], "others wait for a place")
         stack.close()
 
 

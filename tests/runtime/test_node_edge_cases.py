@@ -33,7 +33,6 @@ from zenlake.runtime.node import Node
 from zenlake.runtime.reactor import Reactor
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.sim import World
-from zenlake.transport.admission import AdmissionLimits
 from zenlake.transport.multicast import GroupOffer, Member
 from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.batch import write_batch
@@ -127,7 +126,7 @@ def test_a_connector_that_gave_up_is_replaced() -> None:
 def test_every_peer_of_a_burst_of_datagrams_is_answered() -> None:
     """One accept takes all datagrams from the socket; their peers are more than one turn's."""
     count = 50
-    with make_node(limits=AdmissionLimits(pending_per_address=count)) as node, ExitStack() as stack:
+    with make_node() as node, ExitStack() as stack:
         port = port_of(node.listen("udp/127.0.0.1:0"))
         gate = threading.Event()
         stack.callback(gate.set)

@@ -14,7 +14,6 @@ from zenlake.runtime.exchange import Exchange
 from zenlake.runtime.local_delivery import Backpressured, Delivery
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.sim import World
-from zenlake.transport.admission import AdmissionLimits
 from zenlake.wire import qos
 from zenlake.wire.declare import Declare, DeclareSubscriber
 from zenlake.wire.enums import Mapping, WirePriority, WireWhatAmI
@@ -24,8 +23,6 @@ from zenlake.wire.put import Put
 from zenlake.wire.tsstack import WireTimestampStack
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
-
-MANY_HANDSHAKES = AdmissionLimits(pending=1000)
 
 
 class Peer:
@@ -51,7 +48,6 @@ class Peer:
             self.exchange.handler,
             whatami=whatami,
             zid=zid,
-            limits=MANY_HANDSHAKES,
             **settings,
         )
         self.exchange.attach(self.node)

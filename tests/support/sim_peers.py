@@ -81,8 +81,7 @@ def assert_nothing_left(world: World, *nodes: Node) -> None:
         assert node.pending == 0
         assert node.sessions == {}
         assert node._by_zid == {}
-        assert not node._admission._pending
-        assert not node._admission._by_address
+        assert not node._next_in_line
         assert not node._admission._sessions
         known = heard(node)
         assert len(known.opened_sessions) == len(known.ends) == len({s for s, _ in known.ends})

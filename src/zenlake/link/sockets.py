@@ -23,7 +23,7 @@ from zenlake.link.base import READ_BYTES, Listener, Progress, TransportLink
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import EndPoint, Locator
 
-BACKLOG = 1024  # Connections that may wait in the kernel for accept().
+BACKLOG = 65_535  # Connections that may wait for accept(); the kernel lowers it to somaxconn.
 MAX_INTERFACE_ADDRESSES = 1024
 MAX_PORT = 0xFFFF
 MAX_BUFFER_BYTES = 2**31 - 1  # The kernel keeps buffer sizes in an int.

@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -27,10 +28,10 @@ from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions
 from zenlake.runtime.discovery import Discovery, DiscoveryConfig
 from zenlake.runtime.group import Group
-from zenlake.runtime.reactor import EventLoop, Reactor, guard
+from zenlake.runtime.reactor import EventLoop, Reactor, Timer, guard
 from zenlake.runtime.sending import SendingSession
 from zenlake.runtime.transport_session import TransportSession
-from zenlake.transport.admission import Admission, AdmissionLimits, Ticket
+from zenlake.transport.admission import Admission, AdmissionLimits
 from zenlake.transport.auth import Authenticator, Entropy
 from zenlake.transport.establishment import Acceptor, HandshakeState, Opener
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES, PROCESS, ByteBudget
@@ -47,10 +48,10 @@ log = logging.getLogger("zenlake.runtime")
 
 ACCEPTS_PER_TURN = 32  # Links accepted from one listener before other links have their turn.
 ACCEPT_PAUSE = 0.1  # Seconds without accepting, when no file descriptors are left.
+GRACE_SECONDS = 2.0  # Age from which on the oldest handshake is ended to make room for another.
 CLOSE_SECONDS = 5.0  # Time for all sessions together to end, when a node closes.
 LOG_SECONDS = 1.0  # Interval between two log lines about one kind of refusal.
 CLOSE_REASONS = frozenset(CloseReason)
-SHARED_ADDRESSES = ("unixsock-stream",)  # Addresses of all peers alike: no limit per address.
 
 
 class NodeHandler(Protocol):
@@ -128,7 +129,13 @@ class Node:
         self._qos_of: dict[Listener, LinkQos] = {}
         "QoS that the endpoint of each listener names."
         self._by_zid: dict[WireZenohId, TransportSession] = {}
-        self._handshakes: dict[TransportSession, Ticket | None] = {}
+        self._accepted: dict[TransportSession, None] = {}
+        "Handshakes of accepted links, oldest first."
+        self._opening: set[TransportSession] = set()
+        "Handshakes that this node began."
+        self._next_in_line: dict[Listener, TransportLink] = {}
+        "Links for whose handshake there is no room yet; their listeners accept nothing else."
+        self._room_timer: Timer | None = None
         self._connectors: dict[tuple[EndPoint, ...], Connector] = {}
         self._to_flush: list[SendingSession] = []
         self._groups: list[Group] = []
@@ -177,7 +184,7 @@ class Node:
     @property
     def pending(self) -> int:
         """Number of handshakes under way."""
-        return len(self._handshakes)
+        return len(self._accepted) + len(self._opening)
 
     @property
     def closing(self) -> bool:
@@ -365,10 +372,13 @@ class Node:
                 if not turn and _no_descriptors(listener):
                     self._pause(listener)
                 break
-            self._admit_link(link, self._qos_of[listener])
+            if not self._make_room():
+                self._wait_for_room(listener, link)
+                break
+            self._admit_link(listener, link)
         else:  # Links may wait inside the listener (UDP), where the reactor cannot see them.
             self.reactor.call_soon(lambda: self._accept_more(listener))
-        for session in self._handshakes:  # Datagrams may have arrived before their link.
+        for session in self._accepted:  # Datagrams may have arrived before their link.
             if session.link.more:
                 session.read_more()
 
@@ -377,27 +387,78 @@ class Node:
         self.reactor.forget(listener)
         self._listeners.remove(listener)
         listener.close()
+        link = self._next_in_line.pop(listener, None)
+        if link is not None:
+            link.close()
+
+    def _make_room(self) -> bool:
+        """Return whether one more handshake may begin, after ending an overdue one if need be."""
+        return len(self._accepted) < self.config.limits.pending or self._end_overdue()
+
+    def _end_overdue(self) -> bool:
+        """End the oldest accepted handshake if it has taken GRACE_SECONDS; return whether."""
+        oldest = next(iter(self._accepted), None)
+        if oldest is None or self.reactor.now() < oldest.began_at + GRACE_SECONDS:
+            return False
+        why = f"no session within {GRACE_SECONDS:g} s, and others wait for a place"
+        oldest.refuse(why, CloseReason.UNRESPONSIVE)
+        return True
+
+    def _wait_for_room(self, listener: Listener, link: TransportLink) -> None:
+        """Keep `link` until a handshake ends or is overdue; further links wait in the kernel."""
+        self._log_limited(
+            "room",
+            "%s: %d handshakes are under way, further ones wait; raise "
+            "transport/unicast/accept_pending if that takes too long",
+            ", ".join(listener.locators),
+            len(self._accepted),
+        )
+        self._next_in_line[listener] = link
+        self.reactor.forget(listener)
+        self._await_overdue()
+
+    def _await_overdue(self) -> None:
+        """Look again when the oldest handshake will be overdue."""
+        oldest = next(iter(self._accepted), None)
+        if self._room_timer is None and oldest is not None:
+            when = oldest.began_at + GRACE_SECONDS
+            self._room_timer = self.reactor.call_at(when, self._on_overdue)
+
+    def _on_overdue(self) -> None:
+        self._room_timer = None
+        self._admit_next()
+
+    def _admit_next(self) -> None:
+        """Begin the handshakes of waiting links while there is room, and accept more."""
+        for listener in list(self._next_in_line):
+            if not self._make_room():
+                self._await_overdue()
+                return
+            self._admit_link(listener, self._next_in_line.pop(listener))
+            self._watch_listener(listener)
+            self.reactor.call_soon(partial(self._accept_more, listener))
 
     def _accept_more(self, listener: Listener) -> None:
-        if listener in self._listeners:
+        if listener in self._listeners and listener not in self._next_in_line:
             self._accept(listener)
 
     def _pause(self, listener: Listener) -> None:
         """Stop accepting for a while: connections keep waiting, and cannot be accepted now."""
         where = ", ".join(listener.locators)
-        self._log_limited("accept", "%s: no file descriptors left; raise `ulimit -n`", where)
+        self._log_limited(
+            "accept",
+            "%s: no file descriptors left of %d, so that connections wait; raise `ulimit -n`",
+            where,
+            os.sysconf("SC_OPEN_MAX"),
+        )
+        for _ in range(ACCEPTS_PER_TURN):
+            if not self._end_overdue():
+                break
         self.reactor.forget(listener)
         again = self.reactor.now() + ACCEPT_PAUSE
         self.reactor.call_at(again, lambda: self._watch_listener(listener))
 
-    def _admit_link(self, link: TransportLink, link_qos: LinkQos) -> None:
-        limited = link.address not in SHARED_ADDRESSES
-        ticket = self._admission.enter(link.address, limited)
-        if isinstance(ticket, str):
-            self._log_limited("limit", "refused %s: %s", link.remote, ticket)
-            self.refused["limit"] += 1
-            link.close()
-            return
+    def _admit_link(self, listener: Listener, link: TransportLink) -> None:
         config = self.config
         acceptor = Acceptor(
             config.offer,
@@ -405,12 +466,12 @@ class Node:
             mtu=link.mtu,
             authenticators=config.authenticators,
             admit=lambda zid, whatami: self._admit_peer(zid),
-            link_qos=link_qos,
+            link_qos=self._qos_of[listener],
         )
         session = TransportSession(
             self, link, acceptor, config.limits.seconds, self._accepted_ended
         )
-        self._handshakes[session] = ticket
+        self._accepted[session] = None
 
     def _admit_peer(self, zid: WireZenohId) -> None:
         """Admit or refuse a session with `zid`, which has connected to this node.
@@ -437,12 +498,12 @@ class Node:
         """Whether a link that this node opened waits for the OPEN ack of `zid`."""
         return any(
             session.handshake.state is HandshakeState.OPEN_ACK and session.peer == zid
-            for session in self._handshakes
+            for session in self._opening
         )
 
     def _resume_accepted(self, session: TransportSession) -> None:
         """Resume accepted links that waited for the handshake of `session` to end."""
-        for other in self._handshakes:
+        for other in self._accepted:
             if other.peer == session.peer:
                 other.resume()
 
@@ -490,7 +551,7 @@ class Node:
                 self._connect(at, others, done, expect)
 
         session = TransportSession(self, link, opener, config.patience, ended, done)
-        self._handshakes[session] = None
+        self._opening.add(session)
 
     def _other_session(
         self, session: TransportSession, end: SessionEnded
@@ -510,10 +571,8 @@ class Node:
 
     def session_opened(self, session: TransportSession) -> None:
         """Register a session whose handshake is over (called by the session)."""
-        ticket = self._handshakes.pop(session)
-        if ticket is not None:
-            self._admission.leave(ticket)
-        else:
+        if not self._end_accepted(session):
+            self._opening.remove(session)
             self._resume_accepted(session)
             self._claim(session.zid)
         self._by_zid[session.zid] = session
@@ -545,10 +604,8 @@ class Node:
 
     def _forget(self, session: TransportSession) -> bool:
         """Remove a session that ended; return whether it was open."""
-        ticket = self._handshakes.pop(session, None)
-        if ticket is not None:
-            self._admission.leave(ticket)
-        elif isinstance(session.handshake, Opener):
+        if not self._end_accepted(session) and isinstance(session.handshake, Opener):
+            self._opening.discard(session)
             self._resume_accepted(session)
         agreed = session.handshake.agreement
         if session.is_open:
@@ -558,6 +615,18 @@ class Node:
         if agreed is not None and isinstance(session.handshake, Acceptor):
             self._admission.close_session(agreed.zid)  # Claimed, and ended before it was open.
         return False
+
+    def _end_accepted(self, session: TransportSession) -> bool:
+        """Remove the handshake of an accepted link; return whether it was under way.
+
+        A link that waits for room gets its place.
+        """
+        if session not in self._accepted:
+            return False
+        del self._accepted[session]
+        if self._next_in_line:
+            self.reactor.call_soon(self._admit_next)
+        return True
 
     def _report_closed(self, session: TransportSession, end: SessionEnded) -> None:
         who = session.zid, session.link.remote
@@ -588,7 +657,12 @@ class Node:
             self.reactor.forget(listener)
             listener.close()
         self._listeners.clear()
-        sessions = [*self._handshakes, *self._by_zid.values()]
+        for link in self._next_in_line.values():
+            link.close()
+        self._next_in_line.clear()
+        if self._room_timer is not None:
+            self._room_timer.cancel()
+        sessions = [*self._accepted, *self._opening, *self._by_zid.values()]
         left = len(sessions)
 
         def ended(end: SessionEnded | None = None) -> None:

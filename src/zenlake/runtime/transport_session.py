@@ -336,6 +336,10 @@ class TransportSession(SendingSession):
         """
         self._reactor.call_soon(lambda: self._close(reason))
 
+    def refuse(self, why: str, reason: CloseReason) -> None:
+        """End a handshake at once, with a CLOSE if the link is established. On the I/O thread."""
+        self._end(SessionRefused(why, reason))
+
     def _close(self, reason: CloseReason) -> None:
         if self.over is not None or self._closing is not None:
             return

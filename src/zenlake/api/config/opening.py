@@ -26,7 +26,7 @@ from zenlake.link.options import LinkOptions, TlsOptions
 from zenlake.runtime.discovery import DiscoveryConfig
 from zenlake.runtime.node import Node, NodeConfig
 from zenlake.runtime.transport_session import TransportSession
-from zenlake.transport.admission import AdmissionLimits
+from zenlake.transport.admission import MAX_PENDING, MAX_SESSIONS, AdmissionLimits
 from zenlake.transport.auth import Authenticator
 from zenlake.transport.autoconnect import NO_ROLE, Autoconnect, Strategy
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES
@@ -128,20 +128,24 @@ def _retry(get: Get, section: str, role: WireWhatAmI) -> RetryPolicy:
 def _node_config(
     get: Get, role: WireWhatAmI, zid: WireZenohId, *, has_endpoints: bool
 ) -> NodeConfig:
-    largest = get("transport/link/rx/max_message_size")
-    default = KEYS["transport/link/rx/max_message_size"].default
+
+    def or_own(key: str, own: int) -> int:
+        """Return the value at `key`, or `own` where it is the reference's default."""
+        value: int = get(key)
+        return own if value == KEYS[key].default else value
+
     return NodeConfig(
         offer=_offer(get, role, zid),
         authenticators=tuple(_authenticators(get)),
         options=LinkOptions(tls=_tls(get)),
         limits=AdmissionLimits(
-            pending=get("transport/unicast/accept_pending"),
+            pending=or_own("transport/unicast/accept_pending", MAX_PENDING),
             seconds=get("transport/unicast/accept_timeout") / 1000,
-            sessions=get("transport/unicast/max_sessions"),
+            sessions=or_own("transport/unicast/max_sessions", MAX_SESSIONS),
         ),
         open_seconds=get("transport/unicast/open_timeout") / 1000,
         retry=_retry(get, "connect", role),
-        max_message=MAX_MESSAGE_BYTES if largest == default else largest,
+        max_message=or_own("transport/link/rx/max_message_size", MAX_MESSAGE_BYTES),
         discovery=_discovery(get, role, has_endpoints=has_endpoints),
     )
 

@@ -4,6 +4,7 @@ Knows options, signals and the lines that are printed. Does not route: zenlake.r
 """
 
 import json as jsonlib
+import resource
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -74,6 +75,7 @@ def router(
     show = print_event if json else _print_line
     events: CallbackQueue[Event] = CallbackQueue()
     with stop_on_signals(lambda _: events.close()):
+        _allow_many_sessions()
         zenlake.init_log_from_env_or("error")  # A failure to open is printed once, below.
         try:
             running = Router(built, events.offer)
@@ -90,6 +92,12 @@ def router(
         counts = asdict(running.stats())
         del counts["transports"]
         show("stopped", {**counts, "unshown": events.dropped})
+
+
+def _allow_many_sessions() -> None:
+    """Raise the limit of file descriptors, one per session, to what the system allows."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _describe(event: "Event") -> tuple[str, dict[str, Any]]:
