@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zenoh
 
+import zenlake
 from tests.golden.proxy import free_port
 from tests.support.certificates import Authority
 from tests.support.discovery import new_group
@@ -239,24 +241,23 @@ def test_the_config_is_copied() -> None:
     assert meant.config.get_json("mode") == '"peer"'
 
 
-def test_what_is_not_honoured_is_said_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(opening, "_warned", set())
+def test_what_is_not_honoured_is_said_by_every_opening(caplog: pytest.LogCaptureFixture) -> None:
     told = config(
         transport__link__tx__queue__size__data=4,
         transport__shared_memory__enabled=False,
         gateway={"south": "auto"},
         adminspace__enabled=True,
         scouting__delay=1,
+        routing__interests__timeout=10_000,
     )
     with caplog.at_level(logging.WARNING, "zenlake.config"):
         read_settings(told)
         read_settings(told)
-    assert [record.getMessage() for record in caplog.records] == [
+    expected = [
         "configuration: transport/link/tx/queue/size/data has no effect here",
         "configuration: adminspace/enabled has no effect here",
     ]
+    assert [record.getMessage() for record in caplog.records] == 2 * expected
 
 
 def test_what_counts_as_unset_exists() -> None:
@@ -657,8 +658,75 @@ def test_auth_errors_are_zerrors() -> None:
     assert issubclass(AuthError, ZError)
 
 
-def test_access_control_is_not_pretended() -> None:
-    config = Config()
-    config.insert_json5("access_control", '{"enabled": true, "default_permission": "deny"}')
-    with pytest.raises(ZError, match="access_control/enabled: access control is not there yet"):
-        read_settings(config)
+# ---- keys that would change what a session does
+
+
+NOT_IMPLEMENTED = {
+    "access_control/enabled": "true",
+    "namespace": '"fleet/7"',
+    "downsampling": '[{messages: ["put"], rules: [{key_expr: "a", freq: 1}]}]',
+    "low_pass_filter": '[{messages: ["put"], key_exprs: ["a"], size_limit: 1}]',
+    "qos/publication": '[{key_exprs: ["a"], config: {priority: "real_time"}}]',
+    "qos/network": '[{messages: ["put"], overwrite: {priority: "real_time"}}]',
+    "plugins/rest/__required__": "true",
+}
+
+
+def _nest(key: str, value: str) -> str:
+    """Return a whole configuration with one key."""
+    for name in reversed(key.split("/")):
+        value = f"{{{name}: {value}}}"
+    return value
+
+
+@pytest.mark.parametrize("form", ["text", "key", "file"])
+@pytest.mark.parametrize("key", NOT_IMPLEMENTED)
+def test_a_key_that_is_not_implemented_is_not_pretended(
+    key: str, form: str, tmp_path: Path
+) -> None:
+    value = NOT_IMPLEMENTED[key]
+    file = tmp_path / "zenoh.json5"
+    file.write_text(_nest(key, value))
+    given = Config()
+    if form == "key":
+        given.insert_json5(key, value)
+    else:
+        given = Config.from_file(file) if form == "file" else Config.from_json5(file.read_text())
+    with pytest.raises(ZError, match=f"^{key} is not implemented yet: .* would .*Remove {key} to"):
+        zenlake.open(given)
+
+
+def test_one_error_names_all_keys_that_are_not_implemented() -> None:
+    given = Config()
+    for key, value in NOT_IMPLEMENTED.items():
+        given.insert_json5(key, value)
+    with pytest.raises(ZError) as caught:
+        read_settings(given)
+    for key in NOT_IMPLEMENTED:
+        assert str(caught.value).count(key) == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("namespace", "null"),
+        ("downsampling", "[]"),
+        ("low_pass_filter", "[]"),
+        ("qos", "{}"),
+        ("qos", "{publication: [], network: []}"),
+        ("access_control", "{}"),
+        ("access_control", '{enabled: false, default_permission: "allow", rules: []}'),
+        ("plugins", "{}"),
+        ("plugins", "{rest: {__required__: false, http_port: 8000}, other: null}"),
+    ],
+)
+def test_an_empty_value_is_accepted(key: str, value: str) -> None:
+    given = Config()
+    given.insert_json5(key, value)
+    read_settings(given)
+
+
+def test_the_defaults_of_eclipse_zenoh_are_accepted(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "zenlake.config"):
+        read_settings(Config.from_json5(str(zenoh.Config())))
+    assert not caplog.records

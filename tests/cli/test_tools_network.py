@@ -9,6 +9,7 @@ import pytest
 from tests.support.cli_in_process import tool
 from tests.support.cli_in_process import zenlake as zenlake_here
 from tests.support.cli_process import peer, running
+from tests.support.cli_process import tool as tool_process
 from tests.support.reference_router import ReferenceRouter
 from tests.support.waiting import until
 
@@ -24,6 +25,27 @@ COMMANDS = [
     ["liveliness", "sub"],
     ["liveliness", "get"],
 ]
+
+
+# ---- configuration
+
+
+@pytest.mark.process
+def test_a_command_says_which_keys_have_no_effect() -> None:
+    with peer() as met:
+        done = tool_process("info", "-e", met.endpoint, "--cfg", "adminspace/enabled:true")
+    assert done.status == 0
+    assert "configuration: adminspace/enabled has no effect here" in done.err
+
+
+@pytest.mark.process
+def test_a_command_refuses_a_key_that_is_not_implemented() -> None:
+    done = tool_process("put", "--cfg", "namespace:fleet", "a", "1")
+    assert (done.status, done.out) == (1, "")
+    assert done.err == (
+        "zenlake put: namespace is not implemented yet: keys would have no prefix, so the session "
+        "would read and write keys of others. Remove namespace to open without\n"
+    )
 
 
 # ---- liveliness

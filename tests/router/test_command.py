@@ -103,6 +103,28 @@ def test_it_says_the_same_as_json() -> None:
         session.close()
 
 
+@pytest.mark.parametrize("form", ["option", "file"])
+def test_it_says_which_keys_have_no_effect(form: str, tmp_path: Path) -> None:
+    file = tmp_path / "router.json5"
+    file.write_text("{adminspace: {enabled: true}, transport: {link: {tx: {keep_alive: 7}}}}")
+    option = ("--cfg", "adminspace/enabled:true", "--cfg", "transport/link/tx/keep_alive:7")
+    with command(*AT, *(option if form == "option" else ("-c", str(file)))) as router:
+        assert "listens at" in router.first
+        router.signal(signal.SIGTERM)
+        status, _, err = router.end()
+    assert status == 0
+    first, second = err.splitlines()
+    assert first.endswith("configuration: transport/link/tx/keep_alive has no effect here")
+    assert second.endswith("configuration: adminspace/enabled has no effect here")
+
+
+def test_a_key_that_is_not_implemented_ends_it() -> None:
+    done = tool("router", *AT, "--cfg", 'namespace:"fleet/7"')
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith("zenlake router: namespace is not implemented yet: keys would have")
+    assert done.err.endswith("Remove namespace to open without\n")
+
+
 def test_options_and_a_file(tmp_path: Path) -> None:
     file = tmp_path / "router.json5"
     file.write_text('{mode: "peer", scouting: {multicast: {enabled: false}}}')

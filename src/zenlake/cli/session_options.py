@@ -135,9 +135,13 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
 @contextmanager
 def open_session(at: SessionOptions, *, meet: bool = False) -> Iterator["zenlake.Session"]:
     """Open a session for the `with` block. ZError: it fails, or with `meet` no node connects."""
+    from zenlake.api.config.opening import NotImplementedKey
+
     config = build_config(at)
     try:
         session = zenlake.open(config)
+    except NotImplementedKey:
+        raise
     except ZError as error:
         cause = error.__cause__
         absent = not (isinstance(cause, SessionRefused) and cause.by_peer)

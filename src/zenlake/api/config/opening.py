@@ -39,13 +39,18 @@ from zenlake.wire.locator import EndPoint
 from zenlake.wire.zenohid import MAX_BYTES, WireZenohId
 
 log = logging.getLogger("zenlake.config")
+ignored_keys_log = log.getChild("ignored")
 
 LOOK_SECONDS = 0.02  # Interval between checks while `open` waits.
 RESOLUTIONS = {"8bit": 0, "16bit": 1, "32bit": 2}
 ROLE_OF = {"router": WireWhatAmI.ROUTER, "peer": WireWhatAmI.PEER, "client": WireWhatAmI.CLIENT}
 
 AS_IF_UNSET = {"gateway": {"south": "auto"}}
-_warned: set[str] = set()
+REQUIRED_PLUGIN = "__required__"  # Field of a plugin without which Zenoh does not open.
+
+
+class NotImplementedKey(ZError):
+    """Refusal of a configuration whose keys would have to work, and are not implemented yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +83,8 @@ def read_settings(config: Config) -> SessionSettings:
     def get(key: str) -> Any:
         return for_mode(config, key, role)
 
+    _refuse_keys_not_implemented(config)
     _warn_of_ignored_keys(config)
-    if get("access_control/enabled"):
-        raise ZError(
-            "access_control/enabled: access control is not there yet, and nothing would be denied; "
-            "take it out to open without"
-        )
     own = get("id")
     zid = WireZenohId.parse(own) if own else WireZenohId(secrets.token_bytes(MAX_BYTES))
     connect = tuple(
@@ -104,11 +105,22 @@ def read_settings(config: Config) -> SessionSettings:
 Get = Callable[[str], Any]
 
 
+def _refuse_keys_not_implemented(config: Config) -> None:
+    """Raise one error about all keys that would change what the session does, and have no effect
+    here."""
+    harms = {key: KEYS[key].refused for key, _ in changes(config) if KEYS[key].refused}
+    for name, plugin in for_mode(config, "plugins", WireWhatAmI.PEER).items():
+        if isinstance(plugin, dict) and plugin.get(REQUIRED_PLUGIN):
+            harms[f"plugins/{name}/{REQUIRED_PLUGIN}"] = "the plugin would be missing"
+    if harms:
+        told = "; ".join(f"{key} is not implemented yet: {harm}" for key, harm in harms.items())
+        raise NotImplementedKey(f"{told}. Remove {' and '.join(harms)} to open without")
+
+
 def _warn_of_ignored_keys(config: Config) -> None:
     for key, value in changes(config):
-        if KEYS[key].ignored and value != AS_IF_UNSET.get(key) and key not in _warned:
-            _warned.add(key)
-            log.warning("configuration: %s has no effect here", key)
+        if KEYS[key].ignored and value not in (KEYS[key].unset, AS_IF_UNSET.get(key)):
+            ignored_keys_log.warning("configuration: %s has no effect here", key)
 
 
 def _retry(get: Get, section: str, role: WireWhatAmI) -> RetryPolicy:

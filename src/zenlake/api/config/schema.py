@@ -162,6 +162,8 @@ class Field(NamedTuple):
     secret: bool = False
     ignored: bool = False
     "Whether the field has no effect in this implementation."
+    refused: str = ""
+    "Harm of opening while the field has no effect: any value but the default is refused."
     does: str = ""
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from zenlake.router import Event
 
 WAIT_SECONDS = 0.5  # Longest time until a signal that arrives just before a wait is noticed.
+LOG_WHILE_OPENING = "error,zenlake.config.ignored=warn"  # fail() alone prints a failure.
 GENERIC = "GENERIC"  # Reason 0, of a session that ends normally.
 
 
@@ -76,7 +77,7 @@ def router(
     events: CallbackQueue[Event] = CallbackQueue()
     with stop_on_signals(lambda _: events.close()):
         _allow_many_sessions()
-        zenlake.init_log_from_env_or("error")  # A failure to open is printed once, below.
+        zenlake.init_log_from_env_or(LOG_WHILE_OPENING)
         try:
             running = Router(built, events.offer)
         except ZError as error:
