@@ -1,4 +1,5 @@
-"""Every kind of link with eclipse-zenoh, from both sides: TLS, mutual TLS, UDP, unix, WebSocket."""
+"""Every kind of link with eclipse-zenoh, from both sides: TLS, mutual TLS, QUIC, UDP, unix,
+WebSocket."""
 
 import secrets
 from pathlib import Path
@@ -27,6 +28,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("nothing_logged_as_er
 
 SIZES = [0, 1, 1000, 65_535, 65_536, 300_000, 3_000_000, 1] + [100] * 50
 TLS_AT = "tls/127.0.0.1:{}"
+QUIC_AT = "quic/127.0.0.1:{}"
 TLS = "transport/link/tls"
 WE_DIAL = [pair for pair in COMMON_PAIRS if pair.we_dial]
 THEY_DIAL = [pair for pair in COMMON_PAIRS if not pair.we_dial]
@@ -173,11 +175,43 @@ def test_a_session_over_tls_carries_both_ways_and_closes(
         assert THEY_SAID_CLOSE in end.why
 
 
+@pytest.mark.parametrize("mutual", [False, True], ids=["quic", "mutual quic"])
+@pytest.mark.parametrize("pair", COMMON_PAIRS, ids=str)
+def test_a_session_over_quic_carries_both_ways_and_closes(
+    reference: ReferenceProcess, pair: Pair, mutual: bool, world: World
+) -> None:
+    """A listener of ours asks no client for its certificate: mutual QUIC is refused there."""
+    ours = Ours(pair.ours, options=world.ours(mutual=mutual and pair.we_dial))
+    theirs = world.theirs(mutual=mutual)
+    with conversation(reference, pair, ours, theirs, endpoint=QUIC_AT) as (session, them):
+        assert session.link.protocol == "quic"
+        both_send(ours, session, them, SIZES, noise=True)
+        (link,) = them.links()
+        assert link["src"].startswith("quic/")
+        if mutual and pair.we_dial:
+            assert link["auth"] == "zenlake test client"
+        them.close()
+        end = ours.end_of(session)
+        assert (end.reason, end.by_peer) == (CloseReason.GENERIC, True)
+
+
+@pytest.mark.parametrize("pair", COMMON_PAIRS, ids=str)
+def test_a_session_over_quic_that_we_close(
+    reference: ReferenceProcess, pair: Pair, world: World
+) -> None:
+    ours = Ours(pair.ours, options=world.ours())
+    with conversation(reference, pair, ours, world.theirs(), endpoint=QUIC_AT) as (session, them):
+        both_send(ours, session, them, [1])
+        session.close()
+        until(lambda: them.closed(str(ours.zid)), lambda times: times == 1)
+
+
+@pytest.mark.parametrize("at_port", [TLS_AT, QUIC_AT], ids=["tls", "quic"])
 @pytest.mark.parametrize("pair", WE_DIAL, ids=str)
 def test_a_server_of_theirs_that_we_do_not_trust(
-    reference: ReferenceProcess, pair: Pair, world: World, stranger: World
+    reference: ReferenceProcess, pair: Pair, at_port: str, world: World, stranger: World
 ) -> None:
-    them, at = listening(reference, pair.theirs, world.theirs(), TLS_AT)
+    them, at = listening(reference, pair.theirs, world.theirs(), at_port)
     try:
         with Ours(pair.ours, options=world.ours(root=stranger.root)) as ours:
             with pytest.raises((SessionRefused, LinkError), match="certificate"):
@@ -187,12 +221,13 @@ def test_a_server_of_theirs_that_we_do_not_trust(
         them.close()
 
 
+@pytest.mark.parametrize("at_port", [TLS_AT, QUIC_AT], ids=["tls", "quic"])
 @pytest.mark.parametrize("pair", THEY_DIAL, ids=str)
 def test_a_server_of_ours_that_they_do_not_trust(
-    reference: ReferenceProcess, pair: Pair, world: World, stranger: World
+    reference: ReferenceProcess, pair: Pair, at_port: str, world: World, stranger: World
 ) -> None:
     with Ours(pair.ours, options=world.ours()) as ours:
-        (at, *_) = ours.node.listen(TLS_AT.format(0))
+        (at, *_) = ours.node.listen(at_port.format(0))
         theirs = world.theirs(root=stranger.root)
         with pytest.raises(ReferenceFailed):
             dialling(reference, pair.theirs, str(at), {**theirs, "connect/timeout_ms": 0})
@@ -200,12 +235,18 @@ def test_a_server_of_ours_that_they_do_not_trust(
         assert ours.opened == []
 
 
+@pytest.mark.parametrize("at_port", [TLS_AT, QUIC_AT], ids=["tls", "quic"])
 @pytest.mark.parametrize("shown", ["nothing", "a stranger's"])
 @pytest.mark.parametrize("pair", WE_DIAL, ids=str)
 def test_they_refuse_our_certificate(
-    reference: ReferenceProcess, pair: Pair, shown: str, world: World, stranger: World
+    reference: ReferenceProcess,
+    pair: Pair,
+    shown: str,
+    at_port: str,
+    world: World,
+    stranger: World,
 ) -> None:
-    them, at = listening(reference, pair.theirs, world.theirs(mutual=True), TLS_AT)
+    them, at = listening(reference, pair.theirs, world.theirs(mutual=True), at_port)
     options = world.ours() if shown == "nothing" else stranger.ours(mutual=True, root=world.root)
     try:
         with Ours(pair.ours, options=options) as ours:

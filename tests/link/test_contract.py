@@ -260,7 +260,7 @@ def bad_peers(where: Locator, sockets: ExitStack) -> None:
     else:
         family = socket.AF_INET6 if "[" in where else socket.AF_INET
         sockaddr = split_host(where, where.address)  # type: ignore[assignment]
-    kind = socket.SOCK_DGRAM if where.protocol == "udp" else socket.SOCK_STREAM
+    kind = socket.SOCK_DGRAM if where.protocol in ("udp", "quic") else socket.SOCK_STREAM
     for number in range(12):
         peer = sockets.enter_context(socket.socket(family, kind))
         peer.connect(sockaddr)

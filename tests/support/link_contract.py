@@ -57,6 +57,8 @@ class Kind:
     "Whether the peer learns that this side closed."
     silent: bool = False
     "Whether a listener knows of a peer only by what it sends."
+    speaks_first: bool = False
+    "Whether the side that connected has to send before the other one can."
     threads: bool = True
     options: Callable[[Path], LinkOptions] = _no_options
     faults: Faults | None = None
@@ -72,6 +74,8 @@ KINDS = {
     "udp": Kind("udp", "udp/127.0.0.1:0", Framing.DATAGRAM, False, ends=False, silent=True),
     "udp6": Kind("udp", "udp/[::1]:0", Framing.DATAGRAM, False, "::1", ends=False, silent=True),
     "tls": Kind("tls", "tls/127.0.0.1:0", options=_tls_options),
+    "quic": Kind("quic", "quic/127.0.0.1:0", speaks_first=True, options=_tls_options),
+    "quic6": Kind("quic", "quic/[::1]:0", address="::1", speaks_first=True, options=_tls_options),
     "ws": Kind("ws", "ws/127.0.0.1:0", Framing.DATAGRAM),
     "memory": Kind("memory", "memory/here", address="here", threads=False, faults=SLOW),
     "memory in pieces": Kind(
@@ -146,6 +150,8 @@ class Stage:
         if self.kind.silent:
             assert accepted.more
             assert self.until(accepted.receive) == b"first"
+        if self.kind.speaks_first:
+            assert self.carry(connected, accepted, b"first") == b"first"
         return connected, accepted
 
     def triple(self) -> tuple[Listener, TransportLink, TransportLink]:
@@ -163,6 +169,9 @@ class Stage:
             self.network.advance(self.network.now + TICK)
         else:
             time.sleep(TICK)
+            for opened in self._opened:
+                if isinstance(opened, TransportLink) and opened.driven:
+                    opened.drive()
 
     def carry(self, sender: TransportLink, receiver: TransportLink, data: bytes) -> bytes:
         """Send all of `data`, reading at the other end: what arrived there."""

@@ -15,12 +15,16 @@ from zenlake.link.sockets import Address
 from zenlake.wire.locator import EndPoint
 
 PROTOCOLS: dict[str, str] = {
+    "quic": "zenlake.link.quic",
     "tcp": "zenlake.link.tcp",
     "tls": "zenlake.link.tls",
     "udp": "zenlake.link.udp",
     "unixsock-stream": "zenlake.link.unix",
     "ws": "zenlake.link.ws",
 }
+EXTRAS = {"quic": "quic", "serial": "serial"}
+"""Protocols that need a library which a plain installation does not have, and the extra that installs
+it."""
 
 
 class LinkProvider(Protocol):
@@ -38,7 +42,16 @@ def _module(endpoint: EndPoint) -> LinkProvider:
         raise LinkError(
             f"{endpoint.locator}: {endpoint.protocol!r} is not a protocol here: use {known}"
         )
-    return cast(LinkProvider, import_module(name))
+    try:
+        return cast(LinkProvider, import_module(name))
+    except ModuleNotFoundError as missing:
+        extra = EXTRAS.get(endpoint.protocol)
+        if extra is None:
+            raise
+        raise LinkError(
+            f"{endpoint.locator}: needs {missing.name}, which is not installed: "
+            f"pip install 'zenlake[{extra}]'"
+        ) from None
 
 
 def resolve(endpoint: EndPoint) -> list[Address]:

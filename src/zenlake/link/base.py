@@ -5,6 +5,7 @@ Knows nothing of Zenoh except how batches are delimited (`framing`) and how larg
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from enum import IntEnum
 
 from zenlake.wire.framing import Framing
@@ -15,7 +16,7 @@ READ_BYTES = 256 * 1024  # Upper bound on the bytes that one receive() of a stre
 
 
 class Progress(IntEnum):
-    """State of a link's own handshake: TCP's connect, TLS, the WebSocket upgrade."""
+    """State of a link's own handshake: TCP's connect, TLS, QUIC, the WebSocket upgrade."""
 
     DONE = 0
     WANT_READ = 1
@@ -26,7 +27,7 @@ class TransportLink(ABC):
     """Link to one peer. `send` and `receive` may be called from two threads at the same time."""
 
     protocol: str
-    "Protocol name as in locators: tcp, tls, udp, unixsock-stream, ws."
+    "Protocol name as in locators: a key of `zenlake.link.PROTOCOLS`."
     local: Locator
     remote: Locator
     address: str
@@ -38,6 +39,11 @@ class TransportLink(ABC):
     "Largest batch, length prefix included, that INIT proposes."
     expires: float | None = None
     "UNIX seconds at which the peer's certificate ends and the link must be closed."
+    driven: bool = False
+    """Whether the link works by itself (QUIC, pipes). Its fileno() is then never writable, and
+    readable when drive() has work to do: the link may have received bytes, or take more."""
+    schedule: Callable[[float], None] | None = None
+    "Set by the owner of a driven link, which calls drive() at that time of time.monotonic()."
 
     @abstractmethod
     def fileno(self) -> int:
@@ -73,6 +79,10 @@ class TransportLink(ABC):
 
     def flush(self) -> None:
         """Send the waiting bytes, as far as the socket takes them."""
+        return
+
+    def drive(self) -> None:
+        """Do the work of a driven link that is due; errors are left to receive() and send()."""
         return
 
     @abstractmethod

@@ -13,6 +13,7 @@ from zenlake.link.base import Progress, TransportLink
 
 UNSENT_BYTES = 256 * 1024  # Bytes waiting for the stream above which send() takes nothing.
 MAX_UNSENT_BYTES = 2 * UNSENT_BYTES  # Above this the link fails: the peer does not read answers.
+MAX_TEXT_CHARACTERS = 200  # Characters of a peer's text that an error shows.
 
 
 class LayeredLink(TransportLink):
@@ -67,3 +68,8 @@ class LayeredLink(TransportLink):
             del self._unsent[:taken]
         if len(self._unsent) > MAX_UNSENT_BYTES:
             raise LinkError(f"{self.remote}: it keeps asking for answers and does not read them")
+
+
+def clean(text: str) -> str:
+    """Return a peer's text, shortened and printable, for a log line."""
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_TEXT_CHARACTERS])

@@ -70,14 +70,14 @@ ALERT = "_ALERT_"  # Part of OpenSSL's reason if the peer sent it as an alert.
 
 
 @dataclass(frozen=True)
-class _Pem:
+class Pem:
     """Certificate or key, and the option that it came from."""
 
     source: str
     content: bytes = field(repr=False)
 
 
-class _Settings:
+class TlsSettings:
     """Settings after '#' in an endpoint, with the node's options as defaults."""
 
     def __init__(self, endpoint: EndPoint, options: LinkOptions) -> None:
@@ -88,7 +88,7 @@ class _Settings:
         self.verify_name = self._switch("verify_name_on_connect")
         self.close_on_expiration = self._switch("close_link_on_expiration")
 
-    def _fail(self, problem: str) -> NoReturn:
+    def fail(self, problem: str) -> NoReturn:
         raise LinkError(f"{self._where}: {problem}") from None
 
     def _switch(self, name: str) -> bool:
@@ -96,10 +96,10 @@ class _Settings:
             return bool(getattr(self._tls, name))
         text = self._config[name]
         if text not in TRUTH:
-            self._fail(f"{name} is {text!r}: write true or false")
+            self.fail(f"{name} is {text!r}: write true or false")
         return TRUTH[text]
 
-    def pem(self, item: str) -> _Pem | None:
+    def pem(self, item: str) -> Pem | None:
         """Return an item of MATERIAL from the endpoint or the options; None: not configured."""
         forms = {"raw": self._from_text, "base64": self._from_base64, "file": self._from_file}
         for form, read in forms.items():
@@ -108,39 +108,39 @@ class _Settings:
         path: str | None = getattr(self._tls, item)
         inline: str | None = getattr(self._tls, f"{item}_base64")
         if path is not None and inline is not None:
-            self._fail(f"{item} and {item}_base64 are both given: leave out one")
+            self.fail(f"{item} and {item}_base64 are both given: leave out one")
         if inline is not None:
             return self._from_base64(f"{item}_base64", inline)
         return None if path is None else self._from_file(item, path)
 
-    def require(self, item: str, why: str) -> _Pem:
+    def require(self, item: str, why: str) -> Pem:
         """Return an item of MATERIAL, or raise LinkError."""
         found = self.pem(item)
         if found is None:
-            self._fail(f"{why} needs {item}: give the path of a PEM file")
+            self.fail(f"{why} needs {item}: give the path of a PEM file")
         return found
 
-    def _from_text(self, name: str, text: str) -> _Pem:
-        return _Pem(name, text.encode())
+    def _from_text(self, name: str, text: str) -> Pem:
+        return Pem(name, text.encode())
 
-    def _from_base64(self, name: str, text: str) -> _Pem:
+    def _from_base64(self, name: str, text: str) -> Pem:
         try:
-            return _Pem(name, base64.b64decode(text, validate=True))
+            return Pem(name, base64.b64decode(text, validate=True))
         except (binascii.Error, ValueError):
-            self._fail(f"{name} is not base64: encode the whole PEM text")
+            self.fail(f"{name} is not base64: encode the whole PEM text")
 
-    def _from_file(self, name: str, path: str) -> _Pem:
+    def _from_file(self, name: str, path: str) -> Pem:
         source = f"{name} (file {path!r})"
         try:
             with Path(path).open("rb") as file:
                 content = file.read(MAX_PEM_BYTES + 1)
         except (OSError, ValueError) as error:
             cause = getattr(error, "strerror", None) or "not a path"
-            self._fail(f"{source} cannot be read: {cause}; give a PEM file this process may read")
+            self.fail(f"{source} cannot be read: {cause}; give a PEM file this process may read")
         if not content or len(content) > MAX_PEM_BYTES:
             size = f"more than {MAX_PEM_BYTES} bytes" if content else "no content"
-            self._fail(f"{source} has {size}; give a PEM file")
-        return _Pem(source, content)
+            self.fail(f"{source} has {size}; give a PEM file")
+        return Pem(source, content)
 
     def server_context(self) -> ssl.SSLContext:
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
@@ -172,12 +172,12 @@ class _Settings:
         context.hostname_checks_common_name = False  # Names are in subjectAltName.
         return context
 
-    def _trust(self, context: ssl.SSLContext, roots: _Pem) -> None:
+    def _trust(self, context: ssl.SSLContext, roots: Pem) -> None:
         """Trust only these authorities, intermediate ones included."""
         try:
             context.load_verify_locations(cadata=roots.content.decode("ascii", "ignore"))
         except ssl.SSLError:
-            self._fail(f"{roots.source} has no certificate: give a PEM file with CERTIFICATE")
+            self.fail(f"{roots.source} has no certificate: give a PEM file with CERTIFICATE")
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
     def _present(self, context: ssl.SSLContext, side: str) -> None:
@@ -185,7 +185,7 @@ class _Settings:
         key = self.require(f"{side}_private_key", f"a TLS {side}")
 
         def password() -> NoReturn:  # Without it OpenSSL would prompt on the terminal.
-            self._fail(f"{key.source} is encrypted: give a private key without a password")
+            self.fail(f"{key.source} is encrypted: give a private key without a password")
 
         try:
             with _path_of(certificate) as certificates, _path_of(key) as private_key:
@@ -193,12 +193,12 @@ class _Settings:
         except ssl.SSLError as error:
             pair = f"{certificate.source} and {key.source}"
             if error.reason == "KEY_VALUES_MISMATCH":
-                self._fail(f"{pair} do not belong together: give the key of this certificate")
-            self._fail(f"{pair} are not a PEM certificate and a PEM private key")
+                self.fail(f"{pair} do not belong together: give the key of this certificate")
+            self.fail(f"{pair} are not a PEM certificate and a PEM private key")
 
 
 @contextmanager
-def _path_of(pem: _Pem) -> Iterator[str]:
+def _path_of(pem: Pem) -> Iterator[str]:
     """Yield a path that `ssl` can open, to a file in memory."""
     with os.fdopen(os.memfd_create("pem"), "wb") as file:
         file.write(pem.content)
@@ -206,8 +206,8 @@ def _path_of(pem: _Pem) -> Iterator[str]:
         yield f"/proc/self/fd/{file.fileno()}"
 
 
-def _tcp_endpoint(endpoint: EndPoint) -> EndPoint:
-    """Return the endpoint without the settings of TLS: for TCP, and safe to show."""
+def without_certificates(endpoint: EndPoint) -> EndPoint:
+    """Return the endpoint without the settings of TLS: for TCP or UDP, and safe to show."""
     own = {f"{item}_{form}" for item in MATERIAL for form in ("raw", "base64", "file")}
     own |= {*SWITCHES, "tls_handshake_timeout_ms"}
     rest = ";".join(f"{k}={v}" for k, v in endpoint.config.items() if k not in own)
@@ -278,12 +278,7 @@ class TlsLink(LayeredLink):
         if not certificate:
             return
         self.certificate_name = _common_name(certificate)
-        name = self.certificate_name
-        if name is not None and not (name.isprintable() and len(name) <= MAX_NAME_CHARACTERS):
-            raise LinkError(
-                f"{self.remote}: the common name of its certificate is not printable text of at "
-                f"most {MAX_NAME_CHARACTERS} characters"
-            )
+        check_name(self.remote, self.certificate_name)
         if self._close_on_expiration:
             self.expires = float(ssl.cert_time_to_seconds(str(certificate["notAfter"])))
 
@@ -353,6 +348,15 @@ class TlsLink(LayeredLink):
             self._stream.close()
 
 
+def check_name(remote: Locator, name: str | None) -> None:
+    """Refuse a common name of a peer's certificate that could not be shown; None is valid."""
+    if name is not None and not (name.isprintable() and len(name) <= MAX_NAME_CHARACTERS):
+        raise LinkError(
+            f"{remote}: the common name of its certificate is not printable text of at "
+            f"most {MAX_NAME_CHARACTERS} characters"
+        )
+
+
 def _common_name(certificate: Mapping[str, Any]) -> str | None:
     for relative in certificate["subject"]:
         for kind, value in relative:
@@ -380,11 +384,11 @@ def _to_words(reason: str) -> str:
 
 
 def resolve(endpoint: EndPoint) -> list[Address]:
-    return tcp.resolve(_tcp_endpoint(endpoint))
+    return tcp.resolve(without_certificates(endpoint))
 
 
 def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> TlsLink:
-    settings, below = _Settings(endpoint, options), _tcp_endpoint(endpoint)
+    settings, below = TlsSettings(endpoint, options), without_certificates(endpoint)
     context = settings.client_context()
     host = split_host(below, below.address)[0].partition("%")[0]
     stream = tcp.connect(below, address, options)
@@ -396,17 +400,17 @@ def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> TlsLi
 
 
 def listen(endpoint: EndPoint, options: LinkOptions) -> StreamListener:
-    settings, below = _Settings(endpoint, options), _tcp_endpoint(endpoint)
+    settings, below = TlsSettings(endpoint, options), without_certificates(endpoint)
     context, close_on_expiration = settings.server_context(), settings.close_on_expiration
 
     def make_link(sock: socket.socket, peer: Any) -> TlsLink:  # Keeps no reference to the keys.
         return TlsLink(TcpLink(below.protocol, sock, peer), context, close_on_expiration)
 
     sock = listening_socket(below)
-    return StreamListener(sock, below, _locators(below, sock), make_link)
+    return StreamListener(sock, below, named_locators(below, sock), make_link)
 
 
-def _locators(endpoint: EndPoint, sock: socket.socket) -> tuple[Locator, ...]:
+def named_locators(endpoint: EndPoint, sock: socket.socket) -> tuple[Locator, ...]:
     """Return the listener's locators; a host name stays, since the certificate has it."""
     host, _ = split_host(endpoint, endpoint.address)
     try:

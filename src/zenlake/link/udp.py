@@ -18,11 +18,11 @@ from weakref import WeakValueDictionary
 
 from zenlake.errors import LinkError
 from zenlake.link import sockets
-from zenlake.link.base import Listener, Progress, TransportLink
+from zenlake.link.base import Listener, Progress
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import Address, SocketLink, failed, host_of, sockaddr_locator
 from zenlake.wire.framing import Framing
-from zenlake.wire.locator import EndPoint
+from zenlake.wire.locator import EndPoint, Locator
 
 MTU = 0xFFFF - 8 - 40  # Datagram less the headers of UDP and IPv6, as Rust proposes.
 READ_DATAGRAM = 0xFFFF  # Upper bound on the size of a datagram.
@@ -130,12 +130,19 @@ class UdpListener(Listener):
     behind once the links are closed.
     """
 
-    def __init__(self, sock: socket.socket, endpoint: EndPoint) -> None:
-        self.locators = sockets.listener_locators(endpoint, sock)
+    def __init__(
+        self,
+        sock: socket.socket,
+        endpoint: EndPoint,
+        locators: tuple[Locator, ...],
+        admits: Callable[[bytes], bool],
+    ) -> None:
+        """`admits`: whether a new peer's datagram opens a link."""
+        self.locators = locators
         self.name: str = endpoint
         self.dropped = 0
         "First datagrams of peers for which no socket could be opened."
-        self._endpoint, self._socket = endpoint, sock
+        self._endpoint, self._socket, self._admits = endpoint, sock, admits
         self._bound = sock.getsockname()
         self._links: WeakValueDictionary[Any, UdpLink] = WeakValueDictionary()
         self._pending: deque[_Arrival] = deque()
@@ -144,7 +151,7 @@ class UdpListener(Listener):
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def accept(self) -> TransportLink | None:
+    def accept(self) -> UdpLink | None:
         with self._lock:
             for _ in range(PENDING_DATAGRAMS):
                 if not self._pending and not self._take():
@@ -153,7 +160,7 @@ class UdpListener(Listener):
                 link = self._links.get(arrival.peer)
                 if link is not None:
                     link.add_early(arrival.data)
-                elif arrival.data:
+                elif self._admits(arrival.data):
                     link = self._make_link(arrival)
                     if link is not None:
                         return link
@@ -252,12 +259,26 @@ def resolve(endpoint: EndPoint) -> list[Address]:
 
 def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> UdpLink:
     _refuse_reliable(endpoint)
-    sock = sockets.connect(endpoint, address, socket.SOCK_DGRAM)
-    return UdpLink(sock, endpoint.protocol, address.sockaddr, endpoint)
+    return open_link(endpoint, address)
 
 
 def listen(endpoint: EndPoint, options: LinkOptions) -> UdpListener:
     _refuse_reliable(endpoint)
+    return open_listener(endpoint)
+
+
+def open_link(endpoint: EndPoint, address: Address) -> UdpLink:
+    """Return a link to the address, for any protocol that is made of datagrams."""
+    sock = sockets.connect(endpoint, address, socket.SOCK_DGRAM)
+    return UdpLink(sock, endpoint.protocol, address.sockaddr, endpoint)
+
+
+def open_listener(
+    endpoint: EndPoint,
+    admits: Callable[[bytes], bool] = bool,
+    locate: Callable[[EndPoint, socket.socket], tuple[Locator, ...]] = sockets.listener_locators,
+) -> UdpListener:
+    """Return a listener for any protocol that is made of datagrams."""
     sock = sockets.listening_socket(endpoint, socket.SOCK_DGRAM)
     # Set after bind(), which thus fails if the port is in use; lets the peers' sockets share it.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -266,11 +287,12 @@ def listen(endpoint: EndPoint, options: LinkOptions) -> UdpListener:
         sock.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
     else:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
-    return UdpListener(sock, endpoint)
+    return UdpListener(sock, endpoint, locate(endpoint, sock), admits)
 
 
 def _refuse_reliable(endpoint: EndPoint) -> None:
     if endpoint.metadata.get("rel") == "1":
         raise LinkError(
-            f"{endpoint}: reliable udp is QUIC, which is not supported: use tcp, or rel=0"
+            f"{endpoint}: reliable udp is QUIC without encryption, which is not supported: "
+            "use tcp or quic, or rel=0"
         )

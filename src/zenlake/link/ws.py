@@ -23,7 +23,7 @@ from websockets.uri import WebSocketURI
 from zenlake.errors import LinkError
 from zenlake.link import tcp
 from zenlake.link.base import TransportLink
-from zenlake.link.layered import UNSENT_BYTES, LayeredLink
+from zenlake.link.layered import UNSENT_BYTES, LayeredLink, clean
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import Address, StreamListener, listener_locators, listening_socket
 from zenlake.link.tcp import TcpLink
@@ -31,7 +31,6 @@ from zenlake.wire.framing import MAX_BATCH_BYTES, Framing
 from zenlake.wire.locator import EndPoint
 
 PATH = "/"
-MAX_REASON_CHARACTERS = 200  # Characters of a peer's text that an error shows.
 
 LOG = logging.getLogger(__name__)
 DATA = {Opcode.BINARY, Opcode.CONT}
@@ -74,7 +73,7 @@ class WsLink(LayeredLink):
         if refused is not None:
             with suppress(LinkError):
                 self._carry()  # The HTTP response that tells the peer the reason.
-            raise LinkError(f"{self.remote}: WebSocket upgrade failed: {_clean(str(refused))}")
+            raise LinkError(f"{self.remote}: WebSocket upgrade failed: {clean(str(refused))}")
 
     def receive(self) -> bytes | None:
         with self._lock:
@@ -161,11 +160,6 @@ class WsLink(LayeredLink):
                 with suppress(LinkError):
                     self._carry()
             self._stream.close()
-
-
-def _clean(text: str) -> str:
-    """Return a peer's text, shortened and printable, for a log line."""
-    return "".join(c if c.isprintable() else "?" for c in text[:MAX_REASON_CHARACTERS])
 
 
 resolve = tcp.resolve

@@ -72,7 +72,12 @@ class TransportSession(SendingSession):
         self._expiry: Timer | None = None
         "Fires when the peer's certificate expires."
         try:
-            self._reactor.watch(link, self._on_ready, read=True, write=True)
+            if link.driven:
+                self._reactor.watch(link, self._on_work, read=True, write=False)
+                link.schedule = self._drive_at
+                self._reactor.call_soon(lambda: self._on_work(True, False))
+            else:
+                self._reactor.watch(link, self._on_ready, read=True, write=True)
         except LinkError as error:
             self._watching = (False, False)
             end = SessionRefused(f"{link.remote}: {error}", CloseReason.GENERIC)
@@ -151,6 +156,18 @@ class TransportSession(SendingSession):
             self._on_writable()
         if (readable or (self._hides and self.link.more)) and not self._paused:
             self._read()
+
+    def _on_work(self, readable: bool, writable: bool) -> None:
+        """Drive a driven link, then read and write as the session wants to."""
+        if self.over is None:
+            self.link.drive()
+            reads, writes = self._watching
+            if reads or writes:
+                self._on_ready(reads, writes)
+
+    def _drive_at(self, when: float) -> None:
+        """Drive the link at that time: it has a timer of its own. Called on any thread."""
+        self._reactor.call_at(when, lambda: self._on_work(True, False))
 
     def read_more(self) -> None:
         """Read what waits inside the link, where the reactor cannot see it."""
@@ -317,7 +334,9 @@ class TransportSession(SendingSession):
             wanted = (before[0] if read is None else read, before[1] if write is None else write)
             if self.over is not None or wanted == before:
                 return
-            if not any(before):
+            if self.link.driven:  # It is watched until the session ends.
+                pass
+            elif not any(before):
                 self._reactor.watch(self.link, self._on_ready, read=wanted[0], write=wanted[1])
             elif any(wanted):
                 self._reactor.change(self.link, read=wanted[0], write=wanted[1])
@@ -416,7 +435,7 @@ class TransportSession(SendingSession):
                 core.end(end.reason)  # It frees its memory.
                 if self._rest is None and not end.by_peer:
                     self._flush(self._reactor.now())  # A CLOSE that the core left.
-            if any(self._watching):
+            if any(self._watching) or self.link.driven:
                 self._reactor.forget(self.link)
             self.over = end
             self._refuse_sends()
