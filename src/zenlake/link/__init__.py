@@ -23,8 +23,7 @@ PROTOCOLS: dict[str, str] = {
     "ws": "zenlake.link.ws",
 }
 EXTRAS = {"quic": "quic", "serial": "serial"}
-"""Protocols that need a library which a plain installation does not have, and the extra that installs
-it."""
+"Protocols whose library a plain installation does not have, and the extra that installs it."
 
 
 class LinkProvider(Protocol):

@@ -1,7 +1,7 @@
 """quic/HOST:PORT: one stream over QUIC, which is encrypted and runs on UDP.
 
-The library `aioquic` does the protocol in memory. Its datagrams go through a UDP link: each peer of a
-listener has a socket of its own. Several streams and QUIC datagrams are not offered.
+The library `aioquic` does the protocol in memory. Its datagrams go through a UDP link: each peer of
+a listener has a socket of its own. Several streams and QUIC datagrams are not offered.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ PROTOCOL_NAMES = ["zenoh", "hq-29"]
 STREAM = 0  # Id of the first bidirectional stream that a client opens.
 WINDOW_BYTES = 1 << 20  # Received bytes that may wait here; the peer sends no more than these.
 SEND_BYTES = 1 << 20  # Bytes that wait to be sent or acknowledged, above which send() takes none.
-IDLE_SECONDS = 60.0  # Silence after which the connection is lost; the smaller of both sides' counts.
+IDLE_SECONDS = (
+    60.0  # Silence after which the connection is lost; the smaller of both sides' counts.
+)
 DATAGRAMS_AT_ONCE = 64  # Datagrams read before the other links have their turn.
 FULL_SOCKET_SECONDS = 0.001  # Pause before the next attempt to write to a full socket.
 SMALLEST_DATAGRAM = 1200  # RFC 9000, 14: what every path carries, and the size of a first datagram.
@@ -373,7 +375,9 @@ def _first_id(data: bytes) -> bytes | None:
     except ValueError:
         return None
     known = header.version in QuicConfiguration().supported_versions
-    return header.destination_cid if known and header.packet_type is QuicPacketType.INITIAL else None
+    return (
+        header.destination_cid if known and header.packet_type is QuicPacketType.INITIAL else None
+    )
 
 
 # --- connecting and listening

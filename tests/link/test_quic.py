@@ -1,0 +1,174 @@
+"""Links over QUIC: limits of what a peer can make this side keep, hostile datagrams, and advice."""
+
+import builtins
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.support.link_contract import KINDS, Stage
+from zenlake import link as links
+from zenlake.errors import LinkError, ZError
+from zenlake.link.base import Progress, TransportLink
+from zenlake.link.options import LinkOptions, TlsOptions
+from zenlake.link.quic import STREAM, WINDOW_BYTES, QuicLink
+from zenlake.link.sockets import split_host
+from zenlake.wire.locator import EndPoint
+
+MUTATIONS = 60  # Datagrams made from each one that a client begins with.
+UNLIMITED = 1 << 40
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(KINDS["quic"], tmp_path)
+    yield stage
+    stage.close()
+
+
+def quic(link: TransportLink) -> QuicLink:
+    assert isinstance(link, QuicLink)
+    return link
+
+
+def first_datagram(stage: Stage) -> bytes:
+    """The datagram with which a client of ours begins."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(30)
+        stage.connect(EndPoint(f"quic/127.0.0.1:{server.getsockname()[1]}"))
+        return server.recv(0xFFFF)
+
+
+def test_a_peer_that_does_not_keep_to_the_window_loses_its_link(stage: Stage) -> None:
+    _, connected, accepted = stage.triple()
+    connection = quic(connected)._connection
+    connection._remote_max_data = UNLIMITED
+    connection._streams[STREAM].max_stream_data_remote = UNLIMITED
+    most = 0
+
+    def flood() -> bool | None:
+        nonlocal most
+        try:
+            connected.send(bytes(64 << 10))
+        except LinkError:
+            return True
+        quic(accepted).drive()
+        most = max(most, len(quic(accepted)._received))
+        return None
+
+    stage.until(flood)
+    assert 0 < most <= WINDOW_BYTES
+    while accepted.more:
+        try:
+            if not accepted.receive():
+                break
+        except LinkError as error:
+            assert "QUIC connection lost" in str(error)
+            break
+    else:
+        pytest.fail("the link goes on")
+
+
+def test_a_peer_that_is_not_read_waits_and_goes_on(stage: Stage) -> None:
+    _, connected, accepted = stage.triple()
+    sent = stage.fill(connected, bytes(64 << 10), 64 << 20)
+    assert len(quic(accepted)._received) <= WINDOW_BYTES
+    arrived = bytearray()
+
+    def drain() -> bool | None:
+        arrived.extend(stage.receive_flushing(connected, accepted) or b"")
+        return len(arrived) >= len(sent) or None
+
+    stage.until(drain)
+    assert bytes(arrived) == sent
+
+
+def test_mutated_first_datagrams_harm_only_their_own_link(stage: Stage) -> None:
+    first, random = first_datagram(stage), Random(1)
+    listener = stage.listen()
+    where = split_host(listener.locators[0], listener.locators[0].address)
+    for number in range(MUTATIONS):
+        data = bytearray(first)
+        for _ in range(1 + number % 8):
+            data[random.randrange(len(data))] = random.randrange(256)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+            peer.sendto(data[: random.choice([len(data), 1200, 30, 1])], where)
+        while (link := listener.accept()) is not None:
+            quic(link).drive()
+            link.close()
+    connected, accepted = stage.pair(listener)
+    assert stage.carry(accepted, connected, b"unharmed") == b"unharmed"
+
+
+def test_garbage_of_the_peer_itself_is_ignored(stage: Stage) -> None:
+    _, connected, accepted = stage.triple()
+    random = Random(2)
+    for size in [1, 2, 20, 21, 50, 1199, 1200, 1500, 9000] * 5:
+        quic(connected)._datagrams.send(random.randbytes(size))
+        quic(accepted).drive()
+    assert stage.carry(connected, accepted, b"unharmed") == b"unharmed"
+    assert stage.carry(accepted, connected, b"and back") == b"and back"
+
+
+def test_only_a_whole_first_datagram_opens_a_link(stage: Stage) -> None:
+    first = first_datagram(stage)
+    listener = stage.listen()
+    where = split_host(listener.locators[0], listener.locators[0].address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        for data in (b"\0", first[:1199], bytes(1200), bytes([first[0]]) + bytes(1199)):
+            peer.sendto(data, where)
+            stage.tick()
+            assert listener.accept() is None
+        peer.sendto(first, where)
+        stage.keep(stage.until(listener.accept))
+
+
+@pytest.mark.parametrize("setting", ["multistream=1", "mixed_rel=1", "rel=0"])
+def test_what_is_not_offered_is_refused_by_name(stage: Stage, setting: str) -> None:
+    endpoint = EndPoint(f"quic/127.0.0.1:0?{setting}")
+    for act in (lambda: stage.listen(endpoint), lambda: stage.connect(endpoint)):
+        with pytest.raises(ZError, match=f"{setting} is not supported"):
+            act()
+
+
+def test_a_listener_that_should_ask_for_certificates_is_refused(stage: Stage) -> None:
+    assert stage.options.tls is not None
+    options = LinkOptions(tls=TlsOptions(**{**vars(stage.options.tls), "enable_mtls": True}))
+    with pytest.raises(LinkError, match=r"enable_mtls.*listen on tls"):
+        links.listen(stage.endpoint, options)
+
+
+def test_without_the_library_the_error_names_the_extra(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    normal = builtins.__import__
+
+    def without(name: str, *arguments: Any, **options: Any) -> Any:
+        if name.partition(".")[0] == "aioquic":
+            raise ModuleNotFoundError("No module named 'aioquic'", name="aioquic")
+        return normal(name, *arguments, **options)
+
+    monkeypatch.delitem(sys.modules, "zenlake.link.quic")
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(LinkError, match=r"quic/127\.0\.0\.1:0: .*pip install 'zenlake\[quic\]'"):
+        links.listen(stage.endpoint, stage.options)
+
+
+def test_a_client_that_goes_away_during_the_handshake(stage: Stage) -> None:
+    listener = stage.listen()
+    stage.connect(listener.locators[0]).close()
+    accepted = stage.accept(listener)
+    error = stage.error_of(accepted.handshake)
+    assert "QUIC" in str(error)
+
+
+def test_the_window_moves_with_what_is_read(stage: Stage) -> None:
+    _, connected, accepted = stage.triple()
+    data = Random(3).randbytes(4 * WINDOW_BYTES)
+    assert stage.carry(connected, accepted, data) == data
+    assert connected.handshake() is Progress.DONE
