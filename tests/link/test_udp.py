@@ -319,7 +319,7 @@ def test_nothing_is_lost_while_peers_come_in(stage: Stage, outside: ExitStack) -
 
 def let_peers_in(stage: Stage, listener: UdpListener, peers: list[socket.socket]) -> None:
     batches = [b"%d" % number for number in range(5)]
-    accepted: list[TransportLink] = []
+    accepted: list[UdpLink] = []
     got: dict[str, list[bytes]] = {}
 
     def talk() -> None:

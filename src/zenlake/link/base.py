@@ -40,7 +40,7 @@ class TransportLink(ABC):
     expires: float | None = None
     "UNIX seconds at which the peer's certificate ends and the link must be closed."
     driven: bool = False
-    """Whether the link works by itself (QUIC, pipes). Its fileno() is then never writable, and
+    """Whether the link works by itself (QUIC). Its fileno() is then never writable, and
     readable when drive() has work to do: the link may have received bytes, or take more."""
     schedule: Callable[[float], None] | None = None
     "Set by the owner of a driven link, which calls drive() at that time of time.monotonic()."

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from typing import Any
 
-from aioquic.buffer import Buffer
+from aioquic._buffer import Buffer
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import (
@@ -297,7 +297,7 @@ class QuicLink(TransportLink):
         """Return why the connection was closed, in words."""
         stage = "QUIC connection lost" if self._secured else "QUIC handshake failed"
         code, reason = closed.error_code, clean(closed.reason_phrase.strip("\0"))
-        if not reason and code - CRYPTO_ERROR in iter(AlertDescription):
+        if not reason and code - CRYPTO_ERROR in set(map(int, AlertDescription)):
             alert = AlertDescription(code - CRYPTO_ERROR).name
             reason = f"it refused this side: {alert.replace('_', ' ')}"
         return f"{stage}: {reason or f'error {code:#x}'}"
