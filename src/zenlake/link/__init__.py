@@ -22,7 +22,7 @@ PROTOCOLS: dict[str, str] = {
     "unixsock-stream": "zenlake.link.unix",
     "ws": "zenlake.link.ws",
 }
-EXTRAS = {"quic": "quic", "serial": "serial"}
+EXTRAS = {"quic": "quic"}
 "Protocols whose library a plain installation does not have, and the extra that installs it."
 
 
