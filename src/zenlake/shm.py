@@ -4,10 +4,13 @@ Every request for memory raises a ZError with the remedy.
 """
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, final
+from typing import ClassVar, Self, TypeVar, final
 
 from zenlake.errors import ZError
+
+T = TypeVar("T")
 
 NO_SHM = (
     "zenlake has no shared memory: pass bytes or a memoryview to put; "
@@ -179,9 +182,14 @@ class Deallocate(_Policy):
         super().__post_init__()
 
 
-def _refuse(self: object, /) -> Any:
-    """Raise ZError: there is no shared memory."""
-    raise ZError(NO_SHM)
+def _refusing(_kind: type[T]) -> Callable[[object], T]:
+    """Return a method that raises ZError where one with shared memory returns a `_kind`."""
+
+    def refuse(self: object, /) -> T:
+        """Raise ZError: there is no shared memory."""
+        raise ZError(NO_SHM)
+
+    return refuse
 
 
 @final
@@ -210,8 +218,13 @@ class ShmProvider:
         """Raise ZError: there is no shared memory."""
         raise ZError(NO_SHM)
 
-    defragment = garbage_collect = garbage_collect_unsafe = _refuse
-    available = property(_refuse)
+    defragment = _refusing(type(None))
+    garbage_collect = garbage_collect_unsafe = _refusing(int)
+
+    @property
+    def available(self) -> int:
+        """Raise ZError: there is no shared memory."""
+        raise ZError(NO_SHM)
 
 
 @final
@@ -221,7 +234,12 @@ class ZShm:
     def __init__(self, *_args: object, **_kwargs: object) -> None:
         raise ZError(NO_SHM)
 
-    is_valid = __bytes__ = __str__ = _refuse
+    is_valid = _refusing(bool)
+    __bytes__ = _refusing(bytes)
+    __str__ = _refusing(str)
+
+    def __buffer__(self, flags: int, /) -> memoryview:
+        raise ZError(NO_SHM)
 
 
 @final
@@ -231,7 +249,11 @@ class ZShmMut:
     def __init__(self, *_args: object, **_kwargs: object) -> None:
         raise ZError(NO_SHM)
 
-    __bytes__ = __str__ = _refuse
+    __bytes__ = _refusing(bytes)
+    __str__ = _refusing(str)
+
+    def __buffer__(self, flags: int, /) -> memoryview:
+        raise ZError(NO_SHM)
 
     def __setitem__(self, item: int | slice, value: int | bytes | bytearray) -> None:
         raise ZError(NO_SHM)

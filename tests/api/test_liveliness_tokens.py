@@ -9,6 +9,7 @@ from zenlake.api.discovery import matching
 from zenlake.api.handlers import Callback
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.values.enums import CongestionControl, Priority, SampleKind
+from zenlake.api.values.sample import Sample
 from zenlake.errors import ZError
 from zenlake.wire.declare import (
     Declaration,
@@ -94,14 +95,14 @@ def test_get_gives_each_token_once_and_ends_with_the_final() -> None:
     assert sent.key == key("lv/**")
     tell(side, *(DeclareToken(0, key(text)) for text in ("lv/a", "lv/b", "lv/a")), interest=sent.id)
     first = replies.recv()
-    assert (first.ok.kind, first.ok.payload, first.ok.encoding) == (
-        SampleKind.PUT,
-        b"",
-        "zenoh/bytes",
-    )
-    assert first.replier_id is first.ok.timestamp is None
+    assert first.ok is not None
+    assert first.ok.kind is SampleKind.PUT
+    assert first.ok.payload == b""
+    assert first.ok.encoding == "zenoh/bytes"
+    assert first.replier_id is None
+    assert first.ok.timestamp is None
     tell(side, DeclareFinal(), interest=sent.id)
-    assert [str(reply.ok.key_expr) for reply in (first, *replies)] == ["lv/a", "lv/b"]
+    assert [str(reply.ok.key_expr) for reply in (first, *replies) if reply.ok] == ["lv/a", "lv/b"]
     tell(side, DeclareFinal(), interest=sent.id)
     assert not side.interests._questions
 
@@ -113,6 +114,8 @@ def test_get_that_is_not_answered() -> None:
     tell(side, DeclareToken(0, key("lv/a")), interest=number)
     side.exchange.advance(1)
     alive, end = replies
+    assert alive.ok is not None
+    assert end.err is not None
     assert (str(alive.ok.key_expr), str(end.err.payload)) == ("lv/a", "Timeout")
     assert not side.interests._questions
     assert side.exchange.forgotten == []  # routing knows of no query
@@ -140,7 +143,8 @@ def test_a_subscriber_hears_matching_tokens_until_it_is_undeclared() -> None:
     assert last_interest(side).mode is InterestMode.FUTURE
     tell(side, DeclareToken(1, key("lv/a")), DeclareToken(2, key("other")))
     sample = subscriber.recv()
-    assert (sample.kind, sample.key_expr, sample.payload) == (SampleKind.PUT, "lv/a", b"")
+    assert (sample.kind, str(sample.key_expr)) == (SampleKind.PUT, "lv/a")
+    assert sample.payload == b""
     assert sample.congestion_control is CongestionControl.DROP
     assert (sample.priority, sample.express) == (Priority.DATA, False)
     tell(side, UndeclareToken(1), UndeclareToken(2))
@@ -201,11 +205,12 @@ def test_who_holds_the_subscriber() -> None:
     seen: list[str] = []
     side.liveliness.declare_subscriber("a")
     assert last_interest(side).mode is InterestMode.FINAL
+
+    def on_sample(sample: Sample) -> None:
+        seen.append(sample.kind.name)
+
     side.liveliness.declare_subscriber(
-        "a",
-        Callback(
-            lambda sample: seen.append(sample.kind.name), lambda: seen.append("end"), indirect=False
-        ),
+        "a", Callback(on_sample, lambda: seen.append("end"), indirect=False)
     )
     tell(side, DeclareToken(1, key("a")))
     side.close()

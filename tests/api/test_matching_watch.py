@@ -318,10 +318,10 @@ def test_gets_of_a_querier() -> None:
         with own.recv() as query:
             assert str(query.selector) == "q/*?a=b"
             query.reply("q/1", query.payload)
-        assert [str(reply.ok.payload) for reply in replies] == ["x"]
+        assert [str(reply.ok.payload) for reply in replies if reply.ok] == ["x"]
         late = asking.get()
         side.exchange.advance(3)
-        assert [str(reply.err.payload) for reply in late] == ["Timeout"]
+        assert [str(reply.err.payload) for reply in late if reply.err] == ["Timeout"]
         assert asking.key_expr == "q/*"
         assert asking.id.zid.wire == side.exchange.zid
     with pytest.raises(ZError, match="Undeclared querier"):
@@ -352,7 +352,7 @@ def test_what_a_querier_asks() -> None:
     assert (request.timeout_ms, request.target.name) == (2000, "ALL")
     assert (request.key.suffix, request.body.parameters) == ("k", "x=1")
     with pytest.raises(TypeError, match="not text"):
-        asking.get(parameters=5)  # type: ignore[arg-type]
+        asking.get(parameters=5)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="negative timeout"):
         querier(side, timeout=-1)
     side.close()

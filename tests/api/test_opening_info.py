@@ -214,7 +214,7 @@ def test_a_closed_session_ends_listeners_and_names_no_transports() -> None:
 
 def test_a_handler_of_a_wrong_type_is_refused() -> None:
     with informed() as (_, info), pytest.raises(ValueError, match="Invalid handler type int"):
-        info.declare_link_events_listener(5)
+        info.declare_link_events_listener(5)  # type: ignore[call-overload]
 
 
 def test_two_transports_differ_in_any_of_their_parts() -> None:

@@ -16,7 +16,7 @@ from tests.support.runtime_nodes import make_node
 from tests.support.waiting import until
 from zenlake.api.config.config import Config
 from zenlake.api.discovery.scouting import Hello, Scout, scout
-from zenlake.api.handlers import Callback, FifoChannel, RingChannel
+from zenlake.api.handlers import Callback, FifoChannel, Handler, RingChannel
 from zenlake.api.values.enums import WhatAmI, WhatAmIMatcher
 from zenlake.api.values.wrapped import make
 from zenlake.errors import LinkError, ZError
@@ -138,7 +138,7 @@ def test_a_scout_that_is_dropped_ends(background: bool) -> None:
     group = new_group()
     found: list[Hello] = []
     with answering(group):
-        looking: Scout[object] | None = scout(
+        looking: Scout[None] | Scout[Handler[Hello]] | None = scout(
             found.append if background else None, None, within(group)
         )
         if background:
@@ -171,7 +171,7 @@ def test_callbacks_hear_hellos_and_are_dropped_at_the_end() -> None:
 
 def test_a_callback_may_stop_its_scout() -> None:
     group = new_group()
-    mine: list[Scout[object]] = []
+    mine: list[Scout[None]] = []
     ready, stopped = threading.Event(), threading.Event()
 
     def on_hello(hello: Hello) -> None:
@@ -203,9 +203,9 @@ def test_a_full_channel_holds_the_scout_and_stop_frees_it() -> None:
 def test_wrong_arguments_are_refused_and_leave_no_scout() -> None:
     for arguments in ({"what": 5}, {"config": 5}):
         with pytest.raises(TypeError):
-            scout(**arguments)  # type: ignore[arg-type]
+            scout(**arguments)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="Invalid handler type int"):
-        scout(5)
+        scout(5)  # type: ignore[call-overload]
     with pytest.raises(ZError):
         scout(what="nobody")
     bad = Config.from_json5("{scouting: {multicast: {interface: 'nowhere0'}}}")

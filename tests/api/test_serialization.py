@@ -330,7 +330,7 @@ def test_the_old_names_of_collections_are_taken_too(tp: Any, value: Any) -> None
 
 def test_only_zbytes_are_read() -> None:
     with pytest.raises(TypeError, match="'bytes' object cannot be converted to 'ZBytes'"):
-        z_deserialize(int, b"\0\0\0\0")  # type: ignore[call-overload]
+        z_deserialize(int, b"\0\0\0\0")  # type: ignore[arg-type]
 
 
 def test_trailing_bytes_are_ignored() -> None:

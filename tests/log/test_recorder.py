@@ -260,6 +260,7 @@ def test_who_asks_waits_for_what_it_put(tmp_path: Path, disk: Disk) -> None:
         assert answers.try_recv() is None
         disk.moving.set()
         (reply,) = list(answers)
+        assert reply.ok is not None
         assert json.loads(reply.ok.payload.to_string())["durable"] == 10
 
 
@@ -273,6 +274,7 @@ def test_who_asks_in_vain_is_told_why(
         publisher.put(b"x")
         until(lambda: recorder.stats().failure)
         (reply,) = session.get(f"{ADMIN}?durable", timeout=DEADLINE)
+        assert reply.err is not None
         assert "ENOSPC" in reply.err.payload.to_string()
         assert "ENOSPC" in asked(session)["failure"]
         disk.fault = None
@@ -565,6 +567,7 @@ def test_two_partitions_at_once_and_none_twice(tmp_path: Path) -> None:
                 for key, text in (
                     (str(reply.ok.key_expr), reply.ok.payload.to_string())
                     for reply in session.get(ADMIN, timeout=DEADLINE)
+                    if reply.ok
                 )
             }
             assert found == {"0": 25, "1": 50}

@@ -78,7 +78,7 @@ class Handler(Generic[T]):
         self._handler = plan.handler
 
     @property
-    def handler(self) -> Any:
+    def handler(self) -> object:
         """Object that was passed beside the callback; without a callback, the receiver itself."""
         return self if self._callback is None else self._handler
 

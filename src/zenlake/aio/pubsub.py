@@ -17,9 +17,13 @@ from zenlake.aio.handler import (
 )
 from zenlake.aio.sending import SendGate
 from zenlake.api.discovery.matching import MatchingStatus
-from zenlake.api.forwarding import forward_method, forward_property, signature_of
+from zenlake.api.forwarding import Attribute, forward_method, forward_property, signature_of
+from zenlake.api.values.encoding import Encoding
+from zenlake.api.values.enums import CongestionControl, Priority, Reliability
+from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.sample import Sample
 from zenlake.api.values.zbytes import IntoZBytes
+from zenlake.keyexpr import KeyExpr
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,8 +34,8 @@ class Subscriber(Receiver[Sample]):
 
     _what = "subscriber"
 
-    key_expr = forward_property(api.Subscriber.key_expr)
-    id = forward_property(api.Subscriber.id)
+    key_expr: Attribute[KeyExpr] = forward_property(api.Subscriber.key_expr)
+    id: Attribute[EntityGlobalId] = forward_property(api.Subscriber.id)
 
 
 class MatchingListener(Receiver[MatchingStatus]):
@@ -61,13 +65,15 @@ class Publisher(Sender):
 
     _what = "publisher"
 
-    key_expr = forward_property(api.Publisher.key_expr)
-    id = forward_property(api.Publisher.id)
-    matching_status = forward_property(api.Publisher.matching_status)
-    encoding = forward_property(api.Publisher.encoding)
-    congestion_control = forward_property(api.Publisher.congestion_control)
-    priority = forward_property(api.Publisher.priority)
-    reliability = forward_property(api.Publisher.reliability)
+    key_expr: Attribute[KeyExpr] = forward_property(api.Publisher.key_expr)
+    id: Attribute[EntityGlobalId] = forward_property(api.Publisher.id)
+    matching_status: Attribute[MatchingStatus] = forward_property(api.Publisher.matching_status)
+    encoding: Attribute[Encoding] = forward_property(api.Publisher.encoding)
+    congestion_control: Attribute[CongestionControl] = forward_property(
+        api.Publisher.congestion_control
+    )
+    priority: Attribute[Priority] = forward_property(api.Publisher.priority)
+    reliability: Attribute[Reliability] = forward_property(api.Publisher.reliability)
     has_room = forward_method(api.Publisher.has_room)
 
     @signature_of(api.Publisher.put)

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, MutableSet
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from zenlake import api
 from zenlake.aio.handler import (
@@ -23,12 +23,25 @@ from zenlake.aio.handler import (
 from zenlake.aio.pubsub import Sender, Subscriber
 from zenlake.aio.sending import SendGate
 from zenlake.api.arguments import IntoKeyExpr
-from zenlake.api.forwarding import forward_method, forward_property, signature_of
+from zenlake.api.discovery.matching import MatchingStatus
+from zenlake.api.forwarding import (
+    Attribute,
+    forward_method,
+    forward_property,
+    shown_as,
+    signature_of,
+)
 from zenlake.api.query.cancellation import CancellationToken
-from zenlake.api.values.encoding import IntoEncoding
+from zenlake.api.query.options import QuerierGetOptions
+from zenlake.api.values.encoding import Encoding, IntoEncoding
+from zenlake.api.values.enums import ReplyKeyExpr
+from zenlake.api.values.ids import EntityGlobalId, SourceInfo
+from zenlake.api.values.instrumentation import TimestampStack
 from zenlake.api.values.reply import Reply
 from zenlake.api.values.sample import Sample
-from zenlake.api.values.zbytes import IntoZBytes
+from zenlake.api.values.selector import Parameters, Selector
+from zenlake.api.values.zbytes import IntoZBytes, ZBytes
+from zenlake.keyexpr import KeyExpr
 
 
 class Replies(Handler[Reply]):
@@ -108,13 +121,15 @@ class Querier(Sender):
 
     _what = "querier"
 
-    key_expr = forward_property(api.Querier.key_expr)
-    id = forward_property(api.Querier.id)
-    matching_status = forward_property(api.Querier.matching_status)
-    accept_replies = forward_property(api.Querier.accept_replies)
+    key_expr: Attribute[KeyExpr] = forward_property(api.Querier.key_expr)
+    id: Attribute[EntityGlobalId] = forward_property(api.Querier.id)
+    matching_status: Attribute[MatchingStatus] = forward_property(api.Querier.matching_status)
+    accept_replies: Attribute[ReplyKeyExpr] = forward_property(api.Querier.accept_replies)
 
-    @signature_of(api.Querier.get)
-    async def get(self, handler: IntoHandler[Reply] = None, **options: Any) -> Replies:
+    @shown_as(api.Querier.get)
+    async def get(
+        self, handler: IntoHandler[Reply] = None, **options: Unpack[QuerierGetOptions]
+    ) -> Replies:
         """Send a query; replies go to the returned Replies, or to the callback."""
         token = options.pop("cancellation_token", None)
         ask = partial(self._entity.get, **options)
@@ -134,14 +149,14 @@ class Query:
         self._gate = gate
         self._entity = query
 
-    selector = forward_property(api.Query.selector)
-    key_expr = forward_property(api.Query.key_expr)
-    parameters = forward_property(api.Query.parameters)
-    payload = forward_property(api.Query.payload)
-    encoding = forward_property(api.Query.encoding)
-    attachment = forward_property(api.Query.attachment)
-    source_info = forward_property(api.Query.source_info)
-    timestamp_stack = forward_property(api.Query.timestamp_stack)
+    selector: Attribute[Selector] = forward_property(api.Query.selector)
+    key_expr: Attribute[KeyExpr] = forward_property(api.Query.key_expr)
+    parameters: Attribute[Parameters] = forward_property(api.Query.parameters)
+    payload: Attribute[ZBytes | None] = forward_property(api.Query.payload)
+    encoding: Attribute[Encoding | None] = forward_property(api.Query.encoding)
+    attachment: Attribute[ZBytes | None] = forward_property(api.Query.attachment)
+    source_info: Attribute[SourceInfo | None] = forward_property(api.Query.source_info)
+    timestamp_stack: Attribute[TimestampStack | None] = forward_property(api.Query.timestamp_stack)
     accepts_replies = forward_method(api.Query.accepts_replies)
     drop = forward_method(api.Query.drop)
 
@@ -184,8 +199,8 @@ class Queryable(Receiver[Query]):
 
     _what = "queryable"
 
-    key_expr = forward_property(api.Queryable.key_expr)
-    id = forward_property(api.Queryable.id)
+    key_expr: Attribute[KeyExpr] = forward_property(api.Queryable.key_expr)
+    id: Attribute[EntityGlobalId] = forward_property(api.Queryable.id)
 
 
 class LivelinessToken(Declaration):

@@ -7,10 +7,10 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from zenlake import api
-from zenlake.aio.handler import Handler, IntoHandler, Receiver, receive, wait_delivered
+from zenlake.aio.handler import Declaration, Handler, IntoHandler, Receiver, receive, wait_delivered
 from zenlake.aio.pubsub import Publisher, Subscriber
 from zenlake.aio.query import Liveliness, Querier, Query, Queryable, Replies, get
 from zenlake.aio.sending import SendGate
@@ -18,13 +18,21 @@ from zenlake.api.arguments import IntoKeyExpr
 from zenlake.api.config.config import Config
 from zenlake.api.discovery.info import LinkEvent, TransportEvent
 from zenlake.api.discovery.scouting import Hello
-from zenlake.api.forwarding import forward_method, forward_property, signature_of
+from zenlake.api.forwarding import (
+    Attribute,
+    forward_method,
+    forward_property,
+    shown_as,
+    signature_of,
+)
+from zenlake.api.query.options import GetOptions
 from zenlake.api.values.enums import (
     Locality,
     Priority,
     WhatAmI,
     WhatAmIMatcher,
 )
+from zenlake.api.values.ids import EntityGlobalId
 from zenlake.api.values.instrumentation import TimestampContext
 from zenlake.api.values.reply import Reply
 from zenlake.api.values.sample import Sample
@@ -46,7 +54,7 @@ class Session:
 
     # ---- itself
 
-    id = forward_property(api.Session.id)
+    id: Attribute[EntityGlobalId] = forward_property(api.Session.id)
     zid = forward_method(api.Session.zid)
     is_closed = forward_method(api.Session.is_closed)
     new_timestamp = forward_method(api.Session.new_timestamp)
@@ -70,7 +78,7 @@ class Session:
     async def __aexit__(self, *_args: object) -> None:
         await self.close()
 
-    async def undeclare(self, obj: Any) -> None:
+    async def undeclare(self, obj: KeyExpr | Declaration) -> None:
         """Undeclare what this session declared: a key expression, a subscriber, a publisher…"""
         if isinstance(obj, KeyExpr):
             self._entity.undeclare(obj)
@@ -105,12 +113,12 @@ class Session:
     def _gate(self, priority: Priority | None) -> SendGate:
         return self._gates[priority or Priority.DEFAULT]
 
-    @signature_of(api.Session.get)
+    @shown_as(api.Session.get)
     async def get(
         self,
         selector: IntoSelector,
         handler: IntoHandler[Reply] = None,
-        **options: Any,
+        **options: Unpack[GetOptions],
     ) -> Replies:
         """Send a query; replies go to the returned Replies, or to the callback.
 

@@ -6,9 +6,9 @@ Knows which sink a handler stands for. Does not know what an item is.
 import operator
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar, cast, final, overload
+from typing import Any, Generic, Self, TypeVar, final
 
 from zenlake.api.entity import Entity
 from zenlake.api.exchange_protocol import ExchangeLike
@@ -42,8 +42,8 @@ class Callback(Generic[T]):
 
     def __init__(
         self,
-        callback: Callable[[T], Any],
-        drop: Callable[[], Any] | None = None,
+        callback: Callable[[T], object],
+        drop: Callable[[], object] | None = None,
         *,
         indirect: bool = True,
     ) -> None:
@@ -55,16 +55,16 @@ class Callback(Generic[T]):
         self._drop = drop
         self._indirect = indirect
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._callback(*args, **kwargs)
+    def __call__(self, arg: T, /) -> object:
+        return self._callback(arg)
 
     @property
-    def callback(self) -> Callable[[T], Any]:
+    def callback(self) -> Callable[[T], object]:
         """Function called with each item."""
         return self._callback
 
     @property
-    def drop(self) -> Callable[[], Any] | None:
+    def drop(self) -> Callable[[], object] | None:
         """Function called after the last item."""
         return self._drop
 
@@ -133,6 +133,14 @@ class DefaultHandler(Generic[T]):
     """
 
 
+IntoChannel = DefaultHandler[T] | FifoChannel[T] | RingChannel[T] | None
+"Handler that gives a reader: a channel, or None for the default."
+CallbackAnd = tuple[Callable[[T], object], H]
+"Handler of a callback and any object, which becomes the receiver's `handler`."
+IntoCallback = Callable[[T], object] | Sink[T]
+"Handler that takes the items itself, without a reader: a function or a Callback."
+
+
 # Readers -----------------------------------------------------------------------------------------
 
 
@@ -198,28 +206,18 @@ class Receiver(Entity, Generic[H]):
         self._check()
         return self._handler
 
-    @overload
-    def recv(self: "Receiver[Handler[T]]", /) -> T: ...
-    @overload
-    def recv(self, /) -> Any: ...
-    def recv(self, /) -> Any:
+    # The handler may be the user's own object; type checkers are told of Handlers alone.
+
+    def recv(self: "Receiver[Handler[T]]", /) -> T:
         """Return the next item; wait for it. ZError: there is none and none will follow."""
-        return cast(Any, self.handler).recv()
+        return self.handler.recv()
 
-    @overload
-    def try_recv(self: "Receiver[Handler[T]]", /) -> T | None: ...
-    @overload
-    def try_recv(self, /) -> Any: ...
-    def try_recv(self, /) -> Any:
+    def try_recv(self: "Receiver[Handler[T]]", /) -> T | None:
         """Return the next item, or None if there is none now. ZError: none will follow."""
-        return cast(Any, self.handler).try_recv()
+        return self.handler.try_recv()
 
-    @overload
-    def __iter__(self: "Receiver[Handler[T]]") -> Handler[T]: ...
-    @overload
-    def __iter__(self) -> Iterator[Any]: ...
-    def __iter__(self) -> Any:
-        return iter(cast(Any, self.handler))
+    def __iter__(self: "Receiver[Handler[T]]") -> Handler[T]:
+        return iter(self.handler)
 
 
 # The sink of a handler ---------------------------------------------------------------------------
@@ -273,7 +271,7 @@ def _channel(channel: Channel[T]) -> tuple[Sink[T], Handler[T], bool]:
     return channel, make(Handler, channel), False
 
 
-def _callback(callback: Callable[[T], Any], name: str) -> Sink[T]:
+def _callback(callback: Callable[[T], object], name: str) -> Sink[T]:
     given = callback if isinstance(callback, Callback) else Callback(callback)
     if given.indirect:
         return Threaded(given.callback, given.drop, name)

@@ -3,7 +3,7 @@
 Knows the signatures, and hands on to `session_core.py`. Dropping the handle closes the session.
 """
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from weakref import finalize
 
 from zenlake.api.arguments import IntoKeyExpr, instance, key_of, member, qos_of
@@ -12,13 +12,15 @@ from zenlake.api.discovery.info import SessionInfo
 from zenlake.api.discovery.liveliness import Liveliness
 from zenlake.api.discovery.stats import Stats, collect_stats
 from zenlake.api.entity import Entity
+from zenlake.api.handlers import CallbackAnd, Handler, IntoCallback, IntoChannel
 from zenlake.api.pubsub.outbound_route import OutboundRoute, del_body
 from zenlake.api.pubsub.publisher import Publisher
 from zenlake.api.pubsub.subscriber import Subscriber
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.query.get import split_selector
-from zenlake.api.query.options import IntoConsolidation
+from zenlake.api.query.options import GetOptions, IntoConsolidation
 from zenlake.api.query.querier import Querier
+from zenlake.api.query.query import Query
 from zenlake.api.query.queryable import Queryable
 from zenlake.api.session_core import SessionCore, TimestampCallback
 from zenlake.api.values.encoding import IntoEncoding
@@ -32,6 +34,8 @@ from zenlake.api.values.enums import (
 )
 from zenlake.api.values.ids import EntityGlobalId, SourceInfo, ZenohId
 from zenlake.api.values.instrumentation import TimestampInstrumentation
+from zenlake.api.values.reply import Reply
+from zenlake.api.values.sample import Sample
 from zenlake.api.values.selector import IntoSelector
 from zenlake.api.values.timestamps import Timestamp
 from zenlake.api.values.wrapped import Unconstructed, make
@@ -45,7 +49,11 @@ from zenlake.wire.qos import DEFAULT as DEFAULT_QOS
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from zenlake.api.pubsub.arrow import ArrowBatches, RecordBatch
+
 MAX_ROUTES = 4096  # Routes of puts without a publisher that are remembered.
+
+H = TypeVar("H")
 
 
 class DeclaredKeyExpr(KeyExpr):
@@ -267,11 +275,47 @@ class Session(metaclass=Unconstructed):
             allowed_destination,
         )
 
+    @overload
     def declare_subscriber(
         self,
         /,
         key_expr: IntoKeyExpr,
-        handler: Any = None,
+        handler: "ArrowBatches",
+        *,
+        allowed_origin: Locality | None = None,
+    ) -> "Subscriber[Handler[RecordBatch]]": ...
+    @overload
+    def declare_subscriber(
+        self,
+        /,
+        key_expr: IntoKeyExpr,
+        handler: IntoChannel[Sample] = None,
+        *,
+        allowed_origin: Locality | None = None,
+    ) -> Subscriber[Handler[Sample]]: ...
+    @overload
+    def declare_subscriber(
+        self,
+        /,
+        key_expr: IntoKeyExpr,
+        handler: CallbackAnd[Sample, H],
+        *,
+        allowed_origin: Locality | None = None,
+    ) -> Subscriber[H]: ...
+    @overload
+    def declare_subscriber(
+        self,
+        /,
+        key_expr: IntoKeyExpr,
+        handler: IntoCallback[Sample],
+        *,
+        allowed_origin: Locality | None = None,
+    ) -> Subscriber[None]: ...
+    def declare_subscriber(
+        self,
+        /,
+        key_expr: IntoKeyExpr,
+        handler: object = None,
         *,
         allowed_origin: Locality | None = None,
     ) -> Subscriber[Any]:
@@ -283,11 +327,41 @@ class Session(metaclass=Unconstructed):
         self._check()
         return self._core.subscribers.declare(key_expr, handler, allowed_origin)
 
+    @overload
     def declare_queryable(
         self,
         /,
         key_expr: IntoKeyExpr,
-        handler: Any = None,
+        handler: IntoChannel[Query] = None,
+        *,
+        complete: bool | None = None,
+        allowed_origin: Locality | None = None,
+    ) -> Queryable[Handler[Query]]: ...
+    @overload
+    def declare_queryable(
+        self,
+        /,
+        key_expr: IntoKeyExpr,
+        handler: CallbackAnd[Query, H],
+        *,
+        complete: bool | None = None,
+        allowed_origin: Locality | None = None,
+    ) -> Queryable[H]: ...
+    @overload
+    def declare_queryable(
+        self,
+        /,
+        key_expr: IntoKeyExpr,
+        handler: IntoCallback[Query],
+        *,
+        complete: bool | None = None,
+        allowed_origin: Locality | None = None,
+    ) -> Queryable[None]: ...
+    def declare_queryable(
+        self,
+        /,
+        key_expr: IntoKeyExpr,
+        handler: object = None,
         *,
         complete: bool | None = None,
         allowed_origin: Locality | None = None,
@@ -326,11 +400,35 @@ class Session(metaclass=Unconstructed):
         )
         return make(Querier, self._core.interests, self._core.queries, key_expr, options)
 
+    @overload
     def get(
         self,
         /,
         selector: IntoSelector,
-        handler: Any = None,
+        handler: IntoChannel[Reply] = None,
+        **options: Unpack[GetOptions],
+    ) -> Handler[Reply]: ...
+    @overload
+    def get(
+        self,
+        /,
+        selector: IntoSelector,
+        handler: CallbackAnd[Reply, H],
+        **options: Unpack[GetOptions],
+    ) -> H: ...
+    @overload
+    def get(
+        self,
+        /,
+        selector: IntoSelector,
+        handler: IntoCallback[Reply],
+        **options: Unpack[GetOptions],
+    ) -> None: ...
+    def get(
+        self,
+        /,
+        selector: IntoSelector,
+        handler: object = None,
         *,
         target: QueryTarget | None = None,
         consolidation: IntoConsolidation | None = None,

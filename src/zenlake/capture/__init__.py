@@ -5,7 +5,7 @@ this loads neither Arrow nor Numba; reading does.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zenlake.capture.report import CaptureError, Report, Stream
 
@@ -17,9 +17,10 @@ __all__ = ["CAPTURE", "CaptureError", "Reading", "Report", "Stream", "read", "st
 
 _HOMES = {"CAPTURE": "schema", "Reading": "reading", "read": "reading", "streams": "reading"}
 
+if not TYPE_CHECKING:  # Checkers know the names from above, and that there are no others.
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'zenlake.capture' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"zenlake.capture.{_HOMES[name]}"), name)
-    return value
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'zenlake.capture' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"zenlake.capture.{_HOMES[name]}"), name)
+        return value

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, final
 
 from zenlake.api.arguments import encoding_of
 from zenlake.api.entity import KeyedEntity
-from zenlake.api.forwarding import forward_property
+from zenlake.api.forwarding import Attribute, forward_property
 from zenlake.api.handlers import Callback
 from zenlake.api.pubsub.outbound_route import del_body, put_body
 from zenlake.api.pubsub.publisher import Publisher
 from zenlake.api.session_core import core_of
-from zenlake.api.values.encoding import IntoEncoding
+from zenlake.api.values.encoding import Encoding, IntoEncoding
 from zenlake.api.values.enums import CongestionControl, Locality, Priority, Reliability
 from zenlake.api.values.instrumentation import TimestampInstrumentation
 from zenlake.api.values.timestamps import Timestamp
@@ -124,9 +124,11 @@ class AdvancedPublisher(KeyedEntity):
             beat = Heartbeat(session, self._own_key, self._count, period, sporadic)
             self._undeclares.callback(beat.undeclare)
 
-    encoding = forward_property(Publisher.encoding)
-    congestion_control = forward_property(Publisher.congestion_control)
-    priority = forward_property(Publisher.priority)
+    encoding: Attribute[Encoding] = forward_property(Publisher.encoding)
+    congestion_control: Attribute[CongestionControl] = forward_property(
+        Publisher.congestion_control
+    )
+    priority: Attribute[Priority] = forward_property(Publisher.priority)
     __repr__ = object.__repr__
 
     def put(

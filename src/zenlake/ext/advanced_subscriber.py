@@ -14,7 +14,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final, overload
 
 from zenlake.api.entity import KeyedEntity
-from zenlake.api.handlers import Callback, Handler, Receiver, make_sink
+from zenlake.api.handlers import (
+    Callback,
+    CallbackAnd,
+    Handler,
+    IntoCallback,
+    IntoChannel,
+    Receiver,
+    make_sink,
+)
 from zenlake.api.session_core import core_of
 from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import (
@@ -52,6 +60,7 @@ BACKLOG = 1_024  # Queued steps above which the network has to wait.
 JOIN = 10.0  # Seconds that undeclare waits for a running callback.
 
 H = TypeVar("H")
+X = TypeVar("X")
 
 
 class SampleIntake(Sink[Sample]):
@@ -326,17 +335,15 @@ class AdvancedSubscriber(KeyedEntity, Receiver[H]):
 
     @overload
     def sample_miss_listener(
-        self, /, handler: Callback[Miss] | Callable[[Miss], Any]
-    ) -> "SampleMissListener[None]": ...
-    @overload
-    def sample_miss_listener(
-        self, /, handler: tuple[Callable[[Miss], Any], H]
-    ) -> "SampleMissListener[H]": ...
-    @overload
-    def sample_miss_listener(
-        self, /, handler: Any = None
+        self, /, handler: IntoChannel[Miss] = None
     ) -> "SampleMissListener[Handler[Miss]]": ...
-    def sample_miss_listener(self, /, handler: Any = None) -> "SampleMissListener[Any]":
+    @overload
+    def sample_miss_listener(self, /, handler: CallbackAnd[Miss, X]) -> "SampleMissListener[X]": ...
+    @overload
+    def sample_miss_listener(
+        self, /, handler: IntoCallback[Miss]
+    ) -> "SampleMissListener[None]": ...
+    def sample_miss_listener(self, /, handler: object = None) -> "SampleMissListener[Any]":
         """Receive a Miss for samples that were lost and not recovered.
 
         Only publishers that were declared with `sample_miss_detection` number their samples.
@@ -349,20 +356,16 @@ class AdvancedSubscriber(KeyedEntity, Receiver[H]):
 
     @overload
     def detect_publishers(
-        self,
-        /,
-        handler: Callback[Sample] | Callable[[Sample], Any],
-        *,
-        history: bool | None = None,
-    ) -> "Subscriber[None]": ...
-    @overload
-    def detect_publishers(
-        self, /, handler: tuple[Callable[[Sample], Any], H], *, history: bool | None = None
-    ) -> "Subscriber[H]": ...
-    @overload
-    def detect_publishers(
-        self, /, handler: Any = None, *, history: bool | None = None
+        self, /, handler: IntoChannel[Sample] = None, *, history: bool | None = None
     ) -> "Subscriber[Handler[Sample]]": ...
+    @overload
+    def detect_publishers(
+        self, /, handler: CallbackAnd[Sample, X], *, history: bool | None = None
+    ) -> "Subscriber[X]": ...
+    @overload
+    def detect_publishers(
+        self, /, handler: IntoCallback[Sample], *, history: bool | None = None
+    ) -> "Subscriber[None]": ...
     def detect_publishers(
         self, /, handler: Any = None, *, history: bool | None = None
     ) -> "Subscriber[Any]":
@@ -395,18 +398,18 @@ class SampleMissListener(Receiver[H]):
 def declare_advanced_subscriber(
     session: "Session",
     key_expr: KeyExpr | str,
-    handler: Callback[Sample] | Callable[[Sample], Any],
+    handler: IntoChannel[Sample] = None,
     *,
     allowed_origin: Locality | None = None,
     history: HistoryConfig | None = None,
     recovery: RecoveryConfig | None = None,
     subscriber_detection: bool | None = None,
-) -> AdvancedSubscriber[None]: ...
+) -> AdvancedSubscriber[Handler[Sample]]: ...
 @overload
 def declare_advanced_subscriber(
     session: "Session",
     key_expr: KeyExpr | str,
-    handler: tuple[Callable[[Sample], Any], H],
+    handler: CallbackAnd[Sample, H],
     *,
     allowed_origin: Locality | None = None,
     history: HistoryConfig | None = None,
@@ -417,17 +420,17 @@ def declare_advanced_subscriber(
 def declare_advanced_subscriber(
     session: "Session",
     key_expr: KeyExpr | str,
-    handler: Any = None,
+    handler: IntoCallback[Sample],
     *,
     allowed_origin: Locality | None = None,
     history: HistoryConfig | None = None,
     recovery: RecoveryConfig | None = None,
     subscriber_detection: bool | None = None,
-) -> AdvancedSubscriber[Handler[Sample]]: ...
+) -> AdvancedSubscriber[None]: ...
 def declare_advanced_subscriber(
     session: "Session",
     key_expr: KeyExpr | str,
-    handler: Any = None,
+    handler: object = None,
     *,
     allowed_origin: Locality | None = None,
     history: HistoryConfig | None = None,

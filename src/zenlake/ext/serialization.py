@@ -6,7 +6,7 @@ Knows the layout: little-endian, no type tags, counts as LEB128. Does not know m
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, overload
+from typing import Any, ClassVar, Self, TypeVar, cast, get_args, get_origin
 
 from zenlake.api.arguments import instance
 from zenlake.api.values.zbytes import ZBytes
@@ -130,7 +130,7 @@ COLLECTIONS: tuple[type, ...] = (list, set, frozenset)
 # Out ---------------------------------------------------------------------------------------------
 
 
-def z_serialize(obj: Any) -> ZBytes:
+def z_serialize(obj: object) -> ZBytes:
     """The bytes of a value: a number, text, bytes, or a list, set, dict or tuple of such.
 
     A plain int takes 4 bytes and a plain float 8; Int8 to UInt128 and Float32 say otherwise.
@@ -225,11 +225,7 @@ Read = Callable[[bytes, int], tuple[Any, int]]
 "(data, where) -> value, where it ends"
 
 
-@overload
-def z_deserialize(tp: type[T], zbytes: ZBytes) -> T: ...
-@overload
-def z_deserialize(tp: Any, zbytes: ZBytes) -> Any: ...
-def z_deserialize(tp: Any, zbytes: ZBytes) -> Any:
+def z_deserialize(tp: type[T], zbytes: ZBytes) -> T:
     """The value of type `tp` that the bytes start with. ZDeserializeError if there is none.
 
     `tp` is a class or says what a collection holds: `list[int]`, `dict[str, Float32]`,
@@ -240,11 +236,12 @@ def z_deserialize(tp: Any, zbytes: ZBytes) -> Any:
     """
     data = instance("zbytes", zbytes, ZBytes).to_bytes()
     try:
-        read, _ = find_reader(tp, MAX_DEPTH)
+        read, _ = find_reader(cast(Any, tp), MAX_DEPTH)  # `list[int]` is a type to checkers alone.
     except TypeError as problem:
         if "unhashable" not in str(problem):
             raise
         raise TypeError(f"{tp!r} is not a type that can be deserialized") from None
+    value: T
     value, _ = read(data, 0)
     return value
 

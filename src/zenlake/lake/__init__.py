@@ -4,7 +4,7 @@ Exports what transformations and notebooks use. Importing it loads neither Spark
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from zenlake.lake.pipeline import views
@@ -23,14 +23,15 @@ _HOMES = {
     "views": "zenlake.lake.pipeline.views",
 }
 
+if not TYPE_CHECKING:  # Checkers know the names from above, and that there are no others.
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'zenlake.lake' has no attribute {name!r}")
-    home = import_module(_HOMES[name])
-    value = home if name == "views" else getattr(home, name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'zenlake.lake' has no attribute {name!r}")
+        home = import_module(_HOMES[name])
+        value = home if name == "views" else getattr(home, name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,7 @@ Knows blocks, segments, recovery, retention, recording and replay. Does not know
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from zenlake.log.read.log import Log
@@ -25,8 +25,9 @@ _MODULES = {
 }
 __all__ = ["Log", "Reader", "Recorder", "Replayer", "Writer"]
 
+if not TYPE_CHECKING:  # Checkers know the names from above, and that there are no others.
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

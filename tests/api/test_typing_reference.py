@@ -1,0 +1,300 @@
+"""Type checkers infer from zenlake what they infer from the stubs of `eclipse-zenoh`.
+
+One program, checked by mypy --strict and by pyright in strict mode, under both libraries.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zenoh
+
+from tests.support.type_checkers import Findings, check
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+LIBRARIES = ("zenoh", "zenlake")
+CHECKERS = ("mypy", "pyright")
+
+OPENING = """\
+import queue
+from datetime import datetime
+from pathlib import Path
+from typing import reveal_type
+
+import {library} as zenoh
+from {library}.handlers import Callback, DefaultHandler, FifoChannel, Handler, RingChannel
+
+
+def on_sample(sample: zenoh.Sample) -> None: ...
+def on_query(query: zenoh.Query) -> int: ...
+def on_reply(reply: zenoh.Reply) -> None: ...
+def on_hello(hello: zenoh.Hello) -> None: ...
+def on_status(status: zenoh.MatchingStatus) -> None: ...
+def on_transport(event: zenoh.TransportEvent) -> None: ...
+def on_link(event: zenoh.LinkEvent) -> None: ...
+def on_miss(miss: zenoh.ext.Miss) -> None: ...
+def on_end() -> None: ...
+
+
+config = zenoh.Config()
+session = zenoh.open(config)
+info = session.info
+liveliness = session.liveliness()
+publisher = session.declare_publisher("a")
+querier = session.declare_querier("a")
+token = zenoh.CancellationToken()
+key = zenoh.KeyExpr("a")
+stamp = session.new_timestamp()
+subscriber = session.declare_subscriber("a")
+queryable = session.declare_queryable("a")
+silent = session.declare_subscriber("a", on_sample)
+matching = publisher.declare_matching_listener()
+scout = zenoh.scout()
+replies = session.get("a")
+samples: queue.Queue[zenoh.Sample] = queue.Queue()
+statuses: list[zenoh.MatchingStatus] = []
+fifo: FifoChannel[zenoh.Sample] = FifoChannel(3)
+advanced = zenoh.ext.declare_advanced_publisher(session, "a")
+history = zenoh.ext.declare_advanced_subscriber(session, "a")
+misses = history.sample_miss_listener()
+payload = zenoh.ZBytes(b"")
+"""
+
+EXPRESSIONS = """
+zenoh.open(config)
+zenoh.open(config, timestamp_callback=lambda context: bytes(str(context.zid), "ascii"))
+zenoh.Config.from_file(Path("a"))
+zenoh.Config.from_file("a")
+zenoh.Config.from_json5("a")
+zenoh.Config.from_env()
+config.get_json("mode")
+config.insert_json5("mode", "'peer'")
+session.__enter__()
+session.put("a", b"")
+session.put(key, "a", encoding="text/plain", priority=zenoh.Priority.DATA, express=True)
+session.put("a", payload, attachment=bytearray(2), timestamp=stamp)
+session.put("a", "b", congestion_control=zenoh.CongestionControl.BLOCK)
+session.put("a", "b", allowed_destination=zenoh.Locality.REMOTE)
+session.put("a", "b", encoding=zenoh.Encoding.TEXT_PLAIN)
+session.delete("a")
+session.declare_keyexpr("a")
+session.undeclare(key)
+session.declare_publisher("a", encoding="a/b", reliability=zenoh.Reliability.RELIABLE)
+session.declare_subscriber("a")
+session.declare_subscriber("a", None)
+session.declare_subscriber("a", DefaultHandler())
+session.declare_subscriber("a", FifoChannel(3))
+session.declare_subscriber("a", RingChannel(3))
+session.declare_subscriber("a", fifo)
+session.declare_subscriber("a", on_sample)
+session.declare_subscriber("a", lambda sample: print(sample.payload))
+session.declare_subscriber("a", Callback(on_sample))
+session.declare_subscriber("a", Callback(on_sample, on_end, indirect=False))
+session.declare_subscriber("a", (on_sample, samples))
+session.declare_subscriber("a", (samples.put, samples))
+session.declare_subscriber("a", (Callback(on_sample), 5))
+session.declare_subscriber(key, handler=on_sample, allowed_origin=zenoh.Locality.ANY)
+session.declare_subscriber("a").handler
+session.declare_subscriber("a", on_sample).handler
+session.declare_subscriber("a", (on_sample, samples)).handler
+session.declare_subscriber("a", (on_sample, samples)).handler.get()
+subscriber.recv()
+subscriber.recv
+subscriber.try_recv()
+subscriber.handler.recv()
+subscriber.handler.try_recv()
+iter(subscriber)
+next(iter(subscriber))
+[sample.payload for sample in subscriber]
+subscriber.undeclare()
+subscriber.__enter__()
+silent.undeclare()
+session.declare_queryable("a")
+session.declare_queryable("a", complete=True)
+session.declare_queryable("a", RingChannel(1))
+session.declare_queryable("a", on_query)
+session.declare_queryable("a", (on_query, samples), allowed_origin=zenoh.Locality.REMOTE)
+session.declare_queryable("a", lambda query: query.reply(query.key_expr, "b"))
+queryable.recv()
+queryable.try_recv()
+queryable.handler
+[query.payload for query in queryable]
+session.get("a")
+session.get(key)
+session.get(zenoh.Selector("a", {"b": "c"}))
+session.get("a", DefaultHandler(), timeout=1)
+session.get("a", FifoChannel(3), target=zenoh.QueryTarget.ALL)
+session.get("a", on_reply, consolidation=zenoh.ConsolidationMode.NONE)
+session.get("a", lambda reply: reply.ok)
+session.get("a", Callback(on_reply), cancellation_token=token)
+session.get("a", (on_reply, samples), payload="b", attachment=b"")
+[reply.ok for reply in session.get("a")]
+session.get("a").recv()
+session.get("a").try_recv()
+replies.recv().result
+replies.recv().err
+session.declare_querier("a", timeout=1.5, accept_replies=zenoh.ReplyKeyExpr.ANY)
+querier.get()
+querier.get(RingChannel(1), parameters="a=b")
+querier.get(on_reply, payload=b"")
+querier.get((on_reply, samples), parameters={"a": "b"})
+liveliness.declare_token("a")
+liveliness.declare_token("a").__enter__()
+liveliness.get("a")
+liveliness.get("a", FifoChannel(1))
+liveliness.get("a", on_reply, timeout=2)
+liveliness.get("a", (on_reply, samples), cancellation_token=token)
+liveliness.declare_subscriber("a")
+liveliness.declare_subscriber("a", FifoChannel(1))
+liveliness.declare_subscriber("a", on_sample, history=True)
+liveliness.declare_subscriber("a", (on_sample, samples))
+publisher.put(b"")
+publisher.put("a", encoding="a/b", attachment="c")
+publisher.delete()
+publisher.undeclare()
+publisher.declare_matching_listener()
+publisher.declare_matching_listener(RingChannel(1))
+publisher.declare_matching_listener(on_status)
+publisher.declare_matching_listener((on_status, statuses))
+querier.declare_matching_listener()
+querier.declare_matching_listener(on_status)
+matching.recv()
+matching.try_recv()
+matching.handler
+[status.matching for status in matching]
+info.declare_transport_events_listener()
+info.declare_transport_events_listener(on_transport, history=True)
+info.declare_transport_events_listener((on_transport, samples))
+info.declare_transport_events_listener().recv()
+info.declare_link_events_listener()
+info.declare_link_events_listener(on_link)
+info.declare_link_events_listener((on_link, samples))
+info.declare_link_events_listener().try_recv()
+[event.link for event in info.declare_link_events_listener()]
+zenoh.scout()
+zenoh.scout(what="peer|router", config=config)
+zenoh.scout(RingChannel(1), zenoh.WhatAmIMatcher("peer"))
+zenoh.scout(on_hello)
+zenoh.scout((on_hello, samples))
+scout.recv()
+scout.try_recv()
+scout.stop()
+[hello.locators for hello in scout]
+zenoh.KeyExpr("a").join("b")
+zenoh.KeyExpr("a").concat("b")
+zenoh.KeyExpr.autocanonize("a")
+key.includes(key)
+key.intersects("a")
+key.relation_to("a")
+zenoh.Encoding("a/b")
+zenoh.Encoding("a/b").with_schema("c")
+zenoh.Encoding.APPLICATION_JSON
+zenoh.Encoding.ZENOH_BYTES == "a"
+zenoh.Selector("a")
+zenoh.Selector(key, "a=b")
+zenoh.Parameters("a=b")
+zenoh.Parameters({"a": "b"}).get("a")
+zenoh.Parameters("a=b")["a"]
+zenoh.Parameters("a=b").values("a")
+"a" in zenoh.Parameters("a=b")
+zenoh.Parameters("a=b").extend({"a": "b"})
+zenoh.QueryConsolidation(zenoh.ConsolidationMode.LATEST)
+zenoh.SourceInfo(session.id, 5)
+zenoh.Timestamp(datetime.now(), b"a")
+zenoh.Timestamp(zenoh.NTP64(1, 2), zenoh.TimestampId(b"a"))
+zenoh.Timestamp.parse_rfc3339("a")
+zenoh.NTP64.parse_rfc3339("a")
+stamp.get_diff_duration(stamp)
+stamp == stamp
+stamp >= stamp
+zenoh.WhatAmIMatcher("peer").router().peer()
+zenoh.WhatAmIMatcher.empty()
+zenoh.WhatAmIMatcher("peer").matches(zenoh.WhatAmI.PEER)
+zenoh.TimestampInstrumentationBuilder().set_send(True).build()
+zenoh.ZBytes("a").to_bytes()
+zenoh.ZBytes(bytearray(1)).to_string()
+bytes(payload)
+len(payload)
+payload == b""
+zenoh.init_log_from_env_or("error")
+zenoh.try_init_log_from_env()
+Callback(on_sample)
+Callback(on_sample).callback
+Callback(on_sample).drop
+FifoChannel[zenoh.Sample](3)
+zenoh.ext.z_serialize([1, 2])
+zenoh.ext.z_deserialize(int, payload)
+zenoh.ext.z_deserialize(list[str], payload)
+zenoh.ext.z_deserialize(tuple[int, zenoh.ext.Float32], payload)
+zenoh.ext.z_deserialize(dict[str, list[zenoh.ext.UInt8]], payload)
+zenoh.ext.Int8(5)
+zenoh.ext.declare_advanced_publisher(session, "a", cache=zenoh.ext.CacheConfig(5))
+zenoh.ext.declare_advanced_subscriber(session, "a", history=zenoh.ext.HistoryConfig(max_age=2))
+zenoh.ext.declare_advanced_subscriber(session, "a", RingChannel(1))
+zenoh.ext.declare_advanced_subscriber(session, "a", on_sample)
+zenoh.ext.declare_advanced_subscriber(session, "a", (on_sample, samples))
+zenoh.ext.declare_advanced_subscriber(session, "a", lambda sample: sample.payload)
+zenoh.ext.MissDetectionConfig(heartbeat=1.5, sporadic_heartbeat=None)
+zenoh.ext.RecoveryConfig(periodic_queries=None, heartbeat=True)
+advanced.put("a", attachment="b")
+advanced.delete()
+history.recv()
+history.try_recv()
+history.handler
+[sample.key_expr for sample in history]
+history.sample_miss_listener()
+history.sample_miss_listener(on_miss)
+history.sample_miss_listener((on_miss, samples))
+history.detect_publishers()
+history.detect_publishers(on_sample, history=True)
+history.detect_publishers((on_sample, samples))
+misses.recv()
+misses.try_recv()
+[miss.nb for miss in misses]
+zenoh.shm.AllocAlignment.ALIGN_4_BYTE
+zenoh.shm.AllocAlignment(2).align_size(5)
+zenoh.shm.ShmProvider.default_backend(1024)
+zenoh.shm.ShmProvider.default_backend(1024).alloc(10)
+zenoh.shm.ShmProvider.default_backend(1024).available
+zenoh.shm.ShmProvider.default_backend(1024).garbage_collect()
+zenoh.ZBytes(zenoh.shm.ShmProvider.default_backend(1024).alloc(10))
+session.put("a", zenoh.shm.ShmProvider.default_backend(1024).alloc(10))
+payload.as_shm()
+""".strip().splitlines()
+
+
+def stub_members() -> Iterator[str]:
+    """Yield expressions for every property, enumeration member and plain call of the stubs."""
+    for path in sorted(Path(zenoh.__file__).parent.glob("*.pyi")):
+        module = "zenoh" if path.stem == "__init__" else f"zenoh.{path.stem}"
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not any(
+                "Generic" in ast.unparse(base) for base in node.bases
+            ):
+                yield from _members_of(f"{module}.{node.name}", node)
+
+
+def _members_of(name: str, node: ast.ClassDef) -> Iterator[str]:
+    for member in node.body:
+        if isinstance(member, ast.Assign):
+            yield f"{name}.{ast.unparse(member.targets[0])}"
+        if not isinstance(member, ast.FunctionDef) or member.name.startswith("__"):
+            continue
+        decorators = [ast.unparse(each) for each in member.decorator_list]
+        if "property" in decorators:
+            yield f"given({name}).{member.name}"
+        elif len(member.args.args) == 1 and not {"overload", "classmethod"} & set(decorators):
+            yield f"given({name}).{member.name}()"
+
+
+GIVEN = """
+
+T = TypeVar("T")
+
+
+def given(kind: type[T]) -> T:
+    raise NotImplementedError
+"""
