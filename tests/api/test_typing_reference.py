@@ -5,7 +5,7 @@ One program, checked by mypy --strict and by pyright in strict mode, under both 
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,16 +20,24 @@ CHECKERS = ("mypy", "pyright")
 
 OPENING = """\
 import queue
+from array import array
 from datetime import datetime
 from pathlib import Path
-from typing import reveal_type
+from typing import TypeVar, reveal_type
 
+import numpy
 import {library} as zenoh
-from {library}.handlers import Callback, DefaultHandler, FifoChannel, Handler, RingChannel
+from {library}.handlers import Callback, DefaultHandler, FifoChannel, RingChannel
+
+T = TypeVar("T")
+
+
+def given(kind: type[T]) -> T:
+    raise NotImplementedError
 
 
 def on_sample(sample: zenoh.Sample) -> None: ...
-def on_query(query: zenoh.Query) -> int: ...
+def on_query(query: zenoh.Query) -> None: ...
 def on_reply(reply: zenoh.Reply) -> None: ...
 def on_hello(hello: zenoh.Hello) -> None: ...
 def on_status(status: zenoh.MatchingStatus) -> None: ...
@@ -75,6 +83,9 @@ config.insert_json5("mode", "'peer'")
 session.__enter__()
 session.put("a", b"")
 session.put(key, "a", encoding="text/plain", priority=zenoh.Priority.DATA, express=True)
+session.put("a", memoryview(b""))
+session.put("a", array("b"))
+session.put("a", numpy.zeros(3))
 session.put("a", payload, attachment=bytearray(2), timestamp=stamp)
 session.put("a", "b", congestion_control=zenoh.CongestionControl.BLOCK)
 session.put("a", "b", allowed_destination=zenoh.Locality.REMOTE)
@@ -290,11 +301,150 @@ def _members_of(name: str, node: ast.ClassDef) -> Iterator[str]:
             yield f"given({name}).{member.name}()"
 
 
-GIVEN = """
+def bare(shown: str) -> str:
+    """Return a type as a checker shows it, without the modules of its names."""
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", shown)
 
-T = TypeVar("T")
+
+def says_as_much(theirs: str, ours: str) -> bool:
+    """Say whether `ours` is `theirs`, or has a type in each place where `theirs` has none."""
+    places = re.split(r"\b(?:Any|Unknown)\b", bare(theirs))
+    pattern = ".+".join(re.escape(place) for place in places)
+    return re.fullmatch(pattern, bare(ours)) is not None and UNKNOWN.search(ours) is None
 
 
-def given(kind: type[T]) -> T:
-    raise NotImplementedError
-"""
+UNKNOWN = re.compile(r"\b(Any|Unknown)\b")
+REVEALED = [*EXPRESSIONS, *stub_members()]
+
+# Types of zenlake where the stubs say something else than their library does.
+STUBS_ARE_WRONG = {
+    # `@overload` is missing at the last variant, which mypy takes for the only one.
+    "zenoh.scout(on_hello)": "Scout[None]",
+    "zenoh.scout((on_hello, samples))": "Scout[Queue[Sample]]",
+    # The type variable of the method is that of its class.
+    "history.sample_miss_listener((on_miss, samples))": "SampleMissListener[Queue[Sample]]",
+    "history.detect_publishers((on_sample, samples))": "Subscriber[Queue[Sample]]",
+    # The library returns an object whose `matching` is the bool.
+    "given(zenoh.Publisher).matching_status": "MatchingStatus",
+    "given(zenoh.Querier).matching_status": "MatchingStatus",
+}
+# A property in the stubs, a method in the library.
+METHODS = {"given(zenoh.QueryConsolidation).mode": r"(def )?\(\) -> ConsolidationMode"}
+
+REFUSED = """
+session.put("a")
+session.put(5, b"")
+session.put("a", b"", encoding=5)
+session.put("a", b"", priority=2)
+session.put("a", b"", unknown=1)
+session.undeclare(5)
+session.declare_publisher("a", reliability=True)
+session.declare_subscriber("a", 5)
+session.declare_subscriber("a", on_end)
+session.declare_subscriber("a", on_reply)
+session.declare_subscriber("a", (on_query, samples))
+session.declare_subscriber("a", FifoChannel[zenoh.Query](3))
+session.declare_subscriber("a", FifoChannel("3"))
+session.declare_subscriber("a", on_sample).recv()
+session.declare_subscriber("a", (on_sample, samples)).recv()
+session.declare_subscriber("a", Callback(on_reply))
+subscriber.handler.nothing
+[sample for sample in silent]
+session.declare_queryable("a", on_sample)
+session.declare_queryable("a", complete="yes")
+queryable.recv().ok
+session.get("a", timeout="1")
+session.get("a", on_sample)
+session.get("a", on_reply, unknown=1)
+session.get("a", target=zenoh.Priority.DATA)
+session.get("a").recv().payload
+replies.recv().ok.payload
+querier.get(parameters=5)
+querier.get(timeout=1)
+querier.get(on_sample)
+liveliness.declare_subscriber("a", history="yes")
+liveliness.get("a", on_sample)
+publisher.declare_matching_listener(on_sample)
+info.declare_link_events_listener(on_transport)
+zenoh.scout(what=5)
+zenoh.scout(on_sample)
+zenoh.open("a")
+zenoh.Config.from_json5(5)
+zenoh.KeyExpr(5)
+zenoh.Encoding(5)
+zenoh.nothing
+zenoh.ext.z_deserialize(int, b"")
+zenoh.ext.declare_advanced_subscriber(session, "a", 5)
+zenoh.ext.HistoryConfig(max_age="2")
+history.sample_miss_listener(on_sample)
+zenoh.ZBytes(5)
+payload.nothing
+""".strip().splitlines()
+
+# Payloads are of any type in the stubs; the library refuses these when they are sent.
+REFUSED_HERE = """
+session.put("a", 5)
+session.put("a", None)
+session.put("a", [1])
+session.put("a", b"", attachment=5)
+publisher.put(1.5)
+publisher.put(b"", attachment=5)
+session.get("a", payload=5)
+querier.get(payload=5)
+queryable.recv().reply("a", 5)
+queryable.recv().reply_err({})
+advanced.put(5)
+""".strip().splitlines()
+
+
+def program(library: str, lines: Iterable[str]) -> str:
+    """Return a program that shows the type of each line."""
+    shown = "".join(f"reveal_type({line})\n" for line in lines)
+    return OPENING.format(library=library) + shown
+
+
+FIRST = OPENING.count("\n") + 1  # Line of the first `reveal_type`.
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Findings]]:
+    programs = {f"right_{library}": program(library, REVEALED) for library in LIBRARIES}
+    for library in LIBRARIES:
+        programs[f"wrong_{library}"] = program(library, [*REFUSED, *REFUSED_HERE])
+    return check(programs, tmp_path_factory.mktemp("typed"))
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_a_program_gets_the_types_of_the_stubs(
+    found: dict[str, dict[str, Findings]], checker: str
+) -> None:
+    theirs, ours = (found[checker][f"right_{library}"].revealed for library in LIBRARIES)
+    different: list[str] = []
+    for at, line in enumerate(REVEALED, FIRST):
+        wanted, shown = theirs.get(at, "Any"), ours[at]  # mypy shows no type of an untyped call.
+        if line in STUBS_ARE_WRONG:
+            fits = bare(shown) == STUBS_ARE_WRONG[line]
+        elif line in METHODS:
+            fits = re.fullmatch(METHODS[line], bare(shown)) is not None
+        else:
+            fits = says_as_much(wanted, shown)
+        if not fits:
+            different.append(f"{line}: {shown}, not {wanted}")
+    assert different == []
+    assert len(REVEALED) > 350
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_a_right_program_has_no_errors(found: dict[str, dict[str, Findings]], checker: str) -> None:
+    assert found[checker]["right_zenlake"].errors == {}
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_wrong_program_is_refused(
+    found: dict[str, dict[str, Findings]], checker: str, library: str
+) -> None:
+    findings = found[checker][f"wrong_{library}"]
+    expected = [*REFUSED, *(REFUSED_HERE if library == "zenlake" else ())]
+    lines = enumerate([*REFUSED, *REFUSED_HERE], FIRST)
+    assert [line for at, line in lines if findings.refuses(at)] == expected

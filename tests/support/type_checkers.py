@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SECONDS = 280  # Time for one checker, which reads all that a program imports.
+SECONDS = 140  # Upper bound on the time of one checker.
 PYRIGHT_SETTINGS = {"typeCheckingMode": "strict", "pythonPlatform": "Linux"}
 
+# Complaints that a name has no type, or an incomplete one.
+UNTYPED = re.compile(r" \[(no-untyped-call|reportUnknown\w+)\]$")
 MYPY_REVEALS = re.compile(r'^Revealed type is "(.*)"$', re.DOTALL)
 PYRIGHT_REVEALS = re.compile(r'^Type of ".*" is "(.*)"$', re.DOTALL)
 
@@ -26,13 +28,19 @@ class Findings:
     revealed: dict[int, str] = field(default_factory=dict)
     "Types that `reveal_type` shows, by line."
     errors: dict[int, list[str]] = field(default_factory=dict)
-    "Error texts by line."
+    "Error texts by line, each with its rule in brackets at the end."
 
-    def add(self, line: int, severity: str, message: str, reveals: re.Pattern[str]) -> None:
+    def add(
+        self, line: int, severity: str, message: str, rule: str, reveals: re.Pattern[str]
+    ) -> None:
         if severity == "error":
-            self.errors.setdefault(line, []).append(message)
+            self.errors.setdefault(line, []).append(f"{message} [{rule}]")
         elif shown := reveals.match(message):
             self.revealed[line] = shown[1]
+
+    def refuses(self, line: int) -> bool:
+        """Say whether the line has a wrong type; one that has no type does not count."""
+        return any(not UNTYPED.search(error) for error in self.errors.get(line, ()))
 
 
 def check(programs: dict[str, str], folder: Path) -> dict[str, dict[str, Findings]]:
@@ -51,9 +59,9 @@ def _run_mypy(names: list[str], folder: Path) -> dict[str, Findings]:
     files = [f"{name}.py" for name in names]
     found = {name: Findings() for name in names}
     for line in _run([sys.executable, "-m", "mypy", *options, *files], folder).splitlines():
-        one = json.loads(line)
-        found[Path(one["file"]).stem].add(
-            one["line"], one["severity"], one["message"], MYPY_REVEALS
+        report = json.loads(line)
+        found[Path(report["file"]).stem].add(
+            report["line"], report["severity"], report["message"], report["code"], MYPY_REVEALS
         )
     return found
 
@@ -63,9 +71,11 @@ def _run_pyright(names: list[str], folder: Path) -> dict[str, Findings]:
     output = _run([sys.executable, "-m", "basedpyright", *options], folder)
     found = {name: Findings() for name in names}
     reported: list[dict[str, Any]] = json.loads(output)["generalDiagnostics"]
-    for one in reported:
-        line = one["range"]["start"]["line"] + 1
-        found[Path(one["file"]).stem].add(line, one["severity"], one["message"], PYRIGHT_REVEALS)
+    for report in reported:
+        line = report["range"]["start"]["line"] + 1
+        found[Path(report["file"]).stem].add(
+            line, report["severity"], report["message"], report.get("rule", ""), PYRIGHT_REVEALS
+        )
     return found
 
 
