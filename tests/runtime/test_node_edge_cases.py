@@ -68,7 +68,7 @@ def test_news_reach_the_others_while_one_session_is_closing(discovery: Discovery
                 newcomer.listen(ANYWHERE)
                 connector = newcomer.keep_connected(locator)
                 until(lambda: newcomer.zid in hub.sessions)
-                until(lambda: closing.over)
+                until(lambda: handler.ends)
                 assert [ended for ended, _ in handler.ends] == [closing]
                 assert connector.attempts == 1
                 assert newcomer.zid in hub.sessions
