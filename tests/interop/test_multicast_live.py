@@ -15,6 +15,7 @@ import pytest
 from tests.golden.proxy import group_sender
 from tests.support.discovery import LOOPBACK, new_group, on_lo, reference_session
 from tests.support.interop_conversation import PEER, Ours, both_send
+from tests.support.interop_pair import OURS, THEIRS, open_session, settling
 from tests.support.reference_peer import (
     ReferencePeer,
     ReferenceProcess,
@@ -23,7 +24,7 @@ from tests.support.reference_peer import (
     payload,
 )
 from tests.support.waiting import until
-from zenlake.errors import SessionEnded
+from zenlake.errors import LinkError, SessionEnded
 from zenlake.keytable import KeyTable
 from zenlake.runtime.group import Group
 from zenlake.transport.drop_reason import DropReason
@@ -322,3 +323,32 @@ def test_a_flood_at_a_group(reference: ReferenceProcess) -> None:
         assert first.core.counters.receive_dropped[DropReason.DATAGRAM_INVALID] > 0
         assert all(key == "m/still" for key, _ in ear.puts)
         assert other_ear.puts == []
+
+
+def test_a_session_does_not_join_a_group() -> None:
+    with pytest.raises(LinkError, match="sessions do not join groups yet"):
+        open_session(OURS, "peer", listen=on_lo(new_group()))
+
+
+def test_theirs_send_puts_alone_to_a_group() -> None:
+    """Neither queries nor tokens pass, and a publisher knows no subscriber of another member."""
+    at, heard = on_lo(new_group()), list[str]()
+    with (
+        settling(),
+        open_session(THEIRS, "peer", listen=at) as one,
+        open_session(THEIRS, "peer", listen=at) as other,
+    ):
+        other.declare_subscriber("m/put", lambda sample: heard.append(str(sample.key_expr)))
+        other.declare_queryable("m/query", lambda query: query.reply("m/query", b"answer"))
+        token = other.liveliness().declare_token("m/token")
+        publisher = one.declare_publisher("m/put")
+
+        def say_again() -> None:
+            publisher.put(b"said")
+            time.sleep(0.1)
+
+        until(lambda: heard, bool, pause=say_again)
+        assert not publisher.matching_status.matching
+        assert list(one.get("m/query", timeout=1.0)) == []
+        assert list(one.liveliness().get("m/token", timeout=1.0)) == []
+        token.undeclare()

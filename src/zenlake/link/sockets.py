@@ -108,7 +108,10 @@ def resolve(endpoint: EndPoint, kind: int = socket.SOCK_STREAM) -> list[Address]
     """Return the addresses of the endpoint's host without multicast groups; may wait for DNS."""
     found = [a for a in look_up(endpoint, endpoint.address, kind) if not is_multicast(a)]
     if not found:
-        raise LinkError(f"{endpoint}: is a multicast group, and this needs one peer's address")
+        raise LinkError(
+            f"{endpoint}: is a multicast group, and this needs one peer's address: "
+            "sessions do not join groups yet"
+        )
     return found
 
 
