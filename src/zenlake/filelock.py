@@ -3,9 +3,16 @@
 Knows flock(2) alone. Does not know which file stands for what, or what to tell about its holder.
 """
 
-import fcntl
+import errno
 import time
 from typing import Protocol
+
+try:
+    import fcntl
+except ImportError:  # Not a POSIX system.
+    HAS_FLOCK = False
+else:
+    HAS_FLOCK = True
 
 POLL_SECONDS = 0.01  # Pause between two attempts to take a lock that another process holds.
 
@@ -27,6 +34,8 @@ def lock(file: int | HasDescriptor, seconds: float = 0.0) -> bool:
     ...     lock(first), lock(second), lock(first)
     (True, False, True)
     """
+    if not HAS_FLOCK:
+        raise OSError(errno.ENOTSUP, "this system has no flock(): files cannot be locked")
     end = time.monotonic() + seconds
     while True:
         try:

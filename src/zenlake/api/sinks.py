@@ -85,7 +85,8 @@ def _in_child() -> None:
         sink._after_fork()
 
 
-os.register_at_fork(after_in_child=_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 class BoundedSink(Sink[T]):

@@ -36,7 +36,8 @@ class Scheduler:
 
     def __init__(self) -> None:
         self._reset()
-        os.register_at_fork(after_in_child=self._reset)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
         self._changed = threading.Condition()

@@ -23,7 +23,8 @@ from zenlake.wire.locator import EndPoint
 MAX_TTL = 255
 MAX_GROUPS = 20  # Groups that Linux lets one socket join (igmp_max_memberships).
 
-# Without these a bound socket receives every group that any process of this machine joined.
+# Options of Linux, without which a bound socket receives every group that any process of this
+# machine joined.
 IP_MULTICAST_ALL, IPV6_MULTICAST_ALL = 49, 29
 MULTICAST_ALL: dict[int, tuple[int, int]] = {
     socket.AF_INET: (socket.IPPROTO_IP, IP_MULTICAST_ALL),
@@ -185,8 +186,10 @@ def _hearing_socket(
     try:
         # Both options, as Rust sets them: else a second node of this machine cannot bind the port.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        sock.setsockopt(*MULTICAST_ALL[group.family], 0)
+        if hasattr(socket, "SO_REUSEPORT"):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if sockets.IS_LINUX:
+            sock.setsockopt(*MULTICAST_ALL[group.family], 0)
         if group.family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind((WILDCARD[group.family], group.sockaddr[1]))

@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import array
 import errno
-import fcntl
 import ipaddress
 import os
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+try:
+    import fcntl
+except ImportError:  # Not a POSIX system.
+    HAS_IOCTL = False
+else:
+    HAS_IOCTL = True
 
 from zenlake.errors import InvalidLocator, LinkError
 from zenlake.link.base import READ_BYTES, Listener, Progress, TransportLink
@@ -29,6 +37,10 @@ MAX_PORT = 0xFFFF
 MAX_BUFFER_BYTES = 2**31 - 1  # The kernel keeps buffer sizes in an int.
 MAX_DSCP = 0xFF  # The whole byte: TOS, or the traffic class of IPv6.
 
+IS_LINUX: bool = sys.platform.startswith("linux")
+AF_UNIX: int = getattr(socket, "AF_UNIX", -1)  # -1: a system without Unix sockets.
+
+HAS_INTERFACE_CALLS = IS_LINUX and HAS_IOCTL  # The numbers and tables below are Linux's.
 SIOCGIFCONF, SIOCGIFFLAGS = 0x8912, 0x8913
 IFREQ = struct.Struct("16s H 2x 4s 16x")  # Name, then a sockaddr_in: family, port, address.
 IFREQ_FLAGS = struct.Struct("16s H 22x")
@@ -190,7 +202,12 @@ def family_of(host: str) -> int:
 
 
 def interfaces(name: str | None = None) -> list[Interface]:
-    """Return the addresses of every interface that is up, or of the interface `name`."""
+    """Return the addresses of every interface that is up, or of the interface `name`.
+
+    On systems other than Linux they are those of the host's name and of loopback, without names.
+    """
+    if not HAS_INTERFACE_CALLS:
+        return [] if name else [*_named_addresses()]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         flags = {n: _flags(sock, n) for _, n in socket.if_nameindex() if name in (None, n)}
         return [
@@ -198,6 +215,18 @@ def interfaces(name: str | None = None) -> list[Interface]:
             for n, host in [*_v4_addresses(sock), *_v6_addresses()]
             if flags.get(n, 0) & IFF_UP
         ]
+
+
+def _named_addresses() -> Iterator[Interface]:
+    """Yield the addresses of the host's name, then those of loopback."""
+    hosts: dict[str, bool] = {}
+    with suppress(OSError):  # The name has no address.
+        for *_, sockaddr in socket.getaddrinfo(socket.gethostname(), None):
+            host = str(sockaddr[0]).partition("%")[0]
+            hosts[host] = not _ip(host).is_loopback
+    hosts |= dict.fromkeys(["127.0.0.1", *(["::1"] if socket.has_ipv6 else [])], False)
+    for host, multicast in list(hosts.items())[:MAX_INTERFACE_ADDRESSES]:
+        yield Interface("", host, multicast)
 
 
 def _flags(sock: socket.socket, name: str) -> int:
@@ -252,7 +281,7 @@ def parse_bits(endpoint: EndPoint, key: str, text: str, largest: int) -> int:
 
 _Parse = Callable[[EndPoint, str, str, int], int]
 _Options = dict[int, tuple[int, int]]
-_ANY: tuple[int, ...] = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
+_ANY: tuple[int, ...] = (socket.AF_INET, socket.AF_INET6, AF_UNIX)
 _SEND_BUFFER: _Options = dict.fromkeys(_ANY, (socket.SOL_SOCKET, socket.SO_SNDBUF))
 _RECEIVE_BUFFER: _Options = dict.fromkeys(_ANY, (socket.SOL_SOCKET, socket.SO_RCVBUF))
 _DSCP: _Options = {
@@ -293,6 +322,8 @@ def bind_to_interface(endpoint: EndPoint, sock: socket.socket) -> None:
     """Bind the socket to the interface that the endpoint names, if any."""
     name = endpoint.config.get("iface")
     if name is not None:
+        if not hasattr(socket, "SO_BINDTODEVICE"):
+            raise LinkError(f"{endpoint}: iface={name} works on Linux only: use bind=ADDRESS:PORT")
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, name.encode() + b"\0")
         except OSError as error:
@@ -320,7 +351,7 @@ def connect(endpoint: EndPoint, address: Address, kind: int = socket.SOCK_STREAM
     source = bind_address(endpoint, address.family, kind)
     sock = new_socket(endpoint, address.family, kind)
     try:
-        if address.family != socket.AF_UNIX:
+        if address.family != AF_UNIX:
             bind_to_interface(endpoint, sock)
         if source is not None:
             sock.bind(source.sockaddr)
@@ -347,7 +378,7 @@ def is_connected(name: str, sock: socket.socket) -> bool:
         if error.errno == errno.ENOTCONN:
             return False
         raise failed(name, "connect", error) from None
-    if sock.family != socket.AF_UNIX and peer == sock.getsockname():
+    if sock.family != AF_UNIX and peer == sock.getsockname():
         # TCP connects a socket to itself if it picks the free target port as its own.
         raise failed(name, "connect", OSError(errno.ECONNREFUSED, "connected to itself"))
     return True

@@ -12,6 +12,7 @@ import ipaddress
 import os
 import socket
 import ssl
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -199,11 +200,22 @@ class TlsSettings:
 
 @contextmanager
 def _path_of(pem: Pem) -> Iterator[str]:
-    """Yield a path that `ssl` can open, to a file in memory."""
-    with os.fdopen(os.memfd_create("pem"), "wb") as file:
-        file.write(pem.content)
-        file.flush()
-        yield f"/proc/self/fd/{file.fileno()}"
+    """Yield a path that `ssl` can open: to a file in memory, or where the system has none, to one
+    that only this user can read.
+    """
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("pem"), "wb") as file:
+            file.write(pem.content)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
+    descriptor, path = tempfile.mkstemp(suffix=".pem")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(pem.content)
+        yield path
+    finally:
+        Path(path).unlink()
 
 
 def without_certificates(endpoint: EndPoint) -> EndPoint:

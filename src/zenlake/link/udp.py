@@ -35,7 +35,7 @@ PKTINFO = struct.Struct("i 4s 4s")  # Interface, local address to answer from, d
 PKTINFO6 = struct.Struct("16s i")
 SO_TIMESTAMPNS = 35
 TIMESPEC = struct.Struct("@ll")  # Seconds and nanoseconds at which the kernel got a datagram.
-ANCILLARY_BYTES = sum(socket.CMSG_SPACE(part.size) for part in (PKTINFO, PKTINFO6, TIMESPEC))
+ANCILLARY_BYTES = 256  # Room for PKTINFO, PKTINFO6 and TIMESPEC with their headers: 104 bytes.
 SEND_LATER = {errno.EAGAIN, errno.ENOBUFS}
 
 
@@ -279,6 +279,10 @@ def open_listener(
     locate: Callable[[EndPoint, socket.socket], tuple[Locator, ...]] = sockets.listener_locators,
 ) -> UdpListener:
     """Return a listener for any protocol that is made of datagrams."""
+    if not sockets.IS_LINUX:  # A socket per peer on one port, and the options below.
+        raise LinkError(
+            f"{endpoint}: listening on {endpoint.protocol} works on Linux only: listen on tcp"
+        )
     sock = sockets.listening_socket(endpoint, socket.SOCK_DGRAM)
     # Set after bind(), which thus fails if the port is in use; lets the peers' sockets share it.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

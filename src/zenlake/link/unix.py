@@ -58,7 +58,13 @@ class UnixListener(StreamListener):
 
 
 def resolve(endpoint: EndPoint) -> list[Address]:
-    return [Address(socket.AF_UNIX, endpoint.address)]
+    return [Address(_family(endpoint), endpoint.address)]
+
+
+def _family(endpoint: EndPoint) -> int:
+    if sockets.AF_UNIX < 0:
+        raise LinkError(f"{endpoint}: this system has no Unix sockets: use tcp")
+    return sockets.AF_UNIX
 
 
 def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> UnixLink:
@@ -67,11 +73,11 @@ def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> UnixL
 
 
 def listen(endpoint: EndPoint, options: LinkOptions) -> UnixListener:
-    path = Path(endpoint.address)
+    family, path = _family(endpoint), Path(endpoint.address)
     lock = _take_lock(endpoint, _lock_path(path))
     try:
         _remove_stale(endpoint, path)
-        sock = sockets.new_socket(endpoint, socket.AF_UNIX, socket.SOCK_STREAM)
+        sock = sockets.new_socket(endpoint, family, socket.SOCK_STREAM)
         try:
             sock.bind(str(path))
             sock.listen(sockets.BACKLOG)
@@ -121,7 +127,7 @@ def _remove_stale(endpoint: EndPoint, path: Path) -> None:
         raise LinkError(
             f"{endpoint}: {path} is a file but not a socket: move it, or choose another"
         )
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+    with socket.socket(sockets.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         code = probe.connect_ex(str(path))
     if code in (0, errno.EAGAIN):

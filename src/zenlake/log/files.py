@@ -5,6 +5,7 @@ Knows file names, descriptors and the exclusive writer. Does not know blocks.
 
 import errno
 import json
+import logging
 import os
 import re
 import secrets
@@ -20,9 +21,12 @@ from zenlake import filelock
 from zenlake.errors import ZError
 from zenlake.log.format import VERSION, Buffer
 
+log = logging.getLogger("zenlake.log")
+
 LOCK_SECONDS = 2.0  # Seconds to wait for a lock: readers hold it for moments only.
 MAX_JSON_BYTES = 64 << 10  # Upper bound on the size of log.json and of a lock file.
-MAX_BUFFERS = min(os.sysconf("SC_IOV_MAX"), 1024)  # Upper bound on the buffers of one pwritev.
+MAX_BUFFERS = min(getattr(os, "sysconf", lambda _: 16)("SC_IOV_MAX"), 1024)
+"Upper bound on the buffers of one pwritev."
 MAX_OFFSET = 1 << 62  # Every offset is below it.
 JSON, JSON_NEW = "log.json", "log.json.new"
 LOCK, MARK, TORN = "lock", "mark", "torn"  # Names in the folder of a partition.
@@ -41,21 +45,56 @@ class LogLocked(ZError):
     """A partition that another writer has locked; the message names its process."""
 
 
+def sync_data(descriptor: int) -> None:
+    """Write a file's data to the disk: fdatasync() of Linux, F_FULLFSYNC of macOS, else fsync()."""
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(descriptor)
+    elif FULL_SYNC is not None:
+        FULL_SYNC(descriptor)
+    else:
+        os.fsync(descriptor)
+
+
+def _find_full_sync() -> Callable[[int], object] | None:
+    """Return the call of macOS that also empties a disk's cache; None on other systems."""
+    try:
+        import fcntl
+    except ImportError:  # Not a POSIX system.
+        return None
+    command = getattr(fcntl, "F_FULLFSYNC", None)
+    return None if command is None else lambda descriptor: fcntl.fcntl(descriptor, command)
+
+
+FULL_SYNC = _find_full_sync()
+
+
+def warn_of_weak_sync() -> None:
+    """Log a warning where a disk may keep synced data in its cache only."""
+    if not hasattr(os, "fdatasync") and FULL_SYNC is None:
+        log.warning(
+            "this system has neither fdatasync() nor F_FULLFSYNC: samples reported as durable "
+            "survive a kill, but may be lost in a power failure"
+        )
+
+
 class Files:
     """The system calls that change a disk, in one class so that tests can replace them."""
 
     def open(self, path: Path, flags: int) -> int:
         """Open a file and return its descriptor. A symbolic link is refused."""
-        return os.open(path, flags | os.O_NOFOLLOW, 0o644)
+        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o644)
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)
 
     def pwritev(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
-        return os.pwritev(descriptor, buffers, position)
+        if hasattr(os, "pwritev"):
+            return os.pwritev(descriptor, buffers, position)
+        os.lseek(descriptor, position, os.SEEK_SET)
+        return os.write(descriptor, buffers[0])
 
     def fdatasync(self, descriptor: int) -> None:
-        os.fdatasync(descriptor)
+        sync_data(descriptor)
 
     def truncate(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
@@ -188,6 +227,7 @@ def size_of(path: Path) -> int:
 
 def open_log(files: Files, path: Path, clock: Callable[[], int]) -> bytes:
     """Return the id of the log in a folder. Create the log if the folder is missing or empty."""
+    warn_of_weak_sync()
     with suppress(FileNotFoundError):
         return read_id(path)
     _make_folder(files, path)
@@ -310,4 +350,5 @@ def _close_in_child() -> None:
     _locks.clear()
 
 
-os.register_at_fork(after_in_child=_close_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)

@@ -89,4 +89,5 @@ def _after_fork() -> None:
     _loading = None
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

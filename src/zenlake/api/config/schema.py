@@ -322,7 +322,8 @@ def make_tree(keys: dict[str, Field]) -> Section:
 
 
 _data = json.loads(Path(__file__).with_name("schema.json").read_bytes())
-_data["keys"]["transport/link/tx/threads"]["default"] = 1 + (len(os.sched_getaffinity(0)) - 1) // 4
+_processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+_data["keys"]["transport/link/tx/threads"]["default"] = 1 + ((_processors or 1) - 1) // 4
 for _name, _entry in _data["kinds"].items():
     KINDS[_name] = make_kind(_entry)
 KEYS: dict[str, Field] = {key: make_field(entry) for key, entry in _data["keys"].items()}

@@ -4,7 +4,6 @@ Knows options, signals and the lines that are printed. Does not route: zenlake.r
 """
 
 import json as jsonlib
-import resource
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -97,6 +96,10 @@ def router(
 
 def _allow_many_sessions() -> None:
     """Raise the limit of file descriptors, one per session, to what the system allows."""
+    try:
+        import resource
+    except ImportError:  # Not a POSIX system, which has no such limit.
+        return
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -9,7 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from zenlake import filelock
-from zenlake.log.files import FILES, LOCK, MARK, MAX_OFFSET, segment_name, segments, size_of
+from zenlake.log.files import (
+    FILES,
+    LOCK,
+    MARK,
+    MAX_OFFSET,
+    segment_name,
+    segments,
+    size_of,
+    sync_data,
+)
 from zenlake.log.format import SEGMENT_BYTES, SETTLED, SLOT_BYTES, WRITING, Block, DamagedLog, Mark
 from zenlake.log.read.index import BlockTable, Index
 
@@ -141,6 +150,6 @@ def _after_last_good(path: Path, rows: BlockTable, mark: Mark) -> Mark:
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fdatasync(descriptor)
+        sync_data(descriptor)
     finally:
         os.close(descriptor)
