@@ -170,6 +170,7 @@ def test_a_log_says_how_durable_it_is(tmp_path: Path) -> None:
 def test_a_recording_is_read(tmp_path: Path) -> None:
     block = OpenBlock()
     link = block.link(SourceLink(0, 0, b""))
+    assert link is not None
     assert block.key(link, 0, b"a/b", b"")
     block.add(link, True, 10**9, 1, bytes.fromhex("3d 00 03 612f62 01 05 68656c6c6f"))
     with Writer(tmp_path) as writer:
