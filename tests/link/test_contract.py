@@ -1,5 +1,6 @@
 """The promises of base.py for every link and listener, on every kind."""
 
+import os
 import socket
 import struct
 import threading
@@ -255,6 +256,12 @@ def test_a_place_in_use_is_refused_by_name(stage: Stage) -> None:
 
 def bad_peers(where: Locator, sockets: ExitStack) -> None:
     """Peers that say nothing, that speak another language, that go away at once."""
+    if where.protocol == "unixpipe":
+        requests = os.open(f"{where.address}_uplink", os.O_WRONLY | os.O_NONBLOCK)
+        sockets.callback(os.close, requests)
+        for bad in (b"\xde", some_bytes(1001), bytes.fromhex("deadbeef") + bytes(4)):
+            os.write(requests, bad)
+        return
     if where.protocol == "unixsock-stream":
         family, sockaddr = socket.AF_UNIX, where.address
     else:

@@ -71,6 +71,7 @@ KINDS = {
     "tcp6": Kind("tcp", "tcp/[::1]:0", address="::1"),
     "tcp name": Kind("tcp", "tcp/localhost:0"),
     "unix": Kind("unixsock-stream", "unixsock-stream/{folder}/s", address="unixsock-stream"),
+    "pipe": Kind("unixpipe", "unixpipe/{folder}/p", address="unixpipe"),
     "udp": Kind("udp", "udp/127.0.0.1:0", Framing.DATAGRAM, False, ends=False, silent=True),
     "udp6": Kind("udp", "udp/[::1]:0", Framing.DATAGRAM, False, "::1", ends=False, silent=True),
     "tls": Kind("tls", "tls/127.0.0.1:0", options=_tls_options),

@@ -19,7 +19,9 @@ PROTOCOLS: dict[str, str] = {
     "tcp": "zenlake.link.tcp",
     "tls": "zenlake.link.tls",
     "udp": "zenlake.link.udp",
+    "unixpipe": "zenlake.link.pipe",
     "unixsock-stream": "zenlake.link.unix",
+    "vsock": "zenlake.link.vsock",
     "ws": "zenlake.link.ws",
 }
 EXTRAS = {"quic": "quic"}
