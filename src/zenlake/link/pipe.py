@@ -246,7 +246,7 @@ class PipeListener(Listener):
         reads = _ReadEnd(up, self._mode, new=False)
         remote = Locator(f"{PROTOCOL}/{down}")
         link = PipeLink(
-            f"{remote} at {self.locators[0]}", *self.locators, remote, suffix, reads, down
+            f"{remote} at {self.locators[0]}", self.locators[0], remote, suffix, reads, down
         )
         try:
             link.open_write()
