@@ -16,6 +16,7 @@ from zenlake.wire.locator import EndPoint
 
 PROTOCOLS: dict[str, str] = {
     "quic": "zenlake.link.quic",
+    "serial": "zenlake.link.serial",
     "tcp": "zenlake.link.tcp",
     "tls": "zenlake.link.tls",
     "udp": "zenlake.link.udp",
@@ -24,7 +25,7 @@ PROTOCOLS: dict[str, str] = {
     "vsock": "zenlake.link.vsock",
     "ws": "zenlake.link.ws",
 }
-EXTRAS = {"quic": "quic"}
+EXTRAS = {"quic": "quic", "serial": "serial"}
 "Protocols whose library a plain installation does not have, and the extra that installs it."
 
 

@@ -43,7 +43,7 @@ class TransportLink(ABC):
     """Whether the link works by itself (QUIC). Its fileno() is then never writable, and
     readable when drive() has work to do: the link may have received bytes, or take more."""
     schedule: Callable[[float], None] | None = None
-    "Set by the owner of a driven link, which calls drive() at that time of time.monotonic()."
+    "Set by the owner of the link, which calls drive() at that time of time.monotonic()."
 
     @abstractmethod
     def fileno(self) -> int:

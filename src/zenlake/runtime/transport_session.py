@@ -72,9 +72,9 @@ class TransportSession(SendingSession):
         self._expiry: Timer | None = None
         "Fires when the peer's certificate expires."
         try:
+            link.schedule = self._drive_at
             if link.driven:
                 self._reactor.watch(link, self._on_work, read=True, write=False)
-                link.schedule = self._drive_at
                 self._reactor.call_soon(lambda: self._on_work(True, False))
             else:
                 self._reactor.watch(link, self._on_ready, read=True, write=True)
