@@ -196,7 +196,7 @@ class Discovery:
         try:
             bodies, found = self._gossip.received(session, body)
         except DecodeError as error:
-            session.counters.drop_received(DropReason.LINK_STATE_INVALID)
+            session.drop_received(DropReason.LINK_STATE_INVALID)
             log.debug("link states from %s: %s", session.zid, error)
             return
         self._send_gossip(bodies)
@@ -209,9 +209,9 @@ class Discovery:
             try:
                 session.send(NetworkOam(LINK_STATE, body, qos=DECLARE))
             except SessionEnded:  # It is being closed.
-                session.counters.drop_sent(DropReason.SESSION_CLOSED)
+                session.drop_sent(DropReason.SESSION_CLOSED)
             except EncodeError:
-                session.counters.drop_sent(DropReason.MESSAGE_TOO_LARGE)
+                session.drop_sent(DropReason.MESSAGE_TOO_LARGE)
 
     # ---- connecting
 

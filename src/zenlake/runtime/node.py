@@ -28,6 +28,7 @@ from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions
 from zenlake.runtime.discovery import Discovery, DiscoveryConfig
 from zenlake.runtime.group import Group
+from zenlake.runtime.multilink_session import MultiLinkSession
 from zenlake.runtime.reactor import EventLoop, Reactor, Timer, guard
 from zenlake.runtime.sending import SendingSession
 from zenlake.runtime.transport_session import TransportSession
@@ -37,10 +38,11 @@ from zenlake.transport.establishment import Acceptor, HandshakeState, Opener
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES, PROCESS, ByteBudget
 from zenlake.transport.link_qos import LinkQos
 from zenlake.transport.multicast import GroupHandler, GroupOffer
-from zenlake.transport.offer import Offer
+from zenlake.transport.multilink import MultiLinkKey
+from zenlake.transport.offer import Agreement, Offer
 from zenlake.transport.retry import Retry, RetryPolicy
 from zenlake.transport.throttle import Throttle
-from zenlake.wire.enums import CloseReason, WirePriority, WireWhatAmI
+from zenlake.wire.enums import CloseReason, WirePriority
 from zenlake.wire.locator import EndPoint, Locator
 from zenlake.wire.zenohid import WireZenohId
 
@@ -93,6 +95,8 @@ class NodeConfig:
     entropy: Entropy = secrets.token_bytes
     discovery: DiscoveryConfig | None = None
     "None: this node neither scouts nor answers, and sends no gossip."
+    max_links: int = 1
+    "Links that a peer may open for one session."
 
     @property
     def patience(self) -> float:
@@ -119,12 +123,16 @@ class Node:
         self.handler = handler
         self.on_gap: Callable[[TransportSession, WirePriority, bool, int, int], None] | None = None
         "Called with sequence numbers that were never received: priority, reliable, first, count."
+        self.on_link: Callable[[TransportSession, bool], None] | None = None
+        "Called with a link that joined an open session (True), or that such a session lost."
         self.reactor: EventLoop = reactor or Reactor(f"zenlake {config.offer.zid}")
         self.refused: Counter[str] = Counter()
         "Failed handshakes of accepted links, by CLOSE reason."
         self._network = network
         self._admission = Admission(config.offer.zid, config.limits)
         self._throttle = Throttle()
+        several = config.max_links > 1 and not config.offer.low_latency
+        self._multilink = MultiLinkKey(config.entropy) if several else None
         self._listeners: list[Listener] = []
         self._qos_of: dict[Listener, LinkQos] = {}
         "QoS that the endpoint of each listener names."
@@ -278,7 +286,7 @@ class Node:
             raise SessionRefused(why, CloseReason.GENERIC)
         found = result[0]
         if isinstance(found, TransportSession):
-            return found
+            return found.whole
         raise found
 
     def connect_soon(self, endpoint: str, done: Done, *, expect: WireZenohId | None = None) -> None:
@@ -465,22 +473,48 @@ class Node:
             config.entropy,
             mtu=link.mtu,
             authenticators=config.authenticators,
-            admit=lambda zid, whatami: self._admit_peer(zid),
+            admit=lambda zid, whatami: self._admit_peer(acceptor),
             link_qos=self._qos_of[listener],
+            multilink=self._multilink,
         )
         session = TransportSession(
             self, link, acceptor, config.limits.seconds, self._accepted_ended
         )
         self._accepted[session] = None
 
-    def _admit_peer(self, zid: WireZenohId) -> None:
-        """Admit or refuse a session with `zid`, which has connected to this node.
+    def _admit_peer(self, handshake: Acceptor) -> None:
+        """Admit or refuse a session with a peer that has connected to this node, or a further link
+        of one.
 
-        When two nodes connect to each other at once, the link that the greater id opened stays.
+        When two nodes connect to each other at once, the link that the greater id opened stays;
+        both stay if a session may have several links.
         """
-        if self._is_connecting_to(zid):
+        agreed = handshake.agreement
+        assert agreed is not None
+        zid = agreed.zid
+        session = self._by_zid.get(zid)
+        if isinstance(session, MultiLinkSession):
+            self._admit_further(session, agreed)
+            if session.accepted >= self.config.max_links:
+                raise SessionRefused(
+                    f"{zid} has {session.accepted} links here already; raise "
+                    "transport/unicast/max_links if more are wanted",
+                    CloseReason.MAX_LINKS,
+                )
+            return
+        if agreed.multilink is None and self._is_connecting_to(zid):
             raise SessionRefused(f"this node is connecting to {zid} itself", CloseReason.MAX_LINKS)
         self._claim(zid)
+
+    def _admit_further(self, session: MultiLinkSession, agreed: Agreement) -> None:
+        """Refuse a further link that is not of the session's peer, or agreed on something else."""
+        other = session.agreement.differs(agreed)
+        if other is not None:
+            raise SessionRefused(
+                f"{agreed.zid} has a session here with another {other}: a further link has to "
+                "agree with the first; if they are two nodes, give each its own id",
+                CloseReason.INVALID,
+            )
 
     def must_wait(self, session: TransportSession) -> bool:
         """Whether an accepted link of a greater id has to wait with its OPEN syn.
@@ -491,6 +525,8 @@ class Node:
         """
         peer = session.peer
         if peer is None or not isinstance(session.handshake, Acceptor) or self.zid > peer:
+            return False
+        if session.handshake.takes_more_links:
             return False
         return self._is_connecting_to(peer)
 
@@ -536,14 +572,17 @@ class Node:
             mtu=link.mtu,
             authenticators=config.authenticators,
             expect=expect,
-            admit=lambda zid, whatami: self._check_peer(zid, whatami),
+            admit=lambda zid, whatami: self._check_peer(opener, zid),
             link_qos=link_qos,
+            multilink=self._multilink,
         )
 
         def ended(session: TransportSession, end: SessionEnded) -> None:
-            if self._forget(session):
-                self._report_closed(session, end)
-            elif session.linked:
+            if session.is_open:
+                self._open_ended(session, end)
+                return
+            self._forget(session)
+            if session.linked:
                 done(self._other_session(session, end) or end)
             elif not others:
                 done(end.__cause__ if isinstance(end.__cause__, LinkError) else end)
@@ -561,9 +600,12 @@ class Node:
             return None
         return self.sessions.get(session.peer)
 
-    def _check_peer(self, zid: WireZenohId, whatami: WireWhatAmI) -> None:
+    def _check_peer(self, handshake: Opener, zid: WireZenohId) -> None:
         """Refuse a second session with a peer, before OPEN syn."""
-        if zid in self._by_zid:
+        session = self._by_zid.get(zid)
+        if session is None:
+            return
+        if not (isinstance(session, MultiLinkSession) and handshake.takes_more_links):
             raise SessionRefused(
                 f"{zid} has a session here already, and a session has one link",
                 CloseReason.MAX_LINKS,
@@ -571,17 +613,37 @@ class Node:
 
     def session_opened(self, session: TransportSession) -> None:
         """Register a session whose handshake is over (called by the session)."""
-        if not self._end_accepted(session):
+        accepted = self._end_accepted(session)
+        if not accepted:
             self._opening.remove(session)
             self._resume_accepted(session)
+        whole = self._by_zid.get(session.zid)
+        if isinstance(whole, MultiLinkSession):
+            self._add_link(whole, session)
+            return
+        if not accepted:
             self._claim(session.zid)
-        self._by_zid[session.zid] = session
         session.is_open = True
+        link = session
+        if session.agreement.multilink is not None:
+            session = MultiLinkSession(link)
+            session.is_open = True
+        self._by_zid[session.zid] = session
         if self._discovery is not None:
             self._discovery.opened(session)
         guard(self.handler.opened, session)
-        if session.on_open is not None:
-            session.on_open(session)
+        if link.on_open is not None:
+            link.on_open(link)
+
+    def _add_link(self, session: MultiLinkSession, link: TransportSession) -> None:
+        self._admit_further(session, link.agreement)
+        link.is_open = True
+        session.add(link)
+        log.info("%s joined the session with %s", link.link.remote, session.zid)
+        if self.on_link is not None:
+            self.on_link(link, True)
+        if link.on_open is not None:
+            link.on_open(link)
 
     def penalty(self, session: TransportSession, end: SessionEnded) -> float:
         """Return the seconds before a refusal is sent: a peer that guesses passwords is slowed."""
@@ -590,9 +652,10 @@ class Node:
         return 0.0
 
     def _accepted_ended(self, session: TransportSession, end: SessionEnded) -> None:
-        if self._forget(session):
-            self._report_closed(session, end)
+        if session.is_open:
+            self._open_ended(session, end)
             return
+        self._forget(session)
         named = end.reason in CLOSE_REASONS
         self.refused[CloseReason(end.reason).name if named else str(end.reason)] += 1
         if (
@@ -602,19 +665,34 @@ class Node:
         else:
             self._log_limited("handshake", "no session with %s: %s", session.link.remote, end)
 
-    def _forget(self, session: TransportSession) -> bool:
-        """Remove a session that ended; return whether it was open."""
+    def _open_ended(self, link: TransportSession, end: SessionEnded) -> None:
+        """Remove an open session that ended, or one link of a session that goes on."""
+        session = link.whole
+        if isinstance(session, MultiLinkSession):
+            if session.lose(link, end):
+                if session.over is None:
+                    log.info("session with %s lost %s: %s", session.zid, link.link.remote, end)
+                if self.on_link is not None:
+                    self.on_link(link, False)
+                return
+            end = session.over or end
+        del self._by_zid[session.zid]
+        self._admission.close_session(session.zid)
+        self._report_closed(session, end)
+        if session is not link:
+            for call in session.on_end:
+                call(end)
+
+    def _forget(self, session: TransportSession) -> None:
+        """Remove a handshake that ended without a session."""
         if not self._end_accepted(session) and isinstance(session.handshake, Opener):
             self._opening.discard(session)
             self._resume_accepted(session)
         agreed = session.handshake.agreement
-        if session.is_open:
-            del self._by_zid[session.zid]
-            self._admission.close_session(session.zid)
-            return True
-        if agreed is not None and isinstance(session.handshake, Acceptor):
+        if agreed is None or not isinstance(session.handshake, Acceptor):
+            return
+        if agreed.zid not in self._by_zid:
             self._admission.close_session(agreed.zid)  # Claimed, and ended before it was open.
-        return False
 
     def _end_accepted(self, session: TransportSession) -> bool:
         """Remove the handshake of an accepted link; return whether it was under way.
@@ -724,12 +802,12 @@ class Connector:
     def _done(self, found: TransportSession | ZError) -> None:
         now = self._node.reactor.now()
         if isinstance(found, TransportSession):
-            self.session = found
+            self.session = found.whole
             self.last_error = None
             self._tried = 0
             self._retry.succeeded(now)
             found.on_end.append(self._lost)
-            self._tell(found)
+            self._tell(found.whole)
         else:
             self.last_error = found
             log.info("%s: no session: %s", self._endpoints[self._tried].locator, found)

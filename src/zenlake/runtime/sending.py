@@ -105,6 +105,16 @@ class SendingSession(ABC):
         """Messages and bytes sent, received and dropped."""
         return self._core.counters if self._core is not None else Counters()
 
+    def drop_sent(self, reason: DropReason) -> None:
+        """Count a message that was dropped before it was sent."""
+        if self._core is not None:
+            self._core.counters.drop_sent(reason)
+
+    def drop_received(self, reason: DropReason) -> None:
+        """Count a message that was received and dropped."""
+        if self._core is not None:
+            self._core.counters.drop_received(reason)
+
     # ---- one message
 
     def send(self, message: NetworkMessage, reliable: bool = True) -> bool:

@@ -1,5 +1,7 @@
 """A transport session: one link, one unicast core, and the life of both.
 
+With MultiLink, each link of a session is such an object, and multilink_session.py joins them.
+
 Knows opening, reading, timers and closing, all on the I/O thread. Sending, on any thread, is in
 sending.py. Does not know what messages mean: the node's handler gets them.
 """
@@ -60,6 +62,7 @@ class TransportSession(SendingSession):
         self._patience = patience
         self._handle_frame = node.handler.on_frame
         "Cached: it is called for each FRAME."
+        self._whole: TransportSession | None = None
         self._watching = (True, True)
         "The events that the reactor waits for: (readable, writable)."
         self._paused = False
@@ -102,6 +105,16 @@ class TransportSession(SendingSession):
     def peer(self) -> WireZenohId | None:
         """The id that the peer claims, which nothing has proved before the session opens."""
         return self.handshake.peer.zid if self.handshake.peer is not None else None
+
+    @property
+    def whole(self) -> "TransportSession":
+        """The session that this link belongs to, if it has several; else this session itself."""
+        return self._whole or self
+
+    @property
+    def links(self) -> "tuple[TransportSession, ...]":
+        """The session of each link."""
+        return (self,)
 
     @property
     def linked(self) -> bool:

@@ -3,7 +3,7 @@
 Does not decide anything: the outbox, the lanes and the runtime count here.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from zenlake.transport.drop_reason import DropReason
 
@@ -25,8 +25,19 @@ class Counters:
     receive_dropped: dict[DropReason, int] = field(default_factory=dict)
     "Received messages and fragments that were dropped, by reason."
 
-    def drop_sent(self, reason: DropReason) -> None:
-        self.send_dropped[reason] = self.send_dropped.get(reason, 0) + 1
+    def add(self, other: "Counters") -> None:
+        """Add the counts of another link of the same session."""
+        for count in fields(self):
+            mine, theirs = getattr(self, count.name), getattr(other, count.name)
+            if isinstance(mine, dict):
+                for reason, number in dict(theirs).items():
+                    mine[reason] = mine.get(reason, 0) + number
+            else:
+                setattr(self, count.name, mine + theirs)
+
+    def drop_sent(self, reason: DropReason, count: int = 1) -> None:
+        if count:
+            self.send_dropped[reason] = self.send_dropped.get(reason, 0) + count
 
     def drop_received(self, reason: DropReason) -> None:
         self.receive_dropped[reason] = self.receive_dropped.get(reason, 0) + 1

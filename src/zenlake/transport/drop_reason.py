@@ -37,6 +37,7 @@ class DropReason(StrEnum):
     CONGESTION_GROUP = auto(), "No room in the lane of a multicast group."
     CONTROL_BACKLOG = auto(), "Too many transport control messages wait to be sent."
     SESSION_CLOSED = auto(), "The session to the receiver had ended."
+    LINK_LOST = auto(), "Waited for a link that ended, of a session that goes on over others."
     MESSAGE_TOO_LARGE = auto(), "The message does not fit the receiving session."
     ENCODE_FAILED = auto(), "The message cannot be encoded."
     GROUP_SOCKET_FULL = auto(), "The socket of a multicast group had no room."

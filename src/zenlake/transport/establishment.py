@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from zenlake.errors import AuthError, SessionRefused
 from zenlake.transport.auth import AcceptorAuth, Authenticator, Entropy, OpenerAuth
 from zenlake.transport.link_qos import LinkQos, agree
+from zenlake.transport.multilink import MultiLinkKey, MultiLinkSteps, first_sn
 from zenlake.transport.offer import MIN_BATCH_SIZE, SN_MASKS, Agreement, Offer, clamp_lease
 from zenlake.wire.batch import TransportMessage
 from zenlake.wire.close import Close
@@ -71,6 +72,7 @@ class Handshake:
         mtu: int,
         admit: Admit | None = None,
         link_qos: LinkQos | None = None,
+        multilink: MultiLinkKey | None = None,
     ) -> None:
         self.offer = offer
         self.agreement: Agreement | None = None
@@ -82,6 +84,8 @@ class Handshake:
         self._admit = admit or (lambda zid, whatami: None)
         self._link_qos = (link_qos or LinkQos()) if offer.qos else None
         "QoS of the link, first as this node's endpoint has it, then as agreed; None: no lanes."
+        self.multilink = None if multilink is None else MultiLinkSteps(multilink, entropy)
+        "None: this node takes one link per session."
 
     def receive(self, message: TransportMessage) -> TransportMessage | None:
         """Return the answer to the peer's next message. SessionRefused: the handshake failed."""
@@ -97,8 +101,16 @@ class Handshake:
         except AuthError as error:
             raise refuse(f"authentication failed: {error}", CloseReason.GENERIC) from error
 
-    def _first_sn(self) -> int:
-        return int.from_bytes(self._entropy(4), "little") & SN_MASKS[self._resolution & 0x03]
+    @property
+    def takes_more_links(self) -> bool:
+        """Whether both sides have offered several links for a session."""
+        return self.multilink is not None and self.multilink.peer is not None
+
+    def _first_sn(self, peer: WireZenohId) -> int:
+        mask = SN_MASKS[self._resolution & 0x03]
+        if self.multilink is not None:
+            return first_sn(self.offer.zid, peer, mask)
+        return int.from_bytes(self._entropy(4), "little") & mask
 
     def _check_init(self, init: Init) -> None:
         if init.batch_size < MIN_BATCH_SIZE:
@@ -135,6 +147,7 @@ class Handshake:
             batch_size=self._batch_size,
             qos=self._link_qos is not None,
             link_qos=self._link_qos or LinkQos(),
+            multilink=None if self.multilink is None else self.multilink.peer,
             low_latency=low_latency,
             compression=offer.compression and init.compression and not low_latency,
             patch=min(offer.patch, init.patch),
@@ -161,8 +174,16 @@ class Opener(Handshake):
         expect: WireZenohId | None = None,
         admit: Admit | None = None,
         link_qos: LinkQos | None = None,
+        multilink: MultiLinkKey | None = None,
     ) -> None:
-        super().__init__(offer, entropy, mtu=mtu, admit=admit, link_qos=link_qos)
+        super().__init__(
+            offer,
+            entropy,
+            mtu=mtu,
+            admit=admit,
+            link_qos=link_qos,
+            multilink=multilink,
+        )
         self.state = HandshakeState.INIT_ACK
         self._auth = OpenerAuth(authenticators, entropy)
         self._expect = expect
@@ -181,6 +202,7 @@ class Opener(Handshake):
             batch_size=self._batch_size,
             **self._qos_fields(),
             auth=self._auth.init_syn(),
+            multilink=None if self.multilink is None else self.multilink.init_syn(),
             low_latency=offer.low_latency,
             compression=offer.compression,
             patch=offer.patch,
@@ -204,19 +226,23 @@ class Opener(Handshake):
         self._resolution = init.resolution
         self._batch_size = min(self._batch_size, init.batch_size)
         answer = self._auth.open_syn(init.auth)
+        nonce = None if self.multilink is None else self.multilink.open_syn(init.multilink)
         self._admit(init.zid, init.whatami)
-        self._own_sn = self._first_sn()
+        self._own_sn = self._first_sn(init.zid)
         self.state = HandshakeState.OPEN_ACK
         return Open(
             self.offer.lease_ms,
             self._own_sn,
             init.cookie,
             auth=answer,
+            multilink=nonce,
             remote_bound=self.offer.remote_bound,
         )
 
     def _on_open_ack(self, opening: Open) -> None:
         self._auth.open_ack(opening.auth)
+        if self.multilink is not None:
+            self.multilink.take_open_ack(opening.multilink_ack)
         assert self.peer is not None
         self._agree(self.peer, opening, self._own_sn, {})
 
@@ -235,8 +261,16 @@ class Acceptor(Handshake):
         authenticators: Sequence[Authenticator] = (),
         admit: Admit | None = None,
         link_qos: LinkQos | None = None,
+        multilink: MultiLinkKey | None = None,
     ) -> None:
-        super().__init__(offer, entropy, mtu=mtu, admit=admit, link_qos=link_qos)
+        super().__init__(
+            offer,
+            entropy,
+            mtu=mtu,
+            admit=admit,
+            link_qos=link_qos,
+            multilink=multilink,
+        )
         self.state = HandshakeState.INIT_SYN
         self._auth = AcceptorAuth(authenticators, entropy)
         self._cookie = b""
@@ -253,6 +287,7 @@ class Acceptor(Handshake):
         self._resolution = offer.lower(init.resolution)
         self._batch_size = min(self._batch_size, init.batch_size)
         auth = self._auth.init_ack(init.auth)
+        multilink = None if self.multilink is None else self.multilink.init_ack(init.multilink)
         self._cookie = self._entropy(COOKIE_BYTES)
         self.state = HandshakeState.OPEN_SYN
         return Init(
@@ -263,6 +298,7 @@ class Acceptor(Handshake):
             cookie=self._cookie,
             **self._qos_fields(),
             auth=auth,
+            multilink=multilink,
             low_latency=offer.low_latency and init.low_latency,
             compression=offer.compression and init.compression,
             patch=min(offer.patch, init.patch),
@@ -273,20 +309,27 @@ class Acceptor(Handshake):
         if not hmac.compare_digest(opening.cookie or b"", self._cookie):
             raise refuse("OPEN syn does not carry this handshake's cookie")
         auth = self._auth.open_ack(opening.auth)
+        several = self.multilink is not None and self.multilink.check_open_syn(opening.multilink)
         init = self.peer
         assert init is not None
         if init.zid == self.offer.zid:
             raise refuse("the peer has this node's own id", CloseReason.CONNECTION_TO_SELF)
         if init.whatami is WireWhatAmI.CLIENT and self.offer.whatami is WireWhatAmI.CLIENT:
             raise refuse("a client cannot serve a client", CloseReason.GENERIC)
-        own_sn = self._first_sn()
+        own_sn = self._first_sn(init.zid)
         self._agree(init, opening, own_sn, self._auth.identities)
         try:
             self._admit(init.zid, init.whatami)
         except SessionRefused:
             self.agreement = None
             raise
-        return Open(self.offer.lease_ms, own_sn, auth=auth, remote_bound=self.offer.remote_bound)
+        return Open(
+            self.offer.lease_ms,
+            own_sn,
+            auth=auth,
+            multilink_ack=several,
+            remote_bound=self.offer.remote_bound,
+        )
 
     TABLE: ClassVar = {HandshakeState.INIT_SYN: _on_init_syn, HandshakeState.OPEN_SYN: _on_open_syn}
 

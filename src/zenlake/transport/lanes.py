@@ -47,6 +47,8 @@ class InboundLanes:
         "_memory",
         "_on_gap",
         "_patch",
+        "_ticks",
+        "links",
     )
 
     def __init__(
@@ -69,6 +71,9 @@ class InboundLanes:
         self._memory = memory
         self._max_message = max_message
         self._lanes: dict[int, InboundLane] = {}
+        self._ticks = 0
+        self.links = 1
+        "Links over which these lanes are received: several with MultiLink."
 
     def on_frame(self, deliver: Deliver, data: bytes, pos: int, end: int, header: int) -> int:
         """Deliver the network messages of the FRAME at `pos`; return where it ends."""
@@ -142,13 +147,19 @@ class InboundLanes:
         }
 
     def tick(self) -> None:
-        """Count a keep-alive interval on every lane of best effort."""
+        """Count a keep-alive interval on every lane of best effort. Each link calls this."""
+        self._ticks += 1
+        if self._ticks % self.links:
+            return
         for index, lane in self._lanes.items():
             if not index & 1:
                 lane.assembly.tick()
 
     def release(self) -> None:
-        """Give up all unfinished messages."""
+        """Give up all unfinished messages, unless another link may complete them."""
+        self.links -= 1
+        if self.links:
+            return
         for lane in self._lanes.values():
             lane.assembly.abandon(DropReason.FRAGMENT_SESSION_ENDED)
 

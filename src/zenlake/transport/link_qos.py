@@ -1,11 +1,11 @@
 """Link QoS: the priorities and the reliability that a link is meant for, and how two ends agree.
 
-Knows the metadata `prio` and `rel` of an endpoint, and the value of INIT's extension QoSLink. Does
-not know which link a message takes.
-Rust: `io/zenoh-transport/src/unicast/establishment/ext/qos.rs`.
+Knows the metadata `prio` and `rel` of an endpoint, the value of INIT's extension QoSLink, and which
+of several links a message takes.
+Rust: `io/zenoh-transport/src/unicast/establishment/ext/qos.rs`, `unicast/universal/tx.rs`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zenlake.errors import InvalidLocator, SessionRefused
@@ -98,6 +98,24 @@ def agree(opener: LinkQos, acceptor: LinkQos) -> LinkQos:
         )
     reliable = acceptor.reliable if opener.reliable is None else opener.reliable
     return LinkQos(wanted or taken, reliable)
+
+
+def choose_link(links: Sequence[LinkQos], reliable: bool, priority: int) -> int:
+    """Return the index of the link for messages of a reliability and a priority.
+
+    The first link of these, each of which names a reliability: one of the same reliability with the
+    shortest range of priorities around `priority`, one of the same reliability, any.
+    """
+
+    def misfit(index: int) -> tuple[int, int]:
+        link = links[index]
+        if link.reliable is not reliable:
+            return 2, 0
+        if link.priorities is None or not link.priorities[0] <= priority <= link.priorities[1]:
+            return 1, 0
+        return 0, link.priorities[1] - link.priorities[0]
+
+    return min(range(len(links)), key=misfit)
 
 
 def _read_range(text: str) -> PriorityRange:

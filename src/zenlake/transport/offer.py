@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from zenlake.transport.link_qos import LinkQos
+from zenlake.transport.rsa_key import KeyNumbers
 from zenlake.wire.enums import WHATAMI_CODES, WireWhatAmI
 from zenlake.wire.extensions import REGION_NAME_BYTES
 from zenlake.wire.framing import MAX_BATCH_BYTES
@@ -67,6 +68,23 @@ class Offer:
         return min(mine & 0x03, resolution & 0x03) | min(mine & 0x0C, resolution & 0x0C)
 
 
+SHARED_BY_LINKS = (
+    "zid",
+    "whatami",
+    "resolution",
+    "initial_sn",
+    "peer_initial_sn",
+    "qos",
+    "multilink",
+    "low_latency",
+    "patch",
+    "region_name",
+    "remote_bound",
+    "identities",
+)
+"Parameters of a session that are equal on all its links (TransportConfigUnicast of Rust)."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """Negotiated parameters of one session, seen from one side."""
@@ -89,6 +107,8 @@ class Agreement:
     peer_initial_sn: int
     link_qos: LinkQos = field(default_factory=LinkQos)
     "Priorities and reliability that the link is meant for."
+    multilink: KeyNumbers | None = None
+    "Key of the peer's further links; None: the session has one link."
     region_name: str | None = None
     "Region name of the peer."
     remote_bound: int | None = None
@@ -99,6 +119,14 @@ class Agreement:
     @property
     def sn_mask(self) -> int:
         return SN_MASKS[self.resolution & 0x03]
+
+    def differs(self, other: "Agreement") -> str | None:
+        """Return the name of a parameter that all links of a session share and that differs; None:
+        both may be links of one session."""
+        for name in SHARED_BY_LINKS:
+            if getattr(self, name) != getattr(other, name):
+                return name
+        return None
 
 
 def clamp_lease(lease_ms: int) -> float:

@@ -30,12 +30,12 @@ from zenlake.transport.counters import Counters
 from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.fragments import MAX_FRAGMENTS, MAX_MESSAGE_BYTES
 from zenlake.transport.lane import FragmentedMessage, OutboundLane
-from zenlake.wire.batch import TransportMessage, write_batch
+from zenlake.wire.batch import TransportMessage, read_batch, write_batch
 from zenlake.wire.cursor import U32, ByteWriter, encode
 from zenlake.wire.enums import PRIORITIES, WirePriority
 from zenlake.wire.fragment import Fragment, write_fragment
-from zenlake.wire.frame import LaneSettings
-from zenlake.wire.framing import Framing, compress
+from zenlake.wire.frame import Frame, LaneSettings
+from zenlake.wire.framing import Framing, compress, uncompress
 from zenlake.wire.network import NETWORK, NetworkMessage
 from zenlake.wire.push import Push
 from zenlake.wire.put import Put
@@ -131,6 +131,12 @@ class Outbox:
         self.blocked = 0
         "Set of lanes in which a message was dropped and nothing was pulled since."
         self._last_push = 0.0
+
+    def share_sequences(self, other: "Outbox") -> None:
+        """Number messages together with `other`: another link of the same session. At any time a
+        lane and reliability is sent by one of them only."""
+        for lane, shared in zip(self._lanes, other._lanes, strict=True):
+            lane.sequences = shared.sequences
 
     # ---- in
 
@@ -391,6 +397,31 @@ class Outbox:
         """Whether a message of this QoS would be queued now."""
         lane = self._lane_of[qos & PRIORITY_BITS]
         return lane.large is None and not lane.backlog and len(lane.sealed) < LANE_BATCHES
+
+    def next_sn(self, qos: int, reliable: bool) -> int:
+        """Return the sequence number of the next FRAME in the lane of `qos`."""
+        return self._lane_of[qos & PRIORITY_BITS].sequences[reliable].next
+
+    def is_idle(self, qos: int) -> bool:
+        """Whether nothing at all waits in the lane of `qos`."""
+        lane = self._lane_of[qos & PRIORITY_BITS]
+        return not (lane.open or lane.appended or self._waiting & lane.bit)
+
+    def count_unsent(self) -> int:
+        """Return the number of messages that wait. Decodes their batches: for a link that ended."""
+        count = 0
+        for lane in self._lanes:
+            if lane.open or lane.appended:
+                self._absorb(lane)
+            batches = [bytes(batch)[len(self._prefix) :] for batch in lane.sealed]
+            if self._compression:
+                batches = [uncompress(batch, limit=self._limit) for batch in batches]
+            if lane.writer is not None:
+                batches.append(bytes(lane.writer.out)[len(self._prefix) :])
+            found = (message for batch in batches for message in read_batch(batch))
+            count += sum(len(m.messages) for m in found if isinstance(m, Frame))
+            count += len(lane.backlog) + (lane.large is not None)
+        return count
 
     def in_fragments(self, qos: int) -> bool:
         """Whether a message in fragments blocks the lane of `qos`."""

@@ -38,20 +38,21 @@ from zenlake.transport.auth import (
     read_secret,
     refusing,
 )
+from zenlake.transport.rsa_key import (
+    MAX_KEY_BYTES,
+    KeyNumbers,
+    check_numbers,
+    read_numbers,
+    write_numbers,
+)
 from zenlake.wire.cursor import ByteReader, ByteWriter, encode
 
 NAME = "public-key"
 NONCE_BYTES = 8
-MIN_KEY_BITS = 512  # Smallest modulus accepted, as in Rust; new keys should have 2048 or more.
-MAX_KEY_BITS = 4096  # Largest modulus accepted, as in Rust.
-MAX_KEY_BYTES = MAX_KEY_BITS // 8
-EXPONENTS = range(3, 1 << 33, 2)  # Public exponents accepted, as in Rust.
 MAX_KNOWN_KEYS = 10_000
 
 Source = str | Path
 "PEM text, or the file that holds it."
-KeyNumbers = tuple[int, int]
-"Modulus and exponent."
 
 
 class PublicKey(Authenticator):
@@ -177,24 +178,12 @@ def fingerprint(key: RSAPublicKey) -> str:
 
 def write_key(w: ByteWriter, key: RSAPublicKey) -> None:
     numbers = key.public_numbers()
-    for field, number in (("modulus", numbers.n), ("exponent", numbers.e)):
-        w.block(field, number.to_bytes((number.bit_length() + 7) // 8, "little"))
+    write_numbers(w, (numbers.n, numbers.e))
 
 
 def read_key(r: ByteReader) -> KeyNumbers:
     """Decode a peer's key and check that its numbers are safe to compute with."""
-    modulus = int.from_bytes(r.block("modulus", MAX_KEY_BYTES), "little")
-    exponent = int.from_bytes(r.block("exponent", MAX_KEY_BYTES), "little")
-    return _check((modulus, exponent), f"{NAME}: the peer's key")
-
-
-def _check(numbers: KeyNumbers, what: str) -> KeyNumbers:
-    modulus, exponent = numbers
-    if not MIN_KEY_BITS <= modulus.bit_length() <= MAX_KEY_BITS or modulus % 2 == 0:
-        raise AuthError(f"{what} is not an RSA key of {MIN_KEY_BITS} to {MAX_KEY_BITS} bits")
-    if exponent not in EXPONENTS:
-        raise AuthError(f"{what} needs an odd exponent of 3 to {EXPONENTS.stop - 1}")
-    return numbers
+    return read_numbers(r, f"{NAME}: the peer's key")
 
 
 def _key_of(numbers: KeyNumbers) -> RSAPublicKey:
@@ -256,4 +245,4 @@ def _text_of(source: Source, strict: bool) -> tuple[str, str]:
 
 def _numbers_of(key: RSAPublicKey, what: str) -> KeyNumbers:
     numbers = key.public_numbers()
-    return _check((numbers.n, numbers.e), what)
+    return check_numbers((numbers.n, numbers.e), what)

@@ -98,6 +98,10 @@ class Unicast:
         self._rest = bytearray()
         self._limit = MAX_BATCH_BYTES
         self._lanes: InboundLanes | None = None
+        self._released = False
+        "Whether this link no longer uses its lanes."
+        self.session_left = False
+        "Whether the peer's CLOSE was for the whole session, not for this link alone."
         self._low_latency = False
         self._compression = False
         if isinstance(handshake, Opener):
@@ -230,6 +234,7 @@ class Unicast:
             if self._farewell is None:
                 lanes.on_fragment(self._deliver, message, pos)
         elif type(message) is Close:
+            self.session_left = message.session
             self._finish()
             raise SessionClosed(
                 f"the peer closed with reason {reason_text(message.reason)}",
@@ -290,6 +295,19 @@ class Unicast:
         )
         self._keep_alive_at = now + agreed.lease / KEEP_ALIVES
         self._opened()
+
+    def deliver_to(self, deliver: Deliver) -> None:
+        """Have the messages of later FRAMEs delivered by `deliver`."""
+        self._deliver = deliver
+
+    def join(self, first: "Unicast") -> None:
+        """Become a further link of the session of `first`: both number their lanes together."""
+        assert self.outbox is not None
+        assert first.outbox is not None
+        assert first._lanes is not None
+        self.outbox.share_sequences(first.outbox)
+        first._lanes.links += 1
+        self._lanes = first._lanes
 
     # ---- out
 
@@ -408,7 +426,8 @@ class Unicast:
         self._release()
 
     def _release(self) -> None:
-        if self._lanes is not None:
+        if self._lanes is not None and not self._released:
+            self._released = True
             self._lanes.release()
 
     def sequences(self) -> dict[tuple[WirePriority, bool], SequenceIn]:

@@ -159,6 +159,7 @@ def _node_config(
         retry=_retry(get, "connect", role),
         max_message=or_own("transport/link/rx/max_message_size", MAX_MESSAGE_BYTES),
         discovery=_discovery(get, role, has_endpoints=has_endpoints),
+        max_links=get("transport/unicast/max_links"),
     )
 
 

@@ -156,15 +156,19 @@ def _interfaces_of(address: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(i.name for i in sockets.interfaces() if i.host == host))
 
 
-EventMaker = Callable[[SampleKind, TransportSession], TransportEvent | LinkEvent]
+EventMaker = Callable[[SampleKind, TransportSession], list[Any]]
 
 
-def _transport_event(kind: SampleKind, session: TransportSession) -> TransportEvent:
-    return make(TransportEvent, kind=kind, transport=transport_of(session))
+def _transport_events(kind: SampleKind, session: TransportSession) -> list[Any]:
+    return [make(TransportEvent, kind=kind, transport=transport_of(session))]
 
 
-def _link_event(kind: SampleKind, session: TransportSession) -> LinkEvent:
-    return make(LinkEvent, kind=kind, link=link_of(session))
+def _link_events(kind: SampleKind, session: TransportSession) -> list[Any]:
+    return [make(LinkEvent, kind=kind, link=link_of(link)) for link in session.links]
+
+
+def _push(sink: Sink[Any], events: list[Any]) -> None:
+    sink.push(events, len(events))
 
 
 class EventsListener(Receiver[H]):
@@ -219,6 +223,7 @@ class SessionInfo(metaclass=Unconstructed):
         self._is_closed = False
         self._sinks: dict[Sink[Any], EventMaker] = {}
         "Function that makes the events of a listener, by its sink."
+        node.on_link = self._link_changed
 
     # ---- for everybody
 
@@ -245,7 +250,8 @@ class SessionInfo(metaclass=Unconstructed):
 
     def links(self, /) -> list[Link]:
         """Return the open links."""
-        return [link_of(session) for session in self._node.sessions.values()]
+        sessions = self._node.sessions.values()
+        return [link_of(link) for session in sessions for link in session.links]
 
     @overload
     def declare_transport_events_listener(
@@ -263,7 +269,7 @@ class SessionInfo(metaclass=Unconstructed):
         self, /, handler: object = None, *, history: bool | None = None
     ) -> TransportEventsListener[Any]:
         """Receive an event when a transport opens or closes; with `history` also for open ones."""
-        return self._declare(TransportEventsListener, _transport_event, handler, history)
+        return self._declare(TransportEventsListener, _transport_events, handler, history)
 
     @overload
     def declare_link_events_listener(
@@ -281,7 +287,7 @@ class SessionInfo(metaclass=Unconstructed):
         self, /, handler: object = None, *, history: bool | None = None
     ) -> LinkEventsListener[Any]:
         """Receive an event when a link opens or closes; with `history` also for open ones."""
-        return self._declare(LinkEventsListener, _link_event, handler, history)
+        return self._declare(LinkEventsListener, _link_events, handler, history)
 
     # ---- for the listeners
 
@@ -294,7 +300,7 @@ class SessionInfo(metaclass=Unconstructed):
                 raise ZError("session closed")
             self._sinks[listener._sink] = event
             for session in self._open.values() if history else ():
-                listener._sink.push([event(SampleKind.PUT, session)], 1)
+                _push(listener._sink, event(SampleKind.PUT, session))
         return listener
 
     def _remove(self, sink: Sink[Any]) -> None:
@@ -319,7 +325,15 @@ class SessionInfo(metaclass=Unconstructed):
         events.
         """
         for sink, event in tuple(self._sinks.items()):  # A dropped listener may leave meanwhile.
-            sink.push([event(kind, session)], 1)
+            _push(sink, event(kind, session))
+
+    def _link_changed(self, link: TransportSession, joined: bool) -> None:
+        """Report a link that joined an open transport or left it (called by the node)."""
+        events = _link_events(SampleKind.PUT if joined else SampleKind.DELETE, link)
+        with self._lock:
+            for sink, event in tuple(self._sinks.items()):
+                if event is _link_events:
+                    _push(sink, events)
 
     def close(self) -> None:
         """End all listeners; queued events are still received."""

@@ -1,0 +1,133 @@
+"""Sessions over several links, between both implementations: which link carries which messages,
+and that a session outlives one of its links."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from tests.golden.proxy import free_port
+from tests.support.interop_pair import OURS, PATIENCE, THEIRS, open_session, settling, unique
+from tests.support.waiting import until
+from zenlake.errors import LinkError
+from zenlake.runtime.transport_session import TransportSession
+
+pytestmark = pytest.mark.interop
+
+COUNT = 20
+SIZE = 2000
+SETTINGS = {"transport/unicast/max_links": 2, "scouting/gossip/enabled": False}
+WAYS = [(OURS, OURS), (OURS, THEIRS), (THEIRS, OURS)]
+IDS = ["ours connects to ours", "ours connects to theirs", "theirs connects to ours"]
+
+
+@contextmanager
+def two_links(connects: Any, listens: Any, kinds: tuple[str, str]) -> Iterator[tuple[Any, Any]]:
+    """Open two peers with two links between them, one for each of `kinds`."""
+    endpoints = [f"tcp/127.0.0.1:{free_port()}?{kind}" for kind in kinds]
+    with settling(), ExitStack() as stack:
+        listener = open_session(
+            listens, "peer", settings={**SETTINGS, "listen/endpoints": endpoints}
+        )
+        stack.callback(listener.close)
+        connector = open_session(connects, "peer", connect=tuple(endpoints), settings=SETTINGS)
+        stack.callback(connector.close)
+        for session in (listener, connector):
+            until(session.info.links, lambda links: len(links) == 2, PATIENCE)
+            assert len(session.info.transports()) == 1
+        yield connector, listener
+
+
+def links_of(session: Any) -> dict[str, TransportSession]:
+    """Return the links of our session, by the metadata of their QoS."""
+    (whole,) = session.info._node.sessions.values()
+    return {link.agreement.link_qos.metadata(): link for link in whole.links}
+
+
+def send(api: Any, sender: Any, receiver: Any, qos: dict[str, Any]) -> list[bytes]:
+    """Have COUNT messages sent and received; return them as received."""
+    key = unique("multilink")
+    with (
+        receiver.declare_subscriber(key) as subscriber,
+        sender.declare_publisher(
+            key, congestion_control=api.CongestionControl.BLOCK, **qos
+        ) as publisher,
+    ):
+        until(lambda: publisher.matching_status.matching, bool, PATIENCE)
+        for number in range(COUNT):
+            publisher.put(number.to_bytes(4, "little") * (SIZE // 4))
+        found: list[bytes] = []
+
+        def received() -> int:
+            while (sample := subscriber.try_recv()) is not None:
+                found.append(sample.payload.to_bytes())
+            return len(found)
+
+        until(received, lambda n: n >= COUNT, PATIENCE)
+    return found
+
+
+EXPECTED = [number.to_bytes(4, "little") * (SIZE // 4) for number in range(COUNT)]
+
+
+def by_priority(api: Any) -> dict[str, dict[str, Any]]:
+    return {
+        "?prio=1-3": {"priority": api.Priority.INTERACTIVE_HIGH},
+        "?prio=4-7": {"priority": api.Priority.BACKGROUND},
+    }
+
+
+def by_reliability(api: Any) -> dict[str, dict[str, Any]]:
+    return {
+        "?rel=1": {"reliability": api.Reliability.RELIABLE},
+        "?rel=0": {"reliability": api.Reliability.BEST_EFFORT},
+    }
+
+
+@pytest.mark.parametrize(("connects", "listens"), WAYS, ids=IDS)
+@pytest.mark.parametrize("kinds", [by_priority, by_reliability])
+def test_each_link_carries_the_messages_that_it_is_meant_for(
+    connects: Any, listens: Any, kinds: Any
+) -> None:
+    first, second = (kind[1:] for kind in kinds(OURS))
+    with two_links(connects, listens, (first, second)) as (connector, listener):
+        for api, sender, receiver in (
+            (connects, connector, listener),
+            (listens, listener, connector),
+        ):
+            ours = sender if api is OURS else receiver
+            for kind, qos in kinds(api).items():
+                links = links_of(ours)
+                assert set(links) == set(kinds(OURS))
+                (other,) = set(links) - {kind}
+
+                def carried(
+                    name: str, links: dict[str, TransportSession] = links, sends: bool = api is OURS
+                ) -> int:
+                    counters = links[name].counters
+                    return counters.sent_bytes if sends else counters.received_bytes
+
+                before = carried(kind), carried(other)
+                assert send(api, sender, receiver, qos) == EXPECTED
+                assert carried(kind) - before[0] >= COUNT * SIZE
+                assert carried(other) - before[1] < SIZE
+
+
+@pytest.mark.parametrize(("connects", "listens"), WAYS, ids=IDS)
+def test_a_session_outlives_one_of_its_links(connects: Any, listens: Any) -> None:
+    with two_links(connects, listens, ("prio=1-3", "prio=4-7")) as (connector, listener):
+        ours = connector if connects is OURS else listener
+        (whole,) = ours.info._node.sessions.values()
+        lost = links_of(ours)["?prio=1-3"]
+        error = LinkError("cut by the test")
+        ours.info._node.reactor.call_soon(lambda: lost._on_broken_link(error))
+        until(lambda: lost in whole.links, lambda there: not there, PATIENCE)
+        for api, sender, receiver in (
+            (connects, connector, listener),
+            (listens, listener, connector),
+        ):
+            for qos in by_priority(api).values():
+                assert send(api, sender, receiver, qos) == EXPECTED
+        assert list(ours.info._node.sessions.values()) == [whole]
+        assert whole.over is None
