@@ -6,6 +6,9 @@ eclipse-zenoh's listens only if it has another node to connect to as well.
 
 import pytest
 
+import zenlake
+from tests.golden.proxy import free_port
+from tests.support import session_pairs
 from tests.support.interop_conversation import (
     CLIENT,
     MODES,
@@ -81,3 +84,24 @@ def test_a_client_does_not_serve_a_client(reference: ReferenceProcess) -> None:
             dialling(reference, "client", str(at), {"connect/timeout_ms": 0})
         until(lambda: ours.node.refused, lambda refused: refused["GENERIC"] >= 1)
         assert ours.opened == []
+
+
+def test_a_client_that_reached_only_a_client_does_not_open(reference: ReferenceProcess) -> None:
+    """Neither of ours nor of theirs: their client listens, as it has a router as well."""
+    router, client = free_port(), free_port()
+    reference.open("router", {"listen/endpoints": [f"tcp/127.0.0.1:{router}"]})
+    there = {"listen/endpoints": [f"tcp/127.0.0.1:{client}"]}
+    reference.open("client", {"connect/endpoints": [f"tcp/127.0.0.1:{router}"], **there})
+    with pytest.raises(ReferenceFailed, match="Unable to connect"):
+        reference.open("client", {"connect/endpoints": [f"tcp/127.0.0.1:{client}"]})
+    with pytest.raises(zenlake.ZError, match="Unable to connect.* does not talk to a CLIENT"):
+        session_pairs.dialling(client, mode="client")
+
+
+def test_a_client_of_ours_does_not_open_a_session_with_another() -> None:
+    peer, port = session_pairs.listening()
+    at = free_port()
+    listen = [f"tcp/127.0.0.1:{at}"]
+    with peer, session_pairs.dialling(port, mode="client", listen__endpoints=listen):
+        with pytest.raises(zenlake.ZError, match="Unable to connect.* does not talk to a CLIENT"):
+            session_pairs.dialling(at, mode="client")

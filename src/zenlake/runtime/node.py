@@ -26,6 +26,7 @@ from zenlake.errors import (
 )
 from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions
+from zenlake.routing.policy import policy_for
 from zenlake.runtime.discovery import Discovery, DiscoveryConfig
 from zenlake.runtime.group import Group
 from zenlake.runtime.multilink_session import MultiLinkSession
@@ -473,7 +474,7 @@ class Node:
             config.entropy,
             mtu=link.mtu,
             authenticators=config.authenticators,
-            admit=lambda zid, whatami: self._admit_peer(acceptor),
+            admit=lambda zid, whatami: self._admit_peer(acceptor, whatami),
             link_qos=self._qos_of[listener],
             multilink=self._multilink,
         )
@@ -482,13 +483,14 @@ class Node:
         )
         self._accepted[session] = None
 
-    def _admit_peer(self, handshake: Acceptor) -> None:
+    def _admit_peer(self, handshake: Acceptor, whatami: WireWhatAmI) -> None:
         """Admit or refuse a session with a peer that has connected to this node, or a further link
         of one.
 
         When two nodes connect to each other at once, the link that the greater id opened stays;
         both stay if a session may have several links.
         """
+        self._check_role(whatami)
         agreed = handshake.agreement
         assert agreed is not None
         zid = agreed.zid
@@ -572,7 +574,7 @@ class Node:
             mtu=link.mtu,
             authenticators=config.authenticators,
             expect=expect,
-            admit=lambda zid, whatami: self._check_peer(opener, zid),
+            admit=lambda zid, whatami: self._check_peer(opener, zid, whatami),
             link_qos=link_qos,
             multilink=self._multilink,
         )
@@ -600,8 +602,9 @@ class Node:
             return None
         return self.sessions.get(session.peer)
 
-    def _check_peer(self, handshake: Opener, zid: WireZenohId) -> None:
-        """Refuse a second session with a peer, before OPEN syn."""
+    def _check_peer(self, handshake: Opener, zid: WireZenohId, whatami: WireWhatAmI) -> None:
+        """Refuse a second session with a peer, and a role without a policy, before OPEN syn."""
+        self._check_role(whatami)
         session = self._by_zid.get(zid)
         if session is None:
             return
@@ -610,6 +613,12 @@ class Node:
                 f"{zid} has a session here already, and a session has one link",
                 CloseReason.MAX_LINKS,
             )
+
+    def _check_role(self, whatami: WireWhatAmI) -> None:
+        try:
+            policy_for(self.config.offer.whatami, whatami)
+        except ZError as error:
+            raise SessionRefused(str(error), CloseReason.GENERIC) from None
 
     def session_opened(self, session: TransportSession) -> None:
         """Register a session whose handshake is over (called by the session)."""
