@@ -94,7 +94,7 @@ def test_a_client_that_reached_only_a_client_does_not_open(reference: ReferenceP
     reference.open("client", {"connect/endpoints": [f"tcp/127.0.0.1:{router}"], **there})
     with pytest.raises(ReferenceFailed, match="Unable to connect"):
         reference.open("client", {"connect/endpoints": [f"tcp/127.0.0.1:{client}"]})
-    with pytest.raises(zenlake.ZError, match="Unable to connect.* does not talk to a CLIENT"):
+    with pytest.raises(zenlake.ZError, match=r"Unable to connect.* does not talk to a CLIENT"):
         session_pairs.dialling(client, mode="client")
 
 
@@ -102,6 +102,9 @@ def test_a_client_of_ours_does_not_open_a_session_with_another() -> None:
     peer, port = session_pairs.listening()
     at = free_port()
     listen = [f"tcp/127.0.0.1:{at}"]
-    with peer, session_pairs.dialling(port, mode="client", listen__endpoints=listen):
-        with pytest.raises(zenlake.ZError, match="Unable to connect.* does not talk to a CLIENT"):
-            session_pairs.dialling(at, mode="client")
+    with (
+        peer,
+        session_pairs.dialling(port, mode="client", listen__endpoints=listen),
+        pytest.raises(zenlake.ZError, match=r"Unable to connect.* does not talk to a CLIENT"),
+    ):
+        session_pairs.dialling(at, mode="client")
