@@ -43,7 +43,7 @@ from zenlake.transport.multilink import MultiLinkKey
 from zenlake.transport.offer import Agreement, Offer
 from zenlake.transport.retry import Retry, RetryPolicy
 from zenlake.transport.throttle import Throttle
-from zenlake.wire.enums import CloseReason, WirePriority
+from zenlake.wire.enums import CloseReason, WirePriority, WireWhatAmI
 from zenlake.wire.locator import EndPoint, Locator
 from zenlake.wire.zenohid import WireZenohId
 
@@ -615,6 +615,7 @@ class Node:
             )
 
     def _check_role(self, whatami: WireWhatAmI) -> None:
+        """Refuse a peer of a role with which no messages are exchanged."""
         try:
             policy_for(self.config.offer.whatami, whatami)
         except ZError as error:
