@@ -1,7 +1,5 @@
 """A multicast group on the loopback interface: who hears whom."""
 
-import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -10,6 +8,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from tests.support.namespaces import need_tools
 from tests.support.waiting import until_found
 from zenlake.errors import InvalidLocator, LinkError
 from zenlake.link.multicast import MulticastLink, join
@@ -243,9 +242,7 @@ other.close()
 @pytest.mark.process
 def test_ipv6() -> None:
     """In a network namespace: the loopback interface has no route for IPv6 groups."""
-    missing = [tool for tool in ("unshare", "ip") if shutil.which(tool) is None]
-    if missing and not os.environ.get("CI"):
-        pytest.skip(f"IPv6 groups need {' and '.join(missing)}")
+    need_tools("IPv6 groups", "unshare", "ip")
     done = subprocess.run(
         ["unshare", "-rn", "sh", "-c", IN_A_NETWORK_OF_ITS_OWN, sys.executable, TWO_MEMBERS],
         capture_output=True,

@@ -14,8 +14,7 @@ from tests.support.link_contract import KINDS, Stage
 from zenlake import link as links
 from zenlake.errors import LinkError, ZError
 from zenlake.link.base import Progress, TransportLink
-from zenlake.link.options import LinkOptions, TlsOptions
-from zenlake.link.quic import STREAM, WINDOW_BYTES, QuicLink
+from zenlake.link.quic import SOCKET_BYTES, STREAM, WINDOW_BYTES, QuicLink
 from zenlake.link.sockets import split_host
 from zenlake.wire.locator import EndPoint
 
@@ -136,13 +135,6 @@ def test_what_is_not_offered_is_refused_by_name(stage: Stage, setting: str) -> N
             act()
 
 
-def test_a_listener_that_should_ask_for_certificates_is_refused(stage: Stage) -> None:
-    assert stage.options.tls is not None
-    options = LinkOptions(tls=TlsOptions(**{**vars(stage.options.tls), "enable_mtls": True}))
-    with pytest.raises(LinkError, match=r"enable_mtls.*listen on tls"):
-        links.listen(stage.endpoint, options)
-
-
 def test_without_the_library_the_error_names_the_extra(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,3 +164,12 @@ def test_the_window_moves_with_what_is_read(stage: Stage) -> None:
     data = Random(3).randbytes(4 * WINDOW_BYTES)
     assert stage.carry(connected, accepted, data) == data
     assert connected.handshake() is Progress.DONE
+
+
+def test_the_kernel_keeps_a_window_of_datagrams(stage: Stage) -> None:
+    """A datagram that finds no room is lost, and each loss halves what the peer sends."""
+    _, connected, accepted = stage.triple()
+    most = int(Path("/proc/sys/net/core/rmem_max").read_text())
+    for link in (connected, accepted):
+        kept = quic(link)._datagrams._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        assert kept >= 2 * min(SOCKET_BYTES, most)  # Linux counts its own overhead, too.

@@ -17,7 +17,7 @@ from tests.support.link_contract import KINDS, Stage
 from zenlake import link as links
 from zenlake.errors import InvalidLocator, LinkError
 from zenlake.link import sockets, tcp
-from zenlake.link.base import Progress, TransportLink
+from zenlake.link.base import Listener, Progress, TransportLink
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import StreamListener
 from zenlake.wire.locator import EndPoint, Locator
@@ -126,6 +126,7 @@ def test_a_name_has_all_its_addresses_and_the_first_that_works_is_listened_at(
     where = EndPoint("tcp/two.names:0")
     assert [a.sockaddr[0] for a in links.resolve(where)] == ["192.0.2.77", "127.0.0.1"]
     with closing(links.listen(where, OPTIONS)) as listener:
+        assert isinstance(listener, Listener)
         assert listener.locators[0].startswith("tcp/127.0.0.1:")
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.waiting import until_found
 from zenlake import link as links
 from zenlake.errors import InvalidLocator, LinkError
-from zenlake.link.base import Progress
+from zenlake.link.base import Listener, Progress
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import Address
 from zenlake.link.vsock import ANY, VsockLink, resolve
@@ -79,6 +79,7 @@ def test_a_listener_of_this_machine_links_or_says_why_not(opened: ExitStack) -> 
         assert str(refused).startswith(f"{endpoint}: ")
         return
     opened.callback(listener.close)
+    assert isinstance(listener, Listener)
     where = listener.locators[0]
     connected = links.connect(where, links.resolve(where)[0], LinkOptions())
     opened.callback(connected.close)

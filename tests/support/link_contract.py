@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.support.certificates import Authority
+from tests.support.serial_line import SerialLine
 from tests.support.waiting import until_found
 from zenlake import link as links
 from zenlake.errors import LinkError
@@ -51,6 +52,7 @@ class Kind:
     "Where to listen; {folder} stands for the test's own."
     framing: Framing = Framing.STREAM
     reliable: bool = True
+    mtu: int = 65_535
     address: str = "127.0.0.1"
     "Of the link that has connected."
     ends: bool = True
@@ -59,6 +61,8 @@ class Kind:
     "Whether a listener knows of a peer only by what it sends."
     speaks_first: bool = False
     "Whether the side that connected has to send before the other one can."
+    line: bool = False
+    "Whether two devices, one per end, are joined for as long as the test lasts; {line} is one."
     threads: bool = True
     options: Callable[[Path], LinkOptions] = _no_options
     faults: Faults | None = None
@@ -72,12 +76,17 @@ KINDS = {
     "tcp name": Kind("tcp", "tcp/localhost:0"),
     "unix": Kind("unixsock-stream", "unixsock-stream/{folder}/s", address="unixsock-stream"),
     "pipe": Kind("unixpipe", "unixpipe/{folder}/p", address="unixpipe"),
-    "udp": Kind("udp", "udp/127.0.0.1:0", Framing.DATAGRAM, False, ends=False, silent=True),
-    "udp6": Kind("udp", "udp/[::1]:0", Framing.DATAGRAM, False, "::1", ends=False, silent=True),
+    "udp": Kind("udp", "udp/127.0.0.1:0", Framing.DATAGRAM, False, 65_487, ends=False, silent=True),
+    "udp6": Kind(
+        "udp", "udp/[::1]:0", Framing.DATAGRAM, False, 65_487, "::1", ends=False, silent=True
+    ),
     "tls": Kind("tls", "tls/127.0.0.1:0", options=_tls_options),
     "quic": Kind("quic", "quic/127.0.0.1:0", speaks_first=True, options=_tls_options),
     "quic6": Kind("quic", "quic/[::1]:0", address="::1", speaks_first=True, options=_tls_options),
     "ws": Kind("ws", "ws/127.0.0.1:0", Framing.DATAGRAM),
+    "serial": Kind(
+        "serial", "serial/{line}", Framing.DATAGRAM, False, 1500, "serial", ends=False, line=True
+    ),
     "memory": Kind("memory", "memory/here", address="here", threads=False, faults=SLOW),
     "memory in pieces": Kind(
         "memory",
@@ -91,6 +100,7 @@ KINDS = {
         "memory/here",
         Framing.DATAGRAM,
         False,
+        65_487,
         "here",
         ends=False,
         threads=False,
@@ -109,13 +119,17 @@ class Stage:
     def __init__(self, kind: Kind, folder: Path) -> None:
         self.kind = kind
         self.options = kind.options(folder)
-        self.endpoint = EndPoint(kind.endpoint.format(folder=folder))
+        self.line = SerialLine() if kind.line else None
+        device = self.line.__enter__().ends[0] if self.line else ""
+        self.endpoint = EndPoint(kind.endpoint.format(folder=folder, line=device))
         self.network = Network(1, kind.faults) if kind.faults else None
         self._opened: list[TransportLink | Listener] = []
 
     def close(self) -> None:
         for opened in self._opened:
             opened.close()
+        if self.line:
+            self.line.__exit__(None, None, None)
 
     def keep(self, opened: T) -> T:
         assert isinstance(opened, TransportLink | Listener)
@@ -128,12 +142,16 @@ class Stage:
         where = endpoint or self.endpoint
         if self.network:
             return self.keep(self.network.listen(where.address))
-        return self.keep(links.listen(where, self.options))
+        listener = links.listen(where, self.options)
+        assert isinstance(listener, Listener)
+        return self.keep(listener)
 
     def connect(self, endpoint: EndPoint) -> TransportLink:
         if self.network:
             datagram = self.kind.framing is Framing.DATAGRAM
             return self.keep(self.network.connect(endpoint.address, datagram=datagram))
+        if self.line:
+            endpoint = EndPoint(f"{self.kind.protocol}/{self.line.ends[1]}")
         address = links.resolve(endpoint)[0]
         return self.keep(links.connect(endpoint, address, self.options))
 
@@ -145,6 +163,8 @@ class Stage:
         connected = self.connect(listener.locators[0])
         if self.kind.silent:
             connected.send(b"first")
+        if self.kind.line:
+            connected.handshake()
         accepted = self.accept(listener)
         ends = [connected, accepted]
         self.until(lambda: set(map(progress, ends)) == {Progress.DONE} or None)

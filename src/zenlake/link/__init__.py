@@ -6,13 +6,16 @@ Knows which module implements which protocol, and imports it when it is first us
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from zenlake.errors import LinkError
 from zenlake.link.base import Listener, TransportLink
 from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import Address
 from zenlake.wire.locator import EndPoint
+
+if TYPE_CHECKING:
+    from zenlake.link.multicast import MulticastLink
 
 PROTOCOLS: dict[str, str] = {
     "quic": "zenlake.link.quic",
@@ -34,7 +37,7 @@ class LinkProvider(Protocol):
 
     def resolve(self, endpoint: EndPoint) -> list[Any]: ...
     def connect(self, endpoint: EndPoint, address: Any, options: LinkOptions) -> TransportLink: ...
-    def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener: ...
+    def listen(self, endpoint: EndPoint, options: LinkOptions) -> Listener | MulticastLink: ...
 
 
 def _module(endpoint: EndPoint) -> LinkProvider:
@@ -66,6 +69,12 @@ def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> Trans
     return _module(endpoint).connect(endpoint, address, options)
 
 
-def listen(endpoint: EndPoint, options: LinkOptions) -> Listener:
-    """Return a listener at the endpoint. May wait for DNS."""
+def listen(endpoint: EndPoint, options: LinkOptions) -> Listener | MulticastLink:
+    """Return a listener at the endpoint, or the membership of the group that it names. May wait
+    for DNS."""
+    if endpoint.protocol == "udp":
+        from zenlake.link import multicast
+
+        if multicast.is_group(endpoint):
+            return multicast.join(endpoint, options)
     return _module(endpoint).listen(endpoint, options)

@@ -7,11 +7,13 @@ Knows nothing of Zenoh except how batches are delimited (`framing`) and how larg
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import IntEnum
+from ipaddress import ip_address
 
 from zenlake.wire.framing import Framing
 from zenlake.wire.locator import Locator
 
 MAX_STREAM_BATCH = 0xFFFF  # Largest batch length that the prefix of two bytes holds.
+PROTOCOLS_OF_ONE_HOST = frozenset({"unixsock-stream", "unixpipe"})
 READ_BYTES = 256 * 1024  # Upper bound on the bytes that one receive() of a stream returns.
 
 
@@ -71,6 +73,23 @@ class TransportLink(ABC):
 
         LinkError: the link is broken, or the datagram is larger than `mtu`.
         """
+
+    @property
+    def same_host(self) -> bool:
+        """Whether the peer is on this host: it has this host's address, or needs none."""
+        if self.protocol in PROTOCOLS_OF_ONE_HOST:
+            return True
+        try:
+            there = ip_address(self.address.partition("%")[0])
+        except ValueError:
+            return False
+        there = getattr(there, "ipv4_mapped", None) or there
+        here = self.local.address.rpartition(":")[0].strip("[]").partition("%")[0]
+        return there.is_loopback or str(there) == here
+
+    def limit_unread(self, size: int) -> None:
+        """Limit the received bytes that wait in the system, where the link's user set no limit."""
+        return
 
     @property
     def unsent(self) -> bool:

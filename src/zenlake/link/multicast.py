@@ -18,7 +18,7 @@ from zenlake.link.options import LinkOptions
 from zenlake.link.sockets import Address, failed, host_of, sockaddr_locator
 from zenlake.link.udp import MTU, READ_DATAGRAM, SEND_LATER, SKIPPED_AT_ONCE
 from zenlake.wire.framing import Framing
-from zenlake.wire.locator import EndPoint
+from zenlake.wire.locator import EndPoint, Locator
 
 MAX_TTL = 255
 MAX_GROUPS = 20  # Groups that Linux lets one socket join (igmp_max_memberships).
@@ -44,6 +44,8 @@ class MulticastLink:
 
     framing = Framing.DATAGRAM
     reliable = False
+    unsent = False
+    "Whether part of a datagram waits inside the link: it leaves whole, or not at all."
     mtu = MTU
     "Largest datagram; the multicast transport uses 8192 bytes of it."
 
@@ -83,6 +85,10 @@ class MulticastLink:
         """Send a datagram to the sender of a received one; return its size, or 0."""
         return self._send(data, address)
 
+    def locator_of(self, address: tuple[str, int]) -> Locator:
+        """Return the locator of the sender of a received datagram."""
+        return sockaddr_locator(self.protocol, address)
+
     def close(self) -> None:
         """Leave the group and close both sockets. May be called again, from any thread."""
         with self._send_lock, self._receive_lock:
@@ -116,6 +122,14 @@ class MulticastLink:
                 if error.errno in SEND_LATER:
                     return 0
                 raise failed(self.name, "send", error) from None
+
+
+def is_group(endpoint: EndPoint) -> bool:
+    """Return whether the endpoint names a multicast group. May wait for DNS."""
+    if endpoint.protocol != "udp":
+        return False
+    found = sockets.look_up(endpoint, endpoint.address, socket.SOCK_DGRAM)
+    return any(sockets.is_multicast(address) for address in found)
 
 
 def join(endpoint: EndPoint, options: LinkOptions) -> MulticastLink:

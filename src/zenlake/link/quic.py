@@ -6,6 +6,7 @@ a listener has a socket of its own. Several streams and QUIC datagrams are not o
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 import threading
@@ -23,15 +24,22 @@ from aioquic.quic.events import (
     StreamDataReceived,
     StreamReset,
 )
-from aioquic.quic.packet import QuicPacketType, pull_quic_header
-from aioquic.tls import AlertDescription, load_pem_private_key, load_pem_x509_certificates
+from aioquic.quic.packet import QuicFrameType, QuicPacketType, pull_quic_header
+from aioquic.tls import (
+    Alert,
+    AlertDescription,
+    load_pem_private_key,
+    load_pem_x509_certificates,
+)
 from cryptography.x509.oid import NameOID
+from OpenSSL import crypto
 
 from zenlake.errors import InvalidLocator, LinkError
 from zenlake.link import sockets, udp
 from zenlake.link.base import READ_BYTES, Listener, Progress, TransportLink
 from zenlake.link.layered import clean
 from zenlake.link.options import LinkOptions
+from zenlake.link.quic_trust import Trust, Untrusted
 from zenlake.link.sockets import Address, parse_size, split_host
 from zenlake.link.tls import TlsSettings, check_name, named_locators, without_certificates
 from zenlake.link.udp import UdpLink, UdpListener
@@ -46,12 +54,18 @@ SEND_BYTES = 1 << 20  # Bytes that wait to be sent or acknowledged, above which 
 IDLE_SECONDS = (
     60.0  # Silence after which the connection is lost; the smaller of both sides' counts.
 )
+# For datagrams that the kernel keeps until they are read: a window in datagrams of 1200 bytes takes
+# twice its bytes there. A datagram that finds no room is lost, and the peer slows down.
+SOCKET_BYTES = 4 * WINDOW_BYTES
 DATAGRAMS_AT_ONCE = 64  # Datagrams read before the other links have their turn.
 FULL_SOCKET_SECONDS = 0.001  # Pause before the next attempt to write to a full socket.
 SMALLEST_DATAGRAM = 1200  # RFC 9000, 14: what every path carries, and the size of a first datagram.
 LARGEST_DATAGRAM = 0xFFFF - 8
 CRYPTO_ERROR = 0x100  # RFC 9000, 20.1: TLS alerts are errors from here on.
 PEER = ("peer", 0)  # For aioquic: the UDP socket is connected, so there is only one address.
+# Loggers of aioquic: errors of a link reach the link's owner, who logs them.
+SILENT = logging.LoggerAdapter(logging.getLogger(f"{__name__}.aioquic"))
+SILENT.logger.disabled = True
 # Settings of Rust endpoints that ask for what is not offered here, and their valid values.
 ONE_STREAM = {"multistream": ("auto", "0"), "mixed_rel": ("auto", "0"), "rel": ("1",)}
 
@@ -59,17 +73,50 @@ ONE_STREAM = {"multistream": ("auto", "0"), "mixed_rel": ("auto", "0"), "rel": (
 class _Connection(QuicConnection):
     """Connection whose peer may send WINDOW_BYTES more than this side has consumed.
 
-    aioquic alone doubles its limits as bytes arrive, whether they are consumed or not.
+    aioquic alone doubles its limits as bytes arrive, whether they are consumed or not. It admits
+    certificates by rules of its own; here `trust` decides.
     """
 
     consumed = 0
+    refusal: str | None = None
+    "Why this side refused the peer's certificate."
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, trust: Trust | None, **arguments: Any) -> None:
+        """`trust`: None for a listener that does not ask for certificates."""
         super().__init__(**arguments)
+        self._trust = trust
+        self._logger: Any = SILENT
         self._local_max_streams_bidi.value = 0 if self._is_client else 1
         self._local_max_streams_uni.value = 0
         for limit in (self._local_max_streams_bidi, self._local_max_streams_uni):
             limit.sent = limit.value
+
+    def _initialize(self, peer_cid: bytes) -> None:
+        super()._initialize(peer_cid)
+        context: Any = self.tls
+        context._request_client_certificate = not self._is_client and self._trust is not None
+        check_signature = context._check_certificate_verify_signature
+
+        def check(verify: Any) -> None:
+            check_signature(verify)
+            if self._trust is not None:
+                try:
+                    self._trust.check(self.peer_certificates)
+                except Untrusted as error:
+                    self.refusal, alert = str(error), Alert()
+                    alert.description = error.alert
+                    raise alert from None
+
+        context._check_certificate_verify_signature = check
+
+    def check_certificate(self) -> bool:
+        """Return whether the peer showed a certificate, or need not; end the connection if not."""
+        if self.peer_certificates or self._trust is None:
+            return True
+        self.refusal = "it has no certificate, which mutual TLS needs"
+        alert = CRYPTO_ERROR + AlertDescription.certificate_required
+        self.close(error_code=alert, frame_type=QuicFrameType.CRYPTO)
+        return False
 
     @property
     def window_is_due(self) -> bool:
@@ -138,6 +185,7 @@ class QuicLink(TransportLink):
         self.local, self.remote = datagrams.local, datagrams.remote
         self.address, self.name = datagrams.address, name
         self._datagrams, self._connection = datagrams, connection
+        datagrams.keep_up_to(SOCKET_BYTES)
         self._close_on_expiration = close_on_expiration
         self._lock = threading.Lock()
         self._secured = self._ended = False
@@ -274,8 +322,8 @@ class QuicLink(TransportLink):
             self._received += event.data
             self._ended |= event.end_stream
         elif isinstance(event, HandshakeCompleted):
+            self._secured = self._connection.check_certificate()
             self._identify()
-            self._secured = True
         elif isinstance(event, StreamReset):
             self._ended = True
 
@@ -296,6 +344,8 @@ class QuicLink(TransportLink):
     def _explain(self, closed: ConnectionTerminated) -> str:
         """Return why the connection was closed, in words."""
         stage = "QUIC connection lost" if self._secured else "QUIC handshake failed"
+        if self._connection.refusal is not None:
+            return f"{stage}: {self._connection.refusal}"
         code, reason = closed.error_code, clean(closed.reason_phrase.strip("\0"))
         if not reason and code - CRYPTO_ERROR in set(map(int, AlertDescription)):
             alert = AlertDescription(code - CRYPTO_ERROR).name
@@ -339,10 +389,14 @@ class QuicListener(Listener):
     """Listener on one UDP port. Only the first datagram of a handshake opens a link."""
 
     def __init__(
-        self, datagrams: UdpListener, configuration: QuicConfiguration, close_on_expiration: bool
+        self,
+        datagrams: UdpListener,
+        configuration: QuicConfiguration,
+        trust: Trust | None,
+        close_on_expiration: bool,
     ) -> None:
         self.locators = datagrams.locators
-        self._datagrams, self._configuration = datagrams, configuration
+        self._datagrams, self._configuration, self._trust = datagrams, configuration, trust
         self._close_on_expiration = close_on_expiration
 
     def fileno(self) -> int:
@@ -355,6 +409,7 @@ class QuicListener(Listener):
         first = datagrams.receive()
         assert first is not None  # The datagram that was admitted.
         connection = _Connection(
+            self._trust,
             configuration=self._configuration,
             original_destination_connection_id=_first_id(first),
         )
@@ -391,19 +446,24 @@ def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> QuicL
     settings, below = TlsSettings(endpoint, options), _below(endpoint)
     configuration = _configuration(below, is_client=True)
     settings.client_context()  # Checks every file, and says which one is wrong.
-    roots = settings.pem("root_ca_certificate")
-    if roots is not None:
-        configuration.load_verify_locations(cadata=roots.content)
-    else:
-        system = ssl.get_default_verify_paths()
-        configuration.load_verify_locations(cafile=system.cafile, capath=system.capath)
-    if settings.verify_name:
-        configuration.server_name = split_host(below, below.address)[0].partition("%")[0]
+    host = split_host(below, below.address)[0].partition("%")[0]
+    try:
+        trust = Trust(
+            settings.pem("root_ca_certificate"),
+            of_servers=True,
+            name=host if settings.verify_name else None,
+        )
+    except crypto.Error:
+        settings.fail(
+            "this system has no readable bundle of certificates of authorities: "
+            "give one as root_ca_certificate"
+        )
+    configuration.server_name = host
     if settings.mutual:
         _present(settings, configuration, "connect")
     link = QuicLink(
         udp.open_link(below, address),
-        _Connection(configuration=configuration),
+        _Connection(trust, configuration=configuration),
         below,
         settings.close_on_expiration,
     )
@@ -413,16 +473,14 @@ def connect(endpoint: EndPoint, address: Address, options: LinkOptions) -> QuicL
 
 def listen(endpoint: EndPoint, options: LinkOptions) -> QuicListener:
     settings, below = TlsSettings(endpoint, options), _below(endpoint)
-    if settings.mutual:
-        settings.fail(
-            "enable_mtls: a QUIC listener cannot ask for the certificates of clients: "
-            "listen on tls, or leave out enable_mtls"
-        )
     configuration = _configuration(below, is_client=False)
     settings.server_context()
+    trust = None
+    if settings.mutual:
+        trust = Trust(settings.pem("root_ca_certificate"), of_servers=False)
     _present(settings, configuration, "listen")
     datagrams = udp.open_listener(below, lambda data: _first_id(data) is not None, named_locators)
-    return QuicListener(datagrams, configuration, settings.close_on_expiration)
+    return QuicListener(datagrams, configuration, trust, settings.close_on_expiration)
 
 
 def _below(endpoint: EndPoint) -> EndPoint:
@@ -450,6 +508,7 @@ def _configuration(endpoint: EndPoint, is_client: bool) -> QuicConfiguration:
         max_data=WINDOW_BYTES,
         max_stream_data=WINDOW_BYTES,
         max_datagram_size=largest,
+        verify_mode=ssl.CERT_NONE,  # Trust decides.
     )
 
 

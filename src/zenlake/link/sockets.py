@@ -122,13 +122,22 @@ def resolve(endpoint: EndPoint, kind: int = socket.SOCK_STREAM) -> list[Address]
     if not found:
         raise LinkError(
             f"{endpoint}: is a multicast group, and this needs one peer's address: "
-            "sessions do not join groups yet"
+            "put it in listen/endpoints to join it"
         )
     return found
 
 
 def is_multicast(address: Address) -> bool:
     return _ip(address.sockaddr[0]).is_multicast
+
+
+def names_group(address: str) -> bool:
+    """Return whether `HOST:PORT` is a multicast group by its number; a name is not looked up."""
+    host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    try:
+        return _ip(host).is_multicast
+    except ValueError:
+        return False
 
 
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -279,6 +288,7 @@ def parse_bits(endpoint: EndPoint, key: str, text: str, largest: int) -> int:
     return value
 
 
+SO_BUF_LOCK, RECEIVE_BUFFER_LOCKED = 72, 2  # linux/include/uapi/asm-generic/socket.h
 _Parse = Callable[[EndPoint, str, str, int], int]
 _Options = dict[int, tuple[int, int]]
 _ANY: tuple[int, ...] = (socket.AF_INET, socket.AF_INET6, AF_UNIX)
@@ -447,9 +457,22 @@ class SocketLink(TransportLink):
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    def limit_unread(self, size: int) -> None:
+        with self._receiving, suppress(OSError):
+            if not _is_receive_buffer_chosen(self._socket):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+
     def close(self) -> None:
         with self._sending, self._receiving:
             self._socket.close()
+
+
+def _is_receive_buffer_chosen(sock: socket.socket) -> bool:
+    """Whether `so_rcvbuf` was set; False on systems that do not tell (Linux before 5.14)."""
+    try:
+        return bool(sock.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) & RECEIVE_BUFFER_LOCKED)
+    except OSError:
+        return False
 
 
 class StreamLink(SocketLink):

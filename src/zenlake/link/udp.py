@@ -69,6 +69,10 @@ class UdpLink(SocketLink):
     def more(self) -> bool:
         return bool(self._early)
 
+    def keep_up_to(self, size: int) -> None:
+        """Let the kernel keep this many bytes that wait to be read, as far as it permits."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+
     def add_early(self, data: bytes) -> None:
         """Queue a datagram of this peer that the listener's socket received."""
         if not data:

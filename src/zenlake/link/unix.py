@@ -99,7 +99,7 @@ def _take_lock(endpoint: EndPoint, path: Path) -> int:
     """The descriptor that holds the lock; the kernel frees it if this process dies."""
     for _ in range(LOCK_TRIES):
         try:
-            lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(path, os.O_RDONLY | os.O_CREAT, 0o600)
         except OSError as error:
             raise failed(endpoint, f"open the lock file {path}", error) from None
         try:
