@@ -1,4 +1,4 @@
-"""Sessions, commands and readers in a Python that lacks what only Linux has."""
+"""Sessions, commands and readers in a Python that lacks what only Linux, or only POSIX, has."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ CHILD_SECONDS = 200.0  # A first run may compile kernels.
 
 # Other packages keep `fcntl` and `resource`: only imports by zenlake fail.
 HIDDEN = """
-import asyncio, builtins, os, select, selectors, socket, sys
+import asyncio, builtins, os, select, selectors, signal, socket, subprocess, sys, tempfile
 
 plain_import = builtins.__import__
 
@@ -24,14 +24,16 @@ def hiding_import(name, globals=None, *rest, **more):
     return plain_import(name, globals, *rest, **more)
 
 builtins.__import__ = hiding_import
-LINUX_ONLY = {
+NOT_EVERYWHERE = {
     select: ["epoll"],
     selectors: ["EpollSelector"],
     os: ["eventfd", "eventfd_read", "eventfd_write", "memfd_create", "fdatasync", "pwritev",
-         "sendfile", "sched_getaffinity", "posix_fallocate", "copy_file_range"],
+         "sendfile", "sched_getaffinity", "posix_fallocate", "copy_file_range", "pread", "pwrite",
+         "O_CLOEXEC", "fork", "register_at_fork", "getuid", "killpg"],
+    signal: ["SIGHUP", "SIGUSR1", "SIGPIPE", "pthread_sigmask", "setitimer"],
     socket: ["AF_VSOCK", "AF_PACKET", "AF_NETLINK", "SO_BINDTODEVICE", "CMSG_SPACE"],
 }
-for module, names in LINUX_ONLY.items():
+for module, names in NOT_EVERYWHERE.items():
     for name in names:
         if hasattr(module, name):
             delattr(module, name)

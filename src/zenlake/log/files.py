@@ -68,6 +68,16 @@ def _find_full_sync() -> Callable[[int], object] | None:
 FULL_SYNC = _find_full_sync()
 
 
+def _seek_and_read(descriptor: int, size: int, position: int) -> bytes:
+    os.lseek(descriptor, position, os.SEEK_SET)
+    return os.read(descriptor, size)
+
+
+# Not on Windows: pread(). Only there: O_BINARY, without which line ends are changed.
+read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", _seek_and_read)
+READ_ONLY: int = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+
+
 def warn_of_weak_sync() -> None:
     """Log a warning where a disk may keep synced data in its cache only."""
     if not hasattr(os, "fdatasync") and FULL_SYNC is None:
@@ -322,7 +332,7 @@ class Lock:
 
     def _holder(self) -> str:
         try:
-            holder = json.loads(os.pread(self._descriptor, MAX_JSON_BYTES, 0))
+            holder = json.loads(read_at(self._descriptor, MAX_JSON_BYTES, 0))
             return f"process {int(holder['pid'])} on {str(holder['host'])[:255]!r}"
         except (OSError, ValueError, TypeError, LookupError, RecursionError):
             return "a process that did not say who it is"

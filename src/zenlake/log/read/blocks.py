@@ -4,7 +4,6 @@ Knows CRCs, compression, and how to pass over blocks by their keys. Python runs 
 blocks, not for each block.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from zenlake.keyexpr import is_canonical
 from zenlake.log import format as layout
+from zenlake.log.files import read_at
 from zenlake.log.format import (
     ALL_KEYS,
     BATCH_ENTRY,
@@ -109,7 +109,7 @@ class BlockReader:
         size = int(run["length"].sum(dtype=np.int64))
         try:
             with path.open("rb", buffering=0) as file:
-                data = os.pread(file.fileno(), size, int(run["position"][0]))
+                data = read_at(file.fileno(), size, int(run["position"][0]))
         except FileNotFoundError:
             first, end = int(run["base"][0]), int(run["base"][-1]) + int(run["samples"][-1])
             raise OffsetOutOfRange(

@@ -14,6 +14,8 @@ from zenlake.log.files import (
     LOCK,
     MARK,
     MAX_OFFSET,
+    READ_ONLY,
+    read_at,
     segment_name,
     segments,
     size_of,
@@ -70,7 +72,7 @@ class MarkReader:
         """Open the lock file; None if it cannot be created: then the folder has no writer."""
         for flags in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
             with suppress(OSError):
-                return os.open(self._folder / LOCK, flags | os.O_CLOEXEC, 0o644)
+                return os.open(self._folder / LOCK, flags, 0o644)
         return None
 
     def _settle(self, stored: Mark | None) -> Mark:
@@ -91,9 +93,10 @@ class MarkReader:
         except OSError:  # Blocks that may not be on the disk are not shown.
             return stored or self._mark_of_nothing(WRITING)
         try:
-            marks = os.open(self._folder / MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            marks = os.open(self._folder / MARK, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                os.pwrite(marks, mark.encode(), mark.place)
+                os.lseek(marks, mark.place, os.SEEK_SET)
+                os.write(marks, mark.encode())
             finally:
                 os.close(marks)
         except OSError:  # The folder is read-only.
@@ -135,7 +138,7 @@ def _after_last_good(path: Path, rows: BlockTable, mark: Mark) -> Mark:
     time = max(mark.time, int(rows["last_time"].max()))
     with path.open("rb", buffering=0) as file:
         for row in rows[::-1]:
-            data = os.pread(file.fileno(), int(row["length"]), int(row["position"]))
+            data = read_at(file.fileno(), int(row["length"]), int(row["position"]))
             with suppress(DamagedLog):
                 header = Block.decode(data).header
                 return mark._replace(
@@ -148,7 +151,7 @@ def _after_last_good(path: Path, rows: BlockTable, mark: Mark) -> Mark:
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, READ_ONLY)
     try:
         sync_data(descriptor)
     finally:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zenlake.log import format as layout
-from zenlake.log.files import INDEX_SUFFIX
+from zenlake.log.files import INDEX_SUFFIX, READ_ONLY, read_at
 from zenlake.log.format import (
     BLOCK_MAGIC,
     HEADER_BYTES,
@@ -200,7 +200,7 @@ class Index:
         """Read on to the position `end`, or to the end of the file."""
         if self.refused or (end is not None and end <= self.position):
             return
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(self.path, READ_ONLY)
         try:
             size = os.fstat(fd).st_size
             _HeaderWalk(self, fd, size if end is None else min(end, size)).run()
@@ -314,7 +314,7 @@ class _HeaderWalk:
     def _read_headers(self) -> tuple[BlockTable, npt.NDArray[np.void]]:
         """Read a window, and return its apparent blocks as table rows and as headers."""
         at, end = self._index.position, self._end
-        window = os.pread(self._fd, self._read, at)
+        window = read_at(self._fd, self._read, at)
         starts, pos, stop = [], 0, len(window) - HEADER_BYTES
         while pos <= stop:
             magic, length = _HOP.unpack_from(window, pos)
@@ -390,13 +390,13 @@ class _HeaderWalk:
         if reason or found.base > expected or previous not in (None, found.previous):
             reason = reason or "blocks are missing"
             index.holes.append(Hole(start, expected, found.base, reason))
-        head = np.frombuffer(os.pread(self._fd, HEADER_BYTES, position), HEADER)
+        head = np.frombuffer(read_at(self._fd, HEADER_BYTES, position), HEADER)
         index.append(_rows_of(head, np.array([position]), index.base))
         index._checked = index._count - 1
         index.position = position + found.length
 
     def _header(self, position: int) -> BlockHeader:
-        header = BlockHeader.decode(os.pread(self._fd, HEADER_BYTES, position))
+        header = BlockHeader.decode(read_at(self._fd, HEADER_BYTES, position))
         index = self._index
         if (header.log_id, header.partition) != (index._log_id, index._partition):
             raise DamagedLog("a block belongs to another log or partition")
@@ -408,7 +408,7 @@ class _HeaderWalk:
         """Return the header of the block at `position`; None if its CRC is wrong."""
         try:
             header = self._header(position)
-            return Block.decode(os.pread(self._fd, header.length, position)).header
+            return Block.decode(read_at(self._fd, header.length, position)).header
         except DamagedLog:
             return None
 
@@ -416,7 +416,7 @@ class _HeaderWalk:
         """Return why no expected block starts at `position`."""
         try:
             header = self._header(position)
-            Block.decode(os.pread(self._fd, header.length, position))
+            Block.decode(read_at(self._fd, header.length, position))
         except DamagedLog as error:
             return str(error)
         return "a block is out of place"
@@ -424,7 +424,7 @@ class _HeaderWalk:
     def _find_good(self, start: int, least: int) -> tuple[int, BlockHeader | None]:
         """Search the next good block whose offset is at least `least`; return its position too."""
         while start < self._end:
-            window = os.pread(self._fd, min(MOST_BYTES, self._end - start), start)
+            window = read_at(self._fd, min(MOST_BYTES, self._end - start), start)
             at = window.find(BLOCK_MAGIC)
             while at >= 0:
                 with contextlib.suppress(DamagedLog):

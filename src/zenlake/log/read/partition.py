@@ -3,7 +3,6 @@
 Knows which segments exist, and that old ones may be removed at any time. Decodes no message.
 """
 
-import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +13,15 @@ from typing import TypeVar
 import numpy as np
 
 from zenlake.errors import ZError
-from zenlake.log.files import FILES, Trimmed, is_before, remove_oldest, segment_name, segments
+from zenlake.log.files import (
+    FILES,
+    Trimmed,
+    is_before,
+    read_at,
+    remove_oldest,
+    segment_name,
+    segments,
+)
 from zenlake.log.format import SEGMENT_BYTES, Block, DamagedLog, Mark, SegmentHeader
 from zenlake.log.read.acknowledged import acknowledged_part, overlapping_blocks
 from zenlake.log.read.durable_mark import MarkReader
@@ -173,7 +180,7 @@ class Partition:
             for row in rows[(rows["last_time"] >= time) & (rows["samples"] > 0)]:
                 path = self.folder / segment_name(int(row["segment"]))
                 with path.open("rb", buffering=0) as file:
-                    data = os.pread(file.fileno(), int(row["length"]), int(row["position"]))
+                    data = read_at(file.fileno(), int(row["length"]), int(row["position"]))
                 try:
                     batches, _ = Block.decode(data).body()
                 except DamagedLog:  # A reader that starts here reports it.

@@ -3,7 +3,6 @@
 Reads everything from the disk, whatever the partition's indexes remember. Changes nothing.
 """
 
-import os
 from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zenlake.log.files import TORN, segments
+from zenlake.log.files import TORN, read_at, segments
 from zenlake.log.format import Block, DamagedLog, Mark, SegmentHeader
 from zenlake.log.read.acknowledged import acknowledged_part
 from zenlake.log.read.durable_mark import MarkReader
@@ -121,7 +120,7 @@ def _bad_blocks(
     with path.open("rb", buffering=0) as file:
         for row in rows:
             position, length = int(row["position"]), int(row["length"])
-            data = os.pread(file.fileno(), length, position)
+            data = read_at(file.fileno(), length, position)
             try:
                 block = Block.decode(data)
                 block.keys()

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zenlake.caching import BoundedCache
-from zenlake.errors import EncodeError, InvalidKeyExpr, SessionEnded, ZError
+from zenlake.errors import InvalidKeyExpr, MessageTooLarge, SessionEnded, ZError
 from zenlake.keyexpr import KeyExpr, validate
 from zenlake.log.format import RELIABLE, Entries
 from zenlake.runtime import kernel_loader
@@ -406,7 +406,7 @@ class EncodedSender:
     def _send_one(self, session: "Transport", data: memoryview, qos: QoS, reliable: bool) -> None:
         try:
             session.send_encoded(bytes(data), qos, reliable)  # May wait for room.
-        except EncodeError as error:
+        except MessageTooLarge as error:
             self._count_dropped(DropReason.MESSAGE_TOO_LARGE, 1)
             log.warning("%s: %s", session, error)
 
