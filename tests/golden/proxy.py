@@ -205,10 +205,16 @@ class TcpTap(Tap):
 
 
 class UdpTap(Tap):
-    """A proxy for one UDP conversation: A sends to `port`, B listens on the target port."""
+    """A proxy for one UDP conversation: A sends to `port`, B listens on the target port.
 
-    def __init__(self, tape: Tape, target: int) -> None:
+    Datagrams for which `loses` is true are noted and not passed on.
+    """
+
+    def __init__(
+        self, tape: Tape, target: int, loses: Callable[[bytes], bool] = lambda data: False
+    ) -> None:
         super().__init__(tape)
+        self._loses = loses
         self._front = self.own(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         self._back = self.own(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         self._front.bind((LOOPBACK, 0))
@@ -224,11 +230,12 @@ class UdpTap(Tap):
                 if self._front in ready:
                     data, dialler = self._front.recvfrom(READ_SIZE)
                     self.tape.add("A", data)
-                    self._back.send(data)
+                    if not self._loses(data):
+                        self._back.send(data)
                 if self._back in ready:
                     data = self._back.recv(READ_SIZE)
                     self.tape.add("B", data)
-                    if dialler is not None:
+                    if dialler is not None and not self._loses(data):
                         self._front.sendto(data, dialler)
 
 

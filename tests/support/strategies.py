@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from zenlake.wire import declare as d
 from zenlake.wire.batch import TransportMessage
 from zenlake.wire.close import Close
+from zenlake.wire.cursor import encode
 from zenlake.wire.delete import Del
 from zenlake.wire.encoding import WireEncoding
 from zenlake.wire.entity import WireEntityId, WireSourceInfo
@@ -34,7 +35,7 @@ from zenlake.wire.network import NetworkMessage
 from zenlake.wire.oam import NetworkOam, TransportOam
 from zenlake.wire.open import Open
 from zenlake.wire.push import Push
-from zenlake.wire.put import Put, Slice
+from zenlake.wire.put import Put, Slice, write_slices
 from zenlake.wire.qos import QoS
 from zenlake.wire.query import WireQuery
 from zenlake.wire.querybody import QueryBody
@@ -122,10 +123,13 @@ queries = message(
     body=maybe(query_bodies),
     attachment=maybe(some_bytes),
 )
-shm_queries = message(WireQuery, body=query_bodies, shm=st.just(True))
+shared_bodies = st.builds(
+    QueryBody, slices.map(lambda given: encode(write_slices, given)), encodings
+)
+shm_queries = message(WireQuery, body=shared_bodies, shm=st.just(True))
 replies = message(WireReply, push_bodies, st.sampled_from(Consolidation))
 errs = message(Err, some_bytes, encodings, source_info=maybe(sources))
-shm_errs = message(Err, slices, shm=st.just(True))
+shm_errs = message(Err, some_bytes, shm=st.just(True))
 
 pushes = message(
     Push,

@@ -6,7 +6,7 @@ from zenlake.wire.cursor import ByteReader, ByteWriter
 from zenlake.wire.encoding import DEFAULT, WireEncoding, read_encoding, write_encoding
 from zenlake.wire.entity import WireSourceInfo
 from zenlake.wire.extensions import SOURCE_INFO, ExtensionTable, Unknown
-from zenlake.wire.put import SHM, Slice, read_slices, write_payload
+from zenlake.wire.put import SHM
 
 ID = 0x05
 FLAG_ENCODING = 0x40
@@ -23,11 +23,14 @@ class Err:
     +-+-+-+---------+
     ~   encoding    ~   if E
     ~ [extensions]  ~   if Z: SourceInfo, Shm
-    ~ payload <u32> ~   with Shm: slices, as in PUT
+    ~ payload <u32> ~
     +---------------+
+
+    Rust nodes mark payloads that are in shared memory by Shm, yet send the bytes as of any other
+    (zenoh-codec `src/zenoh/err.rs`), unlike those of a PUT.
     """
 
-    payload: bytes | tuple[Slice, ...] = b""
+    payload: bytes = b""
     encoding: WireEncoding = DEFAULT
     source_info: WireSourceInfo | None = None
     shm: bool = False
@@ -39,7 +42,7 @@ def read_err(r: ByteReader, header: int) -> Err:
     if header & FLAG_ENCODING:
         err.encoding = read_encoding(r)
     EXTENSIONS.read(r, header, err)
-    err.payload = read_slices(r) if err.shm else r.block("payload")
+    err.payload = r.block("payload")
     return err
 
 
@@ -50,4 +53,4 @@ def write_err(w: ByteWriter, err: Err) -> None:
         w.out[start] |= FLAG_ENCODING
         write_encoding(w, err.encoding)
     EXTENSIONS.write(w, err, start)
-    write_payload(w, err.payload, err.shm)
+    w.block("payload", err.payload)

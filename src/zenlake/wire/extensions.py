@@ -21,7 +21,7 @@ from zenlake.wire.cursor import U16, U32, ByteReader, ByteWriter, encode_text
 from zenlake.wire.entity import read_entity, read_source_info, write_entity, write_source_info
 from zenlake.wire.enums import PRIORITIES, WirePriority, WireQueryTarget
 from zenlake.wire.qos import QoS
-from zenlake.wire.querybody import read_query_body, write_query_body
+from zenlake.wire.querybody import read_query_body, read_shared_query_body, write_query_body
 from zenlake.wire.timestamp import read_timestamp, write_timestamp
 from zenlake.wire.tsstack import read_ts_stack, write_ts_stack
 from zenlake.wire.wireexpr import read_wireexpr_ext, write_wireexpr_ext
@@ -126,6 +126,8 @@ class ExtensionTable:
             row = self.by_header.get(header & IDENTITY_MASK)
             if row is None:
                 unknown.append(_read_unknown(r, header, start))
+            elif row.kind is ExtensionKind.QUERY_BODY and message.shm:
+                setattr(message, row.field, read_shared_query_body(r, row.field))
             else:
                 setattr(message, row.field, _read_value(r, row))
             if not header & FLAG_MORE:

@@ -98,8 +98,13 @@ def write_payload(w: ByteWriter, payload: bytes | tuple[Slice, ...], shm: bool) 
         raise EncodeError("is a list of slices exactly when marked shm", "payload")
     if not isinstance(payload, tuple):
         w.block("payload", payload)
-        return
-    w.zint("payload", len(payload))
-    for kind, data in payload:
+    else:
+        write_slices(w, payload)
+
+
+def write_slices(w: ByteWriter, slices: tuple[Slice, ...]) -> None:
+    """Write a payload in slices."""
+    w.zint("payload", len(slices))
+    for kind, data in slices:
         w.u8("slice kind", kind)
         w.block("slice", data)

@@ -25,6 +25,21 @@ def read_query_body(r: ByteReader, field: str) -> QueryBody:
     return QueryBody(r.rest(), encoding)
 
 
+def read_shared_query_body(r: ByteReader, field: str) -> QueryBody:
+    """Read the body of a query that is marked shm: the slices end by themselves.
+
+    The length before it is not theirs: Rust nodes write that of the payload that the slices point
+    to, and ignore it (`ValueType` in zenoh-codec `src/zenoh/mod.rs`).
+    """
+    r.zint(field)
+    encoding = read_encoding(r, field)
+    start = r.pos
+    for _ in range(r.count(field)):
+        r.u8(field)
+        r.block(field)
+    return QueryBody(r.data[start : r.pos], encoding)
+
+
 def write_query_body(w: ByteWriter, field: str, body: QueryBody) -> None:
     write_encoding(w, body.encoding, field)
     w.out += body.payload
