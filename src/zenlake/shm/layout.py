@@ -1,36 +1,16 @@
-"""The names of `zenoh.shm`. Layouts and policies are values without shared memory behind them.
+"""Layouts of shared memory, and the policies for the case that it is short: values, no memory.
 
-Every request for memory raises a ZError with the remedy.
+The names and checks are those of `zenoh.shm`. provider.py carries the policies out.
 """
 
 import operator
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Self, TypeVar, final
+from typing import ClassVar, Self, final
 
 from zenlake.errors import ZError
 
-T = TypeVar("T")
-
-NO_SHM = (
-    "zenlake has no shared memory: pass bytes or a memoryview to put; "
-    "peers that offer shared memory are reached over the network all the same"
-)
 LAYOUT = "incorrect layout arguments"
 MAX_POW = 63  # Largest exponent: alignments are 64-bit numbers.
-
-__all__ = [
-    "AllocAlignment",
-    "BlockOn",
-    "Deallocate",
-    "Defragment",
-    "GarbageCollect",
-    "JustAlloc",
-    "MemoryLayout",
-    "ShmProvider",
-    "ZShm",
-    "ZShmMut",
-]
 
 
 @final
@@ -121,19 +101,19 @@ class MemoryLayout:
         return f"MemoryLayout(({self._size}, {self._alignment!r}))"
 
 
-class _Policy:
+class AllocPolicy:
     """Policy for the case that memory is short; checks that its fields are policies and numbers."""
 
     def __post_init__(self) -> None:
         for name in ("inner_policy", "alt_policy"):
             given = getattr(self, name, None)
-            if given is not None and not isinstance(given, _Policy):
+            if given is not None and not isinstance(given, AllocPolicy):
                 raise TypeError(f"argument '{name}': expected policy type")
 
 
 @final
 @dataclass(frozen=True)
-class JustAlloc(_Policy):
+class JustAlloc(AllocPolicy):
     """Try once."""
 
 
@@ -142,39 +122,39 @@ JUST_ALLOC = JustAlloc()
 
 @final
 @dataclass(frozen=True)
-class BlockOn(_Policy):
+class BlockOn(AllocPolicy):
     """Wait until there is memory."""
 
-    inner_policy: _Policy | None = JUST_ALLOC
+    inner_policy: AllocPolicy | None = JUST_ALLOC
 
 
 @final
 @dataclass(frozen=True)
-class Defragment(_Policy):
+class Defragment(AllocPolicy):
     """Try, join free pieces, try again."""
 
-    inner_policy: _Policy | None = JUST_ALLOC
-    alt_policy: _Policy | None = JUST_ALLOC
+    inner_policy: AllocPolicy | None = JUST_ALLOC
+    alt_policy: AllocPolicy | None = JUST_ALLOC
 
 
 @final
 @dataclass(frozen=True)
-class GarbageCollect(_Policy):
+class GarbageCollect(AllocPolicy):
     """Try, collect unused memory, try again."""
 
-    inner_policy: _Policy | None = JUST_ALLOC
-    alt_policy: _Policy | None = JUST_ALLOC
+    inner_policy: AllocPolicy | None = JUST_ALLOC
+    alt_policy: AllocPolicy | None = JUST_ALLOC
     safe: bool = True
 
 
 @final
 @dataclass(frozen=True)
-class Deallocate(_Policy):
+class Deallocate(AllocPolicy):
     """Try, take up to `limit` buffers from their users, try again."""
 
     limit: int
-    inner_policy: _Policy | None = JUST_ALLOC
-    alt_policy: _Policy | None = JUST_ALLOC
+    inner_policy: AllocPolicy | None = JUST_ALLOC
+    alt_policy: AllocPolicy | None = JUST_ALLOC
 
     def __post_init__(self) -> None:
         if operator.index(self.limit) < 0:
@@ -182,78 +162,9 @@ class Deallocate(_Policy):
         super().__post_init__()
 
 
-def _refusing(_kind: type[T]) -> Callable[[object], T]:
-    """Return a method that raises ZError where one with shared memory returns a `_kind`."""
-
-    def refuse(self: object, /) -> T:
-        """Raise ZError: there is no shared memory."""
-        raise ZError(NO_SHM)
-
-    return refuse
+IntoMemoryLayout = MemoryLayout | tuple[int, AllocAlignment] | int
 
 
-@final
-class ShmProvider:
-    """Provider of shared memory: every use is a ZError with the remedy.
-
-    >>> ShmProvider.default_backend(1024)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    zenlake.errors.ZError: zenlake has no shared memory: pass bytes or a memoryview to put; ...
-    """
-
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        raise ZError(NO_SHM)
-
-    @classmethod
-    def default_backend(cls, layout: "MemoryLayout | tuple[int, AllocAlignment] | int") -> Self:
-        """Raise ZError: there is no shared memory."""
-        raise ZError(NO_SHM)
-
-    def alloc(
-        self,
-        /,
-        layout: "MemoryLayout | tuple[int, AllocAlignment] | int",
-        policy: _Policy = JUST_ALLOC,
-    ) -> "ZShmMut":
-        """Raise ZError: there is no shared memory."""
-        raise ZError(NO_SHM)
-
-    defragment = _refusing(type(None))
-    garbage_collect = garbage_collect_unsafe = _refusing(int)
-
-    @property
-    def available(self) -> int:
-        """Raise ZError: there is no shared memory."""
-        raise ZError(NO_SHM)
-
-
-@final
-class ZShm:
-    """Buffer in shared memory, which cannot be made."""
-
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        raise ZError(NO_SHM)
-
-    is_valid = _refusing(bool)
-    __bytes__ = _refusing(bytes)
-    __str__ = _refusing(str)
-
-    def __buffer__(self, flags: int, /) -> memoryview:
-        raise ZError(NO_SHM)
-
-
-@final
-class ZShmMut:
-    """Writable buffer in shared memory, which cannot be made."""
-
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        raise ZError(NO_SHM)
-
-    __bytes__ = _refusing(bytes)
-    __str__ = _refusing(str)
-
-    def __buffer__(self, flags: int, /) -> memoryview:
-        raise ZError(NO_SHM)
-
-    def __setitem__(self, item: int | slice, value: int | bytes | bytearray) -> None:
-        raise ZError(NO_SHM)
+def layout_of(layout: IntoMemoryLayout) -> MemoryLayout:
+    """Return `layout` as a MemoryLayout. TypeError, ZError: it is not one."""
+    return layout if isinstance(layout, MemoryLayout) else MemoryLayout(layout)

@@ -1,0 +1,249 @@
+"""Many received puts with pointers into shared memory: held together, then viewed or copied.
+
+Knows how to check all pointers of a FRAME together. The compiled part is kernels/shared_push.py.
+Importing this module loads NumPy and Numba.
+"""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zenlake.shm import native
+from zenlake.shm.foreign import ForeignMemory
+from zenlake.shm.headers import DESCRIPTION_AT, HEADER, POSIX, WATCHDOGS_AT, HeaderTable
+from zenlake.shm.holds import Holds
+from zenlake.shm.kernels.shared_push import LENGTH_BYTES, SHARED, find_kernel, write_kernel
+from zenlake.shm.native import VALID
+from zenlake.shm.segment import Segment, ShmError
+from zenlake.shm.views import ReceivedLease, gone, view_of
+from zenlake.wire.qos import PRIORITY_BITS
+from zenlake.wire.scan import CHUNK_ROWS, read_only_array
+
+MAX_MESSAGES = CHUNK_ROWS  # Messages that are held together: one scan reads them.
+MAX_COPIED_BYTES = 512 << 10  # Bytes of messages that are copied together, unless one is larger.
+PROTOCOL, SEGMENT, OFFSET, CAPACITY = range(DESCRIPTION_AT // 4, DESCRIPTION_AT // 4 + 4)
+
+_bytes_of_size = ctypes.pythonapi.PyBytes_FromStringAndSize
+_bytes_of_size.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]
+_bytes_of_size.restype = ctypes.py_object
+_BYTES_AT = bytes.__basicsize__ - 1  # Where the content of a bytes object starts.
+
+POINTER = np.dtype(
+    [
+        ("header", "i8"),
+        ("generation", "i8"),
+        ("watchdog", "i8"),
+        ("bit", "u8"),
+        ("source", "i8"),
+        ("size", "i8"),
+        ("verdict", "i8"),
+    ]
+)
+"One pointer, as `hold_all` and `finish_all` in native.py read it."
+
+Records = npt.NDArray[np.void]
+
+
+class Copied(NamedTuple):
+    """Messages with their payloads."""
+
+    data: bytes
+    lost: int
+    "Messages that were left out: their memory was taken back."
+
+
+class HeldPayloads:
+    """The payloads of several messages, in memory of one process; held as long as this object, and
+    each of them as long as a view of it."""
+
+    __slots__ = ("_holds", "_indices", "_pid", "_records", "_segment", "_table")
+
+    def __init__(
+        self,
+        holds: Holds,
+        table: HeaderTable,
+        segment: Segment,
+        indices: npt.NDArray[np.int64],
+        records: Records,
+    ) -> None:
+        self._holds = holds
+        self._table = table
+        self._segment = segment
+        self._indices = indices
+        self._records = records
+        self._pid = os.getpid()
+        holds.add_many(table, indices)
+
+    def payload(self, number: int) -> memoryview:
+        """Return a view of a payload, with a reference of its own to the buffer. ShmError: the
+        memory was taken back."""
+        header, generation, watchdog, bit, source, size, _ = self._records[number].tolist()
+        offset = source - self._segment.address
+        if self._pid != os.getpid():  # The child of a fork has no references.
+            return memoryview(self._segment.map[offset : offset + size])
+        functions = native.load()
+        if functions.hold(header, generation, watchdog, bit) != VALID:
+            raise gone()
+        functions.add(header, 1)
+        index = int(self._indices[number])
+        lease = ReceivedLease(self._holds, self._table, index, generation, self._segment)
+        return view_of(self._segment, offset, size, lease, writable=False)
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes of each payload."""
+        return self._records["size"]
+
+    def __del__(self) -> None:
+        if self._pid == os.getpid():  # In the child of a fork the references are the parent's.
+            records = self._records
+            native.load().finish_all(records.ctypes.data, 0, len(records))
+            self._holds.remove_many(self._table, self._indices)
+
+
+class SharedPuts(NamedTuple):
+    """Puts with pointers into the memory of one process, to each of which this one has a reference:
+    `hold` or `copy` takes them over."""
+
+    data: bytes
+    "The FRAME."
+    end: int
+    "Position after the last message that was read."
+    lost: int
+    "Messages that were left out: their memory was taken back."
+    rows: npt.NDArray[np.void]
+    records: Records
+    holds: Holds
+    table: HeaderTable
+    segment: Segment
+
+    def heads(self) -> bytes:
+        """Return the messages with empty payloads."""
+        sizes = np.zeros(len(self.rows), np.int64)
+        out = np.empty(_bytes_of(self.rows, sizes), np.uint8)
+        return out[: write_kernel(read_only_array(self.data), self.rows, sizes, out)].tobytes()
+
+    def hold(self) -> HeldPayloads:
+        """Keep the payloads where they are."""
+        indices = self.rows["index"].copy()
+        return HeldPayloads(self.holds, self.table, self.segment, indices, self.records.copy())
+
+    def copy(self) -> Iterator[Copied]:
+        """Yield the messages with copies of their payloads, several at a time."""
+        start, ends = 0, np.cumsum(self.rows["size"])
+        while start < len(ends):
+            limit = (ends[start - 1] if start else 0) + MAX_COPIED_BYTES
+            stop = max(start + 1, int(np.searchsorted(ends, limit, "right")))
+            yield self._copied(self.rows[start:stop], self.records[start:stop])
+            start = stop
+
+    def _copied(self, rows: npt.NDArray[np.void], records: Records) -> Copied:
+        sizes = rows["size"]
+        out: bytes = _bytes_of_size(None, _bytes_of(rows, sizes))
+        address = id(out) + _BYTES_AT
+        target = np.ctypeslib.as_array((ctypes.c_uint8 * len(out)).from_address(address))
+        used = int(write_kernel(read_only_array(self.data), rows, sizes, target))
+        targets = rows["payload"] + address
+        native.load().finish_all(records.ctypes.data, targets.ctypes.data, len(records))
+        lost = np.flatnonzero(records["verdict"])
+        if len(lost):
+            return Copied(_without(out, rows, lost), len(lost))
+        return Copied(out if used == len(out) else out[:used], 0)
+
+
+class PointerReader:
+    """Reader of many pointers, for one thread."""
+
+    def __init__(self, foreign: ForeignMemory) -> None:
+        self._foreign = foreign
+        self._rows = np.zeros(MAX_MESSAGES, SHARED)
+        self._records = np.zeros(MAX_MESSAGES, POINTER)
+
+    def read(self, data: bytes, pos: int, end: int, counters: tuple[int, ...]) -> SharedPuts | None:
+        """Read messages from `pos` on, and hold what they point to; None: they have to be read one
+        at a time. The next call overwrites the result."""
+        found, stop = find_kernel(read_only_array(data), pos, end, self._rows)
+        if not found:
+            return None
+        rows = self._rows[:found]
+        number = int(rows["table"][0])
+        rows = rows[: _equal(rows["table"], number)]
+        try:
+            table = self._foreign.table(number)
+            words = table.words[rows["index"]]
+            segment = self._foreign.segment(int(words[0, SEGMENT]))
+        except ShmError:
+            return None
+        count = _equal(words[:, SEGMENT], segment.number)
+        if count < found:
+            stop, rows, words = self._rows[count]["start"], rows[:count], words[:count]
+        records = self._records[:count]
+        if not _locate(rows, words, table, segment, records):
+            return None
+        functions = native.load()
+        functions.hold_all(records.ctypes.data, count)
+        if counters:
+            priorities = np.bincount(rows["qos"] & PRIORITY_BITS)
+            for priority in np.flatnonzero(priorities):
+                functions.add(counters[priority], -int(priorities[priority]))
+        valid = records["verdict"] == VALID
+        lost = count - int(np.count_nonzero(valid))
+        if lost:
+            rows, records = rows[valid], records[valid]
+        return SharedPuts(data, int(stop), lost, rows, records, self._foreign.holds, table, segment)
+
+
+def _locate(
+    rows: npt.NDArray[np.void],
+    words: npt.NDArray[np.uint32],
+    table: HeaderTable,
+    segment: Segment,
+    records: Records,
+) -> bool:
+    """Fill in the records; False: a pointer is not valid."""
+    offset, size = words[:, OFFSET].astype(np.int64), rows["size"]
+    capacity = words[:, CAPACITY].astype(np.int64) | words[:, CAPACITY + 1].astype(np.int64) << 32
+    outside = (size > capacity) | (offset + size > segment.size) | (words[:, PROTOCOL] != POSIX)
+    if outside.any():
+        return False
+    index = rows["index"]
+    records["header"] = table.address + index * HEADER.size
+    records["generation"] = rows["generation"]
+    records["watchdog"] = table.address + WATCHDOGS_AT + (index >> 6 << 3)
+    records["bit"] = np.uint64(1) << (index & 63).astype(np.uint64)
+    records["source"] = segment.address + offset
+    records["size"] = size
+    return True
+
+
+def _equal(values: npt.NDArray[Any], value: int) -> int:
+    """Return how many values from the first on are `value`."""
+    others = np.flatnonzero(values != value)
+    return int(others[0]) if len(others) else len(values)
+
+
+def load_kernels() -> None:
+    """Compile the kernels, or load them from the cache, by reading one message."""
+    rows = np.zeros(1, SHARED)
+    data = read_only_array(bytes.fromhex("5d02811201010401000000"))
+    count, _ = find_kernel(data, 0, len(data), rows)
+    sizes = np.zeros(count, np.int64)
+    write_kernel(data, rows[:count], sizes, np.empty(_bytes_of(rows[:count], sizes), np.uint8))
+
+
+def _bytes_of(rows: npt.NDArray[np.void], sizes: npt.NDArray[np.int64]) -> int:
+    """Return an upper bound on the bytes of messages with payloads of such sizes."""
+    return int((rows["mark"] - rows["start"]).sum() + sizes.sum() + LENGTH_BYTES * len(rows))
+
+
+def _without(out: bytes, rows: npt.NDArray[np.void], lost: npt.NDArray[np.int64]) -> bytes:
+    """Return the written messages without the lost ones."""
+    ends = rows["payload"] + rows["size"]
+    starts = np.concatenate([[0], ends[:-1]])
+    left_out = set(lost.tolist())
+    pieces = zip(starts.tolist(), ends.tolist(), strict=True)
+    return b"".join(out[a:b] for i, (a, b) in enumerate(pieces) if i not in left_out)
