@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zenlake.errors import SessionEnded
-from zenlake.transport import multicast
 from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.fragments import MAX_PROCESS_BYTES, ByteBudget
 from zenlake.transport.multicast import Address, GroupOffer, Member, Multicast
@@ -51,6 +50,7 @@ class Ear:
         self.joined_ids: list[WireZenohId] = []
         self.heard: list[tuple[WireZenohId, WirePriority, bool, bytes]] = []
         self.gone: list[tuple[WireZenohId, SessionEnded]] = []
+        self.announcements = 0
 
     def joined(self, member: Member) -> None:
         self.joined_ids.append(member.zid)
@@ -73,6 +73,9 @@ class Ear:
             assert isinstance(payload, bytes)
             self.heard.append((member.zid, priority, reliable, payload))
         return r.pos
+
+    def announced(self) -> None:
+        self.announcements += 1
 
     def left(self, member: Member, why: SessionEnded) -> None:
         self.gone.append((member.zid, why))
@@ -223,6 +226,30 @@ def test_the_number_in_join_is_the_next_on_the_wire(qos: bool, size: int) -> Non
     assert [(s.stale, s.gaps) for s in member.lanes.gaps().values()] == [(0, 0)]
 
 
+def test_join_does_not_wait_for_ever_behind_messages() -> None:
+    """After one more interval it leaves at once, with the numbers that come next."""
+    a = Seat(A, AT_A, join_seconds=2.5)
+    a.pull_all()
+    a.core.on_time(2.5)
+    for now in (2.5, 4.9):
+        a.say(b"x" * 20_000)
+        while a.core.outbox.waiting:
+            message = read_batch(bytes(a.core.pull(now) or b""))[0]
+            assert not isinstance(message, Join)
+    assert a.ear.announcements == 0
+    a.say(b"waits")
+    join = a.core.pull(5.0, True)
+    assert join is not None
+    assert a.ear.announcements == 1
+    assert join_of(bytes(join)).reliable_sn == a.core.outbox.next_sns()[0][0]
+    late = Seat(B, AT_B)
+    late.hear([bytes(join)], a)
+    a.say(b"x" * 20_000)
+    late.hear(a.pull_all(5.0), a)
+    assert late.ear.payloads == [b"x" * 20_000]
+    assert a.ear.announcements == 1
+
+
 def test_a_client_does_not_join() -> None:
     with pytest.raises(ValueError, match="be a peer or a router"):
         GroupOffer(zid=A, whatami=WireWhatAmI.CLIENT)
@@ -302,9 +329,8 @@ def test_what_need_not_be_the_same_keeps_nobody_out(change: dict[str, Any]) -> N
     assert 0.1 <= member.lease <= 600
 
 
-def test_members_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multicast, "MAX_MEMBERS", 3)
-    a = Seat(A, AT_A)
+def test_members_have_a_limit() -> None:
+    a = Seat(A, AT_A, max_members=3)
     for port in range(5):
         a.hear([write_batch([replace(JOIN_B, zid=WireZenohId(bytes([port + 1])))])], ("h", port))
     assert len(a.members) == 3
@@ -452,6 +478,31 @@ def test_unfinished_messages_are_let_go_of_with_their_sender() -> None:
     assert (a.members, a.memory.held) == ([], 0)
 
 
+@pytest.mark.parametrize("reliable", [True, False])
+def test_an_unfinished_message_outlives_one_lease_but_not_two(reliable: bool) -> None:
+    a, b = pair()
+    b.say(b"x" * 50_000, reliable=reliable)
+    pieces = b.pull_all()
+    a.hear(pieces[:3], b)
+    (member,) = a.core.members.values()
+
+    def pass_time(start: float, stop: float) -> None:
+        for now in range(int(start * 10), int(stop * 10) + 1):
+            a.hear([write_batch([KeepAlive()])], b, now / 10)
+            a.core.on_time(now / 10)
+            a.core.join_by(now / 10)  # Others join all the time.
+
+    pass_time(0.0, 10.0)
+    assert a.memory.held > 0
+    for now in range(100, 300):
+        a.core.renew_leases(now / 10)  # This node does not read.
+        a.core.on_time(now / 10)
+    assert a.memory.held > 0
+    pass_time(30.0, 50.0)
+    assert (a.members, a.memory.held) == ([B], 0)
+    assert member.counters.receive_dropped == {DropReason.FRAGMENT_STALLED: 1}
+
+
 def test_fragments_of_two_members_do_not_mix() -> None:
     a, b = pair()
     c = Seat(C, AT_C, first_sn=70)
@@ -551,6 +602,39 @@ def test_close_says_why_a_member_left_and_it_may_come_back() -> None:
     again.say(b"back")
     a.hear(again.pull_all(), again)
     assert (a.members, a.ear.payloads) == ([B], [b"back"])
+
+
+@pytest.mark.parametrize("bits", RESOLUTIONS)
+@pytest.mark.parametrize("qos", [False, True])
+def test_a_member_that_started_again_behind_its_numbers_is_heard(bits: int, qos: bool) -> None:
+    offer = {"resolution": RESOLUTIONS[bits], "qos": qos}
+    half = SN_MASKS[RESOLUTIONS[bits] & 3] >> 1
+    a, b = Seat(A, AT_A, **offer), Seat(B, AT_B, first_sn=half - 2, **offer)
+    a.hear(b.pull_all(), b)
+    b.say(b"1")
+    b.say(b"2" * 20_000)
+    first = b.pull_all()
+    a.hear(first[:-1], b)
+    again = Seat(B, AT_B, first_sn=2, **offer)
+    a.hear(again.pull_all(), again)
+    assert (a.members, a.ear.joined_ids, a.memory.held) == ([B], [B, B], 0)
+    again.say(b"3")
+    a.hear(again.pull_all(), again)
+    assert a.ear.payloads == [b"1", b"3"]
+    ((zid, why),) = a.ear.gone
+    assert (zid, why.reason, why.by_peer) == (B, CloseReason.GENERIC, False)
+
+
+def test_a_join_that_is_late_brings_nothing_twice() -> None:
+    a, b = pair()
+    b.core.on_time(b.core.deadline())
+    late_join = b.pull_all()
+    for index in range(40):
+        b.say(b"%d" % index)
+        sent = b.pull_all()
+        a.hear([*sent, *late_join, *sent], b)
+    assert a.ear.payloads == [b"%d" % index for index in range(40)]
+    assert a.ear.joined_ids == [B]
 
 
 def test_after_close_nothing_is_said_or_heard() -> None:

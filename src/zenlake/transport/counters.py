@@ -39,5 +39,5 @@ class Counters:
         if count:
             self.send_dropped[reason] = self.send_dropped.get(reason, 0) + count
 
-    def drop_received(self, reason: DropReason) -> None:
-        self.receive_dropped[reason] = self.receive_dropped.get(reason, 0) + 1
+    def drop_received(self, reason: DropReason, count: int = 1) -> None:
+        self.receive_dropped[reason] = self.receive_dropped.get(reason, 0) + count

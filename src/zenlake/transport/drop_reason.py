@@ -34,13 +34,11 @@ class DropReason(StrEnum):
     CONGESTION_NO_WAIT = auto(), "No room in the lane, and the sending thread must not wait."
     CONGESTION_BACKLOG = auto(), "The backlog of messages that must not be dropped is full."
     CONGESTION_FRAGMENTS = auto(), "A fragmented message that may be dropped made no progress."
-    CONGESTION_GROUP = auto(), "No room in the lane of a multicast group."
     CONTROL_BACKLOG = auto(), "Too many transport control messages wait to be sent."
     SESSION_CLOSED = auto(), "The session to the receiver had ended."
     LINK_LOST = auto(), "Waited for a link that ended, of a session that goes on over others."
     MESSAGE_TOO_LARGE = auto(), "The message does not fit the receiving session."
     ENCODE_FAILED = auto(), "The message cannot be encoded."
-    GROUP_SOCKET_FULL = auto(), "The socket of a multicast group had no room."
     GROUP_LINK_FAILED = auto(), "The socket of a multicast group failed."
 
     # ---- receiving
@@ -54,12 +52,19 @@ class DropReason(StrEnum):
     FRAGMENT_MISSING = auto(), "A later fragment of a message was not received."
     FRAGMENT_TOO_LARGE = auto(), "A fragmented message is above the limit of bytes or of fragments."
     FRAGMENT_NO_MEMORY = auto(), "The memory for unfinished fragmented messages is used up."
-    FRAGMENT_STALLED = auto(), "A fragmented best-effort message did not go on for about a lease."
+    FRAGMENT_STALLED = (
+        auto(),
+        "A fragmented message of best effort or in a group did not go on for about a lease.",
+    )
     FRAGMENT_SESSION_ENDED = (
         auto(),
         "The session, or the capture, ended before a fragmented message was complete.",
     )
     FRAGMENT_INVALID = auto(), "A reassembled message does not decode."
+    SHM_UNREADABLE = (
+        auto(),
+        "A payload in shared memory was taken back by its owner, or a pointer to it is not valid.",
+    )
     DATAGRAM_INVALID = auto(), "A datagram of a multicast group does not decode."
     FRAME_NOT_JOINED = auto(), "A FRAME of a node that is not a member of the group."
     MESSAGE_NOT_JOINED = auto(), "A transport message of a node that is not a member of the group."
@@ -73,6 +78,10 @@ class DropReason(StrEnum):
     )
     JOIN_MISMATCH_BATCH_SIZE = auto(), "A JOIN has another batch size than this node."
     JOIN_MISMATCH_LANES = auto(), "A JOIN has QoS lanes and this node has not, or the reverse."
+    JOIN_MISMATCH_ROLE = (
+        auto(),
+        "A JOIN of a client, or of a router at a router: they exchange nothing in groups.",
+    )
     JOIN_MISMATCH_SN = auto(), "A JOIN has a sequence number above the agreed resolution."
     LINK_STATE_INVALID = auto(), "A list of link states does not decode."
     LINK_STATE_REFUSED = auto(), "A list of link states is not bytes, or is above the size limit."
@@ -104,6 +113,10 @@ class DropReason(StrEnum):
     DECLARATION_LIMIT = auto(), "A neighbour declared too much, and its session was closed."
     DECLARATION_UNKNOWN = auto(), "A declaration was taken back that had not been made."
     DECLARATION_LATE = auto(), "A declaration answers an interest that has ended."
+    DECLARATION_IN_GROUP = (
+        auto(),
+        "A member of a multicast group declared a queryable or a token: neither works there.",
+    )
     DECLARE_FINAL_UNEXPECTED = auto(), "A DECLARE_FINAL answers no interest of this node."
     INTEREST_REFUSED = (
         auto(),

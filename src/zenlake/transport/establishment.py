@@ -13,7 +13,7 @@ links or time: messages go in and come out. Rust: `io/zenoh-transport/src/unicas
 import hmac
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from zenlake.errors import AuthError, SessionRefused
 from zenlake.transport.auth import AcceptorAuth, Authenticator, Entropy, OpenerAuth
@@ -32,6 +32,24 @@ MAX_COOKIE_BYTES = 4096  # Longest cookie that is accepted from a peer; Rust sen
 
 Admit = Callable[[WireZenohId, WireWhatAmI], None]
 "Raises SessionRefused if this node does not admit a session with that peer."
+
+
+class ShmSteps(Protocol):
+    """The steps of shared memory, carried out by `shm/handshake.py`. Each takes the bytes that the
+    peer sent for it, or None, and returns those of the answer, or None: no shared memory.
+    AuthError: the peer believes in shared memory that is not common."""
+
+    agreed: bool
+    "Whether both sides use shared memory."
+    declined: str | None
+    "Reason for not sharing memory; None: none is known."
+
+    def init_syn(self) -> bytes: ...
+    def init_ack(self, init_syn: bytes | None, /) -> bytes | None: ...
+    def open_syn(self, init_ack: bytes | None, /) -> bytes | None: ...
+    def open_ack(self, open_syn: bytes | None, /) -> bytes | None: ...
+    def take_open_ack(self, open_ack: bytes | None, /) -> None: ...
+    def close(self, *, lost: bool) -> None: ...
 
 
 class HandshakeState(StrEnum):
@@ -73,6 +91,7 @@ class Handshake:
         admit: Admit | None = None,
         link_qos: LinkQos | None = None,
         multilink: MultiLinkKey | None = None,
+        shm: ShmSteps | None = None,
     ) -> None:
         self.offer = offer
         self.agreement: Agreement | None = None
@@ -86,6 +105,8 @@ class Handshake:
         "QoS of the link, first as this node's endpoint has it, then as agreed; None: no lanes."
         self.multilink = None if multilink is None else MultiLinkSteps(multilink, entropy)
         "None: this node takes one link per session."
+        self.shm = shm
+        "None: this node does not offer shared memory."
 
     def receive(self, message: TransportMessage) -> TransportMessage | None:
         """Return the answer to the peer's next message. SessionRefused: the handshake failed."""
@@ -158,6 +179,7 @@ class Handshake:
             region_name=init.region_name,
             remote_bound=opening.remote_bound,
             identities=identities,
+            shm=self.shm is not None and self.shm.agreed,
         )
 
 
@@ -175,6 +197,7 @@ class Opener(Handshake):
         admit: Admit | None = None,
         link_qos: LinkQos | None = None,
         multilink: MultiLinkKey | None = None,
+        shm: ShmSteps | None = None,
     ) -> None:
         super().__init__(
             offer,
@@ -183,6 +206,7 @@ class Opener(Handshake):
             admit=admit,
             link_qos=link_qos,
             multilink=multilink,
+            shm=shm,
         )
         self.state = HandshakeState.INIT_ACK
         self._auth = OpenerAuth(authenticators, entropy)
@@ -201,6 +225,7 @@ class Opener(Handshake):
             resolution=offer.resolution,
             batch_size=self._batch_size,
             **self._qos_fields(),
+            shm=None if self.shm is None else self.shm.init_syn(),
             auth=self._auth.init_syn(),
             multilink=None if self.multilink is None else self.multilink.init_syn(),
             low_latency=offer.low_latency,
@@ -228,12 +253,14 @@ class Opener(Handshake):
         answer = self._auth.open_syn(init.auth)
         nonce = None if self.multilink is None else self.multilink.open_syn(init.multilink)
         self._admit(init.zid, init.whatami)
+        shm = None if self.shm is None else self.shm.open_syn(init.shm)
         self._own_sn = self._first_sn(init.zid)
         self.state = HandshakeState.OPEN_ACK
         return Open(
             self.offer.lease_ms,
             self._own_sn,
             init.cookie,
+            shm_counters=shm,
             auth=answer,
             multilink=nonce,
             remote_bound=self.offer.remote_bound,
@@ -243,6 +270,8 @@ class Opener(Handshake):
         self._auth.open_ack(opening.auth)
         if self.multilink is not None:
             self.multilink.take_open_ack(opening.multilink_ack)
+        if self.shm is not None:
+            self.shm.take_open_ack(opening.shm_counters)
         assert self.peer is not None
         self._agree(self.peer, opening, self._own_sn, {})
 
@@ -262,6 +291,7 @@ class Acceptor(Handshake):
         admit: Admit | None = None,
         link_qos: LinkQos | None = None,
         multilink: MultiLinkKey | None = None,
+        shm: ShmSteps | None = None,
     ) -> None:
         super().__init__(
             offer,
@@ -270,6 +300,7 @@ class Acceptor(Handshake):
             admit=admit,
             link_qos=link_qos,
             multilink=multilink,
+            shm=shm,
         )
         self.state = HandshakeState.INIT_SYN
         self._auth = AcceptorAuth(authenticators, entropy)
@@ -288,6 +319,7 @@ class Acceptor(Handshake):
         self._batch_size = min(self._batch_size, init.batch_size)
         auth = self._auth.init_ack(init.auth)
         multilink = None if self.multilink is None else self.multilink.init_ack(init.multilink)
+        shm = None if self.shm is None else self.shm.init_ack(init.shm)
         self._cookie = self._entropy(COOKIE_BYTES)
         self.state = HandshakeState.OPEN_SYN
         return Init(
@@ -297,6 +329,7 @@ class Acceptor(Handshake):
             batch_size=self._batch_size,
             cookie=self._cookie,
             **self._qos_fields(),
+            shm=shm,
             auth=auth,
             multilink=multilink,
             low_latency=offer.low_latency and init.low_latency,
@@ -316,6 +349,7 @@ class Acceptor(Handshake):
             raise refuse("the peer has this node's own id", CloseReason.CONNECTION_TO_SELF)
         if init.whatami is WireWhatAmI.CLIENT and self.offer.whatami is WireWhatAmI.CLIENT:
             raise refuse("a client cannot serve a client", CloseReason.GENERIC)
+        shm = None if self.shm is None else self.shm.open_ack(opening.shm_counters)
         own_sn = self._first_sn(init.zid)
         self._agree(init, opening, own_sn, self._auth.identities)
         try:
@@ -326,6 +360,7 @@ class Acceptor(Handshake):
         return Open(
             self.offer.lease_ms,
             own_sn,
+            shm_counters=shm,
             auth=auth,
             multilink_ack=several,
             remote_bound=self.offer.remote_bound,

@@ -113,9 +113,9 @@ class FragmentAssembly:
     def tick(self) -> None:
         """Count a keep-alive interval; give up a message without a fragment for too many.
 
-        For best effort only, where the last fragments may be lost. A reliable message may pause for
-        as long as its session lasts: its sender may have to empty lanes of higher priorities first,
-        or this node does not read.
+        For lanes where the last fragments may be lost: those of best effort, and all of a group. A
+        reliable message of a link may pause for as long as its session lasts: its sender may have
+        to empty lanes of higher priorities first, or this node does not read.
         """
         self._idle_ticks += 1
         if self._idle_ticks > MAX_IDLE_TICKS:

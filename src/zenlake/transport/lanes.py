@@ -146,13 +146,22 @@ class InboundLanes:
             for index, lane in dict(self._lanes).items()
         }
 
-    def tick(self) -> None:
-        """Count a keep-alive interval on every lane of best effort. Each link calls this."""
+    def have_restarted(self, next_sns: list[tuple[int, int]]) -> bool:
+        """Whether a sender that announces these next numbers, (best effort, reliable) of each
+        priority, has restarted."""
+        return any(
+            lane.sequence.has_restarted(next_sns[(index >> 1) % len(next_sns)][index & 1])
+            for index, lane in self._lanes.items()
+        )
+
+    def tick(self, reliable: bool = False) -> None:
+        """Count a keep-alive interval on every lane of best effort; with `reliable` on all lanes,
+        as fragments on them may be lost too. Each link calls this."""
         self._ticks += 1
         if self._ticks % self.links:
             return
         for index, lane in self._lanes.items():
-            if not index & 1:
+            if reliable or not index & 1:
                 lane.assembly.tick()
 
     def release(self) -> None:

@@ -5,16 +5,23 @@ link (datagrams go through `receive` and `pull`) or the clock (the time is an ar
 Rust: `io/zenoh-transport/src/multicast`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from zenlake.errors import DecodeError, SessionClosed, SessionEnded
 from zenlake.transport.auth import Entropy
 from zenlake.transport.counters import Counters
 from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.establishment import reason_text
-from zenlake.transport.fragments import MAX_SESSION_BYTES, PROCESS, ByteBudget
+from zenlake.transport.fragments import (
+    MAX_IDLE_TICKS,
+    MAX_MESSAGE_BYTES,
+    MAX_SESSION_BYTES,
+    PROCESS,
+    ByteBudget,
+)
 from zenlake.transport.lanes import Deliver, InboundLanes, discard_frame
 from zenlake.transport.offer import (
     MAX_LEASE,
@@ -38,15 +45,23 @@ from zenlake.wire.zenohid import WireZenohId
 
 JOIN_SECONDS = 2.5  # Interval between two JOINs (zenoh-config transport.multicast.join_interval).
 MIN_JOIN_SECONDS = 0.01  # Shortest interval: a shorter one would keep the I/O thread busy.
-MAX_MEMBERS = 1000  # Members of one group; a JOIN beyond is dropped.
+MAX_MEMBERS = 1000  # Members of one group (zenoh-config transport.multicast.max_sessions).
 MAX_DATAGRAM = 0xFFFF  # Largest datagram accepted: Rust sends more than it announces.
 
 Address = tuple[str, int]
 
+MEMBER_ROLES = {
+    WireWhatAmI.PEER: WireWhatAmI.PEER | WireWhatAmI.ROUTER,
+    WireWhatAmI.ROUTER: WireWhatAmI.PEER,
+}
+"""Roles of the members with which a node of each role exchanges messages. In Rust (region.rs) two
+routers in one group end the membership of the one that hears the other."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffer:
-    """Parameters that this node announces and that every other member must announce."""
+    """Parameters of one membership. Most are announced, and every other member must announce the
+    same ones."""
 
     zid: WireZenohId
     whatami: WireWhatAmI
@@ -57,9 +72,11 @@ class GroupOffer:
     compression: bool = False
     patch: int = PATCH
     join_seconds: float = JOIN_SECONDS
+    max_members: int = MAX_MEMBERS
+    "Other members that this node keeps; a JOIN beyond is dropped."
 
     def __post_init__(self) -> None:
-        if self.whatami is WireWhatAmI.CLIENT:
+        if self.whatami not in MEMBER_ROLES:
             raise ValueError("a client does not join groups: be a peer or a router")
         if not MIN_BATCH_SIZE <= self.batch_size <= MAX_DATAGRAM:
             raise ValueError(f"batch_size is {self.batch_size}, outside 32 to {MAX_DATAGRAM}")
@@ -107,6 +124,9 @@ class GroupHandler(Protocol):
     ) -> int:
         """Handle network messages as `UnicastHandler.frame` does."""
 
+    def announced(self) -> None:
+        """Note that a JOIN leaves next. Called by `pull`."""
+
     def left(self, member: Member, why: SessionEnded) -> None: ...
 
 
@@ -121,6 +141,8 @@ class Multicast:
         now: float,
         *,
         process: ByteBudget = PROCESS,
+        max_message: int = MAX_MESSAGE_BYTES,
+        on_gap: Callable[[Member, WirePriority, bool, int, int], None] | None = None,
     ) -> None:
         self.offer = offer
         self.members: dict[Address, Member] = {}
@@ -138,12 +160,18 @@ class Multicast:
             first_sns=[(random_sn(), random_sn()) for _ in range(lanes)],
             qos=offer.qos,
             compression=offer.compression,
+            max_message=max_message,
             counters=self.counters,
         )
         self._handler = handler
+        self._on_gap = on_gap
+        self._max_message = max_message
         self._memory = ByteBudget(MAX_SESSION_BYTES, process)
         self._join_at = now + offer.join_seconds
-        self._join_due = False
+        self._join_due: float | None = None
+        "Since when a JOIN has been due; None: it is not."
+        self._tick_seconds = offer.lease_ms / 1000 / MAX_IDLE_TICKS
+        self._tick_at = now + self._tick_seconds
         self._ended = False
         self.outbox.push_control(self._join())
 
@@ -152,16 +180,23 @@ class Multicast:
     @property
     def waiting(self) -> bool:
         """Whether `pull` has a datagram to send."""
-        return not self._ended and (self._join_due or self.outbox.waiting)
+        return not self._ended and (self._join_due is not None or self.outbox.waiting)
 
-    def pull(self, now: float) -> bytes | bytearray | memoryview | None:
-        """Return the next datagram to send; None: nothing waits."""
-        batch = self.outbox.pull_control() if self._ended else self.outbox.pull(now)
-        if batch is None and self._join_due and not self._ended:
-            # JOIN comes last: it carries the sequence numbers that follow the waiting messages.
-            self._join_due = False
-            self.outbox.push_control(self._join())
+    def pull(self, now: float, full_only: bool = False) -> bytes | bytearray | memoryview | None:
+        """Return the next datagram to send; None: nothing waits, or with `full_only` no whole
+        batch."""
+        if self._ended:
             batch = self.outbox.pull_control()
+        else:
+            overdue = self._join_due is not None and now >= self._join_due + self.offer.join_seconds
+            batch = None if overdue else self.outbox.pull(now, full_only)
+            # JOIN comes last: it carries the sequence numbers that follow the waiting messages.
+            # Where messages always wait it comes before them, and a newcomer hears what follows.
+            if overdue or (batch is None and self._join_due is not None and not full_only):
+                self._join_due = None
+                self.outbox.push_control(self._join())
+                self._handler.announced()
+                batch = self.outbox.pull_control()
         if batch is not None:
             self.counters.sent_bytes += len(batch)
         return batch
@@ -196,19 +231,36 @@ class Multicast:
         leases = (member.last_received + member.lease for member in self.members.values())
         return min(self._join_at, min(leases, default=self._join_at))
 
+    def renew_leases(self, now: float) -> None:
+        """Treat all members as heard at this time: this node could not read."""
+        self._tick_at = now + self._tick_seconds
+        for member in self.members.values():
+            member.last_received = now
+
+    def join_by(self, when: float) -> None:
+        """See to it that the next JOIN is due at that time at the latest."""
+        self._join_at = min(self._join_at, when)
+
+    def silent_members(self, now: float) -> list[Member]:
+        """Return the members whose lease has expired."""
+        return [m for m in self.members.values() if now >= m.last_received + m.lease]
+
     def on_time(self, now: float) -> None:
-        """Queue a JOIN if it is due, and remove members whose lease has expired."""
+        """See to it that a JOIN leaves if it is due, give up unfinished messages that are, and
+        remove members whose lease has expired."""
         if self._ended:
             return
         if now >= self._join_at:
             self._join_at = now + self.offer.join_seconds
-            self._join_due = True
+            if self._join_due is None:
+                self._join_due = now
+        if now >= self._tick_at:
+            self._tick_at = now + self._tick_seconds
             for member in self.members.values():
-                member.lanes.tick()
-        for member in list(self.members.values()):
-            if now >= member.last_received + member.lease:
-                why = SessionClosed(f"nothing came for {member.lease:g} s", CloseReason.EXPIRED)
-                self._leave(member, why)
+                member.lanes.tick(reliable=True)
+        for member in self.silent_members(now):
+            why = SessionClosed(f"nothing came for {member.lease:g} s", CloseReason.EXPIRED)
+            self._leave(member, why)
 
     # ---- in
 
@@ -216,8 +268,10 @@ class Multicast:
         """Handle one datagram. An invalid one is counted and affects its sender alone."""
         if self._ended:
             return
-        self.counters.received_bytes += len(data)
-        self.counters.received_batches += 1
+        member = self.members.get(sender)
+        counters = self.counters if member is None else member.counters
+        counters.received_bytes += len(data)
+        counters.received_batches += 1
         try:
             if self.offer.compression:
                 data = uncompress(data, limit=MAX_DATAGRAM)
@@ -279,8 +333,13 @@ class Multicast:
         if mismatch:
             self.counters.drop_received(mismatch)
             return
+        if member is not None and member.lanes.have_restarted(_sns_by_reliability(join)):
+            # It forgot what it declared, and what this node did. Messages that still come from
+            # before are stale, or the next JOIN is behind them.
+            self._leave(member, SessionClosed("it has restarted", CloseReason.GENERIC))
+            member = None
         if member is None:
-            if len(self.members) >= MAX_MEMBERS:
+            if len(self.members) >= self.offer.max_members:
                 self.counters.drop_received(DropReason.JOIN_MEMBER_LIMIT)
                 return
             self._admit(join, sender, static, now)
@@ -300,14 +359,19 @@ class Multicast:
         for reason, (theirs, ours) in parameters.items():
             if theirs != ours:
                 return reason
+        if not join.whatami & MEMBER_ROLES[offer.whatami]:
+            return DropReason.JOIN_MISMATCH_ROLE
         sns = join.lane_sns or ((join.reliable_sn, join.best_effort_sn),)
         if any(sn > self.mask for pair in sns for sn in pair):
             return DropReason.JOIN_MISMATCH_SN
         return None
 
     def _admit(self, join: Join, sender: Address, static: tuple[object, ...], now: float) -> None:
+        def report_gap(*gap: Any) -> None:
+            assert self._on_gap is not None
+            self._on_gap(member, *gap)
+
         counters = Counters()
-        sns = join.lane_sns or ((join.reliable_sn, join.best_effort_sn),)
         member = Member(
             sender,
             join.zid,
@@ -315,11 +379,13 @@ class Multicast:
             clamp_lease(join.lease_ms),
             now,
             InboundLanes(
-                first_sns=[(best_effort, reliable) for reliable, best_effort in sns],
+                first_sns=_sns_by_reliability(join),
                 mask=self.mask,
                 patch=min(join.patch, self.offer.patch),
                 counters=counters,
                 memory=self._memory,
+                max_message=self._max_message,
+                on_gap=None if self._on_gap is None else report_gap,
             ),
             static,
             counters,
@@ -332,3 +398,9 @@ class Multicast:
         del self.members[member.address]
         member.lanes.release()
         self._handler.left(member, why)
+
+
+def _sns_by_reliability(join: Join) -> list[tuple[int, int]]:
+    """Return the next (best effort, reliable) number of each lane of the sender."""
+    sns = join.lane_sns or ((join.reliable_sn, join.best_effort_sn),)
+    return [(best_effort, reliable) for reliable, best_effort in sns]

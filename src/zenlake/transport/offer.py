@@ -115,6 +115,8 @@ class Agreement:
     "Region in which the peer places this node: 0 north, 1 south."
     identities: Mapping[str, str] = field(default_factory=dict)
     "Proved identities of the peer, by the authenticator's name."
+    shm: bool = False
+    "Whether payloads may be pointers into shared memory."
 
     @property
     def sn_mask(self) -> int:

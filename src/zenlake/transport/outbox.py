@@ -25,7 +25,7 @@ from enum import IntEnum
 from itertools import accumulate
 from typing import Any, Protocol
 
-from zenlake.errors import EncodeError
+from zenlake.errors import MessageTooLarge
 from zenlake.transport.counters import Counters
 from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.fragments import MAX_FRAGMENTS, MAX_MESSAGE_BYTES
@@ -151,7 +151,7 @@ class Outbox:
     def push(
         self, message: NetworkMessage, reliable: bool = True, *, now: float = 0.0
     ) -> PushResult:
-        """Encode `message` into its lane's open batch. EncodeError: it can never be sent."""
+        """Encode `message` into its lane's open batch. MessageTooLarge: it can never be sent."""
         qos: int = message.qos
         lane = self._lane_of[qos & PRIORITY_BITS]
         if lane.open or lane.appended:
@@ -372,7 +372,7 @@ class Outbox:
         """Keep `message` in the backlog of its full lane, for a caller that cannot wait.
 
         It is sent in order, as soon as there is room. False: the backlog is full too.
-        EncodeError: it can never be sent.
+        MessageTooLarge: it can never be sent.
         """
         if not isinstance(message, bytes):
             message = encode(NETWORK.write, message)
@@ -596,19 +596,20 @@ class Outbox:
         return PushResult.DONE
 
     def check_size(self, size: int) -> None:
-        """Raise EncodeError for a message that no batch and no series of fragments can carry."""
+        """Raise MessageTooLarge if no batch and no series of fragments can carry a message."""
         if self._low_latency:
             if size > self._limit:
-                raise EncodeError(
-                    f"has {size} bytes; a low-latency session sends at most {self._limit}",
+                raise MessageTooLarge(
+                    f"has {size} bytes; a low-latency session sends at most {self._limit}: send "
+                    "less at once, or open the session without transport/unicast/lowlatency",
                     "message",
                 )
             return
         pieces = size // (self._limit - FRAGMENT_OVERHEAD) + 1
         if size > self._max_message or pieces > MAX_FRAGMENTS:
-            raise EncodeError(
+            raise MessageTooLarge(
                 f"has {size} bytes; at most {self._max_message} in {MAX_FRAGMENTS} fragments of "
-                f"{self._limit - FRAGMENT_OVERHEAD} can be sent",
+                f"{self._limit - FRAGMENT_OVERHEAD} can be sent: send less at once",
                 "message",
             )
 

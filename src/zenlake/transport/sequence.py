@@ -6,6 +6,8 @@ Rust: `io/zenoh-transport/src/common/seq_num.rs`.
 
 from collections.abc import Callable
 
+REORDER_WINDOW = 64  # Batches that may overtake a JOIN in the network; at most a quarter of all.
+
 
 class SequenceOut:
     """Numbers of the batches that this node sends on a lane."""
@@ -74,6 +76,12 @@ class SequenceIn:
         self.last = sn
         self._may_skip = False
         return True
+
+    def has_restarted(self, sn: int) -> bool:
+        """Whether a sender that announces `sn` as its next number has restarted: it is too far
+        behind for an announcement that others have overtaken."""
+        behind = self.last + 1 - sn & self.mask
+        return min(REORDER_WINDOW, self.mask >> 2) < behind <= self.half + 1
 
     def end_fragments(self) -> None:
         """Note the end of a fragmented message, after which the sender may skip one number.

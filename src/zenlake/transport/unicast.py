@@ -373,6 +373,16 @@ class Unicast:
             next_time = min(next_time, stalled + BLOCK_SECONDS)
         return next_time
 
+    def has_expired(self, now: float) -> bool:
+        """Whether the handshake or the peer's silence has taken too long, unless something of the
+        peer waits to be read."""
+        if self.ended or self._farewell is not None:
+            return False
+        agreed = self.agreement
+        if agreed is None or self.outbox is None:
+            return now >= self._open_until
+        return now >= self.last_received + agreed.peer_lease
+
     def on_time(self, now: float) -> None:
         """Queue a KEEP_ALIVE if it is due. Raises when the peer's lease has expired.
 
