@@ -1,5 +1,8 @@
 """The rules of one node: what each face is told, sent and answered."""
 
+import gc
+import tracemalloc
+
 import pytest
 
 from tests.support.routing_recording import (
@@ -523,6 +526,21 @@ def test_a_neighbour_with_too_many_interests_is_to_be_closed(
     assert up.exceeded is None is b.exceeded
 
 
+def test_a_neighbour_may_have_as_many_publishers_and_tokens_as_it_has_key_ids() -> None:
+    """A node of Rust has one interest per publisher."""
+    routing, (a, b) = router(CLIENT, CLIENT)
+    for number in range(1, face.MAX_KEY_IDS + 1):
+        routing.on_message(a, Declare(DeclareKeyExpr(number, full(f"robot/{number}/pose"))), 0.0)
+        key = WireExpr(number, "", Mapping.SENDER)
+        routing.on_message(a, Interest(number, BOTH, S, key), 0.0)
+        routing.on_message(a, Declare(DeclareToken(number, key)), 0.0)
+    assert a.exceeded is None
+    assert not routing.counters
+    declared = routing.on_message(b, declare(S, 1, "robot/**"), 0.0)
+    assert len(to(declared, a)) == 1  # One subscriber is enough for all of them.
+    assert routing.size()["interests"] == routing.size()["TOKENS keys"] == face.MAX_KEY_IDS
+
+
 def test_the_weight_of_a_neighbours_entries_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(declarations, "MAX_WEIGHT", 2 * face.weight_of("some/key"))
     routing, (a,) = router(CLIENT)
@@ -531,6 +549,55 @@ def test_the_weight_of_a_neighbours_entries_is_limited(monkeypatch: pytest.Monke
     assert a.exceeded is None
     routing.on_message(a, declare(T, 2, "some/key"), 0.0)
     assert "bytes of declarations and interests" in exceeded(a)
+
+
+@pytest.mark.parametrize("letter", ["x", "\u20ac", "\U0001f600"])
+@pytest.mark.parametrize("chunks", [1, 8])
+@pytest.mark.parametrize("kind", ["token", "subscriber", "publisher", "all", "pending"])
+def test_the_weight_of_a_neighbour_is_its_memory_at_most(
+    kind: str, chunks: int, letter: str
+) -> None:
+    """Keys without a common chunk: no others take as much."""
+    routing = Routing(zid("1"), PEER)
+    (a,) = opened(routing, CLIENT)
+    if kind == "pending":
+        routing.open(zid("2"), ROUTER, 0.0, keys_in_full=True)
+    options = S | Q | T | K if kind == "all" else T if kind == "pending" else S | K
+
+    def message(number: int) -> Declare | Interest:
+        key = "/".join(f"{number}c{chunk}{40 * letter}" for chunk in range(chunks))
+        if kind in ("token", "subscriber"):
+            return declare(T if kind == "token" else S, number, key)
+        return interest(number, CURRENT if kind == "pending" else FUTURE, options, key)
+
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(1, 701):
+            routing.on_message(a, message(number), 0.0)
+        a._texts.clear()  # It is limited on its own.
+        gc.collect()
+        memory = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert a.exceeded is None
+    assert a.weight / 2 < memory <= a.weight
+
+
+def test_a_pending_interest_weighs_until_it_is_answered() -> None:
+    routing = Routing(zid("1"), PEER)
+    up, a = opened(routing, ROUTER, CLIENT)
+    out = routing.on_message(a, interest(1, CURRENT, T, "some/key"), 0.0)
+    pending, kept = a.weight, face.weight_of("some/key", trees=2)
+    assert pending > face.weight_of("some/key", trees=0)
+    (asked,) = [message for _, message in out if isinstance(message, Interest)]
+    routing.on_message(up, final(asked.id), 0.0)
+    assert a.weight == 0
+    out = routing.on_message(a, interest(2, BOTH, S | K, "some/key"), 0.0)
+    assert a.weight == pending + kept
+    routing.on_message(a, interest(2, FINAL, S | K, "some/key"), 0.0)
+    assert a.weight == 0
 
 
 def test_a_neighbour_that_answers_an_interest_with_too_many_keys_is_to_be_closed(

@@ -4,7 +4,7 @@ Knows the tables and applies the interests of faces (interests.py) to them. Does
 queries.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from zenlake.keyexpr import includes
 from zenlake.routing.face import (
@@ -40,9 +40,10 @@ from zenlake.wire.extensions import QueryableInfo
 from zenlake.wire.interest import Interest
 from zenlake.wire.wireexpr import WireExpr
 
-MAX_DECLARATIONS = 100_000  # Subscribers, queryables and tokens kept for one neighbour.
-MAX_INTERESTS = 10_000  # Interests kept for one neighbour, pending ones included.
-MAX_ANSWERS = 100_000  # Different keys that one interest is answered with.
+# MAX_WEIGHT allows fewer: 850,000 declarations on short keys.
+MAX_DECLARATIONS = 1 << 20  # Subscribers, queryables and tokens of one neighbour.
+MAX_INTERESTS = 1 << 20  # Interests of one neighbour, pending ones included.
+MAX_ANSWERS = 1 << 20  # Different keys that one interest is answered with.
 INTEREST_SECONDS = 10.0  # Time for upstream's D_FINAL (zenoh-config routing.interests.timeout).
 INITIAL_INTEREST = 0  # Id in the D_FINAL that ends the initial declarations of two peers.
 NO_ID = 0  # Id of a declaration that will not be undeclared.
@@ -96,10 +97,18 @@ class DeclarationTables:
                         self._send_interest(face, interest, InterestMode.CURRENT_FUTURE, None, out)
         if face.policy.pushes:
             for kind in KINDS:
-                for key in self.resources[kind].intersecting(None):
+                keys = self.resources[kind].intersecting(None) if face.policy.pushes & kind else ()
+                for key in keys:
                     self._update(face, DeclarationSlot(kind, key, False), True, None, out)
         if face.policy.initial:
             out.append((face, _declare(DeclareFinal(), INITIAL_INTEREST)))
+
+    def declare_again(self, face: Face, slots: Iterable[DeclarationSlot], out: Out) -> None:
+        """Append those declarations that `face` was sent and that were not undeclared."""
+        for slot in slots:
+            sent = face.sent_declarations.get(slot)
+            if sent is not None:
+                self._send_declare(face, slot, sent.id, sent.info, None, out)
 
     def close(self, face: Face, out: Out) -> None:
         """Remove everything that belongs to `face`, which the topology no longer has."""
@@ -163,7 +172,9 @@ class DeclarationTables:
         elif sent is not None and sent.interest.mode is CURRENT:
             if sent.pending is not None:
                 self._answer_once(face, sent.pending, kind, key, out)
-        elif self._keep(face, (key, declare.node_id) if face.policy.keyed else body.id, key, body):
+        elif face.policy.multicast and kind is not SUBSCRIBERS:
+            self._count(DropReason.DECLARATION_IN_GROUP)
+        elif self._keep(face, _number(face, declare, body.id, key), key, body):
             self._propagate(kind, key, face, True, sent.pending if sent else None, out)
             for pending in face.awaiting_initial:
                 if pending.interest.covers(kind, key):
@@ -174,7 +185,11 @@ class DeclarationTables:
         kind = _DECLARED[type(body)]
         known = face.declared.get((kind, number))
         if known is None and self._is_too_much(
-            face, len(face.declared), MAX_DECLARATIONS, "subscribers, queryables and tokens", key
+            face,
+            len(face.declared),
+            MAX_DECLARATIONS,
+            "subscribers, queryables and tokens",
+            weight_of(key),
         ):
             self._count(DropReason.DECLARATION_LIMIT)
             return False
@@ -189,13 +204,13 @@ class DeclarationTables:
         info = body.info if isinstance(body, DeclareQueryable) else PRESENT
         self.resources[kind].declare(face, number, key, info)
         if kind is SUBSCRIBERS:
-            self.topology.version += 1
+            self.topology.reroute(face)
         return True
 
     def _on_entity_gone(self, face: Face, declare: Declare, body: EntityGone, out: Out) -> None:
         kind = _UNDECLARED[type(body)]
         named = None if body.key is None or body.key == WireExpr() else face.text(body.key)
-        number = (named, declare.node_id) if face.policy.keyed else body.id
+        number = _number(face, declare, body.id, named)
         key = face.declared.pop((kind, number), None)
         if key is not None:
             self._remove(face, kind, number, key, out)
@@ -209,19 +224,17 @@ class DeclarationTables:
         face.weight -= weight_of(key)
         self.resources[kind].undeclare(face, number, key)
         if kind is SUBSCRIBERS:
-            self.topology.version += 1
+            self.topology.reroute(face)
         self._propagate(kind, key, face, False, None, out)
 
-    def _is_too_much(
-        self, face: Face, count: int, limit: int, entries: str, key: str | None
-    ) -> bool:
-        """Return whether one more of the `entries`, on `key`, exceeds the limits of a neighbour;
-        its session is closed then."""
+    def _is_too_much(self, face: Face, count: int, limit: int, entries: str, weight: int) -> bool:
+        """Return whether one more of the `entries` exceeds the limits of a neighbour; its session
+        is closed then."""
         if face.is_local:
             return False
         if count >= limit:
             face.exceed(f"{limit:,} {entries}", ADVICE)
-        elif face.weight + weight_of(key) > MAX_WEIGHT:
+        elif face.weight + weight > MAX_WEIGHT:
             face.exceed(f"{MAX_WEIGHT:,} bytes of declarations and interests", ADVICE)
         return face.exceeded is not None
 
@@ -262,14 +275,16 @@ class DeclarationTables:
             self._count(DropReason.INTEREST_REFUSED)
         elif message.key is not None and key is None:
             self._count(DropReason.INTEREST_UNKNOWN_KEY)
-        elif self._is_too_much(face, held, MAX_INTERESTS, "interests", key):
-            self._count(DropReason.INTEREST_LIMIT)
         else:
             options = message.options
             if not face.policy.aggregates or options & TOKENS or key is None:
                 options &= ~Kind.AGGREGATE
             mode = InterestMode(message.mode)
-            self._add_interest(FaceInterest(face, message.id, mode, options, key), now, out)
+            interest = FaceInterest(face, message.id, mode, options, key)
+            if self._is_too_much(face, held, MAX_INTERESTS, "interests", interest.weight):
+                self._count(DropReason.INTEREST_LIMIT)
+            else:
+                self._add_interest(interest, now, out)
 
     def _add_interest(self, interest: FaceInterest, now: float, out: Out) -> None:
         """Answer an interest from the tables, keep it, and send it upstream."""
@@ -279,7 +294,7 @@ class DeclarationTables:
             self._answer_from_tables(pending, out)
         if interest.mode is not CURRENT:
             face.interests[interest.id] = interest
-            face.weight += weight_of(interest.key)
+            face.weight += interest.weight
             for kind, index in self._interests.items():
                 if interest.options & kind:
                     index.add(interest)
@@ -292,6 +307,7 @@ class DeclarationTables:
             self._wait_for_initial(pending)
         if pending.waiting:
             face.pending_interests[interest.id] = pending
+            face.weight += pending.weight
             self.timers.add(pending)
         else:
             out.append((face, _declare(DeclareFinal(), interest.id)))
@@ -393,15 +409,17 @@ class DeclarationTables:
 
     def _drop_pending(self, pending: PendingInterest) -> None:
         self.timers.finish(pending)
-        pending.interest.face.pending_interests.pop(pending.interest.id, None)
-        for face, number in pending.waiting:
-            sent = face.sent_interests.get(number)
+        face = pending.interest.face
+        if face.pending_interests.pop(pending.interest.id, None) is not None:
+            face.weight -= pending.weight
+        for hop, number in pending.waiting:
+            sent = hop.sent_interests.get(number)
             if number == INITIAL_INTEREST:
-                face.awaiting_initial = [
-                    other for other in face.awaiting_initial if other is not pending
+                hop.awaiting_initial = [
+                    other for other in hop.awaiting_initial if other is not pending
                 ]
             elif sent is not None and pending.interest.mode is CURRENT:
-                del face.sent_interests[number]
+                del hop.sent_interests[number]
             elif sent is not None:
                 sent.pending = None
 
@@ -409,7 +427,7 @@ class DeclarationTables:
         """End an interest here and upstream, and take back what was declared for it alone."""
         face = interest.face
         if face.interests.pop(interest.id, None) is not None:
-            face.weight -= weight_of(interest.key)
+            face.weight -= interest.weight
         for kind, index in self._interests.items():
             if interest.options & kind:
                 index.remove(interest)
@@ -459,13 +477,13 @@ class DeclarationTables:
 
     def may_declare_key(self, face: Face, prefix: str) -> bool:
         """Return whether a key id for `prefix` may be declared to `face`."""
-        return face.policy.pushes or any(
+        return bool(face.policy.pushes & KEYEXPRS) or any(
             interest.face is face for interest in self._interests[KEYEXPRS].covering(prefix)
         )
 
     def _is_told(self, face: Face, slot: DeclarationSlot) -> bool:
         """Return whether `face` is to be told of changes of `slot`."""
-        if face.policy.pushes and not slot.aggregate:
+        if face.policy.pushes & slot.kind and not slot.aggregate:
             return True
         return any(
             interest.face is face and interest.slot(slot.kind, slot.key) == slot
@@ -485,6 +503,7 @@ class DeclarationTables:
         slots: dict[tuple[Face, DeclarationSlot], None] = {
             (face, DeclarationSlot(kind, key, False)): None
             for face in self.topology.pushed_from(source)
+            if face.policy.pushes & kind
         }
         for interest in self._interests[kind].covering(key):
             slots[interest.face, interest.slot(kind, key)] = None
@@ -495,7 +514,7 @@ class DeclarationTables:
     def _propagate_to(self, face: Face, kind: Kind, key: str, new: bool, out: Out) -> None:
         """Update `face` alone: messages of the source now pass to it (`new`), or no longer."""
         slots: dict[DeclarationSlot, None] = (
-            {DeclarationSlot(kind, key, False): None} if face.policy.pushes else {}
+            {DeclarationSlot(kind, key, False): None} if face.policy.pushes & kind else {}
         )
         for interest in self._interests[kind].covering(key):
             if interest.face is face:
@@ -557,7 +576,7 @@ class DeclarationTables:
             if sent is not None:
                 del face.sent_declarations[slot]
                 self._send_undeclare(face, slot, sent.id, face.is_local, out)
-            elif slot.kind is TOKENS and not new and not face.policy.pushes:
+            elif slot.kind is TOKENS and not new and not face.policy.pushes & TOKENS:
                 self._send_undeclare(face, slot, NO_ID, True, out)
         elif sent is None:
             if new or slot.aggregate:
@@ -607,6 +626,16 @@ class DeclarationTables:
             **{f"{kind.name} keys": len(table) for kind, table in self.resources.items()},
             **{f"{kind.name} interests": len(table) for kind, table in self._interests.items()},
         }
+
+
+def _number(face: Face, declare: Declare, number: int, key: str | None) -> Hashable:
+    """Return what identifies a declaration of `face`: its key and source, or its id.
+
+    Rust gives every subscriber that it declares to a multicast group the id 0.
+    """
+    if face.policy.keyed or (face.policy.multicast and number == NO_ID):
+        return key, declare.node_id
+    return number
 
 
 def _declare(body: Declaration, interest_id: int | None) -> Declare:

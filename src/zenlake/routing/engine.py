@@ -5,14 +5,14 @@ tables are in the modules beside it.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from zenlake.errors import ClockDrift
 from zenlake.hlc import HybridLogicalClock
 from zenlake.routing.declarations import SUBSCRIBERS, DeclarationTables
-from zenlake.routing.face import Face, Out
+from zenlake.routing.face import DeclarationSlot, Face, Out
 from zenlake.routing.queries import PendingQuery, QueryRouter
 from zenlake.routing.topology import Topology
 from zenlake.transport.drop_reason import DropReason
@@ -30,6 +30,8 @@ from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr
 from zenlake.wire.zenohid import WireZenohId
 
+FROM_MEMBERS = (Push, Declare)
+"Messages taken from members of a group. Rust sends no other kinds to one."
 QUERY_SECONDS = 10.0  # Timeout of a query that has none (zenoh-config queries_default_timeout).
 
 
@@ -102,16 +104,36 @@ class Routing:
 
     # ---- faces
 
-    def open(self, zid: WireZenohId, whatami: WireWhatAmI, now: float) -> tuple[Face, Out]:
+    def open(
+        self, zid: WireZenohId, whatami: WireWhatAmI, now: float, *, keys_in_full: bool = False
+    ) -> tuple[Face, Out]:
         """Open a face for a new session; return it and its first messages.
 
+        `keys_in_full`: its link may lose or reorder messages, so no key ids are used.
         ZError: no session between nodes of these roles is supported.
         """
         out: Out = []
-        face, changed = self._topology.add(zid, whatami)
+        face, changed = self._topology.add(zid, whatami, keys_in_full)
         self._declarations.open(face, out)
         self._declarations.on_passing_changed(changed, out)
         return face, out
+
+    def open_group(self, now: float) -> tuple[Face, Out]:
+        """Open a face for a multicast group; return it and its first messages."""
+        out: Out = []
+        face = self._topology.add_group()
+        self._declarations.open(face, out)
+        return face, out
+
+    def open_member(self, zid: WireZenohId, whatami: WireWhatAmI) -> Face:
+        """Open a face for a member of a multicast group: it sends, and gets nothing itself."""
+        return self._topology.add_member(zid, whatami)
+
+    def declare_again(self, group: Face, slots: Iterable[DeclarationSlot]) -> Out:
+        """Return declarations that a group was sent, for members that have joined since."""
+        out: Out = []
+        self._declarations.declare_again(group, slots, out)
+        return out
 
     def close(self, face: Face, now: float) -> Out:
         """Remove everything of a face whose session ended; return the messages for other faces."""
@@ -134,7 +156,7 @@ class Routing:
         on = self._on.get(type(message))
         if not face.is_open:
             self.counters[DropReason.FACE_CLOSED] += 1
-        elif on is None:
+        elif on is None or (face.policy.multicast and not isinstance(message, FROM_MEMBERS)):
             self.counters[DropReason.UNEXPECTED_MESSAGE] += 1
         else:
             on(face, message, now, out)
@@ -151,6 +173,18 @@ class Routing:
         out: Out = []
         self._queries.on_time(now, out)
         self._declarations.on_time(now, out)
+        return out
+
+    def refuse(self, face: Face, message: NetworkMessage) -> Out:
+        """Return what follows when `message` is too large for `face`.
+
+        The sender of a query is told by an ERR, in place of the reply, or of all replies of `face`.
+        """
+        out: Out = []
+        if type(message) is Request:
+            self._queries.refuse_request(face, message, out)
+        elif type(message) is Response:
+            self._queries.refuse_response(face, message, out)
         return out
 
     def forget_query(self, face: Face, request_id: int) -> None:
@@ -177,8 +211,10 @@ class Routing:
         found = {
             other: None
             for other in self._declarations.resources[SUBSCRIBERS].faces(key)
-            if passes(face, other)
+            if passes(face, other) and not other.policy.multicast
         }
+        for other in self._topology.groups_for(face):
+            found[other] = None
         for other in self._topology.eager_for(face, SUBSCRIBERS, key):
             found[other] = None
         return tuple(found)

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from zenlake.keyexpr import KeyExprTree, intersects
-from zenlake.routing.face import DeclarationSlot, Face, Kind
+from zenlake.routing.face import DeclarationSlot, Face, Kind, weight_of
+from zenlake.routing.policy import EVERYTHING
 from zenlake.wire.enums import InterestMode
+
+PENDING_BYTES = 384  # Memory of an interest's wait for one hop: 340 measured.
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +30,11 @@ class FaceInterest:
     @property
     def aggregate(self) -> bool:
         return bool(self.options & Kind.AGGREGATE)
+
+    @property
+    def weight(self) -> int:
+        """Memory while it is kept, at most: each kind has a tree."""
+        return weight_of(self.key, (self.options & EVERYTHING).bit_count())
 
     def covers(self, kind: Kind, key: str) -> bool:
         return bool(self.options & kind) and (self.key is None or intersects(self.key, key))
@@ -50,6 +58,11 @@ class PendingInterest:
     "Hops that still owe their D_FINAL, each with the id of the interest there."
     answered: set[DeclarationSlot] = field(default_factory=set)
     "Slots that were sent as answers."
+
+    @property
+    def weight(self) -> int:
+        """Memory while it is pending, at most: it is in no tree."""
+        return PENDING_BYTES + weight_of(self.interest.key, trees=0)
 
     def lacks(self, face: Face, slot: DeclarationSlot) -> bool:
         """Return whether telling `face` of `slot` is a new answer to this interest."""

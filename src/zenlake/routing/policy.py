@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from zenlake.errors import ZError
-from zenlake.wire.enums import WireWhatAmI
+from zenlake.wire.enums import InterestOptions, WireWhatAmI
+
+NOTHING = InterestOptions(0)
+SUBSCRIBERS = InterestOptions.SUBSCRIBERS
+EVERYTHING = (
+    InterestOptions.KEYEXPRS | SUBSCRIBERS | InterestOptions.QUERYABLES | InterestOptions.TOKENS
+)
 
 
 class Region(Enum):
@@ -38,8 +44,8 @@ class Policy:
 
     region: Region
     within: Within = Within.NEVER
-    pushes: bool = False
-    "Declarations and key ids are sent to it without an interest; otherwise its interests decide."
+    pushes: InterestOptions = NOTHING
+    "Kinds of declarations sent to it without an interest; for the others its interests decide."
     upstream: bool = False
     "Interests are sent on to it, and data on keys that no answered interest of ours covers."
     initial: bool = False
@@ -52,9 +58,18 @@ class Policy:
     "Its interests may ask for one declaration that stands for many (AGGREGATE)."
     echoes: bool = False
     "Its own tokens are declared back to it."
+    hears: frozenset[Region] = frozenset()
+    "Regions whose data it gets whether or not it is declared there: a multicast group."
+    multicast: bool = False
+    "A multicast group or a member of one: a member only sends, what it is sent goes to its group."
+
+    @property
+    def only_sends(self) -> bool:
+        """Whether no data goes to it: it is a member of a group."""
+        return self.multicast and not self.hears
 
 
-_UPSTREAM = Policy(region=Region.NORTH, pushes=True, upstream=True)
+_UPSTREAM = Policy(region=Region.NORTH, pushes=EVERYTHING, upstream=True)
 _CLIENT = Policy(
     region=Region.CLIENTS, within=Within.ALWAYS, answers=True, aggregates=True, echoes=True
 )
@@ -67,14 +82,33 @@ POLICIES = {
     (WireWhatAmI.CLIENT, WireWhatAmI.PEER): _UPSTREAM,
     (WireWhatAmI.PEER, WireWhatAmI.ROUTER): _UPSTREAM,
     (WireWhatAmI.PEER, WireWhatAmI.PEER): Policy(
-        region=Region.NORTH, pushes=True, initial=True, answers=True
+        region=Region.NORTH, pushes=EVERYTHING, initial=True, answers=True
     ),
     (WireWhatAmI.PEER, WireWhatAmI.CLIENT): _CLIENT,
-    (WireWhatAmI.ROUTER, WireWhatAmI.ROUTER): Policy(region=Region.NORTH, pushes=True, keyed=True),
+    (WireWhatAmI.ROUTER, WireWhatAmI.ROUTER): Policy(
+        region=Region.NORTH, pushes=EVERYTHING, keyed=True
+    ),
     (WireWhatAmI.ROUTER, WireWhatAmI.PEER): Policy(
         region=Region.PEERS, within=Within.UNLINKED, answers=True
     ),
     (WireWhatAmI.ROUTER, WireWhatAmI.CLIENT): _CLIENT,
+}
+
+# Role of this node -> policy of the groups that it has joined. A peer forwards no data of other
+# peers to a group; a router does, yet not from a group to peers.
+GROUPS = {
+    WireWhatAmI.PEER: Policy(
+        region=Region.NORTH,
+        pushes=SUBSCRIBERS,
+        hears=frozenset({Region.LOCAL, Region.CLIENTS}),
+        multicast=True,
+    ),
+    WireWhatAmI.ROUTER: Policy(
+        region=Region.PEERS,
+        pushes=SUBSCRIBERS,
+        hears=frozenset(Region),
+        multicast=True,
+    ),
 }
 
 
@@ -90,3 +124,8 @@ def policy_for(own: WireWhatAmI, other: WireWhatAmI) -> Policy:
             "connect both to a router or a peer"
         )
     return policy
+
+
+def policy_for_member(own: WireWhatAmI) -> Policy:
+    """Return the policy of a node of role `own` for a member of a group that it has joined."""
+    return Policy(region=GROUPS[own].region, multicast=True)

@@ -27,6 +27,8 @@ from zenlake.wire.wireexpr import WireExpr
 MAX_QUERIES = 10_000  # Open queries kept for one neighbour.
 MAX_QUERY_SECONDS = 3600.0  # Upper bound on the timeout that a query may ask for.
 TIMEOUT = b"Timeout"  # Payload of the ERR for each hop that did not answer in time.
+TOO_LARGE = b"The message is too large for a link on the way"
+"Payload of the ERR in place of a reply, or of the replies to a query, that a link cannot carry."
 MILLIS = 1000.0
 
 Candidates = dict[Face, QueryableInfo | None]
@@ -131,6 +133,21 @@ class QueryRouter:
             if query.left <= 0:
                 self._end(query, out)
 
+    def refuse_request(self, face: Face, request: Request, out: Out) -> None:
+        """Answer in place of `face`, which cannot be sent the query."""
+        query = face.requests.get(request.id)
+        if query is not None:
+            out.append((query.face, _error(query, face, TOO_LARGE)))
+            self.count_replies(query, 1, out)
+            self._on_hop_done(face, request.id, out)
+
+    def refuse_response(self, face: Face, response: Response, out: Out) -> None:
+        """Send an ERR in place of a reply; nothing, if that has been tried."""
+        if response.body != Err(TOO_LARGE):
+            number, responder = response.request_id, response.responder
+            error = Response(number, WireExpr(), Err(TOO_LARGE), response.qos, responder=responder)
+            out.append((face, error))
+
     def on_final(self, face: Face, final: ResponseFinal, now: float, out: Out) -> None:
         if not self._on_hop_done(face, final.request_id, out):
             self._count(DropReason.REPLY_FINAL_UNKNOWN_QUERY)
@@ -164,7 +181,7 @@ class QueryRouter:
             silent = [*query.hops]
             self._topology.counters[DropReason.QUERY_TIMEOUT] += len(silent)
             for hop in silent[: query.left]:
-                out.append((query.face, _timed_out(query, hop)))
+                out.append((query.face, _error(query, hop, TIMEOUT)))
             self._end(query, out)
 
     def _end(self, query: PendingQuery, out: Out) -> None:
@@ -207,11 +224,11 @@ def _free_id(hop: Face) -> int:
     return number
 
 
-def _timed_out(query: PendingQuery, hop: Face) -> Response:
+def _error(query: PendingQuery, hop: Face, payload: bytes) -> Response:
     return Response(
         query.id,
         WireExpr(),
-        Err(TIMEOUT),
+        Err(payload),
         query.qos,
         responder=WireEntityId(hop.zid, 0),
     )

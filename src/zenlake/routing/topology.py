@@ -8,7 +8,14 @@ from collections.abc import Iterator
 
 from zenlake.errors import DecodeError
 from zenlake.routing.face import Face, Kind
-from zenlake.routing.policy import LOCAL, Region, Within, policy_for
+from zenlake.routing.policy import (
+    GROUPS,
+    LOCAL,
+    Region,
+    Within,
+    policy_for,
+    policy_for_member,
+)
 from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.enums import WireWhatAmI
 from zenlake.wire.linkstate import LinkState, read_link_states
@@ -31,6 +38,8 @@ class Topology:
         self.faces: dict[Face, None] = {self.local: None}
         self.pushed: dict[Region, dict[Face, None]] = {}
         "Faces that get every declaration without an interest, by region."
+        self.groups: dict[Face, None] = {}
+        "Multicast groups."
         self.upstream: dict[Face, None] = {}
         "Faces that interests are sent on to."
         self.eager: dict[Face, None] = {}
@@ -42,21 +51,37 @@ class Topology:
         self.routers: Counter[WireZenohId] = Counter()
         "Routers that this router has links to, with the number of links."
 
-    def add(self, zid: WireZenohId, whatami: WireWhatAmI) -> tuple[Face, Pairs]:
+    def add(self, zid: WireZenohId, whatami: WireWhatAmI, keys_in_full: bool) -> tuple[Face, Pairs]:
         """Add a face; return it and the pairs of faces between which passing changed."""
-        face = Face(zid, whatami, policy_for(self.whatami, whatami))
+        return self._add(
+            Face(zid, whatami, policy_for(self.whatami, whatami), keys_in_full=keys_in_full)
+        )
+
+    def add_group(self) -> Face:
+        """Add a multicast group: data goes to it as a whole, and comes from its members."""
+        face, _ = self._add(Face(self.zid, self.whatami, GROUPS[self.whatami], keys_in_full=True))
+        return face
+
+    def add_member(self, zid: WireZenohId, whatami: WireWhatAmI) -> Face:
+        """Add a member of a multicast group."""
+        face, _ = self._add(Face(zid, whatami, policy_for_member(self.whatami)))
+        return face
+
+    def _add(self, face: Face) -> tuple[Face, Pairs]:
         policy = face.policy
         before = self._passing_of_peers() if policy.keyed else {}
         self.faces[face] = None
         if policy.pushes:
             self.pushed.setdefault(policy.region, {})[face] = None
+        if policy.hears:
+            self.groups[face] = None
         if policy.upstream:
             self.upstream[face] = None
         if policy.upstream or policy.initial:
             self.eager[face] = None
         if policy.keyed:
-            self.routers[zid] += 1
-        self.version += 1
+            self.routers[face.zid] += 1
+        self.reroute(face)
         return face, self._changed(before)
 
     def remove(self, face: Face) -> Pairs:
@@ -64,12 +89,17 @@ class Topology:
         face.is_open = False
         before = self._passing_of_peers() if face.policy.keyed else {}
         pushed = self.pushed.get(face.policy.region, {})
-        for faces in (self.faces, pushed, self.upstream, self.eager):
+        for faces in (self.faces, pushed, self.groups, self.upstream, self.eager):
             faces.pop(face, None)
         if face.policy.keyed:
             self.routers -= Counter([face.zid])
-        self.version += 1
+        self.reroute(face)
         return self._changed(before)
+
+    def reroute(self, face: Face) -> None:
+        """Note that `face` is new or gone, or changed what it subscribes to."""
+        if not face.policy.only_sends:
+            self.version += 1
 
     def _passing_of_peers(self) -> dict[tuple[Face, Face], bool]:
         """Return whether messages pass, for each pair that a link to a router may affect."""
@@ -96,6 +126,8 @@ class Topology:
         if source.policy.region is not target.policy.region:
             return True
         within = source.policy.within
+        if within is not target.policy.within:
+            return False  # A multicast group and unicast peers.
         return within is Within.ALWAYS or (
             within is Within.UNLINKED
             and _are_unlinked(source, target)
@@ -126,6 +158,13 @@ class Topology:
         for face in self.eager:
             if face.is_unsettled(kind, key) and self.passes(source, face):
                 yield face
+
+    def groups_for(self, source: Face) -> Iterator[Face]:
+        """Yield the multicast groups that get the data of `source`, declared or not."""
+        if not source.policy.multicast and self._serves(source):
+            for group in self.groups:
+                if source.policy.region in group.policy.hears:
+                    yield group
 
     def on_oam(self, face: Face, oam: NetworkOam) -> Pairs:
         """Apply link states of a neighbour; return the pairs between which passing changed."""
