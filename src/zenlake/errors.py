@@ -3,6 +3,7 @@
 ZError
 ├── DecodeError       bytes that are not what the protocol says (message, field, offset, reason)
 ├── EncodeError       a message that cannot be put on the wire (a field out of its range)
+│   └── MessageTooLarge   a message that is larger than what a session can carry
 ├── ClockDrift        a timestamp too far ahead of the local clock (hlc.py)
 ├── InvalidKeyExpr    text that is not a key expression; also a ValueError
 ├── InvalidLocator    text that is not a locator or endpoint; also a ValueError
@@ -15,6 +16,7 @@ ZError
 """
 
 from enum import IntEnum
+from typing import Self
 
 
 class ZError(Exception):
@@ -86,7 +88,7 @@ class EncodeError(ZError):
         self.field = field
         self.message = message
 
-    def within(self, message: str) -> "EncodeError":
+    def within(self, message: str) -> Self:
         """Add the name of the message around the one that failed; return the error."""
         self.message = f"{message}.{self.message}" if self.message else message
         self.args = (self.problem, self.field, self.message)
@@ -95,6 +97,10 @@ class EncodeError(ZError):
     def __str__(self) -> str:
         where = f"{self.message}: {self.field}" if self.message else self.field
         return f"{where} {self.problem}"
+
+
+class MessageTooLarge(EncodeError):
+    """A message that is larger than what a session can carry; other sessions may have taken it."""
 
 
 class ClockDrift(ZError):

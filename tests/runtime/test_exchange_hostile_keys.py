@@ -8,6 +8,7 @@ import pytest
 from tests.runtime.test_exchange_paths import World, encoded
 from zenlake.errors import NeighbourLimit
 from zenlake.keyexpr import MAX_KEY_BYTES
+from zenlake.routing import declarations
 from zenlake.wire.declare import (
     Declare,
     DeclareKeyExpr,
@@ -90,8 +91,9 @@ def test_all_ids_may_stand_for_one_key() -> None:
     assert len(world.here.got["a/b"]) == 1
 
 
-def test_keys_of_many_chunks_are_declared_to_a_limit_only() -> None:
+def test_keys_of_many_chunks_are_declared_to_a_limit_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk of one letter takes two bytes on the wire, and hundreds in a tree of keys."""
+    monkeypatch.setattr(declarations, "MAX_WEIGHT", 256 << 20)
     world = World(WireWhatAmI.ROUTER, stamps=False)
     face = world.sender.face.face
     deep = "/".join("x" * 30_000)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import delivery
 from tests.support.delivery import Delivery
+from tests.support.discovery import new_group, on_lo
 from tests.support.hostile import FIRST_SN, HostilePeer
 from tests.support.runtime_nodes import (
     ANYWHERE,
@@ -24,7 +25,9 @@ from tests.support.runtime_nodes import (
 )
 from tests.support.waiting import until
 from zenlake.errors import InvalidLocator, LinkError, SessionEnded
+from zenlake.link import multicast
 from zenlake.link.base import READ_BYTES
+from zenlake.link.options import LinkOptions
 from zenlake.runtime import reactor
 from zenlake.runtime import transport_session as session
 from zenlake.runtime.discovery import DiscoveryConfig
@@ -33,20 +36,21 @@ from zenlake.runtime.node import Node
 from zenlake.runtime.reactor import Reactor
 from zenlake.runtime.transport_session import TransportSession
 from zenlake.sim import World
-from zenlake.transport.multicast import GroupOffer, Member
+from zenlake.transport.multicast import GroupOffer
 from zenlake.transport.retry import RetryPolicy
 from zenlake.wire.batch import write_batch
 from zenlake.wire.enums import WirePriority, WireWhatAmI
 from zenlake.wire.frame import Frame
 from zenlake.wire.framing import compress
 from zenlake.wire.init import Init
+from zenlake.wire.locator import EndPoint
 
 pytestmark = pytest.mark.slow
 
 GOSSIP = DiscoveryConfig(group=None)
 MULTIHOP = DiscoveryConfig(group=None, multihop=True)
 NOBODY = "tcp/127.0.0.1:1"
-GROUP = "udp/224.0.0.233:17455#iface=lo"
+GROUP = on_lo(new_group())
 CANNOT_BE_DIALLED = ["#so_sndbuf=many", "#bind=127.0.0.1:0;iface=lo"]
 
 
@@ -165,6 +169,64 @@ def test_a_turn_that_took_too_long_loses_nothing(
         assert handler.numbers == list(range(200))
 
 
+@pytest.mark.parametrize("endpoint", [ANYWHERE, "udp/127.0.0.1:0", "ws/127.0.0.1:0"])
+def test_a_thread_that_was_busy_for_longer_than_a_lease_ends_no_session(endpoint: str) -> None:
+    """What the peer sent meanwhile waits in the kernel, and is read before the lease is judged."""
+    handler = Record()
+    with make_node(handler) as server, make_node(lease_ms=400) as client:
+        (locator,) = server.listen(endpoint)
+        opened = client.connect(locator)
+        until(lambda: len(handler.sessions) == 1)
+        gate = threading.Event()
+
+        def hold() -> None:
+            gate.wait(PATIENCE)
+
+        server.reactor.call_soon(hold)
+        before = opened.counters.sent_batches
+        try:  # Eight KEEP_ALIVEs: two leases.
+            until(lambda: opened.counters.sent_batches >= before + 8)
+        finally:
+            gate.set()
+        assert opened.send(numbered(1))
+        until(lambda: handler.numbers == [1] or handler.ends)
+        assert not handler.ends
+        assert not server.refused
+
+
+def test_a_busy_thread_ends_no_session_of_more_links_than_it_takes_events_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each link is read before its lease is judged, whichever events the poller returned first."""
+    monkeypatch.setattr(reactor, "EVENTS_AT_ONCE", 3)
+    handler = Record()
+    with make_node(handler) as server, ExitStack() as stack:
+        (locator,) = server.listen(ANYWHERE)
+        opened = [stack.enter_context(make_node(lease_ms=1000)).connect(locator) for _ in range(8)]
+        until(lambda: len(handler.sessions) == len(opened))
+        gate = threading.Event()
+
+        def hold() -> None:
+            gate.wait(PATIENCE)
+
+        before = [link.counters.sent_batches for link in opened]
+        server.reactor.call_soon(hold)
+        try:  # Eight KEEP_ALIVEs of each: two leases.
+            until(
+                lambda: all(
+                    link.counters.sent_batches >= count + 8
+                    for link, count in zip(opened, before, strict=True)
+                )
+            )
+        finally:
+            gate.set()
+        for number, link in enumerate(opened):
+            assert link.send(numbered(number))
+        until(lambda: len(handler.messages) == len(opened) or handler.ends)
+        assert not handler.ends
+        assert not server.refused
+
+
 def test_many_small_messages_count_for_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their bytes alone say little: a message of two bytes is an object like any other."""
     monkeypatch.setattr(delivery, "MAX_BYTES", 100 * delivery.MESSAGE_BYTES)
@@ -245,16 +307,16 @@ class Circle:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.came: list[Member] = []
-        self.gone: list[Member] = []
+        self.came: list[TransportSession] = []
+        self.gone: list[TransportSession] = []
 
-    def joined(self, member: Member) -> None:
+    def opened(self, member: TransportSession) -> None:
         self.came.append(member)
         raise ValueError("on purpose")
 
     def on_frame(
         self,
-        member: Member,
+        session: TransportSession,
         priority: WirePriority,
         reliable: bool,
         data: bytes,
@@ -263,7 +325,7 @@ class Circle:
     ) -> int:
         return end
 
-    def left(self, member: Member, why: SessionEnded) -> None:
+    def closed(self, member: TransportSession, why: SessionEnded) -> None:
         with self.lock:
             self.gone.append(member)
         raise ValueError("on purpose")
@@ -275,25 +337,27 @@ def _silence(group: Group) -> None:
     group._timer.cancel()
 
 
-def _offer(node: Node) -> GroupOffer:
-    return GroupOffer(zid=node.zid, whatami=WireWhatAmI.PEER, join_seconds=0.1, lease_ms=300)
+def _join(node: Node, handler: Circle) -> Group:
+    peer = WireWhatAmI.PEER
+    offer = GroupOffer(zid=node.zid, whatami=peer, join_seconds=0.1, lease_ms=300)
+    return node.join(multicast.join(EndPoint(GROUP), LinkOptions()), offer, handler)
 
 
 def test_a_group_outlives_a_handler_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     circle = Circle()
     with make_node() as node, make_node() as other:
-        group = node.join(GROUP, _offer(node), circle)
-        lost = other.join(GROUP, _offer(other), Circle())
-        until(lambda: circle.came)
+        group = _join(node, circle)
+        lost = _join(other, Circle())
+        until(lambda: circle.came and lost.members)  # A newcomer would have it say JOIN again.
         with circle.lock:
             other.reactor.call_soon(lambda: _silence(lost))
             until(lambda: not group.members)
-            assert group.send(put(b"while left() waits for the lock"))
+            assert group.send(put(b"while closed() waits for the lock"))
         until(lambda: circle.gone)
         sent = group.core.counters.sent_batches
         until(lambda: group.core.counters.sent_batches > sent + 3)
         with make_node() as third:
-            third.join(GROUP, _offer(third), Circle())
+            _join(third, Circle())
             until(lambda: third.zid in {member.zid for member in group.members})
             group.close()
             until(lambda: len(circle.gone) >= 2)
@@ -305,7 +369,7 @@ def test_a_node_that_is_closed_joins_no_group() -> None:
     with node:
         pass
     with pytest.raises(LinkError, match="closed"):
-        node.join(GROUP, _offer(node), Circle())
+        _join(node, Circle())
 
 
 def test_a_group_may_be_left_before_it_was_entered() -> None:
@@ -313,7 +377,7 @@ def test_a_group_may_be_left_before_it_was_entered() -> None:
     with make_node() as node:
 
         def join_and_leave() -> None:
-            group = node.join(GROUP, _offer(node), Circle())
+            group = _join(node, Circle())
             group.close()
             node.reactor.call_soon(left.set)
 

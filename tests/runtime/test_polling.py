@@ -16,8 +16,8 @@ from tests.golden.proxy import free_port
 from tests.support.certificates import Authority
 from tests.support.reference_peer import ReferenceProcess, fingerprint, payload
 from tests.support.runtime_nodes import ANYWHERE, make_node
-from tests.support.waiting import until
-from zenlake import Config, Session
+from tests.support.waiting import until, until_found
+from zenlake import Config, CongestionControl, Session
 from zenlake import open as open_session
 from zenlake.errors import LinkError, SessionRefused, ZError
 from zenlake.runtime.polling import (
@@ -285,12 +285,13 @@ def test_sessions_with_eclipse_zenoh(selector: str) -> None:
         subscriber = session.declare_subscriber("polled/from")
         reference = process.open("peer", {"connect/endpoints": [at]})
         reference.subscribe("polled/to")
-        publisher = session.declare_publisher("polled/to")
+        block = CongestionControl.BLOCK  # By default a busy sender may drop.
+        publisher = session.declare_publisher("polled/to", congestion_control=block)
         until(lambda: publisher.matching_status.matching)
         until(lambda: reference.matching("polled/from"))
         sizes = [8, 300_000, 1]
-        reference.put("polled/from", sizes)
-        received = [subscriber.recv().payload.to_bytes() for _ in sizes]
+        reference.put("polled/from", sizes, congestion_control=block.name)
+        received = [until_found(subscriber.try_recv).payload.to_bytes() for _ in sizes]
         assert received == [payload(index, size) for index, size in enumerate(sizes)]
         for data in received:
             publisher.put(data)

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from zenlake.errors import DecodeError, EncodeError, LinkError, SessionEnded, SessionRefused, ZError
+from zenlake.errors import (
+    DecodeError,
+    LinkError,
+    MessageTooLarge,
+    SessionEnded,
+    SessionRefused,
+    ZError,
+)
 from zenlake.link import multicast
 from zenlake.link.options import LinkOptions
 from zenlake.runtime.polling import wait_readable
@@ -210,7 +217,7 @@ class Discovery:
                 session.send(NetworkOam(LINK_STATE, body, qos=DECLARE))
             except SessionEnded:  # It is being closed.
                 session.drop_sent(DropReason.SESSION_CLOSED)
-            except EncodeError:
+            except MessageTooLarge:
                 session.drop_sent(DropReason.MESSAGE_TOO_LARGE)
 
     # ---- connecting

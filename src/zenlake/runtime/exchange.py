@@ -8,17 +8,18 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from zenlake.errors import SessionEnded, ZError
+from zenlake.errors import MessageTooLarge, SessionEnded, ZError
 from zenlake.hlc import HybridLogicalClock
 from zenlake.keyexpr import KeyExpr
 from zenlake.quantities import ntp64_from_nanos
 from zenlake.routing import Face, Out, Routing
 from zenlake.runtime.backpressure import Backpressure
 from zenlake.runtime.forwarding import Forwarder
+from zenlake.runtime.group import Group
 from zenlake.runtime.inbound import InboundFrames, stamp_route
 from zenlake.runtime.local_delivery import LocalDelivery, LocalSession
 from zenlake.runtime.node import Node
@@ -35,10 +36,11 @@ from zenlake.runtime.transport_session import TransportSession
 from zenlake.serial import SerialExecutor
 from zenlake.transport.drop_reason import DropReason
 from zenlake.wire.cursor import encode
-from zenlake.wire.declare import Declare, UndeclareKeyExpr
+from zenlake.wire.declare import Declare, DeclareKeyExpr, UndeclareKeyExpr
 from zenlake.wire.enums import CloseReason, Mapping, WireWhatAmI
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.push import Push
+from zenlake.wire.response import Response
 from zenlake.wire.timestamp import WireTimestamp
 from zenlake.wire.wireexpr import WireExpr, flags_of, write_wireexpr
 from zenlake.wire.zenohid import WireZenohId, write_zid
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from zenlake.wire.push_run import PushRun
 
 log = logging.getLogger("zenlake.runtime")
+
+DECLARED_AT_ONCE = 1000  # Declarations repeated before other work has its turn: about 20 ms.
 
 
 class Exchange:
@@ -121,6 +125,8 @@ class Exchange:
         """Use `node`, whose handler is `self.handler`."""
         self._node = node
         node.on_gap = self.local.lost
+        node.on_group = self._group_changed
+        node.on_newcomers = self._declare_again
 
     def now(self) -> float:
         """Return the time of the node's event loop."""
@@ -142,13 +148,19 @@ class Exchange:
         return reactor.call_at(reactor.now() + seconds, call)
 
     def send(self, message: NetworkMessage) -> None:
-        """Route a message of the local session; never waits. Keys are full text."""
+        """Route a message of the local session; never waits. Keys are full text.
+
+        MessageTooLarge: it is a reply that is too large for the session that asked.
+        """
         if self.closed:
             raise ZError("session closed")
         message = stamp_route(message, self.local)
         with self.lock:
-            self._dispatch(self.routing.on_message(self.routing.local, message, self.now()))
+            out = self.routing.on_message(self.routing.local, message, self.now())
+            refused = self._dispatch(out)
         self._deliver_local()
+        if refused is not None and type(message) is Response:
+            raise refused
 
     def reply_path(self, request_id: int) -> ReplyPath | None:
         """Return the way back of replies to a request of another session; None: its query has
@@ -184,12 +196,15 @@ class Exchange:
         with self.lock:
             self.version += 1
 
-    def outbound_faces(self, key: str) -> tuple[tuple[SessionFace, WireExpr], ...]:
+    def outbound_faces(
+        self, key: str, declare: bool = False
+    ) -> tuple[tuple[SessionFace, WireExpr], ...]:
         """Return the sessions that want puts of the local session on `key`, each with the key as it
-        knows it. The result holds while `version` stays the same."""
+        knows it; `declare`: more puts on it follow, which pays for an id. The result holds while
+        `version` stays the same."""
         with self.lock:
             return tuple(
-                (face.link, self._wire_key(face, key))
+                (face.link, self._wire_key(face, key, declare))
                 for face in self.routing.destinations(self.routing.local, key)
                 if not face.is_local and face.link is not None
             )
@@ -307,41 +322,57 @@ class Exchange:
                 if face.is_local:
                     local = self.local.matching_subscribers(text)
                 elif face.link is not None:
-                    key = self._wire_key(face, text)
+                    # What the sender declared has an id here; a key in full is used once.
+                    key = self._wire_key(face, text, isinstance(name, int))
                     encoded = encode(write_wireexpr, key)
                     out.append(ForwardingFace(face.link, key, flags_of(key), encoded))
         route = InboundRoute(KeyExpr.trusted(text), local, tuple(out))
         return session_face.routes.keep(name, route, len(text))
 
-    def _wire_key(self, face: Face, key: str) -> WireExpr:
-        """Return `key` as `face` knows it; declares an id for it first where that pays."""
-        wire, declare = self.routing.wire_key(face, key, True)
-        if declare is not None:
-            self._send_control(face.link, declare)
-        return wire
+    def _wire_key(self, face: Face, key: str, declare: bool) -> WireExpr:
+        """Return `key` as `face` knows it; with `declare` it is told a new id first."""
+        wire, first = self.routing.wire_key(face, key, declare)
+        if first is None:
+            return wire
+        self._send_control(face.link, first)
+        return self.routing.wire_key(face, key)[0]  # In full, if the declaration does not fit.
 
-    def _dispatch(self, out: Out) -> None:
-        """Hand the messages that the routing gave to their faces, and set the timer it asks for."""
+    def _dispatch(self, out: Out) -> MessageTooLarge | None:
+        """Hand the messages that the routing gave to their faces, and set the timer it asks for.
+        Return the error of the first message that was too large."""
+        refused: MessageTooLarge | None = None
         for face, message in out:
             if face.is_local:
                 self._local_messages.submit(partial(self._deliver_message, message))
             elif face.link is not None:
-                self._send_control(face.link, message)
+                refused = self._send_control(face.link, message) or refused
         if self._routing_version != self.routing.version:
             self._routing_version = self.routing.version
             self.version += 1
         deadline = self.routing.deadline
         if deadline is not None and (self._timer is None or deadline < self._timer_at):
             self._arm(deadline)
+        return refused
 
-    def _send_control(self, session_face: SessionFace, message: NetworkMessage) -> None:
+    def _send_control(
+        self, session_face: SessionFace, message: NetworkMessage
+    ) -> MessageTooLarge | None:
+        """Send `message`, and what the routing sends instead if it is too large."""
         try:
             session_face.session.post(message)
         except SessionEnded:
             self.dropped[DropReason.SESSION_CLOSED] += 1  # `close_face` follows.
+        except MessageTooLarge as error:
+            self.dropped[DropReason.MESSAGE_TOO_LARGE] += 1
+            log.warning("%s: %s", session_face.session, error)
+            if type(message) is Declare and type(message.body) is DeclareKeyExpr:
+                session_face.face.keys_in_full = True  # Its peer does not know the id.
+            self._dispatch(self.routing.refuse(session_face.face, message))
+            return error.within(str(session_face.session))
         except ZError as error:
             self.dropped[DropReason.ENCODE_FAILED] += 1
             log.warning("%s: %s", session_face.session, error)
+        return None
 
     def _arm(self, deadline: float) -> None:
         if self._timer is not None:
@@ -377,7 +408,12 @@ class Exchange:
         agreed = session.agreement
         with self.lock:
             try:
-                face, out = self.routing.open(agreed.zid, agreed.whatami, self.now())
+                if session.group is None:
+                    face, out = self.routing.open(
+                        agreed.zid, agreed.whatami, self.now(), keys_in_full=not session.in_order
+                    )
+                else:
+                    face, out = self.routing.open_member(agreed.zid, agreed.whatami), []
             except ZError as error:
                 log.warning("%s: %s", session, error)
                 session.close(CloseReason.GENERIC)
@@ -390,6 +426,30 @@ class Exchange:
         self.local.opened(session)
         if face.initial_done:
             self.local.declared(session)
+
+    def _group_changed(self, group: Group, joined: bool) -> None:
+        """Make a multicast group a face of the routing, or remove it. On any thread."""
+        with self.lock:
+            if joined:
+                face, out = self.routing.open_group(self.now())
+                # Nothing is received from this face: the members have faces of their own.
+                face.link = group.face = SessionFace(group, face)  # type: ignore[arg-type]
+            else:
+                out = self.routing.close(group.face.face, self.now())
+                group.face.face.link = None
+            self._dispatch(out)
+        self._deliver_local()
+
+    def _declare_again(self, group: Group) -> Iterator[None]:
+        """Repeat the declarations to a group, for its newest members, some at each step."""
+        face = group.face.face
+        with self.lock:
+            slots = list(face.sent_declarations)
+        for first in range(0, len(slots), DECLARED_AT_ONCE):
+            with self.lock:
+                again = slots[first : first + DECLARED_AT_ONCE]
+                self._dispatch(self.routing.declare_again(face, again))
+            yield
 
     def close_face(self, session: TransportSession, why: SessionEnded) -> None:
         """Remove the face of a session that ended."""

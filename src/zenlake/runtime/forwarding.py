@@ -7,7 +7,7 @@ an `InboundRoute` says so.
 import logging
 from typing import TYPE_CHECKING
 
-from zenlake.errors import SessionEnded, ZError
+from zenlake.errors import MessageTooLarge, SessionEnded
 from zenlake.routing.queries import PendingQuery
 from zenlake.runtime.local_delivery import Routes
 from zenlake.runtime.session_face import ForwardingFace, SessionFace
@@ -94,15 +94,21 @@ class Forwarder:
         self, session_face: SessionFace, run: "PushRun", query: PendingQuery, keys: list[str]
     ) -> bool:
         """Forward a run of replies to the session that sent `query`; False: it is gone, or replies
-        have another QoS than the query, which only the object codec changes."""
+        have another QoS than the query, or one is too large, and each has to be routed."""
+        import numpy as np
+
         from zenlake.wire.push_run import rewrite
 
         other: SessionFace | None = query.face.link
         qos = run.rows["qos"][run.first : run.stop]
         if other is None or (qos != int(query.qos)).any():
             return False
-        written = rewrite(run, [WireExpr(0, key, SENDER) for key in keys], request_id=query.id)
-        self._send_run(session_face, other, *written, qos, True)
+        data, ends = rewrite(run, [WireExpr(0, key, SENDER) for key in keys], request_id=query.id)
+        try:
+            other.session.check_size(int(np.diff(ends, prepend=0).max()))
+        except MessageTooLarge:
+            return False
+        self._send_run(session_face, other, data, ends, qos, True)
         return True
 
     def _send_run(
@@ -144,6 +150,6 @@ class Forwarder:
             self._throttle(session_face, other)
         except SessionEnded:
             self._dropped[DropReason.SESSION_CLOSED] += 1
-        except ZError as error:  # It is too large for that session.
+        except MessageTooLarge as error:
             self._dropped[DropReason.MESSAGE_TOO_LARGE] += 1
             log.warning("%s: %s", other.session, error)

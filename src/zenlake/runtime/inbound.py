@@ -4,10 +4,11 @@ Knows three ways to read a FRAME: a plain PUSH by hand, any message by the objec
 messages by the compiled scan. Delivering and forwarding are in local_delivery.py, forwarding.py.
 """
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zenlake.errors import ClockDrift, SessionEnded
+from zenlake.errors import ClockDrift, Reason, SessionEnded
 from zenlake.keyexpr import KeyExpr
 from zenlake.runtime import kernel_loader
 from zenlake.runtime.backpressure import Backpressure
@@ -22,11 +23,12 @@ from zenlake.runtime.local_delivery import (
 )
 from zenlake.runtime.session_face import InboundRoute, ReceivedKey, SessionFace
 from zenlake.runtime.transport_session import TransportSession
+from zenlake.shm.segment import ShmError
 from zenlake.transport.drop_reason import DropReason
 from zenlake.transport.lanes import skip_messages
 from zenlake.wire.cursor import ByteReader, encode
 from zenlake.wire.dispatch import ID_MASK
-from zenlake.wire.enums import WirePriority
+from zenlake.wire.enums import Mapping, WirePriority
 from zenlake.wire.network import NETWORK, NetworkMessage, is_network
 from zenlake.wire.oam import LINK_STATE, NetworkOam
 from zenlake.wire.plain_push import PlainPutFields, read_plain_push
@@ -42,9 +44,14 @@ from zenlake.wire.wireexpr import WireExpr
 
 if TYPE_CHECKING:
     from zenlake.runtime.exchange import Exchange
+    from zenlake.shm.pointers import SharedPuts
+    from zenlake.shm.session import ShmSession
     from zenlake.wire.push_run import PushRun
 
+log = logging.getLogger("zenlake.runtime")
+
 SCAN_FROM = 512  # Bytes behind the first message of a FRAME from which on the scan is faster.
+SHARED_FROM = 100  # Bytes of messages with pointers from which on reading them together is faster.
 IN_RUNS = (PUSH, RESPONSE)  # Messages that are handled many at a time.
 STACKED = (Push, Request, Response)  # Messages that may carry a timestamp stack.
 
@@ -85,11 +92,23 @@ class InboundFrames:
             return skip_messages(data, pos, end)
         if session_face.routes.version != self._exchange.version:
             session_face.routes.renew(self._exchange.version)
+        shm = session.shm
         while pos < end and is_network(data[pos]):
             put = read_plain_push(data, pos, end)
             more = end - (put[-1] if put is not None else pos)
+            is_other_push = put is None and data[pos] & ID_MASK == PUSH
+            if shm is not None and is_other_push and more >= SHARED_FROM:
+                done = self._on_shared_puts(session_face, shm, reliable, data, pos, end)
+                if done > pos:
+                    pos = done
+                    continue
             if more >= SCAN_FROM and (self._kernels or self._load_kernels()):
-                return self._scan(session_face, reliable, data, pos, end)
+                done = self._scan(session_face, reliable, data, pos, end)
+                if shm is None:
+                    return done
+                if done > pos:
+                    pos = done
+                    continue
             if put is not None:
                 self._on_plain_put(session_face, reliable, data, pos, put)
                 pos = put[-1]
@@ -107,8 +126,11 @@ class InboundFrames:
 
     def _on_message(self, session_face: SessionFace, data: bytes, pos: int, end: int) -> int:
         """Decode any message but a PUSH and route it; return where it ends."""
-        r = ByteReader(data, pos, end)
+        shm = session_face.session.shm
+        r = ByteReader(data, pos, end, shm=shm is not None)
         message = NETWORK.read(r)
+        if shm is not None and not self._expand(session_face.session, shm, message):
+            return r.pos
         if type(message) is NetworkOam and message.id == LINK_STATE:
             session_face.session.link_states(message.body)
         self._exchange.on_message(session_face, stamp_route(message, self._local))
@@ -149,15 +171,19 @@ class InboundFrames:
     ) -> int:
         """Decode a PUSH by the object codec, deliver and forward it; return where it ends."""
         exchange = self._exchange
-        r = ByteReader(data, pos, end)
+        shm = session_face.session.shm
+        r = ByteReader(data, pos, end, shm=shm is not None)
         push: Push = NETWORK.read(r)
+        shared = type(push.body) is Put and push.body.shm
+        if shm is not None and not self._expand(session_face.session, shm, push):
+            return r.pos
         key = push.key
         number = key.mapping << 16 | key.scope
         name: ReceivedKey = (number, key.suffix.encode()) if key.suffix else number
         route = session_face.routes.get(name) or exchange.find_route(session_face, name)
         if route is None:
             return r.pos
-        changed = exchange.stamps or push.ts_stack is not None
+        changed = shared or exchange.stamps or push.ts_stack is not None
         if push.ts_stack is not None:
             push.ts_stack = self._local.routed(push.ts_stack)
         if exchange.stamps and type(push.body) is Put:
@@ -176,6 +202,18 @@ class InboundFrames:
                 self._backpressure.pause_until_room(session_face, full)
         return r.pos
 
+    def _expand(
+        self, session: TransportSession, shm: "ShmSession", message: NetworkMessage
+    ) -> bool:
+        """Replace pointers into shared memory by what they point to; False: it is gone."""
+        try:
+            shm.expand(message)
+        except ShmError as error:
+            session.drop_received(DropReason.SHM_UNREADABLE)
+            log.debug("%s: %s", session, error)
+            return False
+        return True
+
     def _reencode(
         self, session_face: SessionFace, reliable: bool, key: KeyExpr, push: Push
     ) -> RawPush | None:
@@ -193,7 +231,7 @@ class InboundFrames:
         self, session_face: SessionFace, reliable: bool, data: bytes, pos: int, end: int
     ) -> int:
         """Scan the messages of a FRAME: PUSH messages and replies by the run, others one at a
-        time."""
+        time. Return where they end: at a payload in shared memory, or behind the last one."""
         assert self._kernels is not None
         scanner, grouper = self._kernels
         view = memoryview(data)[pos:end]
@@ -216,9 +254,73 @@ class InboundFrames:
                 at = stop
             done = pos + consumed
             if error is not None:
+                if error.reason is Reason.SHARED_MEMORY and session_face.session.shm is not None:
+                    return done
                 error.offset += pos
                 raise error
         return done
+
+    def _on_shared_puts(
+        self,
+        session_face: SessionFace,
+        shm: "ShmSession",
+        reliable: bool,
+        data: bytes,
+        pos: int,
+        end: int,
+    ) -> int:
+        """Handle many puts with pointers into shared memory; return where they end, or `pos`: they
+        have to be handled one at a time."""
+        if not (self._kernels or self._load_kernels()):
+            return pos
+        puts = shm.read_many(data, pos, end)
+        if puts is None:
+            return pos
+        session = session_face.session
+        session.drop_received(DropReason.SHM_UNREADABLE, puts.lost)
+        if not shm.views or not self._deliver_shared(session_face, reliable, puts):
+            for copied in puts.copy():
+                session.drop_received(DropReason.SHM_UNREADABLE, copied.lost)
+                self._scan(session_face, reliable, copied.data, 0, len(copied.data))
+        return puts.end
+
+    def _deliver_shared(
+        self, session_face: SessionFace, reliable: bool, puts: "SharedPuts"
+    ) -> bool:
+        """Deliver puts whose payloads stay where they are; False: they are needed as bytes."""
+        assert self._kernels is not None
+        scanner, grouper = self._kernels
+        heads = puts.heads()
+        view = memoryview(heads)
+        rows, _, error = next(scanner.bare(view, reliable=reliable))
+        if error is not None:
+            return False
+        run = grouper.run(view, 0, rows, 0)
+        routes = self._local_routes(session_face, run)
+        if routes is None:
+            return False
+        keys, held = session_face.face.keys, puts.hold()
+        for full in self._delivery.deliver_run(heads, run, routes, keys, session_face, held):
+            self._backpressure.pause_until_room(session_face, full)
+        return True
+
+    def _local_routes(self, session_face: SessionFace, run: "PushRun") -> Routes | None:
+        """Return the route of each key of a run if only subscribers of this session want it, and
+        none as bytes; None: that is not so, or an id is unknown."""
+        routes: list[InboundRoute] = []
+        if self._exchange.stamps:
+            return None
+        for number, suffix in run.keys:
+            name: ReceivedKey = (number, suffix) if suffix else number
+            route = session_face.routes.get(name)
+            if route is None:
+                wire = WireExpr(number & 0xFFFF, suffix.decode(), Mapping(number >> 16))
+                if session_face.face.text(wire) is not None:  # Otherwise it is counted later.
+                    route = self._exchange.find_route(session_face, name)
+            if route is None or route.out or self._local.takes_bytes(route.local):
+                return None
+            routes.append(route)
+        return routes
 
     def _on_run(
         self, session_face: SessionFace, reliable: bool, data: bytes, run: "PushRun", kind: int

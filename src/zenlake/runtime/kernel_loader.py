@@ -68,6 +68,7 @@ def _run() -> None:
     try:
         import numpy as np
 
+        from zenlake.shm import pointers
         from zenlake.wire.push_run import copy_messages, rewrite
         from zenlake.wire.wireexpr import WireExpr
 
@@ -77,6 +78,7 @@ def _run() -> None:
             run = grouper.run(data, 0, found.rows, 0)
             rewrite(run, [WireExpr(0, "a")], 1, b"\x00\x01")
             copy_messages(run, np.zeros(1, np.int64))
+        pointers.load_kernels()
         _ready = True
     except Exception:
         log.exception("the compiled readers do not load; messages are read by slower code")

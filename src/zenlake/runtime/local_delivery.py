@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from zenlake.shm.pointers import HeldPayloads
     from zenlake.wire.push_run import PushRun
     from zenlake.wire.reply_run import ReplyRun
 
@@ -78,6 +79,15 @@ class Delivery:
     "The rows that the samples are, if they were scanned."
     message: RawPush | None = None
     "The message as received, if the delivery is that one alone."
+    payloads: "HeldPayloads | None" = None
+    "Payloads in shared memory, by position in the run; `data` has the messages without them."
+
+    @property
+    def mean_bytes(self) -> int:
+        """Return the mean size of the samples."""
+        if self.payloads is not None:
+            return int(self.payloads.sizes.mean())
+        return int(self.ends[-1] - self.starts[0]) // self.count
 
 
 class LocalSession(Protocol):
@@ -94,6 +104,9 @@ class LocalSession(Protocol):
 
         Equal sets return the identical tuple, so callers may group by `id()`.
         """
+
+    def takes_bytes(self, subscribers: LocalSubscribers) -> bool:
+        """Return whether one of `subscribers` takes the bytes of messages instead of samples."""
 
     def deliver(self, subscribers: LocalSubscribers, delivery: Delivery) -> Iterable[Backpressured]:
         """Hand samples to `subscribers`; return the sinks that are now over capacity."""
@@ -128,7 +141,7 @@ class LocalDelivery:
     ) -> Iterable[Backpressured]:
         """Deliver one decoded PUSH; return the sinks that are now over capacity."""
         payload = push.body.payload if type(push.body) is Put else b""
-        assert isinstance(payload, bytes)
+        assert not isinstance(payload, tuple)
         return self._local.deliver(
             subscribers,
             Delivery((key,), payload, (0,), (len(payload),), 1, (push,), message=message),
@@ -141,6 +154,7 @@ class LocalDelivery:
         routes: Routes,
         keys: KeyTable,
         session_face: SessionFace | None,
+        payloads: "HeldPayloads | None" = None,
     ) -> list[Backpressured]:
         """Deliver the run once per distinct set of wanted keys, preserving order.
 
@@ -161,7 +175,8 @@ class LocalDelivery:
                 names = map(known.__getitem__, codes.tolist())  # type: ignore[arg-type]
             part = RunPart(run, rows, keys, session_face)
             full += self._local.deliver(
-                subscribers, Delivery(names, data, starts, ends, len(starts), part=part)
+                subscribers,
+                Delivery(names, data, starts, ends, len(starts), part=part, payloads=payloads),
             )
         return full
 

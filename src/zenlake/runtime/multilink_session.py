@@ -79,6 +79,10 @@ class MultiLinkSession(TransportSession):
         return self._links
 
     @property
+    def in_order(self) -> bool:
+        return False  # Lanes take different links, of which one may be slower, or lossy.
+
+    @property
     def accepted(self) -> int:
         """Number of links that the peer opened."""
         return sum(isinstance(link.handshake, Acceptor) for link in self._links)
@@ -172,7 +176,7 @@ class MultiLinkSession(TransportSession):
     def _index(self, qos: int, reliable: bool) -> int:
         return (qos & self._priority_bits) << 1 | reliable
 
-    def _send(self, qos: int, reliable: bool, call: Callable[[TransportSession], R]) -> R:
+    def _over_link(self, qos: int, reliable: bool, call: Callable[[TransportSession], R]) -> R:
         """Call with the link that the lane takes; with another one if that link has just ended."""
         index = self._index(qos, reliable)
         for _ in range(MAX_ATTEMPTS):
@@ -189,13 +193,13 @@ class MultiLinkSession(TransportSession):
         raise SessionClosed("every link of the session has ended", CloseReason.GENERIC)
 
     def send(self, message: NetworkMessage, reliable: bool = True) -> bool:
-        return self._send(message.qos, reliable, lambda link: link.send(message, reliable))
+        return self._over_link(message.qos, reliable, lambda link: link.send(message, reliable))
 
     def send_encoded(self, data: bytes | memoryview, qos: int, reliable: bool = True) -> bool:
-        return self._send(qos, reliable, lambda link: link.send_encoded(data, qos, reliable))
+        return self._over_link(qos, reliable, lambda link: link.send_encoded(data, qos, reliable))
 
     def post(self, message: NetworkMessage, reliable: bool = True) -> bool:
-        return self._send(message.qos, reliable, lambda link: link.post(message, reliable))
+        return self._over_link(message.qos, reliable, lambda link: link.post(message, reliable))
 
     def send_run(
         self,
@@ -205,7 +209,7 @@ class MultiLinkSession(TransportSession):
         reliable: bool,
         lane: int,
     ) -> int:
-        return self._send(
+        return self._over_link(
             lane, reliable, lambda link: link.send_run(data, ends, qos, reliable, lane)
         )
 
@@ -213,14 +217,8 @@ class MultiLinkSession(TransportSession):
         from zenlake.wire.emit import Emitter
 
         self._refuse_on_io_thread()
-        emitter = Emitter(columns, None)
-        for link in self._links:
-            if link._outbox is not None:
-                link._outbox.check_size(emitter.largest)  # Before any row has left.
         qos = QoS(priority, WireCongestionControl.BLOCK)
-        for message in emitter.messages():
-            self.send_encoded(message, qos, reliable)
-        return emitter.row
+        return self._send_rows(Emitter(columns, None), qos, reliable)
 
     def emit_lane(self, priority: WirePriority, reliable: bool) -> LaneSettings | None:
         return None
@@ -233,10 +231,14 @@ class MultiLinkSession(TransportSession):
         return Emitter(columns, None, envelope)
 
     def offer_rows(self, rows: "Emitter", qos: QoS, most: int | None = None) -> bool:
-        return self._send(qos, True, lambda link: link.offer_rows(rows, qos, most))
+        return self._over_link(qos, True, lambda link: link.offer_rows(rows, qos, most))
 
     def has_room(self, qos: int) -> bool:
         return self._link_of[self._index(qos, True)].has_room(qos)
+
+    def check_size(self, size: int) -> None:
+        for link in self._links:
+            link.check_size(size)
 
     def wait_for_room(self, qos: int, seconds: float) -> None:
         self._link_of[self._index(qos, True)].wait_for_room(qos, seconds)

@@ -9,7 +9,7 @@ import os
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -25,6 +25,7 @@ from zenlake.errors import (
     ZError,
 )
 from zenlake.link.base import Listener, TransportLink
+from zenlake.link.multicast import MulticastLink
 from zenlake.link.options import LinkOptions
 from zenlake.routing.policy import policy_for
 from zenlake.runtime.discovery import Discovery, DiscoveryConfig
@@ -33,12 +34,17 @@ from zenlake.runtime.multilink_session import MultiLinkSession
 from zenlake.runtime.reactor import EventLoop, Reactor, Timer, guard
 from zenlake.runtime.sending import SendingSession
 from zenlake.runtime.transport_session import TransportSession
+from zenlake.shm.handshake import ShmSteps
+from zenlake.shm.node import NodeShm, ShmConfig
+from zenlake.shm.session import ShmSession
+from zenlake.transport import establishment
 from zenlake.transport.admission import Admission, AdmissionLimits
 from zenlake.transport.auth import Authenticator, Entropy
+from zenlake.transport.counters import Counters
 from zenlake.transport.establishment import Acceptor, HandshakeState, Opener
 from zenlake.transport.fragments import MAX_MESSAGE_BYTES, PROCESS, ByteBudget
 from zenlake.transport.link_qos import LinkQos
-from zenlake.transport.multicast import GroupHandler, GroupOffer
+from zenlake.transport.multicast import GroupOffer
 from zenlake.transport.multilink import MultiLinkKey
 from zenlake.transport.offer import Agreement, Offer
 from zenlake.transport.retry import Retry, RetryPolicy
@@ -98,6 +104,10 @@ class NodeConfig:
     "None: this node neither scouts nor answers, and sends no gossip."
     max_links: int = 1
     "Links that a peer may open for one session."
+    shm: ShmConfig | None = None
+    "None: this node does not offer shared memory."
+    group: GroupOffer | None = None
+    "Parameters of the multicast groups that this node listens in; None: it joins none."
 
     @property
     def patience(self) -> float:
@@ -126,6 +136,11 @@ class Node:
         "Called with sequence numbers that were never received: priority, reliable, first, count."
         self.on_link: Callable[[TransportSession, bool], None] | None = None
         "Called with a link that joined an open session (True), or that such a session lost."
+        self.on_group: Callable[[Group, bool], None] | None = None
+        "Called with a multicast group that this node joined (True), or left."
+        self.on_newcomers: Callable[[Group], Iterator[None]] | None = None
+        """Called with a multicast group once its newest members know this node: repeats what they
+        have missed, some of it at each step."""
         self.reactor: EventLoop = reactor or Reactor(f"zenlake {config.offer.zid}")
         self.refused: Counter[str] = Counter()
         "Failed handshakes of accepted links, by CLOSE reason."
@@ -134,9 +149,11 @@ class Node:
         self._throttle = Throttle()
         several = config.max_links > 1 and not config.offer.low_latency
         self._multilink = MultiLinkKey(config.entropy) if several else None
+        self.shm: NodeShm | None = None
+        "Shared memory of this node; sessions over several links go without."
+        if config.shm is not None and not several:
+            self.shm = NodeShm(config.shm, config.entropy)
         self._listeners: list[Listener] = []
-        self._qos_of: dict[Listener, LinkQos] = {}
-        "QoS that the endpoint of each listener names."
         self._by_zid: dict[WireZenohId, TransportSession] = {}
         self._accepted: dict[TransportSession, None] = {}
         "Handshakes of accepted links, oldest first."
@@ -148,6 +165,8 @@ class Node:
         self._connectors: dict[tuple[EndPoint, ...], Connector] = {}
         self._to_flush: list[SendingSession] = []
         self._groups: list[Group] = []
+        self.groups_left = Counters()
+        "Sums of the multicast groups that this node has left, without their members."
         self._discovery: Discovery | None = None
         if config.discovery is not None:
             self._discovery = Discovery(self, config.discovery)
@@ -191,6 +210,17 @@ class Node:
         return {zid: session for zid, session in dict(self._by_zid).items() if session.is_open}
 
     @property
+    def groups(self) -> tuple[Group, ...]:
+        """The multicast groups that this node has joined."""
+        return tuple(self._groups)
+
+    @property
+    def transports(self) -> tuple[TransportSession, ...]:
+        """The open sessions, and those with the members of all groups."""
+        members = (member for group in self.groups for member in group.members)
+        return (*self.sessions.values(), *members)
+
+    @property
     def pending(self) -> int:
         """Number of handshakes under way."""
         return len(self._accepted) + len(self._opening)
@@ -211,12 +241,17 @@ class Node:
         return tuple(locator for listener in self._listeners for locator in listener.locators)
 
     def listen(self, endpoint: str) -> tuple[Locator, ...]:
-        """Accept sessions at `endpoint`; return its locators. LinkError: that is not possible."""
+        """Accept sessions at `endpoint`; return its locators. LinkError: that is not possible.
+
+        A multicast group is joined, and has no locators: no node can connect to one.
+        """
         self._check_not_closed(endpoint)
         at = EndPoint(endpoint)
-        link_qos = LinkQos.from_metadata(at.metadata)
+        LinkQos.from_metadata(at.metadata)  # It must be valid, and an accepted link has none of it.
         listener = self._network.listen(at, self.config.options)
-        self._qos_of[listener] = link_qos
+        if isinstance(listener, MulticastLink):
+            self._join_configured(listener)
+            return ()
         self._listeners.append(listener)
         self.reactor.call_soon(lambda: self._watch_listener(listener))
         return listener.locators
@@ -238,8 +273,9 @@ class Node:
             at = EndPoint(endpoint).locator  # The part after '#' may hold a private key.
             raise LinkError(f"{at}: this node is closed; make another one")
 
-    def keep_listening(self, endpoint: str) -> None:
-        """Listen at `endpoint` as soon as that is possible; retries until then."""
+    def keep_listening(self, endpoint: str, lost: LinkError | None = None) -> None:
+        """Listen at `endpoint` as soon as that is possible; retries until then. After it was `lost`
+        there is a pause first."""
         at = EndPoint(endpoint)
         policy = RetryPolicy.from_config(at.config, self.config.retry)
         retry = Retry(policy, self.reactor.now())
@@ -258,11 +294,11 @@ class Node:
 
         def failed(error: ZError) -> None:
             again = retry.failed(self.reactor.now())
-            self._log_limited("listen", "cannot listen yet: %s", error)
+            self.log_limited("listen", "cannot listen yet: %s", error)
             if again is not None:
                 self.reactor.call_at(again, attempt)
 
-        self.reactor.call_soon(attempt)
+        self.reactor.call_soon(attempt if lost is None else lambda: failed(lost))
 
     def connect(self, endpoint: str, *, expect: WireZenohId | None = None) -> TransportSession:
         """Open a session with the node at `endpoint`, or return the one that exists; waits.
@@ -325,12 +361,36 @@ class Node:
             self.reactor.call_soon(connector.attempt)
         return connector
 
-    def join(self, endpoint: str, offer: GroupOffer, handler: GroupHandler) -> Group:
-        """Join the multicast group at `endpoint`."""
-        self._check_not_closed(endpoint)
-        group = Group(self, endpoint, offer, handler)
+    def join(self, link: MulticastLink, offer: GroupOffer, handler: NodeHandler) -> Group:
+        """Join the multicast group of `link`."""
+        try:
+            self._check_not_closed(link.name)
+        except LinkError:
+            link.close()
+            raise
+        group = Group(self, link, offer, handler)
+        group.on_end.append(lambda end: self._group_left(group, end))
         self._groups.append(group)
+        if self.on_group is not None:
+            self.on_group(group, True)
+        group.start()
         return group
+
+    def _join_configured(self, link: MulticastLink) -> None:
+        """Join a group with the configured parameters, for the node's handler."""
+        if self.config.group is None:
+            link.close()
+            raise LinkError(f"{link.remote}: a client does not join groups: be a peer or a router")
+        self.join(link, self.config.group, self.handler)
+
+    def _group_left(self, group: Group, end: SessionEnded) -> None:
+        self._groups.remove(group)
+        self.groups_left.add(group.counters)
+        if self.on_group is not None:
+            self.on_group(group, False)
+        lost = end.__cause__
+        if isinstance(lost, LinkError) and group.core.offer is self.config.group:
+            self.keep_listening(group.link.name, lost)
 
     def link_states(self, session: TransportSession, body: bytes) -> None:
         """Pass a peer's link states to discovery (called by the handler, on the I/O thread)."""
@@ -352,6 +412,10 @@ class Node:
         self.reactor.stop()
         for listener in self._listeners:
             listener.close()
+        for group in self._groups:
+            group.link.close()
+        if self.shm is not None:
+            self.shm.close()
 
     def shut(self, done: Callable[[], None]) -> None:
         """Close all but the I/O thread without waiting: `done` is called on that thread."""
@@ -415,7 +479,7 @@ class Node:
 
     def _wait_for_room(self, listener: Listener, link: TransportLink) -> None:
         """Keep `link` until a handshake ends or is overdue; further links wait in the kernel."""
-        self._log_limited(
+        self.log_limited(
             "room",
             "%s: %d handshakes are under way, further ones wait; raise "
             "transport/unicast/accept_pending if that takes too long",
@@ -454,7 +518,7 @@ class Node:
     def _pause(self, listener: Listener) -> None:
         """Stop accepting for a while: connections keep waiting, and cannot be accepted now."""
         where = ", ".join(listener.locators)
-        self._log_limited(
+        self.log_limited(
             "accept",
             "%s: no file descriptors left of %d, so that connections wait; raise `ulimit -n`",
             where,
@@ -475,13 +539,33 @@ class Node:
             mtu=link.mtu,
             authenticators=config.authenticators,
             admit=lambda zid, whatami: self._admit_peer(acceptor, whatami),
-            link_qos=self._qos_of[listener],
             multilink=self._multilink,
+            shm=self._shm_steps(link),
         )
         session = TransportSession(
             self, link, acceptor, config.limits.seconds, self._accepted_ended
         )
         self._accepted[session] = None
+
+    def _shm_steps(self, link: TransportLink) -> ShmSteps | None:
+        if self.shm is None or not link.same_host:
+            return None
+        return self.shm.steps(reliable=link.reliable)
+
+    @property
+    def shm_declined(self) -> str:
+        """Why this node offered no shared memory to a peer."""
+        if self.config.shm is None:
+            return "this node does not offer it (transport/shared_memory/enabled)"
+        if self.shm is None:
+            return "sessions over several links go without (transport/unicast/max_links)"
+        return self.shm.declined or "the other node has another host's address"
+
+    def share_memory(self, steps: establishment.ShmSteps) -> ShmSession:
+        """Return the shared memory of a session whose handshake agreed on it."""
+        assert self.shm is not None
+        assert isinstance(steps, ShmSteps)
+        return ShmSession(self.shm, steps)
 
     def _admit_peer(self, handshake: Acceptor, whatami: WireWhatAmI) -> None:
         """Admit or refuse a session with a peer that has connected to this node, or a further link
@@ -577,6 +661,7 @@ class Node:
             admit=lambda zid, whatami: self._check_peer(opener, zid, whatami),
             link_qos=link_qos,
             multilink=self._multilink,
+            shm=self._shm_steps(link),
         )
 
         def ended(session: TransportSession, end: SessionEnded) -> None:
@@ -673,7 +758,7 @@ class Node:
         ):  # It has another session with this node.
             log.debug("no second session with %s: %s", session.link.remote, end)
         else:
-            self._log_limited("handshake", "no session with %s: %s", session.link.remote, end)
+            self.log_limited("handshake", "no session with %s: %s", session.link.remote, end)
 
     def _open_ended(self, link: TransportSession, end: SessionEnded) -> None:
         """Remove an open session that ended, or one link of a session that goes on."""
@@ -719,14 +804,14 @@ class Node:
     def _report_closed(self, session: TransportSession, end: SessionEnded) -> None:
         who = session.zid, session.link.remote
         if isinstance(end, NeighbourLimit):
-            self._log_limited("neighbour", "closed the session with %s (%s): %s", *who, end)
+            self.log_limited("neighbour", "closed the session with %s (%s): %s", *who, end)
         else:
             log.info("session with %s (%s) ended: %s", *who, end)
         if self._discovery is not None:
             self._discovery.closed(session)
         guard(self.handler.closed, session, end)
 
-    def _log_limited(self, kind: str, text: str, *values: object) -> None:
+    def log_limited(self, kind: str, text: str, *values: object) -> None:
         """Log at most one line per LOG_SECONDS and kind: many peers must not fill the log."""
         now = self.reactor.now()
         if now - self._logged.get(kind, -LOG_SECONDS) >= LOG_SECONDS:
@@ -739,8 +824,6 @@ class Node:
             connector.stop()
         if self._discovery is not None:
             self._discovery.stop()
-        for group in self._groups:
-            group.close()
         for listener in self._listeners:
             self.reactor.forget(listener)
             listener.close()
@@ -750,7 +833,12 @@ class Node:
         self._next_in_line.clear()
         if self._room_timer is not None:
             self._room_timer.cancel()
-        sessions = [*self._accepted, *self._opening, *self._by_zid.values()]
+        sessions: list[TransportSession | Group] = [
+            *self._accepted,
+            *self._opening,
+            *self._by_zid.values(),
+            *self._groups,
+        ]
         left = len(sessions)
 
         def ended(end: SessionEnded | None = None) -> None:

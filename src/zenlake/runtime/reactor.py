@@ -133,7 +133,7 @@ class Reactor:
         self._lock = threading.RLock()
         if not self._released:
             self._stopping = self._released = True
-            nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            nothing = os.open(os.devnull, os.O_RDWR)
             for fd in (*self._ready, *self._waker.descriptors(), self._poller.fileno()):
                 if fd >= 0:
                     os.dup2(nothing, fd, inheritable=False)

@@ -6,13 +6,13 @@ control waits for room. Does not know what messages mean; receiving is in transp
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from zenlake.errors import EncodeError, LinkError, SessionClosed, SessionEnded
-from zenlake.link.base import TransportLink
+from zenlake.errors import LinkError, MessageTooLarge, SessionClosed, SessionEnded
 from zenlake.runtime.reactor import EventLoop
 from zenlake.transport.counters import Counters
 from zenlake.transport.drop_reason import DropReason
@@ -28,14 +28,15 @@ from zenlake.transport.outbox import (
     PushResult,
     may_drop,
 )
-from zenlake.transport.unicast import Unicast
 from zenlake.wire.enums import CloseReason, WireCongestionControl, WirePriority
 from zenlake.wire.frame import LaneSettings
+from zenlake.wire.locator import Locator
 from zenlake.wire.network import NetworkMessage
 from zenlake.wire.qos import EXPRESS, PRIORITY_BITS, QoS
 
 if TYPE_CHECKING:
     from zenlake.runtime.node import Node
+    from zenlake.shm.session import ShmSession
     from zenlake.wire.emit import Emitter
     from zenlake.wire.kernels.emit import Envelope, PushColumns
 
@@ -49,7 +50,11 @@ AGAIN_SECONDS = 0.1
 only when a third of its buffer is free, which on a thin pipe may take longer than BLOCK_SECONDS."""
 FLUSH_SLACK = 0.25e-3  # Seconds after the flush time in which a caller may still write its batch.
 COLUMNS_BYTES = 256 << 10  # Bytes of rows that are encoded at once.
+SHM_SECONDS = 1e-3  # Upper bound on a put's wait for free shared memory.
+SHM_STEP = 50e-6  # Interval between two looks for it.
+SHM_PAUSE = 20e-3  # Time after a wait in vain in which puts do not wait for it.
 
+T = TypeVar("T")
 PushAttempt = Callable[[float], PushResult]
 "A push that is tried again while there is no room: takes the time."
 
@@ -64,26 +69,49 @@ class BatchEmitter(Protocol):
         messages in them, and the sequence number that follows."""
 
 
+class BatchSource(Protocol):
+    """The core of a session or of a multicast group, as its sending half needs it."""
+
+    counters: Counters
+
+    @property
+    def outbox(self) -> Outbox | None: ...
+    def pull(
+        self, now: float, full_only: bool = False, /
+    ) -> bytes | bytearray | memoryview | None: ...
+
+
+class OutboundLink(Protocol):
+    """The link of a session or of a multicast group, as its sending half needs it."""
+
+    remote: Locator
+
+    @property
+    def unsent(self) -> bool: ...
+    def send(self, data: bytes | bytearray | memoryview, /) -> int: ...
+
+
 class SendingSession(ABC):
     """The sending half of a `TransportSession`. Public methods may be called on any thread."""
 
-    def __init__(self, node: "Node", link: TransportLink) -> None:
+    shm: "ShmSession | None" = None
+    "Shared memory with the peer; None: there is none."
+
+    _hides = False
+    "Whether bytes may wait inside the link, where the reactor cannot see them."
+
+    def __init__(self, node: "Node", link: OutboundLink) -> None:
         self.link = link
         self.over: SessionEnded | None = None
         "Why the session ended, once it has."
         self._node = node
         self._reactor: EventLoop = node.reactor
-        self._core: Unicast | None = None
+        self._core: BatchSource | None = None
         "The protocol's state machine, once the link's own handshake is over."
         self._outbox: Outbox | None = None
         "The core's outbox while the session is open and not being closed."
         self._closing: SessionEnded | None = None
         "Why the session is being closed, once close() was called."
-        self._hides = (
-            type(link).more is not TransportLink.more
-            or type(link).unsent is not TransportLink.unsent
-        )
-        "Whether bytes may wait inside the link, where the reactor cannot see them."
         self._lock = threading.RLock()
         "Guards the outbox and writing."
         self._room = threading.Condition(self._lock)
@@ -97,6 +125,8 @@ class SendingSession(ABC):
         "Whether the I/O thread is handling received messages: answers leave at the end of that."
         self._flush_armed = False
         self._again_armed = False
+        self._shm_tried_until = 0.0
+        "Time before which no caller waits for shared memory again."
         self._moved_at = 0.0
         "When the link last took bytes."
 
@@ -110,10 +140,10 @@ class SendingSession(ABC):
         if self._core is not None:
             self._core.counters.drop_sent(reason)
 
-    def drop_received(self, reason: DropReason) -> None:
-        """Count a message that was received and dropped."""
-        if self._core is not None:
-            self._core.counters.drop_received(reason)
+    def drop_received(self, reason: DropReason, count: int = 1) -> None:
+        """Count messages that were received and dropped."""
+        if self._core is not None and count:
+            self._core.counters.drop_received(reason, count)
 
     # ---- one message
 
@@ -123,6 +153,13 @@ class SendingSession(ABC):
         A message that must not be dropped waits for room. A link that takes nothing at all for
         BLOCK_SECONDS is closed. SessionClosed: the session has ended.
         """
+        if self.shm is not None:
+            message, loan = self.shm.share(message)
+            if loan is not None:
+                return loan.settle(lambda: self._send(message, reliable))
+        return self._send(message, reliable)
+
+    def _send(self, message: NetworkMessage, reliable: bool) -> bool:
         with self._lock:
             outbox = self._outbox or self._open_outbox()
             now = self._reactor.now()
@@ -152,8 +189,29 @@ class SendingSession(ABC):
                 bytes(data),
             )
 
+    def await_shared_memory(self, attempt: Callable[[], T | None]) -> T | None:
+        """Repeat `attempt`, which found no free shared memory, while the peer may give some back;
+        None: it gives none back for a moment, or the caller must not wait."""
+        now = self._reactor.now()
+        if self._reactor.inside or now < self._shm_tried_until:
+            return None
+        self.flush()
+        while self._reactor.now() < now + SHM_SECONDS:
+            time.sleep(SHM_STEP)
+            if (found := attempt()) is not None:
+                return found
+        self._shm_tried_until = self._reactor.now() + SHM_PAUSE
+        return None
+
     def post(self, message: NetworkMessage, reliable: bool = True) -> bool:
         """Send `message` without ever waiting: one that must not be dropped is kept, to a limit."""
+        if self.shm is not None:
+            message, loan = self.shm.share(message)
+            if loan is not None:
+                return loan.settle(lambda: self._post(message, reliable))
+        return self._post(message, reliable)
+
+    def _post(self, message: NetworkMessage, reliable: bool) -> bool:
         with self._lock:
             outbox = self._outbox or self._open_outbox()
             now = self._reactor.now()
@@ -170,6 +228,11 @@ class SendingSession(ABC):
         """Whether `send` would not wait now; True if there is no session."""
         with self._lock:
             return self._outbox is None or self._outbox.has_room(qos)
+
+    def check_size(self, size: int) -> None:
+        """Raise MessageTooLarge if a message of `size` bytes can never be sent."""
+        if self._outbox is not None:
+            self._outbox.check_size(size)
 
     def wait_for_room(self, qos: int, seconds: float) -> None:
         """Return as soon as `send` would not wait, and after `seconds` at the latest."""
@@ -229,26 +292,44 @@ class SendingSession(ABC):
                 if outbox.push_encoded(message, qos, reliable, now=now) is PushResult.DONE:
                     return True
             return self._keep_or_drop(outbox, message, qos, reliable, now)
-        except EncodeError as error:
+        except MessageTooLarge as error:
             outbox.counters.drop_sent(DropReason.MESSAGE_TOO_LARGE)
             log.warning("%s: %s", self, error)
             return False
 
     def send_columns(self, columns: "PushColumns", priority: WirePriority, reliable: bool) -> int:
-        """Send every row of `columns`, in order; return how many. Waits for room; drops nothing."""
+        """Send every row of `columns`, in order; return how many. Waits for room; drops nothing.
+
+        MessageTooLarge: some rows were too large, and the others have been sent.
+        """
         from zenlake.wire.emit import Emitter
 
         self._refuse_on_io_thread()
         outbox = self._outbox or self._open_outbox()
         place = outbox.emit_lane(priority, reliable)
         emitter = Emitter(columns, place)
-        outbox.check_size(emitter.largest)  # Before any row has left.
-        if place is not None:
-            self.send_batches(emitter, priority, reliable)
-        qos = QoS(priority, WireCongestionControl.BLOCK)
-        for message in emitter.messages():
-            self.send_encoded(message, qos, reliable)
-        return emitter.row
+        try:
+            outbox.check_size(emitter.largest)
+        except MessageTooLarge:  # One message at a time: the others can be sent.
+            emitter = Emitter(columns, None)
+        else:
+            if place is not None:
+                self.send_batches(emitter, priority, reliable)
+        return self._send_rows(emitter, QoS(priority, WireCongestionControl.BLOCK), reliable)
+
+    def _send_rows(self, rows: "Emitter", qos: QoS, reliable: bool) -> int:
+        """Send rows one at a time; return how many. MessageTooLarge: some were too large, and the
+        others have been sent."""
+        refused: list[MessageTooLarge] = []
+        for message in rows.messages():
+            try:
+                self.send_encoded(message, qos, reliable)
+            except MessageTooLarge as error:
+                refused.append(error)
+        if refused:
+            problem = f"{refused[0].problem} ({len(refused):,} of {rows.row:,} rows are too large)"
+            raise MessageTooLarge(problem, refused[0].field)
+        return rows.row
 
     def emit_lane(self, priority: WirePriority, reliable: bool) -> LaneSettings | None:
         """Return the lane for which `send_batches` takes batches; None: this link takes none."""
@@ -284,7 +365,7 @@ class SendingSession(ABC):
         emitter = Emitter(columns, outbox.emit_lane(priority, True), envelope)
         try:
             outbox.check_size(emitter.largest + emitter.overhead)
-        except EncodeError:  # One message at a time: the others can be sent.
+        except MessageTooLarge:  # One message at a time: the others can be sent.
             return Emitter(columns, None, envelope)
         return emitter
 
@@ -313,7 +394,7 @@ class SendingSession(ABC):
             try:
                 if outbox.push_encoded(rows.message(), qos, now=now) is PushResult.FULL:
                     return
-            except EncodeError as error:
+            except MessageTooLarge as error:
                 outbox.counters.drop_sent(DropReason.MESSAGE_TOO_LARGE)
                 log.warning("%s: %s", self, error)
             rows.row += 1
@@ -528,7 +609,7 @@ class SendingSession(ABC):
             if self._waiters:
                 self._room.notify_all()
 
-    def _write_batches(self, core: Unicast, now: float, full_only: bool) -> None:
+    def _write_batches(self, core: BatchSource, now: float, full_only: bool) -> None:
         """Write batches until none is left, or the link takes one only in part."""
         data = core.pull(now, full_only) if self._rest is None else self._rest
         while data is not None:

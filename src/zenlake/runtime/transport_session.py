@@ -22,9 +22,11 @@ from zenlake.transport.sequence import SequenceIn
 from zenlake.transport.unicast import Unicast
 from zenlake.wire.enums import CloseReason, WirePriority
 from zenlake.wire.framing import Framing
+from zenlake.wire.locator import Locator
 from zenlake.wire.zenohid import WireZenohId
 
 if TYPE_CHECKING:
+    from zenlake.runtime.group import Group
     from zenlake.runtime.node import Node
 
 log = logging.getLogger("zenlake.runtime")
@@ -33,6 +35,10 @@ READS_PER_TURN = 4  # Reads from one link before the other links have their turn
 TURN_SECONDS = 0.02  # Time for one link before the others have theirs: small messages take long.
 LINGER_SECONDS = 1.0  # Time without progress after which a session that is being closed is ended.
 MAX_LINGER_SECONDS = 4.0  # Upper bound on the closing of a session, even with progress.
+SHM_UNREAD_BYTES = 256 << 10
+"""Received bytes that may wait in the system, with shared memory: memory that a pointer refers to
+is not free again before the bytes in front of it were read. A sender without free memory sends
+large payloads themselves, which makes the wait longer still."""
 
 
 class TransportSession(SendingSession):
@@ -40,6 +46,11 @@ class TransportSession(SendingSession):
 
     Methods without an underscore may be called on any thread, unless they say otherwise.
     """
+
+    link: TransportLink
+    group: "Group | None" = None
+    "The multicast group that the peer is a member of; None: the link is to the peer alone."
+    _core: Unicast | None
 
     def __init__(
         self,
@@ -51,6 +62,10 @@ class TransportSession(SendingSession):
         on_open: Callable[["TransportSession"], None] | None = None,
     ) -> None:
         super().__init__(node, link)
+        self._hides = (
+            type(link).more is not TransportLink.more
+            or type(link).unsent is not TransportLink.unsent
+        )
         self.handshake = handshake
         self.on_open = on_open
         self.on_end: list[Callable[[SessionEnded], None]] = []
@@ -102,6 +117,11 @@ class TransportSession(SendingSession):
         return self.agreement.zid
 
     @property
+    def remote(self) -> Locator:
+        """The peer's locator."""
+        return self.link.remote
+
+    @property
     def peer(self) -> WireZenohId | None:
         """The id that the peer claims, which nothing has proved before the session opens."""
         return self.handshake.peer.zid if self.handshake.peer is not None else None
@@ -115,6 +135,11 @@ class TransportSession(SendingSession):
     def links(self) -> "tuple[TransportSession, ...]":
         """The session of each link."""
         return (self,)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether all messages arrive, and no message overtakes one of a higher priority."""
+        return self.link.reliable
 
     @property
     def linked(self) -> bool:
@@ -145,11 +170,24 @@ class TransportSession(SendingSession):
         assert core is not None
         assert core.agreement is not None
         self._outbox = core.outbox
+        if self.handshake.shm is not None and core.agreement.shm:
+            self.shm = self._node.share_memory(self.handshake.shm)
+            self.link.limit_unread(SHM_UNREAD_BYTES)
+        else:
+            log.info("%s: no shared memory: %s", self, self.shm_declined)
         self.opened_at = self._reactor.now()
         self._timer.cancel()
         self._arm(core)
         self.flush()  # The OPEN ack leaves before anything else.
         self._node.session_opened(self)
+
+    @property
+    def shm_declined(self) -> str | None:
+        """Why payloads do not travel through shared memory; None: they may."""
+        steps = self.handshake.shm
+        if steps is None:
+            return self._node.shm_declined
+        return None if steps.agreed or self.shm is not None else steps.declined
 
     def link_states(self, body: int | bytes | None) -> None:
         """Pass the peer's link states on to discovery (called by the handler)."""
@@ -305,6 +343,10 @@ class TransportSession(SendingSession):
             return
         if self._paused:
             core.last_received = now  # This node does not read: the peer is not silent.
+        if core.has_expired(now):
+            # The thread may have been busy, and the poller returns some links only: what has
+            # arrived on this one is read before it is judged.
+            (self._on_work if self.link.driven else self._on_ready)(True, False)
         try:
             with self._lock:
                 core.on_time(now)
@@ -313,7 +355,7 @@ class TransportSession(SendingSession):
             return
         if not core.ended:
             self.flush()
-            self._arm(core)
+            self._rearm()
 
     # ---- back-pressure
 
@@ -458,6 +500,8 @@ class TransportSession(SendingSession):
             self._rest = None
             self._room.notify_all()
         self.link.close()
+        if self.handshake.shm is not None:
+            (self.shm or self.handshake.shm).close(lost=self._closing is None)
         self._ended(self, end)
         for call in self.on_end:
             call(end)
